@@ -1,0 +1,2 @@
+//! drain
+fn main(){}

@@ -1,0 +1,403 @@
+-- duly: the tables, version 1.
+--
+-- They are an interface. Any language, and the sqlite3 shell (3.37 or newer), may read all of it, and may write:
+--   * INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value[, ..]), next_run left NULL;
+--   * any policy column of a task; status = 'paused' or 'active'; next_run = now, to run it now;
+--   * UPDATE task_runs SET cancel_requested = 1; DELETE FROM scheduled_tasks.
+-- A running scheduler sees it within its poll interval (1 s unless set otherwise). Everything else is the program's.
+--
+-- Times are INTEGER milliseconds since the Unix epoch, UTC; a CHECK refuses seconds. Durations are milliseconds.
+-- Enumerations are checked with = and OR: an IN list of three constants opens an ephemeral b-tree at every statement.
+-- Only defaults, the triggers below and the views read SQLite's clock; the program passes its own.
+
+-- ---------------------------------------------------------------------------------------------------------- tables --
+
+-- A task: a durable promise.
+CREATE TABLE scheduled_tasks (
+    id               INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- Also the idempotency key of an enqueue: a second INSERT of the same name is refused.
+    name             TEXT NOT NULL UNIQUE
+                     CHECK (length(name) <= 200 AND name GLOB '[A-Za-z]*' AND name NOT GLOB '*[^A-Za-z0-9._:/@-]*'),
+    handler          TEXT NOT NULL CHECK (length(handler) BETWEEN 1 AND 200),
+    payload          TEXT NOT NULL DEFAULT 'null'
+                     CHECK (json_valid(payload) AND length(CAST(payload AS BLOB)) <= 262144),
+
+    schedule_type    TEXT NOT NULL CHECK (schedule_type = 'cron' OR schedule_type = 'interval'
+                                          OR schedule_type = 'delay' OR schedule_type = 'once'),
+    -- cron: an expression; interval, delay: a duration such as '15m' or '1h 30m', or whole milliseconds; once: RFC 3339,
+    -- or a local date and time read in time_zone.
+    schedule_value   TEXT NOT NULL CHECK (length(schedule_value) BETWEEN 1 AND 256),
+    time_zone        TEXT NOT NULL DEFAULT 'UTC' CHECK (length(time_zone) BETWEEN 1 AND 100),
+    -- Nothing earlier, nothing later. An interval's grid is anchored at starts_at, else at created_at.
+    starts_at        INTEGER CHECK (starts_at BETWEEN 1000000000000 AND 64060588800000),
+    ends_at          INTEGER CHECK (ends_at BETWEEN 1000000000000 AND 64060588800000),
+
+    -- completed: no occurrence is left. invalid: written by someone else and unusable; invalid_reason says why.
+    status           TEXT NOT NULL DEFAULT 'active'
+                     CHECK (status = 'active' OR status = 'paused' OR status = 'completed' OR status = 'invalid'),
+    -- The next occurrence; NULL: none, or none known yet.
+    next_run         INTEGER CHECK (next_run BETWEEN 1000000000000 AND 64060588800000),
+    -- 0: a scheduler has still to look at this row and compute next_run (unless it is given); 1: next_run stands.
+    planned          INTEGER NOT NULL DEFAULT 0 CHECK (planned = 0 OR planned = 1),
+    -- The newest occurrence ever resolved: no occurrence up to it is resolved again, whatever the clock does.
+    resolved_until   INTEGER CHECK (resolved_until BETWEEN 1000000000000 AND 64060588800000),
+    -- Created, schedule or zone last changed, or last resumed: the schedule counts from here.
+    active_since     INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
+                     CHECK (active_since BETWEEN 1000000000000 AND 64060588800000),
+
+    -- What happens to an occurrence that falls due while an earlier run is unfinished.
+    overlap          TEXT NOT NULL DEFAULT 'skip'
+                     CHECK (overlap = 'skip' OR overlap = 'buffer_one' OR overlap = 'buffer_all'
+                            OR overlap = 'allow' OR overlap = 'cancel_running'),
+    -- What happens to occurrences that are resolved later than the grace.
+    misfire          TEXT NOT NULL DEFAULT 'run_once'
+                     CHECK (misfire = 'run_once' OR misfire = 'skip' OR misfire = 'run_all'),
+    misfire_grace_ms INTEGER NOT NULL DEFAULT 60000 CHECK (misfire_grace_ms BETWEEN 0 AND 315576000000),
+    catch_up_limit   INTEGER NOT NULL DEFAULT 100 CHECK (catch_up_limit BETWEEN 1 AND 200),
+    -- A run of which no attempt began in this time becomes missed. NULL: never.
+    expires_ms       INTEGER CHECK (expires_ms BETWEEN 1 AND 315576000000),
+    max_attempts     INTEGER NOT NULL DEFAULT 5 CHECK (max_attempts BETWEEN 1 AND 1000000),
+    backoff_ms       INTEGER NOT NULL DEFAULT 10000 CHECK (backoff_ms BETWEEN 1 AND 315576000000),
+    backoff_cap_ms   INTEGER NOT NULL DEFAULT 3600000 CHECK (backoff_cap_ms BETWEEN 1 AND 315576000000),
+    -- 0: no limit; NULL: the handler's default.
+    timeout_ms       INTEGER CHECK (timeout_ms BETWEEN 0 AND 315576000000),
+    -- Each task starts a fixed part of this later than it is due, by a hash of its name.
+    jitter_ms        INTEGER NOT NULL DEFAULT 0 CHECK (jitter_ms BETWEEN 0 AND 86400000),
+    priority         INTEGER NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),
+    -- At most one run with this key runs at a time, across tasks. NULL: the task's own, '#' and its id, unless overlap
+    -- is 'allow', which has none.
+    concurrency_key  TEXT CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'),
+    -- The name of a task that gets a manual run, with the dead run as its payload.
+    on_dead          TEXT CHECK (length(on_dead) BETWEEN 1 AND 200),
+    -- Paused after so many dead runs in a row. NULL: never.
+    pause_after_failures INTEGER CHECK (pause_after_failures BETWEEN 1 AND 1000000),
+
+    -- Of the newest attempted run, and the present streak of dead ones. Not kept for 'once': task_overview reads them
+    -- from the run itself.
+    last_run         INTEGER CHECK (last_run BETWEEN 1000000000000 AND 64060588800000),
+    last_finished    INTEGER CHECK (last_finished BETWEEN 1000000000000 AND 64060588800000),
+    last_status      TEXT,
+    last_duration_ms INTEGER,
+    last_error       TEXT,
+    failure_count    INTEGER NOT NULL DEFAULT 0,
+
+    invalid_reason   TEXT,
+    -- The manifest that declared it; NULL when added by hand.
+    managed_by       TEXT,
+    created_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
+                     CHECK (created_at BETWEEN 1000000000000 AND 64060588800000),
+    -- When a person or a program last changed the definition or the status; the loop's bookkeeping leaves it alone.
+    updated_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
+                     CHECK (updated_at BETWEEN 1000000000000 AND 64060588800000),
+
+    CHECK (misfire <> 'run_all' OR overlap = 'buffer_all' OR overlap = 'allow'),
+    CHECK (ends_at IS NULL OR starts_at IS NULL OR ends_at >= starts_at)
+) STRICT;
+
+-- A run: the keeping of one occurrence, or of one request by hand.
+CREATE TABLE task_runs (
+    id               INTEGER PRIMARY KEY AUTOINCREMENT,
+    task_id          INTEGER NOT NULL REFERENCES scheduled_tasks (id),
+    handler          TEXT NOT NULL,
+    -- The occurrence; for the others, when the run was asked for.
+    scheduled_for    INTEGER NOT NULL CHECK (scheduled_for BETWEEN 1000000000000 AND 64060588800000),
+    -- schedule and catch_up keep an occurrence; manual and on_dead never consume one.
+    origin           TEXT NOT NULL CHECK (origin = 'schedule' OR origin = 'catch_up'
+                                          OR origin = 'manual' OR origin = 'on_dead'),
+    -- The dead run that a person retried with this one.
+    retry_of         INTEGER,
+    -- Unfinished: queued, running, failed (will be tried again at run_at). The others are final.
+    status           TEXT NOT NULL CHECK (status = 'queued' OR status = 'running' OR status = 'failed'
+                                          OR status = 'succeeded' OR status = 'dead' OR status = 'cancelled'
+                                          OR status = 'skipped' OR status = 'missed'),
+    -- Not before; not begun after.
+    run_at           INTEGER NOT NULL CHECK (run_at BETWEEN 1000000000000 AND 64060588800000),
+    expires_at       INTEGER CHECK (expires_at BETWEEN 1000000000000 AND 64060588800000),
+    -- The first reason why it may not start: its task is paused or invalid; an older scheduled run of its task is
+    -- unfinished; its key is held, or another waiting run with its key and handler goes first. NULL: it may.
+    blocked          TEXT CHECK (blocked = 'paused' OR blocked = 'order' OR blocked = 'key'),
+    -- Attempts claimed. It never goes down, and is the fence of every write about an attempt.
+    attempt          INTEGER NOT NULL DEFAULT 0 CHECK (attempt >= 0),
+    -- How many of them do not count. The attempts are spent when attempt - forgiven >= max_attempts.
+    forgiven         INTEGER NOT NULL DEFAULT 0 CHECK (forgiven >= 0 AND forgiven <= attempt),
+    -- As they stood when the run was opened. payload NULL: the task's.
+    priority         INTEGER NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),
+    concurrency_key  TEXT,
+    payload          TEXT CHECK (json_valid(payload) AND length(CAST(payload AS BLOB)) <= 262144),
+    -- The owner of the running attempt, and how long it is believed without a sign of life.
+    locked_by        TEXT,
+    locked_until     INTEGER CHECK (locked_until BETWEEN 1000000000000 AND 64060588800000),
+    -- Of the newest attempt.
+    started_at       INTEGER CHECK (started_at BETWEEN 1000000000000 AND 64060588800000),
+    finished_at      INTEGER CHECK (finished_at BETWEEN 1000000000000 AND 64060588800000),
+    error            TEXT,
+    exit_code        INTEGER,
+    output           TEXT,
+    result           TEXT CHECK (json_valid(result)),
+    progress         TEXT,
+    -- JSON of a command's pid, start time and boot id, while it lives.
+    process          TEXT CHECK (json_valid(process)),
+    cancel_requested INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested = 0 OR cancel_requested = 1),
+    -- 1 and NULL, but for a missed or skipped row that stands for several: scheduled_for is the oldest of them,
+    -- last_scheduled_for the newest.
+    occurrences      INTEGER NOT NULL DEFAULT 1 CHECK (occurrences >= 1),
+    last_scheduled_for INTEGER CHECK (last_scheduled_for BETWEEN 1000000000000 AND 64060588800000),
+
+    CHECK ((status = 'running') = (locked_by IS NOT NULL)),
+    CHECK ((status = 'running') = (locked_until IS NOT NULL)),
+    CHECK (blocked IS NULL OR status = 'queued' OR status = 'failed'),
+    CHECK (status = 'queued' OR status = 'running' OR finished_at IS NOT NULL),
+    CHECK ((occurrences = 1 AND last_scheduled_for IS NULL) OR status = 'missed' OR status = 'skipped')
+) STRICT;
+
+-- Each attempt that did not simply succeed.
+CREATE TABLE task_attempts (
+    id               INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id           INTEGER NOT NULL REFERENCES task_runs (id),
+    attempt          INTEGER NOT NULL,
+    -- lost: its owner died. released: given back before it was started. superseded: it came to an end, but another
+    -- owner had taken the run; nothing is thrown away.
+    outcome          TEXT NOT NULL CHECK (outcome = 'failed' OR outcome = 'panicked' OR outcome = 'timed_out'
+                                          OR outcome = 'lost' OR outcome = 'cancelled' OR outcome = 'released'
+                                          OR outcome = 'superseded'),
+    error            TEXT,
+    output           TEXT,
+    exit_code        INTEGER,
+    locked_by        TEXT NOT NULL,
+    started_at       INTEGER,
+    finished_at      INTEGER NOT NULL
+) STRICT;
+
+-- Effects that are done once however often a run is tried. run_id is the first of a chain of retries.
+CREATE TABLE task_effects (
+    key              TEXT NOT NULL,
+    run_id           INTEGER NOT NULL,
+    state            TEXT NOT NULL CHECK (state = 'intent' OR state = 'done'),
+    value            TEXT CHECK (json_valid(value)),
+    created_at       INTEGER NOT NULL,
+    done_at          INTEGER,
+    PRIMARY KEY (run_id, key)
+) STRICT, WITHOUT ROWID;
+
+-- One row for each started scheduler, an owner of runs.
+CREATE TABLE scheduler_instances (
+    id               TEXT PRIMARY KEY,
+    host             TEXT NOT NULL,
+    pid              INTEGER NOT NULL,
+    version          TEXT NOT NULL,
+    workers          INTEGER NOT NULL,
+    started_at       INTEGER NOT NULL,
+    seen_at          INTEGER NOT NULL,
+    stopped_at       INTEGER
+) STRICT;
+
+-- What happened that no run tells: clock jumps, lost owners, pauses, edits, removals, trouble and its end.
+CREATE TABLE scheduler_events (
+    id               INTEGER PRIMARY KEY AUTOINCREMENT,
+    at               INTEGER NOT NULL,
+    kind             TEXT NOT NULL,
+    task_id          INTEGER,
+    run_id           INTEGER,
+    detail           TEXT
+) STRICT;
+
+-- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
+CREATE TABLE scheduler_meta (
+    key              TEXT PRIMARY KEY,
+    value            TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO scheduler_meta (key, value) VALUES ('program', 'duly'), ('schema_version', '1'), ('probe', 'kept');
+
+-- --------------------------------------------------------------------------------------------------------- indexes --
+
+-- Due tasks, most urgent first.
+CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run) WHERE status = 'active' AND planned = 1;
+-- Rows that a scheduler has still to look at.
+CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned) WHERE planned = 0;
+
+-- At most one run per task and instant (the third term tells manual runs apart). Also a task's history.
+CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs
+    (task_id, (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)), scheduled_for);
+-- At most one running run per key. Also all that is running.
+CREATE UNIQUE INDEX task_runs_running ON task_runs (concurrency_key) WHERE status = 'running';
+-- What a task has not finished, oldest first.
+CREATE INDEX task_runs_unfinished ON task_runs (task_id, scheduled_for)
+    WHERE status = 'queued' OR status = 'failed' OR status = 'running';
+-- What may start, by handler, most urgent first. What may not start is not in it, and so costs a claim nothing.
+CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
+    WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL;
+-- What waits for a key, and for what else: who is next when the key is free.
+CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at)
+    WHERE status = 'queued' OR status = 'failed';
+-- What has been asked to stop and has not begun.
+CREATE INDEX task_runs_cancelling ON task_runs (id)
+    WHERE cancel_requested = 1 AND (status = 'queued' OR status = 'failed');
+-- What will expire if it does not begin.
+CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
+
+CREATE INDEX task_attempts_of_run ON task_attempts (run_id, attempt);
+CREATE INDEX scheduler_events_of_task ON scheduler_events (task_id) WHERE task_id IS NOT NULL;
+
+-- -------------------------------------------------------------------------------------------------------- triggers --
+
+-- INSERT OR REPLACE would delete the old row without its delete triggers, and its runs would hang in the air. OR IGNORE
+-- and upserts are welcome. The two are told apart by a probe: an outer REPLACE also overrides the inner OR IGNORE, and
+-- so overwrites the probe row, which every other kind of INSERT leaves as it was.
+CREATE TRIGGER scheduled_tasks_no_replace BEFORE INSERT ON scheduled_tasks
+WHEN EXISTS (SELECT 1 FROM scheduled_tasks WHERE name = NEW.name OR id = NEW.id)
+BEGIN
+    INSERT OR IGNORE INTO scheduler_meta (key, value) VALUES ('probe', 'overwritten');
+    SELECT RAISE(ABORT, 'a task of this name or id exists: use UPDATE or an upsert instead of REPLACE')
+     WHERE (SELECT value FROM scheduler_meta WHERE key = 'probe') = 'overwritten';
+END;
+
+CREATE TRIGGER scheduled_tasks_touched AFTER UPDATE OF
+    name, handler, payload, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
+    backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by
+ON scheduled_tasks
+WHEN NEW.updated_at IS OLD.updated_at
+BEGIN
+    UPDATE scheduled_tasks SET updated_at = CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)
+     WHERE id = NEW.id;
+END;
+
+-- A change of schedule or zone, a pause and a resume made by SQL. The program does the same work itself, resolves what
+-- is due under the old state first, and passes its own active_since, by which it is told apart.
+CREATE TRIGGER scheduled_tasks_edited AFTER UPDATE OF
+    schedule_type, schedule_value, time_zone, starts_at, ends_at, status
+ON scheduled_tasks
+WHEN NEW.active_since IS OLD.active_since
+ AND (NEW.schedule_type IS NOT OLD.schedule_type OR NEW.schedule_value IS NOT OLD.schedule_value
+      OR NEW.time_zone IS NOT OLD.time_zone OR NEW.starts_at IS NOT OLD.starts_at OR NEW.ends_at IS NOT OLD.ends_at
+      OR (NEW.status IS NOT OLD.status AND (NEW.status = 'active' OR NEW.status = 'paused')))
+BEGIN
+    -- An occurrence had come due under the old state and no scheduler has resolved it: it is told, not swallowed.
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error)
+    SELECT OLD.id, OLD.handler, OLD.next_run, 'schedule', 'missed', OLD.next_run, OLD.priority,
+           CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
+           'at least 1: the task was changed by SQL before what was due had been resolved'
+     WHERE OLD.status = 'active' AND NEW.next_run IS OLD.next_run
+       AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000
+       AND OLD.next_run > ifnull(OLD.resolved_until, 0)
+    ON CONFLICT DO NOTHING;
+
+    UPDATE scheduled_tasks
+       SET active_since = CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
+           updated_at = CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
+           planned = 0,
+           next_run = iif(NEW.next_run IS OLD.next_run, NULL, NEW.next_run),
+           resolved_until = iif(OLD.status = 'active' AND NEW.next_run IS OLD.next_run
+                                AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
+                                max(OLD.next_run, ifnull(OLD.resolved_until, OLD.next_run)), OLD.resolved_until),
+           status = iif(NEW.status = 'completed' OR NEW.status = 'invalid', 'active', NEW.status),
+           invalid_reason = NULL
+     WHERE id = NEW.id;
+
+    -- Paused: whoever waits behind a run that may no longer start goes first now.
+    UPDATE task_runs SET blocked = NULL
+     WHERE NEW.status = 'paused'
+       AND id IN (SELECT (SELECT n.id FROM task_runs n
+                           WHERE (n.status = 'queued' OR n.status = 'failed') AND n.blocked = 'key'
+                             AND n.concurrency_key = r.concurrency_key AND n.handler = r.handler
+                             AND (n.task_id <> r.task_id OR n.origin = 'manual')
+                           ORDER BY n.run_at, n.id LIMIT 1)
+                    FROM task_runs r
+                   WHERE r.task_id = NEW.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')
+                     AND r.status <> 'running' AND r.blocked IS NULL AND r.origin <> 'manual'
+                     AND r.concurrency_key IS NOT NULL);
+    UPDATE task_runs SET blocked = 'paused'
+     WHERE NEW.status = 'paused' AND task_id = NEW.id AND origin <> 'manual'
+       AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running';
+
+    -- Resumed: cautiously blocked by the next reason that may hold; the loop, which planned = 0 calls, unblocks.
+    UPDATE task_runs
+       SET blocked = iif(NEW.overlap <> 'allow' AND (origin = 'schedule' OR origin = 'catch_up'), 'order',
+                         iif(concurrency_key IS NULL, NULL, 'key'))
+     WHERE NEW.status <> 'paused' AND task_id = NEW.id AND blocked = 'paused'
+       AND (status = 'queued' OR status = 'failed' OR status = 'running');
+END;
+
+-- A change of handler is carried to the runs that wait, so that a repaired task repairs its retries; a change of overlap
+-- may free them. planned = 0 calls the loop, which derives anew why they may not start.
+CREATE TRIGGER scheduled_tasks_repaired AFTER UPDATE OF handler, overlap ON scheduled_tasks
+WHEN NEW.handler IS NOT OLD.handler OR NEW.overlap IS NOT OLD.overlap
+BEGIN
+    UPDATE task_runs SET handler = NEW.handler
+     WHERE task_id = NEW.id AND handler <> NEW.handler
+       AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running';
+    UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.id;
+END;
+
+-- Removal is by triggers, since the sqlite3 shell leaves foreign keys off.
+CREATE TRIGGER scheduled_tasks_removed BEFORE DELETE ON scheduled_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'the task has a running run: cancel it, or pause the task and wait')
+     WHERE EXISTS (SELECT 1 FROM task_runs
+                    WHERE task_id = OLD.id AND (status = 'queued' OR status = 'failed' OR status = 'running')
+                      AND status = 'running');
+    UPDATE task_runs SET blocked = NULL
+     WHERE id IN (SELECT (SELECT n.id FROM task_runs n
+                           WHERE (n.status = 'queued' OR n.status = 'failed') AND n.blocked = 'key'
+                             AND n.concurrency_key = r.concurrency_key AND n.handler = r.handler
+                             AND n.task_id <> r.task_id
+                           ORDER BY n.run_at, n.id LIMIT 1)
+                    FROM task_runs r
+                   WHERE r.task_id = OLD.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')
+                     AND r.blocked IS NULL AND r.concurrency_key IS NOT NULL);
+    DELETE FROM task_runs WHERE task_id = OLD.id;
+    DELETE FROM scheduler_events WHERE task_id = OLD.id;
+END;
+
+CREATE TRIGGER task_runs_removed BEFORE DELETE ON task_runs
+BEGIN
+    DELETE FROM task_attempts WHERE run_id = OLD.id;
+    DELETE FROM task_effects WHERE run_id = OLD.id;
+END;
+
+-- ----------------------------------------------------------------------------------------------------------- views --
+
+-- One line a task, times as text. For 'once' tasks the last_* columns are read from the run.
+CREATE VIEW task_overview AS
+SELECT t.name, t.handler, t.schedule_type, t.schedule_value, t.time_zone, t.status,
+       strftime('%Y-%m-%dT%H:%M:%fZ', t.next_run / 1000.0, 'unixepoch') AS next_run,
+       strftime('%Y-%m-%dT%H:%M:%fZ', iif(t.schedule_type = 'once', r.started_at, t.last_run) / 1000.0, 'unixepoch')
+           AS last_run,
+       iif(t.schedule_type = 'once', r.status, t.last_status) AS last_status,
+       iif(t.schedule_type = 'once', r.finished_at - r.started_at, t.last_duration_ms) AS last_duration_ms,
+       iif(t.schedule_type = 'once', r.error, t.last_error) AS last_error,
+       t.failure_count, t.invalid_reason
+  FROM scheduled_tasks t
+  LEFT JOIN task_runs r
+    ON t.schedule_type = 'once'
+   AND r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.attempt > 0
+                ORDER BY n.started_at DESC, n.id DESC LIMIT 1);
+
+-- Due for more than five minutes, or never looked at for as long: no scheduler is at work.
+CREATE VIEW overdue_tasks AS
+SELECT name, handler,
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(next_run, created_at) / 1000.0, 'unixepoch') AS due_since,
+       CAST((julianday('now') - 2440587.5) * 86400 - coalesce(next_run, created_at) / 1000 AS INTEGER) AS overdue_seconds
+  FROM scheduled_tasks
+ WHERE status = 'active'
+   AND ((planned = 1 AND next_run < (julianday('now') - 2440587.5) * 86400000 - 300000)
+        OR (planned = 0 AND coalesce(next_run, updated_at) < (julianday('now') - 2440587.5) * 86400000 - 300000));
+
+CREATE VIEW failing_tasks AS
+SELECT name, handler, failure_count, last_error,
+       strftime('%Y-%m-%dT%H:%M:%fZ', last_finished / 1000.0, 'unixepoch') AS last_finished
+  FROM scheduled_tasks
+ WHERE failure_count >= 2;
+
+-- Running past its time-out (one hour for a command that names none), or its lease.
+CREATE VIEW stuck_runs AS
+SELECT r.id, t.name, r.attempt, r.locked_by,
+       strftime('%Y-%m-%dT%H:%M:%fZ', r.started_at / 1000.0, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', r.locked_until / 1000.0, 'unixepoch') AS locked_until,
+       iif(r.locked_until < (julianday('now') - 2440587.5) * 86400000, 'lease', 'timeout') AS past
+  FROM task_runs r
+  JOIN scheduled_tasks t ON t.id = r.task_id
+ WHERE r.status = 'running'
+   AND (r.locked_until < (julianday('now') - 2440587.5) * 86400000
+        OR (ifnull(t.timeout_ms, iif(r.handler = 'command', 3600000, 0)) > 0
+            AND r.started_at + ifnull(t.timeout_ms, 3600000) < (julianday('now') - 2440587.5) * 86400000));

@@ -1,0 +1,2 @@
+//! duly
+fn main(){}

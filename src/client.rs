@@ -1,0 +1,366 @@
+//! The door for those who add, change and look up tasks. It has a connection of its own, and no threads.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossbeam_channel::Sender;
+use rusqlite::Transaction;
+use serde::Serialize;
+
+use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::error::{Error, Result};
+use crate::new_task::NewTask;
+use crate::run::{Attempt, Run, RunStatus};
+use crate::schedule::Schedules;
+use crate::store::opening::{self, Written};
+use crate::store::{Durability, Fault, Missing, Store, history, owners, runs, settling, tasks};
+use crate::task::{Definition, Task, TaskStatus, check_payload};
+
+/// Most tasks that one look-up answers.
+const MAX_LISTED: i64 = 1_000_000;
+
+/// What became of a request to add a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// It is new.
+    Created,
+    /// A task of this name was there, and stays as it was.
+    Unchanged,
+    /// A task of this name was there, and is now what was given.
+    Replaced,
+}
+
+/// A task that was added, or was there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Added {
+    /// Its name.
+    pub name: String,
+    /// Whether it is new.
+    pub change: Change,
+    /// Its next occurrence, if one is known.
+    pub next_run: Option<Timestamp>,
+}
+
+/// What became of a request to cancel a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cancel {
+    /// It waited, and is cancelled.
+    Done,
+    /// It is running: its handler is asked to stop, and if it then fails the run is cancelled.
+    Asked,
+}
+
+/// What to do if a task of the name exists and differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Existing {
+    Refuse,
+    Keep,
+    Replace,
+}
+
+/// Adds, changes and looks up tasks in one file, beside whatever scheduler runs them. Cheap to clone.
+///
+/// ```
+/// use duly::{Change, Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// let digest = || NewTask::cron("digest", "0 7 * * *").handler("digest").time_zone("Europe/Paris");
+/// assert_eq!(client.add(digest())?.change, Change::Created);
+/// // A name is an idempotency key: the same again changes nothing, another meaning is an error.
+/// assert_eq!(client.add(digest())?.change, Change::Unchanged);
+/// let error = client.add(digest().priority(0)).unwrap_err();
+/// assert_eq!(error.to_string(), r#"task "digest" exists with another priority: stored "1", given "0""#);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    store: Arc<Mutex<Store>>,
+    clock: Arc<dyn Clock>,
+    wake: Option<Sender<()>>,
+}
+
+impl Client {
+    /// Opens a database, and makes it if there is none.
+    ///
+    /// # Errors
+    /// [`Error::UnusableDatabase`] if the file is not, or cannot become, a database of this version of duly.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let store = Store::open(path.as_ref(), Missing::Create, Durability::Full)?;
+        Ok(Client::new(store, Arc::new(SystemClock::new()), None))
+    }
+
+    /// Opens a database that is there.
+    ///
+    /// # Errors
+    /// As [`Client::open`]; and if there is none, or the file has no tables of duly.
+    pub fn open_existing(path: impl AsRef<Path>) -> Result<Self> {
+        let store = Store::open(path.as_ref(), Missing::Refuse, Durability::Full)?;
+        Ok(Client::new(store, Arc::new(SystemClock::new()), None))
+    }
+
+    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, wake: Option<Sender<()>>) -> Self {
+        Client { store: Arc::new(Mutex::new(store)), clock, wake }
+    }
+
+    /// Adds a task. If one of this name exists with the same meaning, nothing changes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchedule`] or [`Error::InvalidTask`] if a field cannot be accepted; [`Error::TaskDiffers`] if a task
+    /// of this name exists and is defined differently.
+    pub fn add(&self, task: NewTask) -> Result<Added> {
+        self.put(task, Existing::Refuse)
+    }
+
+    /// Adds a task, or leaves the one that has its name as it is.
+    ///
+    /// # Errors
+    /// As [`Client::add`], but for [`Error::TaskDiffers`].
+    pub fn add_if_absent(&self, task: NewTask) -> Result<Added> {
+        self.put(task, Existing::Keep)
+    }
+
+    /// Adds a task, or makes the one that has its name what is given. What is due is resolved first, under the old
+    /// definition; a schedule with the same meaning is not moved. The history stays.
+    ///
+    /// # Errors
+    /// As [`Client::add`], but for [`Error::TaskDiffers`].
+    pub fn replace(&self, task: NewTask) -> Result<Added> {
+        self.put(task, Existing::Replace)
+    }
+
+    /// Adds many tasks in one transaction, as [`Client::add`] does: all of them, or none.
+    ///
+    /// # Errors
+    /// As [`Client::add`], for the first that cannot be added.
+    pub fn add_all(&self, tasks: impl IntoIterator<Item = NewTask>) -> Result<Vec<Added>> {
+        let now = self.now();
+        let definitions: Vec<_> = tasks.into_iter().map(|task| task.into_definition(now)).collect::<Result<_>>()?;
+        self.write("add tasks", |tx, schedules| {
+            definitions.into_iter().map(|task| put(tx, schedules, task, Existing::Refuse, now)).collect()
+        })
+    }
+
+    fn put(&self, task: NewTask, existing: Existing) -> Result<Added> {
+        let now = self.now();
+        let task = task.into_definition(now)?;
+        self.write("add a task", |tx, schedules| put(tx, schedules, task, existing, now))
+    }
+
+    /// Opens a run of a task now, beside its schedule, and answers with the run's id. It waits for the task's concurrency
+    /// key. A paused or completed task can be triggered, and stays what it is.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`]; [`Error::Refused`] if the task is invalid.
+    pub fn trigger(&self, name: &str) -> Result<i64> {
+        self.open_manual(name, None)
+    }
+
+    /// The same, with a payload of its own.
+    ///
+    /// # Errors
+    /// As [`Client::trigger`]; [`Error::InvalidTask`] if JSON cannot hold the payload, or it is too large.
+    pub fn trigger_with(&self, name: &str, payload: impl Serialize) -> Result<i64> {
+        let payload = serde_json::to_string(&payload)
+            .map_err(|error| Error::invalid_task("payload", error, "a value that JSON can hold"))?;
+        check_payload(&payload)?;
+        self.open_manual(name, Some(payload))
+    }
+
+    fn open_manual(&self, name: &str, payload: Option<String>) -> Result<i64> {
+        let now = self.now();
+        self.write("trigger a task", |tx, _| {
+            let task = tasks::expect(tx, name)?;
+            if task.status == TaskStatus::Invalid {
+                let reason = task.invalid_reason.unwrap_or_default();
+                let request = format!("trigger task {name:?}");
+                return Err(Error::Refused { request, reason: format!("it is invalid: {reason}") }.into());
+            }
+            opening::open_manual(tx, &task, payload.as_deref(), now)
+        })
+    }
+
+    /// Stops a task's schedule for a while. What is due is resolved first; runs that are running go on, those that wait
+    /// for their turn wait on. A paused task stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`]; [`Error::Refused`] if it is completed or invalid.
+    pub fn pause(&self, name: &str) -> Result<()> {
+        let now = self.now();
+        self.write("pause a task", |tx, schedules| tasks::pause(tx, schedules, name, now))
+    }
+
+    /// Lets a paused task's schedule count again, from now: what fell meanwhile is neither run nor missed, but for a
+    /// `once` instant, which is met now. An active task stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`]; [`Error::Refused`] if it is completed or invalid.
+    pub fn resume(&self, name: &str) -> Result<()> {
+        let now = self.now();
+        self.write("resume a task", |tx, schedules| tasks::resume(tx, schedules, name, now))
+    }
+
+    /// Cancels a run, or asks it to stop if it is running.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRun`]; [`Error::Refused`] if it is over.
+    pub fn cancel(&self, run: i64) -> Result<Cancel> {
+        let now = self.now();
+        self.write("cancel a run", |tx, _| {
+            let found = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?;
+            let request = format!("cancel run {run}");
+            if found.status.is_final() {
+                return Err(Error::Refused { request, reason: format!("it is over: {}", found.status) }.into());
+            }
+            cancel(tx, run, found.status, now)
+        })
+    }
+
+    /// Cancels all unfinished runs of a task, and answers how many there were.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`].
+    pub fn cancel_all(&self, name: &str) -> Result<usize> {
+        let now = self.now();
+        self.write("cancel runs", |tx, _| {
+            let task = tasks::expect(tx, name)?;
+            let unfinished = history::unfinished(tx, task.id)?;
+            for (run, status) in &unfinished {
+                cancel(tx, *run, *status, now)?;
+            }
+            Ok(unfinished.len())
+        })
+    }
+
+    /// Removes a task with its whole history.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`]; [`Error::Refused`] while a run of it is running.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let now = self.now();
+        self.write("remove a task", |tx, _| tasks::remove(tx, name, now))
+    }
+
+    /// Looks a task up.
+    ///
+    /// # Errors
+    /// Only if the database cannot be read.
+    pub fn task(&self, name: &str) -> Result<Option<Task>> {
+        self.read("look a task up", |tx, _| Ok(tasks::by_name(tx, name)?))
+    }
+
+    /// All tasks, by name.
+    ///
+    /// # Errors
+    /// Only if the database cannot be read.
+    pub fn tasks(&self) -> Result<Vec<Task>> {
+        self.read("list tasks", |tx, _| Ok(tasks::all(tx, MAX_LISTED)?))
+    }
+
+    /// Looks a run up.
+    ///
+    /// # Errors
+    /// Only if the database cannot be read.
+    pub fn run(&self, run: i64) -> Result<Option<Run>> {
+        self.read("look a run up", |tx, _| Ok(history::run(tx, run)?))
+    }
+
+    /// The newest runs of a task, newest first.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`].
+    pub fn history(&self, name: &str, limit: usize) -> Result<Vec<Run>> {
+        self.read("read the history", |tx, _| {
+            let task = tasks::expect(tx, name)?;
+            Ok(history::newest(tx, Some(task.id), limit)?)
+        })
+    }
+
+    /// The newest runs of all tasks, newest first.
+    ///
+    /// # Errors
+    /// Only if the database cannot be read.
+    pub fn newest_runs(&self, limit: usize) -> Result<Vec<Run>> {
+        self.read("read the history", |tx, _| Ok(history::newest(tx, None, limit)?))
+    }
+
+    /// The attempts of a run that did not simply succeed, oldest first.
+    ///
+    /// # Errors
+    /// Only if the database cannot be read.
+    pub fn attempts(&self, run: i64) -> Result<Vec<Attempt>> {
+        self.read("read the attempts", |tx, _| Ok(history::attempts(tx, run)?))
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now().wall
+    }
+
+    fn write<T>(
+        &self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        let answer = self.store.lock().unwrap_or_else(PoisonError::into_inner).write(doing, f)?;
+        // A wake that is already waiting will do, and one that is lost only delays: the loop polls.
+        let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
+        Ok(answer)
+    }
+
+    fn read<T>(
+        &self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).read(doing, f)
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+fn put(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    task: Definition,
+    existing: Existing,
+    now: Timestamp,
+) -> Result<Added, Fault> {
+    let schedule = task.check(now, schedules)?;
+    if let Some((_, next)) = tasks::add(tx, &task, &schedule, now)? {
+        let (_, next_run) = tasks::stored(next, TaskStatus::Active);
+        return Ok(Added { name: task.name, change: Change::Created, next_run });
+    }
+    let old = tasks::expect(tx, &task.name)?;
+    let schedule = task.check(old.created_at, schedules)?;
+    let same = old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == schedule);
+    let change = match (old.definition.first_difference(&task, same), existing) {
+        (None, _) | (Some(_), Existing::Keep) => Change::Unchanged,
+        (Some((field, stored, given)), Existing::Refuse) => {
+            return Err(Error::TaskDiffers { name: task.name, field, stored, given }.into());
+        }
+        (Some((field, stored, given)), Existing::Replace) => {
+            tasks::change(tx, schedules, &old, &task, &schedule, now)?;
+            let detail = format!("{field}: {stored:?} became {given:?}");
+            owners::record(tx, now, "edited", Some(old.id), None, Some(&detail))?;
+            Change::Replaced
+        }
+    };
+    let next_run = tasks::expect(tx, &task.name)?.next_run;
+    Ok(Added { name: task.name, change, next_run })
+}
+
+fn cancel(tx: &Transaction<'_>, run: i64, status: RunStatus, now: Timestamp) -> Result<Cancel, Fault> {
+    if status == RunStatus::Running {
+        runs::ask_to_stop(tx, run)?;
+        return Ok(Cancel::Asked);
+    }
+    settling::cancel_waiting(tx, run, now, &mut Written::default())?;
+    Ok(Cancel::Done)
+}

@@ -1,0 +1,251 @@
+//! The one room that asks the machine for the time.
+//!
+//! Everywhere below the doors the time is an argument, [`Now`]. The wall clock decides *when* work is due, the monotonic
+//! clock *how long* something took: a step of the wall clock can neither end a lease nor stretch a time-out.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+/// An instant of the wall clock: milliseconds since the Unix epoch, UTC. It is what the tables store.
+///
+/// ```
+/// use duly::Timestamp;
+/// let noon: Timestamp = "2027-03-14T12:00:00Z".parse()?;
+/// assert_eq!(noon.as_millis(), 1_805_025_600_000);
+/// // Finer parts than a millisecond are dropped, never rounded up: work must not start early.
+/// assert_eq!("2027-03-14T12:00:00.0009Z".parse::<Timestamp>()?, noon);
+/// # Ok::<(), duly::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The latest instant the tables accept: the last moment before the year 4000.
+    pub const MAX: Timestamp = Timestamp(64_060_588_800_000);
+    /// The earliest instant the tables accept, in September 2001: smaller numbers are seconds, written by mistake.
+    pub const MIN: Timestamp = Timestamp(1_000_000_000_000);
+
+    /// The instant so many milliseconds after the Unix epoch.
+    pub const fn from_millis(millis: i64) -> Self {
+        Timestamp(millis)
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// Later by `duration`, whole milliseconds of it; the end of time instead of an overflow.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Timestamp(self.0.saturating_add(millis(duration)))
+    }
+
+    /// Earlier by `duration`, whole milliseconds of it.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Timestamp(self.0.saturating_sub(millis(duration)))
+    }
+
+    /// How long ago `earlier` was; nothing if it lies ahead.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// The same instant for chrono, if it is one that chrono can hold.
+    pub fn to_datetime(self) -> Option<DateTime<Utc>> {
+        DateTime::from_timestamp_millis(self.0)
+    }
+}
+
+/// A duration in the unit of the tables, saturating.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl From<DateTime<Utc>> for Timestamp {
+    fn from(at: DateTime<Utc>) -> Self {
+        Timestamp(at.timestamp_millis())
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(at: SystemTime) -> Self {
+        match at.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => Timestamp(millis(after)),
+            // Rounded away from the epoch: the whole millisecond that has begun, as above.
+            Err(before) => {
+                Timestamp(-millis(before.duration().saturating_add(Duration::from_nanos(999_999))))
+            }
+        }
+    }
+}
+
+/// RFC 3339, UTC, with milliseconds.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_datetime() {
+            Some(at) => f.write_str(&at.to_rfc3339_opts(SecondsFormat::Millis, true)),
+            None => write!(f, "{} ms", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for Timestamp {
+    type Err = crate::error::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        DateTime::parse_from_rfc3339(text).map(|at| Timestamp::from(at.with_timezone(&Utc))).map_err(|error| {
+            crate::error::Error::InvalidSchedule {
+                text: text.to_owned(),
+                reason: format!("expected a date and time as in 2027-03-14T12:00:00Z: {error}"),
+            }
+        })
+    }
+}
+
+/// One instant, read on both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// When: what people and schedules mean by the time. May jump.
+    pub wall: Timestamp,
+    /// How long: time since some fixed moment of this process. Never jumps.
+    pub monotonic: Duration,
+}
+
+/// Where the doors get the time from.
+pub trait Clock: Send + Sync + 'static {
+    /// The present instant, on both clocks.
+    fn now(&self) -> Now;
+
+    /// How long to wait, in real time, until the monotonic clock shows `at`.
+    fn until(&self, at: Duration) -> Duration {
+        at.saturating_sub(self.now().monotonic)
+    }
+}
+
+/// The machine's clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic time counts from here.
+    pub fn new() -> Self {
+        SystemClock { start: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        SystemClock::new()
+    }
+}
+
+impl Clock for SystemClock {
+    /// Both readings are of the instant at which the present millisecond began: the wall clock is cut to whole
+    /// milliseconds and the monotonic one set back by as much, so that a wait computed from them ends on time.
+    fn now(&self) -> Now {
+        let wall = SystemTime::now();
+        let monotonic = self.start.elapsed();
+        let into_the_millisecond = wall
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(Duration::ZERO, |since| Duration::from_nanos(u64::from(since.subsec_nanos() % 1_000_000)));
+        Now { wall: Timestamp::from(wall), monotonic: monotonic.saturating_sub(into_the_millisecond) }
+    }
+
+    /// To the nanosecond: [`Clock::now`] may be up to a millisecond old.
+    fn until(&self, at: Duration) -> Duration {
+        at.saturating_sub(self.start.elapsed())
+    }
+}
+
+/// A clock that stands still until it is told to move; for tests, ours and our users'.
+///
+/// ```
+/// use std::time::Duration;
+/// use duly::testing::ManualClock;
+/// use duly::Clock;
+/// let clock = ManualClock::new("2027-03-14T12:59:00Z".parse()?);
+/// clock.advance(Duration::from_secs(60));
+/// assert_eq!(clock.now().wall, "2027-03-14T13:00:00Z".parse()?);
+/// // A step of the wall clock alone, as by an administrator: no time has passed.
+/// let before = clock.now().monotonic;
+/// clock.set_wall("2027-03-14T09:00:00Z".parse()?);
+/// assert_eq!(clock.now().monotonic, before);
+/// # Ok::<(), duly::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock {
+    now: Arc<Mutex<Now>>,
+}
+
+impl ManualClock {
+    /// A clock that shows `wall`. Clones show, and move, the same time.
+    pub fn new(wall: Timestamp) -> Self {
+        ManualClock { now: Arc::new(Mutex::new(Now { wall, monotonic: Duration::ZERO })) }
+    }
+
+    /// Lets time pass, on both clocks.
+    pub fn advance(&self, by: Duration) {
+        self.change(|now| {
+            now.wall = now.wall.plus(by);
+            now.monotonic = now.monotonic.saturating_add(by);
+        });
+    }
+
+    /// Steps the wall clock, either way; no time passes.
+    pub fn set_wall(&self, wall: Timestamp) {
+        self.change(|now| now.wall = wall);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Now)) {
+        change(&mut self.now.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Now {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Clock, SystemClock, Timestamp};
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn both_readings_are_of_one_instant_and_neither_runs_ahead() {
+        let clock = SystemClock::new();
+        let first = clock.now();
+        let second = clock.now();
+        assert!(second.wall >= first.wall);
+        assert!(second.wall <= Timestamp::from(SystemTime::now()));
+        let wall = second.wall.since(first.wall);
+        let monotonic = second.monotonic.saturating_sub(first.monotonic);
+        assert!(monotonic.abs_diff(wall) < Duration::from_millis(2), "{wall:?} {monotonic:?}");
+    }
+
+    #[test]
+    fn arithmetic_ends_at_the_end_of_time() {
+        let late = Timestamp::from_millis(i64::MAX - 1);
+        assert_eq!(late.plus(Duration::MAX).as_millis(), i64::MAX);
+        assert_eq!(late.to_string(), format!("{} ms", i64::MAX - 1));
+        assert_eq!(Timestamp::MIN.since(Timestamp::MAX), Duration::ZERO);
+        assert_eq!(
+            Timestamp::from(SystemTime::UNIX_EPOCH - Duration::from_nanos(1)),
+            Timestamp::from_millis(-1)
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! Why a request could not be honoured.
+//!
+//! One type for every door: finer ones compose badly, and a caller tells the cases apart by variant. A handler's
+//! failure is not an [`Error`]: it is an [`Outcome`](crate::Outcome), written down. A run that another owner has taken
+//! is not one either: it is an answer.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// What a caller can be told. Types of the libraries underneath stay out of it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text is not a schedule, or names no moment that will ever come.
+    InvalidSchedule {
+        /// What was given.
+        text: String,
+        /// Which part of it is wrong, what was found, and what would do.
+        reason: String,
+    },
+    /// A field of a task, other than its schedule, cannot be accepted.
+    InvalidTask {
+        /// The field, by its column name.
+        field: &'static str,
+        /// What was given, shortened.
+        found: String,
+        /// What would do.
+        expected: String,
+    },
+    /// A task of this name exists and is defined differently.
+    TaskDiffers {
+        /// The name both share.
+        name: String,
+        /// The first field that differs, by its column name.
+        field: &'static str,
+        /// What is stored.
+        stored: String,
+        /// What was given.
+        given: String,
+    },
+    /// There is no task of this name.
+    UnknownTask {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// There is no run with this id.
+    UnknownRun {
+        /// The id that was asked for.
+        id: i64,
+    },
+    /// The request makes no sense for the state the task or run is in.
+    Refused {
+        /// What was asked, of whom: `remove task "digest"`.
+        request: String,
+        /// Why not, and what to do instead.
+        reason: String,
+    },
+    /// The payload is not what the handler expects.
+    InvalidPayload {
+        /// The task whose payload it is.
+        task: String,
+        /// What the parser said.
+        reason: String,
+    },
+    /// The scheduler was put together wrongly: a handler registered twice, no worker.
+    InvalidConfig {
+        /// The setting.
+        field: &'static str,
+        /// What was found and what would do.
+        reason: String,
+    },
+    /// The file is not a database this version may use.
+    UnusableDatabase {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do about it.
+        reason: String,
+    },
+    /// SQLite or the file system refused; `doing` says what we were about, as in "claim due runs".
+    Store {
+        /// The promise that was being kept.
+        doing: &'static str,
+        /// What it said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Wraps what a library said while we were `doing` something.
+    pub(crate) fn store(
+        doing: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Error::Store { doing, source: source.into() }
+    }
+
+    /// A field of a task that cannot be accepted. `found` is shortened, so that an error stays one line.
+    pub(crate) fn invalid_task(
+        field: &'static str,
+        found: impl fmt::Display,
+        expected: impl Into<String>,
+    ) -> Self {
+        Error::InvalidTask { field, found: excerpt(&found.to_string(), 80), expected: expected.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::InvalidSchedule { text, reason } => {
+                write!(f, "invalid schedule {:?}: {reason}", excerpt(text, 80))
+            }
+            Error::InvalidTask { field, found, expected } => {
+                write!(f, "invalid {field}: expected {expected}, found {found:?}")
+            }
+            Error::TaskDiffers { name, field, stored, given } => {
+                write!(f, "task {name:?} exists with another {field}: stored {stored:?}, given {given:?}")
+            }
+            Error::UnknownTask { name } => write!(f, "no task is named {:?}", excerpt(name, 200)),
+            Error::UnknownRun { id } => write!(f, "there is no run {id}"),
+            Error::Refused { request, reason } => write!(f, "cannot {request}: {reason}"),
+            Error::InvalidPayload { task, reason } => {
+                write!(f, "the payload of task {task:?} is not what its handler expects: {reason}")
+            }
+            Error::InvalidConfig { field, reason } => write!(f, "invalid {field}: {reason}"),
+            Error::UnusableDatabase { path, reason } => write!(f, "cannot use {}: {reason}", path.display()),
+            Error::Store { doing, source } => write!(f, "cannot {doing}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Store { source, .. } => Some(source.as_ref()),
+            _ => None,
+        }
+    }
+}
+
+/// At most `limit` bytes of `text`, cut at a character, with a mark where something was left out.
+pub(crate) fn excerpt(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let cut = (0..=limit).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    format!("{}...", &text[..cut])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, excerpt};
+
+    #[test]
+    fn an_excerpt_ends_at_a_character() {
+        assert_eq!(excerpt("short", 5), "short");
+        assert_eq!(excerpt("héllo", 2), "h...");
+    }
+
+    #[test]
+    fn a_message_is_one_line_however_long_the_input() {
+        let error = Error::invalid_task("name", "x\n".repeat(500), "a name");
+        assert_eq!(error.to_string().lines().count(), 1);
+        assert!(error.to_string().len() < 300, "{error}");
+    }
+}

@@ -1,0 +1,236 @@
+//! What happened, as a value. The log, counters and tests all listen on this one wire; only the poller speaks on it.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use crate::clock::Timestamp;
+use crate::run::{Claim, RunStatus};
+
+/// What happened. Its `Display` is the log line, on one line whatever the names and errors contain.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// An attempt was claimed, and is about to start.
+    Started {
+        /// The attempt.
+        claim: Arc<Claim>,
+    },
+    /// An attempt came to an end, and that is recorded.
+    Finished {
+        /// The attempt.
+        claim: Arc<Claim>,
+        /// Where the run stands now.
+        status: RunStatus,
+        /// What it failed of.
+        error: Option<String>,
+        /// When it is tried again.
+        next_attempt: Option<Timestamp>,
+    },
+    /// An attempt came to an end when another owner had already taken the run: its result changed nothing.
+    Superseded {
+        /// The attempt.
+        claim: Arc<Claim>,
+    },
+    /// An attempt's owner died; its run was recovered.
+    Lost {
+        /// The run.
+        run: i64,
+        /// The name of its task.
+        task: String,
+        /// Which attempt was lost.
+        attempt: u32,
+        /// Where the run stands now.
+        status: RunStatus,
+        /// When it is tried again.
+        next_attempt: Option<Timestamp>,
+    },
+    /// An owner is dead, and nothing of it is left to recover.
+    OwnerLost {
+        /// Its id.
+        owner: String,
+    },
+    /// Occurrences were not opened: skipped or missed.
+    PassedOver {
+        /// The name of the task.
+        task: String,
+        /// `Skipped` or `Missed`.
+        status: RunStatus,
+        /// The oldest of them.
+        first: Timestamp,
+        /// The newest of them.
+        last: Timestamp,
+        /// How many.
+        count: u64,
+        /// Whether `count` is all of them, or as far as was counted.
+        exact: bool,
+    },
+    /// A waiting run was cancelled.
+    Cancelled {
+        /// The run.
+        run: i64,
+        /// The name of its task.
+        task: String,
+    },
+    /// A waiting run expired before an attempt began.
+    Expired {
+        /// The run.
+        run: i64,
+        /// The name of its task.
+        task: String,
+    },
+    /// A row that someone else wrote cannot be used.
+    Invalid {
+        /// The name of the task.
+        task: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// One item could not be written and was set aside; the others were.
+    SetAside {
+        /// What it was: `task "digest"`, `the outcome of run 7`.
+        item: String,
+        /// What SQLite said.
+        reason: String,
+    },
+    /// This owner's lock file had been removed and was made again.
+    LockMadeAgain,
+    /// The database refuses to be written; nothing starts until it accepts again.
+    Degraded {
+        /// What it said.
+        reason: String,
+    },
+    /// The database accepts writing again.
+    Recovered,
+}
+
+/// Someone who is told. Called on the scheduler's own thread: it should be quick.
+pub trait Observer: Send + Sync + 'static {
+    /// Is told what happened, after it was committed.
+    fn observe(&self, event: &Event);
+}
+
+impl<F: Fn(&Event) + Send + Sync + 'static> Observer for F {
+    fn observe(&self, event: &Event) {
+        self(event);
+    }
+}
+
+impl Event {
+    /// How loudly the log should say it.
+    pub fn level(&self) -> log::Level {
+        match self {
+            Event::Started { .. } | Event::Recovered | Event::Cancelled { .. } => log::Level::Info,
+            Event::Finished { status: RunStatus::Dead, .. } | Event::Degraded { .. } | Event::SetAside { .. } => {
+                log::Level::Error
+            }
+            Event::Finished { error: Some(_), .. } => log::Level::Warn,
+            Event::Finished { .. } | Event::PassedOver { status: RunStatus::Skipped, .. } => log::Level::Info,
+            _ => log::Level::Warn,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Started { claim } => write!(
+                f,
+                "run {} of {:?} started (attempt {} of {})",
+                claim.run_id,
+                claim.task,
+                claim.counted(),
+                claim.retry.max_attempts
+            ),
+            Event::Finished { claim, status, error, next_attempt } => {
+                write!(f, "run {} of {:?} ", claim.run_id, claim.task)?;
+                match (status, error) {
+                    (RunStatus::Queued, _) => f.write_str("was given back before it was started"),
+                    (status, None) => write!(f, "{status}"),
+                    (status, Some(error)) => write!(
+                        f,
+                        "{status} (attempt {} of {}): {}",
+                        claim.counted(),
+                        claim.retry.max_attempts,
+                        OneLine(error)
+                    ),
+                }?;
+                what_next(f, *status, *next_attempt)
+            }
+            Event::Superseded { claim } => write!(
+                f,
+                "run {} of {:?}: attempt {} ended after another owner had taken the run; its result is kept with the \
+                 attempts",
+                claim.run_id, claim.task, claim.attempt
+            ),
+            Event::Lost { run, task, attempt, status, next_attempt } => {
+                write!(f, "run {run} of {task:?}: the owner of attempt {attempt} died; {status}")?;
+                what_next(f, *status, *next_attempt)
+            }
+            Event::OwnerLost { owner } => write!(f, "owner {owner} is dead; its runs are recovered"),
+            Event::PassedOver { task, status, first, last, count, exact } => {
+                let least = if *exact { "" } else { "at least " };
+                let verb = if *status == RunStatus::Skipped { "skipped" } else { "missed" };
+                match count {
+                    1 => write!(f, "{verb} the occurrence of {task:?} at {first}"),
+                    _ => write!(f, "{verb} {least}{count} occurrences of {task:?} from {first} to {last}"),
+                }
+            }
+            Event::Cancelled { run, task } => write!(f, "run {run} of {task:?} was cancelled before it began"),
+            Event::Expired { run, task } => write!(f, "run {run} of {task:?} expired before it began; missed"),
+            Event::Invalid { task, reason } => {
+                write!(f, "task {task:?} is invalid: {}; it rests until it is changed", OneLine(reason))
+            }
+            Event::SetAside { item, reason } => write!(f, "set aside {item}: {}", OneLine(reason)),
+            Event::LockMadeAgain => f.write_str("the lock file of this owner had been removed; made again"),
+            Event::Degraded { reason } => {
+                write!(f, "the database cannot be written: {}; nothing starts until it can, retrying", OneLine(reason))
+            }
+            Event::Recovered => f.write_str("the database can be written again"),
+        }
+    }
+}
+
+fn what_next(f: &mut fmt::Formatter<'_>, status: RunStatus, next_attempt: Option<Timestamp>) -> fmt::Result {
+    match (status, next_attempt) {
+        (_, Some(at)) => write!(f, "; next attempt at {at}"),
+        (RunStatus::Dead, None) => f.write_str("; no attempt is left"),
+        _ => Ok(()),
+    }
+}
+
+/// Text that may hold anything, with control characters escaped.
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| {
+            // U+2028 and its like break lines or turn text around as control characters do.
+            if c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+                write!(f, "{}", c.escape_default())
+            } else {
+                f.write_char(c)
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Event;
+    use crate::run::RunStatus;
+
+    #[test]
+    fn a_line_says_what_happens_next_and_stays_one_line() {
+        let lost = Event::Lost {
+            run: 81,
+            task: "digest".into(),
+            attempt: 2,
+            status: RunStatus::Failed,
+            next_attempt: Some("2027-03-14T07:02:00Z".parse().unwrap()),
+        };
+        let expected = "run 81 of \"digest\": the owner of attempt 2 died; failed; next attempt at 2027-03-14T07:02:00.000Z";
+        assert_eq!(lost.to_string(), expected);
+        let hostile = Event::Invalid { task: "a\nb".into(), reason: "x\u{1b}[2J\r\nfake: line\u{2028}".into() };
+        assert!(!hostile.to_string().contains(|c: char| c.is_control() || c == '\u{2028}'), "{hostile}");
+    }
+}

@@ -1,0 +1,247 @@
+//! What a task runs: a closure or a type of yours, by name; what it is told, and what it can answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::clock::{Clock, Timestamp};
+use crate::error::{Error, Result};
+use crate::retry::Retry;
+use crate::run::{Claim, Origin};
+
+/// Any error. `?` in a handler means: try again.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Carries out runs. Closures are handlers: `Fn(&Context) -> Result<T, E>` of any result that JSON can hold and any error.
+pub trait Handler: Send + Sync + 'static {
+    /// Carries out one attempt, and answers with what it came to, as JSON.
+    ///
+    /// # Errors
+    /// Any error means: try again after the task's backoff. A [`Failure`] says something else.
+    fn run(&self, context: &Context) -> Result<Option<String>, BoxError>;
+
+    /// Longest an attempt may take where the task does not say. `None`: no limit.
+    fn default_timeout(&self) -> Option<Duration> {
+        None
+    }
+}
+
+impl<F, T, E> Handler for F
+where
+    F: Fn(&Context) -> Result<T, E> + Send + Sync + 'static,
+    T: Serialize,
+    E: Into<BoxError>,
+{
+    fn run(&self, context: &Context) -> Result<Option<String>, BoxError> {
+        let result = self(context).map_err(Into::into)?;
+        let json = serde_json::to_string(&result)?;
+        // `()` is no result; it would be stored with every run.
+        Ok((json != "null").then_some(json))
+    }
+}
+
+/// A failure that says what is to follow. Any other error means: try again after the task's backoff.
+///
+/// ```
+/// use duly::{Context, Failure};
+/// fn send(run: &Context) -> Result<(), Failure> {
+///     let address: String = run.payload().map_err(Failure::give_up)?;
+///     if !address.contains('@') {
+///         return Err(Failure::give_up(format!("{address} is no address")));
+///     }
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Failure {
+    retry: Retry,
+    source: BoxError,
+}
+
+impl Failure {
+    /// The run is dead now: another attempt would fail again.
+    pub fn give_up(error: impl Into<BoxError>) -> Self {
+        Failure { retry: Retry::GiveUp, source: error.into() }
+    }
+
+    /// The next attempt comes after this wait, if one is left.
+    pub fn retry_after(wait: Duration, error: impl Into<BoxError>) -> Self {
+        Failure { retry: Retry::After(wait), source: error.into() }
+    }
+
+    /// What it says about another try.
+    pub fn retry(&self) -> Retry {
+        self.retry
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.source()
+    }
+}
+
+/// Handlers by name.
+#[derive(Clone, Default)]
+pub(crate) struct Handlers {
+    by_name: BTreeMap<String, Arc<dyn Handler>>,
+}
+
+impl Handlers {
+    /// Adds one. A second of the same name is refused.
+    pub(crate) fn add(&mut self, name: String, handler: Arc<dyn Handler>) -> Result<()> {
+        if name.is_empty() || name.len() > crate::task::MAX_NAME_BYTES {
+            let reason = format!("expected 1 to {} bytes, found {:?}", crate::task::MAX_NAME_BYTES, name);
+            return Err(Error::InvalidConfig { field: "handler", reason });
+        }
+        if self.by_name.contains_key(&name) {
+            return Err(Error::InvalidConfig { field: "handler", reason: format!("{name:?} is registered twice") });
+        }
+        self.by_name.insert(name, handler);
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<dyn Handler>> {
+        self.by_name.get(name)
+    }
+
+    pub(crate) fn names(&self) -> BTreeSet<String> {
+        self.by_name.keys().cloned().collect()
+    }
+}
+
+impl fmt::Debug for Handlers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.by_name.keys()).finish()
+    }
+}
+
+/// A request to stop, which a handler can look at and wait for.
+#[derive(Debug, Default)]
+pub(crate) struct StopFlag {
+    raised: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl StopFlag {
+    pub(crate) fn raise(&self) {
+        *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    fn is_raised(&self) -> bool {
+        *self.raised.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it is raised, at most so long; whether it is.
+    fn wait(&self, limit: Duration) -> bool {
+        let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(raised, limit, |raised| !*raised);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// What a handler is told of the run it carries out.
+pub struct Context {
+    claim: Arc<Claim>,
+    clock: Arc<dyn Clock>,
+    stop: Arc<StopFlag>,
+    /// By the monotonic clock, and by the wall clock as it stood at the start.
+    deadline: Option<(Duration, Timestamp)>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        claim: Arc<Claim>,
+        clock: Arc<dyn Clock>,
+        stop: Arc<StopFlag>,
+        timeout: Option<Duration>,
+    ) -> Self {
+        let now = clock.now();
+        let deadline = timeout.map(|limit| (now.monotonic.saturating_add(limit), now.wall.plus(limit)));
+        Context { claim, clock, stop, deadline }
+    }
+
+    /// The payload, as the type the handler expects.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPayload`] if it is another.
+    pub fn payload<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_str(&self.claim.payload)
+            .map_err(|error| Error::InvalidPayload { task: self.claim.task.clone(), reason: error.to_string() })
+    }
+
+    /// The payload as it is stored: JSON.
+    pub fn payload_json(&self) -> &str {
+        &self.claim.payload
+    }
+
+    /// The name of the task.
+    pub fn task(&self) -> &str {
+        &self.claim.task
+    }
+
+    /// The id of the run.
+    pub fn run_id(&self) -> i64 {
+        self.claim.run_id
+    }
+
+    /// The occurrence that is kept; for manual runs, when it was asked for. Not the time at which it starts.
+    pub fn scheduled_for(&self) -> Timestamp {
+        self.claim.scheduled_for
+    }
+
+    /// The number of this attempt, from 1. Attempts that were given back un-started are counted too.
+    pub fn attempt(&self) -> u32 {
+        self.claim.attempt
+    }
+
+    /// Why the run was opened.
+    pub fn origin(&self) -> Origin {
+        self.claim.origin
+    }
+
+    /// The same for every attempt of this run, and for no other run: what an outside service can tell a repeat by.
+    /// `<task>/<occurrence>`, or `<task>/run-<id>` for a manual run.
+    pub fn idempotency_key(&self) -> String {
+        self.claim.idempotency_key()
+    }
+
+    /// When the attempt's time is up, if it has a limit. The wall clock may jump meanwhile; [`Context::is_cancelled`]
+    /// goes by the time that really passed.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.deadline.map(|(_, wall)| wall)
+    }
+
+    /// Whether the handler should stop: somebody asked for it, or its time is up. A handler that returns an error then
+    /// ends its run as cancelled, or as timed out.
+    pub fn is_cancelled(&self) -> bool {
+        self.stop.is_raised() || self.time_is_up()
+    }
+
+    /// Waits until the handler should stop, at most so long; whether it should. Instead of sleeping.
+    pub fn wait_cancelled(&self, limit: Duration) -> bool {
+        let left = self.deadline.map(|(at, _)| at.saturating_sub(self.clock.now().monotonic));
+        self.stop.wait(left.map_or(limit, |left| left.min(limit))) || self.time_is_up()
+    }
+
+    pub(crate) fn time_is_up(&self) -> bool {
+        self.deadline.is_some_and(|(at, _)| self.clock.now().monotonic >= at)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("claim", &self.claim).field("deadline", &self.deadline()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,36 @@
+//! An embedded, durable scheduler on SQLite: each occurrence once, none lost in silence.
+#![warn(missing_docs)]
+
+mod client;
+mod clock;
+mod error;
+mod event;
+mod handler;
+mod new_task;
+mod owner;
+mod platform;
+mod poller;
+mod pool;
+mod resolve;
+mod retry;
+mod run;
+mod schedule;
+mod scheduler;
+mod store;
+mod task;
+pub mod testing;
+
+pub use client::{Added, Cancel, Change, Client};
+pub use clock::{Clock, Now, SystemClock, Timestamp};
+pub use error::{Error, Result};
+pub use event::{Event, Observer};
+pub use handler::{BoxError, Context, Failure, Handler};
+pub use new_task::NewTask;
+pub use retry::{Retry, RetryPolicy};
+pub use run::{Attempt, AttemptOutcome, Claim, Finished, Origin, Outcome, Run, RunStatus};
+pub use schedule::ScheduleKind;
+pub use scheduler::{Builder, Scheduler, Shutdown};
+pub use store::Durability;
+pub use task::{
+    Definition, MAX_CATCH_UP, MAX_DURATION, MAX_JITTER, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, Misfire, Overlap, Task, TaskStatus,
+};

@@ -1,0 +1,215 @@
+//! A task to be added, put together piece by piece.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::retry::RetryPolicy;
+use crate::schedule::{ScheduleKind, duration_text};
+use crate::task::{Definition, Misfire, Overlap};
+
+/// A task to be added: its name and schedule, and what else should differ from the defaults.
+///
+/// ```
+/// use duly::{NewTask, Overlap};
+/// let task = NewTask::cron("digest:anna", "0 7 * * *")
+///     .time_zone("Europe/Paris")
+///     .handler("digest")
+///     .payload("anna@example.org")
+///     .overlap(Overlap::BufferOne);
+/// // Nothing is checked yet: what is wrong with a task is told when it is added.
+/// let nonsense = NewTask::cron("no spaces, please", "every day");
+/// ```
+#[derive(Clone, Debug)]
+pub struct NewTask {
+    name: Option<String>,
+    payload: Result<String, String>,
+    rest: Definition,
+}
+
+impl NewTask {
+    /// A task whose occurrences a cron expression names: five fields, or six with leading seconds.
+    pub fn cron(name: impl Into<String>, expression: impl Into<String>) -> Self {
+        NewTask::new(Some(name.into()), ScheduleKind::Cron, expression.into())
+    }
+
+    /// A task that is due every so often, on a grid of elapsed time that neither drifts nor knows daylight saving.
+    pub fn interval(name: impl Into<String>, every: Duration) -> Self {
+        NewTask::new(Some(name.into()), ScheduleKind::Interval, duration_text(every))
+    }
+
+    /// A task that is due so long after the end of its last run.
+    pub fn delay(name: impl Into<String>, after: Duration) -> Self {
+        NewTask::new(Some(name.into()), ScheduleKind::Delay, duration_text(after))
+    }
+
+    /// A task that is due at one instant. If that has passed, it is due at once.
+    pub fn once(name: impl Into<String>, at: Timestamp) -> Self {
+        NewTask::new(Some(name.into()), ScheduleKind::Once, at.to_string())
+    }
+
+    /// A task with a schedule in its text form, as the tables have it.
+    pub fn scheduled(name: impl Into<String>, kind: ScheduleKind, value: impl Into<String>) -> Self {
+        NewTask::new(Some(name.into()), kind, value.into())
+    }
+
+    /// A piece of work for a handler, due at `at`, under a name that is made up.
+    pub fn enqueue(handler: impl Into<String>, at: Timestamp) -> Self {
+        NewTask::new(None, ScheduleKind::Once, at.to_string()).handler(handler)
+    }
+
+    fn new(name: Option<String>, schedule_type: ScheduleKind, schedule_value: String) -> Self {
+        let rest = Definition {
+            name: String::new(),
+            handler: String::new(),
+            payload: String::new(),
+            schedule_type,
+            schedule_value,
+            time_zone: "UTC".to_owned(),
+            starts_at: None,
+            ends_at: None,
+            overlap: Overlap::Skip,
+            misfire: Misfire::RunOnce,
+            misfire_grace: Duration::from_secs(60),
+            catch_up_limit: 100,
+            expires: None,
+            retry: RetryPolicy::default(),
+            timeout: None,
+            jitter: Duration::ZERO,
+            priority: 1,
+            concurrency_key: None,
+            managed_by: None,
+        };
+        NewTask { name, payload: Ok("null".to_owned()), rest }
+    }
+
+    /// What is stored: the payload as JSON, and a name where none was given.
+    pub(crate) fn into_definition(self, now: Timestamp) -> Result<Definition> {
+        let NewTask { name, payload, rest } = self;
+        let payload = payload.map_err(|reason| Error::invalid_task("payload", reason, "a value that JSON can hold"))?;
+        let name = name.unwrap_or_else(|| made_up_name(&rest.handler, now));
+        Ok(Definition { name, payload, ..rest })
+    }
+
+    /// Which handler runs it. Required.
+    #[must_use]
+    pub fn handler(mut self, name: impl Into<String>) -> Self {
+        self.rest.handler = name.into();
+        self
+    }
+
+    /// What the handler is given; stored as JSON.
+    #[must_use]
+    pub fn payload(mut self, payload: impl Serialize) -> Self {
+        self.payload = serde_json::to_string(&payload).map_err(|error| error.to_string());
+        self
+    }
+
+    /// The zone in which a cron expression, or a local date and time, is read: an IANA name. Default `UTC`.
+    #[must_use]
+    pub fn time_zone(mut self, name: impl Into<String>) -> Self {
+        self.rest.time_zone = name.into();
+        self
+    }
+
+    /// No occurrence before this instant; an interval's grid begins there.
+    #[must_use]
+    pub fn starts_at(mut self, at: Timestamp) -> Self {
+        self.rest.starts_at = Some(at);
+        self
+    }
+
+    /// No occurrence after this instant.
+    #[must_use]
+    pub fn ends_at(mut self, at: Timestamp) -> Self {
+        self.rest.ends_at = Some(at);
+        self
+    }
+
+    /// What becomes of an occurrence that falls due while an earlier run is unfinished. Default [`Overlap::Skip`].
+    #[must_use]
+    pub fn overlap(mut self, overlap: Overlap) -> Self {
+        self.rest.overlap = overlap;
+        self
+    }
+
+    /// What becomes of occurrences that are resolved later than `grace`. Default [`Misfire::RunOnce`], one minute.
+    #[must_use]
+    pub fn misfire(mut self, misfire: Misfire, grace: Duration) -> Self {
+        (self.rest.misfire, self.rest.misfire_grace) = (misfire, grace);
+        self
+    }
+
+    /// Most runs that wait or catch up, 1 to 200. Default 100.
+    #[must_use]
+    pub fn catch_up_limit(mut self, runs: u32) -> Self {
+        self.rest.catch_up_limit = runs;
+        self
+    }
+
+    /// A run of which no attempt began so long after its occurrence is missed. Default: never.
+    #[must_use]
+    pub fn expires(mut self, after: Duration) -> Self {
+        self.rest.expires = Some(after);
+        self
+    }
+
+    /// How often and how patiently a run is tried.
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.rest.retry = policy;
+        self
+    }
+
+    /// The handler starts once or never: [`RetryPolicy::max_attempts`] is 1.
+    #[must_use]
+    pub fn at_most_once(mut self) -> Self {
+        self.rest.retry.max_attempts = 1;
+        self
+    }
+
+    /// Longest an attempt may take; zero: no limit. Default: the handler's own.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.rest.timeout = Some(limit);
+        self
+    }
+
+    /// The task starts a fixed part of this, by a hash of its name, later than it is due; at most a day. Default zero.
+    #[must_use]
+    pub fn jitter(mut self, jitter: Duration) -> Self {
+        self.rest.jitter = jitter;
+        self
+    }
+
+    /// 0 (first) to 3. Default 1.
+    #[must_use]
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.rest.priority = priority;
+        self
+    }
+
+    /// At most one run with this key runs at a time, across tasks: one per chat, say. Default: the task's own.
+    #[must_use]
+    pub fn concurrency_key(mut self, key: impl Into<String>) -> Self {
+        self.rest.concurrency_key = Some(key.into());
+        self
+    }
+}
+
+/// The handler's name, as far as a task's name may have it, and a version 7 UUID, so that names sort by age.
+fn made_up_name(handler: &str, now: Timestamp) -> String {
+    let kept: String = handler
+        .chars()
+        .skip_while(|c| !c.is_ascii_alphabetic())
+        .filter(|c| c.is_ascii_alphanumeric() || "._:/@-".contains(*c))
+        .take(160)
+        .collect();
+    let kept = if kept.is_empty() { "task".to_owned() } else { kept };
+    let mut random = [0; 10];
+    fastrand::fill(&mut random);
+    let millis = u64::try_from(now.as_millis()).unwrap_or_default();
+    format!("{kept}-{}", uuid::Builder::from_unix_timestamp_millis(millis, &random).as_uuid())
+}

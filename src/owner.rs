@@ -1,0 +1,188 @@
+//! Who is alive: the kernel knows.
+//!
+//! Each owner holds an exclusive lock on a file of its own for as long as it, or a worker thread of its, lives. The kernel
+//! drops the lock when the process ends, however it ends, and at no other moment: whoever can take an owner's lock has
+//! proof that it is dead. A missing file proves nothing; files are removed by cleaners too.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::platform;
+
+/// The folder of the lock files that belong to a database.
+pub(crate) fn folder(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-owners");
+    PathBuf::from(name)
+}
+
+/// An owner's own lock. Dropping it, or the end of the process, is death.
+#[derive(Debug)]
+pub(crate) struct OwnerLock {
+    folder: PathBuf,
+    path: PathBuf,
+    /// The newest file is the one the path names; older ones stay locked until death, for observers who hold them open.
+    held: Mutex<Vec<File>>,
+}
+
+impl OwnerLock {
+    /// Takes the lock of a new owner.
+    pub(crate) fn take(database: &Path, owner: &str) -> io::Result<Self> {
+        let folder = folder(database);
+        let path = folder.join(owner);
+        let lock = OwnerLock { folder, path, held: Mutex::new(Vec::new()) };
+        lock.make()?;
+        Ok(lock)
+    }
+
+    /// Makes the file again if it is no longer the one that is locked. An observer never sees an unlocked file of this
+    /// name: it is locked under another and renamed into place.
+    pub(crate) fn keep(&self) -> io::Result<Kept> {
+        {
+            let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            if held.last().is_some_and(|file| names(&self.path, file)) {
+                return Ok(Kept::AsItWas);
+            }
+        }
+        self.make()?;
+        Ok(Kept::MadeAgain)
+    }
+
+    /// Removes the file, for an owner that leaves with nothing running. One that is merely dropped leaves it behind with
+    /// its lock free, and so is recovered like one that died.
+    pub(crate) fn retire(&self) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.last().is_some_and(|file| names(&self.path, file)) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    fn make(&self) -> io::Result<()> {
+        platform::create_private_folder(&self.folder)?;
+        let mut unborn = self.path.as_os_str().to_owned();
+        unborn.push(".new");
+        match std::fs::remove_file(&unborn) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = platform::create_private(Path::new(&unborn))?;
+        file.lock()?;
+        std::fs::rename(&unborn, &self.path)?;
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        Ok(())
+    }
+}
+
+
+/// Whether an owner's lock file had to be made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    AsItWas,
+    MadeAgain,
+}
+
+/// What an observer can say of another owner.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    Alive,
+    /// Its lock is ours now, and stays so while its runs are recovered.
+    Dead(DeadOwner),
+    /// There is no file that could be asked.
+    Unknown,
+}
+
+/// The lock of an owner that is dead, held by its heir.
+#[derive(Debug)]
+pub(crate) struct DeadOwner {
+    path: PathBuf,
+    lock: File,
+}
+
+impl DeadOwner {
+    /// Removes the file; for when nothing of the dead is left to recover.
+    pub(crate) fn bury(self) {
+        if names(&self.path, &self.lock) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Asks the kernel about an owner. Never creates a file.
+pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
+    // The name comes from the database: only what an owner would be called is looked up.
+    if owner.is_empty() || !owner.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return Standing::Unknown;
+    }
+    let path = folder(database).join(owner);
+    let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { return Standing::Unknown };
+    match file.try_lock() {
+        // The lock proves death only if the path still names the file that was locked: the owner may be making it again.
+        Ok(()) if names(&path, &file) => Standing::Dead(DeadOwner { path, lock: file }),
+        Ok(()) | Err(TryLockError::Error(_)) => Standing::Unknown,
+        Err(TryLockError::WouldBlock) => Standing::Alive,
+    }
+}
+
+/// Whether the path names this open file. Where the system cannot tell, whether it names any.
+fn names(path: &Path, file: &File) -> bool {
+    match (std::fs::metadata(path), file.metadata()) {
+        (Ok(named), Ok(open)) => platform::identity(&named) == platform::identity(&open),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kept, OwnerLock, Standing, folder, standing};
+
+    #[test]
+    fn a_lock_tells_the_living_from_the_dead() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        assert!(matches!(standing(&database, "nobody"), Standing::Unknown));
+        assert!(!folder(&database).exists(), "an observer creates nothing");
+
+        let lock = OwnerLock::take(&database, "a-1").unwrap();
+        assert!(matches!(standing(&database, "a-1"), Standing::Alive));
+        let path = folder(&database).join("a-1");
+        drop(lock);
+        let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("a free lock is proof of death") };
+        assert!(matches!(standing(&database, "a-1"), Standing::Alive), "one heir at a time");
+        dead.bury();
+        assert!(!path.exists());
+
+        let lock = OwnerLock::take(&database, "a-2").unwrap();
+        lock.retire();
+        assert!(!folder(&database).join("a-2").exists(), "an owner that leaves in order leaves no file");
+    }
+
+    #[test]
+    fn a_file_that_a_cleaner_removed_is_made_again_and_proves_nothing_meanwhile() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        let lock = OwnerLock::take(&database, "a-1").unwrap();
+        assert_eq!(lock.keep().unwrap(), Kept::AsItWas);
+        std::fs::remove_dir_all(folder(&database)).unwrap();
+        assert!(matches!(standing(&database, "a-1"), Standing::Unknown));
+        assert_eq!(lock.keep().unwrap(), Kept::MadeAgain);
+        assert!(matches!(standing(&database, "a-1"), Standing::Alive));
+
+        // Somebody put another file in its place: its lock can be had, but it is not the owner's.
+        std::fs::remove_file(folder(&database).join("a-1")).unwrap();
+        std::fs::write(folder(&database).join("a-1"), "").unwrap();
+        assert_eq!(lock.keep().unwrap(), Kept::MadeAgain);
+        assert!(matches!(standing(&database, "a-1"), Standing::Alive));
+    }
+
+    #[test]
+    fn a_name_from_the_database_cannot_lead_out_of_the_folder() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        std::fs::create_dir(folder(&database)).unwrap();
+        std::fs::write(home.path().join("elsewhere"), "").unwrap();
+        assert!(matches!(standing(&database, "../elsewhere"), Standing::Unknown));
+        assert!(matches!(standing(&database, ""), Standing::Unknown));
+    }
+}

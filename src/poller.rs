@@ -1,0 +1,383 @@
+//! The loop without the loop: one turn at a time, given the time, what finished and how much room there is.
+//!
+//! It decides when, and nothing else: no thread, no channel, no clock. So a test can step it through a year in a second, and
+//! stop it anywhere. It alone emits events.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::{Now, Timestamp, millis};
+use crate::error::{Error, Result};
+use crate::event::{Event, Observer};
+use crate::owner::{DeadOwner, Kept, OwnerLock, Standing, standing};
+use crate::platform;
+use crate::run::{Claim, Finished};
+use crate::store::opening::Slots;
+use crate::store::owners::Registration;
+use crate::store::turn::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
+use crate::store::{Store, owners, turn};
+
+/// Due tasks that a turn resolves although no worker is free for them.
+const RESOLVE_AHEAD: usize = 64;
+/// Room from which on runs are known to be short: what is due is then resolved as it can start, in one write instead of two.
+const QUICK: usize = 32;
+/// How long due tasks may wait to be resolved before a turn does nothing else.
+const BEHIND: Duration = Duration::from_secs(1);
+/// How soon a turn looks again at tasks that it left due because no worker was free.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The first and the longest wait before a refused write is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// How a scheduler keeps time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) workers: usize,
+    /// How long the owner is believed without a sign of life. It gives one three times as often.
+    pub(crate) lease: Duration,
+    /// How often it looks for what others wrote.
+    pub(crate) poll: Duration,
+}
+
+/// What a turn answers.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// To be started now. They are recorded.
+    pub(crate) claims: Vec<Arc<Claim>>,
+    /// Runs whose handler is to be asked to stop.
+    pub(crate) stop: Vec<i64>,
+    /// When the next turn is due at the latest, by the monotonic clock.
+    pub(crate) wake_at: Duration,
+}
+
+/// Another owner that has running runs.
+#[derive(Debug)]
+struct Watched {
+    lease: Timestamp,
+    /// Since when its lease has had this value, by our monotonic clock.
+    still_since: Duration,
+}
+
+/// What was last seen of the future.
+#[derive(Debug, Default)]
+struct Outlook {
+    next_due: Option<Timestamp>,
+    next_claimable: Option<Timestamp>,
+    next_expiry: Option<Timestamp>,
+    /// Of the snapshot it was seen in.
+    data_version: Option<i64>,
+}
+
+/// The writing of one scheduler.
+pub(crate) struct Poller {
+    store: Store,
+    owner: String,
+    lock: Arc<OwnerLock>,
+    handlers: BTreeSet<String>,
+    settings: Settings,
+    observers: Vec<Arc<dyn Observer>>,
+    memory: Memory,
+    /// Outcomes that are not yet written. They wait as long as they must.
+    outbox: VecDeque<Finished>,
+    /// Runs that this owner has claimed and not settled.
+    held: HashSet<i64>,
+    watched: BTreeMap<String, Watched>,
+    /// Owners that are dead and not yet recovered, with their lock where there is one.
+    dying: BTreeMap<String, Option<DeadOwner>>,
+    outlook: Outlook,
+    next_heartbeat: Duration,
+    /// Since when more has been due than was resolved.
+    behind_since: Option<Duration>,
+    /// Set while the database refuses to be written: when to try again, and the wait after that.
+    refused: Option<(Duration, Duration)>,
+}
+
+impl Poller {
+    /// Registers a new owner, whose lock is taken before anybody can read its name.
+    pub(crate) fn new(
+        mut store: Store,
+        handlers: BTreeSet<String>,
+        settings: Settings,
+        observers: Vec<Arc<dyn Observer>>,
+        mut random: fastrand::Rng,
+        now: Now,
+    ) -> Result<Self> {
+        let owner = uuid::Builder::from_random_bytes(std::array::from_fn(|_| random.u8(..))).into_uuid().to_string();
+        let lock = OwnerLock::take(store.path(), &owner).map_err(|error| Error::store("take the owner's lock", error))?;
+        let host = platform::host();
+        let new = Registration { owner: &owner, host: &host, workers: settings.workers };
+        store.write("register the scheduler", |tx, _| Ok(owners::register(tx, &new, now.wall)?))?;
+        Ok(Poller {
+            store,
+            owner,
+            lock: Arc::new(lock),
+            handlers,
+            settings,
+            observers,
+            memory: Memory { random, ..Memory::default() },
+            outbox: VecDeque::new(),
+            held: HashSet::new(),
+            watched: BTreeMap::new(),
+            dying: BTreeMap::new(),
+            outlook: Outlook::default(),
+            next_heartbeat: now.monotonic,
+            behind_since: None,
+            refused: None,
+        })
+    }
+
+    /// This owner's lock, for its workers to share.
+    pub(crate) fn lock(&self) -> Arc<OwnerLock> {
+        self.lock.clone()
+    }
+
+    /// The id of this owner.
+    pub(crate) fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// Draws all further chance from this seed.
+    pub(crate) fn reseed(&mut self, seed: u64) {
+        self.memory.random.seed(seed);
+    }
+
+    /// How many write transactions were begun.
+    pub(crate) fn transactions(&self) -> u64 {
+        self.store.transactions()
+    }
+
+    /// Runs that are claimed and not settled.
+    pub(crate) fn unsettled(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Takes one turn. What finished is kept until it is written, however often that fails.
+    ///
+    /// # Errors
+    /// Only if going on would be wrong: the file was removed or replaced. A database that refuses to be written is retried.
+    pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Slots) -> Result<Turn> {
+        self.outbox.extend(finished);
+        if self.refused.is_some_and(|(at, _)| now.monotonic < at) {
+            return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() });
+        }
+        let full = now.monotonic >= self.next_heartbeat;
+        if full {
+            self.store.check_in_place()?;
+            self.keep_lock();
+        }
+        self.look_for_the_dead(now);
+        if !full && self.outbox.is_empty() && self.dying.is_empty() && !self.is_due(now, slots) {
+            match self.changed() {
+                Ok(false) => return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() }),
+                Ok(true) => match self.look(now, slots) {
+                    Ok(Some(turn)) => return Ok(turn),
+                    Ok(None) => {}
+                    Err(error) => return Ok(self.refuse(now, slots, &error.to_string())),
+                },
+                Err(error) => return Ok(self.refuse(now, slots, &error.to_string())),
+            }
+        }
+        self.write(now, slots, full)
+    }
+
+    /// Writes down that this owner leaves; its lock file goes.
+    pub(crate) fn stop(&mut self, now: Now) -> Result<()> {
+        self.store.write("leave", |tx, _| Ok(owners::stopped(tx, &self.owner, now.wall)?))?;
+        self.lock.retire();
+        Ok(())
+    }
+
+    /// Whether something that is known of is due.
+    fn is_due(&self, now: Now, slots: Slots) -> bool {
+        let due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now.wall);
+        self.outlook.data_version.is_none()
+            || due(self.outlook.next_due)
+            || due(self.outlook.next_expiry)
+            || (slots.room > 0 && due(self.outlook.next_claimable))
+    }
+
+    /// Whether somebody else has committed since the last look.
+    fn changed(&self) -> Result<bool> {
+        Ok(self.outlook.data_version != Some(self.store.data_version()?))
+    }
+
+    /// Reads what somebody else's commit has brought. `None`: something that is to be written.
+    fn look(&mut self, now: Now, slots: Slots) -> Result<Option<Turn>> {
+        let (owner, handlers) = (&self.owner, &self.handlers);
+        let (done, work) = self.store.read("look for changes", |tx, _| turn::look(tx, owner, handlers, now.wall))?;
+        let stop = done.stop.clone();
+        self.remember(&done, now);
+        if work || self.is_due(now, slots) {
+            return Ok(None);
+        }
+        Ok(Some(Turn { stop, wake_at: self.wake_at(now, slots), ..Turn::default() }))
+    }
+
+    fn write(&mut self, now: Now, slots: Slots, full: bool) -> Result<Turn> {
+        let outcomes = self.outbox.len().min(MAX_OUTCOMES);
+        let dead: Vec<String> = self.dying.keys().cloned().collect();
+        let behind = self.behind_since.is_some_and(|since| now.monotonic.saturating_sub(since) >= BEHIND);
+        let work = Work {
+            now: now.wall,
+            owner: &self.owner,
+            handlers: &self.handlers,
+            until: now.wall.plus(self.settings.lease).min(Timestamp::MAX),
+            finished: &self.outbox.make_contiguous()[..outcomes],
+            dead: &dead,
+            full,
+            slots,
+            resolve: appetite(slots.room, behind),
+        };
+        let done = match turn::turn(&mut self.store, &work, &mut self.memory) {
+            Ok(done) => done,
+            Err(fault) => return Ok(self.refuse(now, slots, &fault.to_string())),
+        };
+        for finished in self.outbox.drain(..outcomes) {
+            self.held.remove(&finished.claim.run_id);
+        }
+        if full {
+            self.next_heartbeat = now.monotonic.saturating_add(self.settings.lease / 3);
+        }
+        if self.refused.take().is_some() {
+            self.emit(&Event::Recovered);
+        }
+        self.remember(&done, now);
+        let Done { written, mut stop, recovered, extended, more_due, .. } = done;
+        for owner in recovered {
+            self.watched.remove(&owner);
+            if let Some(Some(dead)) = self.dying.remove(&owner) {
+                dead.bury();
+            }
+            self.emit(&Event::OwnerLost { owner });
+        }
+        if extended.is_some_and(|extended| extended != self.held.len()) {
+            stop.extend(self.no_longer_ours()?);
+        }
+        self.behind_since = if more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
+        written.events.iter().for_each(|event| self.emit(event));
+        for claim in &written.claims {
+            self.held.insert(claim.run_id);
+            if !self.observers.is_empty() {
+                self.emit(&Event::Started { claim: claim.clone() });
+            }
+        }
+        let left = Slots { room: slots.room.saturating_sub(written.claims.len()), ..slots };
+        // What could be claimed and was not, waits for something else than time: an idle worker, or a look at the whole.
+        if written.claims.is_empty() && self.outlook.next_claimable.is_some_and(|at| at <= now.wall) {
+            self.outlook.next_claimable = Some(now.wall.plus(self.settings.poll));
+        }
+        let mut wake_at = self.wake_at(now, left);
+        if more_due {
+            let idle = left.room > 0 || behind;
+            wake_at = wake_at.min(if idle { now.monotonic } else { now.monotonic + LOOK_AGAIN });
+        }
+        Ok(Turn { claims: written.claims, stop, wake_at })
+    }
+
+    /// Keeps what a turn saw of the future and of other owners.
+    fn remember(&mut self, done: &Done, now: Now) {
+        self.outlook = Outlook {
+            next_due: if done.more_due { None } else { done.next_due },
+            next_claimable: done.next_claimable,
+            next_expiry: done.next_expiry,
+            data_version: Some(done.data_version),
+        };
+        let mut before = std::mem::take(&mut self.watched);
+        for (owner, lease) in &done.others {
+            let still_since = match before.remove(owner) {
+                Some(seen) if seen.lease == *lease => seen.still_since,
+                _ => now.monotonic,
+            };
+            self.watched.insert(owner.clone(), Watched { lease: *lease, still_since });
+        }
+    }
+
+    /// Asks the kernel about every owner that has running runs. Where it cannot tell, an owner is dead whose lease has
+    /// stood still for a full lease by our own clock: no two clocks are compared.
+    fn look_for_the_dead(&mut self, now: Now) {
+        for (owner, watched) in &self.watched {
+            if self.dying.contains_key(owner) {
+                continue;
+            }
+            match standing(self.store.path(), owner) {
+                Standing::Dead(dead) => {
+                    self.dying.insert(owner.clone(), Some(dead));
+                }
+                Standing::Unknown if now.monotonic.saturating_sub(watched.still_since) > self.settings.lease => {
+                    self.dying.insert(owner.clone(), None);
+                }
+                Standing::Alive | Standing::Unknown => {}
+            }
+        }
+    }
+
+    fn keep_lock(&self) {
+        match self.lock.keep() {
+            Ok(Kept::AsItWas) => {}
+            Ok(Kept::MadeAgain) => self.emit(&Event::LockMadeAgain),
+            Err(error) => log::warn!("the owner's lock file cannot be made again: {error}; tried at the next heartbeat"),
+        }
+    }
+
+    /// Claims that this owner believes it has, and has not: another took them over. Their handlers are told to stop.
+    fn no_longer_ours(&mut self) -> Result<Vec<i64>> {
+        let owner = &self.owner;
+        let ours = self.store.read("count claims", |tx, _| Ok(owners::claimed_by(tx, owner, usize::MAX)?))?;
+        let ours: HashSet<i64> = ours.into_iter().map(|(run, _)| run).collect();
+        Ok(self.held.difference(&ours).copied().collect())
+    }
+
+    /// Nothing could be written: said once, tried again with growing waits.
+    fn refuse(&mut self, now: Now, slots: Slots, reason: &str) -> Turn {
+        let wait = self.refused.map_or(RETRY.0, |(_, wait)| wait);
+        if self.refused.is_none() {
+            self.emit(&Event::Degraded { reason: reason.to_owned() });
+        }
+        self.refused = Some((now.monotonic + wait, (wait * 2).min(RETRY.1)));
+        Turn { wake_at: self.wake_at(now, slots), ..Turn::default() }
+    }
+
+    /// When the next turn is due at the latest.
+    fn wake_at(&self, now: Now, slots: Slots) -> Duration {
+        if let Some((at, _)) = self.refused {
+            return at;
+        }
+        if !self.outbox.is_empty() {
+            return now.monotonic;
+        }
+        let claimable = self.outlook.next_claimable.filter(|_| slots.room > 0);
+        let next = self.outlook.next_due.into_iter().chain(self.outlook.next_expiry).chain(claimable).min();
+        let wait = next.map_or(Duration::MAX, |at| at.since(now.wall)).min(self.settings.poll);
+        now.monotonic.saturating_add(wait).min(self.next_heartbeat)
+    }
+
+    fn emit(&self, event: &Event) {
+        for observer in &self.observers {
+            // An observer is the user's code: its panic must not stop the loop.
+            if catch_unwind(AssertUnwindSafe(|| observer.observe(event))).is_err() {
+                log::error!("an observer panicked; the others are told all the same");
+            }
+        }
+    }
+}
+
+/// How many due tasks a turn resolves.
+///
+/// A run that is opened and claimed in one write costs half of one that is queued first. So where runs are short, as much is
+/// resolved as can start. But what is due must not wait for a worker to be told: a little is resolved ahead at once, and
+/// everything when that has taken a second.
+fn appetite(room: usize, behind: bool) -> usize {
+    match room {
+        QUICK.. => room,
+        _ if behind => MAX_ITEMS,
+        _ => RESOLVE_AHEAD,
+    }
+}
+
+impl std::fmt::Debug for Poller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let due = self.outlook.next_due.map(|at| millis(at.since(Timestamp::MIN)));
+        f.debug_struct("Poller").field("owner", &self.owner).field("next_due", &due).finish_non_exhaustive()
+    }
+}

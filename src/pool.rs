@@ -1,0 +1,168 @@
+//! Worker threads: a claim in, its outcome out. The pool runs the user's code and knows nothing of the store.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::handler::{Context, Failure, Handler, Handlers, StopFlag};
+use crate::owner::OwnerLock;
+use crate::retry::Retry;
+use crate::run::{AttemptOutcome, Claim, Finished, Outcome};
+
+/// Claims that may be handed over and not begun; more are never read ahead.
+pub(crate) const QUEUE: usize = 512;
+
+/// Stop flags of the attempts that are handed over and not finished, by run.
+type Flags = Arc<Mutex<HashMap<i64, Arc<StopFlag>>>>;
+
+/// The workers of one scheduler. They end when it is dropped and their handlers have returned.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    claims: Sender<Arc<Claim>>,
+    /// The workers' end of the queue, to take back what none of them has begun.
+    queue: Receiver<Arc<Claim>>,
+    finished: Receiver<Finished>,
+    flags: Flags,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What every worker holds.
+#[derive(Clone)]
+struct Worker {
+    handlers: Arc<Handlers>,
+    clock: Arc<dyn Clock>,
+    flags: Flags,
+    /// The owner is alive as long as one of its workers is.
+    _alive: Arc<OwnerLock>,
+}
+
+impl Pool {
+    pub(crate) fn start(
+        workers: usize,
+        handlers: Handlers,
+        clock: Arc<dyn Clock>,
+        alive: Arc<OwnerLock>,
+    ) -> Result<Self> {
+        let (claims, queue) = bounded::<Arc<Claim>>(QUEUE + workers);
+        let (done, finished) = bounded(QUEUE + workers);
+        let flags = Flags::default();
+        let worker = Worker { handlers: Arc::new(handlers), clock, flags: flags.clone(), _alive: alive };
+        let mut threads = Vec::with_capacity(workers);
+        for number in 1..=workers {
+            let (worker, queue, done) = (worker.clone(), queue.clone(), done.clone());
+            let thread = thread::Builder::new().name(format!("duly-worker-{number}"));
+            let spawned = thread.spawn(move || {
+                for claim in queue {
+                    if done.send(worker.carry_out(claim)).is_err() {
+                        break;
+                    }
+                }
+            });
+            threads.push(spawned.map_err(|error| Error::store("start a worker thread", error))?);
+        }
+        Ok(Pool { claims, queue, finished, flags, threads })
+    }
+
+    /// Hands a claim to the workers. The queue holds as many as a scheduler may claim ahead.
+    pub(crate) fn submit(&self, claim: Arc<Claim>) {
+        self.flags().insert(claim.run_id, Arc::default());
+        // The workers live as long as the pool: the queue cannot be closed.
+        let sent = self.claims.send(claim);
+        debug_assert!(sent.is_ok(), "the workers are gone");
+    }
+
+    /// Where outcomes come out.
+    pub(crate) fn finished(&self) -> &Receiver<Finished> {
+        &self.finished
+    }
+
+    /// Takes back what no worker has begun.
+    pub(crate) fn recall(&self, now: crate::clock::Timestamp) -> Vec<Finished> {
+        let recalled = self.queue.try_iter().map(|claim| {
+            self.flags().remove(&claim.run_id);
+            Finished { claim, outcome: Outcome::Released, started_at: now, finished_at: now }
+        });
+        recalled.collect()
+    }
+
+    /// Asks the handler of a run to stop, if it has begun and not returned.
+    pub(crate) fn stop(&self, run: i64) {
+        if let Some(flag) = self.flags().get(&run) {
+            flag.raise();
+        }
+    }
+
+    /// Asks every handler to stop.
+    pub(crate) fn stop_all(&self) {
+        self.flags().values().for_each(|flag| flag.raise());
+    }
+
+    /// Lets the workers end, and waits for them. For when none has a run.
+    pub(crate) fn join(self) {
+        drop((self.claims, self.queue));
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+
+    fn flags(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Arc<StopFlag>>> {
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Worker {
+    fn carry_out(&self, claim: Arc<Claim>) -> Finished {
+        let started_at = self.clock.now().wall;
+        let flag = self.flags.lock().unwrap_or_else(PoisonError::into_inner).get(&claim.run_id).cloned();
+        let outcome = match self.handlers.get(&claim.handler) {
+            Some(handler) => attempt(&**handler, &claim, self.clock.clone(), flag.unwrap_or_default()),
+            // A scheduler claims only what it has a handler for.
+            None => Outcome::failed(format!("no handler is named {:?} here", claim.handler)),
+        };
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner).remove(&claim.run_id);
+        Finished { claim, outcome, started_at, finished_at: self.clock.now().wall }
+    }
+}
+
+/// Runs the handler once. A panic of it is a failed attempt: the thread lives on.
+pub(crate) fn attempt(
+    handler: &dyn Handler,
+    claim: &Arc<Claim>,
+    clock: Arc<dyn Clock>,
+    stop: Arc<StopFlag>,
+) -> Outcome {
+    let timeout = claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero());
+    let context = Context::new(claim.clone(), clock, stop, timeout);
+    let returned = catch_unwind(AssertUnwindSafe(|| handler.run(&context)));
+    match returned {
+        Err(panic) => Outcome::Failed {
+            how: AttemptOutcome::Panicked,
+            error: format!("the handler panicked: {}", panic_message(&*panic)),
+            retry: Retry::Backoff,
+        },
+        Ok(_) if context.time_is_up() => Outcome::Failed {
+            how: AttemptOutcome::TimedOut,
+            error: format!("it took longer than {}", humantime::format_duration(timeout.unwrap_or_default())),
+            retry: Retry::Backoff,
+        },
+        Ok(Ok(result)) => Outcome::Succeeded { result },
+        Ok(Err(error)) => {
+            let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
+            Outcome::Failed { how: AttemptOutcome::Failed, error: error.to_string(), retry }
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}

@@ -1,0 +1,281 @@
+//! A run: the keeping of one occurrence, or of one request by hand. Its row, its attempts, and what passes between the
+//! loop that claims it and the worker that carries it out.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::retry::{Retry, RetryPolicy};
+
+/// Writes an enumeration that the tables spell as text: its variants, `as_str` and `parse`.
+macro_rules! text_enum {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$doc])* $variant,)+ }
+
+        impl $name {
+            /// As the tables spell it.
+            pub const fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $text,)+ }
+            }
+
+            /// From the spelling of the tables.
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some($name::$variant),)+ _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+pub(crate) use text_enum;
+
+text_enum! {
+    /// Where a run stands.
+    RunStatus {
+        /// Opened, waiting for a worker.
+        Queued = "queued",
+        /// Claimed by an owner.
+        Running = "running",
+        /// The last attempt failed; it will be tried again.
+        Failed = "failed",
+        /// Done.
+        Succeeded = "succeeded",
+        /// The attempts are spent; a person must look.
+        Dead = "dead",
+        /// Asked to stop before it succeeded.
+        Cancelled = "cancelled",
+        /// Not opened, because of the task's overlap policy.
+        Skipped = "skipped",
+        /// Never begun: resolved too late, or expired.
+        Missed = "missed",
+    }
+}
+
+impl RunStatus {
+    /// Whether nothing can happen to the run any more.
+    pub const fn is_final(self) -> bool {
+        !matches!(self, RunStatus::Queued | RunStatus::Running | RunStatus::Failed)
+    }
+}
+
+text_enum! {
+    /// Why a run was opened.
+    Origin {
+        /// The schedule named its occurrence.
+        Schedule = "schedule",
+        /// The same, but later than the task's grace.
+        CatchUp = "catch_up",
+        /// A person or a program asked for it.
+        Manual = "manual",
+        /// Another task's run died.
+        OnDead = "on_dead",
+    }
+}
+
+impl Origin {
+    /// Whether the run keeps an occurrence of the schedule.
+    pub const fn is_scheduled(self) -> bool {
+        matches!(self, Origin::Schedule | Origin::CatchUp)
+    }
+}
+
+text_enum! {
+    /// How an attempt ended that did not simply succeed.
+    AttemptOutcome {
+        /// The handler returned an error.
+        Failed = "failed",
+        /// The handler panicked.
+        Panicked = "panicked",
+        /// It took longer than it may.
+        TimedOut = "timed_out",
+        /// Its owner died.
+        Lost = "lost",
+        /// It ended after it had been asked to stop.
+        Cancelled = "cancelled",
+        /// It was given back before it was started.
+        Released = "released",
+        /// It ended when another owner had already taken the run.
+        Superseded = "superseded",
+    }
+}
+
+/// A row of `task_runs`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Run {
+    /// Its id.
+    pub id: i64,
+    /// The name of its task.
+    pub task: String,
+    /// The handler that runs it.
+    pub handler: String,
+    /// The occurrence; for manual runs, when it was asked for.
+    pub scheduled_for: Timestamp,
+    /// Why it was opened.
+    pub origin: Origin,
+    /// The dead run that a person retried with this one.
+    pub retry_of: Option<i64>,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// It does not start before this instant.
+    pub run_at: Timestamp,
+    /// If it has not begun by then, it is missed.
+    pub expires_at: Option<Timestamp>,
+    /// Why it may not start now: `paused`, `order` or `key`.
+    pub blocked: Option<String>,
+    /// Attempts claimed so far.
+    pub attempt: u32,
+    /// How many of them do not count.
+    pub forgiven: u32,
+    /// 0 (first) to 3.
+    pub priority: u8,
+    /// At most one run with this key runs at a time.
+    pub concurrency_key: Option<String>,
+    /// Its own payload, JSON; `None`: the task's.
+    pub payload: Option<String>,
+    /// The owner of the running attempt.
+    pub locked_by: Option<String>,
+    /// How long the owner is believed without a sign of life.
+    pub locked_until: Option<Timestamp>,
+    /// When the newest attempt began.
+    pub started_at: Option<Timestamp>,
+    /// When the newest attempt ended.
+    pub finished_at: Option<Timestamp>,
+    /// What the newest attempt failed of, or why the occurrence was skipped or missed.
+    pub error: Option<String>,
+    /// Of a command.
+    pub exit_code: Option<i32>,
+    /// Of a command.
+    pub output: Option<String>,
+    /// What the handler returned, JSON.
+    pub result: Option<String>,
+    /// What the handler last said of its progress.
+    pub progress: Option<String>,
+    /// Whether it has been asked to stop.
+    pub cancel_requested: bool,
+    /// How many occurrences a missed or skipped row stands for.
+    pub occurrences: u64,
+    /// The newest of them, if there are several.
+    pub last_scheduled_for: Option<Timestamp>,
+}
+
+/// A row of `task_attempts`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// The run it was an attempt of.
+    pub run_id: i64,
+    /// Its number, from 1.
+    pub attempt: u32,
+    /// How it ended.
+    pub outcome: AttemptOutcome,
+    /// What it failed of.
+    pub error: Option<String>,
+    /// The owner that had claimed it.
+    pub locked_by: String,
+    /// When it began, if it did.
+    pub started_at: Option<Timestamp>,
+    /// When its end was known.
+    pub finished_at: Timestamp,
+}
+
+/// The right to one attempt of a run: what a worker needs to carry it out, and what settles it afterwards.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Claim {
+    /// The run.
+    pub run_id: i64,
+    /// The number of this attempt, from 1. It is the fence: only the holder of the newest may write.
+    pub attempt: u32,
+    /// The name of the task.
+    pub task: String,
+    /// Which handler runs it.
+    pub handler: String,
+    /// JSON.
+    pub payload: String,
+    /// The occurrence; for manual runs, when it was asked for.
+    pub scheduled_for: Timestamp,
+    /// Why the run was opened.
+    pub origin: Origin,
+    /// When it was claimed.
+    pub claimed_at: Timestamp,
+    /// The task's time-out: `None`, the handler's default; zero, none.
+    pub timeout: Option<Duration>,
+    pub(crate) task_id: i64,
+    pub(crate) forgiven: u32,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) concurrency_key: Option<String>,
+    /// Whether the task row keeps `last_*` columns: those of `once` tasks are read from the run.
+    pub(crate) recurring: bool,
+    /// Of a `delay` task: how long after the end of its last run the next is due.
+    pub(crate) delay: Option<Duration>,
+}
+
+impl Claim {
+    /// The same for every attempt of a run, and for no other run: what an outside service can tell a repeat by.
+    pub fn idempotency_key(&self) -> String {
+        match self.origin {
+            Origin::Schedule | Origin::CatchUp => format!("{}/{}", self.task, self.scheduled_for),
+            _ => format!("{}/run-{}", self.task, self.run_id),
+        }
+    }
+
+    /// How many attempts count, this one included.
+    pub(crate) fn counted(&self) -> u32 {
+        self.attempt.saturating_sub(self.forgiven)
+    }
+}
+
+/// How an attempt ended, as its worker saw it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The handler returned `Ok`.
+    Succeeded {
+        /// What it returned, JSON.
+        result: Option<String>,
+    },
+    /// The handler returned an error, panicked, or took too long.
+    Failed {
+        /// Which of them: `Failed`, `Panicked` or `TimedOut`.
+        how: AttemptOutcome,
+        /// What it said.
+        error: String,
+        /// What it said about another try.
+        retry: Retry,
+    },
+    /// The attempt was never started, and does not count.
+    Released,
+}
+
+impl Outcome {
+    /// An attempt that failed and is tried again after the policy's backoff.
+    pub fn failed(error: impl fmt::Display) -> Self {
+        Outcome::Failed { how: AttemptOutcome::Failed, error: error.to_string(), retry: Retry::Backoff }
+    }
+
+    /// An attempt that succeeded and returned nothing.
+    pub fn succeeded() -> Self {
+        Outcome::Succeeded { result: None }
+    }
+}
+
+/// An attempt that has come to an end and has still to be settled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// The claim it was made under.
+    pub claim: std::sync::Arc<Claim>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When the handler was entered.
+    pub started_at: Timestamp,
+    /// When it returned.
+    pub finished_at: Timestamp,
+}

@@ -1,0 +1,133 @@
+//! One cron line in one zone: the instants it names.
+//!
+//! The line names local times; this room says at which instants they are kept when a clock is set forward or back. A
+//! *fixed* line keeps each local time once, a *wildcard* one follows the clock. That holds for gaps and folds of any
+//! size, and `next_after` and `previous_before` walk over one and the same set of instants. Pure: it reads no clock.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::schedule::dialect::{self, Rule};
+use crate::schedule::pattern::Pattern;
+use crate::schedule::zone::{SWING, Zone};
+
+/// A cron line, read in a zone. Lines of one meaning are equal: `@weekly` is `0 0 * * SUN`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cron {
+    pattern: Pattern,
+    rule: Rule,
+    zone: Zone,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Where occurrences begin; they end with what the tables accept.
+const FIRST: Timestamp = Timestamp::from_millis(0);
+const LAST: Timestamp = Timestamp::MAX;
+
+impl Cron {
+    /// Reads a line of 5 fields, or of 6 with leading seconds, or a nickname such as `@daily`.
+    ///
+    /// Refused is what names no moment that will ever come (`0 0 30 2 *`), and all that the dialect does not promise.
+    pub(crate) fn parse(text: &str, zone: Zone) -> Result<Self> {
+        let invalid = |reason: String| Error::InvalidSchedule { text: text.to_owned(), reason };
+        let line = dialect::check(text).map_err(invalid)?;
+        let pattern = Pattern::read(&line.fields).map_err(|error| invalid(error.to_string()))?;
+        let cron = Cron { pattern, rule: line.rule, zone };
+        match cron.next_after(Timestamp::MIN) {
+            Some(_) => Ok(cron),
+            None => Err(invalid("no moment before the year 4000 matches it".to_owned())),
+        }
+    }
+
+    /// The first occurrence after `at`, never `at` itself.
+    ///
+    /// ```text
+    /// 0,30 2 * * * in New York    2027-03-14 goes from 02:00 to 03:00: once, at 03:00
+    /// 0,30 1 * * * in New York    2027-11-07 has 01:00 to 02:00 twice: at the first 01:00 and 01:30 only
+    /// 30 * * * *   in New York    2027-11-07: at both 01:30
+    /// ```
+    pub(crate) fn next_after(&self, at: Timestamp) -> Option<Timestamp> {
+        let at = at.clamp(FIRST.minus(SECOND), LAST.plus(SECOND));
+        let from = whole_second(at).plus(SECOND);
+        if from > LAST {
+            return None;
+        }
+        let next = match self.rule {
+            Rule::Fixed => self.next_kept(from),
+            Rule::Wildcard => self.next_shown(from),
+        }?;
+        debug_assert!(next > at, "{next} is not after {at}");
+        (at < next && next <= LAST).then_some(next)
+    }
+
+    /// The last occurrence before `at`, never `at` itself.
+    pub(crate) fn previous_before(&self, at: Timestamp) -> Option<Timestamp> {
+        let at = at.clamp(FIRST.minus(SECOND), LAST.plus(SECOND));
+        let until = whole_second(at.minus(Duration::from_millis(1)));
+        if until < FIRST {
+            return None;
+        }
+        let previous = match self.rule {
+            Rule::Fixed => self.last_kept(until),
+            Rule::Wildcard => self.last_shown(until),
+        }?;
+        debug_assert!(previous < at, "{previous} is not before {at}");
+        (FIRST <= previous && previous < at).then_some(previous)
+    }
+
+    /// Fixed: a local time is kept when a clock first shows it, or more. So what was shown by the second before `from`
+    /// is done, even if the clock was set back since; and all that a gap swallowed falls on its end.
+    fn next_kept(&self, from: Timestamp) -> Option<Timestamp> {
+        let done = self.zone.furthest_shown(from.minus(SECOND))?;
+        let next = self.pattern.first_from(done.checked_add_signed(TimeDelta::seconds(1))?)?;
+        Some(self.zone.first_showing(next))
+    }
+
+    fn last_kept(&self, until: Timestamp) -> Option<Timestamp> {
+        let last = self.pattern.last_until(self.zone.furthest_shown(until)?)?;
+        Some(self.zone.first_showing(last))
+    }
+
+    /// Wildcard: whenever a clock shows it. As long as the clock is not changed, the next match is as far away as the
+    /// clock says; at a change, the search begins anew.
+    fn next_shown(&self, from: Timestamp) -> Option<Timestamp> {
+        let mut from = from;
+        while from <= LAST {
+            let shown = self.zone.local_at(from)?;
+            let wait = (self.pattern.first_from(shown)? - shown).to_std().ok()?;
+            let near = wait.min(SWING);
+            match self.zone.next_change(from, from.plus(near)) {
+                Some(change) => from = change,
+                None if wait <= SWING => return Some(from.plus(wait)),
+                // Past the swing a clock shows only what lies ahead of `shown`, so the next match is this one, and it
+                // comes earlier by a swing at most. The changes before that need no look: sparse lines stay cheap.
+                None => from = from.plus(near.max(wait - SWING)),
+            }
+        }
+        None
+    }
+
+    fn last_shown(&self, until: Timestamp) -> Option<Timestamp> {
+        let mut until = until;
+        while until >= FIRST {
+            let shown = self.zone.local_at(until)?;
+            let ago = (shown - self.pattern.last_until(shown)?).to_std().ok()?;
+            let near = ago.min(SWING);
+            match self.zone.last_change(until.minus(near), until) {
+                Some(change) => until = change.minus(SECOND),
+                None if ago <= SWING => return Some(until.minus(ago)),
+                None => until = until.minus(near.max(ago - SWING)),
+            }
+        }
+        None
+    }
+}
+
+/// The second that `at` lies in.
+fn whole_second(at: Timestamp) -> Timestamp {
+    Timestamp::from_millis(at.as_millis().div_euclid(1000) * 1000)
+}

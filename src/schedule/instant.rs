@@ -1,0 +1,99 @@
+//! One instant as people write it: with its offset, or as a local time of a zone.
+
+use std::time::Duration;
+
+use chrono::NaiveDateTime;
+
+use crate::clock::Timestamp;
+use crate::schedule::zone::Zone;
+
+/// A local date and time, seconds or not, joined by `T` or a blank.
+const LOCAL_FORMS: [&str; 4] = ["%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
+
+/// Reads RFC 3339, or a local date and time in `zone`. What would do comes back as the error.
+///
+/// A local time that occurs twice is the first of the two. One that a gap skips is refused with the nearest that exist:
+/// to move it would be to guess.
+pub(super) fn parse_instant(text: &str, zone: &Zone) -> Result<Timestamp, String> {
+    let text = text.trim();
+    let local = LOCAL_FORMS.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok());
+    let at = match local {
+        Some(local) => first_pass(local, zone)?,
+        None => text.parse().map_err(|_| {
+            "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00".to_owned()
+        })?,
+    };
+    if !(Timestamp::MIN..=Timestamp::MAX).contains(&at) {
+        return Err(format!("expected an instant from {} to {}", Timestamp::MIN, Timestamp::MAX));
+    }
+    Ok(at)
+}
+
+fn first_pass(local: NaiveDateTime, zone: &Zone) -> Result<Timestamp, String> {
+    let first = zone.first_showing(local);
+    if zone.local_at(first).is_some_and(|shown| shown > local) {
+        let before = zone.text_at(first.minus(Duration::from_secs(1)));
+        let after = zone.text_at(first);
+        return Err(format!("the clock in {} skips it: the nearest that exist are {before} and {after}", zone.name()));
+    }
+    Ok(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_instant;
+    use crate::schedule::zone::Zone;
+
+    #[test]
+    fn instants_and_local_times() {
+        for (text, instant) in [
+            ("2027-07-01T12:00:00Z", "2027-07-01T12:00:00.000Z"),
+            ("2027-07-01T12:00:00.250+02:00", "2027-07-01T10:00:00.250Z"),
+            ("2027-07-01T12:00", "2027-07-01T16:00:00.000Z"),
+            ("2027-07-01 12:00:30", "2027-07-01T16:00:30.000Z"),
+            (" 2027-01-01 12:00 ", "2027-01-01T17:00:00.000Z"),
+            // Twice: the first pass, unless the offset says otherwise.
+            ("2027-11-07T01:30", "2027-11-07T05:30:00.000Z"),
+            ("2027-11-07T01:30:00-05:00", "2027-11-07T06:30:00.000Z"),
+            ("2027-03-14T03:00", "2027-03-14T07:00:00.000Z"),
+        ] {
+            let at = parse_instant(text, &Zone::named("America/New_York").unwrap()).unwrap();
+            assert_eq!(at.to_string(), instant, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_exist_is_refused() {
+        for (zone, text, reason) in [
+            (
+                "America/New_York",
+                "2027-03-14T02:30",
+                "the clock in America/New_York skips it: the nearest that exist are \
+                 2027-03-14T01:59:59-05:00 and 2027-03-14T03:00:00-04:00",
+            ),
+            (
+                "Pacific/Apia",
+                "2011-12-30 12:00",
+                "the clock in Pacific/Apia skips it: the nearest that exist are \
+                 2011-12-29T23:59:59-10:00 and 2011-12-31T00:00:00+14:00",
+            ),
+            (
+                "UTC",
+                "tomorrow",
+                "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00",
+            ),
+            (
+                "UTC",
+                "2027-02-29T12:00",
+                "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00",
+            ),
+            (
+                "UTC",
+                "1999-12-31T23:59",
+                "expected an instant from 2001-09-09T01:46:40.000Z to 4000-01-01T00:00:00.000Z",
+            ),
+        ] {
+            assert_eq!(parse_instant(text, &Zone::named(zone).unwrap()).unwrap_err(), reason, "{text}");
+        }
+    }
+}

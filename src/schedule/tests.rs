@@ -1,0 +1,256 @@
+//! Tables of zones and days: gap, fold, half-hour shift, leap day, never.
+
+use std::time::Duration;
+
+use super::pattern::Pattern;
+use super::walker::Random;
+use super::{Count, LINES_KEPT, Schedule, ScheduleKind, Schedules, dialect};
+use crate::clock::Timestamp;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn schedule(kind: ScheduleKind, value: &str, zone: &str) -> Schedule {
+    Schedule::parse(kind, value, zone, at("2027-01-01T00:00:00Z")).unwrap()
+}
+
+fn cron(line: &str, zone: &str) -> Schedule {
+    schedule(ScheduleKind::Cron, line, zone)
+}
+
+/// The occurrences in `(after, until)`, checked to be the same from behind.
+#[track_caller]
+fn occurrences(schedule: &Schedule, after: Timestamp, until: Timestamp) -> Vec<Timestamp> {
+    let forward = |at: &Timestamp| schedule.next_after(*at).filter(|next| *next < until);
+    let backward = |at: &Timestamp| schedule.previous_before(*at).filter(|previous| *previous > after);
+    let forth: Vec<_> = std::iter::successors(forward(&after), forward).collect();
+    let mut back: Vec<_> = std::iter::successors(backward(&until), backward).collect();
+    back.reverse();
+    assert_eq!(forth, back, "{schedule:?}");
+    forth
+}
+
+/// Cron lines, where they are asked from, and the occurrences that follow.
+#[test]
+fn daylight_saving() {
+    for (zone, line, from, expected) in [
+        // New York, 2027-03-14: 02:00 becomes 03:00.
+        ("America/New_York", "0,30 2 * * *", "2027-03-13T12:00:00Z", "14T07:00 15T06:00 15T06:30"),
+        ("America/New_York", "0 2,3 * * *", "2027-03-13T12:00:00Z", "14T07:00 15T06:00 15T07:00"),
+        ("America/New_York", "30 1-3 * * *", "2027-03-14T05:00:00Z", "14T06:30 14T07:00 14T07:30 15T05:30"),
+        ("America/New_York", "*/30 2 * * *", "2027-03-13T12:00:00Z", "15T06:00 15T06:30"),
+        ("America/New_York", "*/20 * * * *", "2027-03-14T06:30:00Z", "14T06:40 14T07:00 14T07:20"),
+        ("America/New_York", "59 59 * * * *", "2027-03-14T05:30:00Z", "14T05:59:59 14T06:59:59 14T07:59:59"),
+        ("America/New_York", "59 59 2 * * *", "2027-03-13T12:00:00Z", "14T07:00 15T06:59:59"),
+        ("America/New_York", "30 2 14 3 *", "2027-03-01T00:00:00Z", "14T07:00"),
+        // 2027-11-07: 02:00 becomes 01:00.
+        ("America/New_York", "0,30 1 * * *", "2027-11-06T12:00:00Z", "07T05:00 07T05:30 08T06:00 08T06:30"),
+        ("America/New_York", "0,30 1 * * *", "2027-11-07T05:45:00Z", "08T06:00"),
+        ("America/New_York", "0,30 1 * * *", "2027-11-07T06:15:00Z", "08T06:00"),
+        ("America/New_York", "0 1,2 * * *", "2027-11-06T12:00:00Z", "07T05:00 07T07:00 08T06:00"),
+        ("America/New_York", "30 * * * *", "2027-11-07T04:00:00Z", "07T04:30 07T05:30 07T06:30 07T07:30"),
+        (
+            "America/New_York",
+            "*/15 1 7 11 *",
+            "2027-11-07T00:00:00Z",
+            "07T05:00 07T05:15 07T05:30 07T05:45 07T06:00 07T06:15 07T06:30 07T06:45",
+        ),
+        // London, at 01:00 UTC both times.
+        ("Europe/London", "0 0 * * *", "2027-03-28T00:00:00Z", "28T23:00"),
+        ("Europe/London", "30 1 * * *", "2027-03-27T12:00:00Z", "28T01:00 29T00:30"),
+        ("Europe/London", "30 1 * * *", "2027-10-30T12:00:00Z", "31T00:30"),
+        ("Europe/London", "0 * * * *", "2027-10-30T23:30:00Z", "31T00:00 31T01:00 31T02:00"),
+        // Lord Howe moves by half an hour: 2027-10-03 from 02:00 to 02:30, 2027-04-04 from 02:00 to 01:30.
+        ("Australia/Lord_Howe", "15 2 * * *", "2027-10-02T00:00:00Z", "02T15:30 03T15:15"),
+        ("Australia/Lord_Howe", "15,45 2 * * *", "2027-10-02T00:00:00Z", "02T15:30 02T15:45 03T15:15"),
+        ("Australia/Lord_Howe", "45 1 * * *", "2027-04-03T00:00:00Z", "03T14:45 04T15:15"),
+        ("Australia/Lord_Howe", "45 * * * *", "2027-04-03T14:00:00Z", "03T14:45 03T15:15 03T16:15"),
+        // Apia had no 30 December 2011: from -10:00 to +14:00.
+        ("Pacific/Apia", "0 12 * * *", "2011-12-29T22:00:00Z", "30T10:00 30T22:00"),
+        ("Pacific/Apia", "0 0 30 12 *", "2011-12-01T00:00:00Z", "30T10:00"),
+        ("Pacific/Apia", "0 0 31 12 *", "2011-12-01T00:00:00Z", "30T10:00"),
+        ("Pacific/Apia", "0 */12 * * *", "2011-12-29T22:00:00Z", "30T10:00 30T22:00"),
+        ("Pacific/Apia", "0 * 30 12 *", "2011-12-01T00:00:00Z", ""),
+        // Midnights that did not happen.
+        ("Africa/Cairo", "0 0 * * *", "2027-04-29T00:00:00Z", "29T22:00 30T21:00"),
+        ("Africa/Cairo", "30 0 30 4 *", "2027-04-01T00:00:00Z", "29T22:00"),
+        ("Asia/Beirut", "0 0 * * *", "2027-03-27T00:00:00Z", "27T22:00 28T21:00"),
+        ("America/Sao_Paulo", "0 0 * * *", "2018-11-03T12:00:00Z", "04T03:00 05T02:00"),
+        ("America/Sao_Paulo", "0 0 * * *", "2018-02-17T00:00:00Z", "17T02:00 18T03:00"),
+        ("America/Sao_Paulo", "30 23 * * *", "2018-02-17T12:00:00Z", "18T01:30 19T02:30"),
+        // No daylight saving, and not on the hour.
+        ("Asia/Kolkata", "0 9 * * *", "2027-03-13T12:00:00Z", "14T03:30 15T03:30"),
+        ("Asia/Kathmandu", "0 * * * *", "2027-03-13T12:00:00Z", "13T12:15 13T13:15"),
+        // Troll moves by two hours, at 01:00 UTC.
+        ("Antarctica/Troll", "30 1,2 * * *", "2027-03-27T12:00:00Z", "28T01:00 28T23:30"),
+        ("Antarctica/Troll", "30 1,2 * * *", "2027-10-30T12:00:00Z", "30T23:30 31T00:30"),
+        ("Antarctica/Troll", "30 * * * *", "2027-10-31T00:00:00Z", "31T00:30 31T01:30"),
+        // Casey went from +08:00 to +11:00 on 2009-10-18 at 02:00, and back in March.
+        ("Antarctica/Casey", "30 2 * * *", "2009-10-17T00:00:00Z", "17T18:00 18T15:30"),
+        ("Antarctica/Casey", "0 3,4,5 * * *", "2009-10-17T00:00:00Z", "17T18:00 18T16:00"),
+        ("Antarctica/Casey", "30 0 * * *", "2010-03-04T00:00:00Z", "04T13:30 05T16:30"),
+        // Past 2038.
+        ("Europe/Rome", "30 2 * * *", "2040-03-24T12:00:00Z", "25T01:00 26T00:30"),
+    ] {
+        let schedule = cron(line, zone);
+        let found = occurrences(&schedule, at(from), at(from).plus(Duration::from_secs(60 * 24 * 3600)));
+        let found: Vec<_> = found.iter().map(|at| at.to_string()[8..19].to_owned()).collect();
+        let expected: Vec<_> = expected.split_whitespace().collect();
+        let as_expected = found.iter().zip(&expected).all(|(found, expected)| found.starts_with(expected));
+        let none_or_enough = found.is_empty() == expected.is_empty() && found.len() >= expected.len();
+        assert!(as_expected && none_or_enough, "{line} in {zone} from {from}: {found:?} instead of {expected:?}");
+    }
+}
+
+#[test]
+fn days_of_the_calendar() {
+    for (line, from, expected) in [
+        ("0 0 29 2 *", "2096-02-29T00:00:00Z", "2104-02-29T00:00:00.000Z"),
+        ("0 0 29 2 */7", "2027-01-01T00:00:00Z", "2032-02-29T00:00:00.000Z"),
+        ("0 0 31 * *", "2027-01-31T00:00:00Z", "2027-03-31T00:00:00.000Z"),
+        ("0 0 L 2 *", "2027-03-01T00:00:00Z", "2028-02-29T00:00:00.000Z"),
+        ("0 0 LW * *", "2027-10-01T00:00:00Z", "2027-10-29T00:00:00.000Z"),
+        ("0 0 15W * *", "2027-08-01T00:00:00Z", "2027-08-16T00:00:00.000Z"),
+        ("0 0 * * MON#5", "2027-03-01T00:00:00Z", "2027-03-29T00:00:00.000Z"),
+        ("0 0 * * FRIL", "2027-03-01T00:00:00Z", "2027-03-26T00:00:00.000Z"),
+        // Either, when both days are restricted; both, when one of them starts with a star.
+        ("0 0 13 * FRI", "2027-08-01T00:00:00Z", "2027-08-06T00:00:00.000Z"),
+        ("0 0 */2 * MON", "2027-08-01T00:00:00Z", "2027-08-09T00:00:00.000Z"),
+        ("0 0 13 * */5", "2027-08-01T00:00:00Z", "2027-08-13T00:00:00.000Z"),
+        ("0 0 * * 7", "2027-08-02T00:00:00Z", "2027-08-08T00:00:00.000Z"),
+        ("@weekly", "2027-08-02T00:00:00Z", "2027-08-08T00:00:00.000Z"),
+        ("@yearly", "2027-08-02T00:00:00Z", "2028-01-01T00:00:00.000Z"),
+    ] {
+        let next = cron(line, "UTC").next_after(at(from)).unwrap();
+        assert_eq!(next.to_string(), expected, "{line} from {from}");
+    }
+}
+
+#[test]
+fn a_line_that_names_no_moment_is_refused() {
+    for line in ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "* * 30 2 *", "0 0 15W * */7", "*/5 * * 31 2 *"] {
+        let error = Schedule::parse(ScheduleKind::Cron, line, "UTC", at("2027-01-01T00:00:00Z")).unwrap_err();
+        assert_eq!(error.to_string(), format!("invalid schedule {line:?}: no moment before the year 4000 matches it"));
+    }
+}
+
+/// Lines of likely pieces, most of them wrong: none panics, and croner reads whatever the dialect takes.
+#[test]
+fn what_the_dialect_takes_croner_reads() {
+    const PIECES: [&str; 32] = [
+        "*", "*", "*", "/", "-", ",", "0", "1", "2", "5", "7", "9", "12", "15", "31", "59", "60", "L", "W", "LW", "#",
+        "#2", "5L", "15W", "MON", "-SUN", "JAN", "?", "+", "@", "1-5", "*/2",
+    ];
+    let mut random = Random(0x5eed_0003);
+    let mut taken = 0;
+    for _ in 0..30_000 {
+        let mut fields = vec!["*".to_owned(); 5 + random.below(2)];
+        for _ in 0..2 {
+            let field = random.below(fields.len());
+            fields[field] = (0..=random.below(4)).map(|_| PIECES[random.below(PIECES.len())]).collect();
+        }
+        let line = fields.join(" ");
+        if let Ok(checked) = dialect::check(&line) {
+            taken += 1;
+            assert!(Pattern::read(&checked.fields).is_ok(), "{line:?} became {:?}", checked.fields);
+        }
+    }
+    assert!(taken > 500, "{taken}");
+}
+
+#[test]
+fn lines_of_one_meaning_are_equal() {
+    for (one, other, same) in [
+        ("@weekly", "0 0 * * SUN", true),
+        ("0 0 * * 7", "0  0 * * 0", true),
+        ("0,30 * * * *", "*/30 * * * *", true),
+        // Each hour and every hour of the day are the same times, but not the same promise when the clock moves.
+        ("0 0-23 * * *", "0 * * * *", false),
+        ("0 0 * * *", "0 1 * * *", false),
+    ] {
+        assert_eq!(cron(one, "UTC") == cron(other, "UTC"), same, "{one} and {other}");
+    }
+    assert_ne!(cron("0 0 * * *", "UTC"), cron("0 0 * * *", "Europe/Rome"));
+}
+
+#[test]
+fn the_ends_of_time() {
+    let last = Timestamp::MAX;
+    let daily = cron("0 0 * * *", "UTC");
+    assert_eq!(daily.next_after(last), None);
+    assert_eq!(daily.previous_before(Timestamp::from_millis(i64::MAX)), Some(last));
+    assert_eq!(daily.previous_before(Timestamp::from_millis(0)), None);
+    let minutely = cron("* * * * *", "Pacific/Apia");
+    for schedule in [&daily, &minutely] {
+        assert_eq!(schedule.next_after(Timestamp::from_millis(i64::MIN)), Some(Timestamp::from_millis(0)));
+        assert_eq!(schedule.next_after(Timestamp::from_millis(i64::MAX)), None);
+        assert_eq!(schedule.previous_before(Timestamp::from_millis(i64::MIN)), None);
+    }
+}
+
+#[test]
+fn the_grid_of_an_interval() {
+    let grid = schedule(ScheduleKind::Interval, "90s", "UTC");
+    let found = occurrences(&grid, at("2026-12-31T00:00:00Z"), at("2027-01-01T00:03:01Z"));
+    assert_eq!(found, ["2027-01-01T00:00:00Z", "2027-01-01T00:01:30Z", "2027-01-01T00:03:00Z"].map(at));
+    assert_eq!(grid.next_after(at("2027-01-01T00:00:00.001Z")), Some(at("2027-01-01T00:01:30Z")));
+    assert_eq!(grid.previous_before(at("2027-01-01T00:00:00.001Z")), Some(at("2027-01-01T00:00:00Z")));
+    assert_eq!(grid.previous_before(at("2027-01-01T00:00:00Z")), None);
+    assert_eq!(grid.next_after(Timestamp::MAX), None);
+    assert!(grid.previous_before(Timestamp::from_millis(i64::MAX)) <= Some(Timestamp::MAX));
+    // Elapsed time: daylight saving does not move it.
+    let daily = schedule(ScheduleKind::Interval, "1d", "America/New_York");
+    assert_eq!(daily.next_after(at("2027-03-14T12:00:00Z")), Some(at("2027-03-15T00:00:00Z")));
+}
+
+#[test]
+fn delay_and_once() {
+    let delay = schedule(ScheduleKind::Delay, "15m", "UTC");
+    assert_eq!(delay.next_after(at("2027-01-01T00:00:00.001Z")), Some(at("2027-01-01T00:15:00.001Z")));
+    assert_eq!(delay.previous_before(at("2027-01-01T00:00:00Z")), None);
+    let once = schedule(ScheduleKind::Once, "2027-07-01T09:00", "Asia/Kolkata");
+    let instant = at("2027-07-01T03:30:00Z");
+    assert_eq!(occurrences(&once, Timestamp::MIN, Timestamp::MAX), [instant]);
+    assert_eq!((once.next_after(instant), once.previous_before(instant)), (None, None));
+}
+
+#[test]
+fn counting_is_exact_or_stops_at_the_limit() {
+    let (first, last) = (at("2027-01-01T00:00:00Z"), at("2027-01-08T00:00:00Z"));
+    for (kind, value, count) in [
+        (ScheduleKind::Cron, "0 * * * *", Count { n: 169, exact: true }),
+        (ScheduleKind::Cron, "* * * * *", Count { n: 10_000, exact: false }),
+        (ScheduleKind::Interval, "1ms", Count { n: 604_800_001, exact: true }),
+        (ScheduleKind::Interval, "7d", Count { n: 2, exact: true }),
+    ] {
+        assert_eq!(schedule(kind, value, "UTC").count_between(first, last, 10_000), count, "{value}");
+    }
+    let daily = cron("0 0 * * *", "UTC");
+    assert_eq!(daily.count_between(first, last, 8), Count { n: 8, exact: true });
+    assert_eq!(daily.count_between(first, last, 7), Count { n: 7, exact: false });
+    assert_eq!(daily.count_between(first, first, 10_000), Count { n: 1, exact: true });
+    assert_eq!(daily.count_between(last, first, 10_000), Count { n: 0, exact: true });
+    assert_eq!(schedule(ScheduleKind::Delay, "1s", "UTC").count_between(first, last, 7), Count { n: 1, exact: true });
+}
+
+#[test]
+fn the_kept_lines_are_the_parsed_ones_and_not_too_many() {
+    let mut schedules = Schedules::default();
+    let anchor = at("2027-01-01T00:00:00Z");
+    for line in 0..2 * LINES_KEPT {
+        let line = format!("{} {} * * *", line % 60, line / 60 % 24);
+        for zone in ["Europe/Rome", "UTC"] {
+            let kept = schedules.get(ScheduleKind::Cron, &line, zone, anchor).unwrap();
+            assert_eq!(kept, cron(&line, zone));
+            assert_eq!(schedules.get(ScheduleKind::Cron, &line, zone, anchor).unwrap(), kept);
+        }
+        assert!(schedules.lines.len() <= LINES_KEPT);
+    }
+    assert!(schedules.get(ScheduleKind::Cron, "61 * * * *", "UTC", anchor).is_err());
+    // A pair is not a text: six fields in UTC are not five in a zone of a strange name.
+    assert!(schedules.get(ScheduleKind::Cron, "0 0 1 1 * *", "UTC", anchor).is_ok());
+    assert!(schedules.get(ScheduleKind::Cron, "0 1 1 * *", "UTC 0", anchor).is_err());
+    assert!(schedules.get(ScheduleKind::Cron, "0 * * * *", "utc", anchor).is_err());
+    assert!(schedules.get(ScheduleKind::Interval, "15m", "Local", anchor).is_err());
+}

@@ -1,0 +1,288 @@
+//! One connection to the file: how it is opened, and the one place where transactions begin.
+//!
+//! It promises that every setting it relies on was read back, and that nothing is written to a file that is not ours.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+
+use crate::error::{Error, Result};
+use crate::platform;
+use crate::schedule::Schedules;
+use crate::store::schema::{self, Contents};
+
+/// How long a writer waits for another.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// SQLite before this can lose committed pages when two connections write and checkpoint at once.
+const LEAST_SQLITE: i32 = 3_051_003;
+/// Prepared statements that are kept; there are fewer, so that each is prepared once.
+const STATEMENTS: usize = 128;
+
+/// What is given up for speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Every commit is on the disk before anything that it records starts (`synchronous = FULL`).
+    #[default]
+    Full,
+    /// The last commits before a power cut, or a crash of the operating system, may be gone afterwards: a run may start
+    /// again that had already run. A crash of the program alone loses nothing (`synchronous = NORMAL`).
+    MayRepeatAfterPowerLoss,
+}
+
+/// What to do where there is no database yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// Make it, or make our tables beside an application's own.
+    Create,
+    /// Say so.
+    Refuse,
+}
+
+/// Why a transaction did not commit: SQLite failed, or what was asked is impossible.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Sqlite(rusqlite::Error),
+    Told(Error),
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        Fault::Sqlite(error)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Fault::Told(error)
+    }
+}
+
+impl Fault {
+    /// Whether it is about this one item, so that the others can be written without it. Trouble with the file, its locks
+    /// or memory is not.
+    pub(crate) fn is_about_the_item(&self) -> bool {
+        match self {
+            Fault::Told(_) => true,
+            Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => {
+                matches!(error.code, ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
+            }
+            Fault::Sqlite(error) => matches!(
+                error,
+                rusqlite::Error::FromSqlConversionFailure(..)
+                    | rusqlite::Error::InvalidColumnType(..)
+                    | rusqlite::Error::IntegralValueOutOfRange(..)
+                    | rusqlite::Error::Utf8Error(..)
+            ),
+        }
+    }
+
+    pub(crate) fn into_error(self, doing: &'static str) -> Error {
+        match self {
+            Fault::Told(error) => error,
+            Fault::Sqlite(source) => Error::store(doing, source),
+        }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::Sqlite(error) => error.fmt(f),
+            Fault::Told(error) => error.fmt(f),
+        }
+    }
+}
+
+/// An open database, with what is remembered between transactions.
+#[derive(Debug)]
+pub(crate) struct Store {
+    connection: Connection,
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+    schedules: Schedules,
+    transactions: u64,
+}
+
+impl Store {
+    /// Opens the database, and makes its tables if `missing` says so.
+    pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Self> {
+        let opened = open(path, missing, durability);
+        opened.map_err(|fault| match fault {
+            Fault::Sqlite(error) => unusable(path, describe(&error)),
+            Fault::Told(error) => error,
+        })
+    }
+
+    /// Runs `f` in a transaction that holds the write lock from its beginning, and commits if it succeeds. A deferred
+    /// transaction that turned writer would fail at once where this one waits.
+    pub(crate) fn write<T>(
+        &mut self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.try_write(f).map_err(|fault| fault.into_error(doing))
+    }
+
+    /// The same, for a caller that can tell what to do about a fault.
+    pub(crate) fn try_write<T>(
+        &mut self,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        self.transactions += 1;
+        let answer = f(&transaction, &mut self.schedules)?;
+        transaction.commit()?;
+        Ok(answer)
+    }
+
+    /// Runs `f` over one snapshot, without a lock that a writer would wait for.
+    pub(crate) fn read<T>(
+        &mut self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Deferred)
+            .map_err(|error| Error::store(doing, error))?;
+        f(&transaction, &mut self.schedules).map_err(|fault| fault.into_error(doing))
+    }
+
+    /// A number that changes whenever another connection has committed.
+    pub(crate) fn data_version(&self) -> Result<i64> {
+        data_version(&self.connection).map_err(|error| Error::store("look for changes", error))
+    }
+
+    /// How many write transactions were begun; for tests of what an idle loop costs.
+    pub(crate) fn transactions(&self) -> u64 {
+        self.transactions
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fails if the path no longer names the file that is open: SQLite would go on writing to one that nobody sees.
+    pub(crate) fn check_in_place(&self) -> Result<()> {
+        match std::fs::metadata(&self.path) {
+            Ok(metadata) if platform::identity(&metadata) == self.identity => Ok(()),
+            Ok(_) => Err(unusable(&self.path, "it was replaced by another file while it was open: start again".into())),
+            Err(error) => Err(unusable(&self.path, format!("it was removed while it was open ({error})"))),
+        }
+    }
+}
+
+pub(crate) fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
+}
+
+fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Store, Fault> {
+    if rusqlite::version_number() < LEAST_SQLITE {
+        let reason = format!("SQLite {} is too old: expected 3.51.3 or newer", rusqlite::version());
+        return Err(unusable(path, reason).into());
+    }
+    check_path(path, missing)?;
+    // Without CREATE: the file was made just now if it was to be, and a name is never read as a URI.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    if connection.is_readonly("main")? {
+        return Err(unusable(path, "it is read-only: make the file and its folder writable".into()).into());
+    }
+    let contents = schema::examine(&connection, path)?;
+    if missing == Missing::Refuse && matches!(contents, Contents::Free { .. }) {
+        return Err(unusable(path, "it holds no tables of duly".into()).into());
+    }
+    configure(&connection, path, durability)?;
+    if contents != Contents::Ours(schema::VERSION) {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Somebody else may have made them between the look and the lock.
+        if let Contents::Free { .. } = schema::examine(&transaction, path)? {
+            schema::create(&transaction)?;
+        }
+        transaction.commit()?;
+    }
+    schema::watch_moves(&connection)?;
+    let identity = std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));
+    Ok(Store { connection, path: path.to_owned(), identity, schedules: Schedules::default(), transactions: 0 })
+}
+
+/// Looks at the path with `stat` alone: a database that is open elsewhere in this process would lose its locks if we opened
+/// and closed it. Makes a missing file, so that it is private from its first moment.
+fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
+    if path.as_os_str().is_empty() || path.as_os_str() == ":memory:" {
+        return Err(unusable(path, "expected the name of a file: what is not on the disk is not durable".into()));
+    }
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Err(unusable(path, "it is a folder: expected a file".into())),
+        Ok(metadata) => match platform::writable(&metadata) {
+            platform::Writable::ByAnyone => Err(unusable(
+                path,
+                "anyone may write it, and so run commands as you: take that right away (chmod o-w)".into(),
+            )),
+            platform::Writable::ByGroup => {
+                log::warn!("{} can be written by its group, who may run commands as you", path.display());
+                Ok(())
+            }
+            platform::Writable::ByOwner => Ok(()),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && missing == Missing::Create => {
+            match platform::create_private(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    Err(unusable(path, format!("it cannot be made: {error}")))
+                }
+                _ => Ok(()),
+            }
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(unusable(path, "there is no such file".into())),
+        Err(error) => Err(unusable(path, error.to_string())),
+    }
+}
+
+/// Sets what we rely on, and reads it back: SQLite accepts an unknown or refused pragma without a word.
+fn configure(connection: &Connection, path: &Path, durability: Durability) -> Result<(), Fault> {
+    let synchronous = match durability {
+        Durability::Full => 2,
+        Durability::MayRepeatAfterPowerLoss => 1,
+    };
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        let reason = format!("its journal mode stays {mode:?}, expected \"wal\": does the file system support it?");
+        return Err(unusable(path, reason).into());
+    }
+    for (pragma, value) in [
+        ("synchronous", synchronous),
+        ("foreign_keys", 1),
+        ("trusted_schema", 0),
+        ("cell_size_check", 1),
+        ("fullfsync", 1),
+        ("checkpoint_fullfsync", 1),
+    ] {
+        connection.pragma_update(None, pragma, value)?;
+        let found: i64 = connection.pragma_query_value(None, pragma, |row| row.get(0))?;
+        if found != value {
+            let reason = format!("SQLite keeps {pragma} at {found}, expected {value}");
+            return Err(unusable(path, reason).into());
+        }
+    }
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(())
+}
+
+/// What SQLite's error means for somebody who wants to use the file.
+fn describe(error: &rusqlite::Error) -> String {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => "it is not an SQLite database".into(),
+        Some(ErrorCode::DatabaseCorrupt) => "it is corrupt: restore a backup; duly repairs nothing".into(),
+        Some(ErrorCode::ReadOnly) => "it is read-only: make the file and its folder writable".into(),
+        Some(ErrorCode::CannotOpen) => "it cannot be opened: may you read and write it and its folder?".into(),
+        Some(ErrorCode::DatabaseBusy) => "another program keeps it locked".into(),
+        _ => error.to_string(),
+    }
+}
+
+fn unusable(path: &Path, reason: String) -> Error {
+    Error::UnusableDatabase { path: path.to_owned(), reason }
+}

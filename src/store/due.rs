@@ -1,0 +1,138 @@
+//! Which tasks are due, and when the next will be.
+
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, Row, Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::resolve::Plan;
+use crate::retry::RetryPolicy;
+use crate::schedule::{Schedule, ScheduleKind, Schedules};
+use crate::store::Fault;
+use crate::task::Overlap;
+
+/// A task that is due, with what its runs need.
+pub(crate) struct Due {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) handler: String,
+    pub(crate) payload: String,
+    pub(crate) kind: ScheduleKind,
+    pub(crate) plan: Plan,
+    pub(crate) expires: Option<Duration>,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) jitter: Duration,
+    pub(crate) priority: u8,
+    pub(crate) key: Option<String>,
+}
+
+const DUE: &str = "
+    SELECT name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, next_run, resolved_until,
+           active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
+           backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, created_at
+      FROM scheduled_tasks
+     WHERE id = :task AND status = 'active' AND planned = 1 AND next_run <= :now";
+
+pub(crate) fn due(tx: &Transaction<'_>, schedules: &mut Schedules, id: i64, now: Timestamp) -> Result<Option<Due>, Fault> {
+    let mut statement = tx.prepare_cached(DUE)?;
+    let mut rows = statement.query(named_params! { ":task": id, ":now": now })?;
+    rows.next()?.map(|row| read_due(row, id, schedules)).transpose()
+}
+
+/// Columns by their place: this is read for every run.
+fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fault> {
+    let millis = |column: usize| -> rusqlite::Result<Duration> {
+        Ok(Duration::from_millis(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0)))
+    };
+    let optional = |column: usize| -> rusqlite::Result<Option<Duration>> {
+        let found: Option<i64> = row.get(column)?;
+        Ok(found.map(|found| Duration::from_millis(u64::try_from(found).unwrap_or(0))))
+    };
+    let kind: ScheduleKind = row.get(3)?;
+    let starts_at: Option<Timestamp> = row.get(6)?;
+    let next_run: Timestamp = row.get(8)?;
+    let overlap: Overlap = row.get(11)?;
+    let schedule = match kind {
+        // Its one occurrence is at hand; the text was checked when it was planned.
+        ScheduleKind::Once => Schedule::Once(next_run),
+        _ => {
+            let (value, zone) = (row.get_ref(4)?.as_str(), row.get_ref(5)?.as_str());
+            let (value, zone) = (value.map_err(rusqlite::Error::from)?, zone.map_err(rusqlite::Error::from)?);
+            let anchor = starts_at.map_or_else(|| row.get(23), Ok)?;
+            schedules.get(kind, value, zone, anchor)?
+        }
+    };
+    let key: Option<String> = row.get(22)?;
+    let own_key = || (overlap != Overlap::Allow).then(|| format!("#{id}"));
+    Ok(Due {
+        id,
+        name: row.get(0)?,
+        handler: row.get(1)?,
+        payload: row.get(2)?,
+        kind,
+        plan: Plan {
+            schedule,
+            next_run,
+            resolved_until: row.get(9)?,
+            active_since: row.get(10)?,
+            starts_at,
+            ends_at: row.get(7)?,
+            overlap,
+            misfire: row.get(12)?,
+            grace: millis(13)?,
+            catch_up_limit: row.get::<_, u32>(14)? as usize,
+        },
+        expires: optional(15)?,
+        retry: RetryPolicy { max_attempts: row.get(16)?, backoff: millis(17)?, cap: millis(18)? },
+        timeout: optional(19)?,
+        jitter: millis(20)?,
+        priority: row.get(21)?,
+        key: key.or_else(own_key),
+    })
+}
+
+/// The part of `whole` that belongs to a name: always the same, spread evenly over names (FNV-1a).
+pub(crate) fn part_of(whole: Duration, name: &str) -> Duration {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let millis = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX);
+    Duration::from_millis(hash.checked_rem(millis).unwrap_or(0))
+}
+
+const DUE_LIST: &str = "
+    SELECT next_run, id FROM scheduled_tasks
+     WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run <= :now
+     ORDER BY next_run LIMIT :limit";
+
+/// Tasks that are due, by priority and then age; each list oldest first.
+pub(crate) fn due_lists(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<[Vec<(Timestamp, i64)>; 4]> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut lists = [const { Vec::new() }; 4];
+    let mut statement = tx.prepare_cached(DUE_LIST)?;
+    for (priority, list) in (0_i64..).zip(&mut lists) {
+        let rows = statement
+            .query_map(named_params! { ":priority": priority, ":now": now, ":limit": limit }, |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?;
+        *list = rows.collect::<Result<_, _>>()?;
+    }
+    Ok(lists)
+}
+
+const NEXT_DUE: &str = "
+    SELECT min(next_run) FROM scheduled_tasks WHERE status = 'active' AND planned = 1 AND priority = :priority
+       AND next_run IS NOT NULL";
+
+/// When the next task is due.
+pub(crate) fn next_due(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
+    let mut statement = tx.prepare_cached(NEXT_DUE)?;
+    let mut earliest: Option<Timestamp> = None;
+    for priority in 0..=3_i64 {
+        let next: Option<Timestamp> =
+            statement.query_row(named_params! { ":priority": priority }, |row| row.get(0)).optional()?.flatten();
+        earliest = earliest.into_iter().chain(next).min();
+    }
+    Ok(earliest)
+}

@@ -1,0 +1,50 @@
+//! What was: runs and their attempts, as others ask for them.
+
+use rusqlite::{OptionalExtension, Transaction, named_params};
+
+use crate::run::{Attempt, Run, RunStatus};
+use crate::store::row;
+
+const BY_ID: &str = "
+    SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE r.id = :run";
+
+pub(crate) fn run(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<Run>> {
+    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":run": run }, row::run).optional()
+}
+
+const NEWEST: &str = "
+    SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY r.id DESC LIMIT :limit";
+
+const NEWEST_OF_TASK: &str = "
+    SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.task_id = :task ORDER BY r.id DESC LIMIT :limit";
+
+/// The newest runs, of one task or of all, newest first.
+pub(crate) fn newest(tx: &Transaction<'_>, task: Option<i64>, limit: usize) -> rusqlite::Result<Vec<Run>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    match task {
+        Some(task) => tx
+            .prepare_cached(NEWEST_OF_TASK)?
+            .query_map(named_params! { ":task": task, ":limit": limit }, row::run)?
+            .collect(),
+        None => tx.prepare_cached(NEWEST)?.query_map(named_params! { ":limit": limit }, row::run)?.collect(),
+    }
+}
+
+const UNFINISHED: &str = "
+    SELECT r.id, r.status FROM task_runs r
+     WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')";
+
+/// The runs of a task that are not final.
+pub(crate) fn unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<(i64, RunStatus)>> {
+    tx.prepare_cached(UNFINISHED)?
+        .query_map(named_params! { ":task": task }, |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+const ATTEMPTS: &str = "SELECT * FROM task_attempts WHERE run_id = :run ORDER BY attempt, id";
+
+/// The attempts of a run that did not simply succeed, oldest first.
+pub(crate) fn attempts(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Vec<Attempt>> {
+    tx.prepare_cached(ATTEMPTS)?.query_map(named_params! { ":run": run }, row::attempt)?.collect()
+}

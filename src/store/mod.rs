@@ -1,0 +1,20 @@
+//! The promises, kept in SQLite. One statement per arrow of a run's life, each guarded, its row count judged.
+//!
+//! The store takes no decision: it applies the pure rules inside a transaction. It reads no clock; `now` is an argument.
+
+pub(crate) mod claiming;
+pub(crate) mod database;
+pub(crate) mod due;
+pub(crate) mod history;
+pub(crate) mod opening;
+pub(crate) mod owners;
+pub(crate) mod row;
+pub(crate) mod runs;
+pub(crate) mod schema;
+pub(crate) mod settling;
+pub(crate) mod tasks;
+pub(crate) mod turn;
+pub(crate) mod waiting;
+
+pub use database::Durability;
+pub(crate) use database::{Fault, Missing, Store};

@@ -1,0 +1,358 @@
+//! What is due becomes runs: the rules' answer for one task, applied inside the turn's transaction.
+//!
+//! A run is opened and claimed in one statement where nothing else waits and a worker is free; it is queued otherwise.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rusqlite::{Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::error::Error;
+use crate::event::Event;
+use crate::resolve::{self, Next, Span, Step, Unfinished};
+use crate::retry::RetryPolicy;
+use crate::run::{Claim, Origin, RunStatus};
+use crate::schedule::{Schedule, ScheduleKind, Schedules};
+use crate::store::due::{self, Due};
+use crate::store::runs::{self, Opening, Wrote};
+use crate::store::{Fault, owners, tasks, waiting};
+use crate::task::{Overlap, Task, TaskStatus};
+
+/// What a transaction has written, for the poller to pass on once it is committed.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) claims: Vec<Arc<Claim>>,
+    pub(crate) events: Vec<Event>,
+    /// Whether a run was written that waits behind something; see [`waiting::any_blocked`].
+    pub(crate) blocked: bool,
+}
+
+/// How many runs may still be claimed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slots {
+    /// All of them.
+    pub(crate) room: usize,
+    /// Workers that would start one at once. The rest of the room is reading ahead.
+    pub(crate) idle: usize,
+}
+
+impl Slots {
+    /// Whether a run of this policy may be claimed. Nothing is read ahead that may start only once: if its owner died, it
+    /// could not be told from one that did start.
+    pub(crate) fn admits(&self, retry: &RetryPolicy) -> bool {
+        self.room > 0 && (self.idle > 0 || retry.max_attempts > 1)
+    }
+
+    pub(crate) fn take(&mut self) {
+        self.room = self.room.saturating_sub(1);
+        self.idle = self.idle.saturating_sub(1);
+    }
+}
+
+/// Who claims.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claimer<'a> {
+    pub(crate) owner: &'a str,
+    pub(crate) handlers: &'a BTreeSet<String>,
+    /// Until when the owner is believed.
+    pub(crate) until: Timestamp,
+}
+
+const UNFINISHED: &str = "
+    SELECT id, origin, status FROM task_runs
+     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
+     ORDER BY scheduled_for";
+
+fn unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<Unfinished>> {
+    let mut statement = tx.prepare_cached(UNFINISHED)?;
+    let rows = statement.query_map(named_params! { ":task": task }, |row| {
+        Ok(Unfinished { id: row.get(0)?, origin: row.get(1)?, status: row.get(2)? })
+    })?;
+    rows.collect()
+}
+
+const ANY_UNFINISHED: &str = "
+    SELECT EXISTS (SELECT 1 FROM task_runs
+                    WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))";
+
+pub(crate) fn any_unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<bool> {
+    tx.prepare_cached(ANY_UNFINISHED)?.query_row(named_params! { ":task": task }, |row| row.get(0))
+}
+
+/// Whether a run of the task is running.
+pub(crate) fn any_running(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<bool> {
+    Ok(unfinished(tx, task)?.iter().any(|run| run.status == RunStatus::Running))
+}
+
+/// Resolves what is due of one task and moves it on to its next occurrence. `claimer`: who may start what is opened.
+pub(crate) fn resolve_due(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    id: i64,
+    now: Timestamp,
+    claimer: Option<(&Claimer<'_>, &mut Slots)>,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    let Some(due) = due::due(tx, schedules, id, now)? else { return Ok(()) };
+    let unfinished = unfinished(tx, id)?;
+    let resolution = resolve::resolve(&due.plan, &unfinished, now);
+    let mut opener = Opener {
+        tx,
+        due: &due,
+        now,
+        claimer,
+        unfinished: unfinished.len(),
+        scheduled: unfinished.iter().filter(|run| run.origin.is_scheduled()).count(),
+        written,
+    };
+    for step in &resolution.steps {
+        opener.take(step)?;
+    }
+    advance(tx, id, resolution.next, resolution.resolved_until, now)?;
+    Ok(())
+}
+
+/// Resolves what is due of a task that is about to be changed, under its old state; answers with the task as it is then.
+pub(crate) fn resolve_before_a_change(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    task: Task,
+    now: Timestamp,
+) -> Result<Task, Fault> {
+    if task.status != TaskStatus::Active {
+        return Ok(task);
+    }
+    if !task.planned && tasks::settle_plan(tx, schedules, task.id, now)?.is_some() {
+        return Ok(tasks::by_id(tx, task.id)?.unwrap_or(task));
+    }
+    resolve_due(tx, schedules, task.id, now, None, &mut Written::default())?;
+    Ok(tasks::by_id(tx, task.id)?.unwrap_or(task))
+}
+
+/// Opens a run that a person or a program asked for. It consumes no occurrence, and waits for its key alone.
+pub(crate) fn open_manual(
+    tx: &Transaction<'_>,
+    task: &Task,
+    payload: Option<&str>,
+    now: Timestamp,
+) -> Result<i64, Fault> {
+    let task_id = task.id;
+    let task = &task.definition;
+    let own_key = (task.overlap != Overlap::Allow).then(|| format!("#{task_id}"));
+    let run = Opening {
+        task: task_id,
+        handler: &task.handler,
+        scheduled_for: now,
+        origin: Origin::Manual,
+        run_at: now,
+        expires_at: task.expires.map(|expires| now.plus(expires).min(Timestamp::MAX)),
+        priority: task.priority,
+        key: task.concurrency_key.as_deref().or(own_key.as_deref()),
+        payload,
+    };
+    let blocked = run.key.map(|_| "key");
+    let id = runs::open(tx, &run, blocked)?.ok_or_else(|| Error::Refused {
+        request: format!("trigger task {:?}", task.name),
+        reason: "SQLite refused another manual run: try again".into(),
+    })?;
+    if let Some(key) = run.key {
+        waiting::derive_key(tx, key, now)?;
+    }
+    Ok(id)
+}
+
+const ADVANCE: &str = "
+    UPDATE scheduled_tasks SET next_run = :next, resolved_until = :until WHERE id = :task";
+
+const COMPLETE: &str = "
+    UPDATE scheduled_tasks
+       SET next_run = NULL, resolved_until = :until, status = 'completed', updated_at = :now WHERE id = :task";
+
+fn advance(
+    tx: &Transaction<'_>,
+    task: i64,
+    next: Next,
+    until: Option<Timestamp>,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let next = match next {
+        Next::At(at) => Some(at),
+        Next::AfterTheRun => None,
+        Next::Never => {
+            tx.prepare_cached(COMPLETE)?.execute(named_params! { ":task": task, ":until": until, ":now": now })?;
+            return Ok(());
+        }
+    };
+    tx.prepare_cached(ADVANCE)?.execute(named_params! { ":task": task, ":next": next, ":until": until })?;
+    Ok(())
+}
+
+const DELAY_OVER: &str = "
+    UPDATE scheduled_tasks
+       SET next_run = iif(ends_at IS NULL OR :next <= ends_at, :next, NULL),
+           status = iif(ends_at IS NULL OR :next <= ends_at, 'active', 'completed')
+     WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1 AND next_run IS NULL
+       AND NOT EXISTS (SELECT 1 FROM task_runs
+                        WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))";
+
+/// The last unfinished run of a delay task is over: the task is due again so long after its end.
+pub(crate) fn delay_over(tx: &Transaction<'_>, task: i64, next: Timestamp) -> rusqlite::Result<()> {
+    tx.prepare_cached(DELAY_OVER)?.execute(named_params! { ":task": task, ":next": next })?;
+    Ok(())
+}
+
+/// Applies the rules' answer for one task, step by step.
+struct Opener<'a, 'c> {
+    tx: &'a Transaction<'a>,
+    due: &'a Due,
+    now: Timestamp,
+    claimer: Option<(&'c Claimer<'c>, &'c mut Slots)>,
+    /// Runs of the task that are not final, and how many of them keep an occurrence.
+    unfinished: usize,
+    scheduled: usize,
+    written: &'c mut Written,
+}
+
+impl Opener<'_, '_> {
+    fn take(&mut self, step: &Step) -> Result<(), Fault> {
+        match *step {
+            Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
+            Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span),
+            Step::Miss(span) => self.pass_over(RunStatus::Missed, &span),
+            Step::CancelWaiting => self.cancel_waiting(),
+            Step::Stop { run } => Ok(runs::ask_to_stop(self.tx, run).map(|_| ())?),
+        }
+    }
+
+    fn open(&mut self, scheduled_for: Timestamp, origin: Origin) -> Result<(), Fault> {
+        let run = opening(self.due, scheduled_for, origin);
+        let in_order = self.due.plan.overlap == Overlap::Allow || self.scheduled == 0;
+        // A key of the task's own is free when no run of the task is unfinished.
+        let key_is_free = match run.key {
+            None => true,
+            Some(key) if key.starts_with('#') => self.unfinished == 0,
+            Some(key) => in_order && waiting::key_is_free(self.tx, key)?,
+        };
+        let may_start = in_order
+            && key_is_free
+            && run.run_at <= self.now
+            && run.expires_at.is_none_or(|at| at > self.now)
+            && self.claimer.as_ref().is_some_and(|(claimer, slots)| {
+                slots.admits(&self.due.retry) && claimer.handlers.contains(run.handler)
+            });
+        let opened = match &mut self.claimer {
+            Some((claimer, slots)) if may_start => {
+                let id = runs::start(self.tx, &run, claimer.owner, claimer.until, self.now)?;
+                if let Some(id) = id {
+                    slots.take();
+                    self.written.claims.push(Arc::new(first_claim(self.due, id, scheduled_for, origin, self.now)));
+                }
+                id
+            }
+            _ => {
+                let blocked = if !in_order { Some("order") } else { (!key_is_free).then_some("key") };
+                let id = runs::open(self.tx, &run, blocked)?;
+                self.written.blocked |= blocked.is_some();
+                if let (Some("key"), Some(key)) = (blocked, run.key) {
+                    waiting::derive_key(self.tx, key, self.now)?;
+                }
+                id
+            }
+        };
+        if opened.is_none() {
+            return Ok(self.has_a_row(scheduled_for)?);
+        }
+        self.unfinished += 1;
+        self.scheduled += 1;
+        Ok(())
+    }
+
+    fn pass_over(&mut self, status: RunStatus, span: &Span) -> Result<(), Fault> {
+        let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
+        let reason = match status {
+            RunStatus::Skipped => "an earlier run of the task was unfinished (overlap policy)",
+            _ => "resolved later than the grace of the task (misfire policy)",
+        };
+        let reason = format!("{least}{reason}");
+        let run = opening(self.due, span.first, Origin::Schedule);
+        if !runs::pass_over(self.tx, &run, status, span, &reason, self.now)? {
+            return Ok(self.has_a_row(span.first)?);
+        }
+        self.written.events.push(Event::PassedOver {
+            task: self.due.name.clone(),
+            status,
+            first: span.first,
+            last: span.last,
+            count: span.count,
+            exact: span.exact,
+        });
+        Ok(())
+    }
+
+    /// An occurrence that has a row already is passed over with an event: never a second row, never an error.
+    fn has_a_row(&self, scheduled_for: Timestamp) -> rusqlite::Result<()> {
+        let detail = format!("the occurrence of {scheduled_for} has a run already");
+        owners::record(self.tx, self.now, "passed_over", Some(self.due.id), None, Some(&detail))
+    }
+
+    fn cancel_waiting(&mut self) -> Result<(), Fault> {
+        let waiting: Vec<i64> = unfinished(self.tx, self.due.id)?
+            .iter()
+            .filter(|run| run.origin.is_scheduled() && run.status != RunStatus::Running)
+            .map(|run| run.id)
+            .collect();
+        for run in waiting {
+            let reason = "a newer occurrence took its place (overlap policy)";
+            if runs::cancel_waiting(self.tx, run, reason, self.now)? == Wrote::Done {
+                self.unfinished = self.unfinished.saturating_sub(1);
+                self.scheduled = self.scheduled.saturating_sub(1);
+                self.written.events.push(Event::Cancelled { run, task: self.due.name.clone() });
+            }
+        }
+        if let Some(key) = &self.due.key {
+            waiting::derive_key(self.tx, key, self.now)?;
+        }
+        Ok(())
+    }
+}
+
+/// A run of a due task, as it will be opened.
+fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
+    let counted = scheduled_for.max(due.plan.active_since);
+    Opening {
+        task: due.id,
+        handler: &due.handler,
+        scheduled_for,
+        origin,
+        run_at: scheduled_for.plus(due::part_of(due.jitter, &due.name)).min(Timestamp::MAX),
+        expires_at: due.expires.map(|expires| counted.plus(expires).min(Timestamp::MAX)),
+        priority: due.priority,
+        key: due.key.as_deref(),
+        payload: None,
+    }
+}
+
+fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin, now: Timestamp) -> Claim {
+    let delay = match due.plan.schedule {
+        Schedule::Delay(delay) => Some(delay),
+        _ => None,
+    };
+    Claim {
+        run_id,
+        attempt: 1,
+        task: due.name.clone(),
+        handler: due.handler.clone(),
+        payload: due.payload.clone(),
+        scheduled_for,
+        origin,
+        claimed_at: now,
+        timeout: due.timeout,
+        task_id: due.id,
+        forgiven: 0,
+        retry: due.retry,
+        concurrency_key: due.key.clone(),
+        recurring: due.kind != ScheduleKind::Once,
+        delay,
+    }
+}

@@ -1,0 +1,96 @@
+//! Who is alive, as far as the tables know; and the events that no run tells.
+
+use rusqlite::{Transaction, named_params};
+
+use crate::clock::Timestamp;
+
+const REGISTER: &str = "
+    INSERT INTO scheduler_instances (id, host, pid, version, workers, started_at, seen_at)
+    VALUES (:owner, :host, :pid, :version, :workers, :now, :now)";
+
+/// A new owner, whose lock is already held.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration<'a> {
+    pub(crate) owner: &'a str,
+    pub(crate) host: &'a str,
+    pub(crate) workers: usize,
+}
+
+pub(crate) fn register(tx: &Transaction<'_>, new: &Registration<'_>, now: Timestamp) -> rusqlite::Result<()> {
+    tx.prepare_cached(REGISTER)?.execute(named_params! {
+        ":owner": new.owner, ":host": new.host, ":pid": std::process::id(), ":version": env!("CARGO_PKG_VERSION"),
+        ":workers": i64::try_from(new.workers).unwrap_or(i64::MAX), ":now": now,
+    })?;
+    Ok(())
+}
+
+const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now WHERE id = :owner";
+
+const EXTEND: &str = "
+    UPDATE task_runs INDEXED BY task_runs_running SET locked_until = :until
+     WHERE status = 'running' AND locked_by = :owner";
+
+/// Extends the lease of all of an owner's runs, in one statement; answers how many there are.
+pub(crate) fn extend(tx: &Transaction<'_>, owner: &str, until: Timestamp, now: Timestamp) -> rusqlite::Result<usize> {
+    tx.prepare_cached(SEEN)?.execute(named_params! { ":owner": owner, ":now": now })?;
+    tx.prepare_cached(EXTEND)?.execute(named_params! { ":owner": owner, ":until": until })
+}
+
+const STOP: &str = "UPDATE scheduler_instances SET stopped_at = :now WHERE id = :owner AND stopped_at IS NULL";
+
+/// Writes down that an owner has left, or is known to be dead.
+pub(crate) fn stopped(tx: &Transaction<'_>, owner: &str, now: Timestamp) -> rusqlite::Result<()> {
+    tx.prepare_cached(STOP)?.execute(named_params! { ":owner": owner, ":now": now })?;
+    Ok(())
+}
+
+const OTHERS: &str = "
+    SELECT locked_by, max(locked_until) FROM task_runs INDEXED BY task_runs_running
+     WHERE status = 'running' AND locked_by <> :owner
+     GROUP BY locked_by";
+
+/// Other owners that have running runs, and the newest value of their lease.
+pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<(String, Timestamp)>> {
+    tx.prepare_cached(OTHERS)?
+        .query_map(named_params! { ":owner": owner }, |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+const STILL_CLAIMED: &str = "
+    SELECT id, attempt FROM task_runs INDEXED BY task_runs_running
+     WHERE status = 'running' AND locked_by = :owner LIMIT :limit";
+
+/// Runs that an owner has, and the attempt of each.
+pub(crate) fn claimed_by(tx: &Transaction<'_>, owner: &str, limit: usize) -> rusqlite::Result<Vec<(i64, u32)>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    tx.prepare_cached(STILL_CLAIMED)?
+        .query_map(named_params! { ":owner": owner, ":limit": limit }, |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+const ASKED_TO_STOP: &str = "
+    SELECT id FROM task_runs INDEXED BY task_runs_running
+     WHERE status = 'running' AND locked_by = :owner AND cancel_requested = 1";
+
+/// Runs of an owner that somebody has asked to stop.
+pub(crate) fn asked_to_stop(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<i64>> {
+    tx.prepare_cached(ASKED_TO_STOP)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
+}
+
+const RECORD: &str = "
+    INSERT INTO scheduler_events (at, kind, task_id, run_id, detail) VALUES (:now, :kind, :task, :run, :detail)";
+
+/// Writes down what happened that no run tells.
+pub(crate) fn record(
+    tx: &Transaction<'_>,
+    now: Timestamp,
+    kind: &str,
+    task: Option<i64>,
+    run: Option<i64>,
+    detail: Option<&str>,
+) -> rusqlite::Result<()> {
+    tx.prepare_cached(RECORD)?.execute(named_params! {
+        ":now": now, ":kind": kind, ":task": task, ":run": run, ":detail": detail,
+    })?;
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! The arrows of a run's life, one guarded statement each. The row count is judged: 1 is done, 0 is superseded, 2 is a bug.
+
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, Row, Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::run::{AttemptOutcome, Claim, Origin, RunStatus};
+use crate::schedule::{ScheduleKind, parse_duration};
+use crate::store::row;
+
+/// Longest error text that is kept, in bytes.
+const MAX_ERROR_BYTES: usize = 16 * 1024;
+
+/// What became of a guarded statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrote {
+    Done,
+    /// Somebody else was there before, which happens to healthy code.
+    Superseded,
+}
+
+fn judged(rows: usize) -> Wrote {
+    debug_assert!(rows <= 1, "a guarded statement changed {rows} rows");
+    if rows == 0 { Wrote::Superseded } else { Wrote::Done }
+}
+
+/// An error text as it is stored.
+pub(crate) fn stored_error(error: &str) -> String {
+    crate::error::excerpt(error, MAX_ERROR_BYTES)
+}
+
+/// (due) -> queued. Blocked, unless nothing can hold it back: the caller places it.
+const OPEN: &str = "
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, blocked, priority,
+                           concurrency_key, payload)
+    VALUES (:task, :handler, :scheduled_for, :origin, 'queued', :run_at, :expires_at, :blocked, :priority, :key, :payload)
+    ON CONFLICT DO NOTHING";
+
+/// A run that is to be opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening<'a> {
+    pub(crate) task: i64,
+    pub(crate) handler: &'a str,
+    pub(crate) scheduled_for: Timestamp,
+    pub(crate) origin: Origin,
+    pub(crate) run_at: Timestamp,
+    pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) priority: u8,
+    pub(crate) key: Option<&'a str>,
+    pub(crate) payload: Option<&'a str>,
+}
+
+/// Opens a run that waits. `None`: its occurrence has a row already, which is no error.
+pub(crate) fn open(tx: &Transaction<'_>, run: &Opening<'_>, blocked: Option<&str>) -> rusqlite::Result<Option<i64>> {
+    let rows = tx.prepare_cached(OPEN)?.execute(named_params! {
+        ":task": run.task, ":handler": run.handler, ":scheduled_for": run.scheduled_for, ":origin": run.origin,
+        ":run_at": run.run_at, ":expires_at": run.expires_at, ":blocked": blocked, ":priority": run.priority,
+        ":key": run.key, ":payload": run.payload,
+    })?;
+    Ok((rows == 1).then(|| tx.last_insert_rowid()))
+}
+
+/// (due) -> running: opened and claimed in one, where nothing else waits and a worker is free.
+const START: &str = "
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, priority,
+                           concurrency_key, attempt, locked_by, locked_until, started_at)
+    VALUES (:task, :handler, :scheduled_for, :origin, 'running', :run_at, :expires_at, :priority,
+            :key, 1, :owner, :until, :now)
+    ON CONFLICT DO NOTHING";
+
+/// Opens a run and claims its first attempt.
+pub(crate) fn start(
+    tx: &Transaction<'_>,
+    run: &Opening<'_>,
+    owner: &str,
+    until: Timestamp,
+    now: Timestamp,
+) -> rusqlite::Result<Option<i64>> {
+    let rows = tx.prepare_cached(START)?.execute(named_params! {
+        ":task": run.task, ":handler": run.handler, ":scheduled_for": run.scheduled_for, ":origin": run.origin,
+        ":run_at": run.run_at, ":expires_at": run.expires_at, ":priority": run.priority, ":key": run.key,
+        ":owner": owner, ":until": until, ":now": now,
+    })?;
+    Ok((rows == 1).then(|| tx.last_insert_rowid()))
+}
+
+/// (due) -> skipped | missed, one row for all of a span.
+const PASS_OVER: &str = "
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error,
+                           occurrences, last_scheduled_for)
+    VALUES (:task, :handler, :first, 'schedule', :status, :first, :priority, :now, :error, :count, :last)
+    ON CONFLICT DO NOTHING";
+
+/// The newest row of a task's schedule grows, if it is a skip.
+const GROW_SKIP: &str = "
+    UPDATE task_runs
+       SET occurrences = occurrences + :count, last_scheduled_for = :last, finished_at = :now
+     WHERE id = (SELECT id FROM task_runs
+                  WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+                  ORDER BY scheduled_for DESC LIMIT 1)
+       AND status = 'skipped' AND scheduled_for < :first";
+
+/// Records occurrences that get no run. Consecutive skips of a task are one row. `false`: there is a row already.
+pub(crate) fn pass_over(
+    tx: &Transaction<'_>,
+    run: &Opening<'_>,
+    status: RunStatus,
+    span: &crate::resolve::Span,
+    reason: &str,
+    now: Timestamp,
+) -> rusqlite::Result<bool> {
+    let count = i64::try_from(span.count).unwrap_or(i64::MAX);
+    if status == RunStatus::Skipped {
+        let rows = tx.prepare_cached(GROW_SKIP)?.execute(named_params! {
+            ":task": run.task, ":count": count, ":first": span.first, ":last": span.last, ":now": now,
+        })?;
+        if judged(rows) == Wrote::Done {
+            return Ok(true);
+        }
+    }
+    let last = (span.count > 1).then_some(span.last);
+    let rows = tx.prepare_cached(PASS_OVER)?.execute(named_params! {
+        ":task": run.task, ":handler": run.handler, ":first": span.first, ":status": status,
+        ":priority": run.priority, ":now": now, ":error": reason, ":count": count, ":last": last,
+    })?;
+    Ok(rows == 1)
+}
+
+/// queued, failed -> running, for a run that nothing holds back. The key is looked at once more: the row that says so may
+/// have been written by hand.
+const CLAIM: &str = "
+    UPDATE task_runs
+       SET status = 'running', attempt = attempt + 1, locked_by = :owner, locked_until = :until, started_at = :now,
+           finished_at = NULL, error = NULL, exit_code = NULL, output = NULL, progress = NULL
+     WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NULL AND cancel_requested = 0
+       AND (expires_at IS NULL OR expires_at > :now OR attempt > forgiven)
+       AND NOT EXISTS (SELECT 1 FROM task_runs k
+                        WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key)";
+
+pub(crate) fn claim(
+    tx: &Transaction<'_>,
+    run: i64,
+    owner: &str,
+    until: Timestamp,
+    now: Timestamp,
+) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(CLAIM)?
+        .execute(named_params! { ":run": run, ":owner": owner, ":until": until, ":now": now })
+        .map(judged)
+}
+
+/// A running attempt, as its claim names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fence<'a> {
+    pub(crate) run: i64,
+    pub(crate) owner: &'a str,
+    pub(crate) attempt: u32,
+}
+
+/// running -> succeeded, for the one attempt that this claim holds.
+const SUCCEED: &str = "
+    UPDATE task_runs
+       SET status = 'succeeded', started_at = :started, finished_at = :finished, result = :result,
+           locked_by = NULL, locked_until = NULL
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+pub(crate) fn succeed(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    started: Timestamp,
+    finished: Timestamp,
+    result: Option<&str>,
+) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(SUCCEED)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":started": started, ":finished": finished, ":result": result,
+        })
+        .map(judged)
+}
+
+/// running -> failed: it will be tried again. Blocked until it is placed.
+const FAIL: &str = "
+    UPDATE task_runs
+       SET status = 'failed', started_at = ifnull(:started, started_at), finished_at = :finished, error = :error,
+           run_at = :run_at, blocked = 'key', locked_by = NULL, locked_until = NULL, process = NULL
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// How an attempt ended that did not succeed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End<'a> {
+    /// `None` if nobody can say when it began.
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) finished: Timestamp,
+    pub(crate) error: &'a str,
+}
+
+pub(crate) fn fail(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    end: &End<'_>,
+    run_at: Timestamp,
+) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(FAIL)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":started": end.started, ":finished": end.finished, ":error": end.error, ":run_at": run_at,
+        })
+        .map(judged)
+}
+
+/// running -> dead: the attempts are spent, or the handler gave up.
+const BURY: &str = "
+    UPDATE task_runs
+       SET status = 'dead', started_at = ifnull(:started, started_at), finished_at = :finished, error = :error,
+           locked_by = NULL, locked_until = NULL, process = NULL
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+pub(crate) fn bury(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(BURY)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":started": end.started, ":finished": end.finished, ":error": end.error,
+        })
+        .map(judged)
+}
+
+/// running -> cancelled: it had been asked to stop, and did not succeed all the same.
+const CANCEL_RUNNING: &str = "
+    UPDATE task_runs
+       SET status = 'cancelled', started_at = ifnull(:started, started_at), finished_at = :finished, error = :error,
+           locked_by = NULL, locked_until = NULL, process = NULL
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running' AND cancel_requested = 1";
+
+pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(CANCEL_RUNNING)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":started": end.started, ":finished": end.finished, ":error": end.error,
+        })
+        .map(judged)
+}
+
+/// running -> queued: given back un-started, which does not count. Blocked until it is placed.
+const GIVE_BACK: &str = "
+    UPDATE task_runs
+       SET status = 'queued', forgiven = forgiven + 1, blocked = 'key', started_at = NULL, locked_by = NULL,
+           locked_until = NULL
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+pub(crate) fn give_back(tx: &Transaction<'_>, fence: &Fence<'_>) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(GIVE_BACK)?
+        .execute(named_params! { ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt })
+        .map(judged)
+}
+
+/// queued, failed -> cancelled.
+const CANCEL_WAITING: &str = "
+    UPDATE task_runs SET status = 'cancelled', blocked = NULL, finished_at = :now, error = :reason
+     WHERE id = :run AND (status = 'queued' OR status = 'failed')";
+
+pub(crate) fn cancel_waiting(tx: &Transaction<'_>, run: i64, reason: &str, now: Timestamp) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(CANCEL_WAITING)?
+        .execute(named_params! { ":run": run, ":reason": reason, ":now": now })
+        .map(judged)
+}
+
+/// queued -> missed: it expired before an attempt began.
+const EXPIRE: &str = "
+    UPDATE task_runs
+       SET status = 'missed', blocked = NULL, finished_at = :now, error = 'expired before an attempt began'
+     WHERE id = :run AND status = 'queued' AND attempt = forgiven AND expires_at <= :now";
+
+pub(crate) fn expire(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(EXPIRE)?.execute(named_params! { ":run": run, ":now": now }).map(judged)
+}
+
+/// A running run is asked to stop.
+const ASK_TO_STOP: &str = "UPDATE task_runs SET cancel_requested = 1 WHERE id = :run AND status = 'running'";
+
+pub(crate) fn ask_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(ASK_TO_STOP)?.execute(named_params! { ":run": run }).map(judged)
+}
+
+const KEEP_ATTEMPT: &str = "
+    INSERT INTO task_attempts (run_id, attempt, outcome, error, locked_by, started_at, finished_at)
+    SELECT id, :attempt, :outcome, :error, :owner, ifnull(:started, started_at), :finished
+      FROM task_runs WHERE id = :run";
+
+/// Keeps an attempt that did not simply succeed. `false`: its run is gone.
+pub(crate) fn keep_attempt(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    outcome: AttemptOutcome,
+    started: Option<Timestamp>,
+    finished: Timestamp,
+    error: Option<&str>,
+) -> rusqlite::Result<bool> {
+    let rows = tx.prepare_cached(KEEP_ATTEMPT)?.execute(named_params! {
+        ":run": fence.run, ":attempt": fence.attempt, ":outcome": outcome, ":error": error,
+        ":owner": fence.owner, ":started": started, ":finished": finished,
+    })?;
+    Ok(rows == 1)
+}
+
+const CLAIMED: &str = "
+    SELECT r.id, r.task_id, r.attempt, r.forgiven, r.handler, r.scheduled_for, r.origin, r.concurrency_key, t.name,
+           ifnull(r.payload, t.payload) AS payload, t.schedule_type, t.schedule_value, t.max_attempts, t.backoff_ms,
+           t.backoff_cap_ms, t.timeout_ms
+      FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.id = :run";
+
+/// What a worker needs of a run that is, or is about to be, claimed. Its policies are read anew at each claim, so that a
+/// repaired task repairs its retries.
+pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
+    tx.prepare_cached(CLAIMED)?.query_row(named_params! { ":run": run }, |row| as_claim(row, now)).optional()
+}
+
+fn as_claim(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Claim> {
+    let kind: ScheduleKind = row.get("schedule_type")?;
+    let value: String = row.get("schedule_value")?;
+    Ok(Claim {
+        run_id: row.get("id")?,
+        attempt: row::number(row, "attempt")?,
+        task: row.get("name")?,
+        handler: row.get("handler")?,
+        payload: row.get("payload")?,
+        scheduled_for: row.get("scheduled_for")?,
+        origin: row.get("origin")?,
+        claimed_at: now,
+        timeout: row::optional_duration(row, "timeout_ms")?,
+        task_id: row.get("task_id")?,
+        forgiven: row::number(row, "forgiven")?,
+        retry: row::retry_policy(row)?,
+        concurrency_key: row.get("concurrency_key")?,
+        recurring: kind != ScheduleKind::Once,
+        delay: delay_of(kind, &value),
+    })
+}
+
+/// How long after the end of its last run a task is due again, if it counts from there.
+pub(crate) fn delay_of(kind: ScheduleKind, value: &str) -> Option<Duration> {
+    if kind == ScheduleKind::Delay { parse_duration(value).ok() } else { None }
+}

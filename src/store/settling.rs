@@ -1,0 +1,250 @@
+//! How attempts end: as their worker reported, by the death of their owner, by a request to stop, or un-begun.
+
+use rusqlite::{OptionalExtension, Transaction, named_params};
+
+use crate::clock::{Timestamp, millis};
+use crate::event::Event;
+use crate::retry::{Retry, Verdict};
+use crate::run::{AttemptOutcome, Claim, Finished, Outcome, RunStatus};
+use crate::store::opening::{self, Written};
+use crate::store::runs::{self, End, Fence, Wrote};
+use crate::store::{Fault, owners, waiting};
+
+/// Settles one attempt under its claim. A claim that no longer holds changes nothing: its result is kept with the attempts.
+pub(crate) fn settle(
+    tx: &Transaction<'_>,
+    owner: &str,
+    finished: &Finished,
+    now: Timestamp,
+    random: &mut fastrand::Rng,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    let claim = &*finished.claim;
+    let fence = Fence { run: claim.run_id, owner, attempt: claim.attempt };
+    let (status, error, next_attempt) = match &finished.outcome {
+        Outcome::Succeeded { result } => {
+            let (started, ended) = (finished.started_at, finished.finished_at);
+            if runs::succeed(tx, &fence, started, ended, result.as_deref())? == Wrote::Superseded {
+                return superseded(tx, &fence, finished, now, written);
+            }
+            (RunStatus::Succeeded, None, None)
+        }
+        Outcome::Failed { how, error, retry } => {
+            let error = runs::stored_error(error);
+            let end = End { started: Some(finished.started_at), finished: finished.finished_at, error: &error };
+            let ended = end_badly(tx, &fence, claim, &end, *how, *retry, now, random)?;
+            let Some((status, next)) = ended else { return superseded(tx, &fence, finished, now, written) };
+            (status, Some(error), next)
+        }
+        Outcome::Released => {
+            if runs::give_back(tx, &fence)? == Wrote::Superseded {
+                return superseded(tx, &fence, finished, now, written);
+            }
+            runs::keep_attempt(tx, &fence, AttemptOutcome::Released, None, now, None)?;
+            (RunStatus::Queued, None, None)
+        }
+    };
+    after(tx, claim, status, finished.finished_at, now, written)?;
+    if claim.recurring && status != RunStatus::Queued {
+        let (started, ended) = (finished.started_at, finished.finished_at);
+        keep_last(tx, claim.task_id, status, started, ended, error.as_deref())?;
+    }
+    let claim = finished.claim.clone();
+    written.events.push(Event::Finished { claim, status, error, next_attempt });
+    Ok(())
+}
+
+/// running -> failed, dead or cancelled. `None`: the claim no longer holds.
+#[expect(clippy::too_many_arguments, reason = "the one place where everything about an end comes together")]
+fn end_badly(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    claim: &Claim,
+    end: &End<'_>,
+    how: AttemptOutcome,
+    retry: Retry,
+    now: Timestamp,
+    random: &mut fastrand::Rng,
+) -> Result<Option<(RunStatus, Option<Timestamp>)>, Fault> {
+    if runs::cancel_running(tx, fence, end)? == Wrote::Done {
+        let outcome = if how == AttemptOutcome::Failed { AttemptOutcome::Cancelled } else { how };
+        runs::keep_attempt(tx, fence, outcome, end.started, end.finished, Some(end.error))?;
+        return Ok(Some((RunStatus::Cancelled, None)));
+    }
+    let (wrote, ended) = match claim.retry.judge(claim.counted(), retry, random) {
+        Verdict::TryAgainIn(wait) => {
+            let at = now.plus(wait).min(Timestamp::MAX);
+            (runs::fail(tx, fence, end, at)?, (RunStatus::Failed, Some(at)))
+        }
+        Verdict::Dead => (runs::bury(tx, fence, end)?, (RunStatus::Dead, None)),
+    };
+    if wrote == Wrote::Superseded {
+        return Ok(None);
+    }
+    runs::keep_attempt(tx, fence, how, end.started, end.finished, Some(end.error))?;
+    Ok(Some(ended))
+}
+
+/// What follows from the end of an attempt for everybody else: who may start now, and when a delay is due again.
+fn after(
+    tx: &Transaction<'_>,
+    claim: &Claim,
+    status: RunStatus,
+    ended: Timestamp,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    let key = claim.concurrency_key.as_deref();
+    if !status.is_final() {
+        waiting::place(tx, claim.run_id, key, now)?;
+        written.blocked = true;
+        return Ok(());
+    }
+    if written.blocked {
+        waiting::after_the_end(tx, claim.task_id, key, now)?;
+    }
+    if let Some(delay) = claim.delay {
+        opening::delay_over(tx, claim.task_id, ended.plus(delay).min(Timestamp::MAX))?;
+    }
+    Ok(())
+}
+
+/// The attempt's result comes too late: another owner has the run, or it is final, or gone. Nothing is thrown away.
+fn superseded(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    finished: &Finished,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    let error = match &finished.outcome {
+        Outcome::Failed { error, .. } => runs::stored_error(error),
+        Outcome::Succeeded { .. } => "succeeded".to_owned(),
+        Outcome::Released => "given back".to_owned(),
+    };
+    let (started, ended) = (Some(finished.started_at), finished.finished_at);
+    if !runs::keep_attempt(tx, fence, AttemptOutcome::Superseded, started, ended, Some(&error))? {
+        let detail = format!("attempt {} of run {} of {:?}: {error}", fence.attempt, fence.run, finished.claim.task);
+        owners::record(tx, now, "late_outcome", None, Some(fence.run), Some(&detail))?;
+    }
+    written.events.push(Event::Superseded { claim: finished.claim.clone() });
+    Ok(())
+}
+
+const KEEP_LAST: &str = "
+    UPDATE scheduled_tasks
+       SET last_run = :started, last_finished = :finished, last_status = :status, last_duration_ms = :duration,
+           last_error = :error,
+           failure_count = iif(:status = 'dead', failure_count + 1, iif(:status = 'succeeded', 0, failure_count))
+     WHERE id = :task AND (last_run IS NULL OR last_run <= :started)";
+
+/// A run that began before the newest one and ended after it counts in the streak all the same.
+const COUNT_STREAK: &str = "
+    UPDATE scheduled_tasks SET failure_count = iif(:dead, failure_count + 1, 0) WHERE id = :task";
+
+/// Keeps the end of the newest attempt with the task, and counts its dead runs in a row.
+fn keep_last(
+    tx: &Transaction<'_>,
+    task: i64,
+    status: RunStatus,
+    started: Timestamp,
+    finished: Timestamp,
+    error: Option<&str>,
+) -> rusqlite::Result<()> {
+    let rows = tx.prepare_cached(KEEP_LAST)?.execute(named_params! {
+        ":task": task, ":started": started, ":finished": finished, ":status": status,
+        ":duration": millis(finished.since(started)), ":error": error,
+    })?;
+    if rows == 0 && matches!(status, RunStatus::Dead | RunStatus::Succeeded) {
+        let dead = status == RunStatus::Dead;
+        tx.prepare_cached(COUNT_STREAK)?.execute(named_params! { ":task": task, ":dead": dead })?;
+    }
+    Ok(())
+}
+
+/// running -> failed, dead or cancelled, because the owner of the attempt is dead. A lost attempt counts.
+pub(crate) fn recover(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    now: Timestamp,
+    random: &mut fastrand::Rng,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    // The claim as it would be made now: a repaired task repairs its retries.
+    let Some(claim) = runs::claimed(tx, fence.run, now)? else { return Ok(()) };
+    let started = started_at(tx, fence.run)?;
+    let error = "the scheduler that ran it died";
+    let end = End { started, finished: now, error };
+    let ended = end_badly(tx, fence, &claim, &end, AttemptOutcome::Lost, Retry::Backoff, now, random)?;
+    let Some((status, next_attempt)) = ended else { return Ok(()) };
+    after(tx, &claim, status, now, now, written)?;
+    if claim.recurring {
+        keep_last(tx, claim.task_id, status, started.unwrap_or(now), now, Some(error))?;
+    }
+    let (run, task, attempt) = (fence.run, claim.task, fence.attempt);
+    written.events.push(Event::Lost { run, task, attempt, status, next_attempt });
+    Ok(())
+}
+
+const STARTED_AT: &str = "SELECT started_at FROM task_runs WHERE id = :run";
+
+fn started_at(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<Timestamp>> {
+    let found = tx.prepare_cached(STARTED_AT)?.query_row(named_params! { ":run": run }, |row| row.get(0)).optional();
+    Ok(found?.flatten())
+}
+
+const CANCELLING: &str = "
+    SELECT id FROM task_runs
+     WHERE cancel_requested = 1 AND (status = 'queued' OR status = 'failed') LIMIT :limit";
+
+const EXPIRING: &str = "
+    SELECT id FROM task_runs
+     WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= :now AND attempt = forgiven LIMIT :limit";
+
+const NEXT_EXPIRY: &str = "
+    SELECT min(expires_at) FROM task_runs
+     WHERE expires_at IS NOT NULL AND status = 'queued' AND attempt = forgiven";
+
+/// Waiting runs that somebody has asked to stop by SQL, and those that have expired.
+pub(crate) fn ending_unbegun(
+    tx: &Transaction<'_>,
+    now: Timestamp,
+    limit: usize,
+) -> rusqlite::Result<(Vec<i64>, Vec<i64>)> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut cancelling = tx.prepare_cached(CANCELLING)?;
+    let cancelling = cancelling.query_map(named_params! { ":limit": limit }, |row| row.get(0))?;
+    let cancelling = cancelling.collect::<Result<_, _>>()?;
+    let mut expiring = tx.prepare_cached(EXPIRING)?;
+    let expiring = expiring.query_map(named_params! { ":limit": limit, ":now": now }, |row| row.get(0))?;
+    Ok((cancelling, expiring.collect::<Result<_, _>>()?))
+}
+
+/// When the next waiting run expires.
+pub(crate) fn next_expiry(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
+    tx.prepare_cached(NEXT_EXPIRY)?.query_row([], |row| row.get(0))
+}
+
+/// queued, failed -> cancelled, and what follows from it. `false`: it does not wait any more.
+pub(crate) fn cancel_waiting(tx: &Transaction<'_>, run: i64, now: Timestamp, written: &mut Written) -> Result<bool, Fault> {
+    let Some(claim) = runs::claimed(tx, run, now)? else { return Ok(false) };
+    if runs::cancel_waiting(tx, run, "cancelled before it began", now)? == Wrote::Superseded {
+        return Ok(false);
+    }
+    written.blocked = true;
+    after(tx, &claim, RunStatus::Cancelled, now, now, written)?;
+    written.events.push(Event::Cancelled { run, task: claim.task });
+    Ok(true)
+}
+
+/// queued -> missed, and what follows from it.
+pub(crate) fn expire(tx: &Transaction<'_>, run: i64, now: Timestamp, written: &mut Written) -> Result<(), Fault> {
+    let Some(claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
+    if runs::expire(tx, run, now)? == Wrote::Done {
+        written.blocked = true;
+        after(tx, &claim, RunStatus::Missed, now, now, written)?;
+        written.events.push(Event::Expired { run, task: claim.task });
+    }
+    Ok(())
+}
+

@@ -1,0 +1,288 @@
+//! The promises: added, looked up, changed, planned. What is due is resolved under the old state before a change.
+
+use rusqlite::{OptionalExtension, Transaction, named_params};
+
+use crate::clock::{Timestamp, millis};
+use crate::error::{Error, Result};
+use crate::resolve::{self, Next, Plan};
+use crate::schedule::{Schedule, Schedules};
+use crate::store::{Fault, opening, owners, row, waiting};
+use crate::task::{Definition, Overlap, Task, TaskStatus};
+
+const BY_NAME: &str = "SELECT * FROM scheduled_tasks WHERE name = :name";
+
+pub(crate) fn by_name(tx: &Transaction<'_>, name: &str) -> rusqlite::Result<Option<Task>> {
+    tx.prepare_cached(BY_NAME)?.query_row(named_params! { ":name": name }, row::task).optional()
+}
+
+/// The task of this name, which somebody has asked for.
+pub(crate) fn expect(tx: &Transaction<'_>, name: &str) -> Result<Task, Fault> {
+    by_name(tx, name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() }.into())
+}
+
+const BY_ID: &str = "SELECT * FROM scheduled_tasks WHERE id = :task";
+
+pub(crate) fn by_id(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
+    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::task).optional()
+}
+
+const NAME: &str = "SELECT name FROM scheduled_tasks WHERE id = :task";
+
+pub(crate) fn name(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<String> {
+    tx.prepare_cached(NAME)?.query_row(named_params! { ":task": task }, |row| row.get(0))
+}
+
+const ALL: &str = "SELECT * FROM scheduled_tasks ORDER BY name LIMIT :limit";
+
+pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task>> {
+    tx.prepare_cached(ALL)?.query_map(named_params! { ":limit": limit }, row::task)?.collect()
+}
+
+const ADD: &str = "
+    INSERT INTO scheduled_tasks
+        (name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
+         active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
+         backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, managed_by, created_at, updated_at)
+    VALUES (:name, :handler, :payload, :type, :value, :zone, :starts, :ends, :status, :next, 1,
+            :now, :overlap, :misfire, :grace, :limit, :expires, :attempts, :backoff,
+            :cap, :timeout, :jitter, :priority, :key, :manager, :now, :now)
+    ON CONFLICT (name) DO NOTHING";
+
+/// Adds a task that has been checked. `None`: one of this name exists.
+pub(crate) fn add(
+    tx: &Transaction<'_>,
+    task: &Definition,
+    schedule: &Schedule,
+    now: Timestamp,
+) -> rusqlite::Result<Option<(i64, Next)>> {
+    let next = resolve::first(&plan(task, schedule.clone(), now, None, now), false);
+    let (status, next_run) = stored(next, TaskStatus::Active);
+    let rows = tx.prepare_cached(ADD)?.execute(named_params! {
+        ":name": task.name, ":handler": task.handler, ":payload": task.payload, ":type": task.schedule_type,
+        ":value": task.schedule_value, ":zone": task.time_zone, ":starts": task.starts_at, ":ends": task.ends_at,
+        ":status": status, ":next": next_run, ":now": now, ":overlap": task.overlap, ":misfire": task.misfire,
+        ":grace": millis(task.misfire_grace), ":limit": task.catch_up_limit, ":expires": task.expires.map(millis),
+        ":attempts": task.retry.max_attempts, ":backoff": millis(task.retry.backoff), ":cap": millis(task.retry.cap),
+        ":timeout": task.timeout.map(millis), ":jitter": millis(task.jitter), ":priority": task.priority,
+        ":key": task.concurrency_key, ":manager": task.managed_by,
+    })?;
+    Ok((rows == 1).then(|| (tx.last_insert_rowid(), next)))
+}
+
+/// What the rules need to know of a task.
+pub(crate) fn plan(
+    task: &Definition,
+    schedule: Schedule,
+    next_run: Timestamp,
+    resolved_until: Option<Timestamp>,
+    active_since: Timestamp,
+) -> Plan {
+    Plan {
+        schedule,
+        next_run,
+        resolved_until,
+        active_since,
+        starts_at: task.starts_at,
+        ends_at: task.ends_at,
+        overlap: task.overlap,
+        misfire: task.misfire,
+        grace: task.misfire_grace,
+        catch_up_limit: usize::try_from(task.catch_up_limit).unwrap_or(usize::MAX),
+    }
+}
+
+/// The columns `status` and `next_run` for what comes next. `otherwise`: the status of a task that has a next.
+pub(crate) fn stored(next: Next, otherwise: TaskStatus) -> (TaskStatus, Option<Timestamp>) {
+    match next {
+        Next::At(at) => (otherwise, Some(at)),
+        Next::AfterTheRun => (otherwise, None),
+        Next::Never => (TaskStatus::Completed, None),
+    }
+}
+
+/// One statement: a change of the schedule that leaves active_since alone is taken for one made by SQL.
+const CHANGE: &str = "
+    UPDATE scheduled_tasks
+       SET handler = :handler, payload = :payload, schedule_type = :type, schedule_value = :value, time_zone = :zone,
+           starts_at = :starts, ends_at = :ends, overlap = :overlap, misfire = :misfire, misfire_grace_ms = :grace,
+           catch_up_limit = :limit, expires_ms = :expires, max_attempts = :attempts, backoff_ms = :backoff,
+           backoff_cap_ms = :cap, timeout_ms = :timeout, jitter_ms = :jitter, priority = :priority,
+           concurrency_key = :key, managed_by = :manager, updated_at = :now,
+           status = :status, next_run = :next, planned = :planned, active_since = :since, invalid_reason = :reason
+     WHERE id = :task";
+
+/// Makes a stored task what another definition says. Its runs stay; a schedule with the same meaning moves nothing.
+pub(crate) fn change(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    old: &Task,
+    task: &Definition,
+    schedule: &Schedule,
+    now: Timestamp,
+) -> Result<(), Fault> {
+    let mut old = old.clone();
+    let bounds = |task: &Definition| (task.starts_at, task.ends_at);
+    let same = old.status != TaskStatus::Invalid
+        && bounds(task) == bounds(&old.definition)
+        && old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == *schedule);
+    if !same {
+        old = opening::resolve_before_a_change(tx, schedules, old, now)?;
+        let since = after(now, old.active_since);
+        let next = match old.status {
+            TaskStatus::Paused => Next::AfterTheRun,
+            _ => {
+                let unfinished = opening::any_unfinished(tx, old.id)?;
+                resolve::first(&plan(task, schedule.clone(), now, old.resolved_until, since), unfinished)
+            }
+        };
+        let active = if old.status == TaskStatus::Paused { TaskStatus::Paused } else { TaskStatus::Active };
+        (old.status, old.next_run) = stored(next, active);
+        (old.active_since, old.planned, old.invalid_reason) = (since, true, None);
+    }
+    let stored = if same { &old.definition } else { task };
+    tx.prepare_cached(CHANGE)?.execute(named_params! {
+        ":task": old.id, ":handler": task.handler, ":payload": task.payload, ":type": task.schedule_type,
+        ":value": stored.schedule_value, ":zone": stored.time_zone, ":starts": task.starts_at, ":ends": task.ends_at,
+        ":overlap": task.overlap, ":misfire": task.misfire, ":grace": millis(task.misfire_grace),
+        ":limit": task.catch_up_limit, ":expires": task.expires.map(millis), ":attempts": task.retry.max_attempts,
+        ":backoff": millis(task.retry.backoff), ":cap": millis(task.retry.cap),
+        ":timeout": task.timeout.map(millis), ":jitter": millis(task.jitter), ":priority": task.priority,
+        ":key": task.concurrency_key, ":manager": task.managed_by, ":now": now, ":status": old.status,
+        ":next": old.next_run, ":planned": old.planned, ":since": old.active_since, ":reason": old.invalid_reason,
+    })?;
+    waiting::derive_task(tx, old.id, old.status == TaskStatus::Paused, task.overlap != Overlap::Allow, now)?;
+    Ok(())
+}
+
+/// Now, or as soon after `before` as the clock allows: active_since tells the program's own change by having moved.
+fn after(now: Timestamp, before: Timestamp) -> Timestamp {
+    now.max(Timestamp::from_millis(before.as_millis() + 1))
+}
+
+/// One statement, as above.
+const SET_STATUS: &str = "
+    UPDATE scheduled_tasks
+       SET status = :status, next_run = :next, planned = 1, active_since = :since, updated_at = :now
+     WHERE id = :task";
+
+/// Stops a task for a while. What is due is resolved first; its waiting runs wait on, but for those asked for by hand.
+pub(crate) fn pause(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str, now: Timestamp) -> Result<(), Fault> {
+    let task = expect(tx, name)?;
+    match task.status {
+        TaskStatus::Paused => return Ok(()),
+        TaskStatus::Active => {}
+        TaskStatus::Completed | TaskStatus::Invalid => return Err(refused("pause", &task)),
+    }
+    let task = opening::resolve_before_a_change(tx, schedules, task, now)?;
+    tx.prepare_cached(SET_STATUS)?.execute(named_params! {
+        ":task": task.id, ":status": TaskStatus::Paused, ":next": None::<Timestamp>,
+        ":since": after(now, task.active_since), ":now": now,
+    })?;
+    waiting::derive_task(tx, task.id, true, true, now)?;
+    owners::record(tx, now, "paused", Some(task.id), None, None)?;
+    Ok(())
+}
+
+/// Lets a paused task's schedule count again, from now. What fell meanwhile is neither run nor missed, but for a `once`
+/// instant; an event says from when to when.
+pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str, now: Timestamp) -> Result<(), Fault> {
+    let task = expect(tx, name)?;
+    match task.status {
+        TaskStatus::Active => return Ok(()),
+        TaskStatus::Paused => {}
+        TaskStatus::Completed | TaskStatus::Invalid => return Err(refused("resume", &task)),
+    }
+    let schedule = task.definition.check(task.created_at, schedules)?;
+    let since = after(now, task.active_since);
+    let unfinished = opening::any_unfinished(tx, task.id)?;
+    let next = resolve::first(&plan(&task.definition, schedule, now, task.resolved_until, since), unfinished);
+    let (status, next_run) = stored(next, TaskStatus::Active);
+    tx.prepare_cached(SET_STATUS)?.execute(named_params! {
+        ":task": task.id, ":status": status, ":next": next_run, ":since": since, ":now": now,
+    })?;
+    waiting::derive_task(tx, task.id, false, task.definition.overlap != Overlap::Allow, now)?;
+    let detail = format!("occurrences from {} to {since} were passed over", task.active_since);
+    owners::record(tx, now, "resumed", Some(task.id), None, Some(&detail))?;
+    Ok(())
+}
+
+fn refused(request: &str, task: &Task) -> Fault {
+    let reason = match &task.invalid_reason {
+        Some(reason) => format!("it is invalid ({reason}): change its schedule first"),
+        None => format!("it is {}: no occurrence is left; change its schedule first", task.status),
+    };
+    Error::Refused { request: format!("{request} task {:?}", task.name()), reason }.into()
+}
+
+const REMOVE: &str = "DELETE FROM scheduled_tasks WHERE id = :task";
+
+/// Removes a task with its history. Refused while a run of it is running.
+pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result<(), Fault> {
+    let task = expect(tx, name)?;
+    if opening::any_running(tx, task.id)? {
+        return Err(Error::Refused {
+            request: format!("remove task {name:?}"),
+            reason: "a run of it is running: cancel it, or pause the task and wait".into(),
+        }
+        .into());
+    }
+    tx.prepare_cached(REMOVE)?.execute(named_params! { ":task": task.id })?;
+    owners::record(tx, now, "removed", None, None, Some(name))?;
+    Ok(())
+}
+
+const UNPLANNED: &str = "SELECT id FROM scheduled_tasks WHERE planned = 0 LIMIT :limit";
+
+/// Rows that somebody else wrote, and that a scheduler has still to look at.
+pub(crate) fn unplanned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<i64>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    tx.prepare_cached(UNPLANNED)?.query_map(named_params! { ":limit": limit }, |row| row.get(0))?.collect()
+}
+
+const SET_PLAN: &str = "
+    UPDATE scheduled_tasks
+       SET planned = 1, status = :status, next_run = :next, invalid_reason = NULL
+     WHERE id = :task";
+
+/// Looks at a row that somebody else wrote: when it is due, or why it is invalid, which is answered.
+pub(crate) fn settle_plan(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    id: i64,
+    now: Timestamp,
+) -> Result<Option<(String, String)>, Fault> {
+    let Some(task) = by_id(tx, id)? else { return Ok(None) };
+    let schedule = match task.definition.check(task.created_at, schedules) {
+        Ok(schedule) => schedule,
+        Err(error) => {
+            let reason = error.to_string();
+            invalidate(tx, id, &reason, now)?;
+            return Ok(Some((task.definition.name, reason)));
+        }
+    };
+    let ordered = task.definition.overlap != Overlap::Allow;
+    let (status, next_run) = match (task.status, task.next_run) {
+        (TaskStatus::Paused, _) => (TaskStatus::Paused, None),
+        // Set by hand, to run then.
+        (TaskStatus::Active, Some(at)) => (TaskStatus::Active, Some(at)),
+        _ => {
+            let unfinished = opening::any_unfinished(tx, id)?;
+            let plan = plan(&task.definition, schedule, now, task.resolved_until, task.active_since);
+            stored(resolve::first(&plan, unfinished), TaskStatus::Active)
+        }
+    };
+    tx.prepare_cached(SET_PLAN)?.execute(named_params! { ":task": id, ":status": status, ":next": next_run })?;
+    waiting::derive_task(tx, id, status == TaskStatus::Paused, ordered, now)?;
+    Ok(None)
+}
+
+const INVALIDATE: &str = "
+    UPDATE scheduled_tasks
+       SET planned = 1, status = 'invalid', next_run = NULL, invalid_reason = :reason, updated_at = :now
+     WHERE id = :task";
+
+/// Takes a row out of the schedule that cannot be used, and says why.
+pub(crate) fn invalidate(tx: &Transaction<'_>, id: i64, reason: &str, now: Timestamp) -> rusqlite::Result<()> {
+    tx.prepare_cached(INVALIDATE)?.execute(named_params! { ":task": id, ":reason": reason, ":now": now })?;
+    waiting::derive_task(tx, id, true, true, now)
+}

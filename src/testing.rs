@@ -1,0 +1,253 @@
+//! For tests, ours and our users': the same poller, driven by hand, on a clock that moves when it is told to.
+//!
+//! A day of cron tasks passes in milliseconds, a crash is a dropped value, and nothing sleeps.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use crate::clock::ManualClock;
+
+use crate::client::Client;
+use crate::clock::{Clock, Timestamp};
+use crate::error::{Error, Result};
+use crate::event::Observer;
+use crate::handler::{Handler, Handlers, StopFlag};
+use crate::poller::{Poller, Settings};
+use crate::pool;
+use crate::run::{Claim, Finished, Outcome};
+use crate::store::opening::Slots;
+use crate::store::{Durability, Missing, Store};
+
+/// A scheduler without threads, for tests.
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{Context, NewTask, Outcome, RunStatus};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let mut stepper = Stepper::builder(&file, "2027-03-14T12:59:00Z".parse()?).accept("post").start()?;
+/// stepper.client().add(NewTask::cron("carousel", "0 13 * * *").handler("post"))?;
+/// assert!(stepper.step()?.is_empty(), "not due yet");
+///
+/// stepper.clock().set_wall("2027-03-14T13:00:00Z".parse()?);
+/// let claims = stepper.step()?;
+/// assert_eq!(claims.len(), 1);
+/// // It takes five minutes; a poll every minute sees nothing due meanwhile.
+/// for _ in 0..5 {
+///     stepper.clock().advance(std::time::Duration::from_secs(60));
+///     assert!(stepper.step()?.is_empty());
+/// }
+/// stepper.finish(&claims[0], Outcome::succeeded());
+/// stepper.step()?;
+/// let runs = stepper.client().history("carousel", 10)?;
+/// assert_eq!((runs.len(), runs[0].status), (1, RunStatus::Succeeded));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Stepper {
+    poller: Poller,
+    clock: ManualClock,
+    client: Client,
+    handlers: Handlers,
+    workers: usize,
+    running: Vec<Arc<Claim>>,
+    finished: Vec<Finished>,
+    stopped: Vec<i64>,
+    wake_at: Duration,
+}
+
+/// Puts a [`Stepper`] together.
+#[must_use = "nothing happens until it is started"]
+pub struct StepperBuilder {
+    path: PathBuf,
+    clock: ManualClock,
+    handlers: Handlers,
+    refused: Option<Error>,
+    settings: Settings,
+    seed: u64,
+    observers: Vec<Arc<dyn Observer>>,
+}
+
+impl StepperBuilder {
+    /// Claims runs of this handler; the test says how they end, with [`Stepper::finish`].
+    pub fn accept(self, name: impl Into<String>) -> Self {
+        self.handler(name, |_: &crate::Context| Ok::<_, Error>(()))
+    }
+
+    /// Registers a handler, for [`Stepper::run_until`].
+    pub fn handler(mut self, name: impl Into<String>, handler: impl Handler) -> Self {
+        if let Err(error) = self.handlers.add(name.into(), Arc::new(handler)) {
+            self.refused.get_or_insert(error);
+        }
+        self
+    }
+
+    /// Shows, and moves, the same time as another stepper.
+    pub fn clock(mut self, clock: &ManualClock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+
+    /// How many runs may be claimed at once. Default 4.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.settings.workers = workers;
+        self
+    }
+
+    /// As [`Builder::lease`](crate::Builder::lease).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// As [`Builder::poll`](crate::Builder::poll).
+    pub fn poll(mut self, interval: Duration) -> Self {
+        self.settings.poll = interval;
+        self
+    }
+
+    /// What all chance is drawn from. Default 0.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Somebody who is told what happens.
+    pub fn observe(mut self, observer: impl Observer) -> Self {
+        self.observers.push(Arc::new(observer));
+        self
+    }
+
+    /// Opens the file, and registers as its owner. The first step recovers what dead ones left.
+    ///
+    /// # Errors
+    /// As [`Builder::start`](crate::Builder::start).
+    pub fn start(self) -> Result<Stepper> {
+        let StepperBuilder { path, clock, handlers, refused, settings, seed, observers } = self;
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        // Relaxed: a test's process may die, its machine does not.
+        let open = |missing| Store::open(&path, missing, Durability::MayRepeatAfterPowerLoss);
+        let (store, own) = (open(Missing::Create)?, open(Missing::Refuse)?);
+        let client = Client::new(own, Arc::new(clock.clone()), None);
+        // Two steppers of one test must not draw the same owner's name.
+        let random = fastrand::Rng::with_seed(seed ^ fastrand::u64(..));
+        let mut poller = Poller::new(store, handlers.names(), settings, observers, random, clock.now())?;
+        poller.reseed(seed);
+        let workers = settings.workers;
+        let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Stepper { poller, clock, client, handlers, workers, running, finished, stopped, wake_at: Duration::ZERO })
+    }
+}
+
+impl Stepper {
+    /// Begins to put a stepper together for this file, at this time.
+    pub fn builder(path: impl AsRef<Path>, at: Timestamp) -> StepperBuilder {
+        StepperBuilder {
+            path: path.as_ref().to_owned(),
+            clock: ManualClock::new(at),
+            handlers: Handlers::default(),
+            refused: None,
+            settings: Settings { workers: 4, lease: Duration::from_secs(60), poll: Duration::from_secs(1) },
+            seed: 0,
+            observers: Vec::new(),
+        }
+    }
+
+    /// The clock that it goes by.
+    pub fn clock(&self) -> &ManualClock {
+        &self.clock
+    }
+
+    /// A client of the same file, on the same clock.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Takes one turn: what was finished is settled, what is due resolved, what may start claimed. Answers with the claims;
+    /// nothing runs.
+    ///
+    /// # Errors
+    /// As the running scheduler: only if the file was removed or replaced.
+    pub fn step(&mut self) -> Result<Vec<Arc<Claim>>> {
+        let free = self.workers.saturating_sub(self.running.len());
+        let finished = std::mem::take(&mut self.finished);
+        let turn = self.poller.turn(self.clock.now(), finished, Slots { room: free, idle: free })?;
+        self.running.extend(turn.claims.iter().cloned());
+        self.stopped.extend(turn.stop);
+        self.wake_at = turn.wake_at;
+        Ok(turn.claims)
+    }
+
+    /// Says how an attempt ended, now. The next step settles it.
+    pub fn finish(&mut self, claim: &Arc<Claim>, outcome: Outcome) {
+        self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
+        let (started_at, finished_at) = (claim.claimed_at, self.clock.now().wall);
+        self.finished.push(Finished { claim: claim.clone(), outcome, started_at, finished_at });
+    }
+
+    /// Attempts that were claimed and not finished.
+    pub fn running(&self) -> &[Arc<Claim>] {
+        &self.running
+    }
+
+    /// Runs whose handler would have been asked to stop, so far.
+    pub fn stopped(&self) -> &[i64] {
+        &self.stopped
+    }
+
+    /// How long the scheduler would sleep now.
+    pub fn sleeps(&self) -> Duration {
+        self.wake_at.saturating_sub(self.clock.now().monotonic)
+    }
+
+    /// How many write transactions were begun so far.
+    pub fn transactions(&self) -> u64 {
+        self.poller.transactions()
+    }
+
+    /// The id of this owner.
+    pub fn owner(&self) -> &str {
+        self.poller.owner()
+    }
+
+    /// Lets time pass until `end`, and carries out what falls due with the registered handlers, on this thread, each at
+    /// once. Answers with what they did, in order.
+    ///
+    /// # Errors
+    /// As [`Stepper::step`].
+    pub fn run_until(&mut self, end: Timestamp) -> Result<Vec<Finished>> {
+        let mut done = Vec::new();
+        loop {
+            let claims = self.step()?;
+            for claim in &claims {
+                let Some(handler) = self.handlers.get(&claim.handler).cloned() else { continue };
+                let clock = Arc::new(self.clock.clone());
+                let outcome = pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()));
+                self.finish(claim, outcome);
+            }
+            done.extend(self.finished.iter().cloned());
+            if !self.finished.is_empty() {
+                continue;
+            }
+            let now = self.clock.now().wall;
+            if now >= end {
+                return Ok(done);
+            }
+            self.clock.advance(self.sleeps().max(Duration::from_millis(1)).min(end.since(now)));
+        }
+    }
+
+    /// Ends like a process that is killed: nothing more is written, and the kernel frees the owner's lock.
+    pub fn crash(self) {}
+
+    /// Leaves in order. What was claimed and not finished stays with this owner.
+    ///
+    /// # Errors
+    /// If that cannot be written down.
+    pub fn stop(mut self) -> Result<()> {
+        self.poller.stop(self.clock.now())
+    }
+}
