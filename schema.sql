@@ -8,6 +8,7 @@
 --
 -- Times are INTEGER milliseconds since the Unix epoch, UTC; a CHECK refuses seconds. Durations are milliseconds.
 -- Enumerations are checked with = and OR: an IN list of three constants opens an ephemeral b-tree at every statement.
+-- json_valid(NULL) is 0 before SQLite 3.45, so NULL is allowed for itself.
 -- Only defaults, the triggers below and the views read SQLite's clock; the program passes its own.
 
 -- ---------------------------------------------------------------------------------------------------------- tables --
@@ -123,7 +124,8 @@ CREATE TABLE task_runs (
     -- As they stood when the run was opened. payload NULL: the task's.
     priority         INTEGER NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),
     concurrency_key  TEXT,
-    payload          TEXT CHECK (json_valid(payload) AND length(CAST(payload AS BLOB)) <= 262144),
+    payload          TEXT CHECK (payload IS NULL
+                                 OR (json_valid(payload) AND length(CAST(payload AS BLOB)) <= 262144)),
     -- The owner of the running attempt, and how long it is believed without a sign of life.
     locked_by        TEXT,
     locked_until     INTEGER CHECK (locked_until BETWEEN 1000000000000 AND 64060588800000),
@@ -133,10 +135,10 @@ CREATE TABLE task_runs (
     error            TEXT,
     exit_code        INTEGER,
     output           TEXT,
-    result           TEXT CHECK (json_valid(result)),
+    result           TEXT CHECK (result IS NULL OR json_valid(result)),
     progress         TEXT,
     -- JSON of a command's pid, start time and boot id, while it lives.
-    process          TEXT CHECK (json_valid(process)),
+    process          TEXT CHECK (process IS NULL OR json_valid(process)),
     cancel_requested INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested = 0 OR cancel_requested = 1),
     -- 1 and NULL, but for a missed or skipped row that stands for several: scheduled_for is the oldest of them,
     -- last_scheduled_for the newest.
@@ -173,7 +175,7 @@ CREATE TABLE task_effects (
     key              TEXT NOT NULL,
     run_id           INTEGER NOT NULL,
     state            TEXT NOT NULL CHECK (state = 'intent' OR state = 'done'),
-    value            TEXT CHECK (json_valid(value)),
+    value            TEXT CHECK (value IS NULL OR json_valid(value)),
     created_at       INTEGER NOT NULL,
     done_at          INTEGER,
     PRIMARY KEY (run_id, key)
@@ -230,9 +232,6 @@ CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
 -- What waits for a key, and for what else: who is next when the key is free.
 CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at)
     WHERE status = 'queued' OR status = 'failed';
--- What has been asked to stop and has not begun.
-CREATE INDEX task_runs_cancelling ON task_runs (id)
-    WHERE cancel_requested = 1 AND (status = 'queued' OR status = 'failed');
 -- What will expire if it does not begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
 
@@ -327,6 +326,13 @@ BEGIN
      WHERE task_id = NEW.id AND handler <> NEW.handler
        AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running';
     UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.id;
+END;
+
+-- A waiting run is asked to stop by SQL: planned = 0 calls the loop, which cancels it. A running one it finds by itself.
+CREATE TRIGGER task_runs_cancelled AFTER UPDATE OF cancel_requested ON task_runs
+WHEN NEW.cancel_requested = 1 AND (NEW.status = 'queued' OR NEW.status = 'failed')
+BEGIN
+    UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.task_id;
 END;
 
 -- Removal is by triggers, since the sqlite3 shell leaves foreign keys off.

@@ -77,9 +77,7 @@ impl From<SystemTime> for Timestamp {
         match at.duration_since(SystemTime::UNIX_EPOCH) {
             Ok(after) => Timestamp(millis(after)),
             // Rounded away from the epoch: the whole millisecond that has begun, as above.
-            Err(before) => {
-                Timestamp(-millis(before.duration().saturating_add(Duration::from_nanos(999_999))))
-            }
+            Err(before) => Timestamp(-millis(before.duration().saturating_add(Duration::from_nanos(999_999)))),
         }
     }
 }
@@ -243,9 +241,6 @@ mod tests {
         assert_eq!(late.plus(Duration::MAX).as_millis(), i64::MAX);
         assert_eq!(late.to_string(), format!("{} ms", i64::MAX - 1));
         assert_eq!(Timestamp::MIN.since(Timestamp::MAX), Duration::ZERO);
-        assert_eq!(
-            Timestamp::from(SystemTime::UNIX_EPOCH - Duration::from_nanos(1)),
-            Timestamp::from_millis(-1)
-        );
+        assert_eq!(Timestamp::from(SystemTime::UNIX_EPOCH - Duration::from_nanos(1)), Timestamp::from_millis(-1));
     }
 }

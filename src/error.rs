@@ -90,19 +90,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// Wraps what a library said while we were `doing` something.
-    pub(crate) fn store(
-        doing: &'static str,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn store(doing: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Error::Store { doing, source: source.into() }
     }
 
     /// A field of a task that cannot be accepted. `found` is shortened, so that an error stays one line.
-    pub(crate) fn invalid_task(
-        field: &'static str,
-        found: impl fmt::Display,
-        expected: impl Into<String>,
-    ) -> Self {
+    pub(crate) fn invalid_task(field: &'static str, found: impl fmt::Display, expected: impl Into<String>) -> Self {
         Error::InvalidTask { field, found: excerpt(&found.to_string(), 80), expected: expected.into() }
     }
 }

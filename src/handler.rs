@@ -242,6 +242,9 @@ impl Context {
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("claim", &self.claim).field("deadline", &self.deadline()).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("claim", &self.claim)
+            .field("deadline", &self.deadline())
+            .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
 //! An embedded, durable scheduler on SQLite: each occurrence once, none lost in silence.
-#![warn(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod client;
 mod clock;
@@ -32,5 +32,6 @@ pub use schedule::ScheduleKind;
 pub use scheduler::{Builder, Scheduler, Shutdown};
 pub use store::Durability;
 pub use task::{
-    Definition, MAX_CATCH_UP, MAX_DURATION, MAX_JITTER, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, Misfire, Overlap, Task, TaskStatus,
+    Definition, MAX_CATCH_UP, MAX_DURATION, MAX_JITTER, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, Misfire, Overlap, Task,
+    TaskStatus,
 };

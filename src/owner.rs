@@ -75,7 +75,6 @@ impl OwnerLock {
     }
 }
 
-
 /// Whether an owner's lock file had to be made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {

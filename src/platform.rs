@@ -39,24 +39,24 @@ pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
 /// Who else may write the file: what its mode says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writable {
-    ByOwner,
-    ByGroup,
-    ByAnyone,
+    Owner,
+    Group,
+    Anyone,
 }
 
 #[cfg(unix)]
 pub(crate) fn writable(metadata: &Metadata) -> Writable {
     use std::os::unix::fs::PermissionsExt;
     match metadata.permissions().mode() {
-        mode if mode & 0o002 != 0 => Writable::ByAnyone,
-        mode if mode & 0o020 != 0 => Writable::ByGroup,
-        _ => Writable::ByOwner,
+        mode if mode & 0o002 != 0 => Writable::Anyone,
+        mode if mode & 0o020 != 0 => Writable::Group,
+        _ => Writable::Owner,
     }
 }
 
 #[cfg(not(unix))]
 pub(crate) fn writable(_metadata: &Metadata) -> Writable {
-    Writable::ByOwner
+    Writable::Owner
 }
 
 /// The name of this machine, for people who look at `scheduler_instances`.

@@ -19,11 +19,9 @@ use crate::store::owners::Registration;
 use crate::store::turn::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
 use crate::store::{Store, owners, turn};
 
-/// Due tasks that a turn resolves although no worker is free for them.
-const RESOLVE_AHEAD: usize = 64;
-/// Room from which on runs are known to be short: what is due is then resolved as it can start, in one write instead of two.
-const QUICK: usize = 32;
-/// How long due tasks may wait to be resolved before a turn does nothing else.
+/// Due tasks that a turn resolves although no worker is free for them: what is due must not wait to be told.
+const RESOLVE_AHEAD: usize = 32;
+/// How long due tasks may wait to be resolved before turns do little else.
 const BEHIND: Duration = Duration::from_secs(1);
 /// How soon a turn looks again at tasks that it left due because no worker was free.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -104,7 +102,8 @@ impl Poller {
         now: Now,
     ) -> Result<Self> {
         let owner = uuid::Builder::from_random_bytes(std::array::from_fn(|_| random.u8(..))).into_uuid().to_string();
-        let lock = OwnerLock::take(store.path(), &owner).map_err(|error| Error::store("take the owner's lock", error))?;
+        let lock =
+            OwnerLock::take(store.path(), &owner).map_err(|error| Error::store("take the owner's lock", error))?;
         let host = platform::host();
         let new = Registration { owner: &owner, host: &host, workers: settings.workers };
         store.write("register the scheduler", |tx, _| Ok(owners::register(tx, &new, now.wall)?))?;
@@ -227,7 +226,7 @@ impl Poller {
             dead: &dead,
             full,
             slots,
-            resolve: appetite(slots.room, behind),
+            ahead: if behind { MAX_ITEMS } else { RESOLVE_AHEAD },
         };
         let done = match turn::turn(&mut self.store, &work, &mut self.memory) {
             Ok(done) => done,
@@ -316,7 +315,9 @@ impl Poller {
         match self.lock.keep() {
             Ok(Kept::AsItWas) => {}
             Ok(Kept::MadeAgain) => self.emit(&Event::LockMadeAgain),
-            Err(error) => log::warn!("the owner's lock file cannot be made again: {error}; tried at the next heartbeat"),
+            Err(error) => {
+                log::warn!("the owner's lock file cannot be made again: {error}; tried at the next heartbeat")
+            }
         }
     }
 
@@ -359,19 +360,6 @@ impl Poller {
                 log::error!("an observer panicked; the others are told all the same");
             }
         }
-    }
-}
-
-/// How many due tasks a turn resolves.
-///
-/// A run that is opened and claimed in one write costs half of one that is queued first. So where runs are short, as much is
-/// resolved as can start. But what is due must not wait for a worker to be told: a little is resolved ahead at once, and
-/// everything when that has taken a second.
-fn appetite(room: usize, behind: bool) -> usize {
-    match room {
-        QUICK.. => room,
-        _ if behind => MAX_ITEMS,
-        _ => RESOLVE_AHEAD,
     }
 }
 

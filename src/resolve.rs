@@ -53,13 +53,18 @@ pub(crate) struct Span {
 /// One thing to write, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    Open { scheduled_for: Timestamp, origin: Origin },
+    Open {
+        scheduled_for: Timestamp,
+        origin: Origin,
+    },
     Skip(Span),
     Miss(Span),
     /// The waiting scheduled runs of the task become cancelled, those just opened too.
     CancelWaiting,
     /// A running run is asked to stop.
-    Stop { run: i64 },
+    Stop {
+        run: i64,
+    },
 }
 
 /// When the task is due again.
@@ -102,7 +107,9 @@ pub(crate) fn first(plan: &Plan, unfinished: bool) -> Next {
             .filter(|at| plan.resolved_until.is_none_or(|until| *at > until))
             .filter(|at| plan.starts_at.is_none_or(|starts| *at >= starts))
             .filter(|at| plan.ends_at.is_none_or(|ends| *at <= ends)),
-        _ => occurrence_after(plan, plan.resolved_until.map_or(plan.active_since, |until| until.max(plan.active_since))),
+        _ => {
+            occurrence_after(plan, plan.resolved_until.map_or(plan.active_since, |until| until.max(plan.active_since)))
+        }
     };
     next.map_or(Next::Never, Next::At)
 }

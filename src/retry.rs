@@ -76,7 +76,8 @@ mod tests {
     fn the_wait_doubles_up_to_the_cap_and_stays_in_its_upper_half() {
         let policy = RetryPolicy { max_attempts: 100, ..RetryPolicy::default() };
         for seed in 0..200 {
-            for (counted, full) in [(1, 10_000), (2, 20_000), (3, 40_000), (9, 2_560_000), (10, 3_600_000), (99, 3_600_000)]
+            for (counted, full) in
+                [(1, 10_000), (2, 20_000), (3, 40_000), (9, 2_560_000), (10, 3_600_000), (99, 3_600_000)]
             {
                 let wait = wait(policy, counted, Retry::Backoff, seed).unwrap();
                 assert!((full / 2..=full).contains(&wait), "attempt {counted}: {wait}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, select};
 use serde::Serialize;
 
 use crate::client::Client;
@@ -23,6 +23,8 @@ use crate::store::{Durability, Missing, Store};
 
 /// Claims that wait this long for a worker are given back.
 const UNSTARTED: Duration = Duration::from_millis(500);
+/// How long outcomes of short runs are gathered, to be written together.
+const GATHER: Duration = Duration::from_millis(1);
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -288,9 +290,9 @@ impl Turning {
         let mut moved = self.clock.now().monotonic;
         loop {
             let now = self.clock.now();
-            // Reading ahead goes only as far as twice what the last turn saw finished: a claim that waits un-started is kept
-            // from every other process.
-            let ahead = (finished.len() * 2).min(MAX_OUTCOMES).min(QUEUE);
+            // Reading ahead goes only as far as what the last turn saw finished will carry, for a claim that waits un-started
+            // is kept from every other process.
+            let ahead = (finished.len() * 4).min(MAX_OUTCOMES).min(QUEUE);
             let slots = if draining {
                 Slots::default()
             } else {
@@ -315,8 +317,8 @@ impl Turning {
             select! {
                 recv(self.pool.finished()) -> one => {
                     finished.extend(one);
-                    finished.extend(self.pool.finished().try_iter().take(MAX_OUTCOMES - 1));
                     in_flight -= finished.len();
+                    in_flight -= self.gather(&mut finished, in_flight);
                     moved = self.clock.now().monotonic;
                 }
                 recv(self.woken) -> _ => {}
@@ -344,5 +346,21 @@ impl Turning {
         self.poller.stop(self.clock.now())?;
         self.pool.join();
         Ok(())
+    }
+
+    /// Takes what else has finished; and while claims wait un-started, which says that runs are short, what finishes within
+    /// a moment. Written together, outcomes cost a tenth of what they cost one by one. Answers how many it took.
+    fn gather(&self, finished: &mut Vec<Finished>, in_flight: usize) -> usize {
+        let before = finished.len();
+        while finished.len() < MAX_OUTCOMES {
+            let short = in_flight.saturating_sub(finished.len() - before) > self.settings.workers;
+            let next = match self.pool.finished().try_recv() {
+                Err(TryRecvError::Empty) if short => self.pool.finished().recv_timeout(GATHER).ok(),
+                next => next.ok(),
+            };
+            let Some(next) = next else { break };
+            finished.push(next);
+        }
+        finished.len() - before
     }
 }

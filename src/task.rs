@@ -245,7 +245,8 @@ impl Definition {
 
 fn check_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._:/@-".contains(c);
-    if name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(allowed) {
+    if name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(allowed)
+    {
         return Ok(());
     }
     Err(Error::invalid_task("name", name, "a letter, then up to 199 letters, digits or . _ : / @ -"))

@@ -2,8 +2,6 @@
 //!
 //! A schedule is a pure function of time. What was run, skipped or missed is none of its business.
 
-#![cfg_attr(test, allow(clippy::unwrap_used))]
-
 mod cron;
 mod dialect;
 mod duration;

@@ -105,8 +105,10 @@ pub(crate) fn claim(
         }
         claim.attempt += 1;
         slots.take();
-        if let Some(key) = &claim.concurrency_key {
-            waiting::derive_key(tx, key, now)?;
+        match &claim.concurrency_key {
+            // Nothing waits behind a task's own key if nothing is blocked.
+            Some(key) if written.blocked || !key.starts_with('#') => waiting::derive_key(tx, key, now)?,
+            _ => {}
         }
         written.claims.push(Arc::new(claim));
     }
@@ -141,8 +143,7 @@ mod tests {
     fn urgent_first_and_every_eighth_by_age() {
         let list = |ids: std::ops::Range<i64>| ids.map(|id| (Timestamp::from_millis(id), id)).collect::<Vec<_>>();
         let mut counter = 0;
-        let order: Vec<i64> =
-            by_urgency([list(100..112), vec![], list(1..4), vec![]], &mut counter).collect();
+        let order: Vec<i64> = by_urgency([list(100..112), vec![], list(1..4), vec![]], &mut counter).collect();
         assert_eq!(order, [100, 101, 102, 103, 104, 105, 106, 1, 107, 108, 109, 110, 111, 2, 3]);
         assert_eq!(counter, 16, "the count goes on in the next turn");
     }

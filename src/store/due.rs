@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension, Row, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, Transaction, named_params, params};
 
 use crate::clock::Timestamp;
 use crate::resolve::Plan;
 use crate::retry::RetryPolicy;
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
-use crate::store::Fault;
+use crate::store::{Fault, row};
 use crate::task::Overlap;
 
 /// A task that is due, with what its runs need.
@@ -25,30 +25,32 @@ pub(crate) struct Due {
     pub(crate) jitter: Duration,
     pub(crate) priority: u8,
     pub(crate) key: Option<String>,
+    pub(crate) any_unfinished: bool,
 }
 
 const DUE: &str = "
     SELECT name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, next_run, resolved_until,
            active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
-           backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, created_at
-      FROM scheduled_tasks
+           backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, created_at,
+           EXISTS (SELECT 1 FROM task_runs r
+                    WHERE r.task_id = t.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
+      FROM scheduled_tasks t
      WHERE id = :task AND status = 'active' AND planned = 1 AND next_run <= :now";
 
-pub(crate) fn due(tx: &Transaction<'_>, schedules: &mut Schedules, id: i64, now: Timestamp) -> Result<Option<Due>, Fault> {
+pub(crate) fn due(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    id: i64,
+    now: Timestamp,
+) -> Result<Option<Due>, Fault> {
     let mut statement = tx.prepare_cached(DUE)?;
-    let mut rows = statement.query(named_params! { ":task": id, ":now": now })?;
+    let mut rows = statement.query(params![id, now])?;
     rows.next()?.map(|row| read_due(row, id, schedules)).transpose()
 }
 
 /// Columns by their place: this is read for every run.
 fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fault> {
-    let millis = |column: usize| -> rusqlite::Result<Duration> {
-        Ok(Duration::from_millis(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0)))
-    };
-    let optional = |column: usize| -> rusqlite::Result<Option<Duration>> {
-        let found: Option<i64> = row.get(column)?;
-        Ok(found.map(|found| Duration::from_millis(u64::try_from(found).unwrap_or(0))))
-    };
+    let millis = |column| row::millis_at(row, column).map(Option::unwrap_or_default);
     let kind: ScheduleKind = row.get(3)?;
     let starts_at: Option<Timestamp> = row.get(6)?;
     let next_run: Timestamp = row.get(8)?;
@@ -83,20 +85,21 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
             grace: millis(13)?,
             catch_up_limit: row.get::<_, u32>(14)? as usize,
         },
-        expires: optional(15)?,
+        expires: row::millis_at(row, 15)?,
         retry: RetryPolicy { max_attempts: row.get(16)?, backoff: millis(17)?, cap: millis(18)? },
-        timeout: optional(19)?,
+        timeout: row::millis_at(row, 19)?,
         jitter: millis(20)?,
         priority: row.get(21)?,
         key: key.or_else(own_key),
+        any_unfinished: row.get(24)?,
     })
 }
 
 /// The part of `whole` that belongs to a name: always the same, spread evenly over names (FNV-1a).
 pub(crate) fn part_of(whole: Duration, name: &str) -> Duration {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     let millis = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX);
     Duration::from_millis(hash.checked_rem(millis).unwrap_or(0))
 }
@@ -107,7 +110,11 @@ const DUE_LIST: &str = "
      ORDER BY next_run LIMIT :limit";
 
 /// Tasks that are due, by priority and then age; each list oldest first.
-pub(crate) fn due_lists(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<[Vec<(Timestamp, i64)>; 4]> {
+pub(crate) fn due_lists(
+    tx: &Transaction<'_>,
+    now: Timestamp,
+    limit: usize,
+) -> rusqlite::Result<[Vec<(Timestamp, i64)>; 4]> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut lists = [const { Vec::new() }; 4];
     let mut statement = tx.prepare_cached(DUE_LIST)?;

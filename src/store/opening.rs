@@ -24,6 +24,8 @@ use crate::task::{Overlap, Task, TaskStatus};
 pub(crate) struct Written {
     pub(crate) claims: Vec<Arc<Claim>>,
     pub(crate) events: Vec<Event>,
+    /// `once` tasks whose occurrence was resolved, to be completed by [`complete`].
+    pub(crate) completed: Vec<i64>,
     /// Whether a run was written that waits behind something; see [`waiting::any_blocked`].
     pub(crate) blocked: bool,
 }
@@ -66,9 +68,8 @@ const UNFINISHED: &str = "
 
 fn unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<Unfinished>> {
     let mut statement = tx.prepare_cached(UNFINISHED)?;
-    let rows = statement.query_map(named_params! { ":task": task }, |row| {
-        Ok(Unfinished { id: row.get(0)?, origin: row.get(1)?, status: row.get(2)? })
-    })?;
+    let rows = statement
+        .query_map([task], |row| Ok(Unfinished { id: row.get(0)?, origin: row.get(1)?, status: row.get(2)? }))?;
     rows.collect()
 }
 
@@ -95,7 +96,7 @@ pub(crate) fn resolve_due(
     written: &mut Written,
 ) -> Result<(), Fault> {
     let Some(due) = due::due(tx, schedules, id, now)? else { return Ok(()) };
-    let unfinished = unfinished(tx, id)?;
+    let unfinished = if due.any_unfinished { unfinished(tx, id)? } else { Vec::new() };
     let resolution = resolve::resolve(&due.plan, &unfinished, now);
     let mut opener = Opener {
         tx,
@@ -109,7 +110,34 @@ pub(crate) fn resolve_due(
     for step in &resolution.steps {
         opener.take(step)?;
     }
+    if due.kind == ScheduleKind::Once && resolution.next == Next::Never {
+        written.completed.push(id);
+        return Ok(());
+    }
     advance(tx, id, resolution.next, resolution.resolved_until, now)?;
+    Ok(())
+}
+
+/// `next_run` is the one occurrence, which was resolved. All of them in one statement: a statement for each would spend
+/// half of its time on calling the triggers.
+const COMPLETE_ONCE: &str = "
+    UPDATE scheduled_tasks
+       SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
+           updated_at = :now
+     WHERE id IN (SELECT value FROM json_each(:tasks))";
+
+/// Completes the `once` tasks that were resolved. Every caller of [`resolve_due`] ends with it.
+pub(crate) fn complete(tx: &Transaction<'_>, written: &mut Written, now: Timestamp) -> Result<(), Fault> {
+    if written.completed.is_empty() {
+        return Ok(());
+    }
+    let mut tasks = String::with_capacity(written.completed.len() * 8);
+    for (at, task) in written.completed.drain(..).enumerate() {
+        tasks.push(if at == 0 { '[' } else { ',' });
+        tasks.push_str(&task.to_string());
+    }
+    tasks.push(']');
+    tx.prepare_cached(COMPLETE_ONCE)?.execute(named_params! { ":tasks": tasks, ":now": now })?;
     Ok(())
 }
 
@@ -126,7 +154,9 @@ pub(crate) fn resolve_before_a_change(
     if !task.planned && tasks::settle_plan(tx, schedules, task.id, now)?.is_some() {
         return Ok(tasks::by_id(tx, task.id)?.unwrap_or(task));
     }
-    resolve_due(tx, schedules, task.id, now, None, &mut Written::default())?;
+    let mut written = Written::default();
+    resolve_due(tx, schedules, task.id, now, None, &mut written)?;
+    complete(tx, &mut written, now)?;
     Ok(tasks::by_id(tx, task.id)?.unwrap_or(task))
 }
 

@@ -68,6 +68,12 @@ pub(crate) fn optional_duration(row: &Row<'_>, column: &str) -> rusqlite::Result
     Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
 }
 
+/// A duration by the place of its column, where rows are read one by one for every run.
+pub(crate) fn millis_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Duration>> {
+    let millis: Option<i64> = row.get(column)?;
+    Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
+}
+
 /// A count, which no version of ours stores below zero or beyond the type.
 pub(crate) fn number<T: TryFrom<i64>>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
     let found: i64 = row.get(column)?;

@@ -1,10 +1,9 @@
 //! The arrows of a run's life, one guarded statement each. The row count is judged: 1 is done, 0 is superseded, 2 is a bug.
 
-use std::time::Duration;
-
-use rusqlite::{OptionalExtension, Row, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, Transaction, named_params, params};
 
 use crate::clock::Timestamp;
+use crate::retry::RetryPolicy;
 use crate::run::{AttemptOutcome, Claim, Origin, RunStatus};
 use crate::schedule::{ScheduleKind, parse_duration};
 use crate::store::row;
@@ -77,11 +76,20 @@ pub(crate) fn start(
     until: Timestamp,
     now: Timestamp,
 ) -> rusqlite::Result<Option<i64>> {
-    let rows = tx.prepare_cached(START)?.execute(named_params! {
-        ":task": run.task, ":handler": run.handler, ":scheduled_for": run.scheduled_for, ":origin": run.origin,
-        ":run_at": run.run_at, ":expires_at": run.expires_at, ":priority": run.priority, ":key": run.key,
-        ":owner": owner, ":until": until, ":now": now,
-    })?;
+    // By place, as in the text: this is bound for every run, and looking names up costs a tenth of it.
+    let rows = tx.prepare_cached(START)?.execute(params![
+        run.task,
+        run.handler,
+        run.scheduled_for,
+        run.origin,
+        run.run_at,
+        run.expires_at,
+        run.priority,
+        run.key,
+        owner,
+        until,
+        now,
+    ])?;
     Ok((rows == 1).then(|| tx.last_insert_rowid()))
 }
 
@@ -173,10 +181,8 @@ pub(crate) fn succeed(
     result: Option<&str>,
 ) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(SUCCEED)?
-        .execute(named_params! {
-            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
-            ":started": started, ":finished": finished, ":result": result,
-        })
+        // By place, as in the text: this is bound for every run.
+        .execute(params![started, finished, result, fence.run, fence.owner, fence.attempt])
         .map(judged)
 }
 
@@ -305,8 +311,8 @@ pub(crate) fn keep_attempt(
 }
 
 const CLAIMED: &str = "
-    SELECT r.id, r.task_id, r.attempt, r.forgiven, r.handler, r.scheduled_for, r.origin, r.concurrency_key, t.name,
-           ifnull(r.payload, t.payload) AS payload, t.schedule_type, t.schedule_value, t.max_attempts, t.backoff_ms,
+    SELECT r.task_id, r.attempt, r.forgiven, r.handler, r.scheduled_for, r.origin, r.concurrency_key, t.name,
+           ifnull(r.payload, t.payload), t.schedule_type, t.schedule_value, t.max_attempts, t.backoff_ms,
            t.backoff_cap_ms, t.timeout_ms
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
@@ -314,32 +320,33 @@ const CLAIMED: &str = "
 /// What a worker needs of a run that is, or is about to be, claimed. Its policies are read anew at each claim, so that a
 /// repaired task repairs its retries.
 pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
-    tx.prepare_cached(CLAIMED)?.query_row(named_params! { ":run": run }, |row| as_claim(row, now)).optional()
+    let mut statement = tx.prepare_cached(CLAIMED)?;
+    statement.query_row(named_params! { ":run": run }, |row| as_claim(row, run, now)).optional()
 }
 
-fn as_claim(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Claim> {
-    let kind: ScheduleKind = row.get("schedule_type")?;
-    let value: String = row.get("schedule_value")?;
+/// Columns by their place: this is read for every run that has waited.
+fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Claim> {
+    let kind: ScheduleKind = row.get(9)?;
+    let delay = if kind == ScheduleKind::Delay { parse_duration(row.get_ref(10)?.as_str()?).ok() } else { None };
     Ok(Claim {
-        run_id: row.get("id")?,
-        attempt: row::number(row, "attempt")?,
-        task: row.get("name")?,
-        handler: row.get("handler")?,
-        payload: row.get("payload")?,
-        scheduled_for: row.get("scheduled_for")?,
-        origin: row.get("origin")?,
+        run_id,
+        attempt: row.get(1)?,
+        task: row.get(7)?,
+        handler: row.get(3)?,
+        payload: row.get(8)?,
+        scheduled_for: row.get(4)?,
+        origin: row.get(5)?,
         claimed_at: now,
-        timeout: row::optional_duration(row, "timeout_ms")?,
-        task_id: row.get("task_id")?,
-        forgiven: row::number(row, "forgiven")?,
-        retry: row::retry_policy(row)?,
-        concurrency_key: row.get("concurrency_key")?,
+        timeout: row::millis_at(row, 14)?,
+        task_id: row.get(0)?,
+        forgiven: row.get(2)?,
+        retry: RetryPolicy {
+            max_attempts: row.get(11)?,
+            backoff: row::millis_at(row, 12)?.unwrap_or_default(),
+            cap: row::millis_at(row, 13)?.unwrap_or_default(),
+        },
+        concurrency_key: row.get(6)?,
         recurring: kind != ScheduleKind::Once,
-        delay: delay_of(kind, &value),
+        delay,
     })
-}
-
-/// How long after the end of its last run a task is due again, if it counts from there.
-pub(crate) fn delay_of(kind: ScheduleKind, value: &str) -> Option<Duration> {
-    if kind == ScheduleKind::Delay { parse_duration(value).ok() } else { None }
 }

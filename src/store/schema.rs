@@ -69,7 +69,9 @@ pub(crate) fn examine(connection: &Connection, path: &Path) -> Result<Contents, 
             )),
             Some((kind, name)) if version == VERSION => Err(unusable(
                 path,
-                format!("its {kind} {name} is missing: somebody changed the tables; restore it from schema.sql or a backup"),
+                format!(
+                    "its {kind} {name} is missing: somebody changed the tables; restore it from schema.sql or a backup"
+                ),
             )),
             _ => Ok(Contents::Ours(version)),
         };

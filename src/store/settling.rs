@@ -195,29 +195,37 @@ fn started_at(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<Timesta
 
 const CANCELLING: &str = "
     SELECT id FROM task_runs
-     WHERE cancel_requested = 1 AND (status = 'queued' OR status = 'failed') LIMIT :limit";
+     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
+       AND status <> 'running' AND cancel_requested = 1";
+
+/// Cancels the waiting runs of a task that somebody has asked to stop by SQL.
+pub(crate) fn cancel_asked(
+    tx: &Transaction<'_>,
+    task: i64,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    let mut statement = tx.prepare_cached(CANCELLING)?;
+    let asked = statement.query_map(named_params! { ":task": task }, |row| row.get(0))?;
+    for run in asked.collect::<Result<Vec<i64>, _>>()? {
+        cancel_waiting(tx, run, now, written)?;
+    }
+    Ok(())
+}
 
 const EXPIRING: &str = "
     SELECT id FROM task_runs
-     WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= :now AND attempt = forgiven LIMIT :limit";
+     WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= :now AND attempt = forgiven";
 
 const NEXT_EXPIRY: &str = "
     SELECT min(expires_at) FROM task_runs
      WHERE expires_at IS NOT NULL AND status = 'queued' AND attempt = forgiven";
 
-/// Waiting runs that somebody has asked to stop by SQL, and those that have expired.
-pub(crate) fn ending_unbegun(
-    tx: &Transaction<'_>,
-    now: Timestamp,
-    limit: usize,
-) -> rusqlite::Result<(Vec<i64>, Vec<i64>)> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut cancelling = tx.prepare_cached(CANCELLING)?;
-    let cancelling = cancelling.query_map(named_params! { ":limit": limit }, |row| row.get(0))?;
-    let cancelling = cancelling.collect::<Result<_, _>>()?;
-    let mut expiring = tx.prepare_cached(EXPIRING)?;
-    let expiring = expiring.query_map(named_params! { ":limit": limit, ":now": now }, |row| row.get(0))?;
-    Ok((cancelling, expiring.collect::<Result<_, _>>()?))
+/// Waiting runs that have expired.
+pub(crate) fn expiring(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<i64>> {
+    let mut statement = tx.prepare_cached(EXPIRING)?;
+    let rows = statement.query_map(named_params! { ":now": now }, |row| row.get(0))?;
+    rows.take(limit).collect()
 }
 
 /// When the next waiting run expires.
@@ -226,7 +234,12 @@ pub(crate) fn next_expiry(tx: &Transaction<'_>) -> rusqlite::Result<Option<Times
 }
 
 /// queued, failed -> cancelled, and what follows from it. `false`: it does not wait any more.
-pub(crate) fn cancel_waiting(tx: &Transaction<'_>, run: i64, now: Timestamp, written: &mut Written) -> Result<bool, Fault> {
+pub(crate) fn cancel_waiting(
+    tx: &Transaction<'_>,
+    run: i64,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<bool, Fault> {
     let Some(claim) = runs::claimed(tx, run, now)? else { return Ok(false) };
     if runs::cancel_waiting(tx, run, "cancelled before it began", now)? == Wrote::Superseded {
         return Ok(false);
@@ -247,4 +260,3 @@ pub(crate) fn expire(tx: &Transaction<'_>, run: i64, now: Timestamp, written: &m
     }
     Ok(())
 }
-

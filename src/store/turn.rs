@@ -25,6 +25,10 @@ pub(crate) const MAX_OUTCOMES: usize = MAX_ITEMS / 2;
 /// Keys and tasks whose waiting runs a full turn looks at again.
 const SWEEP: usize = 500;
 
+/// Room from which on runs are known to be short. What is due is then resolved as far as it can start, in one write instead
+/// of two.
+const QUICK: usize = 32;
+
 /// What a turn is to do.
 #[derive(Debug)]
 pub(crate) struct Work<'a> {
@@ -39,8 +43,8 @@ pub(crate) struct Work<'a> {
     /// Whether leases are to be extended and the whole looked at.
     pub(crate) full: bool,
     pub(crate) slots: Slots,
-    /// Most due tasks that are resolved.
-    pub(crate) resolve: usize,
+    /// Most due tasks that are resolved although no worker is free for them.
+    pub(crate) ahead: usize,
 }
 
 /// What goes on from turn to turn.
@@ -107,7 +111,8 @@ impl Items {
         if self == Items::Together {
             return item(written, slots).map(|()| None);
         }
-        let (claims, events, before) = (written.claims.len(), written.events.len(), *slots);
+        let (claims, events, completed) = (written.claims.len(), written.events.len(), written.completed.len());
+        let before = *slots;
         tx.prepare_cached("SAVEPOINT item")?.execute([])?;
         let failed = match item(written, slots) {
             Ok(()) => None,
@@ -115,6 +120,7 @@ impl Items {
                 tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
                 written.claims.truncate(claims);
                 written.events.truncate(events);
+                written.completed.truncate(completed);
                 *slots = before;
                 Some(fault)
             }
@@ -162,29 +168,24 @@ fn run(
             done.recovered.push(owner.clone());
         }
     }
-    end_unbegun(tx, now, items, &mut budget, written)?;
+    expire(tx, now, items, &mut budget, written)?;
     for task in tasks::unplanned(tx, budget)? {
         budget -= 1;
         plan(tx, schedules, items, task, now, written)?;
     }
 
-    let limit = work.resolve.min(budget);
     slots.room = slots.room.min(budget);
     let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
-    // What falls due starts at once only where nothing that waits goes before it.
-    let at_once = slots.room > 0 && !claiming::any(tx, work.handlers, now)?;
-    let lists = due::due_lists(tx, now, limit + 1)?;
-    done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
-    for task in claiming::by_urgency(lists, &mut memory.resolved).take(limit) {
-        resolve(tx, schedules, items, task, now, at_once.then_some(&claimer), &mut slots, written)?;
-        budget -= 1;
+    let mut batch = Batch { tx, schedules, now, items, memory, written, slots };
+    // What falls due starts at once where nothing that waits goes before it. Otherwise it queues up, and is claimed with
+    // the rest by urgency; that costs two writes, so no more of it than must be known in time.
+    if slots.room == 0 || claiming::any(tx, work.handlers, now)? {
+        done.more_due = batch.resolve(work.ahead.min(budget), None)?;
+        batch.claim(&claimer)?;
     }
-    slots.room = slots.room.min(budget);
-    if slots.room > 0 {
-        let failed = items.write(tx, written, &mut slots, |written, slots| {
-            claiming::claim(tx, &claimer, now, slots, &mut memory.claimed, written)
-        })?;
-        set_aside(tx, written, failed, "the claims of this turn".to_owned(), now)?;
+    if batch.slots.room > 0 && !claiming::any(tx, work.handlers, now)? {
+        let limit = if batch.slots.room >= QUICK { batch.slots.room } else { batch.slots.room.max(work.ahead) };
+        done.more_due = batch.resolve(limit.min(budget), Some(&claimer))?;
     }
 
     look_ahead(tx, work.owner, work.handlers, &mut done)?;
@@ -192,12 +193,7 @@ fn run(
 }
 
 /// What is to come, as far as this owner is concerned.
-fn look_ahead(
-    tx: &Transaction<'_>,
-    owner: &str,
-    handlers: &BTreeSet<String>,
-    done: &mut Done,
-) -> rusqlite::Result<()> {
+fn look_ahead(tx: &Transaction<'_>, owner: &str, handlers: &BTreeSet<String>, done: &mut Done) -> rusqlite::Result<()> {
     done.stop = owners::asked_to_stop(tx, owner)?;
     done.others = owners::others(tx, owner)?;
     done.next_due = due::next_due(tx)?;
@@ -215,8 +211,7 @@ pub(crate) fn look(
 ) -> Result<(Done, bool), Fault> {
     let mut done = Done { data_version: database::data_version(tx)?, ..Done::default() };
     look_ahead(tx, owner, handlers, &mut done)?;
-    let (cancelling, expiring) = settling::ending_unbegun(tx, now, 1)?;
-    let work = !cancelling.is_empty() || !expiring.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
+    let work = !settling::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
     Ok((done, work))
 }
 
@@ -244,25 +239,18 @@ fn settle(
     set_aside(tx, written, Some(again.unwrap_or(fault)), item, work.now)
 }
 
-fn end_unbegun(
+fn expire(
     tx: &Transaction<'_>,
     now: Timestamp,
     items: Items,
     budget: &mut usize,
     written: &mut Written,
 ) -> Result<(), Fault> {
-    let (cancelling, expiring) = settling::ending_unbegun(tx, now, *budget / 2)?;
-    *budget -= cancelling.len() + expiring.len();
-    for run in cancelling {
-        let failed = items.write(tx, written, &mut Slots::default(), |written, _| {
-            settling::cancel_waiting(tx, run, now, written).map(|_| ())
-        })?;
-        set_aside(tx, written, failed, format!("the cancellation of run {run}"), now)?;
-    }
+    let expiring = settling::expiring(tx, now, *budget / 2)?;
+    *budget -= expiring.len();
     for run in expiring {
-        let failed = items.write(tx, written, &mut Slots::default(), |written, _| {
-            settling::expire(tx, run, now, written)
-        })?;
+        let failed =
+            items.write(tx, written, &mut Slots::default(), |written, _| settling::expire(tx, run, now, written))?;
         set_aside(tx, written, failed, format!("the expiry of run {run}"), now)?;
     }
     Ok(())
@@ -278,6 +266,7 @@ fn plan(
     written: &mut Written,
 ) -> Result<(), Fault> {
     let failed = items.write(tx, written, &mut Slots::default(), |written, _| {
+        settling::cancel_asked(tx, task, now, written)?;
         if let Some((task, reason)) = tasks::settle_plan(tx, schedules, task, now)? {
             written.events.push(Event::Invalid { task, reason });
         }
@@ -286,22 +275,42 @@ fn plan(
     invalid(tx, written, failed, task, now)
 }
 
-#[expect(clippy::too_many_arguments, reason = "one item of the turn, with all that the turn holds")]
-fn resolve(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    items: Items,
-    task: i64,
+/// The part of a turn that decides what starts.
+struct Batch<'a, 'b> {
+    tx: &'a Transaction<'a>,
+    schedules: &'b mut Schedules,
     now: Timestamp,
-    claimer: Option<&Claimer<'_>>,
-    slots: &mut Slots,
-    written: &mut Written,
-) -> Result<(), Fault> {
-    let failed = items.write(tx, written, slots, |written, slots| {
-        let claimer = claimer.map(|claimer| (claimer, slots));
-        opening::resolve_due(tx, schedules, task, now, claimer, written)
-    })?;
-    invalid(tx, written, failed, task, now)
+    items: Items,
+    memory: &'b mut Memory,
+    written: &'b mut Written,
+    slots: Slots,
+}
+
+impl Batch<'_, '_> {
+    /// Resolves up to `limit` due tasks, most urgent first; whether more are due.
+    fn resolve(&mut self, limit: usize, claimer: Option<&Claimer<'_>>) -> Result<bool, Fault> {
+        let (tx, now, schedules) = (self.tx, self.now, &mut *self.schedules);
+        let lists = due::due_lists(tx, now, limit + 1)?;
+        let more = lists.iter().map(Vec::len).sum::<usize>() > limit;
+        for task in claiming::by_urgency(lists, &mut self.memory.resolved).take(limit) {
+            let failed = self.items.write(tx, self.written, &mut self.slots, |written, slots| {
+                let claimer = claimer.map(|claimer| (claimer, slots));
+                opening::resolve_due(tx, schedules, task, now, claimer, written)
+            })?;
+            invalid(tx, self.written, failed, task, now)?;
+        }
+        opening::complete(tx, self.written, now)?;
+        Ok(more)
+    }
+
+    /// Claims waiting runs, as many as there are slots.
+    fn claim(&mut self, claimer: &Claimer<'_>) -> Result<(), Fault> {
+        let (tx, now, counter) = (self.tx, self.now, &mut self.memory.claimed);
+        let failed = self.items.write(tx, self.written, &mut self.slots, |written, slots| {
+            claiming::claim(tx, claimer, now, slots, counter, written)
+        })?;
+        set_aside(tx, self.written, failed, "the claims of this turn".to_owned(), now)
+    }
 }
 
 /// A task whose item failed rests as invalid until somebody changes it.

@@ -57,8 +57,7 @@ pub(crate) fn place(tx: &Transaction<'_>, run: i64, key: Option<&str>, now: Time
     key.map_or(Ok(()), |key| derive_key(tx, key, now))
 }
 
-const HOLDS_KEY: &str =
-    "SELECT EXISTS (SELECT 1 FROM task_runs WHERE status = 'running' AND concurrency_key = :key)";
+const HOLDS_KEY: &str = "SELECT EXISTS (SELECT 1 FROM task_runs WHERE status = 'running' AND concurrency_key = :key)";
 
 const BLOCK_ALL: &str = "
     UPDATE task_runs SET blocked = 'key'

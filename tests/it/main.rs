@@ -1,2 +1,4 @@
-//! The one test binary.
-mod smoke;
+//! The one test binary. Each module asks one kind of question; what it needs of the world is in `house`.
+
+/// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
+mod house;

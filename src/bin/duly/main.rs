@@ -1,2 +1,3 @@
-//! duly
-fn main(){}
+//! The sidecar: duly as a program.
+
+fn main() {}
