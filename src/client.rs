@@ -10,8 +10,9 @@ use serde::Serialize;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
+use crate::resolve::Next;
 use crate::run::{Attempt, Run, RunStatus};
-use crate::schedule::Schedules;
+use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::opening::{self, Written};
 use crate::store::{Durability, Fault, Missing, Store, history, owners, runs, settling, tasks};
 use crate::task::{Definition, Task, TaskStatus, check_payload};
@@ -172,8 +173,12 @@ impl Client {
 
     fn open_manual(&self, name: &str, payload: Option<String>) -> Result<i64> {
         let now = self.now();
-        self.write("trigger a task", |tx, _| {
-            let task = tasks::expect(tx, name)?;
+        self.write("trigger a task", |tx, schedules| {
+            let mut task = tasks::expect(tx, name)?;
+            if task.definition.schedule_type == ScheduleKind::Delay {
+                // Its schedule is about to wait for this run: what is due is resolved before.
+                task = opening::resolve_before_a_change(tx, schedules, task, now)?;
+            }
             if task.status == TaskStatus::Invalid {
                 let reason = task.invalid_reason.unwrap_or_default();
                 let request = format!("trigger task {name:?}");
@@ -334,6 +339,10 @@ fn put(
 ) -> Result<Added, Fault> {
     let schedule = task.check(now, schedules)?;
     if let Some((_, next)) = tasks::add(tx, &task, &schedule, now)? {
+        if next == Next::Never {
+            let reason = "it names no occurrence from now on, within starts_at and ends_at".to_owned();
+            return Err(Error::InvalidSchedule { text: task.schedule_value, reason }.into());
+        }
         let (_, next_run) = tasks::stored(next, TaskStatus::Active);
         return Ok(Added { name: task.name, change: Change::Created, next_run });
     }

@@ -1,4 +1,4 @@
-//! An embedded, durable scheduler on SQLite: each occurrence once, none lost in silence.
+#![doc = include_str!("../README.md")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod client;

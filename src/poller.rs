@@ -183,7 +183,10 @@ impl Poller {
     /// Writes down that this owner leaves; its lock file goes.
     pub(crate) fn stop(&mut self, now: Now) -> Result<()> {
         self.store.write("leave", |tx, _| Ok(owners::stopped(tx, &self.owner, now.wall)?))?;
-        self.lock.retire();
+        // With a run still claimed the file stays: its free lock is the proof by which the run is recovered at once.
+        if self.held.is_empty() {
+            self.lock.retire();
+        }
         Ok(())
     }
 
@@ -242,7 +245,15 @@ impl Poller {
             self.emit(&Event::Recovered);
         }
         self.remember(&done, now);
-        let Done { written, mut stop, recovered, extended, more_due, .. } = done;
+        let Done { written, mut stop, recovered, extended, more_due, not_stopped, .. } = done;
+        for owner in not_stopped {
+            // One that died idle left nothing but its lock file and a row that says it lives.
+            if let (false, Standing::Dead(dead)) =
+                (self.dying.contains_key(&owner), standing(self.store.path(), &owner))
+            {
+                self.dying.insert(owner, Some(dead));
+            }
+        }
         for owner in recovered {
             self.watched.remove(&owner);
             if let Some(Some(dead)) = self.dying.remove(&owner) {
@@ -260,6 +271,13 @@ impl Poller {
             if !self.observers.is_empty() {
                 self.emit(&Event::Started { claim: claim.clone() });
             }
+        }
+        if full
+            && outcomes == 0
+            && written.claims.is_empty()
+            && let Err(error) = self.store.shrink_log()
+        {
+            log::warn!("{error}; tried again at the next heartbeat");
         }
         let left = Slots { room: slots.room.saturating_sub(written.claims.len()), ..slots };
         // What could be claimed and was not, waits for something else than time: an idle worker, or a look at the whole.

@@ -15,6 +15,8 @@ use crate::store::schema::{self, Contents};
 
 /// How long a writer waits for another.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// A write-ahead log larger than this is cut when nothing else is to be done.
+const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
 /// SQLite before this can lose committed pages when two connections write and checkpoint at once.
 const LEAST_SQLITE: i32 = 3_051_003;
 /// Prepared statements that are kept; there are fewer, so that each is prepared once.
@@ -153,6 +155,18 @@ impl Store {
     /// A number that changes whenever another connection has committed.
     pub(crate) fn data_version(&self) -> Result<i64> {
         data_version(&self.connection).map_err(|error| Error::store("look for changes", error))
+    }
+
+    /// Gives the log's space back to the disk, if it has grown beyond what a busy hour needs. For an idle moment.
+    pub(crate) fn shrink_log(&self) -> Result<()> {
+        let mut log = self.path.as_os_str().to_owned();
+        log.push("-wal");
+        if std::fs::metadata(log).is_ok_and(|metadata| metadata.len() > MAX_LOG_BYTES) {
+            // Its answer says whether a reader was in the way; then the next idle moment will do.
+            let shrunk = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            return shrunk.map_err(|error| Error::store("shrink the log", error));
+        }
+        Ok(())
     }
 
     /// How many write transactions were begun; for tests of what an idle loop costs.

@@ -160,6 +160,11 @@ pub(crate) fn resolve_before_a_change(
     Ok(tasks::by_id(tx, task.id)?.unwrap_or(task))
 }
 
+/// While a run of a delay task is unfinished, nobody can say when it is due again.
+const DELAY_BEGINS: &str = "
+    UPDATE scheduled_tasks SET next_run = NULL
+     WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1";
+
 /// Opens a run that a person or a program asked for. It consumes no occurrence, and waits for its key alone.
 pub(crate) fn open_manual(
     tx: &Transaction<'_>,
@@ -182,6 +187,7 @@ pub(crate) fn open_manual(
         payload,
     };
     let blocked = run.key.map(|_| "key");
+    tx.prepare_cached(DELAY_BEGINS)?.execute(named_params! { ":task": task_id })?;
     let id = runs::open(tx, &run, blocked)?.ok_or_else(|| Error::Refused {
         request: format!("trigger task {:?}", task.name),
         reason: "SQLite refused another manual run: try again".into(),

@@ -56,6 +56,14 @@ pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<
         .collect()
 }
 
+const NOT_STOPPED: &str = "
+    SELECT id FROM scheduler_instances WHERE stopped_at IS NULL AND id <> :owner";
+
+/// Other owners that have not left in order, as far as is known.
+pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<String>> {
+    tx.prepare_cached(NOT_STOPPED)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
+}
+
 const STILL_CLAIMED: &str = "
     SELECT id, attempt FROM task_runs INDEXED BY task_runs_running
      WHERE status = 'running' AND locked_by = :owner LIMIT :limit";

@@ -65,6 +65,8 @@ pub(crate) struct Done {
     pub(crate) stop: Vec<i64>,
     /// Other owners that have running runs, and the newest value of their lease.
     pub(crate) others: Vec<(String, Timestamp)>,
+    /// In a full turn: other owners that have not left in order, with running runs or without.
+    pub(crate) not_stopped: Vec<String>,
     /// Dead owners of which nothing is left to recover.
     pub(crate) recovered: Vec<String>,
     /// How many own runs had their lease extended, in a full turn.
@@ -149,6 +151,7 @@ fn run(
     }
     if work.full {
         done.extended = Some(owners::extend(tx, work.owner, work.until, now)?);
+        done.not_stopped = owners::not_stopped(tx, work.owner)?;
         waiting::sweep(tx, &mut memory.round, SWEEP, now)?;
     }
     let mut budget = MAX_ITEMS.saturating_sub(work.finished.len());
