@@ -23,7 +23,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The latest instant the tables accept: the last moment before the year 4000.
+    /// The latest instant the tables accept: the first moment of the year 4000.
     pub const MAX: Timestamp = Timestamp(64_060_588_800_000);
     /// The earliest instant the tables accept, in September 2001: smaller numbers are seconds, written by mistake.
     pub const MIN: Timestamp = Timestamp(1_000_000_000_000);

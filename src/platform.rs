@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Which file this is, however it is named; `None` where the system does not tell.
 #[cfg(unix)]
@@ -34,6 +34,12 @@ pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
+}
+
+/// The one name of an existing file, whatever links and folders it was reached by: two owners that open it by two names must
+/// find each other's locks. Elsewhere than on Unix such names are not for every library, and links are left alone.
+pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
+    if cfg!(unix) { std::fs::canonicalize(path) } else { std::path::absolute(path) }
 }
 
 /// Who else may write the file: what its mode says.

@@ -114,7 +114,7 @@ impl Poller {
             handlers,
             settings,
             observers,
-            memory: Memory { random, ..Memory::default() },
+            memory: Memory::new(random),
             outbox: VecDeque::new(),
             held: HashSet::new(),
             watched: BTreeMap::new(),
@@ -194,6 +194,7 @@ impl Poller {
     fn is_due(&self, now: Now, slots: Slots) -> bool {
         let due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now.wall);
         self.outlook.data_version.is_none()
+            || self.behind_since.is_some()
             || due(self.outlook.next_due)
             || due(self.outlook.next_expiry)
             || (slots.room > 0 && due(self.outlook.next_claimable))
@@ -280,9 +281,15 @@ impl Poller {
             log::warn!("{error}; tried again at the next heartbeat");
         }
         let left = Slots { room: slots.room.saturating_sub(written.claims.len()), ..slots };
-        // What could be claimed and was not, waits for something else than time: an idle worker, or a look at the whole.
-        if written.claims.is_empty() && self.outlook.next_claimable.is_some_and(|at| at <= now.wall) {
-            self.outlook.next_claimable = Some(now.wall.plus(self.settings.poll));
+        // What could have been written and was not, waits for something else than time: an idle worker, or a look at the
+        // whole. It must not keep the loop spinning.
+        let later = now.wall.plus(self.settings.poll);
+        let outlook = &mut self.outlook;
+        let claimable = if written.claims.is_empty() { &mut outlook.next_claimable } else { &mut None };
+        for at in [&mut outlook.next_due, &mut outlook.next_expiry, claimable].into_iter().flatten() {
+            if *at <= now.wall {
+                *at = later;
+            }
         }
         let mut wake_at = self.wake_at(now, left);
         if more_due {
@@ -295,7 +302,7 @@ impl Poller {
     /// Keeps what a turn saw of the future and of other owners.
     fn remember(&mut self, done: &Done, now: Now) {
         self.outlook = Outlook {
-            next_due: if done.more_due { None } else { done.next_due },
+            next_due: done.next_due,
             next_claimable: done.next_claimable,
             next_expiry: done.next_expiry,
             data_version: Some(done.data_version),

@@ -17,7 +17,7 @@ const CLAIMABLE: &str = "
      ORDER BY run_at LIMIT :limit";
 
 /// Runs that may start here, by priority, each list oldest first. What may not start is not looked at.
-fn claimable(
+pub(crate) fn claimable(
     tx: &Transaction<'_>,
     handlers: &BTreeSet<String>,
     now: Timestamp,
@@ -80,38 +80,34 @@ pub(crate) fn next(tx: &Transaction<'_>, handlers: &BTreeSet<String>) -> rusqlit
     Ok(earliest)
 }
 
-/// Claims as many waiting runs as there are slots. Part of a turn: after a crash either all that the turn wrote is there,
-/// or none of it.
+/// Claims one waiting run, if a slot admits it. Part of a turn: after a crash either all that the turn wrote is there, or
+/// none of it.
 pub(crate) fn claim(
     tx: &Transaction<'_>,
     claimer: &Claimer<'_>,
+    run: i64,
     now: Timestamp,
     slots: &mut Slots,
-    counter: &mut u64,
     written: &mut Written,
 ) -> Result<(), Fault> {
-    let lists = claimable(tx, claimer.handlers, now, slots.room)?;
-    for run in by_urgency(lists, counter) {
-        if slots.room == 0 {
-            break;
-        }
-        let Some(mut claim) = runs::claimed(tx, run, now)? else { continue };
-        if !slots.admits(&claim.retry) {
-            continue;
-        }
-        // Another handler's run with the same key may have been claimed a moment ago.
-        if runs::claim(tx, run, claimer.owner, claimer.until, now)? == Wrote::Superseded {
-            continue;
-        }
-        claim.attempt += 1;
-        slots.take();
-        match &claim.concurrency_key {
-            // Nothing waits behind a task's own key if nothing is blocked.
-            Some(key) if written.blocked || !key.starts_with('#') => waiting::derive_key(tx, key, now)?,
-            _ => {}
-        }
-        written.claims.push(Arc::new(claim));
+    let Some(mut claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
+    if !slots.admits(&claim.retry) {
+        return Ok(());
     }
+    let key = claim.concurrency_key.as_deref();
+    // Another handler's run with the same key may have been claimed a moment ago; or somebody wrote the row by hand, and
+    // who may start is derived anew.
+    if runs::claim(tx, run, claimer.owner, claimer.until, now)? == Wrote::Superseded {
+        return Ok(waiting::place(tx, run, key, now)?);
+    }
+    claim.attempt += 1;
+    slots.take();
+    match key {
+        // Nothing waits behind a task's own key if nothing is blocked.
+        Some(key) if written.blocked || !key.starts_with('#') => waiting::derive_key(tx, key, now)?,
+        _ => {}
+    }
+    written.claims.push(Arc::new(claim));
     Ok(())
 }
 

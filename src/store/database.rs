@@ -199,7 +199,8 @@ fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Store, 
         return Err(unusable(path, reason).into());
     }
     check_path(path, missing)?;
-    // Without CREATE: the file was made just now if it was to be, and a name is never read as a URI.
+    let path = &platform::real_path(path).map_err(|error| unusable(path, error.to_string()))?;
+    // Without CREATE: the file was made just now if it was to be. An absolute name is never read as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;

@@ -26,6 +26,8 @@ pub(crate) struct Written {
     pub(crate) events: Vec<Event>,
     /// `once` tasks whose occurrence was resolved, to be completed by [`complete`].
     pub(crate) completed: Vec<i64>,
+    /// Whether a task is still due that was resolved in part.
+    pub(crate) more: bool,
     /// Whether a run was written that waits behind something; see [`waiting::any_blocked`].
     pub(crate) blocked: bool,
 }
@@ -114,6 +116,7 @@ pub(crate) fn resolve_due(
         written.completed.push(id);
         return Ok(());
     }
+    written.more |= matches!(resolution.next, Next::At(at) if at <= now);
     advance(tx, id, resolution.next, resolution.resolved_until, now)?;
     Ok(())
 }

@@ -4,14 +4,14 @@
 //! It writes at most [`MAX_ITEMS`] items, outcomes first. If one item cannot be written, the whole is rolled back and
 //! repeated with a savepoint around each: the bad one is set aside with an event, the others are written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::excerpt;
 use crate::event::Event;
-use crate::run::{AttemptOutcome, Finished, Outcome};
+use crate::run::{Finished, Outcome};
 use crate::schedule::Schedules;
 use crate::store::opening::{Claimer, Slots, Written};
 use crate::store::runs::Fence;
@@ -47,14 +47,46 @@ pub(crate) struct Work<'a> {
     pub(crate) ahead: usize,
 }
 
+/// One thing that a turn writes: it is written whole, or set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Item {
+    Outcome(i64),
+    Lost(i64),
+    Expiry(i64),
+    Task(i64),
+    Claim(i64),
+    Sweep,
+}
+
+impl std::fmt::Display for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Item::Outcome(run) => write!(f, "the outcome of run {run}"),
+            Item::Lost(run) => write!(f, "the lost run {run}"),
+            Item::Expiry(run) => write!(f, "the expiry of run {run}"),
+            Item::Task(task) => write!(f, "task {task}"),
+            Item::Claim(run) => write!(f, "the claim of run {run}"),
+            Item::Sweep => f.write_str("the look at what waits"),
+        }
+    }
+}
+
 /// What goes on from turn to turn.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
+    /// Items that could not be written. They are tried again in full turns only, and told once.
+    aside: HashSet<Item>,
     pub(crate) random: fastrand::Rng,
     /// Counts what was resolved, and what was claimed, so that every eighth goes by age.
     pub(crate) resolved: u64,
     pub(crate) claimed: u64,
     pub(crate) round: Round,
+}
+
+impl Memory {
+    pub(crate) fn new(random: fastrand::Rng) -> Self {
+        Memory { random, ..Memory::default() }
+    }
 }
 
 /// What a turn did and saw.
@@ -83,10 +115,11 @@ pub(crate) struct Done {
 /// Carries out a turn. After a crash either all that it wrote is there, or none of it.
 pub(crate) fn turn(store: &mut Store, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
     let before = (memory.resolved, memory.claimed);
-    match store.try_write(|tx, schedules| run(tx, schedules, work, memory, Items::Together)) {
-        Err(fault) if fault.is_about_the_item() => {
+    let mode = if memory.aside.is_empty() { Mode::Together } else { Mode::OneByOne };
+    match store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, mode)?.run()) {
+        Err(fault) if mode == Mode::Together && fault.is_about_the_item() => {
             (memory.resolved, memory.claimed) = before;
-            store.try_write(|tx, schedules| run(tx, schedules, work, memory, Items::OneByOne))
+            store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, Mode::OneByOne)?.run())
         }
         done => done,
     }
@@ -94,105 +127,231 @@ pub(crate) fn turn(store: &mut Store, work: &Work<'_>, memory: &mut Memory) -> R
 
 /// How the items of a turn are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Items {
+enum Mode {
     /// One fails, all fail: the usual case, in which none does.
     Together,
     /// Each within a savepoint of its own.
     OneByOne,
 }
 
-impl Items {
-    /// Writes one item. `Ok(Some(fault))`: it was undone, and the others go on.
-    fn write(
-        self,
-        tx: &Transaction<'_>,
-        written: &mut Written,
-        slots: &mut Slots,
-        item: impl FnOnce(&mut Written, &mut Slots) -> Result<(), Fault>,
-    ) -> Result<Option<Fault>, Fault> {
-        if self == Items::Together {
-            return item(written, slots).map(|()| None);
+struct Turning<'a> {
+    tx: &'a Transaction<'a>,
+    schedules: &'a mut Schedules,
+    work: &'a Work<'a>,
+    memory: &'a mut Memory,
+    mode: Mode,
+    done: Done,
+    slots: Slots,
+    /// Items that may still be written.
+    budget: usize,
+}
+
+impl<'a> Turning<'a> {
+    fn new(
+        tx: &'a Transaction<'a>,
+        schedules: &'a mut Schedules,
+        work: &'a Work<'a>,
+        memory: &'a mut Memory,
+        mode: Mode,
+    ) -> Result<Self, Fault> {
+        let mut done = Done { data_version: database::data_version(tx)?, ..Done::default() };
+        done.written.blocked = waiting::any_blocked(tx)?;
+        let budget = MAX_ITEMS.saturating_sub(work.finished.len());
+        Ok(Turning { tx, schedules, work, memory, mode, done, slots: work.slots, budget })
+    }
+
+    fn run(mut self) -> Result<Done, Fault> {
+        let (tx, now, handlers) = (self.tx, self.work.now, self.work.handlers);
+        for finished in self.work.finished {
+            self.settle(finished)?;
         }
+        if self.work.full {
+            self.done.extended = Some(owners::extend(tx, self.work.owner, self.work.until, now)?);
+            self.done.not_stopped = owners::not_stopped(tx, self.work.owner)?;
+            self.item(Item::Sweep, |turn| Ok(waiting::sweep(tx, &mut turn.memory.round, SWEEP, now)?))?;
+        }
+        for owner in self.work.dead {
+            self.recover(owner)?;
+        }
+        let expiring = settling::expiring(tx, now, self.budget / 2)?;
+        for run in expiring {
+            self.item(Item::Expiry(run), |turn| settling::expire(tx, run, now, &mut turn.done.written))?;
+        }
+        for task in tasks::unplanned(tx, self.budget)? {
+            self.task(task, |turn| turn.plan(task))?;
+        }
+
+        self.slots.room = self.slots.room.min(self.budget);
+        // What falls due starts at once where nothing that waits goes before it. Otherwise it queues up, and is claimed
+        // with the rest by urgency; that costs two writes, so no more of it than must be known in time.
+        if self.slots.room == 0 || claiming::any(tx, handlers, now)? {
+            self.resolve(self.work.ahead, None)?;
+            self.claim()?;
+        }
+        if self.slots.room > 0 && !claiming::any(tx, handlers, now)? {
+            let room = self.slots.room;
+            let claimer = Claimer { owner: self.work.owner, handlers, until: self.work.until };
+            self.resolve(if room >= QUICK { room } else { room.max(self.work.ahead) }, Some(&claimer))?;
+        }
+        look_ahead(tx, self.work.owner, handlers, &mut self.done)?;
+        Ok(self.done)
+    }
+
+    /// Writes one item, and answers with the fault by which it could not be: what it had written is undone then.
+    fn attempt(&mut self, item: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<Option<Fault>, Fault> {
+        self.budget = self.budget.saturating_sub(1);
+        if self.mode == Mode::Together {
+            return item(self).map(|()| None);
+        }
+        let written = &self.done.written;
         let (claims, events, completed) = (written.claims.len(), written.events.len(), written.completed.len());
-        let before = *slots;
-        tx.prepare_cached("SAVEPOINT item")?.execute([])?;
-        let failed = match item(written, slots) {
+        let slots = self.slots;
+        self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
+        let failed = match item(self) {
             Ok(()) => None,
             Err(fault) if fault.is_about_the_item() => {
-                tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
-                written.claims.truncate(claims);
-                written.events.truncate(events);
-                written.completed.truncate(completed);
-                *slots = before;
+                self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
+                self.done.written.claims.truncate(claims);
+                self.done.written.events.truncate(events);
+                self.done.written.completed.truncate(completed);
+                self.slots = slots;
                 Some(fault)
             }
             Err(fault) => return Err(fault),
         };
-        tx.prepare_cached("RELEASE item")?.execute([])?;
+        self.tx.prepare_cached("RELEASE item")?.execute([])?;
         Ok(failed)
     }
-}
 
-fn run(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    work: &Work<'_>,
-    memory: &mut Memory,
-    items: Items,
-) -> Result<Done, Fault> {
-    let now = work.now;
-    let mut slots = work.slots;
-    let mut done = Done { data_version: database::data_version(tx)?, ..Done::default() };
-    let written = &mut done.written;
-    written.blocked = waiting::any_blocked(tx)?;
-
-    for finished in work.finished {
-        settle(tx, work, memory, items, finished, written)?;
-    }
-    if work.full {
-        done.extended = Some(owners::extend(tx, work.owner, work.until, now)?);
-        done.not_stopped = owners::not_stopped(tx, work.owner)?;
-        waiting::sweep(tx, &mut memory.round, SWEEP, now)?;
-    }
-    let mut budget = MAX_ITEMS.saturating_sub(work.finished.len());
-    for owner in work.dead {
-        let lost = owners::claimed_by(tx, owner, budget)?;
-        for (run, attempt) in &lost {
-            let fence = Fence { run: *run, owner, attempt: *attempt };
-            let failed = items.write(tx, written, &mut slots, |written, _| {
-                settling::recover(tx, &fence, now, &mut memory.random, written)
-            })?;
-            set_aside(tx, written, failed, format!("the lost run {run}"), now)?;
+    /// Writes one item, or sets it aside.
+    fn item(&mut self, item: Item, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
+        if self.rests(item) {
+            return Ok(());
         }
-        budget -= lost.len();
-        if owners::claimed_by(tx, owner, 1)?.is_empty() {
+        match self.attempt(write)? {
+            None => {
+                self.memory.aside.remove(&item);
+                Ok(())
+            }
+            Some(fault) => self.set_aside(item, &fault),
+        }
+    }
+
+    fn rests(&self, item: Item) -> bool {
+        !self.work.full && self.memory.aside.contains(&item)
+    }
+
+    fn set_aside(&mut self, item: Item, fault: &Fault) -> Result<(), Fault> {
+        if self.memory.aside.insert(item) {
+            let (item, reason) = (item.to_string(), fault.to_string());
+            owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
+            self.done.written.events.push(Event::SetAside { item, reason });
+        }
+        Ok(())
+    }
+
+    /// Writes an item of one task. A task whose item fails rests as invalid until somebody changes it.
+    fn task(&mut self, task: i64, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
+        if self.rests(Item::Task(task)) {
+            return Ok(());
+        }
+        let Some(fault) = self.attempt(write)? else { return Ok(()) };
+        let (tx, now, reason) = (self.tx, self.work.now, fault.to_string());
+        self.item(Item::Task(task), |turn| {
+            tasks::invalidate(tx, task, &reason, now)?;
+            owners::record(tx, now, "invalid", Some(task), None, Some(&reason))?;
+            turn.done.written.events.push(Event::Invalid { task: tasks::name(tx, task)?, reason });
+            Ok(())
+        })
+    }
+
+    /// Settles an outcome. If it cannot be stored as the handler gave it, that the attempt ended is stored all the same.
+    fn settle(&mut self, finished: &Finished) -> Result<(), Fault> {
+        let (tx, owner, now) = (self.tx, self.work.owner, self.work.now);
+        let store = |turn: &mut Self, finished: &Finished| {
+            settling::settle(tx, owner, finished, now, &mut turn.memory.random, &mut turn.done.written)
+        };
+        let Some(fault) = self.attempt(|turn| store(turn, finished))? else { return Ok(()) };
+        let outcome = match &finished.outcome {
+            Outcome::Failed { how, retry, .. } => {
+                let error = format!("its error could not be stored: {}", excerpt(&fault.to_string(), 500));
+                Outcome::Failed { how: *how, error, retry: *retry }
+            }
+            Outcome::Succeeded { .. } => Outcome::succeeded(),
+            Outcome::Released => Outcome::Released,
+        };
+        let plain = Finished { outcome, ..finished.clone() };
+        let again = self.attempt(|turn| store(turn, &plain))?;
+        self.set_aside(Item::Outcome(finished.claim.run_id), &again.unwrap_or(fault))
+    }
+
+    /// Recovers what a dead owner left, as far as the turn may write. A run that cannot be recovered is tried again when
+    /// its lease has stood still once more.
+    fn recover(&mut self, owner: &str) -> Result<(), Fault> {
+        let (tx, now) = (self.tx, self.work.now);
+        let lost = owners::claimed_by(tx, owner, self.budget)?;
+        let all = lost.len() < self.budget;
+        for (run, attempt) in lost {
+            let fence = Fence { run, owner, attempt };
+            self.item(Item::Lost(run), |turn| {
+                settling::recover(tx, &fence, now, &mut turn.memory.random, &mut turn.done.written)
+            })?;
+        }
+        if all {
             owners::stopped(tx, owner, now)?;
             owners::record(tx, now, "owner_lost", None, None, Some(owner))?;
-            done.recovered.push(owner.clone());
+            self.done.recovered.push(owner.to_owned());
         }
-    }
-    expire(tx, now, items, &mut budget, written)?;
-    for task in tasks::unplanned(tx, budget)? {
-        budget -= 1;
-        plan(tx, schedules, items, task, now, written)?;
+        Ok(())
     }
 
-    slots.room = slots.room.min(budget);
-    let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
-    let mut batch = Batch { tx, schedules, now, items, memory, written, slots };
-    // What falls due starts at once where nothing that waits goes before it. Otherwise it queues up, and is claimed with
-    // the rest by urgency; that costs two writes, so no more of it than must be known in time.
-    if slots.room == 0 || claiming::any(tx, work.handlers, now)? {
-        done.more_due = batch.resolve(work.ahead.min(budget), None)?;
-        batch.claim(&claimer)?;
-    }
-    if batch.slots.room > 0 && !claiming::any(tx, work.handlers, now)? {
-        let limit = if batch.slots.room >= QUICK { batch.slots.room } else { batch.slots.room.max(work.ahead) };
-        done.more_due = batch.resolve(limit.min(budget), Some(&claimer))?;
+    /// Plans a row that somebody else wrote. One that cannot be used becomes invalid, and nothing stops.
+    fn plan(&mut self, task: i64) -> Result<(), Fault> {
+        settling::cancel_asked(self.tx, task, self.work.now, &mut self.done.written)?;
+        if let Some((task, reason)) = tasks::settle_plan(self.tx, self.schedules, task, self.work.now)? {
+            self.done.written.events.push(Event::Invalid { task, reason });
+        }
+        Ok(())
     }
 
-    look_ahead(tx, work.owner, work.handlers, &mut done)?;
-    Ok(done)
+    /// Resolves up to `limit` due tasks, most urgent first.
+    fn resolve(&mut self, limit: usize, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
+        let (tx, now) = (self.tx, self.work.now);
+        let limit = limit.min(self.budget);
+        let lists = due::due_lists(tx, now, limit + 1 + self.memory.aside.len())?;
+        self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
+        let mut order = std::mem::take(&mut self.memory.resolved);
+        for task in claiming::by_urgency(lists, &mut order).take(limit) {
+            self.task(task, |turn| {
+                let (written, slots) = (&mut turn.done.written, &mut turn.slots);
+                let claimer = claimer.map(|claimer| (claimer, slots));
+                opening::resolve_due(tx, turn.schedules, task, now, claimer, written)?;
+                // In one statement for all of them, unless each must stand for itself.
+                if turn.mode == Mode::OneByOne { opening::complete(tx, written, now) } else { Ok(()) }
+            })?;
+        }
+        self.memory.resolved = order;
+        self.done.more_due |= std::mem::take(&mut self.done.written.more);
+        opening::complete(tx, &mut self.done.written, now)
+    }
+
+    /// Claims as many waiting runs as there are slots, most urgent first.
+    fn claim(&mut self) -> Result<(), Fault> {
+        let (tx, now, work) = (self.tx, self.work.now, self.work);
+        let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
+        let lists = claiming::claimable(tx, work.handlers, now, self.slots.room + self.memory.aside.len())?;
+        let mut order = std::mem::take(&mut self.memory.claimed);
+        for run in claiming::by_urgency(lists, &mut order) {
+            if self.slots.room == 0 {
+                break;
+            }
+            self.item(Item::Claim(run), |turn| {
+                claiming::claim(tx, &claimer, run, now, &mut turn.slots, &mut turn.done.written)
+            })?;
+        }
+        self.memory.claimed = order;
+        Ok(())
+    }
 }
 
 /// What is to come, as far as this owner is concerned.
@@ -216,133 +375,4 @@ pub(crate) fn look(
     look_ahead(tx, owner, handlers, &mut done)?;
     let work = !settling::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
     Ok((done, work))
-}
-
-fn settle(
-    tx: &Transaction<'_>,
-    work: &Work<'_>,
-    memory: &mut Memory,
-    items: Items,
-    finished: &Finished,
-    written: &mut Written,
-) -> Result<(), Fault> {
-    let random = &mut memory.random;
-    let failed = items.write(tx, written, &mut Slots::default(), |written, _| {
-        settling::settle(tx, work.owner, finished, work.now, random, written)
-    })?;
-    let Some(fault) = failed else { return Ok(()) };
-    // The outcome as the handler gave it cannot be stored. That it ended is stored all the same.
-    let error = format!("its outcome could not be stored: {}", excerpt(&fault.to_string(), 500));
-    let outcome = Outcome::Failed { how: AttemptOutcome::Failed, error, retry: crate::retry::Retry::Backoff };
-    let plain = Finished { outcome, ..finished.clone() };
-    let again = items.write(tx, written, &mut Slots::default(), |written, _| {
-        settling::settle(tx, work.owner, &plain, work.now, &mut memory.random, written)
-    })?;
-    let item = format!("the outcome of run {}", finished.claim.run_id);
-    set_aside(tx, written, Some(again.unwrap_or(fault)), item, work.now)
-}
-
-fn expire(
-    tx: &Transaction<'_>,
-    now: Timestamp,
-    items: Items,
-    budget: &mut usize,
-    written: &mut Written,
-) -> Result<(), Fault> {
-    let expiring = settling::expiring(tx, now, *budget / 2)?;
-    *budget -= expiring.len();
-    for run in expiring {
-        let failed =
-            items.write(tx, written, &mut Slots::default(), |written, _| settling::expire(tx, run, now, written))?;
-        set_aside(tx, written, failed, format!("the expiry of run {run}"), now)?;
-    }
-    Ok(())
-}
-
-/// Plans a row that somebody else wrote. One that cannot be planned becomes invalid, and nothing stops.
-fn plan(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    items: Items,
-    task: i64,
-    now: Timestamp,
-    written: &mut Written,
-) -> Result<(), Fault> {
-    let failed = items.write(tx, written, &mut Slots::default(), |written, _| {
-        settling::cancel_asked(tx, task, now, written)?;
-        if let Some((task, reason)) = tasks::settle_plan(tx, schedules, task, now)? {
-            written.events.push(Event::Invalid { task, reason });
-        }
-        Ok(())
-    })?;
-    invalid(tx, written, failed, task, now)
-}
-
-/// The part of a turn that decides what starts.
-struct Batch<'a, 'b> {
-    tx: &'a Transaction<'a>,
-    schedules: &'b mut Schedules,
-    now: Timestamp,
-    items: Items,
-    memory: &'b mut Memory,
-    written: &'b mut Written,
-    slots: Slots,
-}
-
-impl Batch<'_, '_> {
-    /// Resolves up to `limit` due tasks, most urgent first; whether more are due.
-    fn resolve(&mut self, limit: usize, claimer: Option<&Claimer<'_>>) -> Result<bool, Fault> {
-        let (tx, now, schedules) = (self.tx, self.now, &mut *self.schedules);
-        let lists = due::due_lists(tx, now, limit + 1)?;
-        let more = lists.iter().map(Vec::len).sum::<usize>() > limit;
-        for task in claiming::by_urgency(lists, &mut self.memory.resolved).take(limit) {
-            let failed = self.items.write(tx, self.written, &mut self.slots, |written, slots| {
-                let claimer = claimer.map(|claimer| (claimer, slots));
-                opening::resolve_due(tx, schedules, task, now, claimer, written)
-            })?;
-            invalid(tx, self.written, failed, task, now)?;
-        }
-        opening::complete(tx, self.written, now)?;
-        Ok(more)
-    }
-
-    /// Claims waiting runs, as many as there are slots.
-    fn claim(&mut self, claimer: &Claimer<'_>) -> Result<(), Fault> {
-        let (tx, now, counter) = (self.tx, self.now, &mut self.memory.claimed);
-        let failed = self.items.write(tx, self.written, &mut self.slots, |written, slots| {
-            claiming::claim(tx, claimer, now, slots, counter, written)
-        })?;
-        set_aside(tx, self.written, failed, "the claims of this turn".to_owned(), now)
-    }
-}
-
-/// A task whose item failed rests as invalid until somebody changes it.
-fn invalid(
-    tx: &Transaction<'_>,
-    written: &mut Written,
-    failed: Option<Fault>,
-    task: i64,
-    now: Timestamp,
-) -> Result<(), Fault> {
-    let Some(fault) = failed else { return Ok(()) };
-    let reason = fault.to_string();
-    tasks::invalidate(tx, task, &reason, now)?;
-    let name = tasks::name(tx, task)?;
-    owners::record(tx, now, "invalid", Some(task), None, Some(&reason))?;
-    written.events.push(Event::Invalid { task: name, reason });
-    Ok(())
-}
-
-fn set_aside(
-    tx: &Transaction<'_>,
-    written: &mut Written,
-    failed: Option<Fault>,
-    item: String,
-    now: Timestamp,
-) -> Result<(), Fault> {
-    let Some(fault) = failed else { return Ok(()) };
-    let reason = fault.to_string();
-    owners::record(tx, now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
-    written.events.push(Event::SetAside { item, reason });
-    Ok(())
 }
