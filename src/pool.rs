@@ -82,6 +82,11 @@ impl Pool {
         &self.finished
     }
 
+    /// How many claims no worker has begun.
+    pub(crate) fn unstarted(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Takes back what no worker has begun.
     pub(crate) fn recall(&self, now: crate::clock::Timestamp) -> Vec<Finished> {
         let recalled = self.queue.try_iter().map(|claim| {
