@@ -156,8 +156,7 @@ impl<'a> Turning<'a> {
     ) -> Result<Self, Fault> {
         let mut done = Done { data_version: database::data_version(tx)?, ..Done::default() };
         done.written.blocked = waiting::any_blocked(tx)?;
-        let budget = MAX_ITEMS.saturating_sub(work.finished.len());
-        Ok(Turning { tx, schedules, work, memory, mode, done, slots: work.slots, budget })
+        Ok(Turning { tx, schedules, work, memory, mode, done, slots: work.slots, budget: MAX_ITEMS })
     }
 
     fn run(mut self) -> Result<Done, Fault> {
