@@ -231,12 +231,12 @@ impl Context {
 
     /// Waits until the handler should stop, at most so long; whether it should. Instead of sleeping.
     pub fn wait_cancelled(&self, limit: Duration) -> bool {
-        let left = self.deadline.map(|(at, _)| at.saturating_sub(self.clock.now().monotonic));
+        let left = self.deadline.map(|(at, _)| self.clock.until(at));
         self.stop.wait(left.map_or(limit, |left| left.min(limit))) || self.time_is_up()
     }
 
     pub(crate) fn time_is_up(&self) -> bool {
-        self.deadline.is_some_and(|(at, _)| self.clock.now().monotonic >= at)
+        self.deadline.is_some_and(|(at, _)| self.clock.until(at).is_zero())
     }
 }
 

@@ -293,12 +293,14 @@ impl Turning {
         let mut draining = false;
         loop {
             let now = self.clock.now();
+            // What is taken back has not finished, and speaks for no reading ahead.
+            let ended = finished.len();
             if draining || self.unstarted_since().is_some_and(|since| now.monotonic >= since + UNSTARTED) {
                 let recalled = self.pool.recall(now.wall);
                 self.in_flight -= recalled.len();
                 finished.extend(recalled);
             }
-            let slots = if draining { Slots::default() } else { self.slots(finished.len()) };
+            let slots = if draining { Slots::default() } else { self.slots(ended) };
             let turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
             if !turn.claims.is_empty() {
                 self.handed.push_back((now.monotonic, turn.claims.len()));

@@ -1,0 +1,277 @@
+//! The scheduler with its threads: handlers that fail, panic, hang, or are still at work when it is time to go.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use duly::{
+    AttemptOutcome, BoxError, Cancel, Context, Error, Event, Failure, NewTask, RetryPolicy, RunStatus, Scheduler,
+};
+
+use crate::house::{House, at, eventually, seconds};
+
+/// A task that has been due for years.
+fn due(name: &str) -> NewTask {
+    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work")
+}
+
+/// Hands out events as they happen.
+fn listen() -> (impl Fn(&Event) + Send + Sync, Receiver<Event>) {
+    let (told, hears) = channel();
+    let told = Mutex::new(told);
+    let observer = move |event: &Event| {
+        let _ = told.lock().unwrap().send(event.clone());
+    };
+    (observer, hears)
+}
+
+/// A handler that says that it has begun, and returns when it is told to.
+fn gated() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i64>, Sender<()>) {
+    let (begun, begins) = channel();
+    let (open, gate) = channel();
+    let (begun, gate) = (Mutex::new(begun), Mutex::new(gate));
+    let handler = move |run: &Context| {
+        let _ = begun.lock().unwrap().send(run.run_id());
+        let _ = gate.lock().unwrap().recv();
+        Ok(())
+    };
+    (handler, begins, open)
+}
+
+#[test]
+fn a_panic_is_a_failed_attempt_and_the_worker_lives_on() {
+    let house = House::new();
+    let (observer, events) = listen();
+    let scheduler = Scheduler::builder(house.file())
+        .workers(1)
+        .observe(observer)
+        .handler("work", |run: &Context| match run.task() {
+            "bad" => panic!("no such chat"),
+            _ => Ok::<_, Error>(()),
+        })
+        .start()
+        .unwrap();
+    scheduler.add(due("bad").at_most_once()).unwrap();
+    scheduler.add(due("good").priority(3)).unwrap();
+    let ended = |task: &str| loop {
+        match events.recv_timeout(seconds(30)).unwrap() {
+            Event::Finished { claim, status, .. } if claim.task == task => return status,
+            _ => {}
+        }
+    };
+    assert_eq!(ended("bad"), RunStatus::Dead);
+    assert_eq!(ended("good"), RunStatus::Succeeded);
+    let attempts = scheduler.attempts(scheduler.history("bad", 1).unwrap()[0].id).unwrap();
+    assert_eq!(attempts[0].outcome, AttemptOutcome::Panicked);
+    assert!(attempts[0].error.as_ref().unwrap().contains("no such chat"));
+}
+
+#[test]
+fn what_a_handler_answers_decides_what_follows() {
+    let house = House::new();
+    let scheduler = Scheduler::builder(house.file())
+        .handler("work", |run: &Context| match run.task() {
+            "gives-up" => Err(BoxError::from(Failure::give_up("gone for good"))),
+            "waits" => Err(Failure::retry_after(seconds(7_200), "come back later").into()),
+            "fails" => Err("once more".into()),
+            _ => Ok(42),
+        })
+        .start()
+        .unwrap();
+    for name in ["gives-up", "waits", "fails", "succeeds"] {
+        scheduler.add(due(name)).unwrap();
+    }
+    let status = |name: &str| scheduler.history(name, 1).unwrap().first().map(|run| run.status);
+    eventually("all four have been tried", || {
+        status("gives-up") == Some(RunStatus::Dead)
+            && status("waits") == Some(RunStatus::Failed)
+            && status("fails") == Some(RunStatus::Failed)
+            && status("succeeds") == Some(RunStatus::Succeeded)
+    });
+    assert_eq!(scheduler.history("succeeds", 1).unwrap()[0].result.as_deref(), Some("42"));
+    let waits = &scheduler.history("waits", 1).unwrap()[0];
+    assert!(waits.run_at.since(waits.finished_at.unwrap()) >= seconds(7_200));
+    let fails = &scheduler.history("fails", 1).unwrap()[0];
+    let wait = fails.run_at.since(fails.started_at.unwrap());
+    assert!((seconds(5)..seconds(60)).contains(&wait), "the first backoff is 5 to 10 s: {wait:?}");
+}
+
+#[test]
+fn a_handler_is_asked_to_stop_and_its_failure_is_then_a_cancellation() {
+    let house = House::new();
+    let (begun, begins) = channel();
+    let begun = Mutex::new(begun);
+    let scheduler = Scheduler::builder(house.file())
+        .handler("work", move |run: &Context| {
+            let _ = begun.lock().unwrap().send(run.run_id());
+            if run.wait_cancelled(seconds(30)) { Err("stopped") } else { Ok(()) }
+        })
+        .start()
+        .unwrap();
+    scheduler.add(due("long")).unwrap();
+    let run = begins.recv_timeout(seconds(30)).unwrap();
+    assert_eq!(scheduler.cancel(run).unwrap(), Cancel::Asked);
+    eventually("the run is cancelled", || scheduler.run(run).unwrap().unwrap().status == RunStatus::Cancelled);
+    assert!(matches!(scheduler.cancel(run), Err(Error::Refused { .. })), "what is over cannot be cancelled");
+}
+
+#[test]
+fn time_that_is_up_is_told_to_the_handler_and_recorded_when_it_returns() {
+    let house = House::new();
+    let scheduler = Scheduler::builder(house.file())
+        .handler("work", |run: &Context| {
+            assert!(run.deadline().is_some());
+            if run.wait_cancelled(seconds(30)) { Err("noticed") } else { Ok(()) }
+        })
+        .start()
+        .unwrap();
+    let limit = std::time::Duration::from_millis(50);
+    scheduler.add(due("slow").timeout(limit).at_most_once()).unwrap();
+    eventually("the attempt has ended", || {
+        scheduler.history("slow", 1).unwrap().first().is_some_and(|run| run.status == RunStatus::Dead)
+    });
+    let attempts = scheduler.attempts(scheduler.history("slow", 1).unwrap()[0].id).unwrap();
+    assert_eq!(attempts[0].outcome, AttemptOutcome::TimedOut);
+}
+
+#[test]
+fn a_shutdown_waits_for_what_runs_and_gives_back_nothing_that_has_begun() {
+    let house = House::new();
+    let (handler, begins, gate) = gated();
+    let scheduler = Scheduler::builder(house.file()).workers(1).handler("work", handler).start().unwrap();
+    let client = scheduler.client().clone();
+    client.add(due("first")).unwrap();
+    client.add(due("second").priority(3)).unwrap();
+    let first = begins.recv_timeout(seconds(30)).unwrap();
+    let leaving = std::thread::spawn(move || scheduler.shutdown(seconds(30)));
+    gate.send(()).unwrap();
+    assert_eq!(leaving.join().unwrap().unwrap().unfinished, 0);
+    assert_eq!(client.run(first).unwrap().unwrap().status, RunStatus::Succeeded);
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE status = 'running'"), "0");
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    let owners = house.home().join("agent.db-owners");
+    assert_eq!(std::fs::read_dir(owners).unwrap().count(), 0, "no lock file is left");
+    // What it had not begun is there for the next one.
+    let (begun, begins) = channel();
+    let begun = Mutex::new(begun);
+    let next = Scheduler::builder(house.file())
+        .handler("work", move |run: &Context| begun.lock().unwrap().send(run.task().to_owned()).map_err(BoxError::from))
+        .start()
+        .unwrap();
+    assert_eq!(begins.recv_timeout(seconds(30)).unwrap(), "second");
+    drop(next);
+    house.assert_sound();
+}
+
+#[test]
+fn a_handler_that_outlives_the_deadline_still_records_its_outcome() {
+    let house = House::new();
+    let (handler, begins, gate) = gated();
+    let scheduler = Scheduler::builder(house.file()).handler("work", handler).start().unwrap();
+    let client = scheduler.client().clone();
+    client.add(due("long")).unwrap();
+    let run = begins.recv_timeout(seconds(30)).unwrap();
+    assert_eq!(scheduler.shutdown(std::time::Duration::ZERO).unwrap().unfinished, 1);
+    assert_eq!(client.run(run).unwrap().unwrap().status, RunStatus::Running);
+
+    // Nobody takes the run: its owner is alive as long as its worker is.
+    let mut other = house.builder("2027-01-01T00:00:00Z").accept("work").start().unwrap();
+    assert!(other.step().unwrap().is_empty());
+    gate.send(()).unwrap();
+    eventually("the outcome is stored", || client.run(run).unwrap().unwrap().status == RunStatus::Succeeded);
+    assert!(client.attempts(run).unwrap().is_empty(), "it was one attempt");
+}
+
+#[test]
+fn claims_that_no_worker_begins_are_given_back_and_do_not_count() {
+    let house = House::new();
+    let (begun, begins) = channel();
+    let (open, gate) = channel::<()>();
+    let (begun, gate) = (Mutex::new(begun), Mutex::new(gate));
+    let (observer, events) = listen();
+    // Quick runs let the scheduler read ahead; then one hangs, and what was read ahead waits behind it.
+    let scheduler = Scheduler::builder(house.file())
+        .workers(1)
+        .observe(observer)
+        .handler("work", move |run: &Context| {
+            if run.task() == "hangs" {
+                let _ = begun.lock().unwrap().send(());
+                let _ = gate.lock().unwrap().recv();
+            }
+            Ok::<_, Error>(())
+        })
+        .start()
+        .unwrap();
+    let quick = |n: usize| due(&format!("quick-{n}")).priority(if n < 200 { 1 } else { 3 });
+    scheduler.add_all((0..400).map(quick).chain([due("hangs").priority(2)])).unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    eventually("what waited un-started was given back", || {
+        events.try_iter().any(|event| matches!(event, Event::Finished { status: RunStatus::Queued, .. }))
+    });
+    let running = "SELECT count(*) FROM task_runs WHERE status = 'running'";
+    eventually("only the one that has begun is running", || house.ask(running) == "1");
+    open.send(()).unwrap();
+    let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
+    eventually("all have succeeded", || house.ask(succeeded) == "401");
+    assert_eq!(house.ask("SELECT max(attempt - forgiven) FROM task_runs"), "1", "what was given back does not count");
+    assert_eq!(house.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
+}
+
+#[test]
+fn an_observer_that_panics_stops_nothing() {
+    let house = House::new();
+    let scheduler = Scheduler::builder(house.file())
+        .observe(|_: &Event| panic!("an observer's own fault"))
+        .handler("work", |_: &Context| Ok::<_, Error>(()))
+        .start()
+        .unwrap();
+    for name in ["one", "two"] {
+        scheduler.add(due(name)).unwrap();
+        eventually("the run has succeeded", || {
+            scheduler.history(name, 1).unwrap().first().is_some_and(|run| run.status == RunStatus::Succeeded)
+        });
+    }
+}
+
+#[test]
+fn two_schedulers_in_one_process_share_the_work_and_double_nothing() {
+    let house = House::new();
+    let starts = Arc::new(AtomicUsize::new(0));
+    let start = || {
+        let starts = starts.clone();
+        let handler = move |_: &Context| {
+            starts.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Error>(())
+        };
+        Scheduler::builder(house.file()).workers(2).handler("work", handler).start().unwrap()
+    };
+    let (one, other) = (start(), start());
+    one.add_all((0..500).map(|n| due(&format!("task-{n}")).retry(RetryPolicy::default()))).unwrap();
+    eventually("all have succeeded", || {
+        house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") == "500"
+    });
+    drop((one, other));
+    assert_eq!(starts.load(Ordering::Relaxed), 500);
+    house.assert_sound();
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_by_name() {
+    let house = House::new();
+    let fine = |_: &Context| Ok::<_, Error>(());
+    let refusals = [
+        (Scheduler::builder(house.file()).workers(0).start(), "workers"),
+        (Scheduler::builder(house.file()).workers(257).start(), "workers"),
+        (Scheduler::builder(house.file()).lease(seconds(0)).start(), "lease"),
+        (Scheduler::builder(house.file()).poll(seconds(86_400)).start(), "poll"),
+        (Scheduler::builder(house.file()).handler("a", fine).handler("a", fine).start(), "handler"),
+        (Scheduler::builder(house.file()).handler("", fine).start(), "handler"),
+    ];
+    for (refused, expected) in refusals {
+        match refused {
+            Err(Error::InvalidConfig { field, .. }) => assert_eq!(field, expected),
+            other => panic!("{expected}: {other:?}"),
+        }
+    }
+    assert!(!house.file().exists(), "nothing was made for a scheduler that cannot start");
+}
