@@ -163,6 +163,7 @@ CREATE TABLE task_attempts (
                                           OR outcome = 'lost' OR outcome = 'cancelled' OR outcome = 'released'
                                           OR outcome = 'superseded'),
     error            TEXT,
+    -- What a command printed; the result of an attempt that succeeded too late.
     output           TEXT,
     exit_code        INTEGER,
     locked_by        TEXT NOT NULL,

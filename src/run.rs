@@ -178,6 +178,8 @@ pub struct Attempt {
     pub outcome: AttemptOutcome,
     /// What it failed of.
     pub error: Option<String>,
+    /// What a command printed; of an attempt that succeeded too late, its result.
+    pub output: Option<String>,
     /// The owner that had claimed it.
     pub locked_by: String,
     /// When it began, if it did.

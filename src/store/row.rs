@@ -179,6 +179,7 @@ pub(crate) fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
         attempt: number(row, "attempt")?,
         outcome: row.get("outcome")?,
         error: row.get("error")?,
+        output: row.get("output")?,
         locked_by: row.get("locked_by")?,
         started_at: row.get("started_at")?,
         finished_at: row.get("finished_at")?,

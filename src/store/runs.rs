@@ -290,11 +290,11 @@ pub(crate) fn ask_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Wr
 }
 
 const KEEP_ATTEMPT: &str = "
-    INSERT INTO task_attempts (run_id, attempt, outcome, error, locked_by, started_at, finished_at)
-    SELECT id, :attempt, :outcome, :error, :owner, ifnull(:started, started_at), :finished
+    INSERT INTO task_attempts (run_id, attempt, outcome, error, output, locked_by, started_at, finished_at)
+    SELECT id, :attempt, :outcome, :error, :output, :owner, ifnull(:started, started_at), :finished
       FROM task_runs WHERE id = :run";
 
-/// Keeps an attempt that did not simply succeed. `false`: its run is gone.
+/// Keeps an attempt that did not simply succeed. `output`: the result of one that did, too late. `false`: its run is gone.
 pub(crate) fn keep_attempt(
     tx: &Transaction<'_>,
     fence: &Fence<'_>,
@@ -302,9 +302,10 @@ pub(crate) fn keep_attempt(
     started: Option<Timestamp>,
     finished: Timestamp,
     error: Option<&str>,
+    output: Option<&str>,
 ) -> rusqlite::Result<bool> {
     let rows = tx.prepare_cached(KEEP_ATTEMPT)?.execute(named_params! {
-        ":run": fence.run, ":attempt": fence.attempt, ":outcome": outcome, ":error": error,
+        ":run": fence.run, ":attempt": fence.attempt, ":outcome": outcome, ":error": error, ":output": output,
         ":owner": fence.owner, ":started": started, ":finished": finished,
     })?;
     Ok(rows == 1)

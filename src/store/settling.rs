@@ -3,12 +3,16 @@
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
+use crate::error::excerpt;
 use crate::event::Event;
 use crate::retry::{Retry, Verdict};
 use crate::run::{AttemptOutcome, Claim, Finished, Outcome, RunStatus};
 use crate::store::opening::{self, Written};
 use crate::store::runs::{self, End, Fence, Wrote};
 use crate::store::{Fault, owners, waiting};
+
+/// Longest part of a result that the event of a late outcome tells, in bytes.
+const MAX_DETAIL: usize = 16 * 1024;
 
 /// Settles one attempt under its claim. A claim that no longer holds changes nothing: its result is kept with the attempts.
 pub(crate) fn settle(
@@ -40,7 +44,7 @@ pub(crate) fn settle(
             if runs::give_back(tx, &fence)? == Wrote::Superseded {
                 return superseded(tx, &fence, finished, now, written);
             }
-            runs::keep_attempt(tx, &fence, AttemptOutcome::Released, None, now, None)?;
+            runs::keep_attempt(tx, &fence, AttemptOutcome::Released, None, now, None, None)?;
             (RunStatus::Queued, None, None)
         }
     };
@@ -68,7 +72,7 @@ fn end_badly(
 ) -> Result<Option<(RunStatus, Option<Timestamp>)>, Fault> {
     if runs::cancel_running(tx, fence, end)? == Wrote::Done {
         let outcome = if how == AttemptOutcome::Failed { AttemptOutcome::Cancelled } else { how };
-        runs::keep_attempt(tx, fence, outcome, end.started, end.finished, Some(end.error))?;
+        runs::keep_attempt(tx, fence, outcome, end.started, end.finished, Some(end.error), None)?;
         return Ok(Some((RunStatus::Cancelled, None)));
     }
     let (wrote, ended) = match claim.retry.judge(claim.counted(), retry, random) {
@@ -81,7 +85,7 @@ fn end_badly(
     if wrote == Wrote::Superseded {
         return Ok(None);
     }
-    runs::keep_attempt(tx, fence, how, end.started, end.finished, Some(end.error))?;
+    runs::keep_attempt(tx, fence, how, end.started, end.finished, Some(end.error), None)?;
     Ok(Some(ended))
 }
 
@@ -117,14 +121,16 @@ fn superseded(
     now: Timestamp,
     written: &mut Written,
 ) -> Result<(), Fault> {
-    let error = match &finished.outcome {
-        Outcome::Failed { error, .. } => runs::stored_error(error),
-        Outcome::Succeeded { .. } => "succeeded".to_owned(),
-        Outcome::Released => "given back".to_owned(),
+    let (error, result) = match &finished.outcome {
+        Outcome::Failed { error, .. } => (runs::stored_error(error), None),
+        Outcome::Succeeded { result } => ("succeeded".to_owned(), result.as_deref()),
+        Outcome::Released => ("given back".to_owned(), None),
     };
     let (started, ended) = (Some(finished.started_at), finished.finished_at);
-    if !runs::keep_attempt(tx, fence, AttemptOutcome::Superseded, started, ended, Some(&error))? {
-        let detail = format!("attempt {} of run {} of {:?}: {error}", fence.attempt, fence.run, finished.claim.task);
+    if !runs::keep_attempt(tx, fence, AttemptOutcome::Superseded, started, ended, Some(&error), result)? {
+        let result = result.map(|result| format!(" {}", excerpt(result, MAX_DETAIL))).unwrap_or_default();
+        let detail =
+            format!("attempt {} of run {} of {:?}: {error}{result}", fence.attempt, fence.run, finished.claim.task);
         owners::record(tx, now, "late_outcome", None, Some(fence.run), Some(&detail))?;
     }
     written.events.push(Event::Superseded { claim: finished.claim.clone() });

@@ -4,3 +4,7 @@
 mod house;
 /// The real scheduler with its threads, and how it leaves.
 mod threads;
+/// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
+mod runs;
+/// Runs that another owner takes over, and the outcomes that come too late for them.
+mod takeover;

@@ -1,0 +1,75 @@
+//! Runs that another owner takes over: of the dead at once, of the living never, and what still comes from the first.
+
+use std::time::Duration;
+
+use duly::testing::Stepper;
+use duly::Outcome;
+
+use crate::house::seconds;
+use crate::runs::{BEFORE, Pair, as_is, result};
+
+/// Two runs that a second owner has taken over while the first still lives: its lock file is gone, and its lease has
+/// stood still for a whole lease by the second's clock. Both runs wait for another try.
+fn taken_over() -> (Pair, Stepper) {
+    let pair = Pair::running(as_is);
+    let mut second = pair.house.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
+    second.step().unwrap();
+    std::fs::remove_file(pair.house.home().join("agent.db-owners").join(pair.stepper.owner())).unwrap();
+    pair.stepper.clock().advance(seconds(60));
+    second.step().unwrap();
+    assert_eq!(pair.subject_is(), "running", "a missing file proves nothing before the lease has stood still");
+    pair.stepper.clock().advance(Duration::from_millis(1));
+    assert!(second.step().unwrap().is_empty());
+    assert_eq!(pair.subject_is(), "failed");
+    (pair, second)
+}
+
+/// The run as the late outcome finds it.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    Waiting,
+    Running,
+    Over,
+}
+
+#[test]
+fn a_late_outcome_changes_nothing_and_is_kept() {
+    for found in [Found::Waiting, Found::Running, Found::Over] {
+        for (late, says) in
+            [(result("[7]"), "succeeded|[7]"), (Outcome::failed("oh"), "oh|-"), (Outcome::Released, "given back|-")]
+        {
+            let (mut pair, mut second) = taken_over();
+            if !matches!(found, Found::Waiting) {
+                pair.stepper.clock().advance(seconds(10));
+                let claims = second.step().unwrap();
+                assert!(claims.iter().all(|claim| claim.attempt == 2) && claims.len() == 2);
+                if matches!(found, Found::Over) {
+                    let own = claims.iter().find(|claim| claim.run_id == pair.subject.run_id).unwrap();
+                    second.finish(own, result("[2]"));
+                    second.step().unwrap();
+                }
+            }
+            let before = pair.row(pair.subject.run_id);
+            pair.settle(late);
+            assert_eq!(pair.row(pair.subject.run_id), before, "{found:?}");
+            let lost = "1|lost|the scheduler that ran it died|-".to_owned();
+            assert_eq!(pair.attempts(), [lost, format!("1|superseded|{says}")], "{found:?}");
+            // The first owner learns at its heartbeat that neither is its own any more.
+            let mut told = pair.stepper.stopped().to_vec();
+            told.sort_unstable();
+            assert!(told.contains(&pair.twin.run_id), "{found:?}: {told:?}");
+            pair.house.assert_sound();
+        }
+    }
+}
+
+#[test]
+fn a_late_outcome_of_a_run_that_is_gone_becomes_an_event() {
+    let (mut pair, _second) = taken_over();
+    pair.house.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'subject'", []).unwrap();
+    pair.settle(result("[7]"));
+    assert_eq!(pair.house.ask("SELECT count(*) FROM task_attempts WHERE run_id = 1"), "0");
+    let events = pair.house.rows("SELECT run_id, detail FROM scheduler_events WHERE kind = 'late_outcome'");
+    assert_eq!(events, [r#"1|attempt 1 of run 1 of "subject": succeeded [7]"#]);
+    pair.house.assert_sound();
+}
