@@ -289,6 +289,12 @@ pub(crate) fn ask_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Wr
     tx.prepare_cached(ASK_TO_STOP)?.execute(named_params! { ":run": run }).map(judged)
 }
 
+const IS_ASKED_TO_STOP: &str = "SELECT cancel_requested FROM task_runs WHERE id = :run";
+
+pub(crate) fn is_asked_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<bool> {
+    tx.prepare_cached(IS_ASKED_TO_STOP)?.query_row(named_params! { ":run": run }, |row| row.get(0))
+}
+
 const KEEP_ATTEMPT: &str = "
     INSERT INTO task_attempts (run_id, attempt, outcome, error, output, locked_by, started_at, finished_at)
     SELECT id, :attempt, :outcome, :error, :output, :owner, ifnull(:started, started_at), :finished

@@ -45,6 +45,10 @@ pub(crate) fn settle(
                 return superseded(tx, &fence, finished, now, written);
             }
             runs::keep_attempt(tx, &fence, AttemptOutcome::Released, None, now, None, None)?;
+            // Nobody would ask it a second time, and no claim takes a run that was asked to stop.
+            if runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, written)? {
+                return Ok(());
+            }
             (RunStatus::Queued, None, None)
         }
     };

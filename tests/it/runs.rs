@@ -237,6 +237,7 @@ fn a_running_run_is_asked_to_stop_and_its_end_decides() {
         (result("1"), "succeeded", vec![]),
         (Outcome::failed("stopped"), "cancelled", vec!["1|cancelled|stopped|-"]),
         (give_up(), "cancelled", vec!["1|cancelled|hopeless|-"]),
+        (Outcome::Released, "cancelled", vec!["1|released|-|-"]),
     ] {
         let mut pair = Pair::running(as_is);
         let twin = pair.row(pair.twin.run_id);
