@@ -106,7 +106,12 @@ impl Poller {
             OwnerLock::take(store.path(), &owner).map_err(|error| Error::store("take the owner's lock", error))?;
         let host = platform::host();
         let new = Registration { owner: &owner, host: &host, workers: settings.workers };
-        store.write("register the scheduler", |tx, _| Ok(owners::register(tx, &new, now.wall)?))?;
+        // The first turn asks the kernel about them already: a dead owner's runs do not wait for a second one.
+        let others = store.write("register the scheduler", |tx, _| {
+            owners::register(tx, &new, now.wall)?;
+            Ok(owners::others(tx, &owner)?)
+        })?;
+        let watch = |(owner, lease)| (owner, Watched { lease, still_since: now.monotonic });
         Ok(Poller {
             store,
             owner,
@@ -117,7 +122,7 @@ impl Poller {
             memory: Memory::new(random),
             outbox: VecDeque::new(),
             held: HashSet::new(),
-            watched: BTreeMap::new(),
+            watched: others.into_iter().map(watch).collect(),
             dying: BTreeMap::new(),
             outlook: Outlook::default(),
             next_heartbeat: now.monotonic,

@@ -76,11 +76,11 @@ fn row(house: &House, run: i64) -> String {
     house.rows(&format!("SELECT * FROM task_runs WHERE id = {run}")).join("\n")
 }
 
-fn status(house: &House, run: i64) -> String {
+pub(crate) fn status(house: &House, run: i64) -> String {
     house.ask(&format!("SELECT status FROM task_runs WHERE id = {run}"))
 }
 
-fn attempts(house: &House, run: i64) -> Vec<String> {
+pub(crate) fn attempts(house: &House, run: i64) -> Vec<String> {
     house.rows(&format!(
         "SELECT attempt, outcome, error, output FROM task_attempts WHERE run_id = {run} ORDER BY attempt, id"
     ))

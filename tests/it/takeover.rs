@@ -3,10 +3,43 @@
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::Outcome;
+use duly::{NewTask, Outcome};
 
-use crate::house::seconds;
-use crate::runs::{BEFORE, Pair, as_is, result};
+use crate::house::{minutes, seconds};
+use crate::runs::{BEFORE, Pair, as_is, attempts, result, status};
+
+#[test]
+fn the_first_step_recovers_what_a_dead_owner_left() {
+    for (shape, asked, becomes) in [
+        (as_is as fn(NewTask) -> NewTask, false, "failed"),
+        (NewTask::at_most_once, false, "dead"),
+        (as_is, true, "cancelled"),
+    ] {
+        let Pair { house, stepper, subject, twin } = Pair::running(shape);
+        let mut second = house.builder(BEFORE).clock(stepper.clock()).accept("work").workers(0).start().unwrap();
+        // An owner that lives is left alone, however long it is silent.
+        stepper.clock().advance(minutes(10));
+        second.step().unwrap();
+        assert_eq!(status(&house, subject.run_id), "running");
+        if asked {
+            stepper.client().cancel(subject.run_id).unwrap();
+        }
+        let dead = stepper.owner().to_owned();
+        drop(second);
+        let clock = stepper.clock().clone();
+        stepper.crash();
+
+        let mut third = house.builder(BEFORE).clock(&clock).accept("work").workers(0).start().unwrap();
+        third.step().unwrap();
+        assert_eq!(status(&house, subject.run_id), becomes);
+        assert_eq!(attempts(&house, subject.run_id), ["1|lost|the scheduler that ran it died|-"]);
+        assert_eq!(attempts(&house, twin.run_id).len(), 1);
+        let stopped = format!("SELECT stopped_at IS NOT NULL FROM scheduler_instances WHERE id = '{dead}'");
+        assert_eq!(house.ask(&stopped), "1");
+        assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'owner_lost'"), "1");
+        house.assert_sound();
+    }
+}
 
 /// Two runs that a second owner has taken over while the first still lives: its lock file is gone, and its lease has
 /// stood still for a whole lease by the second's clock. Both runs wait for another try.
