@@ -325,6 +325,8 @@ impl Poller {
     /// Asks the kernel about every owner that has running runs. Where it cannot tell, an owner is dead whose lease has
     /// stood still for a full lease by our own clock: no two clocks are compared.
     fn look_for_the_dead(&mut self, now: Now) {
+        // Without its lock in our hands it may have come back to life since, if its death could not be written down.
+        self.dying.retain(|_, lock| lock.is_some());
         for (owner, watched) in &self.watched {
             if self.dying.contains_key(owner) {
                 continue;

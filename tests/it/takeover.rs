@@ -97,6 +97,27 @@ fn a_late_outcome_changes_nothing_and_is_kept() {
 }
 
 #[test]
+fn an_owner_that_shows_itself_before_its_death_is_written_down_keeps_its_runs() {
+    let mut pair = Pair::running(as_is);
+    let mut second = pair.house.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
+    second.step().unwrap();
+    std::fs::remove_file(pair.house.home().join("agent.db-owners").join(pair.stepper.owner())).unwrap();
+    pair.stepper.clock().advance(seconds(61));
+    // The second takes the first for dead, and cannot write it down.
+    let broken = "CREATE TRIGGER broken AFTER INSERT ON scheduler_events BEGIN SELECT no_such_function(); END";
+    pair.house.plain().execute_batch(broken).unwrap();
+    second.step().unwrap();
+    pair.house.plain().execute_batch("DROP TRIGGER broken").unwrap();
+
+    pair.stepper.step().unwrap();
+    pair.stepper.clock().advance(seconds(1));
+    second.step().unwrap();
+    assert_eq!(pair.subject_is(), "running");
+    pair.settle(result("1"));
+    assert_eq!(pair.subject_is(), "succeeded");
+}
+
+#[test]
 fn a_late_outcome_of_a_run_that_is_gone_becomes_an_event() {
     let (mut pair, _second) = taken_over();
     pair.house.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'subject'", []).unwrap();
