@@ -2,9 +2,9 @@
 
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
-/// The real scheduler with its threads, and how it leaves.
-mod threads;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
 mod runs;
 /// Runs that another owner takes over, and the outcomes that come too late for them.
 mod takeover;
+/// The real scheduler with its threads, and how it leaves.
+mod threads;
