@@ -1,0 +1,202 @@
+//! The loops of `examples/double_run.rs` must go wrong as they do in life, each by an exact count, and duly must not.
+//!
+//! If a loop here stopped doubling, the bench would have gone soft, and what it says of duly would be worth nothing.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use duly::{Outcome, RunStatus};
+
+use crate::house::{House, minutes, seconds};
+
+#[path = "../../examples/double_run/mod.rs"]
+mod bench;
+
+use bench::day::{Day, clock};
+use bench::journal::{Journal, Judgement, Verdict, What};
+use bench::loops::{Deduplicate, ExpiringKey, LockTable, Loop, MoveAfter, MoveBefore, StatusColumn};
+
+const STATUS: StatusColumn = StatusColumn { stuck_after: Duration::from_secs(600) };
+const LOCK: LockTable = LockTable { stale_after: Duration::from_secs(600) };
+const KEY: ExpiringKey = ExpiringKey { expires_after: Duration::from_secs(300) };
+const FREE: Deduplicate = Deduplicate { at_once: usize::MAX };
+const ONE_AT_A_TIME: Deduplicate = Deduplicate { at_once: 1 };
+
+/// What the facts of the page are, as a person would quote them.
+const HEADLINE: [&str; 3] = [
+    "Naive loop:    five starts for one occurrence.",
+    "One-line fix:  a lost run.",
+    "duly:          one start, and recovered after the crash.",
+];
+
+fn live(naive: &dyn Loop, day: Day) -> Journal {
+    bench::process::live(&day, naive).unwrap_or_else(|error| panic!("{} on {day}: {error}", naive.name()))
+}
+
+fn judge(naive: &dyn Loop, day: Day) -> Judgement {
+    live(naive, day).judge()
+}
+
+/// A day without a crash: so many starts, all but one of them too many, and all carried to their end.
+fn doubled(starts: usize, at_once: usize) -> Judgement {
+    Judgement { starts, doubled: starts - 1, at_once, ended: starts, died: 0, waited: None }
+}
+
+fn kept() -> Judgement {
+    Judgement { starts: 1, doubled: 0, at_once: 1, ended: 1, died: 0, waited: None }
+}
+
+/// When each start and each end happened.
+fn times(journal: &Journal) -> (Vec<String>, Vec<String>) {
+    let of = |wanted: fn(&What) -> bool| {
+        journal.entries.iter().filter(|entry| wanted(&entry.what)).map(|entry| clock(entry.at)).collect()
+    };
+    (of(|what| matches!(what, What::Started(_))), of(|what| matches!(what, What::Ended(_))))
+}
+
+#[test]
+fn a_next_run_that_moves_after_the_run_is_due_at_every_poll_until_then() {
+    let journal = live(&MoveAfter, Day::quiet());
+    let (starts, ends) = times(&journal);
+    assert_eq!(starts, ["13:00", "13:01", "13:02", "13:03", "13:04"]);
+    assert_eq!(ends, ["13:05", "13:06", "13:07", "13:08", "13:09"]);
+    assert_eq!(journal.judge(), doubled(5, 5));
+}
+
+#[test]
+fn a_queue_that_knows_what_is_pending_does_not_know_what_runs() {
+    assert_eq!(judge(&FREE, Day::quiet()), doubled(5, 5));
+    // Only where runs must wait for each other is anything pending: then the check holds the five down to two.
+    let journal = live(&ONE_AT_A_TIME, Day::quiet());
+    assert_eq!(times(&journal).0, ["13:00", "13:05"]);
+    assert_eq!(journal.judge(), doubled(2, 1));
+}
+
+#[test]
+fn the_one_line_fix_loses_a_run_that_is_killed_and_doubles_one_that_has_no_next() {
+    let lost = judge(&MoveBefore, Day::killed());
+    assert_eq!(lost, Judgement { starts: 1, doubled: 0, at_once: 1, ended: 0, died: 1, waited: None });
+    assert_eq!(lost.verdict(), Verdict::Lost);
+    assert_eq!(judge(&MoveBefore, Day::once()), doubled(5, 5));
+}
+
+#[test]
+fn a_clean_up_is_too_early_for_a_slow_run_and_too_late_for_a_killed_one() {
+    let journal = live(&STATUS, Day::slow(minutes(12)));
+    assert_eq!(times(&journal).0, ["13:00", "13:10"]);
+    assert_eq!(journal.judge(), doubled(2, 2));
+
+    let late = judge(&STATUS, Day::killed());
+    assert_eq!(late, Judgement { starts: 2, doubled: 0, at_once: 1, ended: 1, died: 1, waited: Some(minutes(7)) });
+    assert_eq!(late.verdict(), Verdict::Late);
+    // The same guess in the two other forms.
+    assert_eq!(judge(&LOCK, Day::slow(minutes(12))), doubled(2, 2));
+    assert_eq!(judge(&LOCK, Day::killed()), late);
+    assert_eq!(judge(&KEY, Day::slow(minutes(6))), doubled(2, 2));
+    assert_eq!(judge(&KEY, Day::killed()).verdict(), Verdict::Late);
+}
+
+#[test]
+fn a_lock_that_is_free_again_says_nothing_of_whether_the_work_is_done() {
+    for naive in [&STATUS as &dyn Loop, &LOCK, &KEY] {
+        let journal = live(naive, Day::stalled());
+        assert_eq!(times(&journal).0, ["13:00", "13:02"], "{}", naive.name());
+        assert_eq!(journal.judge(), doubled(2, 1), "{}", naive.name());
+    }
+}
+
+/// The bench is fair: what is sold as a remedy does what it is sold for.
+#[test]
+fn every_remedy_holds_on_a_quiet_day() {
+    for naive in [&MoveBefore as &dyn Loop, &STATUS, &LOCK, &KEY] {
+        assert_eq!(judge(naive, Day::quiet()), kept(), "{}", naive.name());
+    }
+    for naive in [&MoveAfter as &dyn Loop, &FREE, &ONE_AT_A_TIME] {
+        assert_eq!(judge(naive, Day::slow(seconds(59))), kept(), "{}: shorter than a poll", naive.name());
+    }
+}
+
+#[test]
+fn duly_starts_an_occurrence_once_on_every_day_without_a_crash() {
+    for day in [Day::quiet(), Day::once(), Day::slow(minutes(6)), Day::slow(minutes(12)), Day::stalled()] {
+        let house = House::new();
+        let journal = bench::duly_day::live_in(&day, house.file()).unwrap_or_else(|error| panic!("{day}: {error}"));
+        assert_eq!(journal.judge(), kept(), "{day}");
+        assert_eq!(times(&journal).0, ["13:00"], "{day}");
+        assert_eq!(house.rows("SELECT status, attempt FROM task_runs"), ["succeeded|1"], "{day}");
+        assert!(house.rows("SELECT * FROM task_attempts").is_empty(), "{day}");
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn duly_starts_a_killed_run_again_as_soon_as_a_process_is_back() {
+    let house = House::new();
+    let judgement = bench::duly_day::live_in(&Day::killed(), house.file()).expect("a day").judge();
+    let waited = judgement.waited.expect("a second start");
+    assert_eq!(judgement, Judgement { starts: 2, doubled: 0, at_once: 1, ended: 1, died: 1, waited: Some(waited) });
+    // Nothing is waited out but the backoff of a first failure.
+    assert!(waited <= seconds(10), "{waited:?}");
+    assert_eq!(judgement.verdict(), Verdict::Recovered);
+    assert_eq!(house.rows("SELECT status, attempt FROM task_runs"), ["succeeded|2"]);
+    assert_eq!(house.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
+    house.assert_sound();
+}
+
+/// Where a lock expires under a process that stands still, a lease of duly's does not: its owner is alive.
+#[test]
+fn duly_does_not_take_a_run_from_a_process_that_stands_still() {
+    let house = House::new();
+    let mut slow = house.stepper("2026-03-14T12:59:00Z");
+    slow.client().add(duly::NewTask::cron("carousel", bench::day::CRON).handler("work")).expect("a task");
+    let clock = slow.clock().clone();
+    let mut other = house.builder("2026-03-14T12:59:00Z").clock(&clock).accept("work").start().expect("a stepper");
+
+    clock.advance(minutes(1));
+    let claims = slow.step().expect("a turn");
+    assert_eq!(claims.len(), 1);
+    for _ in 0..60 {
+        clock.advance(minutes(1));
+        assert!(other.step().expect("a turn").is_empty());
+    }
+    slow.finish(&claims[0], Outcome::succeeded());
+    slow.step().expect("a turn");
+    let runs = house.client().history("carousel", 10).expect("the history");
+    assert_eq!((runs.len(), runs[0].status, runs[0].attempt), (1, RunStatus::Succeeded, 1));
+}
+
+#[test]
+fn the_page_fits_a_terminal_and_says_what_was_counted() {
+    let page = bench::report::page().expect("a page");
+    for fact in HEADLINE {
+        assert!(page.lines().any(|line| line.trim() == fact), "{fact:?} is not in\n{page}");
+    }
+    for line in page.lines() {
+        assert!(line.chars().count() <= 100 && !line.ends_with(' '), "{line:?}");
+    }
+}
+
+#[test]
+fn the_example_prints_the_headline() {
+    let example = built_example();
+    if !example.exists() {
+        // `cargo test` builds the examples, `cargo test --test it` does not.
+        assert!(std::env::var_os("DULY_CI").is_none(), "no {}", example.display());
+        println!("skipped: no {}", example.display());
+        return;
+    }
+    let output = Command::new(example).output().expect("the example");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stderr.is_empty(), "{:?}\n{stderr}", output.status);
+    for fact in HEADLINE {
+        assert!(stdout.lines().any(|line| line.trim() == fact), "{fact:?} is not in\n{stdout}");
+    }
+}
+
+/// Beside the folder of the test's own executable.
+fn built_example() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    let built = test.ancestors().nth(2).expect("a folder of what was built");
+    built.join("examples").join("double_run").with_extension(std::env::consts::EXE_EXTENSION)
+}
