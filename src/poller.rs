@@ -216,7 +216,9 @@ impl Poller {
         let (done, work) = self.store.read("look for changes", |tx, _| turn::look(tx, owner, handlers, now.wall))?;
         let stop = done.stop.clone();
         self.remember(&done, now);
-        if work || self.is_due(now, slots) {
+        // Whom it shows for the first time may be dead already: the next look is a poll interval away.
+        self.look_for_the_dead(now);
+        if work || !self.dying.is_empty() || self.is_due(now, slots) {
             return Ok(None);
         }
         Ok(Some(Turn { stop, wake_at: self.wake_at(now, slots), ..Turn::default() }))

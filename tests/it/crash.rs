@@ -171,6 +171,22 @@ fn an_owner_without_a_lock_file_is_believed_for_a_full_lease() {
 }
 
 #[test]
+fn an_owner_that_dies_between_two_looks_is_recovered_at_the_second() {
+    let house = House::new();
+    let mut owner = house.stepper(START);
+    let mut observer = house.builder(START).accept("work").clock(owner.clock()).start().unwrap();
+    observer.step().unwrap();
+    owner.client().add(once("post")).unwrap();
+    owner.step().unwrap();
+    owner.crash();
+
+    observer.clock().advance(seconds(1));
+    observer.step().unwrap();
+    assert_eq!(stand(&house), ["post|failed|1"]);
+    house.assert_sound();
+}
+
+#[test]
 fn an_owner_that_died_with_nothing_to_do_leaves_nothing_behind() {
     let house = House::new();
     let idle = house.stepper(START);
