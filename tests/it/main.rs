@@ -2,6 +2,8 @@
 
 /// The loops that double a run or lose it, held to exact counts, and duly on the same days. Shares `examples/double_run/`.
 mod double_run;
+/// The example `carousel_agent` as a program, killed in the middle of its posts.
+mod carousel;
 /// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
 mod crash;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
