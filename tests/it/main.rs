@@ -8,8 +8,14 @@ mod carousel;
 mod crash;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
+/// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
+mod misfire;
+/// A day with restarts: each occurrence once, and what a crash cut is taken up again.
+mod restart;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
 mod runs;
+/// Rows as small tables of text, compared whole; ways to let a stepper work. No test of its own.
+mod table;
 /// Runs that another owner takes over, and the outcomes that come too late for them.
 mod takeover;
 /// The real scheduler with its threads, and how it leaves.

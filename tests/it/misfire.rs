@@ -1,0 +1,291 @@
+//! What becomes of occurrences that nobody was there for: every misfire policy, after outages of an hour, three days
+//! and ten years. Rows are compared whole.
+
+use duly::testing::Stepper;
+use duly::{Error, Misfire, NewTask, Overlap};
+
+use crate::house::{House, at, minutes, seconds};
+use crate::table::work_off;
+
+/// When tasks are added and the scheduler dies; a Sunday.
+const DOWN: &str = "2027-03-14T12:00:00Z";
+
+/// Adds a task, lets the scheduler die, and another come back at `up` and work off what is due.
+fn after_an_outage(house: &House, task: NewTask, up: &str) -> Stepper {
+    let mut stepper = house.stepper(DOWN);
+    stepper.client().add(task.handler("work")).expect("a task");
+    let before = house.add_bystander(&stepper);
+    assert!(stepper.step().expect("a step").is_empty(), "nothing is due yet");
+    stepper.crash();
+    let mut stepper = house.stepper(up);
+    work_off(&mut stepper);
+    house.assert_bystander(&before);
+    house.assert_sound();
+    // To look again changes nothing.
+    let rows = house.history("t");
+    work_off(&mut stepper);
+    assert_eq!(house.history("t"), rows);
+    stepper
+}
+
+#[track_caller]
+fn outage(task: NewTask, up: &str, expected: &[&str], next: &str) {
+    let house = House::new();
+    after_an_outage(&house, task, up);
+    house.assert_history("t", expected);
+    assert_eq!(house.next("t"), next);
+}
+
+fn every_minute() -> NewTask {
+    NewTask::cron("t", "* * * * *")
+}
+
+#[test]
+fn run_once_runs_the_newest_and_tells_the_others_in_one_row() {
+    let late = || every_minute().misfire(Misfire::RunOnce, seconds(10));
+    outage(
+        late(),
+        "2027-03-14T13:01:30Z",
+        &["2027-03-14 12:01:00 schedule missed x60 to 2027-03-14 13:00:00", "2027-03-14 13:01:00 catch_up succeeded"],
+        "2027-03-14 13:02:00 active",
+    );
+    outage(late(), "2027-03-14T12:01:11Z", &["2027-03-14 12:01:00 catch_up succeeded"], "2027-03-14 12:02:00 active");
+    outage(
+        late(),
+        "2027-03-14T12:02:11Z",
+        &["2027-03-14 12:01:00 schedule missed", "2027-03-14 12:02:00 catch_up succeeded"],
+        "2027-03-14 12:03:00 active",
+    );
+    outage(
+        NewTask::cron("t", "0 7 * * *"),
+        "2037-03-14T12:00:00Z",
+        &["2027-03-15 07:00:00 schedule missed x3652 to 2037-03-13 07:00:00", "2037-03-14 07:00:00 catch_up succeeded"],
+        "2037-03-15 07:00:00 active",
+    );
+}
+
+/// An hour and a minute, three days, ten years, at the default grace of a minute: exactly the grace is within it. One that
+/// is within is the run that the late ones get, and the one after it meets that run.
+#[test]
+fn run_once_after_each_outage() {
+    let cases = [
+        ("2027-03-14T13:01:00Z", "x59 to 2027-03-14 12:59:00", "2027-03-14 13:00:00", "2027-03-14 13:01:00"),
+        ("2027-03-17T12:00:00Z", "x4318 to 2027-03-17 11:58:00", "2027-03-17 11:59:00", "2027-03-17 12:00:00"),
+    ];
+    for (up, missed, run, skipped) in cases {
+        let missed = format!("2027-03-14 12:01:00 schedule missed {missed}");
+        let rows = [missed, format!("{run} schedule succeeded"), format!("{skipped} schedule skipped")];
+        let rows = rows.each_ref().map(String::as_str);
+        let house = House::new();
+        after_an_outage(&house, every_minute(), up);
+        house.assert_history("t", &rows);
+        let house = House::new();
+        after_an_outage(&house, NewTask::interval("t", minutes(1)), up);
+        house.assert_history("t", &rows);
+    }
+}
+
+#[test]
+fn a_grid_is_counted_however_long_the_gap_and_a_cron_line_to_ten_thousand() {
+    let up = "2037-03-14T12:00:00Z";
+    let rest = ["2037-03-14 11:59:00 schedule succeeded", "2037-03-14 12:00:00 schedule skipped"];
+    let counted = |count: &str| format!("2027-03-14 12:01:00 schedule missed x{count}");
+    let cron = counted("10000 to 2037-03-14 11:58:00 at least");
+    outage(every_minute(), up, &[&cron, rest[0], rest[1]], "2037-03-14 12:01:00 active");
+    let grid = counted("5260318 to 2037-03-14 11:58:00");
+    outage(NewTask::interval("t", minutes(1)), up, &[&grid, rest[0], rest[1]], "2037-03-14 12:01:00 active");
+
+    let up = "2027-03-21T10:40:00Z";
+    let exactly = counted("10000 to 2027-03-21 10:40:00");
+    let task = || every_minute().misfire(Misfire::Skip, seconds(10));
+    outage(task(), "2027-03-21T10:40:11Z", &[&exactly], "2027-03-21 10:41:00 active");
+    let all_but_one = counted("9999 to 2027-03-21 10:39:00");
+    outage(task(), up, &[&all_but_one, "2027-03-21 10:40:00 schedule succeeded"], "2027-03-21 10:41:00 active");
+    let more = counted("10000 to 2027-03-21 10:41:00 at least");
+    outage(task(), "2027-03-21T10:41:11Z", &[&more], "2027-03-21 10:42:00 active");
+}
+
+#[test]
+fn every_second_after_each_outage() {
+    let tail = |day: &str, from: &str, second: &str, to: &str| {
+        [format!("{day} {from} schedule succeeded"), format!("{day} {second} schedule skipped x60 to {day} {to}")]
+    };
+    let cases = [
+        ("2027-03-14T13:01:00Z", "3599 to 2027-03-14 12:59:59", ["2027-03-14", "13:00:00", "13:00:01", "13:01:00"]),
+        ("2027-03-17T12:00:00Z", "259139 to 2027-03-17 11:58:59", ["2027-03-17", "11:59:00", "11:59:01", "12:00:00"]),
+        (
+            "2037-03-14T12:00:00Z",
+            "315619139 to 2037-03-14 11:58:59",
+            ["2037-03-14", "11:59:00", "11:59:01", "12:00:00"],
+        ),
+    ];
+    for (up, missed, [day, from, second, to]) in cases {
+        let [run, skipped] = tail(day, from, second, to);
+        let counted = format!("2027-03-14 12:00:01 schedule missed x{missed}");
+        let house = House::new();
+        after_an_outage(&house, NewTask::interval("t", seconds(1)), up);
+        house.assert_history("t", &[&counted, &run, &skipped]);
+
+        let (count, last) = missed.split_once(' ').expect("a count and a last");
+        let count: u64 = count.parse().expect("a count");
+        let at_least = if count > 10_000 { " at least" } else { "" };
+        let counted = format!("2027-03-14 12:00:01 schedule missed x{} {last}{at_least}", count.min(10_000));
+        let house = House::new();
+        after_an_outage(&house, NewTask::cron("t", "* * * * * *"), up);
+        house.assert_history("t", &[&counted, &run, &skipped]);
+    }
+}
+
+#[test]
+fn skip_misses_what_is_late_and_runs_what_is_not() {
+    let skip = |grace| move |task: NewTask| task.misfire(Misfire::Skip, seconds(grace));
+    outage(
+        skip(60)(every_minute()),
+        "2027-03-14T13:01:00Z",
+        &[
+            "2027-03-14 12:01:00 schedule missed x59 to 2027-03-14 12:59:00",
+            "2027-03-14 13:00:00 schedule succeeded",
+            "2027-03-14 13:01:00 schedule skipped",
+        ],
+        "2027-03-14 13:02:00 active",
+    );
+    outage(
+        skip(0)(NewTask::cron("t", "0 7 * * *")),
+        "2027-03-17T12:00:00Z",
+        &["2027-03-15 07:00:00 schedule missed x3 to 2027-03-17 07:00:00"],
+        "2027-03-18 07:00:00 active",
+    );
+    let once = || NewTask::once("t", at("2027-03-14T12:30:00Z"));
+    outage(skip(60)(once()), "2027-03-14T12:31:00.001Z", &["2027-03-14 12:30:00 schedule missed"], "- completed");
+    outage(skip(60)(once()), "2027-03-14T12:31:00Z", &["2027-03-14 12:30:00 schedule succeeded"], "- completed");
+    outage(skip(0)(once()), "2027-03-14T12:30:00Z", &["2027-03-14 12:30:00 schedule succeeded"], "- completed");
+    outage(once(), "2037-03-14T12:31:00Z", &["2027-03-14 12:30:00 catch_up succeeded"], "- completed");
+    // A delay that was missed counts from the moment it is told.
+    let delay = || NewTask::delay("t", minutes(10));
+    outage(
+        skip(60)(delay()),
+        "2027-03-14T13:01:00Z",
+        &["2027-03-14 12:10:00 schedule missed"],
+        "2027-03-14 13:11:00 active",
+    );
+    outage(delay(), "2037-03-14T12:00:00Z", &["2027-03-14 12:10:00 catch_up succeeded"], "2037-03-14 12:10:00 active");
+}
+
+#[test]
+fn run_all_runs_the_newest_oldest_first_and_misses_the_rest() {
+    let daily = |limit| {
+        let task = NewTask::cron("t", "0 7 * * *").overlap(Overlap::BufferAll);
+        task.misfire(Misfire::RunAll, minutes(1)).catch_up_limit(limit)
+    };
+    let house = House::new();
+    let mut stepper = house.stepper(DOWN);
+    stepper.client().add(daily(3).handler("work")).expect("a task");
+    stepper.step().expect("a step");
+    stepper.crash();
+    let mut stepper = house.stepper("2027-03-21T12:00:00Z");
+    let days: Vec<String> = work_off(&mut stepper).iter().map(|claim| claim.scheduled_for.to_string()).collect();
+    assert_eq!(days, ["2027-03-19T07:00:00.000Z", "2027-03-20T07:00:00.000Z", "2027-03-21T07:00:00.000Z"]);
+    house.assert_history(
+        "t",
+        &[
+            "2027-03-15 07:00:00 schedule missed x4 to 2027-03-18 07:00:00",
+            "2027-03-19 07:00:00 catch_up succeeded",
+            "2027-03-20 07:00:00 catch_up succeeded",
+            "2027-03-21 07:00:00 catch_up succeeded",
+        ],
+    );
+    // As many as the limit, and one more; both fewer than the limit.
+    let three = [
+        "2027-03-15 07:00:00 catch_up succeeded",
+        "2027-03-16 07:00:00 catch_up succeeded",
+        "2027-03-17 07:00:00 catch_up succeeded",
+    ];
+    outage(daily(3), "2027-03-17T12:00:00Z", &three, "2027-03-18 07:00:00 active");
+    outage(daily(200), "2027-03-17T12:00:00Z", &three, "2027-03-18 07:00:00 active");
+    outage(
+        daily(2),
+        "2027-03-17T12:00:00Z",
+        &["2027-03-15 07:00:00 schedule missed", three[1], three[2]],
+        "2027-03-18 07:00:00 active",
+    );
+    // One within the grace is run beside them: it is not late, so the limit of the late ones does not count it. There is
+    // no place left for it to wait, though, where the buffer is full.
+    outage(
+        daily(2),
+        "2027-03-17T07:00:30Z",
+        &[three[0], three[1], "2027-03-17 07:00:00 schedule skipped"],
+        "2027-03-18 07:00:00 active",
+    );
+    outage(
+        daily(2).overlap(Overlap::Allow),
+        "2027-03-17T07:00:30Z",
+        &[three[0], three[1], "2027-03-17 07:00:00 schedule succeeded"],
+        "2027-03-18 07:00:00 active",
+    );
+}
+
+#[test]
+fn run_all_is_bounded_and_needs_an_overlap_policy_that_lets_runs_wait() {
+    let house = House::new();
+    let all = || NewTask::cron("t", "* * * * * *").handler("work").misfire(Misfire::RunAll, seconds(0));
+    let stepper = house.stepper(DOWN);
+    for overlap in [Overlap::Skip, Overlap::BufferOne, Overlap::CancelRunning] {
+        let error = stepper.client().add(all().overlap(overlap)).expect_err("run_all cannot wait");
+        assert!(matches!(error, Error::InvalidTask { field: "overlap", .. }), "{error}");
+    }
+    drop(stepper);
+    let stepper = after_an_outage(&house, all().overlap(Overlap::Allow).catch_up_limit(200), "2037-03-14T12:00:00Z");
+    let rows = house.history("t");
+    // The occurrence of this very second is on time.
+    assert_eq!(rows.len(), 1 + 200 + 1);
+    assert_eq!(rows[0], "2027-03-14 12:00:01 schedule missed x10000 to 2037-03-14 11:56:39 at least");
+    assert_eq!(rows[1], "2037-03-14 11:56:40 catch_up succeeded");
+    assert_eq!(rows[200], "2037-03-14 11:59:59 catch_up succeeded");
+    assert_eq!(rows[201], "2037-03-14 12:00:00 schedule succeeded");
+    drop(stepper);
+}
+
+/// However wide the grace: a turn looks at so many, and the next goes on.
+#[test]
+fn a_grace_that_holds_more_occurrences_than_a_turn_looks_at() {
+    let wide = |task: NewTask| task.misfire(Misfire::Skip, minutes(24 * 60));
+    outage(
+        wide(NewTask::interval("t", seconds(1))),
+        "2027-03-14T20:00:00Z",
+        // The first is carried out when the first turn has looked at ten thousand; the one after that finds nobody there.
+        &[
+            "2027-03-14 12:00:01 schedule succeeded",
+            "2027-03-14 12:00:02 schedule skipped x9999 to 2027-03-14 14:46:40",
+            "2027-03-14 14:46:41 schedule succeeded",
+            "2027-03-14 14:46:42 schedule skipped x9999 to 2027-03-14 17:33:20",
+            "2027-03-14 17:33:21 schedule succeeded",
+            "2027-03-14 17:33:22 schedule skipped x8799 to 2027-03-14 20:00:00",
+        ],
+        "2027-03-14 20:00:01 active",
+    );
+    let house = House::new();
+    let task = wide(NewTask::interval("t", seconds(1))).overlap(Overlap::Allow);
+    after_an_outage(&house, task, "2027-03-14T12:20:00Z");
+    let runs = "SELECT count(*) || ' ' || sum(status = 'succeeded') FROM task_runs WHERE handler = 'work'";
+    assert_eq!(house.ask(runs), "1200 1200");
+}
+
+#[test]
+fn lateness_counts_from_active_since() {
+    // It fell an hour before the task was added: at once, and on time.
+    let house = House::new();
+    let mut stepper = house.stepper(DOWN);
+    let past = || NewTask::once("t", at("2027-03-14T11:00:00Z")).handler("work").misfire(Misfire::Skip, minutes(1));
+    stepper.client().add(past()).expect("a task");
+    assert_eq!(house.next("t"), "2027-03-14 11:00:00 active");
+    stepper.clock().advance(minutes(1));
+    work_off(&mut stepper);
+    house.assert_history("t", &["2027-03-14 11:00:00 schedule succeeded"]);
+
+    let house = House::new();
+    let mut stepper = house.stepper(DOWN);
+    stepper.client().add(past()).expect("a task");
+    stepper.clock().advance(minutes(1) + std::time::Duration::from_millis(1));
+    work_off(&mut stepper);
+    house.assert_history("t", &["2027-03-14 11:00:00 schedule missed"]);
+}
