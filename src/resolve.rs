@@ -189,11 +189,13 @@ impl Work<'_> {
         }
     }
 
-    /// The occurrence before one, if that is not before `oldest`, which need not be on the schedule's own grid.
-    fn before(&self, occurrence: Timestamp, oldest: Timestamp) -> Option<Timestamp> {
-        match self.plan.schedule.previous_before(occurrence) {
+    /// The last occurrence before an instant, if that is not before `oldest`, which need not be on the schedule's own grid.
+    fn before(&self, instant: Timestamp, oldest: Timestamp) -> Option<Timestamp> {
+        let past_the_end = self.plan.ends_at.map(|ends| ends.plus(Duration::from_millis(1)));
+        let instant = past_the_end.map_or(instant, |end| instant.min(end));
+        match self.plan.schedule.previous_before(instant) {
             Some(previous) if previous > oldest => Some(previous),
-            _ => (oldest < occurrence).then_some(oldest),
+            _ => (oldest < instant).then_some(oldest),
         }
     }
 

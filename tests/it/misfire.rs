@@ -2,7 +2,7 @@
 //! and ten years. Rows are compared whole.
 
 use duly::testing::Stepper;
-use duly::{Error, Misfire, NewTask, Overlap};
+use duly::{Error, Misfire, NewTask, Overlap, ScheduleKind};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::table::work_off;
@@ -288,4 +288,43 @@ fn lateness_counts_from_active_since() {
     stepper.clock().advance(minutes(1) + std::time::Duration::from_millis(1));
     work_off(&mut stepper);
     house.assert_history("t", &["2027-03-14 11:00:00 schedule missed"]);
+}
+
+/// What `ends_at` cuts off never falls due, however late the end is noticed; what `starts_at` holds back neither.
+#[test]
+fn nothing_before_the_start_and_nothing_after_the_end() {
+    let (start, end) = (at("2027-03-14T12:10:00Z"), at("2027-03-14T12:20:00Z"));
+    let kinds = [
+        ("cron", every_minute()),
+        ("interval", NewTask::interval("t", minutes(1))),
+        ("interval of an older grid", NewTask::scheduled("t", ScheduleKind::Interval, "60000")),
+    ];
+    for (kind, task) in kinds {
+        let task = |misfire| {
+            let task = task.clone().starts_at(start).ends_at(end);
+            task.overlap(Overlap::BufferAll).misfire(misfire, minutes(1)).catch_up_limit(2)
+        };
+        let missed = |last: &str, count: u32| format!("2027-03-14 12:10:00 schedule missed x{count} to {last}");
+        for up in ["2027-03-14T12:21:30Z", "2027-03-14T13:01:00Z", "2037-03-14T12:00:00Z"] {
+            let check = |misfire, expected: &[&str]| {
+                let house = House::new();
+                after_an_outage(&house, task(misfire), up);
+                let found = house.history("t");
+                assert!(found == expected, "{kind} {misfire} {up}: {found:#?}");
+                assert_eq!(house.next("t"), "- completed", "{kind} {misfire} {up}");
+            };
+            let run = "2027-03-14 12:20:00 catch_up succeeded";
+            check(Misfire::RunOnce, &[&missed("2027-03-14 12:19:00", 10), run]);
+            check(Misfire::Skip, &[&missed("2027-03-14 12:20:00", 11)]);
+            let before = "2027-03-14 12:19:00 catch_up succeeded";
+            check(Misfire::RunAll, &[&missed("2027-03-14 12:18:00", 9), before, run]);
+        }
+    }
+    // Exactly at the end is not after it; and the last is run in time.
+    outage(
+        NewTask::cron("t", "*/10 * * * *").ends_at(end).misfire(Misfire::Skip, minutes(1)),
+        "2027-03-14T12:20:00Z",
+        &["2027-03-14 12:10:00 schedule missed", "2027-03-14 12:20:00 schedule succeeded"],
+        "- completed",
+    );
 }
