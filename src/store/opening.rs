@@ -229,8 +229,8 @@ fn advance(
 
 const DELAY_OVER: &str = "
     UPDATE scheduled_tasks
-       SET next_run = iif(ends_at IS NULL OR :next <= ends_at, :next, NULL),
-           status = iif(ends_at IS NULL OR :next <= ends_at, 'active', 'completed')
+       SET next_run = iif(max(:next, ifnull(starts_at, 0)) > ends_at, NULL, max(:next, ifnull(starts_at, 0))),
+           status = iif(max(:next, ifnull(starts_at, 0)) > ends_at, 'completed', 'active')
      WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1 AND next_run IS NULL
        AND NOT EXISTS (SELECT 1 FROM task_runs
                         WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))";

@@ -1,0 +1,211 @@
+//! Delay tasks count from the end of their last run: while one is unfinished nobody can say when the next is due; then it is
+//! the end and the delay, whatever the end was.
+
+use duly::testing::Stepper;
+use duly::{Cancel, Misfire, NewTask, Outcome, RetryPolicy, RunStatus};
+
+use crate::house::{House, at, minutes, seconds};
+use crate::table::{claim, step, succeed, work_off};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn every_ten() -> NewTask {
+    NewTask::delay("t", minutes(10)).handler("work")
+}
+
+/// A house with one task, added at noon.
+fn house_of(task: NewTask) -> (House, Stepper) {
+    let house = House::new();
+    let stepper = house.stepper(NOON);
+    stepper.client().add(task).expect("a task");
+    (house, stepper)
+}
+
+#[test]
+fn counts_from_the_end_of_the_run() {
+    let (house, mut stepper) = house_of(every_ten());
+    let before = house.add_bystander(&stepper);
+    assert_eq!(house.next("t"), "2027-03-14 12:10:00 active");
+    stepper.clock().advance(minutes(10));
+    let first = claim(&mut stepper);
+    assert_eq!(house.next("t"), "- active");
+    stepper.clock().advance(minutes(3));
+    step(&mut stepper, 0);
+    assert_eq!(house.next("t"), "- active");
+    // It ended then, however late that is written down.
+    stepper.finish(&first, Outcome::succeeded());
+    stepper.clock().advance(seconds(7));
+    step(&mut stepper, 0);
+    assert_eq!(house.next("t"), "2027-03-14 12:23:00 active");
+
+    // A retry is the same run: its last end counts.
+    stepper.clock().set_wall(at("2027-03-14T12:23:00Z"));
+    let second = claim(&mut stepper);
+    stepper.finish(&second, Outcome::failed("no"));
+    step(&mut stepper, 0);
+    assert_eq!(house.next("t"), "- active");
+    stepper.clock().advance(seconds(10));
+    let again = claim(&mut stepper);
+    assert!(succeed(&mut stepper, &again).is_empty());
+    assert_eq!(house.next("t"), "2027-03-14 12:33:10 active");
+    house.assert_history("t", &["2027-03-14 12:10:00 schedule succeeded", "2027-03-14 12:23:00 schedule succeeded"]);
+    house.assert_bystander(&before);
+    house.assert_sound();
+}
+
+/// Dead, cancelled while it ran, cancelled while it waited, expired, lost for good: each is an end.
+#[test]
+fn whatever_ends_the_run() {
+    let due = |task: NewTask| {
+        let (house, mut stepper) = house_of(task);
+        stepper.clock().advance(minutes(10));
+        let run = claim(&mut stepper);
+        stepper.clock().advance(minutes(1));
+        (house, stepper, run)
+    };
+    let (house, mut stepper, run) = due(every_ten().at_most_once());
+    stepper.finish(&run, Outcome::failed("no"));
+    step(&mut stepper, 0);
+    assert_eq!((house.next("t").as_str(), house.history("t").len()), ("2027-03-14 12:21:00 active", 1));
+
+    let (house, mut stepper, run) = due(every_ten());
+    assert_eq!(stepper.client().cancel(run.run_id).expect("asked"), Cancel::Asked);
+    assert_eq!(house.next("t"), "- active");
+    stepper.finish(&run, Outcome::failed("told to stop"));
+    step(&mut stepper, 0);
+    assert_eq!(house.next("t"), "2027-03-14 12:21:00 active");
+
+    let (house, mut stepper, run) = due(every_ten());
+    stepper.finish(&run, Outcome::failed("no"));
+    step(&mut stepper, 0);
+    assert_eq!(stepper.client().cancel(run.run_id).expect("done"), Cancel::Done);
+    assert_eq!(house.next("t"), "2027-03-14 12:21:00 active");
+
+    let (house, stepper, _) = due(every_ten().at_most_once());
+    stepper.crash();
+    let mut stepper = house.stepper("2027-03-14T13:00:00Z");
+    work_off(&mut stepper);
+    house.assert_history("t", &["2027-03-14 12:10:00 schedule dead"]);
+    assert_eq!(house.next("t"), "2027-03-14 13:10:00 active", "when its end is known");
+
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("other").start().expect("a stepper");
+    stepper.client().add(every_ten().expires(minutes(2))).expect("a task");
+    stepper.clock().advance(minutes(10));
+    step(&mut stepper, 0);
+    stepper.clock().advance(minutes(2));
+    step(&mut stepper, 0);
+    house.assert_history("t", &["2027-03-14 12:10:00 schedule missed"]);
+    assert_eq!(house.next("t"), "2027-03-14 12:22:00 active");
+}
+
+#[test]
+fn counts_from_the_end_of_a_manual_run_too() {
+    let (house, mut stepper) = house_of(every_ten());
+    stepper.clock().advance(minutes(5));
+    stepper.client().trigger("t").expect("a run");
+    assert_eq!(house.next("t"), "- active");
+    let by_hand = claim(&mut stepper);
+    stepper.client().trigger("t").expect("another run");
+    stepper.clock().advance(minutes(10));
+    let other = succeed(&mut stepper, &by_hand);
+    assert_eq!(house.next("t"), "- active", "the last of them counts");
+    stepper.clock().advance(minutes(1));
+    succeed(&mut stepper, &other[0]);
+    assert_eq!(house.next("t"), "2027-03-14 12:26:00 active");
+    house.assert_history("t", &["2027-03-14 12:05:00 manual succeeded", "2027-03-14 12:05:00 manual succeeded"]);
+}
+
+/// What had come due before somebody asked for a run is not forgotten.
+#[test]
+fn a_trigger_swallows_nothing_that_was_due() {
+    let (house, stepper) = house_of(every_ten());
+    stepper.crash();
+    let mut stepper = house.stepper("2027-03-14T12:10:00Z");
+    stepper.client().trigger("t").expect("a run");
+    let due = claim(&mut stepper);
+    house.assert_history("t", &["2027-03-14 12:10:00 schedule running", "2027-03-14 12:10:00 manual queued"]);
+    stepper.clock().advance(minutes(1));
+    let by_hand = succeed(&mut stepper, &due);
+    assert_eq!(house.next("t"), "- active");
+    stepper.clock().advance(minutes(1));
+    succeed(&mut stepper, &by_hand[0]);
+    assert_eq!(house.next("t"), "2027-03-14 12:22:00 active");
+}
+
+#[test]
+fn counts_from_now_after_a_skip_or_a_miss_and_on_resume() {
+    let (house, stepper) = house_of(every_ten().misfire(Misfire::Skip, seconds(60)));
+    stepper.crash();
+    let mut stepper = house.stepper("2027-03-14T12:30:00Z");
+    step(&mut stepper, 0);
+    house.assert_history("t", &["2027-03-14 12:10:00 schedule missed"]);
+    assert_eq!(house.next("t"), "2027-03-14 12:40:00 active");
+
+    stepper.client().pause("t").expect("a pause");
+    assert_eq!(house.next("t"), "- paused");
+    stepper.clock().set_wall(at("2027-03-14T13:00:00Z"));
+    step(&mut stepper, 0);
+    stepper.client().resume("t").expect("a resumption");
+    assert_eq!(house.next("t").as_str(), "2027-03-14 13:10:00 active");
+    assert_eq!(house.history("t").len(), 1, "what fell meanwhile is neither run nor missed");
+
+    // Resumed while a run is unfinished: its end counts.
+    stepper.client().trigger("t").expect("a run");
+    let by_hand = claim(&mut stepper);
+    stepper.client().pause("t").expect("a pause");
+    stepper.clock().advance(minutes(5));
+    stepper.client().resume("t").expect("a resumption");
+    assert_eq!(house.next("t"), "- active");
+    stepper.clock().advance(minutes(1));
+    succeed(&mut stepper, &by_hand);
+    assert_eq!(house.next("t"), "2027-03-14 13:16:00 active");
+}
+
+#[test]
+fn ends_and_starts() {
+    let ends = || every_ten().ends_at(at("2027-03-14T12:30:00Z"));
+    let (house, mut stepper) = house_of(ends());
+    stepper.clock().advance(minutes(10));
+    let first = claim(&mut stepper);
+    stepper.clock().advance(minutes(10));
+    succeed(&mut stepper, &first);
+    assert_eq!(house.next("t"), "2027-03-14 12:30:00 active", "exactly the end is not after it");
+    stepper.clock().advance(minutes(10));
+    let second = claim(&mut stepper);
+    succeed(&mut stepper, &second);
+    assert_eq!(house.next("t"), "- completed");
+    // A run by hand does not wake it.
+    stepper.clock().advance(minutes(60));
+    stepper.client().trigger("t").expect("a run");
+    work_off(&mut stepper);
+    assert_eq!((house.next("t").as_str(), house.history("t").len()), ("- completed", 3));
+
+    // A run by hand before the start: the start counts where it is later.
+    let (house, mut stepper) = house_of(every_ten().starts_at(at("2027-03-14T13:00:00Z")));
+    assert_eq!(house.next("t"), "2027-03-14 13:00:00 active");
+    stepper.client().trigger("t").expect("a run");
+    work_off(&mut stepper);
+    assert_eq!(house.next("t"), "2027-03-14 13:00:00 active");
+}
+
+/// A crash in the middle: the lost attempt is tried again, and the delay counts from the end of that.
+#[test]
+fn a_crash_in_the_middle_of_a_run() {
+    let retry = RetryPolicy { max_attempts: 2, backoff: seconds(10), cap: seconds(10) };
+    let (house, mut stepper) = house_of(every_ten().retry(retry));
+    stepper.clock().advance(minutes(10));
+    let run = claim(&mut stepper);
+    stepper.crash();
+    let mut stepper = house.stepper("2027-03-15T12:00:00Z");
+    work_off(&mut stepper);
+    assert_eq!(house.next("t"), "- active");
+    stepper.clock().advance(seconds(10));
+    let again = claim(&mut stepper);
+    assert_eq!((again.run_id, again.attempt), (run.run_id, 2));
+    succeed(&mut stepper, &again);
+    assert_eq!(house.next("t"), "2027-03-15 12:10:10 active");
+    let run = stepper.client().run(run.run_id).expect("a look-up").expect("a run");
+    assert_eq!(run.status, RunStatus::Succeeded);
+    house.assert_sound();
+}
