@@ -104,14 +104,17 @@ pub(crate) fn resolve_due(
         tx,
         due: &due,
         now,
-        claimer,
+        claimer: None,
         unfinished: unfinished.len(),
         scheduled: unfinished.iter().filter(|run| run.origin.is_scheduled()).count(),
         written,
     };
-    for step in &resolution.steps {
-        opener.take(step)?;
-    }
+    // What a later step cancels must not start before that step.
+    let cancelled = resolution.steps.iter().rposition(|step| *step == Step::CancelWaiting).unwrap_or(0);
+    let (before, after) = resolution.steps.split_at(cancelled);
+    before.iter().try_for_each(|step| opener.take(step))?;
+    opener.claimer = claimer;
+    after.iter().try_for_each(|step| opener.take(step))?;
     if due.kind == ScheduleKind::Once && resolution.next == Next::Never {
         written.completed.push(id);
         return Ok(());

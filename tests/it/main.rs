@@ -12,6 +12,8 @@ mod ends;
 mod house;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
 mod misfire;
+/// Occurrences that fall due while a run is unfinished: overlap policies, and the order in which what waits may start.
+mod overlap;
 /// A day with restarts: each occurrence once, and what a crash cut is taken up again.
 mod restart;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
