@@ -14,7 +14,7 @@ use crate::resolve::Next;
 use crate::run::{Attempt, Run, RunStatus};
 use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::opening::{self, Written};
-use crate::store::{Durability, Fault, Missing, Store, history, owners, runs, settling, tasks};
+use crate::store::{Durability, Fault, Missing, Store, history, manual, owners, runs, settling, tasks};
 use crate::task::{Definition, Task, TaskStatus, check_payload};
 
 /// Most tasks that one look-up answers.
@@ -184,7 +184,7 @@ impl Client {
                 let request = format!("trigger task {name:?}");
                 return Err(Error::Refused { request, reason: format!("it is invalid: {reason}") }.into());
             }
-            opening::open_manual(tx, &task, payload.as_deref(), now)
+            manual::open(tx, &task, payload.as_deref(), now)
         })
     }
 

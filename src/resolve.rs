@@ -59,12 +59,23 @@ pub(crate) enum Step {
     },
     Skip(Span),
     Miss(Span),
+    /// Missed too: there was no other turn to look at them.
+    Cut(Span),
     /// The waiting scheduled runs of the task become cancelled, those just opened too.
     CancelWaiting,
     /// A running run is asked to stop.
     Stop {
         run: i64,
     },
+}
+
+/// What becomes of that part of a very long list which one resolution does not look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// It stays due, for the next turn.
+    Later,
+    /// There will be none: the task is about to change. It is told in one row.
+    Cut,
 }
 
 /// When the task is due again.
@@ -114,9 +125,9 @@ pub(crate) fn first(plan: &Plan, unfinished: bool) -> Next {
     next.map_or(Next::Never, Next::At)
 }
 
-/// Decides about everything that is due at `now`. Of a very long list, about the oldest part; the answer's `next` is then
-/// still due.
-pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp) -> Resolution {
+/// Decides about everything that is due at `now`. Of a very long list, about the oldest part one by one; if the rest is for
+/// later, the answer's `next` is then still due.
+pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, rest: Rest) -> Resolution {
     let mut work = Work {
         plan,
         running: unfinished
@@ -147,6 +158,9 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp) ->
     let mut looked = 0;
     while let Some(occurrence) = due.filter(|at| *at <= now) {
         if looked == LOOK_LIMIT || work.opened >= OPEN_LIMIT {
+            if rest == Rest::Cut {
+                due = work.cut(occurrence, now);
+            }
             break;
         }
         looked += 1;
@@ -230,15 +244,29 @@ impl Work<'_> {
         following
     }
 
+    /// Tells the rest of a list in one row, and answers with the first occurrence after now.
+    fn cut(&mut self, oldest: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let newest = self.before(now.plus(Duration::from_millis(1)), oldest).unwrap_or(oldest);
+        let span = self.span(oldest, newest);
+        self.steps.push(Step::Cut(span));
+        self.after(newest)
+    }
+
     fn miss(&mut self, first: Timestamp, last: Timestamp) {
+        let span = self.span(first, last);
+        self.steps.push(Step::Miss(span));
+    }
+
+    /// The occurrences from one to another, which are resolved with that.
+    fn span(&mut self, first: Timestamp, last: Timestamp) -> Span {
         // The first may have been set by hand and lie off the schedule's grid, so it is counted for itself.
         let further = match self.after(first) {
             Some(second) if second <= last => Some(self.plan.schedule.count_between(second, last, COUNT_LIMIT - 1)),
             _ => None,
         };
         let (count, exact) = further.map_or((1, true), |further| (1 + further.n, further.exact));
-        self.steps.push(Step::Miss(Span { first, last, count, exact }));
         self.resolved(last);
+        Span { first, last, count, exact }
     }
 
     /// Opens a run for one occurrence, or skips it, as the overlap policy says.

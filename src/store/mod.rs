@@ -6,6 +6,7 @@ pub(crate) mod claiming;
 pub(crate) mod database;
 pub(crate) mod due;
 pub(crate) mod history;
+pub(crate) mod manual;
 pub(crate) mod opening;
 pub(crate) mod owners;
 pub(crate) mod row;

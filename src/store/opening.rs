@@ -8,9 +8,8 @@ use std::sync::Arc;
 use rusqlite::{Transaction, named_params};
 
 use crate::clock::Timestamp;
-use crate::error::Error;
 use crate::event::Event;
-use crate::resolve::{self, Next, Span, Step, Unfinished};
+use crate::resolve::{self, Next, Rest, Span, Step, Unfinished};
 use crate::retry::RetryPolicy;
 use crate::run::{Claim, Origin, RunStatus};
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
@@ -18,6 +17,11 @@ use crate::store::due::{self, Due};
 use crate::store::runs::{self, Opening, Wrote};
 use crate::store::{Fault, owners, tasks, waiting};
 use crate::task::{Overlap, Task, TaskStatus};
+
+/// Why an occurrence has no run.
+const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
+const LATE: &str = "resolved later than the grace of the task (misfire policy)";
+const CUT: &str = "too many were due to be looked at one by one when the task was changed";
 
 /// What a transaction has written, for the poller to pass on once it is committed.
 #[derive(Debug, Default)]
@@ -94,12 +98,13 @@ pub(crate) fn resolve_due(
     schedules: &mut Schedules,
     id: i64,
     now: Timestamp,
+    rest: Rest,
     claimer: Option<(&Claimer<'_>, &mut Slots)>,
     written: &mut Written,
 ) -> Result<(), Fault> {
     let Some(due) = due::due(tx, schedules, id, now)? else { return Ok(()) };
     let unfinished = if due.any_unfinished { unfinished(tx, id)? } else { Vec::new() };
-    let resolution = resolve::resolve(&due.plan, &unfinished, now);
+    let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
     let mut opener = Opener {
         tx,
         due: &due,
@@ -161,47 +166,9 @@ pub(crate) fn resolve_before_a_change(
         return Ok(tasks::by_id(tx, task.id)?.unwrap_or(task));
     }
     let mut written = Written::default();
-    resolve_due(tx, schedules, task.id, now, None, &mut written)?;
+    resolve_due(tx, schedules, task.id, now, Rest::Cut, None, &mut written)?;
     complete(tx, &mut written, now)?;
     Ok(tasks::by_id(tx, task.id)?.unwrap_or(task))
-}
-
-/// While a run of a delay task is unfinished, nobody can say when it is due again.
-const DELAY_BEGINS: &str = "
-    UPDATE scheduled_tasks SET next_run = NULL
-     WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1";
-
-/// Opens a run that a person or a program asked for. It consumes no occurrence, and waits for its key alone.
-pub(crate) fn open_manual(
-    tx: &Transaction<'_>,
-    task: &Task,
-    payload: Option<&str>,
-    now: Timestamp,
-) -> Result<i64, Fault> {
-    let task_id = task.id;
-    let task = &task.definition;
-    let own_key = (task.overlap != Overlap::Allow).then(|| format!("#{task_id}"));
-    let run = Opening {
-        task: task_id,
-        handler: &task.handler,
-        scheduled_for: now,
-        origin: Origin::Manual,
-        run_at: now,
-        expires_at: task.expires.map(|expires| now.plus(expires).min(Timestamp::MAX)),
-        priority: task.priority,
-        key: task.concurrency_key.as_deref().or(own_key.as_deref()),
-        payload,
-    };
-    let blocked = run.key.map(|_| "key");
-    tx.prepare_cached(DELAY_BEGINS)?.execute(named_params! { ":task": task_id })?;
-    let id = runs::open(tx, &run, blocked)?.ok_or_else(|| Error::Refused {
-        request: format!("trigger task {:?}", task.name),
-        reason: "SQLite refused another manual run: try again".into(),
-    })?;
-    if let Some(key) = run.key {
-        waiting::derive_key(tx, key, now)?;
-    }
-    Ok(id)
 }
 
 const ADVANCE: &str = "
@@ -260,8 +227,9 @@ impl Opener<'_, '_> {
     fn take(&mut self, step: &Step) -> Result<(), Fault> {
         match *step {
             Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
-            Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span),
-            Step::Miss(span) => self.pass_over(RunStatus::Missed, &span),
+            Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span, UNFINISHED_BEFORE),
+            Step::Miss(span) => self.pass_over(RunStatus::Missed, &span, LATE),
+            Step::Cut(span) => self.pass_over(RunStatus::Missed, &span, CUT),
             Step::CancelWaiting => self.cancel_waiting(),
             Step::Stop { run } => Ok(runs::ask_to_stop(self.tx, run).map(|_| ())?),
         }
@@ -310,12 +278,8 @@ impl Opener<'_, '_> {
         Ok(())
     }
 
-    fn pass_over(&mut self, status: RunStatus, span: &Span) -> Result<(), Fault> {
+    fn pass_over(&mut self, status: RunStatus, span: &Span, reason: &str) -> Result<(), Fault> {
         let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
-        let reason = match status {
-            RunStatus::Skipped => "an earlier run of the task was unfinished (overlap policy)",
-            _ => "resolved later than the grace of the task (misfire policy)",
-        };
         let reason = format!("{least}{reason}");
         let run = opening(self.due, span.first, Origin::Schedule);
         if !runs::pass_over(self.tx, &run, status, span, &reason, self.now)? {

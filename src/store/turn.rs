@@ -11,6 +11,7 @@ use rusqlite::Transaction;
 use crate::clock::Timestamp;
 use crate::error::excerpt;
 use crate::event::Event;
+use crate::resolve::Rest;
 use crate::run::{Finished, Outcome};
 use crate::schedule::Schedules;
 use crate::store::opening::{Claimer, Slots, Written};
@@ -324,7 +325,7 @@ impl<'a> Turning<'a> {
             self.task(task, |turn| {
                 let (written, slots) = (&mut turn.done.written, &mut turn.slots);
                 let claimer = claimer.map(|claimer| (claimer, slots));
-                opening::resolve_due(tx, turn.schedules, task, now, claimer, written)?;
+                opening::resolve_due(tx, turn.schedules, task, now, Rest::Later, claimer, written)?;
                 // In one statement for all of them, unless each must stand for itself.
                 if turn.mode == Mode::OneByOne { opening::complete(tx, written, now) } else { Ok(()) }
             })?;

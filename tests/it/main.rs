@@ -6,6 +6,8 @@ mod double_run;
 mod carousel;
 /// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
 mod crash;
+/// A pause, a resumption, an edit of the schedule, a step of the clock: nothing twice, nothing swallowed; jitter.
+mod changes;
 /// Delay tasks count from the end of their last run, whatever the end was.
 mod ends;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
