@@ -128,7 +128,8 @@ fn a_change_swallows_nothing_of_a_long_list() {
     let wide =
         |overlap| NewTask::interval("t", seconds(1)).misfire(Misfire::RunOnce, minutes(24 * 60)).overlap(overlap);
     let told = "SELECT sum(occurrences) FROM task_runs WHERE handler = 'work'";
-    let changes: [(&str, fn(&Stepper)); 2] = [
+    type Change = fn(&Stepper);
+    let changes: [(&str, Change); 2] = [
         ("pause", |stepper| stepper.client().pause("t").expect("a pause")),
         ("edit", |stepper| {
             stepper.client().replace(NewTask::cron("t", "0 7 * * *").handler("work")).expect("an edit");

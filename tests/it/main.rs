@@ -16,6 +16,8 @@ mod house;
 mod misfire;
 /// Occurrences that fall due while a run is unfinished: overlap policies, and the order in which what waits may start.
 mod overlap;
+/// Statements fit the schema, hot ones use their index, pragmas hold.
+mod plan;
 /// A day with restarts: each occurrence once, and what a crash cut is taken up again.
 mod restart;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
