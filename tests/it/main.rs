@@ -10,6 +10,8 @@ mod crash;
 mod changes;
 /// Delay tasks count from the end of their last run, whatever the end was.
 mod ends;
+/// Files of older versions open, answer, run on, and end up with the tables of a new one.
+mod fixture;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
