@@ -13,7 +13,7 @@ use crate::new_task::NewTask;
 use crate::resolve::Next;
 use crate::run::{Attempt, Run, RunStatus};
 use crate::schedule::{ScheduleKind, Schedules};
-use crate::store::opening::{self, Written};
+use crate::store::opening::Written;
 use crate::store::{Durability, Fault, Missing, Store, history, manual, owners, runs, settling, tasks};
 use crate::task::{Definition, Task, TaskStatus, check_payload};
 
@@ -177,7 +177,7 @@ impl Client {
             let mut task = tasks::expect(tx, name)?;
             if task.definition.schedule_type == ScheduleKind::Delay {
                 // Its schedule is about to wait for this run: what is due is resolved before.
-                task = opening::resolve_before_a_change(tx, schedules, task, now)?;
+                task = tasks::resolve_before_a_change(tx, schedules, task, now)?;
             }
             if task.status == TaskStatus::Invalid {
                 let reason = task.invalid_reason.unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::event::Observer;
-use crate::handler::{Handler, Handlers, StopFlag};
+use crate::handler::{Context, Handler, Handlers, StopFlag};
 use crate::poller::{Poller, Settings};
 use crate::pool;
 use crate::run::{Claim, Finished, Outcome};
@@ -72,7 +72,7 @@ pub struct StepperBuilder {
 impl StepperBuilder {
     /// Claims runs of this handler; the test says how they end, with [`Stepper::finish`].
     pub fn accept(self, name: impl Into<String>) -> Self {
-        self.handler(name, |_: &crate::Context| Ok::<_, Error>(()))
+        self.handler(name, |_: &Context| Ok::<_, Error>(()))
     }
 
     /// Registers a handler, for [`Stepper::run_until`].

@@ -11,6 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 use crate::error::{Error, Result};
 use crate::platform;
 use crate::schedule::Schedules;
+use crate::store::Fault;
 use crate::store::schema::{self, Contents};
 
 /// How long a writer waits for another.
@@ -40,61 +41,6 @@ pub(crate) enum Missing {
     Create,
     /// Say so.
     Refuse,
-}
-
-/// Why a transaction did not commit: SQLite failed, or what was asked is impossible.
-#[derive(Debug)]
-pub(crate) enum Fault {
-    Sqlite(rusqlite::Error),
-    Told(Error),
-}
-
-impl From<rusqlite::Error> for Fault {
-    fn from(error: rusqlite::Error) -> Self {
-        Fault::Sqlite(error)
-    }
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Self {
-        Fault::Told(error)
-    }
-}
-
-impl Fault {
-    /// Whether it is about this one item, so that the others can be written without it. Trouble with the file, its locks
-    /// or memory is not.
-    pub(crate) fn is_about_the_item(&self) -> bool {
-        match self {
-            Fault::Told(_) => true,
-            Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => {
-                matches!(error.code, ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
-            }
-            Fault::Sqlite(error) => matches!(
-                error,
-                rusqlite::Error::FromSqlConversionFailure(..)
-                    | rusqlite::Error::InvalidColumnType(..)
-                    | rusqlite::Error::IntegralValueOutOfRange(..)
-                    | rusqlite::Error::Utf8Error(..)
-            ),
-        }
-    }
-
-    pub(crate) fn into_error(self, doing: &'static str) -> Error {
-        match self {
-            Fault::Told(error) => error,
-            Fault::Sqlite(source) => Error::store(doing, source),
-        }
-    }
-}
-
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Fault::Sqlite(error) => error.fmt(f),
-            Fault::Told(error) => error.fmt(f),
-        }
-    }
 }
 
 /// An open database, with what is remembered between transactions.

@@ -5,6 +5,7 @@
 pub(crate) mod claiming;
 pub(crate) mod database;
 pub(crate) mod due;
+pub(crate) mod fault;
 pub(crate) mod history;
 pub(crate) mod manual;
 pub(crate) mod opening;
@@ -18,4 +19,5 @@ pub(crate) mod turn;
 pub(crate) mod waiting;
 
 pub use database::Durability;
-pub(crate) use database::{Fault, Missing, Store};
+pub(crate) use database::{Missing, Store};
+pub(crate) use fault::Fault;

@@ -15,8 +15,8 @@ use crate::run::{Claim, Origin, RunStatus};
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::due::{self, Due};
 use crate::store::runs::{self, Opening, Wrote};
-use crate::store::{Fault, owners, tasks, waiting};
-use crate::task::{Overlap, Task, TaskStatus};
+use crate::store::{Fault, owners, waiting};
+use crate::task::Overlap;
 
 /// Why an occurrence has no run.
 const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
@@ -150,25 +150,6 @@ pub(crate) fn complete(tx: &Transaction<'_>, written: &mut Written, now: Timesta
     tasks.push(']');
     tx.prepare_cached(COMPLETE_ONCE)?.execute(named_params! { ":tasks": tasks, ":now": now })?;
     Ok(())
-}
-
-/// Resolves what is due of a task that is about to be changed, under its old state; answers with the task as it is then.
-pub(crate) fn resolve_before_a_change(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    task: Task,
-    now: Timestamp,
-) -> Result<Task, Fault> {
-    if task.status != TaskStatus::Active {
-        return Ok(task);
-    }
-    if !task.planned && tasks::settle_plan(tx, schedules, task.id, now)?.is_some() {
-        return Ok(tasks::by_id(tx, task.id)?.unwrap_or(task));
-    }
-    let mut written = Written::default();
-    resolve_due(tx, schedules, task.id, now, Rest::Cut, None, &mut written)?;
-    complete(tx, &mut written, now)?;
-    Ok(tasks::by_id(tx, task.id)?.unwrap_or(task))
 }
 
 const ADVANCE: &str = "

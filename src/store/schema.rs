@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::Error;
-use crate::store::database::Fault;
+use crate::store::Fault;
 
 /// The version of `schema.sql`. Each released version keeps a fixture under `tests/fixtures/`.
 pub(crate) const VERSION: i64 = 1;

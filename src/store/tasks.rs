@@ -4,9 +4,10 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
-use crate::resolve::{self, Next, Plan};
+use crate::resolve::{self, Next, Plan, Rest};
 use crate::schedule::{Schedule, Schedules};
-use crate::store::{Fault, opening, owners, row, waiting};
+use crate::store::opening::{self, Written};
+use crate::store::{Fault, owners, row, waiting};
 use crate::task::{Definition, Overlap, Task, TaskStatus};
 
 const BY_NAME: &str = "SELECT * FROM scheduled_tasks WHERE name = :name";
@@ -126,7 +127,7 @@ pub(crate) fn change(
         && bounds(task) == bounds(&old.definition)
         && old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == *schedule);
     if !same {
-        old = opening::resolve_before_a_change(tx, schedules, old, now)?;
+        old = resolve_before_a_change(tx, schedules, old, now)?;
         let since = after(now, old.active_since);
         let next = match old.status {
             TaskStatus::Paused => Next::AfterTheRun,
@@ -154,6 +155,25 @@ pub(crate) fn change(
     Ok(())
 }
 
+/// Resolves what is due of a task that is about to be changed, under its old state; answers with the task as it is then.
+pub(crate) fn resolve_before_a_change(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    task: Task,
+    now: Timestamp,
+) -> Result<Task, Fault> {
+    if task.status != TaskStatus::Active {
+        return Ok(task);
+    }
+    if !task.planned && settle_plan(tx, schedules, task.id, now)?.is_some() {
+        return Ok(by_id(tx, task.id)?.unwrap_or(task));
+    }
+    let mut written = Written::default();
+    opening::resolve_due(tx, schedules, task.id, now, Rest::Cut, None, &mut written)?;
+    opening::complete(tx, &mut written, now)?;
+    Ok(by_id(tx, task.id)?.unwrap_or(task))
+}
+
 /// Now, or as soon after `before` as the clock allows: active_since tells the program's own change by having moved.
 fn after(now: Timestamp, before: Timestamp) -> Timestamp {
     now.max(Timestamp::from_millis(before.as_millis() + 1))
@@ -173,7 +193,7 @@ pub(crate) fn pause(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str,
         TaskStatus::Active => {}
         TaskStatus::Completed | TaskStatus::Invalid => return Err(refused("pause", &task)),
     }
-    let task = opening::resolve_before_a_change(tx, schedules, task, now)?;
+    let task = resolve_before_a_change(tx, schedules, task, now)?;
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
         ":task": task.id, ":status": TaskStatus::Paused, ":next": None::<Timestamp>,
         ":since": after(now, task.active_since), ":now": now,
