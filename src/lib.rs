@@ -16,6 +16,7 @@ mod retry;
 mod run;
 mod schedule;
 mod scheduler;
+mod settings;
 mod store;
 mod task;
 pub mod testing;

@@ -14,6 +14,7 @@ use crate::event::{Event, Observer};
 use crate::owner::{DeadOwner, Kept, OwnerLock, Standing, standing};
 use crate::platform;
 use crate::run::{Claim, Finished};
+use crate::settings::Settings;
 use crate::store::opening::Slots;
 use crate::store::owners::Registration;
 use crate::store::turn::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
@@ -27,16 +28,6 @@ const BEHIND: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The first and the longest wait before a refused write is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-
-/// How a scheduler keeps time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    pub(crate) workers: usize,
-    /// How long the owner is believed without a sign of life. It gives one three times as often.
-    pub(crate) lease: Duration,
-    /// How often it looks for what others wrote.
-    pub(crate) poll: Duration,
-}
 
 /// What a turn answers.
 #[derive(Debug, Default)]

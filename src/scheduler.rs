@@ -15,9 +15,10 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::event::{Event, Observer};
 use crate::handler::{BoxError, Context, Handler, Handlers};
-use crate::poller::{Poller, Settings};
+use crate::poller::Poller;
 use crate::pool::{Pool, QUEUE};
 use crate::run::Finished;
+use crate::settings::Settings;
 use crate::store::opening::Slots;
 use crate::store::turn::MAX_OUTCOMES;
 use crate::store::{Durability, Missing, Store};
@@ -108,7 +109,7 @@ impl Builder {
         if let Some(error) = refused {
             return Err(error);
         }
-        check(&settings)?;
+        settings.check()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
         let store = Store::open(&path, Missing::Create, durability)?;
         let own = Store::open(&path, Missing::Refuse, durability)?;
@@ -126,23 +127,6 @@ impl Builder {
             .map_err(|error| Error::store("start the poller thread", error))?;
         Ok(Scheduler { client, order, reports, thread: Some(thread), path })
     }
-}
-
-fn check(settings: &Settings) -> Result<()> {
-    let Settings { workers, lease, poll } = *settings;
-    let wrong = |field, found: String, expected: &str| {
-        Err(Error::InvalidConfig { field, reason: format!("expected {expected}, found {found}") })
-    };
-    if !(1..=256).contains(&workers) {
-        return wrong("workers", workers.to_string(), "1 to 256");
-    }
-    if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&lease) {
-        return wrong("lease", format!("{lease:?}"), "one second to a day");
-    }
-    if !(Duration::from_millis(10)..=Duration::from_secs(3600)).contains(&poll) {
-        return wrong("poll", format!("{poll:?}"), "10 ms to an hour");
-    }
-    Ok(())
 }
 
 /// A running scheduler: it resolves what is due, claims it, and has its workers carry it out, until it is shut down or
@@ -196,7 +180,7 @@ impl Scheduler {
             path: path.as_ref().to_owned(),
             handlers: Handlers::default(),
             refused: None,
-            settings: Settings { workers: 4, lease: Duration::from_secs(60), poll: Duration::from_secs(1) },
+            settings: Settings::default(),
             durability: Durability::default(),
             clock: Arc::new(SystemClock::new()),
             observers: Vec::new(),

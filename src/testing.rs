@@ -13,9 +13,10 @@ use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::handler::{Context, Handler, Handlers, StopFlag};
-use crate::poller::{Poller, Settings};
+use crate::poller::Poller;
 use crate::pool;
 use crate::run::{Claim, Finished, Outcome};
+use crate::settings::Settings;
 use crate::store::opening::Slots;
 use crate::store::{Durability, Missing, Store};
 
@@ -150,7 +151,7 @@ impl Stepper {
             clock: ManualClock::new(at),
             handlers: Handlers::default(),
             refused: None,
-            settings: Settings { workers: 4, lease: Duration::from_secs(60), poll: Duration::from_secs(1) },
+            settings: Settings::default(),
             seed: 0,
             observers: Vec::new(),
         }
