@@ -8,6 +8,8 @@ mod carousel;
 mod crash;
 /// A pause, a resumption, an edit of the schedule, a step of the clock: nothing twice, nothing swallowed; jitter.
 mod changes;
+/// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.
+mod docs;
 /// Delay tasks count from the end of their last run, whatever the end was.
 mod ends;
 /// Files of older versions open, answer, run on, and end up with the tables of a new one.

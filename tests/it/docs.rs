@@ -1,0 +1,245 @@
+//! What is written about the tree is true of it: the table of rooms, the limits of files, who reads a clock, the examples.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Longest a file may be.
+const MAX_LINES: usize = 400;
+
+fn tree() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every `.rs` file below a folder of the tree, as a path from there; none if there is no such folder.
+fn sources(folder: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders: Vec<PathBuf> = vec![tree().join(folder)];
+    while let Some(next) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&next) else { continue };
+        for path in entries.map(|entry| entry.expect("an entry").path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let below = path.strip_prefix(tree().join(folder)).expect("a path below");
+                found.insert(below.to_string_lossy().replace('\\', "/"));
+            }
+        }
+    }
+    found
+}
+
+/// The source that is compiled into the library: without comments, and without its own tests.
+fn code(file: &str) -> String {
+    let source = read(&tree().join("src").join(file));
+    let source = source.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// The first column of ARCHITECTURE.md's table of rooms, top to bottom.
+fn rooms() -> Vec<String> {
+    let text = read(&tree().join("ARCHITECTURE.md"));
+    let first = |line: &str| Some(line.strip_prefix("| `")?.split_once("` |")?.0.to_owned());
+    text.lines().filter_map(first).collect()
+}
+
+/// Every path in the code that begins at `crate`, as its segments: `use crate::store::{Fault, runs::Wrote};` is two.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        // `pub(crate)` is followed by something else, `$crate::` would be a macro's.
+        let alone = !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_');
+        if alone {
+            expand(&code[at + "crate::".len()..], &[], &mut found);
+        }
+    }
+    found
+}
+
+/// Reads one path, or a group of them in braces, and answers with what follows.
+fn expand<'a>(text: &'a str, before: &[String], found: &mut Vec<Vec<String>>) -> &'a str {
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = rest.trim_start();
+            if let Some(after) = rest.strip_prefix('}') {
+                return after;
+            }
+            rest = expand(rest, before, found).trim_start();
+            rest = rest.strip_prefix(',').unwrap_or(rest);
+        }
+    }
+    let end = text.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(text.len());
+    let path: Vec<String> = before.iter().cloned().chain([text[..end].to_owned()]).collect();
+    match text[end..].strip_prefix("::") {
+        Some(rest) => expand(rest, &path, found),
+        None => {
+            found.push(path);
+            // A star, a turbofish or nonsense must not be read for ever.
+            if end == 0 { text.get(1..).unwrap_or_default() } else { &text[end..] }
+        }
+    }
+}
+
+/// The file that a path from the crate's root leads to; `None`: the root itself.
+fn leads_to(path: &[String], root: &str, files: &BTreeSet<String>) -> Option<String> {
+    let first = format!("{root}{}", path[0]);
+    let file = format!("{first}.rs");
+    if files.contains(&file) {
+        return Some(file);
+    }
+    let door = format!("{first}/mod.rs");
+    if !files.contains(&door) {
+        return None;
+    }
+    let Some(second) = path.get(1).filter(|second| *second != "self") else { return Some(door) };
+    let inner = format!("{first}/{second}.rs");
+    if files.contains(&inner) {
+        return Some(inner);
+    }
+    // What the door shows of a room behind it.
+    let shown = code(&door).lines().find_map(|line| {
+        let line = line.trim_start().strip_prefix("pub(crate) ").or(line.strip_prefix("pub "))?.strip_prefix("use ")?;
+        let line = line.strip_prefix(&format!("crate::{}::", path[0])).unwrap_or(line);
+        let (room, names) = line.split_once("::")?;
+        let shows = names.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|name| name == second);
+        Some(format!("{first}/{room}.rs")).filter(|room| shows && files.contains(room))
+    });
+    Some(shown.unwrap_or(door))
+}
+
+/// Files that are compiled for tests only.
+fn for_tests(file: &str) -> bool {
+    let Some((folder, name)) = file.rsplit_once('/') else { return false };
+    let door = tree().join("src").join(folder).join("mod.rs");
+    let module = name.trim_end_matches(".rs");
+    door.exists() && read(&door).contains(&format!("#[cfg(test)]\nmod {module};"))
+}
+
+/// Which rooms a file of `src` imports from.
+fn imports(file: &str, files: &BTreeSet<String>) -> BTreeSet<String> {
+    let root = if file.starts_with("bin/duly/") { "bin/duly/" } else { "" };
+    let code = code(file);
+    assert!(!code.contains("super::"), "src/{file}: a path from the crate's root says where a thing is from");
+    let lead = paths(&code).into_iter().map(|path| {
+        let to = leads_to(&path, root, files);
+        to.unwrap_or_else(|| panic!("src/{file} imports crate::{} from the face", path.join("::")))
+    });
+    lead.filter(|to| to != file).collect()
+}
+
+#[test]
+fn the_table_of_rooms_is_true() {
+    let (rooms, files) = (rooms(), sources("src"));
+    let stands: BTreeSet<String> = rooms.iter().cloned().collect();
+    assert_eq!(stands, files, "the table names each file of src, and no other");
+    assert_eq!(rooms.len(), files.len(), "a room stands twice");
+    let mut arrows = 0;
+    for (line, file) in rooms.iter().enumerate() {
+        if for_tests(file) {
+            continue;
+        }
+        for from in imports(file, &files) {
+            assert!(rooms[..line].contains(&from), "src/{file} imports from src/{from}, which stands below it");
+            arrows += 1;
+        }
+        if !file.starts_with("bin/") {
+            assert!(!code(file).contains("duly::"), "src/{file} names the library as a stranger would");
+        }
+    }
+    assert!(arrows > 100, "only {arrows} arrows were found: is the reader of imports broken?");
+    let opening = imports("store/opening.rs", &files);
+    for known in ["clock.rs", "event.rs", "resolve.rs", "store/fault.rs", "store/runs.rs", "schedule/mod.rs"] {
+        assert!(opening.contains(known), "store/opening.rs imports from {known}: {opening:?}");
+    }
+}
+
+/// What each room is alone in, where a word gives it away.
+#[test]
+fn what_a_room_does_alone_no_other_does() {
+    let alone: [(&[&str], &str, &[&str]); 6] = [
+        (&["schedule/pattern.rs"], "croner", &["croner::"]),
+        (&["schedule/zone.rs"], "zone data", &["chrono_tz::", "/zoneinfo"]),
+        (&["store/database.rs"], "begins transactions", &["transaction_with_behavior(", ".unchecked_transaction("]),
+        (&["pool.rs", "scheduler.rs"], "owns threads", &["thread::Builder", "thread::spawn", "thread::scope"]),
+        (&["bin/duly/main.rs"], "prints and exits", &["println!(", "eprintln!(", "process::exit("]),
+        (&["owner.rs"], "asks the kernel", &[".try_lock()"]),
+    ];
+    for (rooms, what, words) in alone {
+        let of_it = |file: &str| words.iter().any(|word| code(file).contains(word));
+        assert!(rooms.iter().any(|room| of_it(room)), "{what}: nobody does; is the word still right?");
+        for file in sources("src").iter().filter(|file| !for_tests(file) && !rooms.contains(&file.as_str())) {
+            assert!(!of_it(file), "src/{file}: {what} is for {rooms:?} alone");
+        }
+    }
+    for file in sources("src").iter().filter(|file| !file.starts_with("store/")) {
+        let code = code(file);
+        let statement =
+            ["prepare_cached(", ".execute(", "SELECT ", "UPDATE "].iter().find(|word| code.contains(**word));
+        assert_eq!(statement, None, "src/{file}: only the wing speaks to SQLite");
+    }
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let mut count = 0;
+    for folder in ["src", "tests", "benches", "examples"] {
+        for file in sources(folder) {
+            let lines = read(&tree().join(folder).join(&file)).lines().count();
+            assert!(lines <= MAX_LINES, "{folder}/{file} has {lines} lines, more than {MAX_LINES}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "only {count} files were found");
+}
+
+#[test]
+fn nobody_reads_the_clock_behind_clock_rs() {
+    let clocks = ["SystemTime", "Instant", "Utc", "Local"].map(|clock| format!("{clock}::now("));
+    for file in sources("src") {
+        let source = read(&tree().join("src").join(&file));
+        let reads = clocks.iter().any(|clock| source.contains(clock));
+        assert_eq!(reads, file == "clock.rs", "src/{file}: only clock.rs asks the machine for the time, and it does");
+    }
+    // Nor SQLite's: what schema.sql's defaults, triggers and views read is for those who write by SQL.
+    let words = ["'now'", "subsec", "current_time", "current_date", "julianday", "unixepoch", "strftime", "datetime('"];
+    let schema = read(&tree().join("schema.sql")).to_lowercase();
+    assert!(words.iter().any(|word| schema.contains(word)), "are the words still right?");
+    for file in sources("src").iter().filter(|file| file.starts_with("store/")) {
+        let code = code(file).to_lowercase();
+        let found = words.iter().find(|word| code.contains(**word));
+        assert_eq!(found, None, "src/{file}: now is an argument of every statement");
+    }
+}
+
+/// Whoever reads the README finds every example, and every example that it names is there.
+#[test]
+fn examples_are_found() {
+    let readme = read(&tree().join("README.md"));
+    let named: BTreeSet<String> = readme
+        .split("--example ")
+        .skip(1)
+        .map(|rest| rest.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect())
+        .collect();
+    assert!(!named.is_empty(), "the README names no example");
+    let there: BTreeSet<String> = sources("examples")
+        .iter()
+        .map(|file| file.trim_end_matches(".rs").trim_end_matches("/main").to_owned())
+        .collect();
+    if !there.is_empty() {
+        assert_eq!(named, there);
+    }
+}
+
+#[test]
+fn imports_are_read() {
+    let read = |code: &str| paths(code).iter().map(|path| path.join("::")).collect::<Vec<_>>();
+    assert_eq!(read("use crate::clock::Timestamp;"), ["clock::Timestamp"]);
+    let group = "pub(crate) use crate::store::{\n    self, Fault, runs::{self, Wrote},\n};\nlet a = crate::b(c);";
+    assert_eq!(read(group), ["store::self", "store::Fault", "store::runs::self", "store::runs::Wrote", "b"]);
+    assert_eq!(read("use crate::store::*;"), ["store::"]);
+    assert_eq!(read("pub(crate) fn no() {}"), Vec::<String>::new());
+}
