@@ -157,6 +157,26 @@ fn the_table_of_rooms_is_true() {
     }
 }
 
+/// The table allows more arrows than there may be: some rooms are strangers.
+#[test]
+fn strangers_stay_strangers() {
+    let files = sources("src");
+    let wing = |from: &String| from.starts_with("store/");
+    assert!(!imports("pool.rs", &files).iter().any(wing), "the pool does not know the store");
+    assert!(!imports("handler.rs", &files).iter().any(wing), "nor does what it runs");
+    assert!(!imports("poller.rs", &files).contains("pool.rs"), "the poller and the pool are strangers");
+    for file in files.iter().filter(|file| wing(file) || *file == "poller.rs") {
+        let doors = ["handler.rs", "pool.rs", "client.rs", "scheduler.rs"];
+        let knows = imports(file, &files).into_iter().find(|from| doors.contains(&from.as_str()));
+        assert_eq!(knows, None, "src/{file}");
+    }
+    for rule in ["resolve.rs", "retry.rs", "schedule/mod.rs", "schedule/cron.rs", "schedule/dialect.rs"] {
+        let code = code(rule);
+        let outside = ["rusqlite", "std::fs", "std::net", "std::env", "std::thread", "log::"];
+        assert_eq!(outside.iter().find(|word| code.contains(**word)), None, "src/{rule} is pure");
+    }
+}
+
 /// What each room is alone in, where a word gives it away.
 #[test]
 fn what_a_room_does_alone_no_other_does() {
