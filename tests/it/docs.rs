@@ -247,11 +247,10 @@ fn examples_are_found() {
     assert!(!named.is_empty(), "the README names no example");
     let there: BTreeSet<String> = sources("examples")
         .iter()
+        .filter(|file| !file.contains('/') || file.ends_with("/main.rs"))
         .map(|file| file.trim_end_matches(".rs").trim_end_matches("/main").to_owned())
         .collect();
-    if !there.is_empty() {
-        assert_eq!(named, there);
-    }
+    assert_eq!(named, there);
 }
 
 #[test]
