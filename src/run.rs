@@ -216,8 +216,6 @@ pub struct Claim {
     pub(crate) concurrency_key: Option<String>,
     /// Whether the task row keeps `last_*` columns: those of `once` tasks are read from the run.
     pub(crate) recurring: bool,
-    /// Of a `delay` task: how long after the end of its last run the next is due.
-    pub(crate) delay: Option<Duration>,
 }
 
 impl Claim {

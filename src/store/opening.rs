@@ -5,14 +5,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::event::Event;
 use crate::resolve::{self, Next, Rest, Span, Step, Unfinished};
 use crate::retry::RetryPolicy;
 use crate::run::{Claim, Origin, RunStatus};
-use crate::schedule::{Schedule, ScheduleKind, Schedules};
+use crate::schedule::{ScheduleKind, Schedules, parse_duration};
 use crate::store::due::{self, Due};
 use crate::store::runs::{self, Opening, Wrote};
 use crate::store::{Fault, owners, waiting};
@@ -34,6 +34,8 @@ pub(crate) struct Written {
     pub(crate) more: bool,
     /// Whether a run was written that waits behind something; see [`waiting::any_blocked`].
     pub(crate) blocked: bool,
+    /// Whether a delay task may wait for the end of a run; see [`any_delayed`].
+    pub(crate) delayed: bool,
 }
 
 /// How many runs may still be claimed.
@@ -186,9 +188,34 @@ const DELAY_OVER: &str = "
        AND NOT EXISTS (SELECT 1 FROM task_runs
                         WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))";
 
-/// The last unfinished run of a delay task is over: the task is due again so long after its end.
-pub(crate) fn delay_over(tx: &Transaction<'_>, task: i64, next: Timestamp) -> rusqlite::Result<()> {
-    tx.prepare_cached(DELAY_OVER)?.execute(named_params! { ":task": task, ":next": next })?;
+const ANY_DELAYED: &str = "
+    SELECT EXISTS (SELECT 1 FROM scheduled_tasks
+                    WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run IS NULL)";
+
+/// Whether a delay task waits for the end of a run; if none does, nobody has to be asked when a run ends.
+pub(crate) fn any_delayed(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
+    let mut statement = tx.prepare_cached(ANY_DELAYED)?;
+    for priority in 0..=3_i64 {
+        if statement.query_row(named_params! { ":priority": priority }, |row| row.get(0))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+const AWAITED_DELAY: &str = "
+    SELECT schedule_value FROM scheduled_tasks
+     WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1 AND next_run IS NULL";
+
+/// The last unfinished run of a delay task is over: the task is due again so long after its end. The delay is the task's of
+/// now: it may have become a delay task, or another, while the run was at work.
+pub(crate) fn delay_over(tx: &Transaction<'_>, task: i64, ended: Timestamp) -> rusqlite::Result<()> {
+    let value: Option<String> =
+        tx.prepare_cached(AWAITED_DELAY)?.query_row(named_params! { ":task": task }, |row| row.get(0)).optional()?;
+    if let Some(delay) = value.and_then(|value| parse_duration(&value).ok()) {
+        let next = ended.plus(delay).min(Timestamp::MAX);
+        tx.prepare_cached(DELAY_OVER)?.execute(named_params! { ":task": task, ":next": next })?;
+    }
     Ok(())
 }
 
@@ -321,10 +348,6 @@ fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
 }
 
 fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin, now: Timestamp) -> Claim {
-    let delay = match due.plan.schedule {
-        Schedule::Delay(delay) => Some(delay),
-        _ => None,
-    };
     Claim {
         run_id,
         attempt: 1,
@@ -340,6 +363,5 @@ fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin,
         retry: due.retry,
         concurrency_key: due.key.clone(),
         recurring: due.kind != ScheduleKind::Once,
-        delay,
     }
 }

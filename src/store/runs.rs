@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, Row, Transaction, named_params, params};
 use crate::clock::Timestamp;
 use crate::retry::RetryPolicy;
 use crate::run::{AttemptOutcome, Claim, Origin, RunStatus};
-use crate::schedule::{ScheduleKind, parse_duration};
+use crate::schedule::ScheduleKind;
 use crate::store::row;
 
 /// Longest error text that is kept, in bytes.
@@ -319,7 +319,7 @@ pub(crate) fn keep_attempt(
 
 const CLAIMED: &str = "
     SELECT r.task_id, r.attempt, r.forgiven, r.handler, r.scheduled_for, r.origin, r.concurrency_key, t.name,
-           ifnull(r.payload, t.payload), t.schedule_type, t.schedule_value, t.max_attempts, t.backoff_ms,
+           ifnull(r.payload, t.payload), t.schedule_type, t.max_attempts, t.backoff_ms,
            t.backoff_cap_ms, t.timeout_ms
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
@@ -334,7 +334,6 @@ pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlit
 /// Columns by their place: this is read for every run that has waited.
 fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Claim> {
     let kind: ScheduleKind = row.get(9)?;
-    let delay = if kind == ScheduleKind::Delay { parse_duration(row.get_ref(10)?.as_str()?).ok() } else { None };
     Ok(Claim {
         run_id,
         attempt: row.get(1)?,
@@ -344,16 +343,15 @@ fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Clai
         scheduled_for: row.get(4)?,
         origin: row.get(5)?,
         claimed_at: now,
-        timeout: row::millis_at(row, 14)?,
+        timeout: row::millis_at(row, 13)?,
         task_id: row.get(0)?,
         forgiven: row.get(2)?,
         retry: RetryPolicy {
-            max_attempts: row.get(11)?,
-            backoff: row::millis_at(row, 12)?.unwrap_or_default(),
-            cap: row::millis_at(row, 13)?.unwrap_or_default(),
+            max_attempts: row.get(10)?,
+            backoff: row::millis_at(row, 11)?.unwrap_or_default(),
+            cap: row::millis_at(row, 12)?.unwrap_or_default(),
         },
         concurrency_key: row.get(6)?,
         recurring: kind != ScheduleKind::Once,
-        delay,
     })
 }

@@ -111,8 +111,8 @@ fn after(
     if written.blocked {
         waiting::after_the_end(tx, claim.task_id, key, now)?;
     }
-    if let Some(delay) = claim.delay {
-        opening::delay_over(tx, claim.task_id, ended.plus(delay).min(Timestamp::MAX))?;
+    if written.delayed {
+        opening::delay_over(tx, claim.task_id, ended)?;
     }
     Ok(())
 }
@@ -254,7 +254,7 @@ pub(crate) fn cancel_waiting(
     if runs::cancel_waiting(tx, run, "cancelled before it began", now)? == Wrote::Superseded {
         return Ok(false);
     }
-    written.blocked = true;
+    (written.blocked, written.delayed) = (true, true);
     after(tx, &claim, RunStatus::Cancelled, now, now, written)?;
     written.events.push(Event::Cancelled { run, task: claim.task });
     Ok(true)

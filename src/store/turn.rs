@@ -157,6 +157,7 @@ impl<'a> Turning<'a> {
     ) -> Result<Self, Fault> {
         let mut done = Done { data_version: database::data_version(tx)?, ..Done::default() };
         done.written.blocked = waiting::any_blocked(tx)?;
+        done.written.delayed = opening::any_delayed(tx)?;
         Ok(Turning { tx, schedules, work, memory, mode, done, slots: work.slots, budget: MAX_ITEMS })
     }
 

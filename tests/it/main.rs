@@ -14,6 +14,8 @@ mod docs;
 mod ends;
 /// Files of older versions open, answer, run on, and end up with the tables of a new one.
 mod fixture;
+/// Delay tasks: from which end the next occurrence counts.
+mod delay;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.

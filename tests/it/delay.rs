@@ -1,0 +1,78 @@
+//! Delay tasks: the next run is due so long after the end of the last, whatever happened to the task meanwhile.
+
+use std::sync::Arc;
+
+use duly::testing::Stepper;
+use duly::{Claim, NewTask, Outcome, Timestamp};
+
+use crate::house::{House, at, minutes};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+/// A task that is due ten minutes after noon, and a twin that ends first and is left alone.
+fn begun(task: NewTask) -> (House, Stepper, Arc<Claim>) {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    stepper.client().add(task).unwrap();
+    stepper.client().add(NewTask::delay("twin", minutes(10)).handler("work")).unwrap();
+    stepper.clock().advance(minutes(10));
+    let mut claims = stepper.step().unwrap();
+    claims.sort_by(|a, b| a.task.cmp(&b.task));
+    let [subject, twin] = <[_; 2]>::try_from(claims).expect("both are due");
+    stepper.finish(&twin, Outcome::succeeded());
+    stepper.step().unwrap();
+    assert_eq!(next_run(&stepper, "twin"), Some(at("2027-03-14T12:20:00Z")));
+    (house, stepper, subject)
+}
+
+fn ten_minutes() -> NewTask {
+    NewTask::delay("subject", minutes(10)).handler("work")
+}
+
+fn next_run(stepper: &Stepper, name: &str) -> Option<Timestamp> {
+    stepper.client().task(name).unwrap().expect(name).next_run
+}
+
+/// Ends the run at 12:15.
+fn end(stepper: &mut Stepper, claim: &Arc<Claim>) {
+    stepper.clock().set_wall(at("2027-03-14T12:15:00Z"));
+    stepper.finish(claim, Outcome::succeeded());
+    stepper.step().unwrap();
+}
+
+#[test]
+fn the_delay_counts_from_the_end_of_the_last_run() {
+    let (_house, mut stepper, subject) = begun(ten_minutes());
+    let manual = stepper.client().trigger("subject").unwrap();
+    assert_eq!(next_run(&stepper, "subject"), None, "none while a run is unfinished");
+    stepper.clock().set_wall(at("2027-03-14T12:15:00Z"));
+    stepper.finish(&subject, Outcome::succeeded());
+    let claims = stepper.step().unwrap();
+    assert_eq!((claims[0].run_id, next_run(&stepper, "subject")), (manual, None), "a manual run is a run too");
+    stepper.clock().set_wall(at("2027-03-14T12:17:00Z"));
+    stepper.finish(&claims[0], Outcome::succeeded());
+    stepper.step().unwrap();
+    assert_eq!(next_run(&stepper, "subject"), Some(at("2027-03-14T12:27:00Z")));
+}
+
+#[test]
+fn a_delay_that_is_changed_while_a_run_is_at_work_counts_with_its_new_length() {
+    let (_house, mut stepper, subject) = begun(ten_minutes());
+    stepper.client().replace(NewTask::delay("subject", minutes(2)).handler("work")).unwrap();
+    assert_eq!(next_run(&stepper, "subject"), None);
+    end(&mut stepper, &subject);
+    assert_eq!(next_run(&stepper, "subject"), Some(at("2027-03-14T12:17:00Z")));
+}
+
+#[test]
+fn a_task_that_becomes_a_delay_while_a_run_is_at_work_is_due_again() {
+    for was in
+        [NewTask::interval("subject", minutes(10)).handler("work"), NewTask::once("subject", at(NOON)).handler("work")]
+    {
+        let (_house, mut stepper, subject) = begun(was);
+        stepper.client().replace(ten_minutes()).unwrap();
+        assert_eq!(next_run(&stepper, "subject"), None);
+        end(&mut stepper, &subject);
+        assert_eq!(next_run(&stepper, "subject"), Some(at("2027-03-14T12:25:00Z")));
+    }
+}
