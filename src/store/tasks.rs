@@ -261,8 +261,11 @@ pub(crate) fn unplanned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<
 
 const SET_PLAN: &str = "
     UPDATE scheduled_tasks
-       SET planned = 1, status = :status, next_run = :next, invalid_reason = NULL
+       SET planned = 1, status = :status, next_run = :next, active_since = :since, invalid_reason = NULL
      WHERE id = :task";
+
+/// When the newest of what became of a task came to its end.
+const NEWEST_END: &str = "SELECT max(finished_at) FROM task_runs WHERE task_id = :task";
 
 /// Looks at a row that somebody else wrote: when it is due, or why it is invalid, which is answered.
 pub(crate) fn settle_plan(
@@ -281,19 +284,33 @@ pub(crate) fn settle_plan(
         }
     };
     let ordered = task.definition.overlap != Overlap::Allow;
+    // A repaired row counts from its repair, as one does whose schedule was changed.
+    let since = if task.status == TaskStatus::Invalid { after(now, task.active_since) } else { task.active_since };
     let (status, next_run) = match (task.status, task.next_run) {
-        (TaskStatus::Paused, _) => (TaskStatus::Paused, None),
+        // Neither is undone by a change of something else, or by a request about one of its runs.
+        (TaskStatus::Paused | TaskStatus::Completed, _) => (task.status, None),
         // Set by hand, to run then.
         (TaskStatus::Active, Some(at)) => (TaskStatus::Active, Some(at)),
-        _ => {
+        (TaskStatus::Active | TaskStatus::Invalid, _) => {
             let unfinished = opening::any_unfinished(tx, id)?;
-            let plan = plan(&task.definition, schedule, now, task.resolved_until, task.active_since);
+            // A run may have ended while the row waited to be looked at: a delay counts from there.
+            let counted = match schedule {
+                Schedule::Delay(_) => newest_end(tx, id)?.map_or(since, |end| end.max(since)),
+                _ => since,
+            };
+            let plan = plan(&task.definition, schedule, now, task.resolved_until, counted);
             stored(resolve::first(&plan, unfinished), TaskStatus::Active)
         }
     };
-    tx.prepare_cached(SET_PLAN)?.execute(named_params! { ":task": id, ":status": status, ":next": next_run })?;
+    tx.prepare_cached(SET_PLAN)?.execute(named_params! {
+        ":task": id, ":status": status, ":next": next_run, ":since": since,
+    })?;
     waiting::derive_task(tx, id, status == TaskStatus::Paused, ordered, now)?;
     Ok(None)
+}
+
+fn newest_end(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Timestamp>> {
+    tx.prepare_cached(NEWEST_END)?.query_row(named_params! { ":task": task }, |row| row.get(0))
 }
 
 const INVALIDATE: &str = "

@@ -76,3 +76,43 @@ fn a_task_that_becomes_a_delay_while_a_run_is_at_work_is_due_again() {
         assert_eq!(next_run(&stepper, "subject"), Some(at("2027-03-14T12:25:00Z")));
     }
 }
+
+#[test]
+fn a_waiting_run_that_is_cancelled_by_sql_or_by_a_client_ends_then() {
+    for by_sql in [true, false] {
+        let (house, mut stepper, subject) = begun(ten_minutes());
+        stepper.finish(&subject, Outcome::failed("no luck"));
+        stepper.step().unwrap();
+        stepper.clock().set_wall(at("2027-03-14T12:15:00Z"));
+        if by_sql {
+            let asked = "UPDATE task_runs SET cancel_requested = 1 WHERE status = 'failed'";
+            assert_eq!(house.plain().execute(asked, []).unwrap(), 1);
+        } else {
+            stepper.client().cancel(subject.run_id).unwrap();
+        }
+        let claims = stepper.step().unwrap();
+        assert!(claims.iter().all(|claim| claim.task != "subject"), "not at once, by SQL: {by_sql}");
+        assert_eq!(next_run(&stepper, "subject"), Some(at("2027-03-14T12:25:00Z")), "by SQL: {by_sql}");
+    }
+}
+
+#[test]
+fn a_run_that_ends_before_a_change_by_sql_is_seen_counts() {
+    let (house, mut stepper, subject) = begun(ten_minutes());
+    house.plain().execute("UPDATE scheduled_tasks SET overlap = 'buffer_one' WHERE name = 'subject'", []).unwrap();
+    end(&mut stepper, &subject);
+    assert_eq!(next_run(&stepper, "subject"), Some(at("2027-03-14T12:25:00Z")));
+}
+
+#[test]
+fn a_completed_delay_stays_completed_when_its_handler_is_changed() {
+    let (house, mut stepper, subject) = begun(ten_minutes().ends_at(at("2027-03-14T12:24:00Z")));
+    end(&mut stepper, &subject);
+    let stands = "SELECT status, next_run, planned FROM scheduled_tasks WHERE name = 'subject'";
+    assert_eq!(house.rows(stands), ["completed|-|1"], "12:25 would be too late");
+    house.plain().execute("UPDATE scheduled_tasks SET handler = 'other' WHERE name = 'subject'", []).unwrap();
+    house.plain().execute("UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'subject'", []).unwrap();
+    assert!(stepper.step().unwrap().is_empty());
+    assert_eq!(house.rows(stands), ["completed|-|1"]);
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE task_id = 1"), "1");
+}
