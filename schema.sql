@@ -252,6 +252,14 @@ BEGIN
      WHERE (SELECT value FROM scheduler_meta WHERE key = 'probe') = 'overwritten';
 END;
 
+-- UPDATE OR REPLACE would do the same to the row in the way of a new name.
+CREATE TRIGGER scheduled_tasks_no_rename_over BEFORE UPDATE OF id, name ON scheduled_tasks
+WHEN NEW.id <> OLD.id OR EXISTS (SELECT 1 FROM scheduled_tasks WHERE name = NEW.name AND id <> OLD.id)
+BEGIN
+    SELECT RAISE(ABORT, 'the id of a task cannot be changed') WHERE NEW.id <> OLD.id;
+    SELECT RAISE(ABORT, 'a task of this name exists: remove or rename it first');
+END;
+
 CREATE TRIGGER scheduled_tasks_touched AFTER UPDATE OF
     name, handler, payload, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
     backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by

@@ -1,0 +1,329 @@
+//! The tables as an interface: what another program may write, what it may not, and what it may read.
+//!
+//! Each test knocks at two doors: a plain connection of this process, and Debian's `sqlite3` shell, whose SQLite is years
+//! older. Both know nothing of duly.
+
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use duly::testing::Stepper;
+use duly::{Claim, Context, Outcome, Scheduler, Timestamp};
+
+use crate::house::{House, eventually};
+
+/// How another program reaches the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Door {
+    Plain,
+    Shell,
+}
+
+/// The doors that can be tried here.
+pub(crate) fn doors() -> Vec<Door> {
+    if Command::new("sqlite3").arg("--version").output().is_ok() {
+        return vec![Door::Plain, Door::Shell];
+    }
+    assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "sqlite3 is missing");
+    println!("skipped: no sqlite3");
+    vec![Door::Plain]
+}
+
+impl Door {
+    /// Carries out statements; what SQLite said if it refused one.
+    pub(crate) fn try_tell(self, house: &House, sql: &str) -> Result<(), String> {
+        match self {
+            Door::Plain => house.plain().execute_batch(sql).map_err(|error| error.to_string()),
+            Door::Shell => {
+                let mut shell = Command::new("sqlite3");
+                shell.args(["-batch", "-bail", "-cmd", ".timeout 5000"]).arg(house.file()).arg(sql);
+                let said = shell.output().expect("sqlite3 starts");
+                let error = String::from_utf8_lossy(&said.stderr).into_owned();
+                if said.status.success() && error.is_empty() { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    /// The same, for what must be accepted.
+    pub(crate) fn tell(self, house: &House, sql: &str) {
+        self.try_tell(house, sql).unwrap_or_else(|error| panic!("{self:?}: {sql}: {error}"));
+    }
+}
+
+/// The machine's time, and a moment more: SQLite rounds its clock where ours is cut.
+pub(crate) fn present() -> Timestamp {
+    Timestamp::from(SystemTime::now()).plus(Duration::from_millis(20))
+}
+
+/// A turn at the machine's time, by which triggers go.
+pub(crate) fn turn(stepper: &mut Stepper) -> Vec<std::sync::Arc<Claim>> {
+    stepper.clock().set_wall(present());
+    stepper.step().unwrap()
+}
+
+/// A house whose stepper goes by the machine's clock.
+pub(crate) fn at_present() -> (House, Stepper) {
+    let house = House::new();
+    let stepper = house.stepper(&present().to_string());
+    (house, stepper)
+}
+
+/// The least that a row needs.
+pub(crate) fn insert(name: &str, kind: &str, value: &str) -> String {
+    format!(
+        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+         VALUES ('{name}', 'work', '{kind}', '{value}');"
+    )
+}
+
+/// A row that is due at once.
+pub(crate) fn due(name: &str) -> String {
+    insert(name, "once", "2020-01-01T00:00:00Z")
+}
+
+/// Everything in the tables but the clock's traces.
+fn everything(house: &House) -> Vec<String> {
+    let tables =
+        ["scheduled_tasks", "task_runs", "task_attempts", "task_effects", "scheduler_events", "scheduler_meta"];
+    tables.iter().flat_map(|table| house.rows(&format!("SELECT '{table}', * FROM {table}"))).collect()
+}
+
+/// The tasks of these claims.
+pub(crate) fn names(claims: &[std::sync::Arc<Claim>]) -> Vec<&str> {
+    claims.iter().map(|claim| claim.task.as_str()).collect()
+}
+
+#[test]
+fn a_row_that_sql_inserts_runs_within_the_poll_interval() {
+    for door in doors() {
+        let house = House::new();
+        let scheduler = Scheduler::builder(house.file())
+            .poll(Duration::from_millis(50))
+            .handler("work", |run: &Context| run.payload::<Vec<u8>>())
+            .start()
+            .unwrap();
+        door.tell(
+            &house,
+            "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, time_zone)
+             VALUES ('hello', 'work', '[1, 2]', 'once', '2020-01-01 00:00', 'Europe/Rome')",
+        );
+        eventually("the row has run", || {
+            house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded' AND result = '[1,2]'") == "1"
+        });
+        let local =
+            "SELECT r.scheduled_for, t.status, t.planned FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id";
+        assert_eq!(house.rows(local), ["1577833200000|completed|1"]);
+        drop(scheduler);
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn one_turn_sees_it_and_the_next_costs_nothing() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        assert!(turn(&mut stepper).is_empty());
+        let before = stepper.transactions();
+        assert!(turn(&mut stepper).is_empty());
+        assert_eq!(stepper.transactions(), before, "idle");
+        door.tell(&house, "CREATE TABLE other (x); INSERT INTO other VALUES (1)");
+        assert!(turn(&mut stepper).is_empty());
+        assert_eq!(stepper.transactions(), before, "somebody else's commit is looked at, and nothing written");
+
+        door.tell(&house, &(due("one") + &insert("later", "interval", "1h")));
+        assert_eq!(names(&turn(&mut stepper)), ["one"]);
+        assert_eq!(stepper.transactions(), before + 1, "planned, resolved and claimed in one");
+        assert_eq!(house.ask("SELECT next_run - created_at FROM scheduled_tasks WHERE name = 'later'"), "3600000");
+        assert!(turn(&mut stepper).is_empty());
+        assert_eq!(stepper.transactions(), before + 1);
+    }
+}
+
+#[test]
+fn the_database_refuses_what_the_contract_forbids() {
+    // What is tried, and a part of what SQLite answers.
+    let refused = [
+        ("UPDATE scheduled_tasks SET next_run = 1805025600 WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET next_run = 1805025600000000 WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET starts_at = strftime('%s', 'now') WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET next_run = 'now' WHERE name = 'idle'", "cannot store TEXT"),
+        ("UPDATE scheduled_tasks SET payload = '{''a'': 1}' WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET payload = NULL WHERE name = 'idle'", "NOT NULL"),
+        ("UPDATE scheduled_tasks SET payload = '\"' || hex(zeroblob(131072)) || '\"' WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET status = 'stopped' WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET schedule_type = 'Cron' WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET overlap = 'queue' WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET misfire = 'run_all' WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET priority = 4 WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET catch_up_limit = 201 WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET concurrency_key = '#1' WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET starts_at = 1805025600001, ends_at = 1805025600000 WHERE name = 'idle'", "CHECK"),
+        ("UPDATE scheduled_tasks SET name = 'busy' WHERE name = 'idle'", "of this name exists"),
+        ("UPDATE OR REPLACE scheduled_tasks SET name = 'busy' WHERE name = 'idle'", "of this name exists"),
+        ("UPDATE scheduled_tasks SET id = 99 WHERE name = 'idle'", "id of a task"),
+        (&insert("a b", "once", "2020-01-01"), "CHECK"),
+        (&insert("1st", "once", "2020-01-01"), "CHECK"),
+        (&insert(&"x".repeat(201), "once", "2020-01-01"), "CHECK"),
+        (&insert("busy", "once", "2020-01-01"), "UNIQUE"),
+        (&insert("busy", "once", "2020-01-01").replace("INSERT", "REPLACE"), "instead of REPLACE"),
+        (&insert("busy", "once", "2020-01-01").replace("INSERT", "INSERT OR REPLACE"), "instead of REPLACE"),
+        (
+            "REPLACE INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value)
+             VALUES (1, 'usurper', 'work', 'once', '2020-01-01')",
+            "instead of REPLACE",
+        ),
+        (
+            "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+             SELECT task_id, handler, scheduled_for, 'catch_up', 'queued', run_at FROM task_runs WHERE task_id = 1",
+            "UNIQUE",
+        ),
+        (
+            "UPDATE task_runs SET status = 'running', blocked = NULL, locked_by = 'me', locked_until = 1805025600000
+              WHERE task_id = 2",
+            "UNIQUE constraint failed: task_runs.concurrency_key",
+        ),
+        ("UPDATE task_runs SET status = 'running' WHERE task_id = 2", "CHECK"),
+        ("UPDATE task_runs SET locked_by = NULL WHERE task_id = 1", "CHECK"),
+        ("UPDATE task_runs SET cancel_requested = 2", "CHECK"),
+        ("DELETE FROM scheduled_tasks WHERE name = 'busy'", "has a running run"),
+        ("DELETE FROM scheduled_tasks", "has a running run"),
+    ];
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(due("busy") + &due("waits") + &insert("idle", "cron", "0 0 1 1 *")));
+        door.tell(&house, "UPDATE scheduled_tasks SET concurrency_key = 'chat' WHERE name <> 'idle'");
+        assert_eq!(names(&turn(&mut stepper)), ["busy"]);
+        let before = everything(&house);
+        for (sql, says) in &refused {
+            let error = door.try_tell(&house, sql).expect_err(sql);
+            assert!(error.contains(says), "{door:?}: {sql}: {error}");
+            assert_eq!(everything(&house), before, "{door:?}: {sql}");
+        }
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn a_name_is_an_idempotency_key_for_those_who_ignore_and_those_who_upsert() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(due("job") + &insert("other", "cron", "0 0 1 1 *")));
+        turn(&mut stepper);
+        let before = everything(&house);
+        let again = due("job").replace("'work'", "'elsewhere'");
+        door.tell(&house, &again.replace("INSERT", "INSERT OR IGNORE"));
+        door.tell(&house, &again.replace(';', " ON CONFLICT DO NOTHING;"));
+        assert_eq!(everything(&house), before);
+
+        let upsert =
+            " ON CONFLICT (name) DO UPDATE SET handler = excluded.handler, priority = 0, name = excluded.name;";
+        door.tell(&house, &again.replace(';', upsert));
+        let rows = "SELECT name, handler, priority, status FROM scheduled_tasks ORDER BY id";
+        assert_eq!(house.rows(rows), ["job|elsewhere|0|completed", "other|work|1|active"]);
+        turn(&mut stepper);
+        assert_eq!(house.ask("SELECT count(*) FROM task_runs"), "1", "what was done is not done again");
+        assert_eq!(house.ask("SELECT value FROM scheduler_meta WHERE key = 'probe'"), "kept");
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn a_deleted_task_takes_all_that_is_its_own_along() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(due("goes") + &due("stays")));
+        for claim in turn(&mut stepper) {
+            stepper.finish(&claim, Outcome::failed("no luck"));
+        }
+        turn(&mut stepper);
+        door.tell(
+            &house,
+            "INSERT INTO task_effects SELECT 'mail', id, 'done', '1', run_at, run_at FROM task_runs;
+             INSERT INTO scheduler_events (at, kind, task_id, run_id) SELECT run_at, 'edited', task_id, id FROM task_runs;",
+        );
+        let left = |task: i64| {
+            let of = |table: &str, column: &str, value: i64| {
+                house.rows(&format!("SELECT * FROM {table} WHERE {column} = {value}"))
+            };
+            [
+                of("scheduled_tasks", "id", task),
+                of("task_runs", "task_id", task),
+                of("task_attempts", "run_id", task),
+                of("task_effects", "run_id", task),
+                of("scheduler_events", "task_id", task),
+            ]
+        };
+        let stays = left(2);
+        assert!([left(1), left(2)].iter().flatten().all(|rows| rows.len() == 1));
+        door.tell(&house, "PRAGMA foreign_keys = OFF; DELETE FROM scheduled_tasks WHERE name = 'goes'");
+        assert!(left(1).iter().all(Vec::is_empty), "{:?}", left(1));
+        assert_eq!(left(2), stays);
+        // The name is free again, and the id is not given twice.
+        door.tell(&house, &due("goes"));
+        assert_eq!(names(&turn(&mut stepper)), ["goes"]);
+        assert_eq!(house.ask("SELECT id FROM scheduled_tasks WHERE name = 'goes'"), "3");
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn the_views_answer_people_and_monitors() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")));
+        for claim in turn(&mut stepper) {
+            stepper.finish(&claim, Outcome::failed("oh"));
+        }
+        turn(&mut stepper);
+        stepper.client().trigger("cron").unwrap();
+        turn(&mut stepper);
+        let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
+        door.tell(&house, &format!(
+            "UPDATE scheduled_tasks SET next_run = {now} - 301000, last_run = 1805025600001, last_finished = 1805025600999,
+                    last_status = 'dead', last_duration_ms = 998, last_error = 'why', failure_count = 2 WHERE name = 'cron';
+             UPDATE scheduled_tasks SET next_run = {now} - 299000, failure_count = 1 WHERE name = 'never';
+             UPDATE task_runs SET locked_until = {now} - 1000 WHERE status = 'running';"
+        ));
+        // Written long ago, and no scheduler has ever looked; its twin is paused.
+        door.tell(&house, &(insert("old", "cron", "@daily") + &insert("rests", "cron", "@daily")));
+        door.tell(&house, &format!(
+            "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests';
+             UPDATE scheduled_tasks SET updated_at = {now} - 301000, created_at = {now} - 400000, next_run = NULL, planned = 0
+              WHERE name IN ('old', 'rests');"
+        ));
+        let overdue = "SELECT name, overdue_seconds BETWEEN 300 AND 460 FROM overdue_tasks ORDER BY name";
+        assert_eq!(house.rows(overdue), ["cron|1", "old|1"]);
+        assert_eq!(house.rows("SELECT * FROM failing_tasks"), ["cron|work|2|why|2027-03-14T12:00:00.999Z"]);
+        assert_eq!(house.rows("SELECT name, attempt, past FROM stuck_runs"), ["cron|1|lease"]);
+        let overview = "SELECT name, status, last_run IS NOT NULL, last_status, last_error, failure_count
+                          FROM task_overview WHERE name <> 'rests' ORDER BY name";
+        assert_eq!(
+            house.rows(overview),
+            ["cron|active|1|dead|why|2", "done|completed|1|failed|oh|0", "never|active|0|-|-|1", "old|active|0|-|-|0",]
+        );
+        assert_eq!(house.ask("SELECT last_run FROM task_overview WHERE name = 'cron'"), "2027-03-14T12:00:00.001Z");
+        // Past its time-out, which is a command's hour if nobody says otherwise.
+        let rest = "UPDATE task_runs SET locked_until = 1905025600000";
+        for (timeout, handler, ago, stuck) in [
+            ("NULL", "work", 9_000_000, ""),
+            ("0", "command", 9_000_000, ""),
+            ("60000", "work", 61_000, "cron|1|timeout"),
+            ("60000", "work", 59_000, ""),
+            ("NULL", "command", 3_601_000, "cron|1|timeout"),
+        ] {
+            door.tell(
+                &house,
+                &format!(
+                    "{rest}, started_at = {now} - {ago}, handler = '{handler}' WHERE status = 'running';
+                 UPDATE scheduled_tasks SET timeout_ms = {timeout} WHERE name = 'cron'"
+                ),
+            );
+            let found = house.rows("SELECT name, attempt, past FROM stuck_runs").join(" ");
+            assert_eq!(found, stuck, "{timeout} {handler} {ago}");
+        }
+        door.tell(
+            &house,
+            "SELECT * FROM task_overview; SELECT * FROM overdue_tasks; SELECT * FROM failing_tasks;
+                           SELECT * FROM stuck_runs;",
+        );
+    }
+}
