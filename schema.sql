@@ -260,13 +260,16 @@ BEGIN
     SELECT RAISE(ABORT, 'a task of this name exists: remove or rename it first');
 END;
 
+-- A change by SQL to what the other triggers leave alone; of an invalid task it may be the repair, so it is looked at.
 CREATE TRIGGER scheduled_tasks_touched AFTER UPDATE OF
     name, handler, payload, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
     backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by
 ON scheduled_tasks
 WHEN NEW.updated_at IS OLD.updated_at
 BEGIN
-    UPDATE scheduled_tasks SET updated_at = CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)
+    UPDATE scheduled_tasks
+       SET updated_at = CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
+           planned = iif(status = 'invalid', 0, planned)
      WHERE id = NEW.id;
 END;
 

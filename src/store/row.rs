@@ -117,8 +117,22 @@ fn definition(row: &Row<'_>) -> rusqlite::Result<Definition> {
     })
 }
 
+/// The error of a column that cannot be read, with the column's name: rusqlite tells its place.
+fn naming(row: &Row<'_>, error: rusqlite::Error) -> rusqlite::Error {
+    let at = match &error {
+        rusqlite::Error::FromSqlConversionFailure(at, ..) | rusqlite::Error::Utf8Error(at, _) => *at,
+        _ => return error,
+    };
+    let column = row.as_ref().column_name(at).unwrap_or("a column").to_owned();
+    rusqlite::Error::FromSqlConversionFailure(at, Type::Text, format!("invalid {column}: {error}").into())
+}
+
 /// A task, from a row with all columns.
 pub(crate) fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
+    read_task(row).map_err(|error| naming(row, error))
+}
+
+fn read_task(row: &Row<'_>) -> rusqlite::Result<Task> {
     Ok(Task {
         id: row.get("id")?,
         definition: definition(row)?,

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use duly::testing::Stepper;
 use duly::{Claim, Context, Outcome, Scheduler, Timestamp};
 
-use crate::house::{House, eventually};
+use crate::house::{House, eventually, seconds};
 
 /// How another program reaches the file.
 #[derive(Clone, Copy, Debug)]
@@ -135,6 +135,58 @@ fn one_turn_sees_it_and_the_next_costs_nothing() {
         assert_eq!(house.ask("SELECT next_run - created_at FROM scheduled_tasks WHERE name = 'later'"), "3600000");
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before + 1);
+    }
+}
+
+#[test]
+fn a_bad_row_becomes_invalid_with_its_reason_and_stops_nobody_else() {
+    // Column to write, its bad value, its repair, and what the reason must name.
+    let bad = [
+        ("schedule_value", "'61 * * * *'", "'* * * * * *'", "minute"),
+        ("schedule_value", "'0 0 30 2 *'", "'* * * * * *'", "0 0 30 2 *"),
+        ("schedule_value", "'every day'", "'* * * * * *'", "every day"),
+        ("time_zone", "'Europe/Atlantis'", "'Europe/Rome'", "Europe/Atlantis"),
+        ("schedule_type, schedule_value", "('interval', 'soon')", "('interval', '1s')", "soon"),
+        ("schedule_type, schedule_value", "('delay', '-5m')", "('delay', '1s')", "-5m"),
+        ("schedule_type, schedule_value", "('once', 'tomorrow')", "('once', '2020-01-01T00:00:00Z')", "tomorrow"),
+        ("schedule_type, schedule_value", "('once', '2027-02-29T12:00')", "('once', '2020-01-01 12:00')", "2027-02-29"),
+        ("schedule_type, schedule_value", "('once', '1999-01-01T00:00:00Z')", "('once', '2002-01-01 12:00')", "2001"),
+        ("handler", "'wo' || char(10) || 'rk'", "'work'", "handler"),
+        ("handler", "CAST(x'ff' AS TEXT)", "'work'", "handler"),
+        ("concurrency_key", "replace(hex(zeroblob(75)), '0', 'é')", "'chat'", "concurrency_key"),
+        ("payload", "'\"' || CAST(x'ff' AS TEXT) || '\"'", "'1'", "payload"),
+    ];
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        let mut rows = due("good");
+        for (at, (column, value, ..)) in bad.iter().enumerate() {
+            rows += &insert(&format!("bad{at}"), "cron", "* * * * * *");
+            rows += &format!("UPDATE scheduled_tasks SET ({column}) = {value} WHERE name = 'bad{at}';");
+        }
+        door.tell(&house, &rows);
+        let claims = turn(&mut stepper);
+        assert_eq!(names(&claims), ["good"]);
+        stepper.finish(&claims[0], Outcome::succeeded());
+        turn(&mut stepper);
+        for (at, (column, value, _, named)) in bad.iter().enumerate() {
+            let row =
+                format!("SELECT status, planned, next_run, invalid_reason FROM scheduled_tasks WHERE name = 'bad{at}'");
+            let row = house.rows(&row).remove(0);
+            assert!(row.starts_with("invalid|1|-|") && row.contains(named), "{column} = {value}: {row}");
+        }
+        let idle = stepper.transactions();
+        assert!(turn(&mut stepper).is_empty());
+        assert_eq!(stepper.transactions(), idle, "an invalid row is looked at once");
+
+        // Repaired, each counts from its repair.
+        for (at, (column, _, repair, _)) in bad.iter().enumerate() {
+            door.tell(&house, &format!("UPDATE scheduled_tasks SET ({column}) = {repair} WHERE name = 'bad{at}'"));
+        }
+        stepper.run_until(present().plus(seconds(3))).unwrap();
+        assert_eq!(house.rows("SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'"), [""; 0]);
+        let ran = "SELECT count(DISTINCT task_id) FROM task_runs WHERE status = 'succeeded'";
+        assert_eq!(house.ask(ran), (bad.len() + 1).to_string());
+        house.assert_sound();
     }
 }
 
