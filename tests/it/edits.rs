@@ -1,0 +1,334 @@
+//! What a change by SQL does to work that is due, that waits, or that is at work.
+//!
+//! Through the two doors of `sql`. Every change has a neighbour that it must not touch.
+
+use std::sync::Arc;
+
+use duly::testing::Stepper;
+use duly::{Claim, NewTask, Outcome};
+
+use crate::house::{House, at, minutes, seconds};
+use crate::sql::{Door, at_present, doors, due, insert, names, present, turn};
+
+#[test]
+fn a_trigger_of_the_users_that_raises_rests_one_task_and_no_other() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(due("refused") + &due("waits")));
+        door.tell(&house, "UPDATE scheduled_tasks SET next_run = created_at + 60000 WHERE name = 'waits'");
+        door.tell(
+            &house,
+            "CREATE TRIGGER no_run BEFORE INSERT ON task_runs WHEN NEW.task_id = 1
+             BEGIN SELECT RAISE(ABORT, 'not in my house'); END;
+             CREATE TRIGGER no_start BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 2 AND NEW.status = 'running'
+             BEGIN SELECT RAISE(ABORT, 'not this one either'); END;",
+        );
+        door.tell(&house, &(due("first") + &due("second")));
+        let claims = turn(&mut stepper);
+        assert_eq!(names(&claims), ["first", "second"]);
+        let refused = "SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'";
+        assert_eq!(house.rows(refused), ["refused|not in my house"]);
+
+        // One whose waiting run cannot be claimed: it is queued, as all workers are busy, and then in the way of others.
+        door.tell(&house, &(due("third") + &due("fourth")));
+        assert_eq!(turn(&mut stepper).len(), 2);
+        stepper.clock().set_wall(present().plus(seconds(60)));
+        assert!(stepper.step().unwrap().is_empty());
+        door.tell(&house, &due("behind"));
+        claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        stepper.clock().set_wall(present().plus(seconds(60)));
+        assert_eq!(names(&stepper.step().unwrap()), ["behind"]);
+        assert_eq!(house.rows(refused), ["refused|not in my house", "waits|not this one either"]);
+        let idle = stepper.transactions();
+        assert!(stepper.step().unwrap().is_empty());
+        assert_eq!(stepper.transactions(), idle);
+
+        // The user thinks better of it.
+        door.tell(&house, "DROP TRIGGER no_run; DROP TRIGGER no_start; UPDATE scheduled_tasks SET status = 'active'");
+        stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        stepper.clock().set_wall(present().plus(seconds(60)));
+        let claims = stepper.step().unwrap();
+        let mut again = names(&claims);
+        again.sort_unstable();
+        assert_eq!(again, ["refused", "waits"]);
+        house.assert_sound();
+    }
+}
+
+/// A whole row of a task, and all its runs.
+fn task(house: &House, name: &str) -> Vec<String> {
+    let mut rows = house.rows(&format!("SELECT * FROM scheduled_tasks WHERE name = '{name}'"));
+    rows.extend(house.rows(&format!(
+        "SELECT * FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = '{name}')"
+    )));
+    rows
+}
+
+fn runs(house: &House, name: &str) -> Vec<String> {
+    house.rows(&format!(
+        "SELECT origin, r.status, blocked, error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+          WHERE name = '{name}' ORDER BY r.id"
+    ))
+}
+
+fn finish_all(stepper: &mut Stepper, outcome: &Outcome) {
+    stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, outcome.clone()));
+}
+
+/// Moves a task's past back by hours, as if it had stood so for as long.
+fn hours_ago(door: Door, house: &House, name: &str, hours: u64) {
+    let ago = 3_600_000 * hours;
+    door.tell(
+        house,
+        &format!(
+            "UPDATE scheduled_tasks SET created_at = created_at - {ago}, active_since = active_since - {ago},
+                next_run = next_run - {ago} WHERE name = '{name}'"
+        ),
+    );
+}
+
+#[test]
+fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        turn(&mut stepper);
+        door.tell(&house, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        turn(&mut stepper);
+        let rests = "SELECT status, next_run, planned FROM scheduled_tasks WHERE name = 'subject'";
+        assert_eq!(house.rows(rests), ["paused|-|1"]);
+        hours_ago(door, &house, "subject", 3);
+        hours_ago(door, &house, "twin", 3);
+        assert_eq!(names(&turn(&mut stepper)), ["twin"]);
+        assert_eq!((runs(&house, "subject").len(), runs(&house, "twin").len()), (0, 2), "a missed span, and a run");
+
+        // `next_run` of a paused task is nobody's wish to run it.
+        door.tell(&house, "UPDATE scheduled_tasks SET next_run = created_at WHERE name = 'subject'");
+        assert!(turn(&mut stepper).is_empty());
+        let twin = task(&house, "twin");
+        door.tell(&house, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+        assert!(turn(&mut stepper).is_empty());
+        let ahead = "SELECT status, planned, (next_run - created_at) % 420000, next_run > active_since,
+                            next_run <= active_since + 420000 FROM scheduled_tasks WHERE name = 'subject'";
+        assert_eq!(house.rows(ahead), ["active|1|0|1|1"], "on the old grid, from now on");
+        assert_eq!((runs(&house, "subject").len(), task(&house, "twin")), (0, twin));
+
+        // An instant that has passed meanwhile is met.
+        door.tell(&house, &due("once"));
+        door.tell(&house, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'once'");
+        assert!(turn(&mut stepper).is_empty());
+        door.tell(&house, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'once'");
+        assert_eq!(names(&turn(&mut stepper)), ["once"]);
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn what_had_come_due_before_a_change_is_told() {
+    for door in doors() {
+        for change in
+            ["status = 'paused'", "schedule_value = '8m'", "time_zone = 'Europe/Rome'", "ends_at = 4000000000000"]
+        {
+            let (house, mut stepper) = at_present();
+            door.tell(&house, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+            turn(&mut stepper);
+            door.tell(&house, "UPDATE scheduled_tasks SET next_run = created_at - 1");
+            let due_at = house.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'subject'");
+            let twin = task(&house, "twin");
+            door.tell(&house, &format!("UPDATE scheduled_tasks SET {change} WHERE name = 'subject'"));
+            let told =
+                "schedule|missed|-|at least 1: the task was changed by SQL before what was due had been resolved";
+            assert_eq!(runs(&house, "subject"), [told], "{change}");
+            let row = "SELECT resolved_until, planned, next_run, active_since >= created_at FROM scheduled_tasks";
+            assert_eq!(house.rows(row)[0], format!("{due_at}|0|-|1"), "{change}");
+            assert_eq!(task(&house, "twin"), twin);
+            assert_eq!(names(&turn(&mut stepper)), ["twin"]);
+            assert_eq!(runs(&house, "subject"), [told], "{change}: told once");
+            house.assert_sound();
+        }
+    }
+}
+
+#[test]
+fn a_changed_schedule_counts_from_now_and_wakes_what_was_over() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(
+            &house,
+            &(due("over") + &due("twin") + &insert("cron", "cron", "0 0 1 1 *") + &insert("rests", "cron", "@daily")),
+        );
+        assert_eq!(turn(&mut stepper).len(), 2);
+        finish_all(&mut stepper, &Outcome::succeeded());
+        door.tell(&house, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests'");
+        turn(&mut stepper);
+        let (twin, cron) = (task(&house, "twin"), task(&house, "cron"));
+        door.tell(
+            &house,
+            "UPDATE scheduled_tasks SET schedule_value = schedule_value, time_zone = 'UTC', status = status",
+        );
+        assert_eq!(
+            (task(&house, "twin"), task(&house, "cron")),
+            (twin.clone(), cron),
+            "the same again changes nothing"
+        );
+
+        let soon = present().plus(minutes(5));
+        door.tell(&house, &format!("UPDATE scheduled_tasks SET schedule_value = '{soon}' WHERE name = 'over'"));
+        door.tell(&house, "UPDATE scheduled_tasks SET schedule_value = '@hourly' WHERE name IN ('cron', 'rests')");
+        assert!(turn(&mut stepper).is_empty());
+        let state = "SELECT name, status, planned, next_run - active_since BETWEEN 1 AND 3600000 FROM scheduled_tasks";
+        assert_eq!(house.rows(state), ["over|active|1|1", "twin|completed|1|-", "cron|active|1|1", "rests|paused|1|-"]);
+        assert_eq!(house.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'over'"), soon.as_millis().to_string());
+        stepper.clock().set_wall(soon);
+        assert!(names(&stepper.step().unwrap()).contains(&"over"));
+        assert_eq!(task(&house, "twin"), twin);
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn next_run_set_to_now_runs_now_and_the_schedule_goes_on() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        turn(&mut stepper);
+        let twin = task(&house, "twin");
+        let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
+        door.tell(&house, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
+        assert_eq!(names(&turn(&mut stepper)), ["subject"]);
+        let grid = "SELECT next_run - created_at, last_run, planned FROM scheduled_tasks WHERE name = 'subject'";
+        assert_eq!(house.rows(grid), ["420000|-|1"]);
+        assert_eq!(task(&house, "twin"), twin);
+        // With a row that no scheduler has seen yet, too.
+        door.tell(
+            &house,
+            &insert("fresh", "cron", "0 0 1 1 *")
+                .replace("value)", "value, next_run)")
+                .replace("*')", &format!("*', {now})")),
+        );
+        assert_eq!(names(&turn(&mut stepper)), ["fresh"]);
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn cancel_requested_ends_a_waiting_run_and_asks_a_running_one() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        let rows: String = ["running", "failed", "twin"].map(|name| insert(name, "interval", "7m")).concat();
+        door.tell(&house, &rows);
+        door.tell(&house, "UPDATE scheduled_tasks SET next_run = created_at");
+        let claims = turn(&mut stepper);
+        for claim in claims.iter().filter(|claim| claim.task != "running") {
+            stepper.finish(claim, Outcome::failed("no luck"));
+        }
+        turn(&mut stepper);
+        // Behind the running one's key.
+        door.tell(&house, &due("queued"));
+        door.tell(&house, &due("next"));
+        let manual = stepper.client().trigger("running").unwrap();
+        let twin = task(&house, "twin");
+        door.tell(
+            &house,
+            "UPDATE task_runs SET cancel_requested = 1
+                            WHERE task_id IN (SELECT id FROM scheduled_tasks WHERE name IN ('running', 'failed'))",
+        );
+        assert_eq!(names(&turn(&mut stepper)), ["queued", "next"]);
+        assert_eq!(runs(&house, "running"), ["schedule|running|-|-", "manual|cancelled|-|cancelled before it began"]);
+        assert_eq!(runs(&house, "failed"), ["schedule|cancelled|-|cancelled before it began"]);
+        assert_eq!(stepper.stopped().first(), Some(&claims[0].run_id), "and not run {manual}");
+        let last = "SELECT last_status, planned, status FROM scheduled_tasks WHERE name = 'failed'";
+        assert_eq!(house.rows(last), ["cancelled|1|active"]);
+        assert_eq!(task(&house, "twin"), twin);
+        stepper.finish(&claims[0], Outcome::failed("stopped"));
+        turn(&mut stepper);
+        assert_eq!(runs(&house, "running")[0], "schedule|cancelled|-|stopped");
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn a_repaired_handler_repairs_the_runs_that_wait() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(due("subject") + &due("twin") + &due("done")).replace("'work'", "'wrok'"));
+        door.tell(&house, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'done'");
+        assert_eq!(names(&turn(&mut stepper)), ["done"]);
+        door.tell(&house, "UPDATE scheduled_tasks SET handler = 'wrok' WHERE name = 'done'");
+        assert_eq!(house.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "what runs, runs on");
+        finish_all(&mut stepper, &Outcome::succeeded());
+        assert!(turn(&mut stepper).is_empty(), "nobody here knows that handler");
+        let twin = task(&house, "twin");
+        door.tell(&house, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'subject'");
+        assert_eq!(names(&turn(&mut stepper)), ["subject"]);
+        assert_eq!(task(&house, "twin"), twin);
+        assert_eq!(house.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "nor is history rewritten");
+    }
+}
+
+#[test]
+fn overlap_and_priority_count_from_the_next_run_on() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        door.tell(&house, "UPDATE scheduled_tasks SET next_run = created_at");
+        assert_eq!(turn(&mut stepper).len(), 2);
+        door.tell(&house, "UPDATE scheduled_tasks SET overlap = 'allow', priority = 0 WHERE name = 'subject'");
+        assert_eq!(house.ask("SELECT group_concat(priority) FROM task_runs"), "1,1");
+        turn(&mut stepper);
+        stepper.clock().set_wall(present().plus(minutes(7)));
+        assert_eq!(names(&stepper.step().unwrap()), ["subject"], "beside the first");
+        let rows = "SELECT status, priority, concurrency_key FROM task_runs WHERE task_id = 1";
+        assert_eq!(house.rows(rows), ["running|1|#1", "running|0|-"]);
+        assert_eq!(runs(&house, "twin").len(), 2, "the twin skips");
+        door.tell(&house, "UPDATE scheduled_tasks SET overlap = 'skip' WHERE name = 'subject'");
+        stepper.step().unwrap();
+        stepper.clock().set_wall(present().plus(minutes(14)));
+        assert!(stepper.step().unwrap().is_empty());
+        assert_eq!(runs(&house, "subject").len(), 3);
+        house.assert_sound();
+    }
+}
+
+/// Three runs that wait for a key, the first of them unblocked, while the only worker is busy elsewhere.
+fn behind_a_key(house: &House, shape: impl Fn(NewTask) -> NewTask) -> (Stepper, Arc<Claim>) {
+    let noon = at("2027-03-14T12:00:00Z");
+    let mut stepper = house.builder("2027-03-14T11:59:59Z").accept("work").workers(1).start().unwrap();
+    stepper.client().add(NewTask::once("busy", noon).handler("work").priority(0)).unwrap();
+    for name in ["first", "second", "third"] {
+        let hourly = NewTask::cron(name, "0 * * * *").handler("work").concurrency_key("chat");
+        stepper.client().add(shape(hourly)).unwrap();
+    }
+    stepper.clock().set_wall(noon);
+    let busy = stepper.step().unwrap().remove(0);
+    assert_eq!(waiting(house), ["first|-", "second|key", "third|key"]);
+    (stepper, busy)
+}
+
+fn waiting(house: &House) -> Vec<String> {
+    house.rows(
+        "SELECT t.name, r.blocked FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+          WHERE r.status IN ('queued', 'failed') ORDER BY r.id",
+    )
+}
+
+#[test]
+fn the_next_behind_a_key_goes_on_when_the_first_is_taken_away() {
+    for door in doors() {
+        for (sql, left) in [
+            (
+                "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'first'",
+                vec!["first|paused", "second|-", "third|key"],
+            ),
+            ("DELETE FROM scheduled_tasks WHERE name = 'first'", vec!["second|-", "third|key"]),
+        ] {
+            let house = House::new();
+            let (mut stepper, busy) = behind_a_key(&house, |task| task);
+            door.tell(&house, sql);
+            assert_eq!(waiting(&house), left, "in the same transaction: {sql}");
+            stepper.finish(&busy, Outcome::succeeded());
+            assert_eq!(names(&stepper.step().unwrap()), ["second"], "{sql}");
+            house.assert_sound();
+        }
+    }
+}
