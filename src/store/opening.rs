@@ -311,6 +311,7 @@ impl Opener<'_, '_> {
     }
 
     fn cancel_waiting(&mut self) -> Result<(), Fault> {
+        let keys = waiting::keys_of(self.tx, self.due.id)?;
         let waiting: Vec<i64> = unfinished(self.tx, self.due.id)?
             .iter()
             .filter(|run| run.origin.is_scheduled() && run.status != RunStatus::Running)
@@ -324,10 +325,7 @@ impl Opener<'_, '_> {
                 self.written.events.push(Event::Cancelled { run, task: self.due.name.clone() });
             }
         }
-        if let Some(key) = &self.due.key {
-            waiting::derive_key(self.tx, key, self.now)?;
-        }
-        Ok(())
+        Ok(keys.iter().try_for_each(|key| waiting::derive_key(self.tx, key, self.now))?)
     }
 }
 

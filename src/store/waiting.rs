@@ -191,12 +191,13 @@ pub(crate) fn derive_task(
         tx.prepare_cached(RESUME)?.execute(named_params! { ":task": task, ":ordered": ordered })?;
         derive_order(tx, task, now)?;
     }
+    keys_of(tx, task)?.iter().try_for_each(|key| derive_key(tx, key, now))
+}
+
+/// The keys of a task's unfinished runs, as they stood when each was opened.
+pub(crate) fn keys_of(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<String>> {
     let mut statement = tx.prepare_cached(KEYS_OF_TASK)?;
-    let keys = statement.query_map(named_params! { ":task": task }, |row| row.get::<_, String>(0))?;
-    for key in keys.collect::<Result<Vec<_>, _>>()? {
-        derive_key(tx, &key, now)?;
-    }
-    Ok(())
+    statement.query_map(named_params! { ":task": task }, |row| row.get(0))?.collect()
 }
 
 /// How far the round of [`sweep`] has come.

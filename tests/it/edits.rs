@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use duly::testing::Stepper;
-use duly::{Claim, NewTask, Outcome};
+use duly::{Claim, NewTask, Outcome, Overlap};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::sql::{Door, at_present, doors, due, insert, names, present, turn};
@@ -331,4 +331,18 @@ fn the_next_behind_a_key_goes_on_when_the_first_is_taken_away() {
             house.assert_sound();
         }
     }
+}
+
+#[test]
+fn the_next_behind_an_old_key_goes_on_when_a_newer_occurrence_replaces_the_first() {
+    let house = House::new();
+    let (mut stepper, _busy) = behind_a_key(&house, |task| task.overlap(Overlap::CancelRunning));
+    let client = stepper.client().clone();
+    let moved = NewTask::cron("first", "0 * * * *").handler("work").concurrency_key("other").priority(0);
+    client.replace(moved.overlap(Overlap::CancelRunning)).unwrap();
+    client.pause("third").unwrap();
+    house.plain().execute("UPDATE scheduled_tasks SET next_run = next_run + 1 WHERE name = 'second'", []).unwrap();
+    stepper.clock().set_wall(at("2027-03-14T13:00:00Z"));
+    stepper.step().unwrap();
+    assert_eq!(waiting(&house), ["second|-", "third|paused", "first|-"]);
 }
