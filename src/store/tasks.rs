@@ -194,6 +194,10 @@ pub(crate) fn pause(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str,
         TaskStatus::Completed | TaskStatus::Invalid => return Err(refused("pause", &task)),
     }
     let task = resolve_before_a_change(tx, schedules, task, now)?;
+    // Written by SQL, and looked at just now.
+    if task.status == TaskStatus::Invalid {
+        return Err(refused("pause", &task));
+    }
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
         ":task": task.id, ":status": TaskStatus::Paused, ":next": None::<Timestamp>,
         ":since": after(now, task.active_since), ":now": now,

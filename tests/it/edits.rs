@@ -346,3 +346,15 @@ fn the_next_behind_an_old_key_goes_on_when_a_newer_occurrence_replaces_the_first
     stepper.step().unwrap();
     assert_eq!(waiting(&house), ["second|-", "third|paused", "first|-"]);
 }
+
+#[test]
+fn a_bad_row_that_nobody_has_looked_at_cannot_be_paused() {
+    let (house, mut stepper) = at_present();
+    Door::Plain.tell(&house, &insert("bad", "cron", "61 * * * *"));
+    let refused = stepper.client().pause("bad").unwrap_err().to_string();
+    assert!(refused.starts_with("cannot pause task \"bad\": it is invalid (") && refused.contains("61"), "{refused}");
+    turn(&mut stepper);
+    assert_eq!(house.ask("SELECT status FROM scheduled_tasks"), "invalid");
+    let refused = stepper.client().trigger("bad").unwrap_err().to_string();
+    assert!(refused.starts_with("cannot trigger task \"bad\": it is invalid"), "{refused}");
+}
