@@ -16,6 +16,10 @@ mod ends;
 mod fixture;
 /// Delay tasks: from which end the next occurrence counts.
 mod delay;
+/// The same doors: what a change by SQL does to work that is due, that waits, or that is at work.
+mod edits;
+/// Opening: whose file it is, what is left alone, what is said, and what happens when the file goes.
+mod files;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.

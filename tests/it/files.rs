@@ -1,0 +1,300 @@
+//! Opening: whose file it is, what is left alone, and what is said. Nothing is written to a file before it is known to be
+//! ours or free.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+
+use duly::testing::Stepper;
+use duly::{Client, Error, NewTask, Scheduler};
+use rusqlite::Connection;
+
+use crate::house::{House, at, seconds};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+/// All files of a folder and what is in them; folders end with a stroke.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| (path.clone(), std::fs::read(path).unwrap_or_default())).collect()
+}
+
+/// Asks every door to open the file. Each says why not, in the same words, and leaves the folder as it was.
+fn refused(house: &House, file: &Path) -> String {
+    let before = contents(house.home());
+    let doors = [
+        ("open", Client::open(file).err()),
+        ("open_existing", Client::open_existing(file).err()),
+        ("a scheduler", Scheduler::builder(file).start().err()),
+        ("a stepper", Stepper::builder(file, at(NOON)).start().err()),
+    ];
+    let mut reasons = doors.map(|(door, error)| match error {
+        Some(Error::UnusableDatabase { path, reason }) if path == file => reason,
+        other => panic!("{door}: {other:?}"),
+    });
+    assert!(
+        contents(house.home()) == before,
+        "something was written, or left behind: {:?}",
+        contents(house.home()).keys()
+    );
+    reasons.iter().for_each(|reason| assert!(reason.lines().count() == 1 && !reason.ends_with('.'), "{reason}"));
+    reasons.sort();
+    let [reason, .., last] = reasons;
+    assert_eq!(reason, last);
+    reason
+}
+
+/// A file that another program made.
+fn foreign(house: &House, sql: &str) -> Connection {
+    let other = house.plain();
+    other.execute_batch(sql).unwrap();
+    other
+}
+
+const NANOCLAW: &str = "
+    CREATE TABLE scheduled_tasks (
+        id TEXT PRIMARY KEY, group_folder TEXT NOT NULL, chat_jid TEXT NOT NULL, prompt TEXT NOT NULL,
+        schedule_type TEXT NOT NULL, schedule_value TEXT NOT NULL, next_run TEXT, last_run TEXT, last_result TEXT,
+        status TEXT DEFAULT 'active', created_at TEXT NOT NULL);
+    INSERT INTO scheduled_tasks VALUES ('t1', 'main', 'a@b', 'hi', 'cron', '0 9 * * *', NULL, NULL, NULL, 'active', 'now');";
+
+#[test]
+fn a_name_of_ours_that_is_not_ours_is_refused_and_the_file_left_as_it_is() {
+    for (sql, kind, name) in [
+        (NANOCLAW, "table", "scheduled_tasks"),
+        (
+            "CREATE TABLE Scheduler_Meta (key, value); INSERT INTO Scheduler_Meta VALUES ('program', 'cron')",
+            "table",
+            "Scheduler_Meta",
+        ),
+        ("CREATE VIEW overdue_tasks AS SELECT 1", "view", "overdue_tasks"),
+        ("CREATE TABLE a (b); CREATE INDEX task_runs_running ON a (b)", "index", "task_runs_running"),
+        (
+            "CREATE TABLE a (b); CREATE TRIGGER task_runs_removed AFTER DELETE ON a BEGIN SELECT 1; END",
+            "trigger",
+            "task_runs_removed",
+        ),
+    ] {
+        for mode in ["DELETE", "WAL"] {
+            let house = House::new();
+            drop(foreign(&house, &format!("PRAGMA journal_mode = {mode}; {sql}")));
+            let says = format!(
+                "it holds a {kind} {name} that is not duly's: give duly a file of its own, or rename that {kind}"
+            );
+            assert_eq!(refused(&house, house.file()), says);
+        }
+    }
+}
+
+fn house_of_ours(file: &Path) -> Client {
+    let client = Client::open(file).unwrap();
+    client.add(NewTask::cron("digest", "@daily").handler("work")).unwrap();
+    client
+}
+
+#[test]
+fn an_applications_own_tables_stay_as_they_are() {
+    let house = House::new();
+    drop(foreign(
+        &house,
+        "PRAGMA user_version = 7; PRAGMA application_id = 42;
+         CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine');
+         CREATE VIEW loud AS SELECT upper(text) FROM notes;
+         CREATE TRIGGER kept AFTER DELETE ON notes BEGIN INSERT INTO notes VALUES (OLD.id, OLD.text); END;",
+    ));
+    let theirs = "SELECT type, name, sql FROM sqlite_master WHERE name IN ('notes', 'loud', 'kept')";
+    let before = house.rows(theirs);
+    for _ in 0..2 {
+        drop(house_of_ours(house.file()));
+        assert_eq!(
+            (house.rows(theirs), house.rows("SELECT * FROM notes")),
+            (before.clone(), vec!["1|mine".to_owned()])
+        );
+        assert_eq!((house.ask("PRAGMA user_version"), house.ask("PRAGMA application_id")), ("7".into(), "42".into()));
+        assert_eq!(
+            (house.ask("SELECT count(*) FROM scheduled_tasks"), house.ask("PRAGMA journal_mode")),
+            ("1".into(), "wal".into())
+        );
+    }
+    let files: Vec<_> = contents(house.home()).into_keys().collect();
+    assert_eq!(files, [house.file()], "a client leaves nothing else behind");
+    house.assert_sound();
+}
+
+#[test]
+fn what_is_no_database_is_refused_with_what_it_is() {
+    let house = House::new();
+    for (content, says) in [
+        ("remember the milk\n".repeat(1), "it is not an SQLite database"),
+        ("remember the milk\n".repeat(1000), "it is not an SQLite database"),
+        (format!("SQLite format 3\0{}", "x".repeat(5000)), "it is not an SQLite database"),
+    ] {
+        std::fs::write(house.file(), content).unwrap();
+        assert_eq!(refused(&house, house.file()), says);
+    }
+    for path in ["", ":memory:"] {
+        let says = "expected the name of a file: what is not on the disk is not durable";
+        assert_eq!(refused(&house, Path::new(path)), says);
+    }
+    assert_eq!(refused(&house, house.home()), "it is a folder: expected a file");
+    let nowhere = house.home().join("missing").join("agent.db");
+    let error = Client::open(&nowhere).unwrap_err().to_string();
+    assert!(error.contains("cannot be made") && error.contains("missing"), "{error}");
+    let missing = house.home().join("other.db");
+    let error = Client::open_existing(&missing).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot use {}: there is no such file", missing.display()));
+    assert!(!missing.exists() && !house.home().join("missing").exists());
+    // An empty file is a database without tables: it may be filled, and is not ours before.
+    std::fs::write(&missing, "").unwrap();
+    let error = Client::open_existing(&missing).unwrap_err();
+    assert!(error.to_string().ends_with("it holds no tables of duly"), "{error}");
+    assert_eq!(std::fs::read(&missing).unwrap(), b"");
+    drop(house_of_ours(&missing));
+}
+
+#[test]
+fn tables_that_are_newer_or_not_whole_are_refused() {
+    for (damage, says) in [
+        (
+            "UPDATE scheduler_meta SET value = '2' WHERE key = 'schema_version'",
+            "its tables are of version 2, written by a newer duly",
+        ),
+        ("DROP INDEX task_runs_running", "its index task_runs_running is missing"),
+        ("DROP TRIGGER scheduled_tasks_removed", "its trigger scheduled_tasks_removed is missing"),
+        ("DROP TABLE task_effects", "its table task_effects is missing"),
+        ("DROP VIEW stuck_runs", "its view stuck_runs is missing"),
+        ("DROP TABLE scheduler_meta", "it holds a table scheduled_tasks that is not duly's"),
+    ] {
+        let house = House::new();
+        drop(house_of_ours(house.file()));
+        house.plain().execute_batch(damage).unwrap();
+        let reason = refused(&house, house.file());
+        assert!(reason.starts_with(says), "{damage}: {reason}");
+    }
+}
+
+#[cfg(unix)]
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).permissions().mode() & 0o777
+}
+
+#[cfg(unix)]
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn the_files_are_their_owners_alone() {
+    let house = House::new();
+    let stepper = house.stepper(NOON);
+    let owners = house.home().join("agent.db-owners");
+    let files = ["agent.db", "agent.db-wal", "agent.db-shm"].map(|name| mode(&house.home().join(name)));
+    assert_eq!((files, mode(&owners), mode(&owners.join(stepper.owner()))), ([0o600; 3], 0o700, 0o600));
+    drop(stepper);
+
+    for allowed in [0o600, 0o640, 0o644, 0o660] {
+        set_mode(house.file(), allowed);
+        drop(Client::open(house.file()).unwrap());
+        assert_eq!(mode(house.file()), allowed, "whoever made it so may have a reason");
+    }
+    for open in [0o602, 0o666, 0o777] {
+        set_mode(house.file(), open);
+        let says = "anyone may write it, and so run commands as you: take that right away (chmod o-w)";
+        assert_eq!(refused(&house, house.file()), says);
+    }
+}
+
+/// Opens `$DULY_TEST_OPEN` in a process of its own, and prints what came of it.
+#[test]
+#[ignore = "started by other tests"]
+fn in_another_process() {
+    let Ok(file) = std::env::var("DULY_TEST_OPEN") else { return };
+    match Client::open(&file) {
+        Ok(client) => {
+            println!("opened, {:?}", client.add(NewTask::cron("digest", "@daily").handler("work")).map(|_| ()))
+        }
+        Err(error) => println!("{error}"),
+    }
+}
+
+fn another_process(mut program: Command, folder: &Path, file: &str) -> String {
+    program.args(["--exact", "files::in_another_process", "--ignored", "--nocapture"]);
+    let said = program.current_dir(folder).env("DULY_TEST_OPEN", file).output().unwrap();
+    String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_cannot_be_written_is_refused() {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let house = House::new();
+    drop(house_of_ours(house.file()));
+    set_mode(house.file(), 0o444);
+    let program = std::env::current_exe().unwrap();
+    let said = if std::fs::metadata(house.file()).unwrap().uid() == 0 {
+        // Root is not bound by modes.
+        let nobody = 65_534;
+        for path in [house.home(), house.file()] {
+            chown(path, Some(nobody), Some(nobody)).unwrap();
+        }
+        let mut dropped = Command::new("setpriv");
+        dropped.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
+        if dropped.get_program() != "setpriv" || Command::new("setpriv").arg("--version").output().is_err() {
+            assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "setpriv is missing");
+            return println!("skipped: no setpriv");
+        }
+        another_process(dropped, house.home(), "agent.db")
+    } else {
+        another_process(Command::new(program), house.home(), "agent.db")
+    };
+    assert!(said.contains("cannot use agent.db: it is read-only: make the file and its folder writable"), "{said}");
+    set_mode(house.file(), 0o600);
+    house.assert_sound();
+}
+
+#[test]
+fn a_name_is_a_name_and_never_an_address() {
+    let house = House::new();
+    for name in ["file:agent.db?mode=memory", "file:agent.db"] {
+        let said = another_process(Command::new(std::env::current_exe().unwrap()), house.home(), name);
+        assert!(said.contains("opened, Ok(())"), "{said}");
+        assert!(!house.file().exists(), "{name}");
+        let there = Connection::open(house.home().join(name)).unwrap();
+        let tasks: i64 = there.query_row("SELECT count(*) FROM scheduled_tasks", [], |row| row.get(0)).unwrap();
+        assert_eq!(tasks, 1, "{name}");
+    }
+}
+
+/// Takes the file away from those who have it open.
+fn take_away(house: &House) -> &'static str {
+    std::fs::remove_file(house.file()).unwrap();
+    "it was removed while it was open"
+}
+
+/// Puts a copy in its place, as a restored backup would be.
+fn replace(house: &House) -> &'static str {
+    let copy = house.home().join("copy.db");
+    std::fs::copy(house.file(), &copy).unwrap();
+    std::fs::rename(copy, house.file()).unwrap();
+    "it was replaced by another file while it was open"
+}
+
+#[test]
+fn a_scheduler_stops_when_its_file_is_gone() {
+    for (harm, stays) in [(take_away as fn(&House) -> &'static str, false), (replace, true)] {
+        let house = House::new();
+        let scheduler = Scheduler::builder(house.file()).lease(seconds(1)).start().unwrap();
+        let says = harm(&house);
+        let (told, hears) = mpsc::channel();
+        std::thread::spawn(move || told.send(scheduler.wait()));
+        let end = hears.recv_timeout(seconds(60)).expect("it stops by itself");
+        let error = end.expect_err("and not as if all were well");
+        assert!(matches!(&error, Error::UnusableDatabase { path, .. } if path == house.file()), "{error:?}");
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(house.file().exists(), stays, "nothing is made again");
+    }
+}
