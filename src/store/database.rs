@@ -105,9 +105,7 @@ impl Store {
 
     /// Gives the log's space back to the disk, if it has grown beyond what a busy hour needs. For an idle moment.
     pub(crate) fn shrink_log(&self) -> Result<()> {
-        let mut log = self.path.as_os_str().to_owned();
-        log.push("-wal");
-        if std::fs::metadata(log).is_ok_and(|metadata| metadata.len() > MAX_LOG_BYTES) {
+        if std::fs::metadata(log(&self.path)).is_ok_and(|metadata| metadata.len() > MAX_LOG_BYTES) {
             // Its answer says whether a reader was in the way; then the next idle moment will do.
             let shrunk = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
             return shrunk.map_err(|error| Error::store("shrink the log", error));
@@ -148,8 +146,11 @@ fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Store, 
     let path = &platform::real_path(path).map_err(|error| unusable(path, error.to_string()))?;
     // Without CREATE: the file was made just now if it was to be. An absolute name is never read as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let has_log = std::fs::metadata(log(path)).is_ok();
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
+    // If this turns out to be another program's file, that is no reason to write its log back for it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, has_log)?;
     if connection.is_readonly("main")? {
         return Err(unusable(path, "it is read-only: make the file and its folder writable".into()).into());
     }
@@ -157,6 +158,7 @@ fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Store, 
     if missing == Missing::Refuse && matches!(contents, Contents::Free { .. }) {
         return Err(unusable(path, "it holds no tables of duly".into()).into());
     }
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     configure(&connection, path, durability)?;
     if contents != Contents::Ours(schema::VERSION) {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -169,6 +171,13 @@ fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Store, 
     schema::watch_moves(&connection)?;
     let identity = std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));
     Ok(Store { connection, path: path.to_owned(), identity, schedules: Schedules::default(), transactions: 0 })
+}
+
+/// SQLite's write-ahead log of a database.
+fn log(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    PathBuf::from(name)
 }
 
 /// Looks at the path with `stat` alone: a database that is open elsewhere in this process would lose its locks if we opened

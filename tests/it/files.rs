@@ -87,6 +87,28 @@ fn a_name_of_ours_that_is_not_ours_is_refused_and_the_file_left_as_it_is() {
     }
 }
 
+#[test]
+fn the_log_of_another_program_is_not_written_back_for_it() {
+    let house = House::new();
+    let other = foreign(&house, &format!("PRAGMA journal_mode = WAL; {NANOCLAW}"));
+    // As a crash leaves it: the rows are in the log alone.
+    let crashed = House::new();
+    for suffix in ["", "-wal"] {
+        let name = format!("agent.db{suffix}");
+        std::fs::copy(house.home().join(&name), crashed.home().join(&name)).unwrap();
+    }
+    drop(other);
+    let before = contents(crashed.home());
+    let error = Client::open(crashed.file()).unwrap_err();
+    assert!(error.to_string().contains("a table scheduled_tasks that is not duly's"), "{error}");
+    let after = contents(crashed.home());
+    assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)), "{:?}", after.keys());
+    // What is ours is written back as ever.
+    let client = house_of_ours(&crashed.home().join("ours.db"));
+    drop(client);
+    assert!(!crashed.home().join("ours.db-wal").exists());
+}
+
 fn house_of_ours(file: &Path) -> Client {
     let client = Client::open(file).unwrap();
     client.add(NewTask::cron("digest", "@daily").handler("work")).unwrap();
