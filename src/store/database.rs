@@ -64,16 +64,18 @@ impl Store {
     }
 
     /// Runs `f` in a transaction that holds the write lock from its beginning, and commits if it succeeds. A deferred
-    /// transaction that turned writer would fail at once where this one waits.
+    /// transaction that turned writer would fail at once where this one waits. Nothing is promised into a file that the
+    /// path no longer names.
     pub(crate) fn write<T>(
         &mut self,
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
+        self.check_in_place()?;
         self.try_write(f).map_err(|fault| fault.into_error(doing))
     }
 
-    /// The same, for a caller that can tell what to do about a fault.
+    /// The same, for a caller that can tell what to do about a fault, and looks after the file itself.
     pub(crate) fn try_write<T>(
         &mut self,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,

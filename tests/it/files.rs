@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::mpsc;
 
 use duly::testing::Stepper;
-use duly::{Client, Error, NewTask, Scheduler};
+use duly::{Client, Error, NewTask, Outcome, Scheduler};
 use rusqlite::Connection;
 
 use crate::house::{House, at, seconds};
@@ -318,5 +318,23 @@ fn a_scheduler_stops_when_its_file_is_gone() {
         assert!(matches!(&error, Error::UnusableDatabase { path, .. } if path == house.file()), "{error:?}");
         assert!(error.to_string().contains(says), "{error}");
         assert_eq!(house.file().exists(), stays, "nothing is made again");
+    }
+}
+
+#[test]
+fn nothing_is_promised_into_a_file_that_is_gone() {
+    for harm in [take_away as fn(&House) -> &'static str, replace] {
+        let house = House::new();
+        let mut stepper = house.stepper(NOON);
+        stepper.client().add(NewTask::once("now", at(NOON)).handler("work")).unwrap();
+        let claims = stepper.step().unwrap();
+        let says = harm(&house);
+        // A client says so at once; the loop with the next sign of life that it gives.
+        let error = stepper.client().add(NewTask::cron("digest", "@daily").handler("work")).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        stepper.finish(&claims[0], Outcome::succeeded());
+        stepper.clock().advance(seconds(20));
+        let error = stepper.step().unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
     }
 }
