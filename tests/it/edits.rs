@@ -2,12 +2,10 @@
 //!
 //! Through the two doors of `sql`. Every change has a neighbour that it must not touch.
 
-use std::sync::Arc;
-
+use duly::Outcome;
 use duly::testing::Stepper;
-use duly::{Claim, NewTask, Outcome, Overlap};
 
-use crate::house::{House, at, minutes, seconds};
+use crate::house::{House, minutes, seconds};
 use crate::sql::{Door, at_present, doors, due, insert, names, present, turn};
 
 #[test]
@@ -124,6 +122,36 @@ fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
 }
 
 #[test]
+fn a_waiting_run_rests_with_its_task_and_goes_on_with_it() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        door.tell(&house, "UPDATE scheduled_tasks SET next_run = created_at");
+        assert_eq!(turn(&mut stepper).len(), 2);
+        finish_all(&mut stepper, &Outcome::failed("no luck"));
+        turn(&mut stepper);
+        let manual = stepper.client().trigger("subject").unwrap();
+        let blocked = "SELECT blocked FROM task_runs WHERE task_id = 1 ORDER BY id";
+        let twin = task(&house, "twin");
+        door.tell(&house, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        assert_eq!(task(&house, "twin"), twin);
+        assert_eq!(house.rows(blocked), ["paused", "-"], "a request by hand is never held back by a pause");
+        stepper.clock().set_wall(present().plus(seconds(10)));
+        let claims = stepper.step().unwrap();
+        assert_eq!(claims.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [manual, 2]);
+        assert_eq!(house.rows(blocked), ["paused", "-"]);
+
+        door.tell(&house, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+        assert_eq!(house.rows(blocked), ["order", "-"], "cautiously, until a scheduler looks");
+        stepper.step().unwrap();
+        assert_eq!(house.rows(blocked), ["key", "-"]);
+        claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        assert_eq!(stepper.step().unwrap()[0].run_id, 1);
+        house.assert_sound();
+    }
+}
+
+#[test]
 fn what_had_come_due_before_a_change_is_told() {
     for door in doors() {
         for change in
@@ -143,6 +171,11 @@ fn what_had_come_due_before_a_change_is_told() {
             assert_eq!(house.rows(row)[0], format!("{due_at}|0|-|1"), "{change}");
             assert_eq!(task(&house, "twin"), twin);
             assert_eq!(names(&turn(&mut stepper)), ["twin"]);
+            // An instant before what was resolved is nothing new, whoever wrote it.
+            door.tell(&house, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+            turn(&mut stepper);
+            door.tell(&house, "UPDATE scheduled_tasks SET next_run = resolved_until - 1 WHERE name = 'subject'");
+            door.tell(&house, "UPDATE scheduled_tasks SET schedule_value = '9m' WHERE name = 'subject'");
             assert_eq!(runs(&house, "subject"), [told], "{change}: told once");
             house.assert_sound();
         }
@@ -290,61 +323,26 @@ fn overlap_and_priority_count_from_the_next_run_on() {
     }
 }
 
-/// Three runs that wait for a key, the first of them unblocked, while the only worker is busy elsewhere.
-fn behind_a_key(house: &House, shape: impl Fn(NewTask) -> NewTask) -> (Stepper, Arc<Claim>) {
-    let noon = at("2027-03-14T12:00:00Z");
-    let mut stepper = house.builder("2027-03-14T11:59:59Z").accept("work").workers(1).start().unwrap();
-    stepper.client().add(NewTask::once("busy", noon).handler("work").priority(0)).unwrap();
-    for name in ["first", "second", "third"] {
-        let hourly = NewTask::cron(name, "0 * * * *").handler("work").concurrency_key("chat");
-        stepper.client().add(shape(hourly)).unwrap();
-    }
-    stepper.clock().set_wall(noon);
-    let busy = stepper.step().unwrap().remove(0);
-    assert_eq!(waiting(house), ["first|-", "second|key", "third|key"]);
-    (stepper, busy)
-}
-
-fn waiting(house: &House) -> Vec<String> {
-    house.rows(
-        "SELECT t.name, r.blocked FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-          WHERE r.status IN ('queued', 'failed') ORDER BY r.id",
-    )
-}
-
 #[test]
-fn the_next_behind_a_key_goes_on_when_the_first_is_taken_away() {
+fn a_change_of_overlap_is_carried_to_the_runs_that_wait() {
     for door in doors() {
-        for (sql, left) in [
-            (
-                "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'first'",
-                vec!["first|paused", "second|-", "third|key"],
-            ),
-            ("DELETE FROM scheduled_tasks WHERE name = 'first'", vec!["second|-", "third|key"]),
-        ] {
-            let house = House::new();
-            let (mut stepper, busy) = behind_a_key(&house, |task| task);
-            door.tell(&house, sql);
-            assert_eq!(waiting(&house), left, "in the same transaction: {sql}");
-            stepper.finish(&busy, Outcome::succeeded());
-            assert_eq!(names(&stepper.step().unwrap()), ["second"], "{sql}");
-            house.assert_sound();
+        let house = House::new();
+        let mut stepper = house.builder(&present().to_string()).start().unwrap();
+        for name in ["subject", "twin"] {
+            door.tell(&house, &(insert(name, "interval", "7m")));
+        }
+        door.tell(&house, "UPDATE scheduled_tasks SET overlap = 'allow', next_run = created_at");
+        turn(&mut stepper);
+        stepper.clock().set_wall(present().plus(minutes(7)));
+        stepper.step().unwrap();
+        let blocked = "SELECT group_concat(ifnull(blocked, '-')) FROM task_runs GROUP BY task_id";
+        assert_eq!(house.rows(blocked), ["-,-", "-,-"]);
+        for (overlap, becomes) in [("buffer_all", "-,order"), ("allow", "-,-")] {
+            door.tell(&house, &format!("UPDATE scheduled_tasks SET overlap = '{overlap}' WHERE name = 'subject'"));
+            stepper.step().unwrap();
+            assert_eq!(house.rows(blocked), [becomes, "-,-"]);
         }
     }
-}
-
-#[test]
-fn the_next_behind_an_old_key_goes_on_when_a_newer_occurrence_replaces_the_first() {
-    let house = House::new();
-    let (mut stepper, _busy) = behind_a_key(&house, |task| task.overlap(Overlap::CancelRunning));
-    let client = stepper.client().clone();
-    let moved = NewTask::cron("first", "0 * * * *").handler("work").concurrency_key("other").priority(0);
-    client.replace(moved.overlap(Overlap::CancelRunning)).unwrap();
-    client.pause("third").unwrap();
-    house.plain().execute("UPDATE scheduled_tasks SET next_run = next_run + 1 WHERE name = 'second'", []).unwrap();
-    stepper.clock().set_wall(at("2027-03-14T13:00:00Z"));
-    stepper.step().unwrap();
-    assert_eq!(waiting(&house), ["second|-", "third|paused", "first|-"]);
 }
 
 #[test]

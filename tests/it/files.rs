@@ -148,7 +148,7 @@ fn an_applications_own_tables_stay_as_they_are() {
 fn what_is_no_database_is_refused_with_what_it_is() {
     let house = House::new();
     for (content, says) in [
-        ("remember the milk\n".repeat(1), "it is not an SQLite database"),
+        ("remember the milk\n".to_owned(), "it is not an SQLite database"),
         ("remember the milk\n".repeat(1000), "it is not an SQLite database"),
         (format!("SQLite format 3\0{}", "x".repeat(5000)), "it is not an SQLite database"),
     ] {
@@ -220,7 +220,7 @@ fn the_files_are_their_owners_alone() {
 
     for allowed in [0o600, 0o640, 0o644, 0o660] {
         set_mode(house.file(), allowed);
-        drop(Client::open(house.file()).unwrap());
+        drop(house.client());
         assert_eq!(mode(house.file()), allowed, "whoever made it so may have a reason");
     }
     for open in [0o602, 0o666, 0o777] {

@@ -30,6 +30,8 @@ mod overlap;
 mod plan;
 /// A day with restarts: each occurrence once, and what a crash cut is taken up again.
 mod restart;
+/// Who goes next behind a concurrency key when the first is paused, deleted or replaced.
+mod keys;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
 mod runs;
 /// Rows as small tables of text, compared whole; ways to let a stepper work. No test of its own.
