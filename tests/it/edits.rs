@@ -356,3 +356,27 @@ fn a_bad_row_that_nobody_has_looked_at_cannot_be_paused() {
     let refused = stepper.client().trigger("bad").unwrap_err().to_string();
     assert!(refused.starts_with("cannot trigger task \"bad\": it is invalid"), "{refused}");
 }
+
+#[test]
+fn an_expiry_that_is_refused_is_tried_at_the_next_poll_and_keeps_nobody() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        door.tell(&house, &(due("refused") + &due("twin")).replace("'work'", "'elsewhere'"));
+        let no = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1
+                  BEGIN SELECT RAISE(ABORT, 'no'); END";
+        door.tell(&house, &format!("UPDATE scheduled_tasks SET expires_ms = 1000; {no}"));
+        turn(&mut stepper);
+        stepper.clock().set_wall(present().plus(seconds(10)));
+        stepper.step().unwrap();
+        assert_eq!((runs(&house, "refused").len(), runs(&house, "twin").len()), (1, 1));
+        assert_eq!(runs(&house, "twin"), ["schedule|missed|-|expired before an attempt began"]);
+        stepper.step().unwrap();
+        assert_eq!(stepper.sleeps(), seconds(1), "or it would turn without end");
+        let before = stepper.transactions();
+        stepper.step().unwrap();
+        assert_eq!(stepper.transactions(), before);
+        stepper.clock().advance(seconds(1));
+        stepper.step().unwrap();
+        assert_eq!(stepper.transactions(), before + 2, "all together, and one by one");
+    }
+}
