@@ -1,27 +1,29 @@
 //! The one test binary. Each module asks one kind of question; what it needs of the world is in `house`.
 
-/// The loops that double a run or lose it, held to exact counts, and duly on the same days. Shares `examples/double_run/`.
-mod double_run;
 /// The example `carousel_agent` as a program, killed in the middle of its posts.
 mod carousel;
-/// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
-mod crash;
 /// A pause, a resumption, an edit of the schedule, a step of the clock: nothing twice, nothing swallowed; jitter.
 mod changes;
-/// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.
-mod docs;
-/// Delay tasks count from the end of their last run, whatever the end was.
-mod ends;
-/// Files of older versions open, answer, run on, and end up with the tables of a new one.
-mod fixture;
+/// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
+mod crash;
 /// Delay tasks: from which end the next occurrence counts.
 mod delay;
+/// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.
+mod docs;
+/// The loops that double a run or lose it, held to exact counts, and duly on the same days. Shares `examples/double_run/`.
+mod double_run;
 /// The same doors: what a change by SQL does to work that is due, that waits, or that is at work.
 mod edits;
+/// Delay tasks count from the end of their last run, whatever the end was.
+mod ends;
 /// Opening: whose file it is, what is left alone, what is said, and what happens when the file goes.
 mod files;
+/// Files of older versions open, answer, run on, and end up with the tables of a new one.
+mod fixture;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
+/// Who goes next behind a concurrency key when the first is paused, deleted or replaced.
+mod keys;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
 mod misfire;
 /// Occurrences that fall due while a run is unfinished: overlap policies, and the order in which what waits may start.
@@ -30,10 +32,10 @@ mod overlap;
 mod plan;
 /// A day with restarts: each occurrence once, and what a crash cut is taken up again.
 mod restart;
-/// Who goes next behind a concurrency key when the first is paused, deleted or replaced.
-mod keys;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
 mod runs;
+/// The tables as an interface, through a plain connection and through Debian's sqlite3 shell: rows written and refused.
+mod sql;
 /// Rows as small tables of text, compared whole; ways to let a stepper work. No test of its own.
 mod table;
 /// Runs that another owner takes over, and the outcomes that come too late for them.
