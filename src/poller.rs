@@ -289,11 +289,6 @@ impl Poller {
                 *at = later;
             }
         }
-        // Nor does an expiry that was refused become possible by trying at once.
-        let expired = written.events.iter().any(|event| matches!(event, Event::Expired { .. }));
-        if !expired && self.outlook.next_expiry.is_some_and(|at| at <= now.wall) {
-            self.outlook.next_expiry = Some(now.wall.plus(self.settings.poll));
-        }
         let mut wake_at = self.wake_at(now, left);
         if more_due {
             let idle = left.room > 0 || behind;

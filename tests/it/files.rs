@@ -273,7 +273,7 @@ fn a_file_that_cannot_be_written_is_refused() {
     } else {
         another_process(Command::new(program), house.home(), "agent.db")
     };
-    assert!(said.contains("cannot use agent.db: it is read-only: make the file and its folder writable"), "{said}");
+    assert!(said.contains("agent.db: it is read-only: make the file and its folder writable"), "{said}");
     set_mode(house.file(), 0o600);
     house.assert_sound();
 }
