@@ -253,6 +253,7 @@ impl Poller {
                 self.dying.insert(owner, Some(dead));
             }
         }
+        written.events.iter().for_each(|event| self.emit(event));
         for owner in recovered {
             self.watched.remove(&owner);
             if let Some(Some(dead)) = self.dying.remove(&owner) {
@@ -264,7 +265,6 @@ impl Poller {
             stop.extend(self.no_longer_ours()?);
         }
         self.behind_since = if more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
-        written.events.iter().for_each(|event| self.emit(event));
         for claim in &written.claims {
             self.held.insert(claim.run_id);
             if !self.observers.is_empty() {

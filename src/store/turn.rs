@@ -342,14 +342,15 @@ impl<'a> Turning<'a> {
         let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
         let lists = claiming::claimable(tx, work.handlers, now, self.slots.room + self.memory.aside.len())?;
         let mut order = std::mem::take(&mut self.memory.claimed);
-        for run in claiming::by_urgency(lists, &mut order) {
-            if self.slots.room == 0 {
-                break;
-            }
+        let mut runs = claiming::by_urgency(lists, &mut order);
+        while self.slots.room > 0
+            && let Some(run) = runs.next()
+        {
             self.item(Item::Claim(run), |turn| {
                 claiming::claim(tx, &claimer, run, now, &mut turn.slots, &mut turn.done.written)
             })?;
         }
+        drop(runs);
         self.memory.claimed = order;
         Ok(())
     }

@@ -6,8 +6,6 @@ mod carousel;
 mod changes;
 /// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
 mod crash;
-/// Delay tasks: from which end the next occurrence counts.
-mod delay;
 /// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.
 mod docs;
 /// The loops that double a run or lose it, held to exact counts, and duly on the same days. Shares `examples/double_run/`.
@@ -42,3 +40,5 @@ mod table;
 mod takeover;
 /// The real scheduler with its threads, and how it leaves.
 mod threads;
+/// What a turn costs and whom it serves first.
+mod turns;

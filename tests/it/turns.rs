@@ -1,0 +1,154 @@
+//! What a turn costs and whom it serves first: nothing while nothing is due, the urgent before the rest, and never a turn
+//! so full that nobody starts.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use duly::testing::Stepper;
+use duly::{Event, NewTask, Outcome, RunStatus};
+
+use crate::house::{House, at, minutes, seconds};
+use crate::table::{claim, step};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+/// Tasks that are due at this instant.
+fn due(count: usize, instant: &str) -> impl Iterator<Item = NewTask> {
+    let instant = at(instant);
+    (0..count).map(move |number| NewTask::once(format!("due-{number:04}"), instant).handler("work"))
+}
+
+/// Steps whenever the scheduler would wake, for as long as it takes. Answers with how often.
+fn sleep_through(stepper: &mut Stepper, time: Duration) -> u32 {
+    let mut left = time;
+    let mut turns = 0;
+    while left > Duration::ZERO {
+        let nap = stepper.sleeps().min(left);
+        assert!(nap > Duration::ZERO, "it would spin");
+        stepper.clock().advance(nap);
+        left -= nap;
+        step(stepper, 0);
+        turns += 1;
+    }
+    turns
+}
+
+#[test]
+fn a_thousand_tasks_that_are_not_due_cost_a_heartbeat_and_nothing_else() {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").lease(seconds(30)).start().expect("a stepper");
+    let tasks = (0..1000).map(|number| NewTask::cron(format!("task-{number}"), "0 7 * * *").handler("work"));
+    stepper.client().add_all(tasks).expect("a thousand tasks");
+    step(&mut stepper, 0);
+    let rows = || house.ask("SELECT total(next_run) || ' ' || total(updated_at) FROM scheduled_tasks");
+    let (transactions, before) = (stepper.transactions(), rows());
+    let turns = sleep_through(&mut stepper, minutes(10));
+    assert!(turns >= 600, "it looks for changes every second: {turns}");
+    assert_eq!(stepper.transactions() - transactions, 600 / 10, "one heartbeat in a third of the lease");
+    assert_eq!(rows(), before);
+
+    // What another program commits elsewhere in the file is looked at, and nothing is written for it.
+    let transactions = stepper.transactions();
+    house.plain().execute_batch("CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine')").expect("a note");
+    step(&mut stepper, 0);
+    assert_eq!(stepper.transactions(), transactions);
+    assert_eq!(sleep_through(&mut stepper, seconds(9)), 9);
+    assert_eq!(stepper.transactions(), transactions);
+}
+
+#[test]
+fn it_wakes_for_what_is_due_and_not_before() {
+    let house = House::new();
+    let mut stepper =
+        house.builder(NOON).accept("work").poll(minutes(1)).lease(minutes(60)).start().expect("a stepper");
+    stepper.client().add(NewTask::once("soon", at("2027-03-14T12:00:07.250Z")).handler("work")).expect("a task");
+    step(&mut stepper, 0);
+    assert_eq!(stepper.sleeps(), Duration::from_millis(7_250));
+    stepper.clock().advance(Duration::from_millis(7_249));
+    step(&mut stepper, 0);
+    assert_eq!(stepper.sleeps(), Duration::from_millis(1));
+    stepper.clock().advance(Duration::from_millis(1));
+    claim(&mut stepper);
+    assert_eq!(stepper.sleeps(), minutes(1), "nothing more is known of");
+}
+
+/// Ends whatever runs, and steps; answers with the names of what starts.
+fn next(stepper: &mut Stepper) -> Vec<String> {
+    let running = stepper.running().to_vec();
+    running.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+    stepper.step().expect("a step").iter().map(|claim| claim.task.clone()).collect()
+}
+
+#[test]
+fn the_urgent_first_and_every_eighth_by_age() {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").workers(1).start().expect("a stepper");
+    let at_work = NewTask::once("at-work", at(NOON)).handler("work");
+    stepper.client().add(at_work).expect("a task");
+    claim(&mut stepper);
+    // The least urgent are the oldest.
+    for (priority, name, fell) in [(3_u8, "low", "11:00"), (2, "normal", "11:20"), (1, "high", "11:40")] {
+        let instant = at(&format!("2027-03-14T{fell}:00Z"));
+        let tasks = (0..10).map(|n| NewTask::once(format!("{name}-{n}"), instant).handler("work").priority(priority));
+        stepper.client().add_all(tasks).expect("ten tasks");
+    }
+    let mut order = String::new();
+    for _ in 0..30 {
+        let started = next(&mut stepper);
+        assert_eq!(started.len(), 1);
+        order.push(started[0].chars().next().expect("a letter"));
+    }
+    // The two that were overtaken go by age; all else goes by urgency.
+    assert_eq!(order, "hhhhhhhhlhhnnnnnlnnnnnllllllll");
+    assert_eq!(next(&mut stepper), Vec::<String>::new());
+    house.assert_sound();
+}
+
+#[test]
+fn a_turn_that_is_full_of_outcomes_still_starts_what_is_due() {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").workers(256).start().expect("a stepper");
+    stepper.client().add_all(due(700, NOON)).expect("tasks");
+    let first = stepper.step().expect("a step");
+    assert_eq!(first.len(), 256);
+    first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+    // At most half of a turn's items are outcomes; the other half is for what waits.
+    let second = stepper.step().expect("a step");
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "250");
+    assert!(second.len() >= 200, "{}", second.len());
+    assert_eq!(stepper.sleeps(), Duration::ZERO, "six outcomes are yet to be written");
+    second.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+    while house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") != "700" {
+        next(&mut stepper);
+    }
+    house.assert_sound();
+}
+
+#[test]
+fn a_database_that_is_locked_delays_and_loses_nothing() {
+    let house = House::new();
+    let (told, hears) = mpsc::channel();
+    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let mut stepper = house.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
+    stepper.client().add_all(due(2, NOON)).expect("tasks");
+    let claims = step(&mut stepper, 2);
+    let locked = house.plain();
+    locked.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+    stepper.finish(&claims[0], Outcome::succeeded());
+    hears.try_iter().for_each(drop);
+    step(&mut stepper, 0);
+    assert_eq!(stepper.sleeps(), Duration::from_millis(100), "it tries again soon");
+    step(&mut stepper, 0);
+    let says: Vec<Event> = hears.try_iter().collect();
+    assert!(matches!(&says[..], [Event::Degraded { reason }] if reason.contains("locked")), "{says:?}");
+    locked.execute_batch("ROLLBACK").expect("the lock is free");
+
+    stepper.clock().advance(Duration::from_millis(100));
+    step(&mut stepper, 0);
+    let says: Vec<Event> = hears.try_iter().collect();
+    assert!(matches!(&says[..], [Event::Recovered, Event::Finished { .. }]), "{says:?}");
+    let statuses = [&claims[0], &claims[1]]
+        .map(|claim| stepper.client().run(claim.run_id).expect("a look-up").expect("a run").status);
+    assert_eq!(statuses, [RunStatus::Succeeded, RunStatus::Running]);
+    house.assert_sound();
+}
