@@ -9,9 +9,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::clock::{Clock, Timestamp};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, excerpt};
 use crate::retry::Retry;
 use crate::run::{Claim, Origin};
+
+/// Most that is kept of what an attempt printed.
+pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
 /// Any error. `?` in a handler means: try again.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -73,6 +76,12 @@ impl Failure {
         Failure { retry: Retry::After(wait), source: error.into() }
     }
 
+    /// The attempt was cut short, as by a shutdown: it does not count, and is made again as soon as may be. A run that may
+    /// start only once is dead.
+    pub fn interrupted(error: impl Into<BoxError>) -> Self {
+        Failure { retry: Retry::Interrupted, source: error.into() }
+    }
+
     /// What it says about another try.
     pub fn retry(&self) -> Retry {
         self.retry
@@ -126,29 +135,49 @@ impl fmt::Debug for Handlers {
     }
 }
 
+/// Why a handler should stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// Somebody asked for it, or another owner has taken the run.
+    Asked,
+    /// Its time is up.
+    TimeUp,
+    /// The scheduler leaves, and its deadline has passed.
+    Shutdown,
+}
+
 /// A request to stop, which a handler can look at and wait for.
 #[derive(Debug, Default)]
 pub(crate) struct StopFlag {
-    raised: Mutex<bool>,
+    raised: Mutex<Option<StopReason>>,
     changed: Condvar,
 }
 
 impl StopFlag {
-    pub(crate) fn raise(&self) {
-        *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    /// Asks. What was asked first stands.
+    pub(crate) fn raise(&self, reason: StopReason) {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
         self.changed.notify_all();
     }
 
-    fn is_raised(&self) -> bool {
+    fn raised(&self) -> Option<StopReason> {
         *self.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until it is raised, at most so long; whether it is.
     fn wait(&self, limit: Duration) -> bool {
         let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(raised, limit, |raised| !*raised);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        let waited = self.changed.wait_timeout_while(raised, limit, |raised| raised.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
+}
+
+/// What a handler says beside its result.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) output: Option<String>,
+    pub(crate) exit_code: Option<i32>,
 }
 
 /// What a handler is told of the run it carries out.
@@ -158,6 +187,7 @@ pub struct Context {
     stop: Arc<StopFlag>,
     /// By the monotonic clock, and by the wall clock as it stood at the start.
     deadline: Option<(Duration, Timestamp)>,
+    said: Mutex<Said>,
 }
 
 impl Context {
@@ -169,7 +199,7 @@ impl Context {
     ) -> Self {
         let now = clock.now();
         let deadline = timeout.map(|limit| (now.monotonic.saturating_add(limit), now.wall.plus(limit)));
-        Context { claim, clock, stop, deadline }
+        Context { claim, clock, stop, deadline, said: Mutex::default() }
     }
 
     /// The payload, as the type the handler expects.
@@ -226,13 +256,33 @@ impl Context {
     /// Whether the handler should stop: somebody asked for it, or its time is up. A handler that returns an error then
     /// ends its run as cancelled, or as timed out.
     pub fn is_cancelled(&self) -> bool {
-        self.stop.is_raised() || self.time_is_up()
+        self.stop_reason().is_some()
+    }
+
+    /// Why the handler should stop, if it should.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.stop.raised().or_else(|| self.time_is_up().then_some(StopReason::TimeUp))
     }
 
     /// Waits until the handler should stop, at most so long; whether it should. Instead of sleeping.
     pub fn wait_cancelled(&self, limit: Duration) -> bool {
         let left = self.deadline.map(|(at, _)| self.clock.until(at));
         self.stop.wait(left.map_or(limit, |left| left.min(limit))) || self.time_is_up()
+    }
+
+    /// Keeps what was printed, with the run and, if it fails, with the attempt: up to [`MAX_OUTPUT_BYTES`] of it. The last
+    /// call counts.
+    pub fn record_output(&self, output: impl AsRef<str>) {
+        self.said().output = Some(excerpt(output.as_ref(), MAX_OUTPUT_BYTES));
+    }
+
+    /// Keeps what a command exited with.
+    pub fn record_exit_code(&self, code: i32) {
+        self.said().exit_code = Some(code);
+    }
+
+    pub(crate) fn said(&self) -> std::sync::MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn time_is_up(&self) -> bool {

@@ -25,7 +25,7 @@ pub use client::{Added, Cancel, Change, Client};
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{Error, Result};
 pub use event::{Event, Observer};
-pub use handler::{BoxError, Context, Failure, Handler};
+pub use handler::{BoxError, Context, Failure, Handler, MAX_OUTPUT_BYTES, StopReason};
 pub use new_task::NewTask;
 pub use retry::{Retry, RetryPolicy};
 pub use run::{Attempt, AttemptOutcome, Claim, Finished, Origin, Outcome, Run, RunStatus};

@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::handler::{Context, Failure, Handler, Handlers, StopFlag};
+use crate::handler::{Context, Failure, Handler, Handlers, Said, StopFlag, StopReason};
 use crate::owner::OwnerLock;
 use crate::retry::Retry;
 use crate::run::{AttemptOutcome, Claim, Finished, Outcome};
@@ -91,7 +91,7 @@ impl Pool {
     pub(crate) fn recall(&self, now: crate::clock::Timestamp) -> Vec<Finished> {
         let recalled = self.queue.try_iter().map(|claim| {
             self.flags().remove(&claim.run_id);
-            Finished { claim, outcome: Outcome::Released, started_at: now, finished_at: now }
+            Finished::new(claim, Outcome::Released, now, now)
         });
         recalled.collect()
     }
@@ -99,13 +99,13 @@ impl Pool {
     /// Asks the handler of a run to stop, if it has begun and not returned.
     pub(crate) fn stop(&self, run: i64) {
         if let Some(flag) = self.flags().get(&run) {
-            flag.raise();
+            flag.raise(StopReason::Asked);
         }
     }
 
-    /// Asks every handler to stop.
+    /// Asks every handler to stop: the scheduler leaves.
     pub(crate) fn stop_all(&self) {
-        self.flags().values().for_each(|flag| flag.raise());
+        self.flags().values().for_each(|flag| flag.raise(StopReason::Shutdown));
     }
 
     /// Lets the workers end, and waits for them. For when none has a run.
@@ -125,13 +125,14 @@ impl Worker {
     fn carry_out(&self, claim: Arc<Claim>) -> Finished {
         let started_at = self.clock.now().wall;
         let flag = self.flags.lock().unwrap_or_else(PoisonError::into_inner).get(&claim.run_id).cloned();
-        let outcome = match self.handlers.get(&claim.handler) {
+        let (outcome, said) = match self.handlers.get(&claim.handler) {
             Some(handler) => attempt(&**handler, &claim, self.clock.clone(), flag.unwrap_or_default()),
             // A scheduler claims only what it has a handler for.
-            None => Outcome::failed(format!("no handler is named {:?} here", claim.handler)),
+            None => (Outcome::failed(format!("no handler is named {:?} here", claim.handler)), Said::default()),
         };
         self.flags.lock().unwrap_or_else(PoisonError::into_inner).remove(&claim.run_id);
-        Finished { claim, outcome, started_at, finished_at: self.clock.now().wall }
+        let finished = Finished::new(claim, outcome, started_at, self.clock.now().wall);
+        Finished { output: said.output, exit_code: said.exit_code, ..finished }
     }
 }
 
@@ -141,11 +142,11 @@ pub(crate) fn attempt(
     claim: &Arc<Claim>,
     clock: Arc<dyn Clock>,
     stop: Arc<StopFlag>,
-) -> Outcome {
+) -> (Outcome, Said) {
     let timeout = claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero());
     let context = Context::new(claim.clone(), clock, stop, timeout);
     let returned = catch_unwind(AssertUnwindSafe(|| handler.run(&context)));
-    match returned {
+    let outcome = match returned {
         Err(panic) => Outcome::Failed {
             how: AttemptOutcome::Panicked,
             error: format!("the handler panicked: {}", panic_message(&*panic)),
@@ -161,7 +162,9 @@ pub(crate) fn attempt(
             let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
             Outcome::Failed { how: AttemptOutcome::Failed, error: error.to_string(), retry }
         }
-    }
+    };
+    let said = std::mem::take(&mut *context.said());
+    (outcome, said)
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> &str {

@@ -29,12 +29,17 @@ pub enum Retry {
     After(Duration),
     /// Not at all: it would fail again.
     GiveUp,
+    /// At once, and the attempt does not count: it was cut short, and can say nothing about another. A run that may start
+    /// only once is dead all the same.
+    Interrupted,
 }
 
 /// What becomes of a run whose attempt has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     TryAgainIn(Duration),
+    /// At once; the attempt is forgiven.
+    TryAgain,
     Dead,
 }
 
@@ -44,6 +49,9 @@ impl RetryPolicy {
     /// The wait is drawn from the upper half of the backoff, so that runs which failed together do not return together;
     /// it is never zero.
     pub(crate) fn judge(&self, counted: u32, asked: Retry, random: &mut fastrand::Rng) -> Verdict {
+        if asked == Retry::Interrupted && self.max_attempts > 1 {
+            return Verdict::TryAgain;
+        }
         if asked == Retry::GiveUp || counted >= self.max_attempts {
             return Verdict::Dead;
         }
@@ -68,6 +76,7 @@ mod tests {
     fn wait(policy: RetryPolicy, counted: u32, asked: Retry, seed: u64) -> Option<u64> {
         match policy.judge(counted, asked, &mut fastrand::Rng::with_seed(seed)) {
             Verdict::TryAgainIn(wait) => Some(u64::try_from(wait.as_millis()).unwrap()),
+            Verdict::TryAgain => Some(0),
             Verdict::Dead => None,
         }
     }
@@ -102,5 +111,8 @@ mod tests {
         assert_eq!(wait(policy, 5, Retry::After(Duration::from_secs(1)), 1), None);
         assert_eq!(wait(policy, 1, Retry::GiveUp, 1), None);
         assert_eq!(wait(policy, 1, Retry::After(Duration::from_secs(90)), 1), Some(90_000));
+        assert_eq!(wait(policy, 5, Retry::Interrupted, 1), Some(0), "it does not count");
+        let once = RetryPolicy { max_attempts: 1, ..policy };
+        assert_eq!(wait(once, 1, Retry::Interrupted, 1), None);
     }
 }

@@ -180,6 +180,8 @@ pub struct Attempt {
     pub error: Option<String>,
     /// What a command printed; of an attempt that succeeded too late, its result.
     pub output: Option<String>,
+    /// What a command exited with.
+    pub exit_code: Option<i32>,
     /// The owner that had claimed it.
     pub locked_by: String,
     /// When it began, if it did.
@@ -278,4 +280,20 @@ pub struct Finished {
     pub started_at: Timestamp,
     /// When it returned.
     pub finished_at: Timestamp,
+    /// What it printed, of a command.
+    pub output: Option<String>,
+    /// What it exited with, of a command.
+    pub exit_code: Option<i32>,
+}
+
+impl Finished {
+    /// An attempt that printed nothing.
+    pub(crate) fn new(
+        claim: std::sync::Arc<Claim>,
+        outcome: Outcome,
+        started_at: Timestamp,
+        finished_at: Timestamp,
+    ) -> Self {
+        Finished { claim, outcome, started_at, finished_at, output: None, exit_code: None }
+    }
 }

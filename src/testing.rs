@@ -186,7 +186,7 @@ impl Stepper {
     pub fn finish(&mut self, claim: &Arc<Claim>, outcome: Outcome) {
         self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
         let (started_at, finished_at) = (claim.claimed_at, self.clock.now().wall);
-        self.finished.push(Finished { claim: claim.clone(), outcome, started_at, finished_at });
+        self.finished.push(Finished::new(claim.clone(), outcome, started_at, finished_at));
     }
 
     /// Attempts that were claimed and not finished.
@@ -226,8 +226,11 @@ impl Stepper {
             for claim in &claims {
                 let Some(handler) = self.handlers.get(&claim.handler).cloned() else { continue };
                 let clock = Arc::new(self.clock.clone());
-                let outcome = pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()));
+                let (outcome, said) = pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()));
                 self.finish(claim, outcome);
+                if let Some(finished) = self.finished.last_mut() {
+                    (finished.output, finished.exit_code) = (said.output, said.exit_code);
+                }
             }
             done.extend(self.finished.iter().cloned());
             if !self.finished.is_empty() {

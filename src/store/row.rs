@@ -194,6 +194,7 @@ pub(crate) fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
         outcome: row.get("outcome")?,
         error: row.get("error")?,
         output: row.get("output")?,
+        exit_code: row.get("exit_code")?,
         locked_by: row.get("locked_by")?,
         started_at: row.get("started_at")?,
         finished_at: row.get("finished_at")?,

@@ -186,11 +186,31 @@ pub(crate) fn succeed(
         .map(judged)
 }
 
+const KEEP_PRINTED: &str = "
+    UPDATE task_runs SET output = :output, exit_code = :exit_code
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps what a command printed, and what it exited with, before its attempt is settled.
+pub(crate) fn keep_printed(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    output: Option<&str>,
+    exit_code: Option<i32>,
+) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_PRINTED)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":output": output, ":exit_code": exit_code,
+        })
+        .map(judged)
+}
+
 /// running -> failed: it will be tried again. Blocked until it is placed.
 const FAIL: &str = "
     UPDATE task_runs
        SET status = 'failed', started_at = ifnull(:started, started_at), finished_at = :finished, error = :error,
-           run_at = :run_at, blocked = 'key', locked_by = NULL, locked_until = NULL, process = NULL
+           run_at = :run_at, blocked = 'key', forgiven = forgiven + :forgiven,
+           locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
 /// How an attempt ended that did not succeed.
@@ -207,11 +227,13 @@ pub(crate) fn fail(
     fence: &Fence<'_>,
     end: &End<'_>,
     run_at: Timestamp,
+    forgiven: bool,
 ) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(FAIL)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
             ":started": end.started, ":finished": end.finished, ":error": end.error, ":run_at": run_at,
+            ":forgiven": forgiven,
         })
         .map(judged)
 }
@@ -296,11 +318,13 @@ pub(crate) fn is_asked_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Resu
 }
 
 const KEEP_ATTEMPT: &str = "
-    INSERT INTO task_attempts (run_id, attempt, outcome, error, output, locked_by, started_at, finished_at)
-    SELECT id, :attempt, :outcome, :error, :output, :owner, ifnull(:started, started_at), :finished
+    INSERT INTO task_attempts (run_id, attempt, outcome, error, output, exit_code, locked_by, started_at, finished_at)
+    SELECT id, :attempt, :outcome, :error, ifnull(:output, iif(attempt = :attempt, output, NULL)),
+           iif(attempt = :attempt, exit_code, NULL), :owner, ifnull(:started, started_at), :finished
       FROM task_runs WHERE id = :run";
 
-/// Keeps an attempt that did not simply succeed. `output`: the result of one that did, too late. `false`: its run is gone.
+/// Keeps an attempt that did not simply succeed, with what its run tells of it. `output`: of one that ended too late, which
+/// the run no longer tells. `false`: its run is gone.
 pub(crate) fn keep_attempt(
     tx: &Transaction<'_>,
     fence: &Fence<'_>,

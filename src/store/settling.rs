@@ -25,6 +25,10 @@ pub(crate) fn settle(
 ) -> Result<(), Fault> {
     let claim = &*finished.claim;
     let fence = Fence { run: claim.run_id, owner, attempt: claim.attempt };
+    if finished.output.is_some() || finished.exit_code.is_some() {
+        // If the claim no longer holds, what follows finds out.
+        let _ = runs::keep_printed(tx, &fence, finished.output.as_deref(), finished.exit_code)?;
+    }
     let (status, error, next_attempt) = match &finished.outcome {
         Outcome::Succeeded { result } => {
             let (started, ended) = (finished.started_at, finished.finished_at);
@@ -82,8 +86,9 @@ fn end_badly(
     let (wrote, ended) = match claim.retry.judge(claim.counted(), retry, random) {
         Verdict::TryAgainIn(wait) => {
             let at = now.plus(wait).min(Timestamp::MAX);
-            (runs::fail(tx, fence, end, at)?, (RunStatus::Failed, Some(at)))
+            (runs::fail(tx, fence, end, at, false)?, (RunStatus::Failed, Some(at)))
         }
+        Verdict::TryAgain => (runs::fail(tx, fence, end, now, true)?, (RunStatus::Failed, Some(now))),
         Verdict::Dead => (runs::bury(tx, fence, end)?, (RunStatus::Dead, None)),
     };
     if wrote == Wrote::Superseded {
@@ -126,8 +131,8 @@ fn superseded(
     written: &mut Written,
 ) -> Result<(), Fault> {
     let (error, result) = match &finished.outcome {
-        Outcome::Failed { error, .. } => (runs::stored_error(error), None),
-        Outcome::Succeeded { result } => ("succeeded".to_owned(), result.as_deref()),
+        Outcome::Failed { error, .. } => (runs::stored_error(error), finished.output.as_deref()),
+        Outcome::Succeeded { result } => ("succeeded".to_owned(), result.as_deref().or(finished.output.as_deref())),
         Outcome::Released => ("given back".to_owned(), None),
     };
     let (started, ended) = (Some(finished.started_at), finished.finished_at);

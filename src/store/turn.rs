@@ -281,7 +281,7 @@ impl<'a> Turning<'a> {
             Outcome::Succeeded { .. } => Outcome::succeeded(),
             Outcome::Released => Outcome::Released,
         };
-        let plain = Finished { outcome, ..finished.clone() };
+        let plain = Finished { outcome, output: None, exit_code: None, ..finished.clone() };
         let again = self.attempt(|turn| store(turn, &plain))?;
         self.set_aside(Item::Outcome(finished.claim.run_id), &again.unwrap_or(fault))
     }
