@@ -1,5 +1,6 @@
 //! The door for those who add, change and look up tasks. It has a connection of its own, and no threads.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +15,7 @@ use crate::resolve::Next;
 use crate::run::{Attempt, Run, RunStatus};
 use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::opening::Written;
-use crate::store::{Durability, Fault, Missing, Store, history, manual, owners, runs, settling, tasks};
+use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, settling, tasks};
 use crate::task::{Definition, Task, TaskStatus, check_payload};
 
 /// Most tasks that one look-up answers.
@@ -298,6 +299,19 @@ impl Client {
     /// Only if the database cannot be read.
     pub fn attempts(&self, run: i64) -> Result<Vec<Attempt>> {
         self.read("read the attempts", |tx, _| Ok(history::attempts(tx, run)?))
+    }
+
+    /// Whether nothing is left to do now for a scheduler with these handlers.
+    pub(crate) fn is_idle(&self, handlers: &BTreeSet<String>) -> Result<bool> {
+        let now = self.now();
+        self.read("look what is left to do", |tx, _| {
+            // What waits for a key, or for its turn, waits for one of these.
+            let any = owners::any_running(tx)?
+                || claiming::next(tx, handlers)?.is_some()
+                || !tasks::unplanned(tx, 1)?.is_empty()
+                || due::next_due(tx)?.is_some_and(|at| at <= now);
+            Ok(!any)
+        })
     }
 
     fn now(&self) -> Timestamp {

@@ -2,8 +2,10 @@
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
+use crate::orphan::Orphan;
 use crate::run::{Claim, RunStatus};
 
 /// What happened. Its `Display` is the log line, on one line whatever the names and errors contain.
@@ -23,8 +25,12 @@ pub enum Event {
         status: RunStatus,
         /// What it failed of.
         error: Option<String>,
+        /// How long the handler took.
+        took: Duration,
         /// When it is tried again.
         next_attempt: Option<Timestamp>,
+        /// When the task is due next. `None` if it is not, if nobody can say yet, and for tasks that are due once.
+        next_due: Option<Timestamp>,
     },
     /// An attempt came to an end when another owner had already taken the run: its result changed nothing.
     Superseded {
@@ -48,6 +54,11 @@ pub enum Event {
     OwnerLost {
         /// Its id.
         owner: String,
+    },
+    /// The command of a dead owner's run is still at work. The run waits until it is gone.
+    Orphaned {
+        /// The command.
+        orphan: Orphan,
     },
     /// Occurrences were not opened: skipped or missed.
     PassedOver {
@@ -141,20 +152,20 @@ impl fmt::Display for Event {
                 claim.counted(),
                 claim.retry.max_attempts
             ),
-            Event::Finished { claim, status, error, next_attempt } => {
+            Event::Finished { claim, status, error, took, next_attempt, next_due } => {
                 write!(f, "run {} of {:?} ", claim.run_id, claim.task)?;
-                match (status, error) {
-                    (RunStatus::Queued, _) => f.write_str("was given back before it was started"),
-                    (status, None) => write!(f, "{status}"),
-                    (status, Some(error)) => write!(
-                        f,
-                        "{status} (attempt {} of {}): {}",
-                        claim.counted(),
-                        claim.retry.max_attempts,
-                        OneLine(error)
-                    ),
-                }?;
-                what_next(f, *status, *next_attempt)
+                if *status == RunStatus::Queued {
+                    return f.write_str("was given back before it was started");
+                }
+                write!(f, "{status} after {}", humantime::format_duration(coarse(*took)))?;
+                if let Some(error) = error {
+                    let (attempt, of) = (claim.counted(), claim.retry.max_attempts);
+                    write!(f, " (attempt {attempt} of {of}): {}", OneLine(error))?;
+                }
+                match next_due {
+                    Some(at) if next_attempt.is_none() => write!(f, "; due again at {at}"),
+                    _ => what_next(f, *status, *next_attempt),
+                }
             }
             Event::Superseded { claim } => write!(
                 f,
@@ -166,6 +177,13 @@ impl fmt::Display for Event {
                 write!(f, "run {run} of {task:?}: the owner of attempt {attempt} died; {status}")?;
                 what_next(f, *status, *next_attempt)
             }
+            Event::Orphaned { orphan } => write!(
+                f,
+                "run {} of {:?}: the owner of attempt {} died, and its command is still at work; the run waits for it",
+                orphan.run_id(),
+                orphan.task(),
+                orphan.attempt()
+            ),
             Event::OwnerLost { owner } => write!(f, "owner {owner} is dead; its runs are recovered"),
             Event::PassedOver { task, status, first, last, count, exact } => {
                 let least = if *exact { "" } else { "at least " };
@@ -188,6 +206,12 @@ impl fmt::Display for Event {
             Event::Recovered => f.write_str("the database can be written again"),
         }
     }
+}
+
+/// Milliseconds, or seconds where they say enough.
+fn coarse(took: Duration) -> Duration {
+    let millis = millis(took).unsigned_abs();
+    Duration::from_millis(if millis < 10_000 { millis } else { millis / 1000 * 1000 })
 }
 
 fn what_next(f: &mut fmt::Formatter<'_>, status: RunStatus, next_attempt: Option<Timestamp>) -> fmt::Result {

@@ -2,16 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs::File;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result, excerpt};
+use crate::orphan::{self, Input, Orphan};
+use crate::owner::OwnerLock;
 use crate::retry::Retry;
-use crate::run::{Claim, Origin};
+use crate::run::{Claim, Origin, Report};
 
 /// Most that is kept of what an attempt printed.
 pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
@@ -26,6 +31,12 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// Any error means: try again after the task's backoff. A [`Failure`] says something else.
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError>;
+
+    /// Ends what a scheduler that died had begun with this handler and that is still at work: its run waits for it. Called
+    /// once, on a thread of its own; what it cannot end, the run goes on waiting for. By default nothing is done.
+    fn end_orphan(&self, orphan: &Orphan) {
+        let _ = orphan;
+    }
 
     /// Longest an attempt may take where the task does not say. `None`: no limit.
     fn default_timeout(&self) -> Option<Duration> {
@@ -178,6 +189,8 @@ impl StopFlag {
 pub(crate) struct Said {
     pub(crate) output: Option<String>,
     pub(crate) exit_code: Option<i32>,
+    /// Removed when it is dropped.
+    input: Option<Input>,
 }
 
 /// What a handler is told of the run it carries out.
@@ -188,6 +201,16 @@ pub struct Context {
     /// By the monotonic clock, and by the wall clock as it stood at the start.
     deadline: Option<(Duration, Timestamp)>,
     said: Mutex<Said>,
+    /// The way to the loop, and the owner's lock, which knows the database. None under a stepper.
+    link: Option<Link>,
+}
+
+/// What a worker has of its scheduler.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) reports: Sender<Report>,
+    /// The owner is alive as long as one of its workers is.
+    pub(crate) alive: Arc<OwnerLock>,
 }
 
 impl Context {
@@ -196,10 +219,11 @@ impl Context {
         clock: Arc<dyn Clock>,
         stop: Arc<StopFlag>,
         timeout: Option<Duration>,
+        link: Option<Link>,
     ) -> Self {
         let now = clock.now();
         let deadline = timeout.map(|limit| (now.monotonic.saturating_add(limit), now.wall.plus(limit)));
-        Context { claim, clock, stop, deadline, said: Mutex::default() }
+        Context { claim, clock, stop, deadline, said: Mutex::default(), link }
     }
 
     /// The payload, as the type the handler expects.
@@ -279,6 +303,30 @@ impl Context {
     /// Keeps what a command exited with.
     pub fn record_exit_code(&self, code: i32) {
         self.said().exit_code = Some(code);
+    }
+
+    /// Makes the file that a command is to have as its standard input, with this content. It is locked, and the lock lives
+    /// as long as the command: so others know, should this process be killed, that the command is still at work. Give it to
+    /// the command and keep no copy. It goes when the handler returns.
+    ///
+    /// # Errors
+    /// If the file cannot be made in the folder beside the database; or there is no scheduler, but a stepper.
+    pub fn command_input(&self, content: &[u8]) -> io::Result<File> {
+        let Some(link) = &self.link else { return Err(io::ErrorKind::Unsupported.into()) };
+        let (input, file) = Input::make(link.alive.folder(), self.claim.run_id, self.claim.attempt, content)?;
+        self.said().input = Some(input);
+        Ok(file)
+    }
+
+    /// Has it written down which process the handler started, so that whoever recovers this run can tell it from any other
+    /// with its number. It must lead a process group of its own, and must not have been waited for. Where the system does
+    /// not tell processes apart, nothing is written: the command's input is then the only sign of it.
+    pub fn record_process(&self, pid: u32) {
+        let Some(link) = &self.link else { return };
+        if let Some(process) = orphan::record_of(pid) {
+            // The loop lives as long as its workers.
+            let _ = link.reports.send(Report { run: self.claim.run_id, attempt: self.claim.attempt, process });
+        }
     }
 
     pub(crate) fn said(&self) -> std::sync::MutexGuard<'_, Said> {

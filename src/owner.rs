@@ -37,6 +37,11 @@ impl OwnerLock {
         Ok(lock)
     }
 
+    /// The folder of the lock files.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Makes the file again if it is no longer the one that is locked. An observer never sees an unlocked file of this
     /// name: it is locked under another and renamed into place.
     pub(crate) fn keep(&self) -> io::Result<Kept> {

@@ -3,7 +3,7 @@
 //! It decides when, and nothing else: no thread, no channel, no clock. So a test can step it through a year in a second, and
 //! stop it anywhere. It alone emits events.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,16 @@ use std::time::Duration;
 use crate::clock::{Now, Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::event::{Event, Observer};
-use crate::owner::{DeadOwner, Kept, OwnerLock, Standing, standing};
+use crate::orphan::Orphan;
+use crate::owner::{Kept, OwnerLock};
 use crate::platform;
-use crate::run::{Claim, Finished};
+use crate::run::{Claim, Finished, Report};
 use crate::settings::Settings;
 use crate::store::opening::Slots;
 use crate::store::owners::Registration;
-use crate::store::turn::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
+use crate::store::work::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
 use crate::store::{Store, owners, turn};
+use crate::watch::Watch;
 
 /// Due tasks that a turn resolves although no worker is free for them: what is due must not wait to be told.
 const RESOLVE_AHEAD: usize = 32;
@@ -36,16 +38,10 @@ pub(crate) struct Turn {
     pub(crate) claims: Vec<Arc<Claim>>,
     /// Runs whose handler is to be asked to stop.
     pub(crate) stop: Vec<i64>,
+    /// Commands of dead owners that are to be ended.
+    pub(crate) orphans: Vec<Orphan>,
     /// When the next turn is due at the latest, by the monotonic clock.
     pub(crate) wake_at: Duration,
-}
-
-/// Another owner that has running runs.
-#[derive(Debug)]
-struct Watched {
-    lease: Timestamp,
-    /// Since when its lease has had this value, by our monotonic clock.
-    still_since: Duration,
 }
 
 /// What was last seen of the future.
@@ -71,9 +67,9 @@ pub(crate) struct Poller {
     outbox: VecDeque<Finished>,
     /// Runs that this owner has claimed and not settled.
     held: HashSet<i64>,
-    watched: BTreeMap<String, Watched>,
-    /// Owners that are dead and not yet recovered, with their lock where there is one.
-    dying: BTreeMap<String, Option<DeadOwner>>,
+    /// What is yet to be written of attempts that go on.
+    reports: Vec<Report>,
+    watch: Watch,
     outlook: Outlook,
     next_heartbeat: Duration,
     /// Since when more has been due than was resolved.
@@ -102,7 +98,8 @@ impl Poller {
             owners::register(tx, &new, now.wall)?;
             Ok(owners::others(tx, &owner)?)
         })?;
-        let watch = |(owner, lease)| (owner, Watched { lease, still_since: now.monotonic });
+        let mut watch = Watch::new(store.path().to_owned(), settings.lease);
+        watch.see(&others, now.monotonic);
         Ok(Poller {
             store,
             owner,
@@ -113,8 +110,8 @@ impl Poller {
             memory: Memory::new(random),
             outbox: VecDeque::new(),
             held: HashSet::new(),
-            watched: others.into_iter().map(watch).collect(),
-            dying: BTreeMap::new(),
+            reports: Vec::new(),
+            watch,
             outlook: Outlook::default(),
             next_heartbeat: now.monotonic,
             behind_since: None,
@@ -147,6 +144,11 @@ impl Poller {
         self.held.len()
     }
 
+    /// Keeps what a worker tells, for the next turn to write.
+    pub(crate) fn report(&mut self, report: Report) {
+        self.reports.push(report);
+    }
+
     /// Takes one turn. What finished is kept until it is written, however often that fails.
     ///
     /// # Errors
@@ -161,8 +163,9 @@ impl Poller {
             self.store.check_in_place()?;
             self.keep_lock();
         }
-        self.look_for_the_dead(now);
-        if !full && self.outbox.is_empty() && self.dying.is_empty() && !self.is_due(now, slots) {
+        self.watch.look(now.monotonic);
+        let told = !self.outbox.is_empty() || !self.reports.is_empty();
+        if !full && !told && !self.watch.presses() && !self.is_due(now, slots) {
             match self.changed() {
                 Ok(false) => return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() }),
                 Ok(true) => match self.look(now, slots) {
@@ -208,8 +211,8 @@ impl Poller {
         let stop = done.stop.clone();
         self.remember(&done, now);
         // Whom it shows for the first time may be dead already: the next look is a poll interval away.
-        self.look_for_the_dead(now);
-        if work || !self.dying.is_empty() || self.is_due(now, slots) {
+        self.watch.look(now.monotonic);
+        if work || self.watch.presses() || self.is_due(now, slots) {
             return Ok(None);
         }
         Ok(Some(Turn { stop, wake_at: self.wake_at(now, slots), ..Turn::default() }))
@@ -217,7 +220,8 @@ impl Poller {
 
     fn write(&mut self, now: Now, slots: Slots, full: bool) -> Result<Turn> {
         let outcomes = self.outbox.len().min(MAX_OUTCOMES);
-        let dead: Vec<String> = self.dying.keys().cloned().collect();
+        let dead = self.watch.dead();
+        let at_work = |lost: &owners::Lost| self.watch.is_at_work(lost);
         let behind = self.behind_since.is_some_and(|since| now.monotonic.saturating_sub(since) >= BEHIND);
         let work = Work {
             now: now.wall,
@@ -225,7 +229,9 @@ impl Poller {
             handlers: &self.handlers,
             until: now.wall.plus(self.settings.lease).min(Timestamp::MAX),
             finished: &self.outbox.make_contiguous()[..outcomes],
+            reports: &self.reports,
             dead: &dead,
+            at_work: &at_work,
             full,
             slots,
             ahead: if behind { MAX_ITEMS } else { RESOLVE_AHEAD },
@@ -237,6 +243,7 @@ impl Poller {
         for finished in self.outbox.drain(..outcomes) {
             self.held.remove(&finished.claim.run_id);
         }
+        self.reports.clear();
         if full {
             self.next_heartbeat = now.monotonic.saturating_add(self.settings.lease / 3);
         }
@@ -244,23 +251,21 @@ impl Poller {
             self.emit(&Event::Recovered);
         }
         self.remember(&done, now);
-        let Done { written, mut stop, recovered, extended, more_due, not_stopped, .. } = done;
-        for owner in not_stopped {
-            // One that died idle left nothing but its lock file and a row that says it lives.
-            if let (false, Standing::Dead(dead)) =
-                (self.dying.contains_key(&owner), standing(self.store.path(), &owner))
-            {
-                self.dying.insert(owner, Some(dead));
+        let Done { written, mut stop, orphaned, recovered, extended, more_due, not_stopped, .. } = done;
+        self.watch.ask(not_stopped);
+        for event in &written.events {
+            if let Event::Lost { run, attempt, .. } = event {
+                self.watch.bury(*run, *attempt);
             }
+            self.emit(event);
         }
-        written.events.iter().for_each(|event| self.emit(event));
         for owner in recovered {
-            self.watched.remove(&owner);
-            if let Some(Some(dead)) = self.dying.remove(&owner) {
-                dead.bury();
-            }
+            self.watch.recovered(&owner);
             self.emit(&Event::OwnerLost { owner });
         }
+        let mut orphans = self.watch.orphaned(&orphaned);
+        orphans.iter().for_each(|orphan| self.emit(&Event::Orphaned { orphan: orphan.clone() }));
+        orphans.retain(|orphan| self.handlers.contains(orphan.handler()));
         if extended.is_some_and(|extended| extended != self.held.len()) {
             stop.extend(self.no_longer_ours()?);
         }
@@ -294,7 +299,7 @@ impl Poller {
             let idle = left.room > 0 || behind;
             wake_at = wake_at.min(if idle { now.monotonic } else { now.monotonic + LOOK_AGAIN });
         }
-        Ok(Turn { claims: written.claims, stop, wake_at })
+        Ok(Turn { claims: written.claims, stop, orphans, wake_at })
     }
 
     /// Keeps what a turn saw of the future and of other owners.
@@ -305,35 +310,7 @@ impl Poller {
             next_expiry: done.next_expiry,
             data_version: Some(done.data_version),
         };
-        let mut before = std::mem::take(&mut self.watched);
-        for (owner, lease) in &done.others {
-            let still_since = match before.remove(owner) {
-                Some(seen) if seen.lease == *lease => seen.still_since,
-                _ => now.monotonic,
-            };
-            self.watched.insert(owner.clone(), Watched { lease: *lease, still_since });
-        }
-    }
-
-    /// Asks the kernel about every owner that has running runs. Where it cannot tell, an owner is dead whose lease has
-    /// stood still for a full lease by our own clock: no two clocks are compared.
-    fn look_for_the_dead(&mut self, now: Now) {
-        // Without its lock in our hands it may have come back to life since, if its death could not be written down.
-        self.dying.retain(|_, lock| lock.is_some());
-        for (owner, watched) in &self.watched {
-            if self.dying.contains_key(owner) {
-                continue;
-            }
-            match standing(self.store.path(), owner) {
-                Standing::Dead(dead) => {
-                    self.dying.insert(owner.clone(), Some(dead));
-                }
-                Standing::Unknown if now.monotonic.saturating_sub(watched.still_since) > self.settings.lease => {
-                    self.dying.insert(owner.clone(), None);
-                }
-                Standing::Alive | Standing::Unknown => {}
-            }
-        }
+        self.watch.see(&done.others, now.monotonic);
     }
 
     fn keep_lock(&self) {
@@ -349,8 +326,7 @@ impl Poller {
     /// Claims that this owner believes it has, and has not: another took them over. Their handlers are told to stop.
     fn no_longer_ours(&mut self) -> Result<Vec<i64>> {
         let owner = &self.owner;
-        let ours = self.store.read("count claims", |tx, _| Ok(owners::claimed_by(tx, owner, usize::MAX)?))?;
-        let ours: HashSet<i64> = ours.into_iter().map(|(run, _)| run).collect();
+        let ours = self.store.read("count claims", |tx, _| Ok(owners::claimed_by(tx, owner)?))?;
         Ok(self.held.difference(&ours).copied().collect())
     }
 
@@ -369,7 +345,7 @@ impl Poller {
         if let Some((at, _)) = self.refused {
             return at;
         }
-        if !self.outbox.is_empty() {
+        if !self.outbox.is_empty() || !self.reports.is_empty() {
             return now.monotonic;
         }
         let claimable = self.outlook.next_claimable.filter(|_| slots.room > 0);

@@ -10,10 +10,11 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::handler::{Context, Failure, Handler, Handlers, Said, StopFlag, StopReason};
+use crate::handler::{Context, Failure, Handler, Handlers, Link, Said, StopFlag, StopReason};
+use crate::orphan::Orphan;
 use crate::owner::OwnerLock;
 use crate::retry::Retry;
-use crate::run::{AttemptOutcome, Claim, Finished, Outcome};
+use crate::run::{AttemptOutcome, Claim, Finished, Outcome, Report};
 
 /// Claims that may be handed over and not begun; more are never read ahead.
 pub(crate) const QUEUE: usize = 512;
@@ -28,6 +29,8 @@ pub(crate) struct Pool {
     /// The workers' end of the queue, to take back what none of them has begun.
     queue: Receiver<Arc<Claim>>,
     finished: Receiver<Finished>,
+    reports: Receiver<Report>,
+    handlers: Arc<Handlers>,
     flags: Flags,
     threads: Vec<JoinHandle<()>>,
 }
@@ -38,8 +41,7 @@ struct Worker {
     handlers: Arc<Handlers>,
     clock: Arc<dyn Clock>,
     flags: Flags,
-    /// The owner is alive as long as one of its workers is.
-    _alive: Arc<OwnerLock>,
+    link: Link,
 }
 
 impl Pool {
@@ -51,8 +53,10 @@ impl Pool {
     ) -> Result<Self> {
         let (claims, queue) = bounded::<Arc<Claim>>(QUEUE + workers);
         let (done, finished) = bounded(QUEUE + workers);
-        let flags = Flags::default();
-        let worker = Worker { handlers: Arc::new(handlers), clock, flags: flags.clone(), _alive: alive };
+        let (told, reports) = bounded(QUEUE + workers);
+        let (flags, handlers) = (Flags::default(), Arc::new(handlers));
+        let link = Link { reports: told, alive };
+        let worker = Worker { handlers: handlers.clone(), clock, flags: flags.clone(), link };
         let mut threads = Vec::with_capacity(workers);
         for number in 1..=workers {
             let (worker, queue, done) = (worker.clone(), queue.clone(), done.clone());
@@ -66,7 +70,7 @@ impl Pool {
             });
             threads.push(spawned.map_err(|error| Error::store("start a worker thread", error))?);
         }
-        Ok(Pool { claims, queue, finished, flags, threads })
+        Ok(Pool { claims, queue, finished, reports, handlers, flags, threads })
     }
 
     /// Hands a claim to the workers. The queue holds as many as a scheduler may claim ahead.
@@ -80,6 +84,27 @@ impl Pool {
     /// Where outcomes come out.
     pub(crate) fn finished(&self) -> &Receiver<Finished> {
         &self.finished
+    }
+
+    /// Where workers tell of attempts that go on.
+    pub(crate) fn reports(&self) -> &Receiver<Report> {
+        &self.reports
+    }
+
+    /// Has a handler end what a dead scheduler left at work, on a thread of its own. `then` is called when it has done what
+    /// it can.
+    pub(crate) fn end(&self, orphan: Orphan, then: impl FnOnce() + Send + 'static) {
+        let Some(handler) = self.handlers.get(orphan.handler()).cloned() else { return };
+        let thread = thread::Builder::new().name(format!("duly-orphan-{}", orphan.run_id()));
+        let spawned = thread.spawn(move || {
+            if catch_unwind(AssertUnwindSafe(|| handler.end_orphan(&orphan))).is_err() {
+                log::error!("the handler {:?} panicked where it should end an orphan", orphan.handler());
+            }
+            then();
+        });
+        if let Err(error) = spawned {
+            log::warn!("cannot start a thread to end a command that a dead scheduler left: {error}");
+        }
     }
 
     /// How many claims no worker has begun.
@@ -126,7 +151,9 @@ impl Worker {
         let started_at = self.clock.now().wall;
         let flag = self.flags.lock().unwrap_or_else(PoisonError::into_inner).get(&claim.run_id).cloned();
         let (outcome, said) = match self.handlers.get(&claim.handler) {
-            Some(handler) => attempt(&**handler, &claim, self.clock.clone(), flag.unwrap_or_default()),
+            Some(handler) => {
+                attempt(&**handler, &claim, self.clock.clone(), flag.unwrap_or_default(), Some(self.link.clone()))
+            }
             // A scheduler claims only what it has a handler for.
             None => (Outcome::failed(format!("no handler is named {:?} here", claim.handler)), Said::default()),
         };
@@ -142,9 +169,10 @@ pub(crate) fn attempt(
     claim: &Arc<Claim>,
     clock: Arc<dyn Clock>,
     stop: Arc<StopFlag>,
+    link: Option<Link>,
 ) -> (Outcome, Said) {
     let timeout = claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero());
-    let context = Context::new(claim.clone(), clock, stop, timeout);
+    let context = Context::new(claim.clone(), clock, stop, timeout, link);
     let returned = catch_unwind(AssertUnwindSafe(|| handler.run(&context)));
     let outcome = match returned {
         Err(panic) => Outcome::Failed {

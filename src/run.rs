@@ -297,3 +297,12 @@ impl Finished {
         Finished { claim, outcome, started_at, finished_at, output: None, exit_code: None }
     }
 }
+
+/// What a worker tells of an attempt that goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) run: i64,
+    pub(crate) attempt: u32,
+    /// The record of its command's process.
+    pub(crate) process: String,
+}

@@ -1,13 +1,13 @@
 //! The door for those who run tasks: handlers by name, a few settings, start, shutdown. It owns the threads.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use serde::Serialize;
 
 use crate::client::Client;
@@ -16,17 +16,11 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Observer};
 use crate::handler::{BoxError, Context, Handler, Handlers};
 use crate::poller::Poller;
-use crate::pool::{Pool, QUEUE};
-use crate::run::Finished;
+use crate::pool::Pool;
 use crate::settings::Settings;
-use crate::store::opening::Slots;
-use crate::store::turn::MAX_OUTCOMES;
 use crate::store::{Durability, Missing, Store};
+use crate::turning::{Order, Turning};
 
-/// Claims that wait this long for a worker are given back.
-const UNSTARTED: Duration = Duration::from_millis(500);
-/// How long outcomes of short runs are gathered, to be written together.
-const GATHER: Duration = Duration::from_millis(1);
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -113,19 +107,20 @@ impl Builder {
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
         let store = Store::open(&path, Missing::Create, durability)?;
         let own = Store::open(&path, Missing::Refuse, durability)?;
-        let poller = Poller::new(store, handlers.names(), settings, observers, fastrand::Rng::new(), clock.now())?;
+        let names = handlers.names();
+        let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;
         let pool = Pool::start(settings.workers, handlers, clock.clone(), poller.lock())?;
         let (wake, woken) = bounded(1);
         let (order, orders) = bounded(2);
         let (report, reports) = bounded(1);
-        let client = Client::new(own, clock.clone(), Some(wake));
-        let turning =
-            Turning { poller, pool, clock, settings, woken, orders, report, in_flight: 0, handed: VecDeque::new() };
+        let client = Client::new(own, clock.clone(), Some(wake.clone()));
+        let (in_flight, handed) = (0, VecDeque::new());
+        let turning = Turning { poller, pool, clock, settings, wake, woken, orders, report, in_flight, handed };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
             .spawn(move || turning.run())
             .map_err(|error| Error::store("start the poller thread", error))?;
-        Ok(Scheduler { client, order, reports, thread: Some(thread), path })
+        Ok(Scheduler { client, order, reports, thread: Some(thread), path, handlers: names })
     }
 }
 
@@ -153,15 +148,7 @@ pub struct Scheduler {
     reports: Receiver<usize>,
     thread: Option<JoinHandle<Result<()>>>,
     path: PathBuf,
-}
-
-/// What the poller thread is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
-    /// Claim no more; end when nothing runs.
-    Drain,
-    /// Ask the handlers that still run to stop, and say how many there are.
-    Cut,
+    handlers: BTreeSet<String>,
 }
 
 /// How a shutdown went.
@@ -199,6 +186,32 @@ impl Scheduler {
     /// If the scheduler had stopped by itself: the file was removed or replaced.
     pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
         self.end(deadline)
+    }
+
+    /// Starts nothing more, and gives back what no handler has begun. Does not wait: the scheduler stops when the handlers
+    /// that run have returned.
+    pub fn drain(&self) {
+        let _ = self.order.send(Order::Drain);
+    }
+
+    /// As [`Scheduler::drain`], and asks the handlers that run to stop.
+    pub fn interrupt(&self) {
+        let _ = self.order.send(Order::Interrupt);
+    }
+
+    /// Whether it has stopped: after [`Scheduler::drain`] when nothing ran any more, or by itself.
+    /// [`Scheduler::shutdown`] tells why.
+    pub fn has_stopped(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Whether nothing is left to do now: no task is due, no run is running anywhere in the file, and none that this
+    /// scheduler has a handler for may start or waits for another try. Runs of paused tasks do not count.
+    ///
+    /// # Errors
+    /// Only if the database cannot be read.
+    pub fn is_idle(&self) -> Result<bool> {
+        self.client.is_idle(&self.handlers)
     }
 
     /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.
@@ -253,106 +266,5 @@ impl Drop for Scheduler {
 impl std::fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scheduler").field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
-/// The loop: it joins poller and pool, which are strangers.
-struct Turning {
-    poller: Poller,
-    pool: Pool,
-    clock: Arc<dyn Clock>,
-    settings: Settings,
-    woken: Receiver<()>,
-    orders: Receiver<Order>,
-    report: Sender<usize>,
-    /// Handed over and not come back.
-    in_flight: usize,
-    /// When, and how many at a time; the oldest that may still be un-started first.
-    handed: VecDeque<(Duration, usize)>,
-}
-
-impl Turning {
-    fn run(mut self) -> Result<()> {
-        let mut finished: Vec<Finished> = Vec::new();
-        let mut draining = false;
-        loop {
-            let now = self.clock.now();
-            // What is taken back has not finished, and speaks for no reading ahead.
-            let ended = finished.len();
-            if draining || self.unstarted_since().is_some_and(|since| now.monotonic >= since + UNSTARTED) {
-                let recalled = self.pool.recall(now.wall);
-                self.in_flight -= recalled.len();
-                finished.extend(recalled);
-            }
-            let slots = if draining { Slots::default() } else { self.slots(ended) };
-            let turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
-            if !turn.claims.is_empty() {
-                self.handed.push_back((now.monotonic, turn.claims.len()));
-                self.in_flight += turn.claims.len();
-            }
-            turn.claims.into_iter().for_each(|claim| self.pool.submit(claim));
-            turn.stop.into_iter().for_each(|run| self.pool.stop(run));
-            if draining && self.in_flight == 0 && self.poller.unsettled() == 0 {
-                break;
-            }
-
-            let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
-            select! {
-                recv(self.pool.finished()) -> one => {
-                    finished.extend(one);
-                    self.gather(&mut finished);
-                    self.in_flight -= finished.len();
-                }
-                recv(self.woken) -> _ => {}
-                recv(self.orders) -> order => match order {
-                    Ok(Order::Drain) => draining = true,
-                    Ok(Order::Cut) => {
-                        self.pool.stop_all();
-                        let _ = self.report.try_send(self.in_flight);
-                    }
-                    // Nobody is left to give orders.
-                    Err(_) => (draining, self.orders) = (true, crossbeam_channel::never()),
-                },
-                default(self.clock.until(turn.wake_at.min(give_back))) => {}
-            }
-        }
-        self.poller.stop(self.clock.now())?;
-        self.pool.join();
-        Ok(())
-    }
-
-    /// How much may be claimed. Reading ahead goes only as far as what the last turn saw finished will carry: a claim that
-    /// waits un-started is kept from every other process.
-    fn slots(&self, finished: usize) -> Slots {
-        let workers = self.settings.workers;
-        let ahead = (finished * 4).min(MAX_OUTCOMES).min(QUEUE);
-        Slots { room: (workers + ahead).saturating_sub(self.in_flight), idle: workers.saturating_sub(self.in_flight) }
-    }
-
-    /// When the oldest claim was handed over that no worker has begun.
-    fn unstarted_since(&mut self) -> Option<Duration> {
-        let mut begun = self.handed.iter().map(|(_, claims)| claims).sum::<usize>() - self.pool.unstarted();
-        while let Some((_, claims)) = self.handed.front_mut() {
-            if *claims > begun {
-                *claims -= begun;
-                break;
-            }
-            begun -= *claims;
-            self.handed.pop_front();
-        }
-        self.handed.front().map(|(since, _)| *since)
-    }
-
-    /// Takes what else has finished; and while claims wait un-started, which says that runs are short, what finishes within
-    /// a moment. Written together, outcomes cost a tenth of what they cost one by one.
-    fn gather(&self, finished: &mut Vec<Finished>) {
-        while finished.len() < MAX_OUTCOMES {
-            let next = match self.pool.finished().try_recv() {
-                Err(TryRecvError::Empty) if self.pool.unstarted() > 0 => self.pool.finished().recv_timeout(GATHER).ok(),
-                next => next.ok(),
-            };
-            let Some(next) = next else { break };
-            finished.push(next);
-        }
     }
 }

@@ -17,6 +17,7 @@ pub(crate) mod settling;
 pub(crate) mod tasks;
 pub(crate) mod turn;
 pub(crate) mod waiting;
+pub(crate) mod work;
 
 pub use database::Durability;
 pub(crate) use database::{Missing, Store};

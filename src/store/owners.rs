@@ -1,5 +1,7 @@
 //! Who is alive, as far as the tables know; and the events that no run tells.
 
+use std::collections::HashSet;
+
 use rusqlite::{Transaction, named_params};
 
 use crate::clock::Timestamp;
@@ -65,15 +67,45 @@ pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result
 }
 
 const STILL_CLAIMED: &str = "
-    SELECT id, attempt FROM task_runs INDEXED BY task_runs_running
-     WHERE status = 'running' AND locked_by = :owner LIMIT :limit";
+    SELECT id FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND locked_by = :owner";
 
-/// Runs that an owner has, and the attempt of each.
-pub(crate) fn claimed_by(tx: &Transaction<'_>, owner: &str, limit: usize) -> rusqlite::Result<Vec<(i64, u32)>> {
+/// Runs that an owner has.
+pub(crate) fn claimed_by(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<HashSet<i64>> {
+    tx.prepare_cached(STILL_CLAIMED)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
+}
+
+/// A run whose owner is dead.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    pub(crate) run: i64,
+    pub(crate) attempt: u32,
+    pub(crate) task: String,
+    pub(crate) handler: String,
+    /// What was recorded of its command.
+    pub(crate) process: Option<String>,
+}
+
+const LOST: &str = "
+    SELECT r.id, r.attempt, t.name, r.handler, r.process
+      FROM task_runs r INDEXED BY task_runs_running JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.status = 'running' AND r.locked_by = :owner LIMIT :limit";
+
+/// Runs that a dead owner had.
+pub(crate) fn lost(tx: &Transaction<'_>, owner: &str, limit: usize) -> rusqlite::Result<Vec<Lost>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    tx.prepare_cached(STILL_CLAIMED)?
-        .query_map(named_params! { ":owner": owner, ":limit": limit }, |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect()
+    let read = |row: &rusqlite::Row<'_>| {
+        let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        Ok(Lost { run, attempt, task, handler, process: row.get(4)? })
+    };
+    tx.prepare_cached(LOST)?.query_map(named_params! { ":owner": owner, ":limit": limit }, read)?.collect()
+}
+
+const ANY_RUNNING: &str = "
+    SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running WHERE status = 'running')";
+
+/// Whether anybody has a running run.
+pub(crate) fn any_running(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
+    tx.prepare_cached(ANY_RUNNING)?.query_row([], |row| row.get(0))
 }
 
 const ASKED_TO_STOP: &str = "

@@ -170,7 +170,7 @@ pub(crate) struct Fence<'a> {
 const SUCCEED: &str = "
     UPDATE task_runs
        SET status = 'succeeded', started_at = :started, finished_at = :finished, result = :result,
-           locked_by = NULL, locked_until = NULL
+           locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
 pub(crate) fn succeed(
@@ -201,6 +201,19 @@ pub(crate) fn keep_printed(
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
             ":output": output, ":exit_code": exit_code,
+        })
+        .map(judged)
+}
+
+const KEEP_PROCESS: &str = "
+    UPDATE task_runs SET process = :process
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps what tells an attempt's command from every other process, as long as the attempt lasts.
+pub(crate) fn keep_process(tx: &Transaction<'_>, fence: &Fence<'_>, process: &str) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_PROCESS)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":process": process,
         })
         .map(judged)
 }

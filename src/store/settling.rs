@@ -57,12 +57,13 @@ pub(crate) fn settle(
         }
     };
     after(tx, claim, status, finished.finished_at, now, written)?;
+    let mut next_due = None;
     if claim.recurring && status != RunStatus::Queued {
         let (started, ended) = (finished.started_at, finished.finished_at);
-        keep_last(tx, claim.task_id, status, started, ended, error.as_deref())?;
+        next_due = keep_last(tx, claim.task_id, status, started, ended, error.as_deref())?;
     }
-    let claim = finished.claim.clone();
-    written.events.push(Event::Finished { claim, status, error, next_attempt });
+    let (claim, took) = (finished.claim.clone(), finished.finished_at.since(finished.started_at));
+    written.events.push(Event::Finished { claim, status, error, took, next_attempt, next_due });
     Ok(())
 }
 
@@ -151,7 +152,8 @@ const KEEP_LAST: &str = "
        SET last_run = :started, last_finished = :finished, last_status = :status, last_duration_ms = :duration,
            last_error = :error,
            failure_count = iif(:status = 'dead', failure_count + 1, iif(:status = 'succeeded', 0, failure_count))
-     WHERE id = :task AND (last_run IS NULL OR last_run <= :started)";
+     WHERE id = :task AND (last_run IS NULL OR last_run <= :started)
+    RETURNING next_run";
 
 /// A run that began before the newest one and ended after it counts in the streak all the same.
 const COUNT_STREAK: &str = "
@@ -163,7 +165,7 @@ const LAST_CANCELLED: &str = "
      WHERE id = :task AND last_status = 'failed'
        AND last_run = (SELECT started_at FROM task_runs WHERE id = :run AND attempt > forgiven)";
 
-/// Keeps the end of the newest attempt with the task, and counts its dead runs in a row.
+/// Keeps the end of the newest attempt with the task, and counts its dead runs in a row. Answers when the task is due next.
 fn keep_last(
     tx: &Transaction<'_>,
     task: i64,
@@ -171,16 +173,17 @@ fn keep_last(
     started: Timestamp,
     finished: Timestamp,
     error: Option<&str>,
-) -> rusqlite::Result<()> {
-    let rows = tx.prepare_cached(KEEP_LAST)?.execute(named_params! {
+) -> rusqlite::Result<Option<Timestamp>> {
+    let params = named_params! {
         ":task": task, ":started": started, ":finished": finished, ":status": status,
         ":duration": millis(finished.since(started)), ":error": error,
-    })?;
-    if rows == 0 && matches!(status, RunStatus::Dead | RunStatus::Succeeded) {
+    };
+    let kept = tx.prepare_cached(KEEP_LAST)?.query_row(params, |row| row.get(0)).optional()?;
+    if kept.is_none() && matches!(status, RunStatus::Dead | RunStatus::Succeeded) {
         let dead = status == RunStatus::Dead;
         tx.prepare_cached(COUNT_STREAK)?.execute(named_params! { ":task": task, ":dead": dead })?;
     }
-    Ok(())
+    Ok(kept.flatten())
 }
 
 /// running -> failed, dead or cancelled, because the owner of the attempt is dead. A lost attempt counts.

@@ -4,7 +4,7 @@
 //! It writes at most [`MAX_ITEMS`] items, outcomes first. If one item cannot be written, the whole is rolled back and
 //! repeated with a savepoint around each: the bad one is set aside with an event, the others are written.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use rusqlite::Transaction;
 
@@ -14,104 +14,17 @@ use crate::event::Event;
 use crate::resolve::Rest;
 use crate::run::{Finished, Outcome};
 use crate::schedule::Schedules;
-use crate::store::opening::{Claimer, Slots, Written};
-use crate::store::runs::Fence;
-use crate::store::waiting::Round;
+use crate::store::opening::{Claimer, Slots};
+use crate::store::runs::{self, Fence};
+use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Work};
 use crate::store::{Fault, Store, claiming, database, due, opening, owners, settling, tasks, waiting};
 
-/// Most items that one turn writes.
-pub(crate) const MAX_ITEMS: usize = 500;
-/// Most of them that are outcomes.
-pub(crate) const MAX_OUTCOMES: usize = MAX_ITEMS / 2;
 /// Keys and tasks whose waiting runs a full turn looks at again.
 const SWEEP: usize = 500;
 
 /// Room from which on runs are known to be short. What is due is then resolved as far as it can start, in one write instead
 /// of two.
 const QUICK: usize = 32;
-
-/// What a turn is to do.
-#[derive(Debug)]
-pub(crate) struct Work<'a> {
-    pub(crate) now: Timestamp,
-    pub(crate) owner: &'a str,
-    pub(crate) handlers: &'a BTreeSet<String>,
-    /// Until when the owner is believed if it is not heard of again.
-    pub(crate) until: Timestamp,
-    pub(crate) finished: &'a [Finished],
-    /// Owners that are proved dead.
-    pub(crate) dead: &'a [String],
-    /// Whether leases are to be extended and the whole looked at.
-    pub(crate) full: bool,
-    pub(crate) slots: Slots,
-    /// Most due tasks that are resolved although no worker is free for them.
-    pub(crate) ahead: usize,
-}
-
-/// One thing that a turn writes: it is written whole, or set aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Item {
-    Outcome(i64),
-    Lost(i64),
-    Expiry(i64),
-    Task(i64),
-    Claim(i64),
-    Sweep,
-}
-
-impl std::fmt::Display for Item {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Item::Outcome(run) => write!(f, "the outcome of run {run}"),
-            Item::Lost(run) => write!(f, "the lost run {run}"),
-            Item::Expiry(run) => write!(f, "the expiry of run {run}"),
-            Item::Task(task) => write!(f, "task {task}"),
-            Item::Claim(run) => write!(f, "the claim of run {run}"),
-            Item::Sweep => f.write_str("the look at what waits"),
-        }
-    }
-}
-
-/// What goes on from turn to turn.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    /// Items that could not be written. They are tried again in full turns only, and told once.
-    aside: HashSet<Item>,
-    pub(crate) random: fastrand::Rng,
-    /// Counts what was resolved, and what was claimed, so that every eighth goes by age.
-    pub(crate) resolved: u64,
-    pub(crate) claimed: u64,
-    pub(crate) round: Round,
-}
-
-impl Memory {
-    pub(crate) fn new(random: fastrand::Rng) -> Self {
-        Memory { random, ..Memory::default() }
-    }
-}
-
-/// What a turn did and saw.
-#[derive(Debug, Default)]
-pub(crate) struct Done {
-    pub(crate) written: Written,
-    /// Own runs that somebody has asked to stop.
-    pub(crate) stop: Vec<i64>,
-    /// Other owners that have running runs, and the newest value of their lease.
-    pub(crate) others: Vec<(String, Timestamp)>,
-    /// In a full turn: other owners that have not left in order, with running runs or without.
-    pub(crate) not_stopped: Vec<String>,
-    /// Dead owners of which nothing is left to recover.
-    pub(crate) recovered: Vec<String>,
-    /// How many own runs had their lease extended, in a full turn.
-    pub(crate) extended: Option<usize>,
-    /// Whether more is due than was resolved.
-    pub(crate) more_due: bool,
-    pub(crate) next_due: Option<Timestamp>,
-    pub(crate) next_claimable: Option<Timestamp>,
-    pub(crate) next_expiry: Option<Timestamp>,
-    /// Of the snapshot that the turn saw.
-    pub(crate) data_version: i64,
-}
 
 /// Carries out a turn. After a crash either all that it wrote is there, or none of it.
 pub(crate) fn turn(store: &mut Store, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
@@ -165,6 +78,13 @@ impl<'a> Turning<'a> {
         let (tx, now, handlers) = (self.tx, self.work.now, self.work.handlers);
         for finished in self.work.finished {
             self.settle(finished)?;
+        }
+        for report in self.work.reports {
+            let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };
+            // Of one that has ended meanwhile nothing is to be kept.
+            self.item(Item::Report(report.run), |_| {
+                runs::keep_process(tx, &fence, &report.process).map(|_| ()).map_err(Fault::from)
+            })?;
         }
         if self.work.full {
             self.done.extended = Some(owners::extend(tx, self.work.owner, self.work.until, now)?);
@@ -290,11 +210,16 @@ impl<'a> Turning<'a> {
     /// its lease has stood still once more.
     fn recover(&mut self, owner: &str) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
-        let lost = owners::claimed_by(tx, owner, self.budget)?;
-        let all = lost.len() < self.budget;
-        for (run, attempt) in lost {
-            let fence = Fence { run, owner, attempt };
-            self.item(Item::Lost(run), |turn| {
+        let lost = owners::lost(tx, owner, self.budget)?;
+        let mut all = lost.len() < self.budget;
+        for lost in lost {
+            if (self.work.at_work)(&lost) {
+                self.done.orphaned.push((owner.to_owned(), lost));
+                all = false;
+                continue;
+            }
+            let fence = Fence { run: lost.run, owner, attempt: lost.attempt };
+            self.item(Item::Lost(lost.run), |turn| {
                 settling::recover(tx, &fence, now, &mut turn.memory.random, &mut turn.done.written)
             })?;
         }

@@ -1,0 +1,102 @@
+//! What a turn is told and what it answers, what goes on from one to the next, and the items that it is made of.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::clock::Timestamp;
+use crate::run::{Finished, Report};
+use crate::store::opening::{Slots, Written};
+use crate::store::owners::Lost;
+use crate::store::waiting::Round;
+
+/// Most items that one turn writes.
+pub(crate) const MAX_ITEMS: usize = 500;
+/// Most of them that are outcomes.
+pub(crate) const MAX_OUTCOMES: usize = MAX_ITEMS / 2;
+/// What a turn is to do.
+pub(crate) struct Work<'a> {
+    pub(crate) now: Timestamp,
+    pub(crate) owner: &'a str,
+    pub(crate) handlers: &'a BTreeSet<String>,
+    /// Until when the owner is believed if it is not heard of again.
+    pub(crate) until: Timestamp,
+    pub(crate) finished: &'a [Finished],
+    pub(crate) reports: &'a [Report],
+    /// Owners that are proved dead.
+    pub(crate) dead: &'a [String],
+    /// Whether the command of a lost run is still at work.
+    pub(crate) at_work: &'a dyn Fn(&Lost) -> bool,
+    /// Whether leases are to be extended and the whole looked at.
+    pub(crate) full: bool,
+    pub(crate) slots: Slots,
+    /// Most due tasks that are resolved although no worker is free for them.
+    pub(crate) ahead: usize,
+}
+
+/// One thing that a turn writes: it is written whole, or set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Item {
+    Outcome(i64),
+    Report(i64),
+    Lost(i64),
+    Expiry(i64),
+    Task(i64),
+    Claim(i64),
+    Sweep,
+}
+
+impl std::fmt::Display for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Item::Outcome(run) => write!(f, "the outcome of run {run}"),
+            Item::Report(run) => write!(f, "a report on run {run}"),
+            Item::Lost(run) => write!(f, "the lost run {run}"),
+            Item::Expiry(run) => write!(f, "the expiry of run {run}"),
+            Item::Task(task) => write!(f, "task {task}"),
+            Item::Claim(run) => write!(f, "the claim of run {run}"),
+            Item::Sweep => f.write_str("the look at what waits"),
+        }
+    }
+}
+
+/// What goes on from turn to turn.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Items that could not be written. They are tried again in full turns only, and told once.
+    pub(crate) aside: HashSet<Item>,
+    pub(crate) random: fastrand::Rng,
+    /// Counts what was resolved, and what was claimed, so that every eighth goes by age.
+    pub(crate) resolved: u64,
+    pub(crate) claimed: u64,
+    pub(crate) round: Round,
+}
+
+impl Memory {
+    pub(crate) fn new(random: fastrand::Rng) -> Self {
+        Memory { random, ..Memory::default() }
+    }
+}
+
+/// What a turn did and saw.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) written: Written,
+    /// Own runs that somebody has asked to stop.
+    pub(crate) stop: Vec<i64>,
+    /// Other owners that have running runs, and the newest value of their lease.
+    pub(crate) others: Vec<(String, Timestamp)>,
+    /// In a full turn: other owners that have not left in order, with running runs or without.
+    pub(crate) not_stopped: Vec<String>,
+    /// Runs of dead owners that must wait for their command to end.
+    pub(crate) orphaned: Vec<(String, Lost)>,
+    /// Dead owners of which nothing is left to recover.
+    pub(crate) recovered: Vec<String>,
+    /// How many own runs had their lease extended, in a full turn.
+    pub(crate) extended: Option<usize>,
+    /// Whether more is due than was resolved.
+    pub(crate) more_due: bool,
+    pub(crate) next_due: Option<Timestamp>,
+    pub(crate) next_claimable: Option<Timestamp>,
+    pub(crate) next_expiry: Option<Timestamp>,
+    /// Of the snapshot that the turn saw.
+    pub(crate) data_version: i64,
+}
