@@ -57,7 +57,7 @@ pub enum Cancel {
 
 /// What to do if a task of the name exists and differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Existing {
+pub(crate) enum Existing {
     Refuse,
     Keep,
     Replace,
@@ -314,11 +314,11 @@ impl Client {
         })
     }
 
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.clock.now().wall
     }
 
-    fn write<T>(
+    pub(crate) fn write<T>(
         &self,
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
@@ -327,6 +327,15 @@ impl Client {
         // A wake that is already waiting will do, and one that is lost only delays: the loop polls.
         let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
         Ok(answer)
+    }
+
+    /// As [`Client::write`], but nothing stays written.
+    pub(crate) fn rehearse<T>(
+        &self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).rehearse(doing, f)
     }
 
     fn read<T>(
@@ -344,7 +353,7 @@ impl std::fmt::Debug for Client {
     }
 }
 
-fn put(
+pub(crate) fn put(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
     task: Definition,
@@ -363,7 +372,7 @@ fn put(
     let old = tasks::expect(tx, &task.name)?;
     let schedule = task.check(old.created_at, schedules)?;
     let same = old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == schedule);
-    let change = match (old.definition.first_difference(&task, same), existing) {
+    let change = match (old.definition.differences(&task, same).into_iter().next(), existing) {
         (None, _) | (Some(_), Existing::Keep) => Change::Unchanged,
         (Some((field, stored, given)), Existing::Refuse) => {
             return Err(Error::TaskDiffers { name: task.name, field, stored, given }.into());

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod apply;
 mod client;
 mod clock;
 mod error;
@@ -24,6 +25,7 @@ pub mod testing;
 mod turning;
 mod watch;
 
+pub use apply::{Applied, Apply, Done};
 pub use client::{Added, Cancel, Change, Client};
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{Error, Result};

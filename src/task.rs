@@ -199,18 +199,15 @@ impl Definition {
         Ok(schedule)
     }
 
-    /// The first field in which another definition differs from this stored one: its column, and both values as text.
+    /// Every field in which another definition differs from this stored one: its column, and both values as text.
     /// `same_schedule`: the two schedules mean the same, however they are written.
-    pub(crate) fn first_difference(
-        &self,
-        other: &Definition,
-        same_schedule: bool,
-    ) -> Option<(&'static str, String, String)> {
+    pub(crate) fn differences(&self, other: &Definition, same_schedule: bool) -> Vec<(&'static str, String, String)> {
         let pairs = self.fields().into_iter().zip(other.fields());
         pairs
             .filter(|((column, _), _)| !(same_schedule && matches!(*column, "schedule_value" | "time_zone")))
-            .find(|((_, stored), (_, given))| stored != given)
+            .filter(|((_, stored), (_, given))| stored != given)
             .map(|((column, stored), (_, given))| (column, stored, given))
+            .collect()
     }
 
     fn fields(&self) -> Vec<(&'static str, String)> {

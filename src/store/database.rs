@@ -87,6 +87,20 @@ impl Store {
         Ok(answer)
     }
 
+    /// Runs `f` as [`Store::write`] does, and takes back what it wrote.
+    pub(crate) fn rehearse<T>(
+        &mut self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.check_in_place()?;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(|error| Error::store(doing, error))?;
+        f(&transaction, &mut self.schedules).map_err(|fault| fault.into_error(doing))
+    }
+
     /// Runs `f` over one snapshot, without a lock that a writer would wait for.
     pub(crate) fn read<T>(
         &mut self,

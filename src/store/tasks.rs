@@ -39,6 +39,13 @@ pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task
     tx.prepare_cached(ALL)?.query_map(named_params! { ":limit": limit }, row::task)?.collect()
 }
 
+const MANAGED_BY: &str = "SELECT * FROM scheduled_tasks WHERE managed_by = :manifest ORDER BY name";
+
+/// The tasks that a manifest declared.
+pub(crate) fn managed_by(tx: &Transaction<'_>, manifest: &str) -> rusqlite::Result<Vec<Task>> {
+    tx.prepare_cached(MANAGED_BY)?.query_map(named_params! { ":manifest": manifest }, row::task)?.collect()
+}
+
 const ADD: &str = "
     INSERT INTO scheduled_tasks
         (name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,

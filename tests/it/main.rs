@@ -1,5 +1,7 @@
 //! The one test binary. Each module asks one kind of question; what it needs of the world is in `house`.
 
+/// Manifests: many tasks in one transaction.
+mod apply;
 /// The example `carousel_agent` as a program, killed in the middle of its posts.
 mod carousel;
 /// A pause, a resumption, an edit of the schedule, a step of the clock: nothing twice, nothing swallowed; jitter.
