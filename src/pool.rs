@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::handler::{Context, Failure, Handler, Handlers, Link, Said, StopFlag, StopReason};
+use crate::handler::{BoxError, Context, Failure, Handler, Handlers, Link, Said, StopFlag, StopReason};
 use crate::orphan::Orphan;
 use crate::owner::OwnerLock;
 use crate::retry::Retry;
@@ -171,28 +172,35 @@ pub(crate) fn attempt(
     stop: Arc<StopFlag>,
     link: Option<Link>,
 ) -> (Outcome, Said) {
-    let timeout = claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero());
-    let context = Context::new(claim.clone(), clock, stop, timeout, link);
-    let returned = catch_unwind(AssertUnwindSafe(|| handler.run(&context)));
-    let outcome = match returned {
-        Err(panic) => Outcome::Failed {
-            how: AttemptOutcome::Panicked,
-            error: format!("the handler panicked: {}", panic_message(&*panic)),
-            retry: Retry::Backoff,
-        },
-        Ok(_) if context.time_is_up() => Outcome::Failed {
+    // The handler's own limit and the text of its error are the user's code as well.
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let timeout = claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero());
+        let context = Context::new(claim.clone(), clock, stop, timeout, link);
+        let returned = handler.run(&context);
+        let outcome = judged(returned, timeout.filter(|_| context.time_is_up()));
+        (outcome, std::mem::take(&mut *context.said()))
+    }));
+    ended.unwrap_or_else(|panic| {
+        let error = format!("the handler panicked: {}", panic_message(&*panic));
+        let outcome = Outcome::Failed { how: AttemptOutcome::Panicked, error, retry: Retry::Backoff };
+        (outcome, Said::default())
+    })
+}
+
+/// What a handler's answer comes to. `exceeded`: the limit that it did not keep.
+fn judged(returned: Result<Option<String>, BoxError>, exceeded: Option<Duration>) -> Outcome {
+    match (returned, exceeded) {
+        (_, Some(limit)) => Outcome::Failed {
             how: AttemptOutcome::TimedOut,
-            error: format!("it took longer than {}", humantime::format_duration(timeout.unwrap_or_default())),
+            error: format!("it took longer than {}", humantime::format_duration(limit)),
             retry: Retry::Backoff,
         },
-        Ok(Ok(result)) => Outcome::Succeeded { result },
-        Ok(Err(error)) => {
+        (Ok(result), None) => Outcome::Succeeded { result },
+        (Err(error), None) => {
             let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
             Outcome::Failed { how: AttemptOutcome::Failed, error: error.to_string(), retry }
         }
-    };
-    let said = std::mem::take(&mut *context.said());
-    (outcome, said)
+    }
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> &str {

@@ -66,6 +66,36 @@ fn a_panic_is_a_failed_attempt_and_the_worker_lives_on() {
     assert!(attempts[0].error.as_ref().unwrap().contains("no such chat"));
 }
 
+/// An error that cannot be told.
+#[derive(Debug)]
+struct Unspeakable;
+
+impl std::fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("no words for it")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+#[test]
+fn an_error_that_panics_when_it_is_told_is_a_panic_of_the_handler() {
+    let house = House::new();
+    let scheduler = Scheduler::builder(house.file())
+        .workers(1)
+        .handler("work", |run: &Context| if run.task() == "bad" { Err(Unspeakable) } else { Ok(()) })
+        .start()
+        .unwrap();
+    scheduler.add(due("bad").at_most_once()).unwrap();
+    scheduler.add(due("good").priority(3)).unwrap();
+    let status = |name: &str| scheduler.history(name, 1).unwrap().first().map(|run| run.status);
+    eventually("the worker has gone on", || status("good") == Some(RunStatus::Succeeded));
+    assert_eq!(status("bad"), Some(RunStatus::Dead));
+    let attempts = scheduler.attempts(scheduler.history("bad", 1).unwrap()[0].id).unwrap();
+    assert_eq!(attempts[0].outcome, AttemptOutcome::Panicked);
+    assert!(attempts[0].error.as_ref().unwrap().contains("no words for it"));
+}
+
 #[test]
 fn what_a_handler_answers_decides_what_follows() {
     let house = House::new();
