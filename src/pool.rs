@@ -189,16 +189,16 @@ pub(crate) fn attempt(
 
 /// What a handler's answer comes to. `exceeded`: the limit that it did not keep.
 fn judged(returned: Result<Option<String>, BoxError>, exceeded: Option<Duration>) -> Outcome {
-    match (returned, exceeded) {
-        (_, Some(limit)) => Outcome::Failed {
-            how: AttemptOutcome::TimedOut,
-            error: format!("it took longer than {}", humantime::format_duration(limit)),
-            retry: Retry::Backoff,
-        },
+    let late = exceeded.map(|limit| format!("it took longer than {}", humantime::format_duration(limit)));
+    let how = if late.is_some() { AttemptOutcome::TimedOut } else { AttemptOutcome::Failed };
+    match (returned, late) {
         (Ok(result), None) => Outcome::Succeeded { result },
-        (Err(error), None) => {
+        (Ok(_), Some(late)) => Outcome::Failed { how, error: late, retry: Retry::Backoff },
+        // What it says of another try holds, in time or late.
+        (Err(error), late) => {
             let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
-            Outcome::Failed { how: AttemptOutcome::Failed, error: error.to_string(), retry }
+            let error = late.map_or_else(|| error.to_string(), |late| format!("{late}: {error}"));
+            Outcome::Failed { how, error, retry }
         }
     }
 }

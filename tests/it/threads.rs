@@ -151,17 +151,19 @@ fn time_that_is_up_is_told_to_the_handler_and_recorded_when_it_returns() {
     let scheduler = Scheduler::builder(house.file())
         .handler("work", |run: &Context| {
             assert!(run.deadline().is_some());
-            if run.wait_cancelled(seconds(30)) { Err("noticed") } else { Ok(()) }
+            if run.wait_cancelled(seconds(30)) { Err(Failure::give_up("half is sent")) } else { Ok(()) }
         })
         .start()
         .unwrap();
     let limit = std::time::Duration::from_millis(50);
-    scheduler.add(due("slow").timeout(limit).at_most_once()).unwrap();
+    // Four attempts are left, but it has said that another would fail again.
+    scheduler.add(due("slow").timeout(limit)).unwrap();
     eventually("the attempt has ended", || {
         scheduler.history("slow", 1).unwrap().first().is_some_and(|run| run.status == RunStatus::Dead)
     });
     let attempts = scheduler.attempts(scheduler.history("slow", 1).unwrap()[0].id).unwrap();
     assert_eq!(attempts[0].outcome, AttemptOutcome::TimedOut);
+    assert_eq!(attempts[0].error.as_deref(), Some("it took longer than 50ms: half is sent"));
 }
 
 #[test]
