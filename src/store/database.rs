@@ -122,9 +122,14 @@ impl Store {
     /// Gives the log's space back to the disk, if it has grown beyond what a busy hour needs. For an idle moment.
     pub(crate) fn shrink_log(&self) -> Result<()> {
         if std::fs::metadata(log(&self.path)).is_ok_and(|metadata| metadata.len() > MAX_LOG_BYTES) {
-            // Its answer says whether a reader was in the way; then the next idle moment will do.
-            let shrunk = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-            return shrunk.map_err(|error| Error::store("shrink the log", error));
+            // Its answer says whether a reader was in the way; then the next idle moment will do. It would wait for that
+            // reader with the write lock in its hands: nobody could write, and nothing would start.
+            let shrunk = self
+                .connection
+                .busy_timeout(Duration::ZERO)
+                .and_then(|()| self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+            let patient = self.connection.busy_timeout(BUSY_TIMEOUT);
+            return shrunk.and(patient).map_err(|error| Error::store("shrink the log", error));
         }
         Ok(())
     }

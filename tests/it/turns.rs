@@ -152,3 +152,30 @@ fn a_database_that_is_locked_delays_and_loses_nothing() {
     assert_eq!(statuses, [RunStatus::Succeeded, RunStatus::Running]);
     house.assert_sound();
 }
+
+#[test]
+fn a_long_log_is_cut_when_no_reader_is_in_the_way_and_keeps_nobody_waiting() {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").start().expect("a stepper");
+    step(&mut stepper, 0);
+    let reader = house.plain();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM scheduled_tasks").expect("a reader");
+    let writer = house.plain();
+    writer
+        .execute_batch(
+            "CREATE TABLE photos (photo);
+             WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 20)
+             INSERT INTO photos SELECT zeroblob(1000000) FROM n",
+        )
+        .expect("photos");
+    let log = || std::fs::metadata(house.home().join("agent.db-wal")).expect("a log").len();
+    stepper.clock().advance(seconds(20));
+    let begin = std::time::Instant::now();
+    step(&mut stepper, 0);
+    assert!(begin.elapsed() < seconds(4), "it waited for the reader: {:?}", begin.elapsed());
+    assert!(log() > 16 * 1024 * 1024);
+    reader.execute_batch("ROLLBACK").expect("no reader");
+    stepper.clock().advance(seconds(20));
+    step(&mut stepper, 0);
+    assert_eq!(log(), 0);
+}
