@@ -322,6 +322,7 @@ impl Opener<'_, '_> {
             if runs::cancel_waiting(self.tx, run, reason, self.now)? == Wrote::Done {
                 self.unfinished = self.unfinished.saturating_sub(1);
                 self.scheduled = self.scheduled.saturating_sub(1);
+                runs::last_cancelled(self.tx, self.due.id, run)?;
                 self.written.events.push(Event::Cancelled { run, task: self.due.name.clone() });
             }
         }

@@ -307,6 +307,18 @@ pub(crate) fn cancel_waiting(tx: &Transaction<'_>, run: i64, reason: &str, now: 
         .map(judged)
 }
 
+/// The newest attempted run waited for another try, and will not get it.
+const LAST_CANCELLED: &str = "
+    UPDATE scheduled_tasks SET last_status = 'cancelled'
+     WHERE id = :task AND last_status = 'failed'
+       AND last_run = (SELECT started_at FROM task_runs WHERE id = :run AND attempt > forgiven)";
+
+/// Says with the task that its newest run was cancelled.
+pub(crate) fn last_cancelled(tx: &Transaction<'_>, task: i64, run: i64) -> rusqlite::Result<()> {
+    tx.prepare_cached(LAST_CANCELLED)?.execute(named_params! { ":task": task, ":run": run })?;
+    Ok(())
+}
+
 /// queued -> missed: it expired before an attempt began.
 const EXPIRE: &str = "
     UPDATE task_runs

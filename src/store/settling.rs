@@ -159,12 +159,6 @@ const KEEP_LAST: &str = "
 const COUNT_STREAK: &str = "
     UPDATE scheduled_tasks SET failure_count = iif(:dead, failure_count + 1, 0) WHERE id = :task";
 
-/// The newest attempted run waited for another try, and will not get it.
-const LAST_CANCELLED: &str = "
-    UPDATE scheduled_tasks SET last_status = 'cancelled'
-     WHERE id = :task AND last_status = 'failed'
-       AND last_run = (SELECT started_at FROM task_runs WHERE id = :run AND attempt > forgiven)";
-
 /// Keeps the end of the newest attempt with the task, and counts its dead runs in a row. Answers when the task is due next.
 fn keep_last(
     tx: &Transaction<'_>,
@@ -270,9 +264,7 @@ pub(crate) fn cancel_waiting(
     }
     (written.blocked, written.delayed) = (true, true);
     after(tx, &claim, RunStatus::Cancelled, now, now, written)?;
-    if claim.recurring {
-        tx.prepare_cached(LAST_CANCELLED)?.execute(named_params! { ":task": claim.task_id, ":run": run })?;
-    }
+    runs::last_cancelled(tx, claim.task_id, run)?;
     written.events.push(Event::Cancelled { run, task: claim.task });
     Ok(true)
 }

@@ -266,6 +266,7 @@ fn cancel_running() {
     let statuses = "SELECT group_concat(status, ' ') FROM (SELECT status FROM task_runs WHERE handler = 'work'
                      AND origin = 'schedule' ORDER BY scheduled_for)";
     assert_eq!(house.ask(statuses), "cancelled cancelled succeeded cancelled running");
+    assert_eq!(house.ask("SELECT last_status FROM scheduled_tasks WHERE name = 't'"), "cancelled");
     house.assert_bystander(&before);
     house.assert_sound();
 }
