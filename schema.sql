@@ -288,8 +288,7 @@ BEGIN
     SELECT OLD.id, OLD.handler, OLD.next_run, 'schedule', 'missed', OLD.next_run, OLD.priority,
            CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
            'at least 1: the task was changed by SQL before what was due had been resolved'
-     WHERE OLD.status = 'active' AND NEW.next_run IS OLD.next_run
-       AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000
+     WHERE OLD.status = 'active' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000
        AND OLD.next_run > ifnull(OLD.resolved_until, 0)
     ON CONFLICT DO NOTHING;
 
@@ -298,8 +297,7 @@ BEGIN
            updated_at = CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
            planned = 0,
            next_run = iif(NEW.next_run IS OLD.next_run, NULL, NEW.next_run),
-           resolved_until = iif(OLD.status = 'active' AND NEW.next_run IS OLD.next_run
-                                AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
+           resolved_until = iif(OLD.status = 'active' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
                                 max(OLD.next_run, ifnull(OLD.resolved_until, OLD.next_run)), OLD.resolved_until),
            status = iif(NEW.status = 'completed' OR NEW.status = 'invalid', 'active', NEW.status),
            invalid_reason = NULL
@@ -327,6 +325,28 @@ BEGIN
                          iif(concurrency_key IS NULL, NULL, 'key'))
      WHERE NEW.status <> 'paused' AND task_id = NEW.id AND blocked = 'paused'
        AND (status = 'queued' OR status = 'failed' OR status = 'running');
+END;
+
+-- next_run moved on by SQL, to run now, over an occurrence that had come due: that is told, as above; the one of a 'once'
+-- task has moved along. NULL: it is computed anew. The program tells what it resolved, or sets planned, by which it is
+-- told apart.
+CREATE TRIGGER scheduled_tasks_moved AFTER UPDATE OF next_run ON scheduled_tasks
+WHEN NEW.resolved_until IS OLD.resolved_until AND NEW.active_since IS OLD.active_since AND NEW.planned = OLD.planned
+ AND OLD.status = 'active' AND NEW.status = 'active' AND ifnull(NEW.next_run > OLD.next_run, OLD.next_run IS NOT NULL)
+BEGIN
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error)
+    SELECT OLD.id, OLD.handler, OLD.next_run, 'schedule', 'missed', OLD.next_run, OLD.priority,
+           CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
+           'at least 1: the task was changed by SQL before what was due had been resolved'
+     WHERE OLD.schedule_type <> 'once' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000
+       AND OLD.next_run > ifnull(OLD.resolved_until, 0)
+    ON CONFLICT DO NOTHING;
+
+    UPDATE scheduled_tasks
+       SET resolved_until = iif(schedule_type <> 'once' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
+                                max(OLD.next_run, ifnull(resolved_until, OLD.next_run)), resolved_until),
+           planned = iif(next_run IS NULL, 0, planned)
+     WHERE id = NEW.id;
 END;
 
 -- A change of handler is carried to the runs that wait, so that a repaired task repairs its retries; a change of overlap

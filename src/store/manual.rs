@@ -9,9 +9,9 @@ use crate::store::runs::{self, Opening};
 use crate::store::{Fault, waiting};
 use crate::task::{Overlap, Task};
 
-/// While a run of a delay task is unfinished, nobody can say when it is due again.
+/// While a run of a delay task is unfinished, nobody can say when it is due again: the next turn finds it so.
 const DELAY_BEGINS: &str = "
-    UPDATE scheduled_tasks SET next_run = NULL
+    UPDATE scheduled_tasks SET next_run = NULL, planned = 0
      WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1";
 
 /// Opens a run that a person or a program asked for. It consumes no occurrence, and waits for its key alone.

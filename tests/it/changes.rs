@@ -1,12 +1,14 @@
 //! What a pause, a resumption, an edit of the schedule and a step of the clock do to occurrences: nothing twice, nothing
 //! swallowed, and a schedule of the same meaning moves nothing.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{Change, Misfire, NewTask, Overlap, ScheduleKind};
+use duly::{Change, Misfire, NewTask, Outcome, Overlap, ScheduleKind};
 
 use crate::house::{House, at, minutes, seconds};
+use crate::sql::{at_present, doors, due, insert, names, turn};
 use crate::table::{claim, step, succeed, work_off};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
@@ -272,4 +274,34 @@ fn jitter_moves_the_start_and_nothing_else() {
     assert_eq!(house.ask(spread), "1");
     stepper.client().trigger("t:7").expect("a run");
     assert_eq!(claim(&mut stepper).task, "t:7");
+}
+
+/// Set by SQL to run now, or emptied to be computed anew: what had come due is told, and the schedule goes on.
+#[test]
+fn next_run_moved_by_sql_swallows_nothing() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        let tasks = [("now", "interval", "7m"), ("anew", "interval", "7m"), ("ahead", "cron", "@yearly")];
+        let rows: String = tasks.iter().map(|(name, kind, value)| insert(name, kind, value)).collect();
+        door.tell(&house, &(rows + &insert("delay", "delay", "7m") + &due("once") + &insert("twin", "interval", "7m")));
+        let past = "UPDATE scheduled_tasks SET planned = 1, next_run = created_at - 600000";
+        door.tell(&house, &format!("{past} WHERE name IN ('now', 'anew', 'delay', 'once', 'twin')"));
+        door.tell(&house, "UPDATE scheduled_tasks SET next_run = created_at WHERE name IN ('now', 'once')");
+        door.tell(&house, "UPDATE scheduled_tasks SET next_run = NULL WHERE name IN ('anew', 'ahead', 'delay')");
+        let first = turn(&mut stepper);
+        first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        stepper.clock().advance(minutes(7));
+        let second = stepper.step().expect("a step");
+        let sorted = |claims: &[_]| names(claims).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+        assert_eq!(sorted(&first), ["now", "once", "twin"].map(str::to_owned).into(), "{door:?}");
+        assert_eq!(sorted(&second), ["anew", "delay", "now", "twin"].map(str::to_owned).into(), "{door:?}");
+        let told = "at least 1: the task was changed by SQL before what was due had been resolved";
+        let missed = "SELECT t.name, r.error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+                       WHERE r.status = 'missed' AND r.scheduled_for = t.created_at - 600000 ORDER BY t.id";
+        assert_eq!(house.rows(missed), ["now", "anew", "delay"].map(|name| format!("{name}|{told}")), "{door:?}");
+        assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE status = 'missed'"), "3");
+        let planned = "SELECT planned, next_run > created_at FROM scheduled_tasks WHERE name = 'ahead'";
+        assert_eq!(house.rows(planned), ["1|1"]);
+        house.assert_sound();
+    }
 }
