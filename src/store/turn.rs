@@ -29,14 +29,20 @@ const QUICK: usize = 32;
 /// Carries out a turn. After a crash either all that it wrote is there, or none of it.
 pub(crate) fn turn(store: &mut Store, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
     let before = (memory.resolved, memory.claimed);
+    if work.full {
+        memory.told.extend(memory.aside.drain());
+    }
     let mode = if memory.aside.is_empty() { Mode::Together } else { Mode::OneByOne };
-    match store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, mode)?.run()) {
+    let done = match store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, mode)?.run()) {
         Err(fault) if mode == Mode::Together && fault.is_about_the_item() => {
             (memory.resolved, memory.claimed) = before;
             store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, Mode::OneByOne)?.run())
         }
         done => done,
-    }
+    }?;
+    let Memory { aside, told, .. } = memory;
+    told.retain(|item| aside.contains(item));
+    Ok(done)
 }
 
 /// How the items of a turn are written.
@@ -149,13 +155,7 @@ impl<'a> Turning<'a> {
         if self.rests(item) {
             return Ok(());
         }
-        match self.attempt(write)? {
-            None => {
-                self.memory.aside.remove(&item);
-                Ok(())
-            }
-            Some(fault) => self.set_aside(item, &fault),
-        }
+        self.attempt(write)?.map_or(Ok(()), |fault| self.set_aside(item, &fault))
     }
 
     fn rests(&self, item: Item) -> bool {
@@ -163,7 +163,7 @@ impl<'a> Turning<'a> {
     }
 
     fn set_aside(&mut self, item: Item, fault: &Fault) -> Result<(), Fault> {
-        if self.memory.aside.insert(item) {
+        if self.memory.aside.insert(item) && !self.memory.told.contains(&item) {
             let (item, reason) = (item.to_string(), fault.to_string());
             owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
             self.done.written.events.push(Event::SetAside { item, reason });
@@ -243,8 +243,10 @@ impl<'a> Turning<'a> {
     /// Resolves up to `limit` due tasks, most urgent first.
     fn resolve(&mut self, limit: usize, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
-        let limit = limit.min(self.budget);
-        let lists = due::due_lists(tx, now, limit + 1 + self.memory.aside.len())?;
+        let again = if self.work.full { self.memory.told.len() } else { 0 };
+        let limit = (limit + again).min(self.budget);
+        let mut lists = due::due_lists(tx, now, limit + 1 + self.memory.aside.len())?;
+        lists.iter_mut().for_each(|list| list.retain(|(_, task)| !self.rests(Item::Task(*task))));
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
         for task in claiming::by_urgency(lists, &mut order).take(limit) {

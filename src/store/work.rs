@@ -63,6 +63,8 @@ impl std::fmt::Display for Item {
 pub(crate) struct Memory {
     /// Items that could not be written. They are tried again in full turns only, and told once.
     pub(crate) aside: HashSet<Item>,
+    /// What the full turn at hand tries again.
+    pub(crate) told: HashSet<Item>,
     pub(crate) random: fastrand::Rng,
     /// Counts what was resolved, and what was claimed, so that every eighth goes by age.
     pub(crate) resolved: u64,

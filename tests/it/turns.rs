@@ -179,3 +179,50 @@ fn a_long_log_is_cut_when_no_reader_is_in_the_way_and_keeps_nobody_waiting() {
     step(&mut stepper, 0);
     assert_eq!(log(), 0);
 }
+
+/// Refuses runs of tasks up to this id, and that their tasks are called invalid.
+fn refuse_all_of(house: &House, last: usize) {
+    let raise = "BEGIN SELECT RAISE(ABORT, 'not in my house'); END";
+    let triggers = format!(
+        "CREATE TRIGGER no_run BEFORE INSERT ON task_runs WHEN NEW.task_id <= {last} {raise};
+         CREATE TRIGGER no_status BEFORE UPDATE OF status ON scheduled_tasks WHEN NEW.id <= {last} {raise};"
+    );
+    house.plain().execute_batch(&triggers).expect("triggers");
+}
+
+#[test]
+fn what_is_set_aside_is_in_nobodys_way() {
+    let house = House::new();
+    let (told, hears) = mpsc::channel();
+    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let mut stepper = house.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
+    stepper.client().add_all(due(40, "2027-03-14T11:00:00Z")).expect("tasks");
+    refuse_all_of(&house, 40);
+    stepper.client().add(NewTask::once("last", at(NOON)).handler("work")).expect("a task");
+    let began = (0..4).flat_map(|_| stepper.step().expect("a step")).collect::<Vec<_>>();
+    assert_eq!(began.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), ["last"]);
+    assert!(sleep_through(&mut stepper, minutes(2)) <= 130, "it looks for changes, and does not spin");
+    let aside = || hears.try_iter().filter(|event| matches!(event, Event::SetAside { .. })).count();
+    assert_eq!(aside(), 40, "each is told once");
+}
+
+#[test]
+fn what_was_set_aside_is_on_time_again_when_nothing_is_wrong_any_more() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    stepper.client().add(NewTask::interval("minutely", minutes(1)).handler("work")).expect("a task");
+    refuse_all_of(&house, 1);
+    step(&mut stepper, 0);
+    stepper.clock().advance(minutes(1));
+    step(&mut stepper, 0);
+    house.plain().execute_batch("DROP TRIGGER no_run; DROP TRIGGER no_status").expect("no triggers");
+    stepper.clock().advance(seconds(20));
+    let late = claim(&mut stepper);
+    stepper.finish(&late, Outcome::succeeded());
+    step(&mut stepper, 0);
+    // Between two heartbeats.
+    stepper.clock().advance(seconds(25));
+    step(&mut stepper, 0);
+    stepper.clock().advance(seconds(15));
+    assert_eq!(claim(&mut stepper).scheduled_for, at("2027-03-14T12:02:00Z"));
+}
