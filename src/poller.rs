@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Now, Timestamp, millis};
+use crate::clock::{Now, Timestamp};
 use crate::error::{Error, Result};
 use crate::event::{Event, Observer};
 use crate::orphan::Orphan;
@@ -65,6 +65,8 @@ pub(crate) struct Poller {
     memory: Memory,
     /// Outcomes that are not yet written. They wait as long as they must.
     outbox: VecDeque<Finished>,
+    /// Those of them that were set aside. They are tried again in full turns only.
+    aside: Vec<Finished>,
     /// Runs that this owner has claimed and not settled.
     held: HashSet<i64>,
     /// What is yet to be written of attempts that go on.
@@ -109,6 +111,7 @@ impl Poller {
             observers,
             memory: Memory::new(random),
             outbox: VecDeque::new(),
+            aside: Vec::new(),
             held: HashSet::new(),
             reports: Vec::new(),
             watch,
@@ -162,6 +165,7 @@ impl Poller {
         if full {
             self.store.check_in_place()?;
             self.keep_lock();
+            self.outbox.extend(self.aside.drain(..));
         }
         self.watch.look(now.monotonic);
         let told = !self.outbox.is_empty() || !self.reports.is_empty();
@@ -236,13 +240,14 @@ impl Poller {
             slots,
             ahead: if behind { MAX_ITEMS } else { RESOLVE_AHEAD },
         };
-        let done = match turn::turn(&mut self.store, &work, &mut self.memory) {
+        let mut done = match turn::turn(&mut self.store, &work, &mut self.memory) {
             Ok(done) => done,
             Err(fault) => return Ok(self.refuse(now, slots, &fault.to_string())),
         };
-        for finished in self.outbox.drain(..outcomes) {
-            self.held.remove(&finished.claim.run_id);
-        }
+        let settled = self.outbox.drain(..outcomes).map(|finished| finished.claim.run_id);
+        settled.for_each(|run| _ = self.held.remove(&run));
+        self.aside.append(&mut done.unwritten);
+        self.held.extend(self.aside.iter().map(|finished| finished.claim.run_id));
         self.reports.clear();
         if full {
             self.next_heartbeat = now.monotonic.saturating_add(self.settings.lease / 3);
@@ -366,7 +371,6 @@ impl Poller {
 
 impl std::fmt::Debug for Poller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let due = self.outlook.next_due.map(|at| millis(at.since(Timestamp::MIN)));
-        f.debug_struct("Poller").field("owner", &self.owner).field("next_due", &due).finish_non_exhaustive()
+        f.debug_struct("Poller").field("owner", &self.owner).finish_non_exhaustive()
     }
 }

@@ -203,6 +203,9 @@ impl<'a> Turning<'a> {
         };
         let plain = Finished { outcome, output: None, exit_code: None, ..finished.clone() };
         let again = self.attempt(|turn| store(turn, &plain))?;
+        if again.is_some() {
+            self.done.unwritten.push(finished.clone());
+        }
         self.set_aside(Item::Outcome(finished.claim.run_id), &again.unwrap_or(fault))
     }
 

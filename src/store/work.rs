@@ -90,6 +90,8 @@ pub(crate) struct Done {
     pub(crate) not_stopped: Vec<String>,
     /// Runs of dead owners that must wait for their command to end.
     pub(crate) orphaned: Vec<(String, Lost)>,
+    /// Outcomes that were set aside: they are neither written nor lost.
+    pub(crate) unwritten: Vec<Finished>,
     /// Dead owners of which nothing is left to recover.
     pub(crate) recovered: Vec<String>,
     /// How many own runs had their lease extended, in a full turn.

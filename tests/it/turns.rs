@@ -226,3 +226,24 @@ fn what_was_set_aside_is_on_time_again_when_nothing_is_wrong_any_more() {
     stepper.clock().advance(seconds(15));
     assert_eq!(claim(&mut stepper).scheduled_for, at("2027-03-14T12:02:00Z"));
 }
+
+#[test]
+fn an_outcome_that_is_refused_waits_until_it_is_accepted() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    stepper.client().add_all(due(2, NOON)).expect("tasks");
+    let claims = step(&mut stepper, 2);
+    let triggers = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1
+                    BEGIN SELECT RAISE(ABORT, 'not in my house'); END";
+    house.plain().execute_batch(triggers).expect("a trigger");
+    claims.iter().for_each(|claim| stepper.finish(claim, Outcome::Succeeded { result: Some("7".to_owned()) }));
+    step(&mut stepper, 0);
+    let runs = || house.rows("SELECT status, result FROM task_runs ORDER BY id");
+    assert_eq!(runs(), ["running|-", "succeeded|7"]);
+    assert!(sleep_through(&mut stepper, minutes(1)) <= 65, "it looks for changes, and does not spin");
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'set_aside'"), "1");
+    house.plain().execute_batch("DROP TRIGGER no").expect("no trigger");
+    sleep_through(&mut stepper, seconds(20));
+    assert_eq!(runs(), ["succeeded|7", "succeeded|7"]);
+    house.assert_sound();
+}
