@@ -363,8 +363,7 @@ pub(crate) fn put(
     let schedule = task.check(now, schedules)?;
     if let Some((_, next)) = tasks::add(tx, &task, &schedule, now)? {
         if next == Next::Never {
-            let reason = "it names no occurrence from now on, within starts_at and ends_at".to_owned();
-            return Err(Error::InvalidSchedule { text: task.schedule_value, reason }.into());
+            return Err(tasks::names_nothing(&task).into());
         }
         let (_, next_run) = tasks::stored(next, TaskStatus::Active);
         return Ok(Added { name: task.name, change: Change::Created, next_run });

@@ -124,6 +124,27 @@ fn an_edit_resolves_what_is_due_under_the_old_state() {
     house.assert_sound();
 }
 
+/// Neither a new task nor a change is accepted that would never be due; the old task stays as it was.
+#[test]
+fn a_change_that_names_no_occurrence_is_refused() {
+    let (house, mut stepper) = house_of(NewTask::cron("t", "0 * * * *"));
+    stepper.clock().advance(minutes(60));
+    let run = claim(&mut stepper);
+    succeed(&mut stepper, &run);
+    let rows = || house.rows("SELECT * FROM scheduled_tasks");
+    let before = rows();
+    for never in [
+        NewTask::cron("t", "0 7 * * *").ends_at(at("2027-03-01T00:00:00Z")),
+        NewTask::delay("t", minutes(60)).ends_at(at("2027-03-14T13:30:00Z")),
+        // As far as it has been resolved, time has passed.
+        NewTask::once("t", at("2027-03-14T12:30:00Z")),
+    ] {
+        let refused = stepper.client().replace(never.handler("work")).expect_err("no occurrence is left").to_string();
+        assert!(refused.ends_with("it names no occurrence from now on, within starts_at and ends_at"), "{refused}");
+        assert_eq!(rows(), before);
+    }
+}
+
 /// However many are due at the moment of a change: all of them are told, in rows or in one.
 #[test]
 fn a_change_swallows_nothing_of_a_long_list() {
