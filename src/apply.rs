@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use rusqlite::Transaction;
 
-use crate::client::{Client, Existing, put};
+use crate::adding::{Existing, put};
+use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;

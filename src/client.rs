@@ -8,42 +8,18 @@ use crossbeam_channel::Sender;
 use rusqlite::Transaction;
 use serde::Serialize;
 
+use crate::adding::{Added, Existing, put};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
-use crate::resolve::Next;
 use crate::run::{Attempt, Run, RunStatus};
 use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::opening::Written;
 use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, settling, tasks};
-use crate::task::{Definition, Task, TaskStatus, check_payload};
+use crate::task::{Task, TaskStatus, check_payload};
 
 /// Most tasks that one look-up answers.
 const MAX_LISTED: i64 = 1_000_000;
-
-/// What became of a request to add a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Change {
-    /// It is new.
-    Created,
-    /// A task of this name was there, and stays as it was.
-    Unchanged,
-    /// A task of this name was there, and is now what was given.
-    Replaced,
-}
-
-/// A task that was added, or was there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Added {
-    /// Its name.
-    pub name: String,
-    /// Whether it is new.
-    pub change: Change,
-    /// Its next occurrence, if one is known.
-    pub next_run: Option<Timestamp>,
-}
 
 /// What became of a request to cancel a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +29,6 @@ pub enum Cancel {
     Done,
     /// It is running: its handler is asked to stop, and if it then fails the run is cancelled.
     Asked,
-}
-
-/// What to do if a task of the name exists and differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Existing {
-    Refuse,
-    Keep,
-    Replace,
 }
 
 /// Adds, changes and looks up tasks in one file, beside whatever scheduler runs them. Cheap to clone.
@@ -351,40 +319,6 @@ impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
     }
-}
-
-pub(crate) fn put(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    task: Definition,
-    existing: Existing,
-    now: Timestamp,
-) -> Result<Added, Fault> {
-    let schedule = task.check(now, schedules)?;
-    if let Some((_, next)) = tasks::add(tx, &task, &schedule, now)? {
-        if next == Next::Never {
-            return Err(tasks::names_nothing(&task).into());
-        }
-        let (_, next_run) = tasks::stored(next, TaskStatus::Active);
-        return Ok(Added { name: task.name, change: Change::Created, next_run });
-    }
-    let old = tasks::expect(tx, &task.name)?;
-    let schedule = task.check(old.created_at, schedules)?;
-    let same = old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == schedule);
-    let change = match (old.definition.differences(&task, same).into_iter().next(), existing) {
-        (None, _) | (Some(_), Existing::Keep) => Change::Unchanged,
-        (Some((field, stored, given)), Existing::Refuse) => {
-            return Err(Error::TaskDiffers { name: task.name, field, stored, given }.into());
-        }
-        (Some((field, stored, given)), Existing::Replace) => {
-            tasks::change(tx, schedules, &old, &task, &schedule, now)?;
-            let detail = format!("{field}: {stored:?} became {given:?}");
-            owners::record(tx, now, "edited", Some(old.id), None, Some(&detail))?;
-            Change::Replaced
-        }
-    };
-    let next_run = tasks::expect(tx, &task.name)?.next_run;
-    Ok(Added { name: task.name, change, next_run })
 }
 
 fn cancel(tx: &Transaction<'_>, run: i64, status: RunStatus, now: Timestamp) -> Result<Cancel, Fault> {

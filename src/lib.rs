@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod adding;
 mod apply;
 mod client;
 mod clock;
@@ -25,8 +26,9 @@ pub mod testing;
 mod turning;
 mod watch;
 
+pub use adding::{Added, Change};
 pub use apply::{Applied, Apply, Done};
-pub use client::{Added, Cancel, Change, Client};
+pub use client::{Cancel, Client};
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{Error, Result};
 pub use event::{Event, Observer};
