@@ -4,7 +4,7 @@ use rusqlite::{OptionalExtension, Row, Transaction, named_params, params};
 
 use crate::clock::Timestamp;
 use crate::retry::RetryPolicy;
-use crate::run::{AttemptOutcome, Claim, Origin, RunStatus};
+use crate::run::{Claim, Origin, RunStatus};
 use crate::schedule::ScheduleKind;
 use crate::store::row;
 
@@ -19,7 +19,7 @@ pub(crate) enum Wrote {
     Superseded,
 }
 
-fn judged(rows: usize) -> Wrote {
+pub(crate) fn judged(rows: usize) -> Wrote {
     debug_assert!(rows <= 1, "a guarded statement changed {rows} rows");
     if rows == 0 { Wrote::Superseded } else { Wrote::Done }
 }
@@ -186,38 +186,6 @@ pub(crate) fn succeed(
         .map(judged)
 }
 
-const KEEP_PRINTED: &str = "
-    UPDATE task_runs SET output = :output, exit_code = :exit_code
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
-
-/// Keeps what a command printed, and what it exited with, before its attempt is settled.
-pub(crate) fn keep_printed(
-    tx: &Transaction<'_>,
-    fence: &Fence<'_>,
-    output: Option<&str>,
-    exit_code: Option<i32>,
-) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(KEEP_PRINTED)?
-        .execute(named_params! {
-            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
-            ":output": output, ":exit_code": exit_code,
-        })
-        .map(judged)
-}
-
-const KEEP_PROCESS: &str = "
-    UPDATE task_runs SET process = :process
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
-
-/// Keeps what tells an attempt's command from every other process, as long as the attempt lasts.
-pub(crate) fn keep_process(tx: &Transaction<'_>, fence: &Fence<'_>, process: &str) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(KEEP_PROCESS)?
-        .execute(named_params! {
-            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":process": process,
-        })
-        .map(judged)
-}
-
 /// running -> failed: it will be tried again. Blocked until it is placed.
 const FAIL: &str = "
     UPDATE task_runs
@@ -340,30 +308,6 @@ const IS_ASKED_TO_STOP: &str = "SELECT cancel_requested FROM task_runs WHERE id 
 
 pub(crate) fn is_asked_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<bool> {
     tx.prepare_cached(IS_ASKED_TO_STOP)?.query_row(named_params! { ":run": run }, |row| row.get(0))
-}
-
-const KEEP_ATTEMPT: &str = "
-    INSERT INTO task_attempts (run_id, attempt, outcome, error, output, exit_code, locked_by, started_at, finished_at)
-    SELECT id, :attempt, :outcome, :error, ifnull(:output, iif(attempt = :attempt, output, NULL)),
-           iif(attempt = :attempt, exit_code, NULL), :owner, ifnull(:started, started_at), :finished
-      FROM task_runs WHERE id = :run";
-
-/// Keeps an attempt that did not simply succeed, with what its run tells of it. `output`: of one that ended too late, which
-/// the run no longer tells. `false`: its run is gone.
-pub(crate) fn keep_attempt(
-    tx: &Transaction<'_>,
-    fence: &Fence<'_>,
-    outcome: AttemptOutcome,
-    started: Option<Timestamp>,
-    finished: Timestamp,
-    error: Option<&str>,
-    output: Option<&str>,
-) -> rusqlite::Result<bool> {
-    let rows = tx.prepare_cached(KEEP_ATTEMPT)?.execute(named_params! {
-        ":run": fence.run, ":attempt": fence.attempt, ":outcome": outcome, ":error": error, ":output": output,
-        ":owner": fence.owner, ":started": started, ":finished": finished,
-    })?;
-    Ok(rows == 1)
 }
 
 const CLAIMED: &str = "

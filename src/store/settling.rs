@@ -9,7 +9,7 @@ use crate::retry::{Retry, Verdict};
 use crate::run::{AttemptOutcome, Claim, Finished, Outcome, RunStatus};
 use crate::store::opening::{self, Written};
 use crate::store::runs::{self, End, Fence, Wrote};
-use crate::store::{Fault, owners, waiting};
+use crate::store::{Fault, attempts, owners, waiting};
 
 /// Longest part of a result that the event of a late outcome tells, in bytes.
 const MAX_DETAIL: usize = 16 * 1024;
@@ -27,7 +27,7 @@ pub(crate) fn settle(
     let fence = Fence { run: claim.run_id, owner, attempt: claim.attempt };
     if finished.output.is_some() || finished.exit_code.is_some() {
         // If the claim no longer holds, what follows finds out.
-        let _ = runs::keep_printed(tx, &fence, finished.output.as_deref(), finished.exit_code)?;
+        let _ = attempts::keep_printed(tx, &fence, finished.output.as_deref(), finished.exit_code)?;
     }
     let (status, error, next_attempt) = match &finished.outcome {
         Outcome::Succeeded { result } => {
@@ -48,7 +48,7 @@ pub(crate) fn settle(
             if runs::give_back(tx, &fence)? == Wrote::Superseded {
                 return superseded(tx, &fence, finished, now, written);
             }
-            runs::keep_attempt(tx, &fence, AttemptOutcome::Released, None, now, None, None)?;
+            attempts::keep_attempt(tx, &fence, AttemptOutcome::Released, None, now, None, None)?;
             // Nobody would ask it a second time, and no claim takes a run that was asked to stop.
             if runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, written)? {
                 return Ok(());
@@ -81,7 +81,7 @@ fn end_badly(
 ) -> Result<Option<(RunStatus, Option<Timestamp>)>, Fault> {
     if runs::cancel_running(tx, fence, end)? == Wrote::Done {
         let outcome = if how == AttemptOutcome::Failed { AttemptOutcome::Cancelled } else { how };
-        runs::keep_attempt(tx, fence, outcome, end.started, end.finished, Some(end.error), None)?;
+        attempts::keep_attempt(tx, fence, outcome, end.started, end.finished, Some(end.error), None)?;
         return Ok(Some((RunStatus::Cancelled, None)));
     }
     let (wrote, ended) = match claim.retry.judge(claim.counted(), retry, random) {
@@ -95,7 +95,7 @@ fn end_badly(
     if wrote == Wrote::Superseded {
         return Ok(None);
     }
-    runs::keep_attempt(tx, fence, how, end.started, end.finished, Some(end.error), None)?;
+    attempts::keep_attempt(tx, fence, how, end.started, end.finished, Some(end.error), None)?;
     Ok(Some(ended))
 }
 
@@ -137,7 +137,7 @@ fn superseded(
         Outcome::Released => ("given back".to_owned(), None),
     };
     let (started, ended) = (Some(finished.started_at), finished.finished_at);
-    if !runs::keep_attempt(tx, fence, AttemptOutcome::Superseded, started, ended, Some(&error), result)? {
+    if !attempts::keep_attempt(tx, fence, AttemptOutcome::Superseded, started, ended, Some(&error), result)? {
         let result = result.map(|result| format!(" {}", excerpt(result, MAX_DETAIL))).unwrap_or_default();
         let detail =
             format!("attempt {} of run {} of {:?}: {error}{result}", fence.attempt, fence.run, finished.claim.task);

@@ -15,9 +15,9 @@ use crate::resolve::Rest;
 use crate::run::{Finished, Outcome};
 use crate::schedule::Schedules;
 use crate::store::opening::{Claimer, Slots};
-use crate::store::runs::{self, Fence};
+use crate::store::runs::Fence;
 use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Work};
-use crate::store::{Fault, Store, claiming, database, due, opening, owners, settling, tasks, waiting};
+use crate::store::{Fault, Store, attempts, claiming, database, due, opening, owners, settling, tasks, waiting};
 
 /// Keys and tasks whose waiting runs a full turn looks at again.
 const SWEEP: usize = 500;
@@ -89,7 +89,7 @@ impl<'a> Turning<'a> {
             let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };
             // Of one that has ended meanwhile nothing is to be kept.
             self.item(Item::Report(report.run), |_| {
-                runs::keep_process(tx, &fence, &report.process).map(|_| ()).map_err(Fault::from)
+                attempts::keep_process(tx, &fence, &report.process).map(|_| ()).map_err(Fault::from)
             })?;
         }
         if self.work.full {
