@@ -291,10 +291,21 @@ impl Client {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
+        self.check_clock()?;
         let answer = self.store.lock().unwrap_or_else(PoisonError::into_inner).write(doing, f)?;
         // A wake that is already waiting will do, and one that is lost only delays: the loop polls.
         let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
         Ok(answer)
+    }
+
+    /// No table takes the time of a clock that was never set.
+    fn check_clock(&self) -> Result<()> {
+        let now = self.now();
+        if now >= Timestamp::MIN {
+            return Ok(());
+        }
+        let reason = format!("the clock of this machine shows {now}: set it first");
+        Err(Error::Refused { request: "change anything".into(), reason })
     }
 
     /// As [`Client::write`], but nothing stays written.

@@ -103,6 +103,22 @@ pub enum Event {
         /// What SQLite said.
         reason: String,
     },
+    /// The machine's wall clock has stepped, or the machine has slept.
+    ClockStepped {
+        /// What it would have shown.
+        expected: Timestamp,
+        /// What it shows.
+        found: Timestamp,
+    },
+    /// The clock is hours behind what it had shown before: it was wrong then, and all schedules count from now.
+    ClockWasWrong {
+        /// What it had shown.
+        believed: Timestamp,
+        /// What it shows.
+        found: Timestamp,
+    },
+    /// The machine's clock has not been set since it was started. Nothing is done until it is.
+    ClockNotSet,
     /// This owner's lock file had been removed and was made again.
     LockMadeAgain,
     /// The database refuses to be written; nothing starts until it accepts again.
@@ -199,6 +215,16 @@ impl fmt::Display for Event {
                 write!(f, "task {task:?} is invalid: {}; it rests until it is changed", OneLine(reason))
             }
             Event::SetAside { item, reason } => write!(f, "set aside {item}: {}", OneLine(reason)),
+            Event::ClockStepped { expected, found } if found > expected => {
+                write!(f, "the clock went forward from {expected} to {found}: what fell meanwhile was missed")
+            }
+            Event::ClockStepped { expected, found } => {
+                write!(f, "the clock went back from {expected} to {found}: what was done until then is not done again")
+            }
+            Event::ClockWasWrong { believed, found } => {
+                write!(f, "the clock had shown {believed} and shows {found}: all schedules count from now")
+            }
+            Event::ClockNotSet => f.write_str("the clock of this machine is not set: nothing is done until it is"),
             Event::LockMadeAgain => f.write_str("the lock file of this owner had been removed; made again"),
             Event::Degraded { reason } => {
                 write!(f, "the database cannot be written: {}; nothing starts until it can, retrying", OneLine(reason))

@@ -11,11 +11,13 @@ use std::time::Duration;
 use crate::clock::{Now, Timestamp};
 use crate::error::{Error, Result};
 use crate::event::{Event, Observer};
+use crate::horizon::Horizon;
 use crate::orphan::Orphan;
 use crate::owner::{Kept, OwnerLock};
 use crate::platform;
 use crate::run::{Claim, Finished, Report};
 use crate::settings::Settings;
+use crate::steps::{Step, Steps};
 use crate::store::opening::Slots;
 use crate::store::owners::Registration;
 use crate::store::work::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
@@ -44,16 +46,6 @@ pub(crate) struct Turn {
     pub(crate) wake_at: Duration,
 }
 
-/// What was last seen of the future.
-#[derive(Debug, Default)]
-struct Outlook {
-    next_due: Option<Timestamp>,
-    next_claimable: Option<Timestamp>,
-    next_expiry: Option<Timestamp>,
-    /// Of the snapshot it was seen in.
-    data_version: Option<i64>,
-}
-
 /// The writing of one scheduler.
 pub(crate) struct Poller {
     store: Store,
@@ -72,7 +64,10 @@ pub(crate) struct Poller {
     /// What is yet to be written of attempts that go on.
     reports: Vec<Report>,
     watch: Watch,
-    outlook: Outlook,
+    steps: Steps,
+    /// Whether the machine's clock had been set when it was last looked at.
+    is_set: bool,
+    horizon: Horizon,
     next_heartbeat: Duration,
     /// Since when more has been due than was resolved.
     behind_since: Option<Duration>,
@@ -96,9 +91,10 @@ impl Poller {
         let host = platform::host();
         let new = Registration { owner: &owner, host: &host, workers: settings.workers };
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for a second one.
-        let others = store.write("register the scheduler", |tx, _| {
-            owners::register(tx, &new, now.wall)?;
-            Ok(owners::others(tx, &owner)?)
+        let (others, newest) = store.write("register the scheduler", |tx, _| {
+            let newest = owners::newest_seen(tx)?;
+            owners::register(tx, &new, now.wall.max(Timestamp::MIN))?;
+            Ok((owners::others(tx, &owner)?, newest))
         })?;
         let mut watch = Watch::new(store.path().to_owned(), settings.lease);
         watch.see(&others, now.monotonic);
@@ -115,7 +111,9 @@ impl Poller {
             held: HashSet::new(),
             reports: Vec::new(),
             watch,
-            outlook: Outlook::default(),
+            steps: Steps::new(now, newest),
+            is_set: true,
+            horizon: Horizon::default(),
             next_heartbeat: now.monotonic,
             behind_since: None,
             refused: None,
@@ -161,7 +159,11 @@ impl Poller {
         if self.refused.is_some_and(|(at, _)| now.monotonic < at) {
             return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() });
         }
-        let full = now.monotonic >= self.next_heartbeat;
+        if !self.look_at_the_clock(now) {
+            return Ok(Turn { wake_at: now.monotonic + self.settings.poll, ..Turn::default() });
+        }
+        let wrong = self.steps.was_wrong(now);
+        let full = wrong || now.monotonic >= self.next_heartbeat;
         if full {
             self.store.check_in_place()?;
             self.keep_lock();
@@ -183,6 +185,23 @@ impl Poller {
         self.write(now, slots, full)
     }
 
+    /// Tells of a step. Whether the clock can be gone by.
+    fn look_at_the_clock(&mut self, now: Now) -> bool {
+        let was_set = std::mem::replace(&mut self.is_set, Steps::is_set(now));
+        if !self.is_set {
+            if was_set {
+                self.emit(&Event::ClockNotSet);
+            }
+            return false;
+        }
+        if let Some(Step { expected, found }) = self.steps.look(now)
+            && was_set
+        {
+            self.emit(&Event::ClockStepped { expected, found });
+        }
+        true
+    }
+
     /// Writes down that this owner leaves; its lock file goes.
     pub(crate) fn stop(&mut self, now: Now) -> Result<()> {
         self.store.write("leave", |tx, _| Ok(owners::stopped(tx, &self.owner, now.wall)?))?;
@@ -195,17 +214,12 @@ impl Poller {
 
     /// Whether something that is known of is due.
     fn is_due(&self, now: Now, slots: Slots) -> bool {
-        let due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now.wall);
-        self.outlook.data_version.is_none()
-            || self.behind_since.is_some()
-            || due(self.outlook.next_due)
-            || due(self.outlook.next_expiry)
-            || (slots.room > 0 && due(self.outlook.next_claimable))
+        self.behind_since.is_some() || self.horizon.is_due(now.wall, slots.room)
     }
 
     /// Whether somebody else has committed since the last look.
     fn changed(&self) -> Result<bool> {
-        Ok(self.outlook.data_version != Some(self.store.data_version()?))
+        Ok(self.horizon.data_version != Some(self.store.data_version()?))
     }
 
     /// Reads what somebody else's commit has brought. `None`: something that is to be written.
@@ -227,6 +241,7 @@ impl Poller {
         let dead = self.watch.dead();
         let at_work = |lost: &owners::Lost| self.watch.is_at_work(lost);
         let behind = self.behind_since.is_some_and(|since| now.monotonic.saturating_sub(since) >= BEHIND);
+        let rewind = self.steps.was_wrong(now).then(|| self.steps.newest());
         let work = Work {
             now: now.wall,
             owner: &self.owner,
@@ -236,6 +251,7 @@ impl Poller {
             reports: &self.reports,
             dead: &dead,
             at_work: &at_work,
+            rewind,
             full,
             slots,
             ahead: if behind { MAX_ITEMS } else { RESOLVE_AHEAD },
@@ -249,6 +265,10 @@ impl Poller {
         self.aside.append(&mut done.unwritten);
         self.held.extend(self.aside.iter().map(|finished| finished.claim.run_id));
         self.reports.clear();
+        if let Some(believed) = rewind {
+            self.emit(&Event::ClockWasWrong { believed, found: now.wall });
+        }
+        self.steps.believe(now);
         if full {
             self.next_heartbeat = now.monotonic.saturating_add(self.settings.lease / 3);
         }
@@ -292,13 +312,7 @@ impl Poller {
         // What could have been written and was not, waits for something else than time: an idle worker, or a look at the
         // whole. It must not keep the loop spinning.
         let later = now.wall.plus(self.settings.poll);
-        let outlook = &mut self.outlook;
-        let claimable = if written.claims.is_empty() { &mut outlook.next_claimable } else { &mut None };
-        for at in [&mut outlook.next_due, &mut outlook.next_expiry, claimable].into_iter().flatten() {
-            if *at <= now.wall {
-                *at = later;
-            }
-        }
+        self.horizon.put_off(now.wall, later, written.claims.is_empty());
         let mut wake_at = self.wake_at(now, left);
         if more_due {
             let idle = left.room > 0 || behind;
@@ -309,12 +323,7 @@ impl Poller {
 
     /// Keeps what a turn saw of the future and of other owners.
     fn remember(&mut self, done: &Done, now: Now) {
-        self.outlook = Outlook {
-            next_due: done.next_due,
-            next_claimable: done.next_claimable,
-            next_expiry: done.next_expiry,
-            data_version: Some(done.data_version),
-        };
+        self.horizon = Horizon::of(done);
         self.watch.see(&done.others, now.monotonic);
     }
 
@@ -353,9 +362,7 @@ impl Poller {
         if !self.outbox.is_empty() || !self.reports.is_empty() {
             return now.monotonic;
         }
-        let claimable = self.outlook.next_claimable.filter(|_| slots.room > 0);
-        let next = self.outlook.next_due.into_iter().chain(self.outlook.next_expiry).chain(claimable).min();
-        let wait = next.map_or(Duration::MAX, |at| at.since(now.wall)).min(self.settings.poll);
+        let wait = self.horizon.wait(now.wall, slots.room).min(self.settings.poll);
         now.monotonic.saturating_add(wait).min(self.next_heartbeat)
     }
 
@@ -371,6 +378,6 @@ impl Poller {
 
 impl std::fmt::Debug for Poller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Poller").field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("Poller").field("owner", &self.owner).field("horizon", &self.horizon).finish_non_exhaustive()
     }
 }

@@ -294,6 +294,8 @@ impl Finished {
         started_at: Timestamp,
         finished_at: Timestamp,
     ) -> Self {
+        // No table takes the time of a clock that has lost its battery.
+        let (started_at, finished_at) = (started_at.max(Timestamp::MIN), finished_at.max(Timestamp::MIN));
         Finished { claim, outcome, started_at, finished_at, output: None, exit_code: None }
     }
 }

@@ -26,6 +26,13 @@ pub(crate) fn register(tx: &Transaction<'_>, new: &Registration<'_>, now: Timest
     Ok(())
 }
 
+const NEWEST_SEEN: &str = "SELECT max(seen_at) FROM scheduler_instances";
+
+/// The newest wall time at which any owner was heard of.
+pub(crate) fn newest_seen(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
+    tx.prepare_cached(NEWEST_SEEN)?.query_row([], |row| row.get(0))
+}
+
 const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now WHERE id = :owner";
 
 const EXTEND: &str = "

@@ -315,7 +315,7 @@ pub(crate) fn settle_plan(
             let unfinished = opening::any_unfinished(tx, id)?;
             // A run may have ended while the row waited to be looked at: a delay counts from there.
             let counted = match schedule {
-                Schedule::Delay(_) => newest_end(tx, id)?.map_or(since, |end| end.max(since)),
+                Schedule::Delay(_) => newest_end(tx, id)?.map_or(since, |end| end.min(now).max(since)),
                 _ => since,
             };
             let plan = plan(&task.definition, schedule, now, task.resolved_until, counted);

@@ -17,7 +17,9 @@ use crate::schedule::Schedules;
 use crate::store::opening::{Claimer, Slots};
 use crate::store::runs::Fence;
 use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Work};
-use crate::store::{Fault, Store, attempts, claiming, database, due, opening, owners, settling, tasks, waiting};
+use crate::store::{
+    Fault, Store, attempts, claiming, database, due, opening, owners, rewind, settling, tasks, waiting,
+};
 
 /// Keys and tasks whose waiting runs a full turn looks at again.
 const SWEEP: usize = 500;
@@ -82,6 +84,9 @@ impl<'a> Turning<'a> {
 
     fn run(mut self) -> Result<Done, Fault> {
         let (tx, now, handlers) = (self.tx, self.work.now, self.work.handlers);
+        if let Some(believed) = self.work.rewind {
+            rewind::rewind(tx, believed, now)?;
+        }
         for finished in self.work.finished {
             self.settle(finished)?;
         }

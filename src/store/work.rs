@@ -25,6 +25,8 @@ pub(crate) struct Work<'a> {
     pub(crate) dead: &'a [String],
     /// Whether the command of a lost run is still at work.
     pub(crate) at_work: &'a dyn Fn(&Lost) -> bool,
+    /// Set after a clock that was far ahead: what it had shown.
+    pub(crate) rewind: Option<Timestamp>,
     /// Whether leases are to be extended and the whole looked at.
     pub(crate) full: bool,
     pub(crate) slots: Slots,

@@ -6,6 +6,8 @@ mod apply;
 mod carousel;
 /// A pause, a resumption, an edit of the schedule, a step of the clock: nothing twice, nothing swallowed; jitter.
 mod changes;
+/// A wall clock that steps, either way, or is not set at all.
+mod clock;
 /// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
 mod crash;
 /// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.

@@ -194,8 +194,17 @@ const HOT: &[(&str, &[&str])] = &[
 ];
 
 /// Who may read a table from end to end, and who may sort: look-ups that a person waits for, or what is few by nature.
-const MAY_SCAN: &[&str] =
-    &["history::NEWEST", "tasks::ALL", "tasks::MANAGED_BY", "owners::NOT_STOPPED", "opening::COMPLETE_ONCE"];
+const MAY_SCAN: &[&str] = &[
+    "history::NEWEST",
+    "tasks::ALL",
+    "tasks::MANAGED_BY",
+    "owners::NOT_STOPPED",
+    "owners::NEWEST_SEEN",
+    "opening::COMPLETE_ONCE",
+    "rewind::TASKS",
+    "rewind::WAITING",
+    "rewind::INSTANCES",
+];
 const MAY_SORT: &[&str] =
     &["history::NEWEST_OF_TASK", "owners::OTHERS", "waiting::FIRST_WAITING", "waiting::KEYS_OF_TASK"];
 

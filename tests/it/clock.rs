@@ -1,0 +1,176 @@
+//! A wall clock that steps: forward is like downtime, a little back is waited out, far back means that it was wrong before.
+
+use std::sync::mpsc::{Receiver, channel};
+
+use duly::testing::Stepper;
+use duly::{Event, NewTask, Outcome, RetryPolicy};
+
+use crate::house::{House, at, minutes, seconds};
+use crate::table::{claim, step, work_off};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn stepper(house: &House, now: &str) -> (Stepper, Receiver<Event>) {
+    let (told, hears) = channel();
+    let observer = move |event: &Event| drop(told.send(event.clone()));
+    (house.builder(now).accept("work").observe(observer).start().expect("a stepper"), hears)
+}
+
+/// What was said about the clock since the last look.
+fn said(hears: &Receiver<Event>) -> Vec<String> {
+    let about =
+        |event: &Event| matches!(event, Event::ClockStepped { .. } | Event::ClockWasWrong { .. } | Event::ClockNotSet);
+    hears.try_iter().filter(about).map(|event| event.to_string()).collect()
+}
+
+#[test]
+fn forward_is_like_downtime_and_is_told_once() {
+    let house = House::new();
+    let (mut stepper, hears) = stepper(&house, NOON);
+    let before = house.add_bystander(&stepper);
+    stepper.client().add(NewTask::cron("t", "0 * * * *").handler("work")).expect("a task");
+    work_off(&mut stepper);
+    stepper.clock().set_wall(at("2027-03-14T15:30:00Z"));
+    work_off(&mut stepper);
+    let expected = "the clock went forward from 2027-03-14T12:00:00.000Z to 2027-03-14T15:30:00.000Z: what fell meanwhile \
+                    was missed";
+    assert_eq!(said(&hears), [expected]);
+    house.assert_history(
+        "t",
+        &["2027-03-14 13:00:00 schedule missed x2 to 2027-03-14 14:00:00", "2027-03-14 15:00:00 catch_up succeeded"],
+    );
+    work_off(&mut stepper);
+    stepper.clock().advance(minutes(30));
+    work_off(&mut stepper);
+    assert_eq!(said(&hears), Vec::<String>::new());
+    assert_eq!(house.next("t"), "2027-03-14 17:00:00 active");
+    house.assert_bystander(&before);
+    house.assert_sound();
+}
+
+#[test]
+fn a_little_back_is_waited_out() {
+    let house = House::new();
+    let (mut stepper, hears) = stepper(&house, NOON);
+    stepper.client().add(NewTask::cron("t", "*/30 * * * *").handler("work")).expect("a task");
+    work_off(&mut stepper);
+    stepper.clock().advance(minutes(30));
+    work_off(&mut stepper);
+    let before = house.rows("SELECT * FROM scheduled_tasks");
+    stepper.clock().set_wall(at("2027-03-14T09:30:00Z"));
+    for _ in 0..3 {
+        work_off(&mut stepper);
+        stepper.clock().advance(minutes(60));
+    }
+    assert_eq!(said(&hears).len(), 1);
+    assert_eq!(house.rows("SELECT * FROM scheduled_tasks"), before, "three hours later it is where it was");
+    stepper.clock().advance(minutes(30));
+    work_off(&mut stepper);
+    house.assert_history("t", &["2027-03-14 12:30:00 schedule succeeded", "2027-03-14 13:00:00 schedule succeeded"]);
+    house.assert_sound();
+}
+
+/// Tasks that a wrong clock has planned, and what becomes of each when it is set right.
+fn planned_in_2031(house: &House) -> Stepper {
+    let (mut wrong, _) = stepper(house, "2031-05-01T12:00:00Z");
+    let client = wrong.client().clone();
+    let never = RetryPolicy { backoff: seconds(3600), ..RetryPolicy::default() };
+    let tasks = [
+        NewTask::cron("cron", "0 * * * *"),
+        NewTask::interval("interval", minutes(20)),
+        NewTask::delay("delay", minutes(10)),
+        NewTask::once("once", at("2027-03-15T12:00:00Z")),
+        NewTask::once("later", at("2032-01-01T00:00:00Z")),
+        NewTask::once("retried", at("2031-01-01T00:00:00Z")).retry(never),
+    ];
+    client.add_all(tasks.map(|task| task.handler("work"))).expect("tasks");
+    for claim in wrong.step().expect("a step") {
+        let failed = claim.task == "retried";
+        wrong.finish(&claim, if failed { Outcome::failed("no") } else { Outcome::succeeded() });
+    }
+    wrong.clock().advance(minutes(10));
+    for claim in wrong.step().expect("a step") {
+        wrong.finish(&claim, Outcome::succeeded());
+    }
+    wrong.step().expect("a step");
+    assert_eq!(house.next("delay"), "2031-05-01 12:20:00 active");
+    wrong
+}
+
+/// All is planned from now on; nothing that has run runs again.
+fn assert_planned_anew(house: &House, stepper: &mut Stepper) {
+    let next = |name: &str| house.next(name);
+    assert_eq!(next("cron"), "2027-03-14 13:00:00 active");
+    assert_eq!(next("interval"), "2027-03-14 12:20:00 active");
+    assert_eq!(next("delay"), "2027-03-14 12:10:00 active");
+    assert_eq!(next("once"), "- completed", "its instant had passed by that clock: it has run");
+    assert_eq!(next("later"), "2032-01-01 00:00:00 active");
+    let retried = "SELECT run_at FROM task_runs WHERE status = 'failed'";
+    assert_eq!(house.rows(retried), [(at(NOON).as_millis() + 3_600_000).to_string()]);
+    stepper.clock().advance(minutes(60));
+    let mut ran: Vec<String> = work_off(stepper).iter().map(|claim| claim.task.clone()).collect();
+    ran.sort();
+    ran.dedup();
+    assert_eq!(ran, ["cron", "delay", "interval", "retried"]);
+    house.assert_sound();
+}
+
+#[test]
+fn far_back_plans_anew_from_now_on() {
+    let house = House::new();
+    let mut stepper = planned_in_2031(&house);
+    stepper.clock().set_wall(at(NOON));
+    step(&mut stepper, 0);
+    assert_planned_anew(&house, &mut stepper);
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_back'"), "1");
+}
+
+#[test]
+fn a_start_is_held_against_what_was_written_down() {
+    let house = House::new();
+    planned_in_2031(&house).stop().expect("it leaves");
+    let (mut right, hears) = stepper(&house, NOON);
+    step(&mut right, 0);
+    let told = said(&hears);
+    assert!(told.len() == 1 && told[0].starts_with("the clock had shown 2031-05-01T12:1"), "{told:?}");
+    assert_planned_anew(&house, &mut right);
+    right.stop().expect("it leaves");
+    // The next start finds nothing wrong, and misses what fell meanwhile as after any downtime.
+    let (mut next, hears) = stepper(&house, "2027-03-14T15:30:00Z");
+    work_off(&mut next);
+    assert_eq!(said(&hears), Vec::<String>::new());
+    let missed = "SELECT count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+                   WHERE name = 'cron' AND r.status = 'missed'";
+    assert_eq!(house.ask(missed), "1");
+}
+
+#[test]
+fn a_start_before_the_clock_is_set_waits_for_it() {
+    for today in [NOON, "2038-01-19T03:14:08Z", "2106-02-07T06:28:16Z"] {
+        let house = House::new();
+        house.client().add(NewTask::interval("t", minutes(1)).handler("work")).expect("a task");
+        let (mut stepper, hears) = stepper(&house, "1970-01-01T00:00:10Z");
+        let before = house.rows("SELECT * FROM scheduled_tasks");
+        for _ in 0..30 {
+            step(&mut stepper, 0);
+            assert_eq!(stepper.sleeps(), seconds(1));
+            stepper.clock().advance(seconds(1));
+        }
+        assert_eq!(said(&hears), ["the clock of this machine is not set: nothing is done until it is"]);
+        assert_eq!(house.rows("SELECT * FROM scheduled_tasks"), before);
+        let error = stepper.client().pause("t").expect_err("no table takes that time").to_string();
+        assert!(error.contains("the clock of this machine shows 1970-01-01T00:00:40.000Z: set it first"), "{error}");
+
+        stepper.clock().set_wall(at(today));
+        let first = claim(&mut stepper);
+        // It is unset once more while the run is at work: its end is written down when there is a time again.
+        stepper.clock().set_wall(at("1970-01-01T00:00:10Z"));
+        stepper.finish(&first, Outcome::succeeded());
+        step(&mut stepper, 0);
+        stepper.clock().set_wall(at(today).plus(seconds(30)));
+        stepper.step().expect("a step");
+        let status = format!("SELECT status FROM task_runs WHERE id = {}", first.run_id);
+        assert_eq!(house.ask(&status), "succeeded");
+        house.assert_sound();
+    }
+}
