@@ -52,7 +52,7 @@ pub(crate) fn put(
     let schedule = task.check(now, schedules)?;
     if let Some((_, next)) = tasks::add(tx, &task, &schedule, now)? {
         if next == Next::Never {
-            return Err(tasks::names_nothing(&task).into());
+            return Err(Error::never(task.schedule_value.clone()).into());
         }
         let (_, next_run) = tasks::stored(next, TaskStatus::Active);
         return Ok(Added { name: task.name, change: Change::Created, next_run });

@@ -12,7 +12,7 @@ use crate::adding::{Added, Existing, put};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
-use crate::run::{Attempt, Run, RunStatus};
+use crate::run::{Attempt, Run, RunFilter, RunStatus};
 use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::opening::Written;
 use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, settling, tasks};
@@ -247,10 +247,7 @@ impl Client {
     /// # Errors
     /// [`Error::UnknownTask`].
     pub fn history(&self, name: &str, limit: usize) -> Result<Vec<Run>> {
-        self.read("read the history", |tx, _| {
-            let task = tasks::expect(tx, name)?;
-            Ok(history::newest(tx, Some(task.id), limit)?)
-        })
+        self.runs(&RunFilter::newest(limit).of(name))
     }
 
     /// The newest runs of all tasks, newest first.
@@ -258,7 +255,18 @@ impl Client {
     /// # Errors
     /// Only if the database cannot be read.
     pub fn newest_runs(&self, limit: usize) -> Result<Vec<Run>> {
-        self.read("read the history", |tx, _| Ok(history::newest(tx, None, limit)?))
+        self.runs(&RunFilter::newest(limit))
+    }
+
+    /// The newest runs that a filter lets through, newest first.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`] if the filter names none that exists.
+    pub fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>> {
+        self.read("read the history", |tx, _| {
+            let task = filter.task.as_deref().map(|name| tasks::expect(tx, name)).transpose()?;
+            Ok(history::newest(tx, task.map(|task| task.id), filter)?)
+        })
     }
 
     /// The attempts of a run that did not simply succeed, oldest first.

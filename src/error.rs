@@ -94,6 +94,12 @@ impl Error {
         Error::Store { doing, source: source.into() }
     }
 
+    /// A schedule without any occurrence to come.
+    pub(crate) fn never(text: String) -> Self {
+        let reason = "it names no occurrence from now on, within starts_at and ends_at".to_owned();
+        Error::InvalidSchedule { text, reason }
+    }
+
     /// A field of a task that cannot be accepted. `found` is shortened, so that an error stays one line.
     pub(crate) fn invalid_task(field: &'static str, found: impl fmt::Display, expected: impl Into<String>) -> Self {
         Error::InvalidTask { field, found: excerpt(&found.to_string(), 80), expected: expected.into() }

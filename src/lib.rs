@@ -11,6 +11,7 @@ mod handler;
 mod horizon;
 mod new_task;
 mod orphan;
+mod outlook;
 mod owner;
 mod platform;
 mod poller;
@@ -38,8 +39,8 @@ pub use handler::{BoxError, Context, Failure, Handler, MAX_OUTPUT_BYTES, StopRea
 pub use new_task::NewTask;
 pub use orphan::Orphan;
 pub use retry::{Retry, RetryPolicy};
-pub use run::{Attempt, AttemptOutcome, Claim, Finished, Origin, Outcome, Run, RunStatus};
-pub use schedule::ScheduleKind;
+pub use run::{Attempt, AttemptOutcome, Claim, Finished, Origin, Outcome, Run, RunFilter, RunStatus};
+pub use schedule::{ScheduleKind, Zone, duration_text, parse_duration};
 pub use scheduler::{Builder, Scheduler, Shutdown};
 pub use store::Durability;
 pub use task::{

@@ -96,7 +96,7 @@ pub(crate) struct Resolution {
 }
 
 /// The first occurrence after `after` that lies within the task's bounds.
-fn occurrence_after(plan: &Plan, after: Timestamp) -> Option<Timestamp> {
+pub(crate) fn occurrence_after(plan: &Plan, after: Timestamp) -> Option<Timestamp> {
     let after = match plan.starts_at {
         Some(starts) => after.max(starts.minus(Duration::from_millis(1))),
         None => after,

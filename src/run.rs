@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::retry::{Retry, RetryPolicy};
 
-/// Writes an enumeration that the tables spell as text: its variants, `as_str` and `parse`.
+/// Writes an enumeration that the tables spell as text: its variants, `ALL` of them, `as_str` and `parse`.
 macro_rules! text_enum {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$about])*
@@ -16,6 +16,9 @@ macro_rules! text_enum {
         pub enum $name { $($(#[$doc])* $variant,)+ }
 
         impl $name {
+            /// Each of them, in the order of their declaration.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)+];
+
             /// As the tables spell it.
             pub const fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $text,)+ }
@@ -164,6 +167,50 @@ pub struct Run {
     pub occurrences: u64,
     /// The newest of them, if there are several.
     pub last_scheduled_for: Option<Timestamp>,
+}
+
+/// Which runs somebody asks for, newest first.
+///
+/// ```
+/// use duly::{RunFilter, RunStatus};
+/// // A task that does not exist is an error when it is asked for, not an empty answer.
+/// let dead = RunFilter::newest(20).of("digest").status(RunStatus::Dead).since("2027-03-14T00:00:00Z".parse()?);
+/// # Ok::<(), duly::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RunFilter {
+    pub(crate) task: Option<String>,
+    pub(crate) status: Option<RunStatus>,
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) limit: usize,
+}
+
+impl RunFilter {
+    /// The newest runs of all tasks, at most `limit`.
+    pub fn newest(limit: usize) -> Self {
+        RunFilter { task: None, status: None, since: None, limit }
+    }
+
+    /// Of this task alone.
+    #[must_use]
+    pub fn of(mut self, task: impl Into<String>) -> Self {
+        self.task = Some(task.into());
+        self
+    }
+
+    /// Those that stand so.
+    #[must_use]
+    pub fn status(mut self, status: RunStatus) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Those whose occurrence, or the newest of whose occurrences, is not before this instant.
+    #[must_use]
+    pub fn since(mut self, at: Timestamp) -> Self {
+        self.since = Some(at);
+        self
+    }
 }
 
 /// A row of `task_attempts`.

@@ -2,31 +2,45 @@
 
 use std::time::Duration;
 
+use crate::error::{Error, Result};
+
 /// Longer is a slip of the pen: ten years, leap days included.
 const LONGEST: Duration = Duration::from_secs(3652 * 24 * 3600 + 12 * 3600);
 
-/// Reads `15m`, `1h 30m`, `1.5h`, or a bare integer of milliseconds. What would do comes back as the error.
+/// Reads a duration as people and the tables write it: `15m`, `1h 30m`, `1.5h`, or a bare integer of milliseconds.
 ///
-/// ```text
-/// 90000    90 seconds: as in the tables, a number without a unit counts milliseconds
-/// 1M       a month of 30.44 days; 1m is a minute
-/// 10us     refused: not whole milliseconds
 /// ```
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+/// use std::time::Duration;
+/// assert_eq!(duly::parse_duration("1h 30m")?, Duration::from_secs(5400));
+/// // As in the tables, a number without a unit counts milliseconds; and M is a month, m a minute.
+/// assert_eq!(duly::parse_duration("90000")?, Duration::from_secs(90));
+/// assert!(duly::parse_duration("10us").is_err(), "not whole milliseconds");
+/// # Ok::<(), duly::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidSchedule`], which says what would do.
+pub fn parse_duration(text: &str) -> Result<Duration> {
+    let invalid = |reason: &str| Error::InvalidSchedule { text: text.to_owned(), reason: reason.to_owned() };
     let text = text.trim();
     let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let read = if bare { text.parse().ok().map(Duration::from_millis) } else { humantime::parse_duration(text).ok() };
     match read {
-        None if !bare => Err("expected a duration such as 15m, 1h 30m, or 90000 for milliseconds".to_owned()),
-        Some(read) if read.subsec_nanos() % 1_000_000 != 0 => Err("expected whole milliseconds".to_owned()),
+        None if !bare => Err(invalid("expected a duration such as 15m, 1h 30m, or 90000 for milliseconds")),
+        Some(read) if read.subsec_nanos() % 1_000_000 != 0 => Err(invalid("expected whole milliseconds")),
         Some(read) if !read.is_zero() && read <= LONGEST => Ok(read),
-        _ => Err("expected a duration of 1ms to 10years".to_owned()),
+        _ => Err(invalid("expected a duration of 1ms to 10years")),
     }
 }
 
 /// The canonical text: `1h 30m`. Parts of a millisecond are dropped, and no unit is longer than a day, whose length
 /// nobody has to look up.
-pub(crate) fn duration_text(duration: Duration) -> String {
+///
+/// ```
+/// assert_eq!(duly::duration_text(duly::parse_duration("2weeks")?), "14d");
+/// # Ok::<(), duly::Error>(())
+/// ```
+pub fn duration_text(duration: Duration) -> String {
     const UNITS: [(&str, u128); 5] = [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
     let mut rest = duration.as_millis();
     let mut parts = Vec::new();
@@ -57,9 +71,9 @@ mod tests {
             ("2weeks", 1_209_600_000, "14d"),
             ("10years", 315_576_000_000, "3652d 12h"),
         ] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+            assert_eq!(parse_duration(text).unwrap(), Duration::from_millis(millis), "{text}");
             assert_eq!(duration_text(Duration::from_millis(millis)), canonical);
-            assert_eq!(parse_duration(canonical), Ok(Duration::from_millis(millis)));
+            assert_eq!(parse_duration(canonical).unwrap(), Duration::from_millis(millis));
         }
         assert_eq!(duration_text(Duration::from_micros(999)), "0ms");
     }
@@ -78,7 +92,7 @@ mod tests {
             ("10us", "whole milliseconds"),
             ("1ms 1ns", "whole milliseconds"),
         ] {
-            assert!(parse_duration(text).unwrap_err().contains(reason), "{text}");
+            assert!(parse_duration(text).unwrap_err().to_string().contains(reason), "{text}");
         }
     }
 }

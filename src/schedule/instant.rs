@@ -2,31 +2,60 @@
 
 use std::time::Duration;
 
-use chrono::NaiveDateTime;
+use chrono::{Datelike, NaiveDate, NaiveDateTime};
 
 use crate::clock::Timestamp;
+use crate::error::{Error, Result};
 use crate::schedule::zone::Zone;
+
+/// What would do.
+const EXPECTED: &str = "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00";
 
 /// A local date and time, seconds or not, joined by `T` or a blank.
 const LOCAL_FORMS: [&str; 4] = ["%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
 
-/// Reads RFC 3339, or a local date and time in `zone`. What would do comes back as the error.
-///
-/// A local time that occurs twice is the first of the two. One that a gap skips is refused with the nearest that exist:
-/// to move it would be to guess.
-pub(super) fn parse_instant(text: &str, zone: &Zone) -> Result<Timestamp, String> {
-    let text = text.trim();
+impl Zone {
+    /// Reads one instant: RFC 3339, or a local date and time of this zone.
+    ///
+    /// A local time that occurs twice is the first of the two. One that a gap skips is refused with the nearest that
+    /// exist: to move it would be to guess.
+    ///
+    /// ```
+    /// let new_york = duly::Zone::named("America/New_York")?;
+    /// assert_eq!(new_york.instant("2027-07-01 12:00")?, "2027-07-01T16:00:00Z".parse()?);
+    /// assert!(new_york.instant("2027-03-14T02:30").is_err(), "the clock is put forward at two");
+    /// # Ok::<(), duly::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchedule`], which says what would do.
+    pub fn instant(&self, text: &str) -> Result<Timestamp> {
+        read(text.trim(), self).map_err(|reason| Error::InvalidSchedule { text: text.to_owned(), reason })
+    }
+}
+
+fn read(text: &str, zone: &Zone) -> Result<Timestamp, String> {
     let local = LOCAL_FORMS.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok());
     let at = match local {
         Some(local) => first_pass(local, zone)?,
-        None => text.parse().map_err(|_| {
-            "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00".to_owned()
-        })?,
+        None => text.parse().map_err(|_| no_such_day(text).unwrap_or_else(|| EXPECTED.to_owned()))?,
     };
     if !(Timestamp::MIN..=Timestamp::MAX).contains(&at) {
         return Err(format!("expected an instant from {} to {}", Timestamp::MIN, Timestamp::MAX));
     }
     Ok(at)
+}
+
+/// Of a text that begins with a date which no calendar has: how long that month is.
+fn no_such_day(text: &str) -> Option<String> {
+    let mut parts = text.get(..10)?.split('-');
+    let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
+    let (year, month, day) = (year.parse().ok()?, month.parse().ok()?, day.parse().ok()?);
+    let first = NaiveDate::from_ymd_opt(year, month, 1)?;
+    let outside = NaiveDate::from_ymd_opt(year, month, day).is_none();
+    outside.then(|| {
+        format!("there is no day {day} in {}, which has {} days", first.format("%B %Y"), first.num_days_in_month())
+    })
 }
 
 fn first_pass(local: NaiveDateTime, zone: &Zone) -> Result<Timestamp, String> {
@@ -41,7 +70,6 @@ fn first_pass(local: NaiveDateTime, zone: &Zone) -> Result<Timestamp, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_instant;
     use crate::schedule::zone::Zone;
 
     #[test]
@@ -57,7 +85,7 @@ mod tests {
             ("2027-11-07T01:30:00-05:00", "2027-11-07T06:30:00.000Z"),
             ("2027-03-14T03:00", "2027-03-14T07:00:00.000Z"),
         ] {
-            let at = parse_instant(text, &Zone::named("America/New_York").unwrap()).unwrap();
+            let at = Zone::named("America/New_York").unwrap().instant(text).unwrap();
             assert_eq!(at.to_string(), instant, "{text}");
         }
     }
@@ -84,16 +112,19 @@ mod tests {
             ),
             (
                 "UTC",
-                "2027-02-29T12:00",
+                "2027-13-14T12:00",
                 "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00",
             ),
+            ("UTC", "2027-02-29T12:00", "there is no day 29 in February 2027, which has 28 days"),
+            ("UTC", "2028-02-30T12:00:00Z", "there is no day 30 in February 2028, which has 29 days"),
             (
                 "UTC",
                 "1999-12-31T23:59",
                 "expected an instant from 2001-09-09T01:46:40.000Z to 4000-01-01T00:00:00.000Z",
             ),
         ] {
-            assert_eq!(parse_instant(text, &Zone::named(zone).unwrap()).unwrap_err(), reason, "{text}");
+            let error = Zone::named(zone).unwrap().instant(text).unwrap_err();
+            assert_eq!(error.to_string(), format!("invalid schedule {text:?}: {reason}"));
         }
     }
 }

@@ -22,10 +22,8 @@ use std::time::Duration;
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::schedule::cron::Cron;
-use crate::schedule::instant::parse_instant;
-use crate::schedule::zone::Zone;
-
-pub(crate) use crate::schedule::duration::{duration_text, parse_duration};
+pub use crate::schedule::duration::{duration_text, parse_duration};
+pub use crate::schedule::zone::Zone;
 
 /// How a task's schedule is to be read: the column `schedule_type`.
 ///
@@ -117,12 +115,11 @@ impl Schedule {
     /// ```
     pub(crate) fn parse(kind: ScheduleKind, value: &str, zone: &str, anchor: Timestamp) -> Result<Self> {
         let zone = Zone::named(zone)?;
-        let invalid = |reason| Error::InvalidSchedule { text: value.to_owned(), reason };
         Ok(match kind {
             ScheduleKind::Cron => Schedule::Cron(Arc::new(Cron::parse(value, zone)?)),
-            ScheduleKind::Interval => Schedule::Interval { every: parse_duration(value).map_err(invalid)?, anchor },
-            ScheduleKind::Delay => Schedule::Delay(parse_duration(value).map_err(invalid)?),
-            ScheduleKind::Once => Schedule::Once(parse_instant(value, &zone).map_err(invalid)?),
+            ScheduleKind::Interval => Schedule::Interval { every: parse_duration(value)?, anchor },
+            ScheduleKind::Delay => Schedule::Delay(parse_duration(value)?),
+            ScheduleKind::Once => Schedule::Once(zone.instant(value)?),
         })
     }
 

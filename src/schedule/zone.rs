@@ -31,15 +31,23 @@ const LONGEST_NAME: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A time zone of the IANA database. Cheap to clone.
+///
+/// ```
+/// let error = duly::Zone::named("Europe/paris").unwrap_err();
+/// assert_eq!(error.to_string(), r#"invalid time_zone: expected Europe/Paris (spelt exactly so), found "Europe/paris""#);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Zone {
+pub struct Zone {
     tz: Tz,
 }
 
 impl Zone {
     /// The zone of exactly this name, as in `Europe/Rome`. `Local` is none, nor is `europe/rome`, though the error
     /// then says the right spelling: whether a task runs must not depend on which file system holds the zone data.
-    pub(crate) fn named(name: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Error::InvalidTask`], which says what would do.
+    pub fn named(name: &str) -> Result<Self> {
         let unknown = |expected: &str| Error::invalid_task("time_zone", name, expected);
         if name.len() > LONGEST_NAME {
             return Err(unknown("an IANA name such as Europe/Rome or UTC"));
@@ -51,7 +59,7 @@ impl Zone {
     }
 
     /// Its IANA name.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.tz.name()
     }
 
@@ -62,7 +70,7 @@ impl Zone {
     }
 
     /// What a clock there shows; none only where the calendar ends.
-    pub(crate) fn local_at(&self, at: Timestamp) -> Option<NaiveDateTime> {
+    pub fn local_at(&self, at: Timestamp) -> Option<NaiveDateTime> {
         let shifted = at.as_millis().checked_add(1000 * i64::from(self.offset_at(at)))?;
         Some(DateTime::from_timestamp_millis(shifted)?.naive_utc())
     }

@@ -2,7 +2,7 @@
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
-use crate::run::{Attempt, Run, RunStatus};
+use crate::run::{Attempt, Run, RunFilter, RunStatus};
 use crate::store::row;
 
 const BY_ID: &str = "
@@ -13,21 +13,31 @@ pub(crate) fn run(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<Run
 }
 
 const NEWEST: &str = "
-    SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY r.id DESC LIMIT :limit";
+    SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE (:status IS NULL OR r.status = :status)
+       AND (:since IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= :since)
+     ORDER BY r.id DESC LIMIT :limit";
 
 const NEWEST_OF_TASK: &str = "
     SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE r.task_id = :task ORDER BY r.id DESC LIMIT :limit";
+     WHERE r.task_id = :task
+       AND (:status IS NULL OR r.status = :status)
+       AND (:since IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= :since)
+     ORDER BY r.id DESC LIMIT :limit";
 
-/// The newest runs, of one task or of all, newest first.
-pub(crate) fn newest(tx: &Transaction<'_>, task: Option<i64>, limit: usize) -> rusqlite::Result<Vec<Run>> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+/// The newest runs that a filter lets through, of the task with the given id if the filter names one, newest first.
+pub(crate) fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter) -> rusqlite::Result<Vec<Run>> {
+    let (status, since) = (filter.status, filter.since);
+    let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     match task {
         Some(task) => tx
             .prepare_cached(NEWEST_OF_TASK)?
-            .query_map(named_params! { ":task": task, ":limit": limit }, row::run)?
+            .query_map(named_params! { ":task": task, ":status": status, ":since": since, ":limit": limit }, row::run)?
             .collect(),
-        None => tx.prepare_cached(NEWEST)?.query_map(named_params! { ":limit": limit }, row::run)?.collect(),
+        None => tx
+            .prepare_cached(NEWEST)?
+            .query_map(named_params! { ":status": status, ":since": since, ":limit": limit }, row::run)?
+            .collect(),
     }
 }
 

@@ -77,12 +77,6 @@ pub(crate) fn add(
     Ok((rows == 1).then(|| (tx.last_insert_rowid(), next)))
 }
 
-/// Why a task is not accepted that would never be due.
-pub(crate) fn names_nothing(task: &Definition) -> Error {
-    let reason = "it names no occurrence from now on, within starts_at and ends_at".to_owned();
-    Error::InvalidSchedule { text: task.schedule_value.clone(), reason }
-}
-
 /// What the rules need to know of a task.
 pub(crate) fn plan(
     task: &Definition,
@@ -150,7 +144,7 @@ pub(crate) fn change(
             }
         };
         if next == Next::Never {
-            return Err(names_nothing(task).into());
+            return Err(Error::never(task.schedule_value.clone()).into());
         }
         let active = if old.status == TaskStatus::Paused { TaskStatus::Paused } else { TaskStatus::Active };
         (old.status, old.next_run) = stored(next, active);

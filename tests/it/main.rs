@@ -22,6 +22,8 @@ mod ends;
 mod files;
 /// Files of older versions open, answer, run on, and end up with the tables of a new one.
 mod fixture;
+/// What was, as those who ask narrow it, and what lies ahead.
+mod history;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
 /// Who goes next behind a concurrency key when the first is paused, deleted or replaced.

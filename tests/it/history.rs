@@ -1,0 +1,68 @@
+//! What was, as those who ask narrow it: by task, by status, by time.
+
+use duly::{Error, NewTask, Origin, Outcome, RunFilter, RunStatus};
+
+use crate::house::{House, at};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+#[test]
+fn runs_are_found_by_task_status_and_time() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add(NewTask::cron("hourly", "0 * * * *").handler("work").at_most_once()).unwrap();
+    client.add(NewTask::once("now", at(NOON)).handler("work")).unwrap();
+    for (hour, outcome) in [("13", Outcome::failed("no")), ("14", Outcome::succeeded())] {
+        for claim in stepper.step().unwrap() {
+            stepper.finish(&claim, Outcome::succeeded());
+        }
+        stepper.clock().set_wall(at(&format!("2027-03-14T{hour}:00:00Z")));
+        let claims = stepper.step().unwrap();
+        stepper.finish(&claims[0], outcome);
+        stepper.step().unwrap();
+    }
+    // Nobody looks for nine hours: eight occurrences are one missed row, from 15:00 to 22:00.
+    stepper.clock().set_wall(at("2027-03-14T23:10:00Z"));
+    stepper.step().unwrap();
+
+    let found = |filter: &RunFilter| -> Vec<String> {
+        let runs = client.runs(filter).unwrap();
+        runs.iter()
+            .map(|run| format!("{} {} {}", run.task, &run.scheduled_for.to_string()[11..16], run.status))
+            .collect()
+    };
+    let all = ["hourly 23:00 running", "hourly 15:00 missed", "hourly 14:00 succeeded", "hourly 13:00 dead"];
+    assert_eq!(found(&RunFilter::newest(9).of("hourly")), all);
+    assert_eq!(found(&RunFilter::newest(2).of("hourly")), all[..2]);
+    assert_eq!(found(&RunFilter::newest(9))[4], "now 12:00 succeeded");
+    assert_eq!(found(&RunFilter::newest(9).status(RunStatus::Succeeded)), [all[2], "now 12:00 succeeded"]);
+    assert_eq!(found(&RunFilter::newest(9).status(RunStatus::Cancelled)), Vec::<String>::new());
+    // A row that stands for several is found by the newest of them.
+    assert_eq!(found(&RunFilter::newest(9).since(at("2027-03-14T22:00:00Z"))), all[..2]);
+    assert_eq!(found(&RunFilter::newest(9).since(at("2027-03-14T22:00:01Z"))), all[..1]);
+    let dead = RunFilter::newest(9).of("hourly").status(RunStatus::Dead).since(at("2027-03-14T13:00:00Z"));
+    assert_eq!(found(&dead), all[3..]);
+    assert!(matches!(client.runs(&RunFilter::newest(9).of("weekly")), Err(Error::UnknownTask { .. })));
+    assert_eq!(RunStatus::ALL.len(), 8);
+    assert!(Origin::ALL.iter().all(|origin| Origin::parse(origin.as_str()) == Some(*origin)));
+}
+
+#[test]
+fn a_stored_task_tells_what_lies_ahead() {
+    let house = House::new();
+    let stepper = house.stepper(NOON);
+    let client = stepper.client();
+    client.add(NewTask::cron("daily", "30 2 * * *").time_zone("Europe/Rome").handler("work")).unwrap();
+    client.pause("daily").unwrap();
+    let daily = client.task("daily").unwrap().unwrap();
+    // The clock in Rome skips half past two on 28 March: the run comes when it has been put forward.
+    let ahead = daily.occurrences(at("2027-03-27T12:00:00Z"), 2).unwrap();
+    assert_eq!(ahead, [at("2027-03-28T01:00:00Z"), at("2027-03-29T00:30:00Z")]);
+    client.add(NewTask::delay("after", std::time::Duration::from_secs(60)).handler("work")).unwrap();
+    let after = client.task("after").unwrap().unwrap();
+    assert_eq!(after.occurrences(at(NOON), 3).unwrap(), [at("2027-03-14T12:01:00Z")]);
+    house.plain().execute_batch("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'after'").unwrap();
+    let broken = client.task("after").unwrap().unwrap();
+    assert!(broken.occurrences(at(NOON), 3).unwrap_err().to_string().starts_with("invalid schedule \"soon\""));
+}
