@@ -185,7 +185,11 @@ fn what_a_room_does_alone_no_other_does() {
         (&["schedule/zone.rs"], "zone data", &["chrono_tz::", "/zoneinfo"]),
         (&["store/database.rs"], "begins transactions", &["transaction_with_behavior(", ".unchecked_transaction("]),
         (&["pool.rs", "scheduler.rs"], "owns threads", &["thread::Builder", "thread::spawn", "thread::scope"]),
-        (&["bin/duly/main.rs"], "prints and exits", &["println!(", "eprintln!(", "process::exit("]),
+        (
+            &["bin/duly/main.rs"],
+            "prints and exits",
+            &["println!(", "eprintln!(", "io::stdout()", "io::stderr()", "process::exit("],
+        ),
         (&["owner.rs", "platform.rs"], "asks the kernel", &[".try_lock()"]),
     ];
     for (rooms, what, words) in alone {

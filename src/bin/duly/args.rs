@@ -1,37 +1,89 @@
 //! What can be typed.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, ArgGroup, Parser, Subcommand};
+use duly::{Misfire, Overlap, RunStatus};
+use serde_json::value::RawValue;
+
+use crate::values::{json, length, run_number, variable, variable_name};
 
 /// Scheduled work in one SQLite file: each occurrence once, none lost in silence.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(version, arg_required_else_help = true, max_term_width = 110, after_help = EXIT_CODES)]
 pub(crate) struct Args {
     /// The database.
-    #[arg(long, value_name = "FILE", env = "DULY_DB", default_value = "duly.db", global = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DULY_DB",
+        hide_env_values = true,
+        default_value = "duly.db",
+        global = true
+    )]
     pub(crate) db: PathBuf,
+
+    /// Say more.
+    #[arg(short, long, action = ArgAction::Count, global = true, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
+
+    /// Say nothing of what was done.
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+
+    /// Print one JSON document: keys are column names, times UTC.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
 
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 4 no usable database.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Add a task: when, and what. The same again changes nothing.
+    Add(Box<Add>),
     /// The tasks, and when each is due.
     List,
+    /// One task: its policies, next occurrences and last runs.
+    Show {
+        /// The task.
+        name: String,
+    },
     /// The newest runs, of one task or of all, newest first.
     History {
         /// The task.
         name: Option<String>,
+        /// Only those that stand so.
+        #[arg(long, value_name = "STATUS", value_parser = run_status())]
+        status: Option<RunStatus>,
+        /// Only those from then on: a date, a time, or how long ago, as in 2h.
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
         /// How many.
-        #[arg(short, long, value_name = "RUNS", default_value_t = 20)]
+        #[arg(short, long, value_name = "N", default_value_t = 20)]
         number: usize,
+    },
+    /// What a run's attempts said and printed.
+    Logs {
+        /// The run.
+        #[arg(value_parser = run_number)]
+        run: i64,
     },
     /// Open a run of a task now, beside its schedule.
     Trigger {
         /// The task.
         name: String,
+        /// What the handler is given instead of the task's payload.
+        #[arg(long, value_name = "JSON", value_parser = json, allow_negative_numbers = true)]
+        payload: Option<Box<RawValue>>,
+        /// Wait until it is over, and fail if it does not succeed.
+        #[arg(long)]
+        wait: bool,
     },
     /// Stop a task's schedule for a while.
     Pause {
@@ -43,14 +95,173 @@ pub(crate) enum Command {
         /// The task.
         name: String,
     },
-    /// Cancel a run, or ask it to stop if it is running.
+    /// Cancel a run, or all unfinished runs of a task. One that is running is asked to stop.
     Cancel {
-        /// The run.
-        run: i64,
+        /// The run, by its number, or the task.
+        #[arg(value_name = "RUN|NAME")]
+        which: String,
     },
     /// Remove a task with its history.
     Remove {
         /// The task.
         name: String,
     },
+}
+
+const WHEN: &str = "When (one of)";
+const WHAT: &str = "What (one of)";
+const COMMAND: &str = "For a command";
+const POLICIES: &str = "Policies";
+
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "duly add NAME <WHEN> [OPTIONS] (-- ARGV.. | --shell LINE | --handler NAME)",
+    group = ArgGroup::new("when").required(true),
+    group = ArgGroup::new("what").required(true),
+    after_help = EXAMPLES
+)]
+pub(crate) struct Add {
+    /// Its name: a letter, then letters, digits or . _ : / @ -
+    pub(crate) name: String,
+
+    /// At the times that a cron line names: "0 7 * * *", "@daily".
+    #[arg(long, value_name = "EXPR", group = "when", help_heading = WHEN)]
+    pub(crate) cron: Option<String>,
+    /// Every so often, on a fixed grid: 15m.
+    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN)]
+    pub(crate) every: Option<String>,
+    /// So long after the end of its last run.
+    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN)]
+    pub(crate) after: Option<String>,
+    /// Once, then: 2027-03-14T12:00:00Z, or a local time in --tz.
+    #[arg(long, value_name = "TIME", group = "when", help_heading = WHEN)]
+    pub(crate) at: Option<String>,
+    /// Once, so long from now.
+    #[arg(long = "in", value_name = "DUR", group = "when", help_heading = WHEN, value_parser = length)]
+    pub(crate) within: Option<Duration>,
+    /// Once, now.
+    #[arg(long, group = "when", help_heading = WHEN)]
+    pub(crate) now: bool,
+
+    /// The zone in which times are read: an IANA name, or local for this machine's.
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub(crate) tz: String,
+    /// If a task of this name differs, make it what is given.
+    #[arg(long, conflicts_with = "if_absent")]
+    pub(crate) replace: bool,
+    /// If there is a task of this name, leave it as it is.
+    #[arg(long)]
+    pub(crate) if_absent: bool,
+
+    /// A command and its arguments. No shell reads them.
+    #[arg(last = true, value_name = "ARGV", group = "what")]
+    pub(crate) argv: Vec<String>,
+    /// A line for /bin/sh.
+    #[arg(long, value_name = "LINE", group = "what", help_heading = WHAT)]
+    pub(crate) shell: Option<String>,
+    /// A handler of an application that has this file open.
+    #[arg(long, value_name = "NAME", group = "what", help_heading = WHAT)]
+    pub(crate) handler: Option<String>,
+    /// What the handler is given.
+    #[arg(long, value_name = "JSON", requires = "handler", help_heading = WHAT, value_parser = json,
+          allow_negative_numbers = true)]
+    pub(crate) payload: Option<Box<RawValue>>,
+
+    /// The folder to run it in. Default: this one.
+    #[arg(long, value_name = "DIR", conflicts_with = "handler", help_heading = COMMAND)]
+    pub(crate) cwd: Option<PathBuf>,
+    /// A variable for it. It is stored: no place for secrets.
+    #[arg(long, value_name = "KEY=VALUE", conflicts_with = "handler", help_heading = COMMAND, value_parser = variable)]
+    pub(crate) env: Vec<(String, String)>,
+    /// A variable that it must find; only the name is stored.
+    #[arg(long, value_name = "NAME", conflicts_with = "handler", help_heading = COMMAND, value_parser = variable_name)]
+    pub(crate) env_from: Vec<String>,
+    /// What it reads from its standard input.
+    #[arg(long, value_name = "TEXT", conflicts_with = "handler", help_heading = COMMAND)]
+    pub(crate) stdin: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) policies: Policies,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = POLICIES)]
+pub(crate) struct Policies {
+    /// What becomes of an occurrence while an earlier run is unfinished. Default: skip.
+    #[arg(long, value_name = "POLICY", value_parser = overlap())]
+    pub(crate) overlap: Option<Overlap>,
+    /// What becomes of occurrences that nobody was there for. Default: run_once.
+    #[arg(long, value_name = "POLICY", value_parser = misfire())]
+    pub(crate) misfire: Option<Misfire>,
+    /// How late an occurrence is none of those yet. Default: 1m.
+    #[arg(long, value_name = "DUR", value_parser = length)]
+    pub(crate) misfire_grace: Option<Duration>,
+    /// Most runs that wait or catch up. Default: 100.
+    #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::MAX_CATCH_UP)))]
+    pub(crate) catch_up_limit: Option<u32>,
+    /// A run that has not begun by then is missed. Default: never.
+    #[arg(long, value_name = "DUR", value_parser = length)]
+    pub(crate) expires: Option<Duration>,
+    /// How often a run is tried. Default: 5.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) max_attempts: Option<u32>,
+    /// Start once or never: --max-attempts 1.
+    #[arg(long, conflicts_with = "max_attempts")]
+    pub(crate) at_most_once: bool,
+    /// The wait after the first failure; it doubles with each further one. Default: 10s.
+    #[arg(long, value_name = "DUR", value_parser = length)]
+    pub(crate) backoff: Option<Duration>,
+    /// The longest such wait. Default: 1h.
+    #[arg(long, value_name = "DUR", value_parser = length)]
+    pub(crate) backoff_cap: Option<Duration>,
+    /// Longest an attempt may take; 0: no limit. Default: the handler's, 1h for commands.
+    #[arg(long, value_name = "DUR", value_parser = length)]
+    pub(crate) timeout: Option<Duration>,
+    /// Start a fixed part of this later than due. Default: 0.
+    #[arg(long, value_name = "DUR", value_parser = length)]
+    pub(crate) jitter: Option<Duration>,
+    /// 0 (first) to 3. Default: 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub(crate) priority: Option<u8>,
+    /// At most one run with this key runs at a time, across tasks. Default: the task's own.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+    /// No occurrence before then.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) starts_at: Option<String>,
+    /// No occurrence after then.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) ends_at: Option<String>,
+}
+
+const EXAMPLES: &str = r#"Examples:
+  duly add nightly --cron "0 3 * * *" --tz local -- ./backup.sh --full
+  duly add poll --every 15m --overlap skip --timeout 5m --shell 'curl -sf "$URL" | ./import'
+  duly add reminder --in 2h --at-most-once -- notify-send "Tea is ready"
+  duly add digest --cron "0 7 * * mon-fri" --handler digest --payload '{"to": "anna"}'"#;
+
+fn run_status() -> impl TypedValueParser<Value = RunStatus> {
+    let words = PossibleValuesParser::new(RunStatus::ALL.iter().map(|status| status.as_str()));
+    words.try_map(|word| RunStatus::parse(&word).ok_or("expected a status"))
+}
+
+fn overlap() -> impl TypedValueParser<Value = Overlap> {
+    let words = PossibleValuesParser::new(Overlap::ALL.iter().map(|policy| policy.as_str()));
+    words.try_map(|word| Overlap::parse(&word).ok_or("expected a policy"))
+}
+
+fn misfire() -> impl TypedValueParser<Value = Misfire> {
+    let words = PossibleValuesParser::new(Misfire::ALL.iter().map(|policy| policy.as_str()));
+    words.try_map(|word| Misfire::parse(&word).ok_or("expected a policy"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Args;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_options_fit_together() {
+        Args::command().debug_assert();
+    }
 }

@@ -1,104 +1,97 @@
 //! The sidecar: duly as a program. It uses public items of the library only.
 
-mod args;
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-use std::io::{self, Write};
+mod args;
+mod commands;
+mod failure;
+mod output;
+mod values;
+mod zone;
+
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use duly::{Client, Error, Run, Task};
+use duly::{Client, Clock, SystemClock, Zone};
 
 use crate::args::{Args, Command};
+use crate::commands::{add, control, history, list, logs, show};
+use crate::failure::Failure;
+use crate::output::escape;
+use crate::output::printer::Printer;
+use crate::output::times::Times;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return not_understood(&error),
+    };
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output has read enough.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(Failure::Output(error)) => fail(&error, 1),
-        Err(Failure::Duly(error @ Error::UnusableDatabase { .. })) => fail(&error, 4),
-        Err(Failure::Duly(error)) => fail(&error, 1),
+        Err(failure) => {
+            let code = failure.exit_code();
+            if code != 0 {
+                complain(&format!("error: {}", escape::one_line(&failure.to_string())));
+            }
+            ExitCode::from(code)
+        }
     }
 }
 
-fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
-    eprintln!("error: {error}");
-    ExitCode::from(code)
-}
-
-/// Why a command failed.
-enum Failure {
-    Duly(Error),
-    Output(io::Error),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::Duly(error)
+/// Help that was asked for, or what is wrong with the line that was typed.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        complain(escape::lines(&error.render().to_string()).trim_end());
+    } else {
+        // Whoever closed the output has read enough.
+        let _ = error.print();
     }
+    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Failure::Output(error)
-    }
+/// Where nobody hears it, there is nobody to tell.
+fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn run(args: &Args) -> Result<(), Failure> {
+    let terminal = io::stdout().is_terminal();
+    let zone = match zone::local() {
+        Some(zone) => zone,
+        None => Zone::named("UTC")?,
+    };
+    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut printer = Printer {
+        out: &mut out,
+        json: args.json,
+        quiet: args.quiet,
+        colour: terminal && !no_colour && std::env::var_os("TERM").is_none_or(|name| name != "dumb"),
+        width: if terminal { comfy_table::Table::new().width() } else { None },
+        times: Times { now: SystemClock::new().now().wall, zone },
+    };
+    carry_out(args, &mut printer)?;
+    Ok(out.flush()?)
+}
+
+fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    if let Command::Add(add) = &args.command {
+        return add::add(&args.db, add, printer);
+    }
     let client = Client::open_existing(&args.db)?;
-    let mut out = io::stdout().lock();
     match &args.command {
-        Command::List => {
-            print(&mut out, ["NAME", "SCHEDULE", "STATUS", "NEXT"], client.tasks()?.iter().map(task_line))?
+        Command::Add(add) => add::add(&args.db, add, printer),
+        Command::List => list::list(&client, printer),
+        Command::Show { name } => show::show(&client, name, printer),
+        Command::History { name, status, since, number } => {
+            history::history(&client, name.as_deref(), *status, since.as_deref(), *number, printer)
         }
-        Command::History { name, number } => {
-            let runs = match name {
-                Some(name) => client.history(name, *number)?,
-                None => client.newest_runs(*number)?,
-            };
-            print(&mut out, ["RUN", "TASK", "SCHEDULED FOR", "STATUS"], runs.iter().map(run_line))?;
-        }
-        Command::Trigger { name } => {
-            let run = client.trigger(name)?;
-            writeln!(out, "run {run} of {name} is queued")?;
-        }
-        Command::Pause { name } => client.pause(name)?,
-        Command::Resume { name } => client.resume(name)?,
-        Command::Cancel { run } => match client.cancel(*run)? {
-            duly::Cancel::Asked => writeln!(out, "run {run} is running: it has been asked to stop")?,
-            _ => writeln!(out, "run {run} is cancelled")?,
-        },
-        Command::Remove { name } => client.remove(name)?,
+        Command::Logs { run } => logs::logs(&client, *run, printer),
+        Command::Trigger { name, payload, wait } => control::trigger(&client, name, payload.as_deref(), *wait, printer),
+        Command::Pause { name } => control::pause(&client, name, printer),
+        Command::Resume { name } => control::resume(&client, name, printer),
+        Command::Cancel { which } => control::cancel(&client, which, printer),
+        Command::Remove { name } => control::remove(&client, name, printer),
     }
-    Ok(())
-}
-
-fn task_line(task: &Task) -> [String; 4] {
-    let schedule = format!("{} {}", task.definition.schedule_type, task.definition.schedule_value);
-    let next = task.next_run.map_or_else(|| "-".to_owned(), |at| at.to_string());
-    [task.name().to_owned(), schedule, task.status.to_string(), next]
-}
-
-fn run_line(run: &Run) -> [String; 4] {
-    let status = match run.occurrences {
-        1 => run.status.to_string(),
-        several => format!("{} ({several} occurrences)", run.status),
-    };
-    [run.id.to_string(), run.task.clone(), run.scheduled_for.to_string(), status]
-}
-
-/// Prints lines in columns as wide as they must be, with control characters escaped.
-fn print(out: &mut impl Write, head: [&str; 4], lines: impl Iterator<Item = [String; 4]>) -> io::Result<()> {
-    let escaped = |cell: String| -> String {
-        cell.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
-    };
-    let lines: Vec<[String; 4]> =
-        std::iter::once(head.map(str::to_owned)).chain(lines.map(|line| line.map(escaped))).collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths = [width(0), width(1), width(2)];
-    for [first, second, third, last] in &lines {
-        writeln!(out, "{first:<0$}  {second:<1$}  {third:<2$}  {last}", widths[0], widths[1], widths[2])?;
-    }
-    Ok(())
 }

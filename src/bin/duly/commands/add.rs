@@ -1,0 +1,198 @@
+//! `add`: a task is put together from what was typed, added, and what lies ahead of it is told.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use duly::{Added, Change, Client, Error, NewTask, RetryPolicy, ScheduleKind, Task, Timestamp, Zone};
+use serde::Serialize;
+
+use crate::args::{Add, Policies};
+use crate::failure::Failure;
+use crate::output::printer::Printer;
+use crate::output::rows::{TaskRow, time};
+use crate::output::table::{Cell, Table, Tone};
+use crate::values::reason;
+use crate::zone;
+
+/// So many occurrences are told of a task that was added.
+const AHEAD: usize = 3;
+
+/// The payload of a command: what was given, the arguments and the folder.
+#[derive(Serialize)]
+struct Payload<'a> {
+    argv: Vec<&'a str>,
+    cwd: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    env: BTreeMap<&'a str, &'a str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    env_from: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdin: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    change: &'static str,
+    #[serde(flatten)]
+    task: TaskRow<'a>,
+    occurrences: Vec<String>,
+}
+
+pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let task = new_task(add, printer.times.now)?;
+    if !db.exists() {
+        // What cannot be added makes no file. Where there is one, a task that is there already needs no occurrence to come.
+        task.occurrences(printer.times.now, 0)?;
+    }
+    let client = Client::open(db)?;
+    let added = match (add.replace, add.if_absent) {
+        (true, _) => client.replace(task)?,
+        (_, true) => client.add_if_absent(task)?,
+        _ => client.add(task)?,
+    };
+    tell(&client, &added, printer)
+}
+
+fn tell(client: &Client, added: &Added, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let (change, said) = match added.change {
+        Change::Created => ("created", format!("added {}", added.name)),
+        Change::Replaced => ("replaced", format!("replaced {}", added.name)),
+        _ => ("unchanged", format!("{} is there already, unchanged", added.name)),
+    };
+    // A scheduler may have met, and somebody removed it since.
+    let Some(task) = client.task(&added.name)? else { return Ok(printer.say(said)?) };
+    let ahead = ahead(&task, AHEAD)?;
+    if printer.json {
+        let occurrences = ahead.iter().copied().map(time).collect();
+        return Ok(printer.document(&Document { change, task: TaskRow::from(&task), occurrences })?);
+    }
+    if printer.quiet {
+        return Ok(());
+    }
+    printer.say(said)?;
+    let table = upcoming(&task, &ahead, printer);
+    printer.table(table, "no occurrence is known to come")?;
+    Ok(())
+}
+
+/// The next occurrences of a task as it stands: none while it rests.
+pub(crate) fn ahead(task: &Task, limit: usize) -> Result<Vec<Timestamp>, Failure> {
+    let Some(next) = task.next_run else { return Ok(Vec::new()) };
+    let after = task.occurrences(next, limit.saturating_sub(1))?;
+    Ok(std::iter::once(next).chain(after).take(limit).collect())
+}
+
+/// The same as lines: the time here, how far away it is, and the time where the task is at home.
+pub(crate) fn upcoming(task: &Task, ahead: &[Timestamp], printer: &Printer<'_>) -> Table {
+    let mut table = Table::default();
+    // A grid of elapsed time is at home nowhere.
+    let by_the_clock = matches!(task.definition.schedule_type, ScheduleKind::Cron | ScheduleKind::Once);
+    let home = Zone::named(&task.definition.time_zone).ok().filter(|_| by_the_clock);
+    for (place, at) in ahead.iter().enumerate() {
+        let there = home.as_ref().and_then(|zone| printer.times.elsewhere(zone, *at));
+        table.row([
+            Cell::new(if place == 0 { "next" } else { "" }, Tone::Faint),
+            Cell::from(printer.times.local(*at)),
+            Cell::from(printer.times.relative(*at)),
+            Cell::new(&there.unwrap_or_default(), Tone::Faint),
+        ]);
+    }
+    table
+}
+
+fn new_task(add: &Add, now: Timestamp) -> Result<NewTask, Failure> {
+    let zone = match add.tz.as_str() {
+        "local" => zone::local().ok_or_else(|| {
+            Failure::Refused("--tz local: this machine does not say its zone; name it, as in --tz Europe/Rome".into())
+        })?,
+        name => Zone::named(name).map_err(|error| match error {
+            Error::InvalidTask { found, expected, .. } => {
+                Failure::Refused(format!("invalid --tz: expected {expected}, found {found:?}"))
+            }
+            other => other.into(),
+        })?,
+    };
+    let task = match (&add.cron, &add.every, &add.after, &add.at) {
+        (Some(line), ..) => NewTask::scheduled(&add.name, ScheduleKind::Cron, line),
+        (_, Some(every), ..) => NewTask::scheduled(&add.name, ScheduleKind::Interval, every),
+        (_, _, Some(after), _) => NewTask::scheduled(&add.name, ScheduleKind::Delay, after),
+        (.., Some(at)) => NewTask::scheduled(&add.name, ScheduleKind::Once, at),
+        _ => NewTask::once(&add.name, now.plus(add.within.unwrap_or_default())),
+    };
+    let task = with_policies(task.time_zone(zone.name()), &add.policies, &zone)?;
+    if let Some(handler) = &add.handler {
+        let task = task.handler(handler);
+        return Ok(match &add.payload {
+            Some(payload) => task.payload(payload),
+            None => task,
+        });
+    }
+    let argv = match &add.shell {
+        Some(line) => vec!["/bin/sh", "-c", line],
+        None => add.argv.iter().map(String::as_str).collect(),
+    };
+    if argv.first().is_some_and(|program| program.is_empty()) {
+        return Err(Failure::Refused("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
+    }
+    let env = add.env.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let payload = Payload { argv, cwd: folder(add)?, env, env_from: &add.env_from, stdin: add.stdin.as_deref() };
+    Ok(task.handler("command").payload(payload))
+}
+
+/// The folder of a command, from the root on: a scheduler runs it from somewhere else.
+fn folder(add: &Add) -> Result<String, Failure> {
+    let given = add.cwd.as_deref().unwrap_or(Path::new("."));
+    let unusable = |reason: String| Failure::Refused(format!("--cwd {}: {reason}", given.display()));
+    let here = std::env::current_dir().map_err(|error| unusable(format!("the folder here is gone ({error})")))?;
+    let folder = if add.cwd.is_some() { here.join(given) } else { here };
+    folder.into_os_string().into_string().map_err(|_| unusable("expected a name in UTF-8".into()))
+}
+
+fn with_policies(mut task: NewTask, given: &Policies, zone: &Zone) -> Result<NewTask, Failure> {
+    let instant = |option: &str, text: &Option<String>| -> Result<Option<Timestamp>, Failure> {
+        let read = text.as_deref().map(|text| {
+            zone.instant(text)
+                .map_err(|error| Failure::Refused(format!("invalid {option} {text:?}: {}", reason(error))))
+        });
+        read.transpose()
+    };
+    if let Some(at) = instant("--starts-at", &given.starts_at)? {
+        task = task.starts_at(at);
+    }
+    if let Some(at) = instant("--ends-at", &given.ends_at)? {
+        task = task.ends_at(at);
+    }
+    if let Some(overlap) = given.overlap {
+        task = task.overlap(overlap);
+    }
+    if given.misfire.is_some() || given.misfire_grace.is_some() {
+        let grace = given.misfire_grace.unwrap_or(std::time::Duration::from_secs(60));
+        task = task.misfire(given.misfire.unwrap_or(duly::Misfire::RunOnce), grace);
+    }
+    if let Some(limit) = given.catch_up_limit {
+        task = task.catch_up_limit(limit);
+    }
+    if let Some(expires) = given.expires {
+        task = task.expires(expires);
+    }
+    let default = RetryPolicy::default();
+    let max_attempts = if given.at_most_once { Some(1) } else { given.max_attempts };
+    task = task.retry(RetryPolicy {
+        max_attempts: max_attempts.unwrap_or(default.max_attempts),
+        backoff: given.backoff.unwrap_or(default.backoff),
+        cap: given.backoff_cap.unwrap_or(default.cap),
+    });
+    if let Some(timeout) = given.timeout {
+        task = task.timeout(timeout);
+    }
+    if let Some(jitter) = given.jitter {
+        task = task.jitter(jitter);
+    }
+    if let Some(priority) = given.priority {
+        task = task.priority(priority);
+    }
+    if let Some(key) = &given.key {
+        task = task.concurrency_key(key);
+    }
+    Ok(task)
+}

@@ -1,0 +1,131 @@
+//! What a person does to tasks and runs: `trigger`, `pause`, `resume`, `cancel`, `remove`.
+
+use std::time::Duration;
+
+use duly::{Cancel, Client, Error, Run, RunStatus};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::failure::Failure;
+use crate::output::printer::Printer;
+use crate::output::rows::{RunRow, TaskRow};
+use crate::output::times::took;
+
+/// How often somebody who waits for a run looks at it. It is another process's: nobody tells.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) fn trigger(
+    client: &Client,
+    name: &str,
+    payload: Option<&RawValue>,
+    wait: bool,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let id = match payload {
+        Some(payload) => client.trigger_with(name, payload)?,
+        None => client.trigger(name)?,
+    };
+    printer.say(format!("run {id} of {name} is queued"))?;
+    if !wait {
+        return if printer.json { document(&run(client, id)?, printer) } else { Ok(()) };
+    }
+    printer.flush()?;
+    let run = over(client, id)?;
+    if printer.json {
+        document(&run, printer)?;
+    }
+    let length = match (run.started_at, run.finished_at) {
+        (Some(started), Some(finished)) => format!(" after {}", took(finished.since(started))),
+        _ => String::new(),
+    };
+    if run.status == RunStatus::Succeeded {
+        return Ok(printer.say(format!("run {id} of {name} succeeded{length}"))?);
+    }
+    let reason = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    Err(Failure::Unsuccessful(format!("run {id} of {name} is {}{length}{reason}", run.status)))
+}
+
+/// Waits until a run is final.
+fn over(client: &Client, id: i64) -> Result<Run, Failure> {
+    loop {
+        let run = run(client, id)?;
+        if run.status.is_final() {
+            return Ok(run);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn run(client: &Client, id: i64) -> Result<Run, Failure> {
+    Ok(client.run(id)?.ok_or(Error::UnknownRun { id })?)
+}
+
+fn document(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    Ok(printer.document(&RunRow::from(run))?)
+}
+
+pub(crate) fn pause(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    client.pause(name)?;
+    printer.say(format!("{name} is paused"))?;
+    stands(client, name, printer)
+}
+
+pub(crate) fn resume(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    client.resume(name)?;
+    let next = client.task(name)?.and_then(|task| task.next_run);
+    let next = next.map(|next| format!(", next {}", printer.times.both(next))).unwrap_or_default();
+    printer.say(format!("{name} counts again{next}"))?;
+    stands(client, name, printer)
+}
+
+/// The task's row, for those who want a document.
+fn stands(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    match client.task(name)? {
+        Some(task) if printer.json => Ok(printer.document(&TaskRow::from(&task))?),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Serialize)]
+struct Cancelled<'a> {
+    name: &'a str,
+    cancelled: usize,
+}
+
+/// A name begins with a letter, so that a number is a run.
+pub(crate) fn cancel(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    if which.starts_with(|letter: char| letter.is_ascii_digit()) {
+        let id = which.parse().map_err(|_| {
+            Failure::Refused(format!("cannot cancel {which:?}: expected the number of a run, or the name of a task"))
+        })?;
+        let said = match client.cancel(id)? {
+            Cancel::Asked => format!("run {id} is running: it has been asked to stop"),
+            _ => format!("run {id} is cancelled"),
+        };
+        printer.say(said)?;
+        return if printer.json { document(&run(client, id)?, printer) } else { Ok(()) };
+    }
+    let cancelled = client.cancel_all(which)?;
+    if printer.json {
+        return Ok(printer.document(&Cancelled { name: which, cancelled })?);
+    }
+    Ok(printer.say(match cancelled {
+        0 => format!("{which} has no unfinished run"),
+        1 => format!("1 run of {which} is cancelled, or asked to stop"),
+        several => format!("{several} runs of {which} are cancelled, or asked to stop"),
+    })?)
+}
+
+#[derive(Serialize)]
+struct Removed<'a> {
+    name: &'a str,
+    removed: bool,
+}
+
+pub(crate) fn remove(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    client.remove(name)?;
+    if printer.json {
+        return Ok(printer.document(&Removed { name, removed: true })?);
+    }
+    Ok(printer.say(format!("{name} is removed, and its history with it"))?)
+}

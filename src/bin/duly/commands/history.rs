@@ -1,0 +1,107 @@
+//! `history`: the newest runs, narrowed if need be.
+
+use duly::{Client, Run, RunFilter, RunStatus, Timestamp};
+
+use crate::commands::list::run_tone;
+use crate::failure::Failure;
+use crate::output::printer::Printer;
+use crate::output::rows::RunRow;
+use crate::output::table::{Cell, Table, Tone};
+use crate::output::times::{Times, took};
+use crate::values::reason;
+
+/// So much of an error is shown in a table; `logs` has all of it.
+const ERROR_SHOWN: usize = 60;
+
+pub(crate) fn history(
+    client: &Client,
+    name: Option<&str>,
+    status: Option<RunStatus>,
+    since: Option<&str>,
+    number: usize,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let mut filter = RunFilter::newest(number);
+    if let Some(name) = name {
+        filter = filter.of(name);
+    }
+    if let Some(status) = status {
+        filter = filter.status(status);
+    }
+    if let Some(text) = since {
+        filter = filter.since(instant(text, &printer.times)?);
+    }
+    let runs = client.runs(&filter)?;
+    if printer.json {
+        let rows: Vec<RunRow<'_>> = runs.iter().map(RunRow::from).collect();
+        return Ok(printer.document(&rows)?);
+    }
+    printer.table(table(&runs, &printer.times), "no such runs")?;
+    Ok(())
+}
+
+/// A date, a date and time here, an instant, or how long ago.
+fn instant(text: &str, times: &Times) -> Result<Timestamp, Failure> {
+    if let Ok(length) = duly::parse_duration(text) {
+        return Ok(times.now.minus(length));
+    }
+    let midnight = format!("{}T00:00", text.trim());
+    times.zone.instant(&midnight).or_else(|_| times.zone.instant(text)).map_err(|error| {
+        let reason = reason(error);
+        let or = if reason.starts_with("expected") { ", a date, or how long ago, as in 2h" } else { "" };
+        Failure::Refused(format!("invalid --since {text:?}: {reason}{or}"))
+    })
+}
+
+/// Runs as a table.
+pub(crate) fn table(runs: &[Run], times: &Times) -> Table {
+    let mut table = Table::new(&["RUN", "TASK", "SCHEDULED FOR", "ORIGIN", "STATUS", "ATTEMPT", "TOOK", "ERROR"]);
+    for run in runs {
+        table.row([
+            Cell::from(run.id.to_string()),
+            Cell::from(run.task.as_str()),
+            Cell::from(times.both(run.scheduled_for)),
+            Cell::from(run.origin.as_str()),
+            Cell::new(&status(run), run_tone(run.status)),
+            Cell::from(if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() }),
+            Cell::from(duration(run)),
+            Cell::new(&shortened(run.error.as_deref().unwrap_or_default()), Tone::Faint),
+        ]);
+    }
+    table
+}
+
+/// Where a run stands, and why it waits, or for how many occurrences it stands.
+pub(crate) fn status(run: &Run) -> String {
+    match (&run.blocked, run.occurrences) {
+        (Some(reason), _) => format!("{} ({})", run.status, blocked(reason)),
+        (None, 1) => run.status.to_string(),
+        (None, several) => format!("{} ({several} occurrences)", run.status),
+    }
+}
+
+fn blocked(reason: &str) -> String {
+    match reason {
+        "paused" => "its task is paused".to_owned(),
+        "order" => "an older run goes first".to_owned(),
+        "key" => "its key is held".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// How long the newest attempt took, if one began and ended.
+fn duration(run: &Run) -> String {
+    match (run.started_at, run.finished_at) {
+        (Some(started), Some(finished)) => took(finished.since(started)),
+        _ => "-".to_owned(),
+    }
+}
+
+fn shortened(error: &str) -> String {
+    let line = error.lines().next().unwrap_or_default();
+    match line.char_indices().nth(ERROR_SHOWN) {
+        Some((cut, _)) => format!("{}...", &line[..cut]),
+        None if line.len() < error.trim_end().len() => format!("{line} ..."),
+        None => line.to_owned(),
+    }
+}

@@ -1,0 +1,101 @@
+//! `logs`: what a run's attempts said and printed.
+
+use duly::{Attempt, Client, Error, Run, RunStatus, Timestamp};
+use serde::Serialize;
+
+use crate::commands::history::status;
+use crate::commands::list::run_tone;
+use crate::failure::Failure;
+use crate::output::printer::Printer;
+use crate::output::rows::{AttemptRow, RunRow};
+use crate::output::table::{Cell, Table, Tone};
+use crate::output::times::{Times, took};
+
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    run: RunRow<'a>,
+    attempts: Vec<AttemptRow<'a>>,
+}
+
+pub(crate) fn logs(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let run = client.run(id)?.ok_or(Error::UnknownRun { id })?;
+    let attempts = client.attempts(id)?;
+    if printer.json {
+        let attempts = attempts.iter().map(AttemptRow::from).collect();
+        return Ok(printer.document(&Document { run: RunRow::from(&run), attempts })?);
+    }
+    printer.table(about(&run, &printer.times), "")?;
+    for attempt in &attempts {
+        one(attempt, printer)?;
+    }
+    if !attempts.iter().any(|attempt| attempt.attempt == run.attempt) {
+        newest(&run, printer)?;
+    }
+    Ok(())
+}
+
+fn about(run: &Run, times: &Times) -> Table {
+    let mut table = Table::default();
+    let mut row = |name: &str, value: Option<String>, tone: Tone| {
+        if let Some(value) = value {
+            table.row([Cell::new(name, Tone::Faint), Cell::new(&value, tone)]);
+        }
+    };
+    let waits = matches!(run.status, RunStatus::Queued | RunStatus::Failed);
+    row("run", Some(format!("{} of {}", run.id, run.task)), Tone::Plain);
+    row("status", Some(status(run)), run_tone(run.status));
+    row("scheduled for", Some(times.both(run.scheduled_for)), Tone::Plain);
+    row("up to", run.last_scheduled_for.map(|last| times.both(last)), Tone::Plain);
+    row("origin", Some(run.origin.to_string()), Tone::Plain);
+    row("not before", waits.then(|| times.both(run.run_at)), Tone::Plain);
+    row("expires", waits.then_some(run.expires_at).flatten().map(|at| times.both(at)), Tone::Plain);
+    row("asked to stop", run.cancel_requested.then(|| "yes".to_owned()), Tone::Odd);
+    // Why it was never begun; what an attempt failed of stands with the attempt.
+    row("reason", run.error.clone().filter(|_| run.attempt == 0), Tone::Plain);
+    row("progress", run.progress.clone(), Tone::Plain);
+    row("result", run.result.clone(), Tone::Plain);
+    table
+}
+
+fn one(attempt: &Attempt, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let ended = format!("{}{}", attempt.outcome, span(attempt.started_at, Some(attempt.finished_at), &printer.times));
+    told(attempt.attempt, &ended, attempt.exit_code, attempt.error.as_deref(), attempt.output.as_deref(), printer)
+}
+
+/// The newest attempt, which is kept in the run itself while it runs and when it succeeded.
+fn newest(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    if run.attempt == 0 {
+        return Ok(());
+    }
+    let state = format!("{}{}", run.status, span(run.started_at, run.finished_at, &printer.times));
+    told(run.attempt, &state, run.exit_code, run.error.as_deref(), run.output.as_deref(), printer)
+}
+
+fn told(
+    number: u32,
+    state: &str,
+    exit_code: Option<i32>,
+    error: Option<&str>,
+    output: Option<&str>,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let code = exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+    printer.line("")?;
+    printer.line(format!("attempt {number}: {state}{code}"))?;
+    if let Some(error) = error {
+        printer.line(format!("error: {error}"))?;
+    }
+    Ok(printer.block(output.unwrap_or_default())?)
+}
+
+/// When an attempt began, and how long it took.
+fn span(started: Option<Timestamp>, finished: Option<Timestamp>, times: &Times) -> String {
+    match (started, finished) {
+        (Some(started), Some(finished)) => {
+            format!(", begun {}, took {}", times.local(started), took(finished.since(started)))
+        }
+        (Some(started), None) => format!(", begun {}", times.local(started)),
+        (None, _) => String::new(),
+    }
+}

@@ -1,0 +1,8 @@
+//! The commands, one by one: each asks the library, and prints the answer.
+
+pub(crate) mod add;
+pub(crate) mod control;
+pub(crate) mod history;
+pub(crate) mod list;
+pub(crate) mod logs;
+pub(crate) mod show;

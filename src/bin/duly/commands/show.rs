@@ -1,0 +1,122 @@
+//! `show`: one task, with its policies, what lies ahead, and its last runs.
+
+use duly::{Client, Error, RunFilter, Task, Timestamp, duration_text};
+use serde::Serialize;
+
+use crate::commands::add::{ahead, upcoming};
+use crate::commands::history;
+use crate::commands::list::{next, schedule, task_tone};
+use crate::failure::Failure;
+use crate::output::escape::shell_word;
+use crate::output::printer::Printer;
+use crate::output::rows::{RunRow, TaskRow, time};
+use crate::output::table::{Cell, Table, Tone};
+
+/// So many occurrences, and so many runs, are shown.
+const AHEAD: usize = 5;
+const RUNS: usize = 10;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    task: TaskRow<'a>,
+    occurrences: Vec<String>,
+    runs: Vec<RunRow<'a>>,
+}
+
+pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let task = client.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
+    let runs = client.runs(&RunFilter::newest(RUNS).of(name))?;
+    // A row that somebody else wrote and nobody can use is shown all the same.
+    let ahead = ahead(&task, AHEAD).unwrap_or_else(|_| task.next_run.into_iter().collect());
+    if printer.json {
+        let occurrences = ahead.into_iter().map(time).collect();
+        let runs = runs.iter().map(RunRow::from).collect();
+        return Ok(printer.document(&Document { task: TaskRow::from(&task), occurrences, runs })?);
+    }
+    printer.table(about(&task, printer), "")?;
+    let upcoming = upcoming(&task, &ahead, printer);
+    if !upcoming.is_empty() {
+        printer.line("")?;
+        printer.table(upcoming, "")?;
+    }
+    printer.line("")?;
+    if runs.is_empty() {
+        printer.line("no runs yet")?;
+    } else {
+        printer.table(history::table(&runs, &printer.times), "")?;
+    }
+    Ok(())
+}
+
+fn about(task: &Task, printer: &Printer<'_>) -> Table {
+    let (said, times) = (&task.definition, &printer.times);
+    let at = |at: Option<Timestamp>| at.map(|at| times.both(at));
+    let retry = said.retry;
+    let attempts = match retry.max_attempts {
+        1 => "1: at most once".to_owned(),
+        several => {
+            format!("{several}, {} apart at first, {} at last", duration_text(retry.backoff), duration_text(retry.cap))
+        }
+    };
+    let timeout = match said.timeout {
+        None => "the handler's".to_owned(),
+        Some(limit) if limit.is_zero() => "none".to_owned(),
+        Some(limit) => duration_text(limit),
+    };
+    let failures = (task.failure_count > 0).then(|| format!("{} dead in a row", task.failure_count));
+    let mut table = Table::default();
+    let mut row = |name: &str, value: Option<String>, tone: Tone| {
+        if let Some(value) = value {
+            table.row([Cell::new(name, Tone::Faint), Cell::new(&value, tone)]);
+        }
+    };
+    let plain = Tone::Plain;
+    row("name", Some(said.name.clone()), plain);
+    row("status", Some(task.status.to_string()), task_tone(task.status));
+    row("invalid", task.invalid_reason.clone(), Tone::Bad);
+    row("schedule", Some(schedule(task)), plain);
+    row("next", task.next_run.is_none().then(|| next(task, times)), plain);
+    row("starts at", at(said.starts_at), plain);
+    row("ends at", at(said.ends_at), plain);
+    row("handler", Some(said.handler.clone()), plain);
+    what(task).into_iter().for_each(|(name, value)| row(name, Some(value), plain));
+    row("overlap", Some(said.overlap.to_string()), plain);
+    row("misfire", Some(format!("{} after {}", said.misfire, duration_text(said.misfire_grace))), plain);
+    row("catch-up limit", Some(said.catch_up_limit.to_string()), plain);
+    row("expires", said.expires.map(duration_text), plain);
+    row("attempts", Some(attempts), plain);
+    row("timeout", Some(timeout), plain);
+    row("jitter", (!said.jitter.is_zero()).then(|| duration_text(said.jitter)), plain);
+    row("priority", Some(said.priority.to_string()), plain);
+    row("key", said.concurrency_key.clone(), plain);
+    row("managed by", said.managed_by.clone(), plain);
+    row("failures", failures, Tone::Bad);
+    row("last error", task.last_error.clone(), Tone::Odd);
+    row("created", at(Some(task.created_at)), plain);
+    row("updated", (task.updated_at != task.created_at).then(|| times.both(task.updated_at)), plain);
+    table
+}
+
+/// What is run: a command as a shell would read it, or the payload of a handler.
+fn what(task: &Task) -> Vec<(&'static str, String)> {
+    let said = &task.definition;
+    let payload = vec![("payload", said.payload.clone())];
+    if said.handler != "command" {
+        return payload;
+    }
+    let Ok(command) = serde_json::from_str::<serde_json::Value>(&said.payload) else { return payload };
+    let Some(argv) = command["argv"].as_array() else { return payload };
+    let words: Option<Vec<String>> = argv.iter().map(|word| word.as_str().map(shell_word)).collect();
+    let Some(words) = words else { return payload };
+    let mut rows = vec![("command", words.join(" "))];
+    rows.extend(command["cwd"].as_str().map(|folder| ("folder", folder.to_owned())));
+    for (key, value) in command["env"].as_object().into_iter().flatten() {
+        rows.push(("env", format!("{key}={}", shell_word(value.as_str().unwrap_or_default()))));
+    }
+    for name in command["env_from"].as_array().into_iter().flatten() {
+        rows.push(("env from", name.as_str().unwrap_or_default().to_owned()));
+    }
+    rows.extend(command["stdin"].as_str().map(|text| ("stdin", text.to_owned())));
+    rows
+}

@@ -1,0 +1,7 @@
+//! What is printed, and how it looks.
+
+pub(crate) mod escape;
+pub(crate) mod printer;
+pub(crate) mod rows;
+pub(crate) mod table;
+pub(crate) mod times;

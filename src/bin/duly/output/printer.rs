@@ -1,0 +1,102 @@
+//! Where commands print: lines, tables and documents, in the form that was asked for.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::output::escape::{self, acts};
+use crate::output::table::Table;
+use crate::output::times::Times;
+
+/// What commands print on.
+pub(crate) struct Printer<'a> {
+    pub(crate) out: &'a mut dyn Write,
+    /// One JSON document instead of text.
+    pub(crate) json: bool,
+    /// Nothing but what was asked for.
+    pub(crate) quiet: bool,
+    pub(crate) colour: bool,
+    /// Of the terminal, if the output is one.
+    pub(crate) width: Option<u16>,
+    pub(crate) times: Times,
+}
+
+impl Printer<'_> {
+    /// A line of what was asked for.
+    pub(crate) fn line(&mut self, text: impl fmt::Display) -> io::Result<()> {
+        writeln!(self.out, "{}", escape::one_line(&text.to_string()))
+    }
+
+    /// A line that says what was done. Whoever wants quiet does without, and a document says it otherwise.
+    pub(crate) fn say(&mut self, text: impl fmt::Display) -> io::Result<()> {
+        if self.quiet || self.json { Ok(()) } else { self.line(text) }
+    }
+
+    /// Text of somebody else's, with its lines.
+    pub(crate) fn block(&mut self, text: &str) -> io::Result<()> {
+        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        write!(self.out, "{}{end}", escape::lines(text))
+    }
+
+    /// A table, or what there is to say if it is empty.
+    pub(crate) fn table(&mut self, table: Table, empty: &str) -> io::Result<()> {
+        if table.is_empty() {
+            return self.say(empty);
+        }
+        table.lines(self.width, self.colour).iter().try_for_each(|line| writeln!(self.out, "{line}"))
+    }
+
+    /// A JSON document.
+    pub(crate) fn document(&mut self, document: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_string_pretty(document)?;
+        // Outside its texts a document holds no such character, but for the ends of its lines.
+        for letter in text.chars() {
+            if acts(letter) && letter != '\n' && letter != '\t' && letter != '\r' {
+                write!(self.out, "\\u{:04x}", u32::from(letter))?;
+            } else {
+                write!(self.out, "{letter}")?;
+            }
+        }
+        writeln!(self.out)
+    }
+
+    /// What was printed is to be seen now.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Printer;
+    use crate::output::times::Times;
+    use duly::{Timestamp, Zone};
+
+    fn printed(json: bool, quiet: bool, print: impl FnOnce(&mut Printer<'_>)) -> String {
+        let mut out = Vec::new();
+        let times = Times { now: Timestamp::MIN, zone: Zone::named("UTC").unwrap() };
+        print(&mut Printer { out: &mut out, json, quiet, colour: false, width: None, times });
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_document_stays_json_and_obeys_nobody() {
+        let hostile = "\u{1b}[2J\u{9b}\u{202e}\n\"";
+        let text = printed(true, false, |printer| printer.document(&[hostile]).unwrap());
+        assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{text}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [hostile]);
+    }
+
+    #[test]
+    fn a_block_ends_with_its_line() {
+        let twice = |text: &str| {
+            printed(false, true, |printer| {
+                printer.block(text).unwrap();
+                printer.say("unheard").unwrap();
+                printer.line("end").unwrap();
+            })
+        };
+        assert_eq!([twice(""), twice("a"), twice("a\n\u{7}")], ["end\n", "a\nend\n", "a\n\\u{7}\nend\n"]);
+    }
+}

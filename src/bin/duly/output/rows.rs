@@ -1,0 +1,213 @@
+//! Rows as JSON: the keys are the column names, in their order; times are RFC 3339 in UTC with milliseconds.
+
+use std::time::Duration;
+
+use duly::{Attempt, Run, Task, Timestamp};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// A task as its row has it.
+#[derive(Serialize)]
+pub(crate) struct TaskRow<'a> {
+    id: i64,
+    name: &'a str,
+    handler: &'a str,
+    payload: Json,
+    schedule_type: &'a str,
+    schedule_value: &'a str,
+    time_zone: &'a str,
+    starts_at: Option<String>,
+    ends_at: Option<String>,
+    status: &'a str,
+    next_run: Option<String>,
+    planned: bool,
+    resolved_until: Option<String>,
+    active_since: String,
+    overlap: &'a str,
+    misfire: &'a str,
+    misfire_grace_ms: u64,
+    catch_up_limit: u32,
+    expires_ms: Option<u64>,
+    max_attempts: u32,
+    backoff_ms: u64,
+    backoff_cap_ms: u64,
+    timeout_ms: Option<u64>,
+    jitter_ms: u64,
+    priority: u8,
+    concurrency_key: Option<&'a str>,
+    last_run: Option<String>,
+    last_finished: Option<String>,
+    last_status: Option<&'a str>,
+    last_duration_ms: Option<u64>,
+    last_error: Option<&'a str>,
+    failure_count: u32,
+    invalid_reason: Option<&'a str>,
+    managed_by: Option<&'a str>,
+    created_at: String,
+    updated_at: String,
+}
+
+/// A run as its row has it, with the name of its task.
+#[derive(Serialize)]
+pub(crate) struct RunRow<'a> {
+    id: i64,
+    task: &'a str,
+    handler: &'a str,
+    scheduled_for: String,
+    origin: &'a str,
+    retry_of: Option<i64>,
+    status: &'a str,
+    run_at: String,
+    expires_at: Option<String>,
+    blocked: Option<&'a str>,
+    attempt: u32,
+    forgiven: u32,
+    priority: u8,
+    concurrency_key: Option<&'a str>,
+    payload: Option<Json>,
+    locked_by: Option<&'a str>,
+    locked_until: Option<String>,
+    started_at: Option<String>,
+    finished_at: Option<String>,
+    error: Option<&'a str>,
+    exit_code: Option<i32>,
+    output: Option<&'a str>,
+    result: Option<Json>,
+    progress: Option<&'a str>,
+    cancel_requested: bool,
+    occurrences: u64,
+    last_scheduled_for: Option<String>,
+}
+
+/// An attempt as its row has it.
+#[derive(Serialize)]
+pub(crate) struct AttemptRow<'a> {
+    run_id: i64,
+    attempt: u32,
+    outcome: &'a str,
+    error: Option<&'a str>,
+    output: Option<&'a str>,
+    exit_code: Option<i32>,
+    locked_by: &'a str,
+    started_at: Option<String>,
+    finished_at: String,
+}
+
+/// A column that holds JSON: as it is, or as text if it was damaged.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Json {
+    Value(Box<RawValue>),
+    Text(String),
+}
+
+fn json(text: &str) -> Json {
+    RawValue::from_string(text.to_owned()).map_or_else(|_| Json::Text(text.to_owned()), Json::Value)
+}
+
+/// An instant as documents have it.
+pub(crate) fn time(at: Timestamp) -> String {
+    at.to_string()
+}
+
+fn maybe(at: Option<Timestamp>) -> Option<String> {
+    at.map(time)
+}
+
+fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl<'a> From<&'a Task> for TaskRow<'a> {
+    fn from(task: &'a Task) -> Self {
+        let said = &task.definition;
+        TaskRow {
+            id: task.id,
+            name: &said.name,
+            handler: &said.handler,
+            payload: json(&said.payload),
+            schedule_type: said.schedule_type.as_str(),
+            schedule_value: &said.schedule_value,
+            time_zone: &said.time_zone,
+            starts_at: maybe(said.starts_at),
+            ends_at: maybe(said.ends_at),
+            status: task.status.as_str(),
+            next_run: maybe(task.next_run),
+            planned: task.planned,
+            resolved_until: maybe(task.resolved_until),
+            active_since: time(task.active_since),
+            overlap: said.overlap.as_str(),
+            misfire: said.misfire.as_str(),
+            misfire_grace_ms: millis(said.misfire_grace),
+            catch_up_limit: said.catch_up_limit,
+            expires_ms: said.expires.map(millis),
+            max_attempts: said.retry.max_attempts,
+            backoff_ms: millis(said.retry.backoff),
+            backoff_cap_ms: millis(said.retry.cap),
+            timeout_ms: said.timeout.map(millis),
+            jitter_ms: millis(said.jitter),
+            priority: said.priority,
+            concurrency_key: said.concurrency_key.as_deref(),
+            last_run: maybe(task.last_run),
+            last_finished: maybe(task.last_finished),
+            last_status: task.last_status.map(|status| status.as_str()),
+            last_duration_ms: task.last_duration.map(millis),
+            last_error: task.last_error.as_deref(),
+            failure_count: task.failure_count,
+            invalid_reason: task.invalid_reason.as_deref(),
+            managed_by: said.managed_by.as_deref(),
+            created_at: time(task.created_at),
+            updated_at: time(task.updated_at),
+        }
+    }
+}
+
+impl<'a> From<&'a Run> for RunRow<'a> {
+    fn from(run: &'a Run) -> Self {
+        RunRow {
+            id: run.id,
+            task: &run.task,
+            handler: &run.handler,
+            scheduled_for: time(run.scheduled_for),
+            origin: run.origin.as_str(),
+            retry_of: run.retry_of,
+            status: run.status.as_str(),
+            run_at: time(run.run_at),
+            expires_at: maybe(run.expires_at),
+            blocked: run.blocked.as_deref(),
+            attempt: run.attempt,
+            forgiven: run.forgiven,
+            priority: run.priority,
+            concurrency_key: run.concurrency_key.as_deref(),
+            payload: run.payload.as_deref().map(json),
+            locked_by: run.locked_by.as_deref(),
+            locked_until: maybe(run.locked_until),
+            started_at: maybe(run.started_at),
+            finished_at: maybe(run.finished_at),
+            error: run.error.as_deref(),
+            exit_code: run.exit_code,
+            output: run.output.as_deref(),
+            result: run.result.as_deref().map(json),
+            progress: run.progress.as_deref(),
+            cancel_requested: run.cancel_requested,
+            occurrences: run.occurrences,
+            last_scheduled_for: maybe(run.last_scheduled_for),
+        }
+    }
+}
+
+impl<'a> From<&'a Attempt> for AttemptRow<'a> {
+    fn from(attempt: &'a Attempt) -> Self {
+        AttemptRow {
+            run_id: attempt.run_id,
+            attempt: attempt.attempt,
+            outcome: attempt.outcome.as_str(),
+            error: attempt.error.as_deref(),
+            output: attempt.output.as_deref(),
+            exit_code: attempt.exit_code,
+            locked_by: &attempt.locked_by,
+            started_at: maybe(attempt.started_at),
+            finished_at: time(attempt.finished_at),
+        }
+    }
+}

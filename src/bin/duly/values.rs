@@ -1,0 +1,67 @@
+//! Values as they are typed: what each becomes, and what would do where one does not. Pure.
+
+use std::time::Duration;
+
+use duly::Error;
+use serde_json::value::RawValue;
+
+/// A length of time; zero too, where the library lets it stand.
+pub(crate) fn length(text: &str) -> Result<Duration, String> {
+    if ["0", "0s", "0ms"].contains(&text.trim()) {
+        return Ok(Duration::ZERO);
+    }
+    duly::parse_duration(text).map_err(reason)
+}
+
+/// What is wrong with a duration or an instant, without the text, which whoever reports it names too.
+pub(crate) fn reason(error: Error) -> String {
+    match error {
+        Error::InvalidSchedule { reason, .. } => reason,
+        other => other.to_string(),
+    }
+}
+
+/// JSON, kept as it was typed.
+pub(crate) fn json(text: &str) -> Result<Box<RawValue>, String> {
+    RawValue::from_string(text.to_owned())
+        .map_err(|error| format!("expected JSON, as in '{{\"to\": \"anna\"}}': {error}"))
+}
+
+/// The number of a run.
+pub(crate) fn run_number(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| "expected the number of a run, as history shows it".to_owned())
+}
+
+/// `KEY=VALUE`. Everything after the first `=` is the value.
+pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+/// The name of a variable.
+pub(crate) fn variable_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains('=') {
+        return Err("expected the name of a variable; its value is looked up when the command starts".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{json, length, variable, variable_name};
+    use std::time::Duration;
+
+    #[test]
+    fn values_are_read_or_refused_with_what_would_do() {
+        assert_eq!(length("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(length("0"), Ok(Duration::ZERO));
+        assert_eq!(length("soon"), Err("expected a duration such as 15m, 1h 30m, or 90000 for milliseconds".into()));
+        assert_eq!(json(" {\"b\":1, \"a\":0.10} ").unwrap().get(), "{\"b\":1, \"a\":0.10}");
+        assert!(json("{'a': 1}").unwrap_err().starts_with("expected JSON"));
+        assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert!(variable("=b").is_err() && variable("A").is_err());
+        assert!(variable_name("A=b").is_err() && variable_name("A").is_ok());
+    }
+}

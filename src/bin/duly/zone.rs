@@ -1,0 +1,34 @@
+//! The machine's time zone: the one in which people here read the time.
+
+use duly::Zone;
+
+/// The zone that `$TZ` names, else the system's; `None` if neither names one. A rule such as `CET-1CEST` is no name.
+pub(crate) fn local() -> Option<Zone> {
+    let told = std::env::var("TZ").ok();
+    told.as_deref().and_then(named).or_else(|| Zone::named(&iana_time_zone::get_timezone().ok()?).ok())
+}
+
+/// The zone that a value of `$TZ` names, as the C library reads it.
+fn named(told: &str) -> Option<Zone> {
+    let told = told.strip_prefix(':').unwrap_or(told);
+    let name = told.rsplit_once("zoneinfo/").map_or(told, |(_, name)| name);
+    Zone::named(if name.is_empty() { "UTC" } else { name }).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named;
+
+    #[test]
+    fn a_value_of_tz_is_read_as_the_c_library_does() {
+        for (told, zone) in [
+            ("Europe/Rome", Some("Europe/Rome")),
+            (":Europe/Rome", Some("Europe/Rome")),
+            ("/usr/share/zoneinfo/Asia/Tokyo", Some("Asia/Tokyo")),
+            ("", Some("UTC")),
+            ("CET-1CEST,M3.5.0,M10.5.0/3", None),
+        ] {
+            assert_eq!(named(told).as_ref().map(|zone| zone.name()), zone, "{told}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What a transcript cannot say: runs that are waited for, outputs that are closed, files that may not be read.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use duly::{Client, Context, Failure, NewTask, Scheduler};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_duly");
+
+fn duly(folder: &Path, line: &[&str]) -> Output {
+    Command::new(PROGRAM).args(line).current_dir(folder).env("TZ", "UTC").output().expect("the program")
+}
+
+/// The exit code, and what was printed on both outputs.
+fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().expect("an exit"), text(&output.stdout), text(&output.stderr))
+}
+
+fn house() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+#[test]
+fn a_run_can_be_waited_for() {
+    let home = house();
+    let scheduler = Scheduler::builder(home.path().join("duly.db"))
+        .poll(Duration::from_millis(20))
+        .handler("work", |run: &Context| match run.payload::<String>().map_err(Failure::give_up)?.as_str() {
+            "good" => Ok(()),
+            other => Err(Failure::give_up(format!("cannot work on {other}\nat all"))),
+        })
+        .start()
+        .expect("a scheduler");
+    let far = "2999-01-01T12:00:00Z".parse().expect("an instant");
+    scheduler.add(NewTask::once("t", far).handler("work").payload("good")).expect("a task");
+
+    let (code, out, err) = said(&duly(home.path(), &["trigger", "t", "--wait"]));
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.starts_with("run 1 of t is queued\nrun 1 of t succeeded after "), "{out}");
+
+    let bad = ["trigger", "t", "--wait", "--payload", "\"bad\""];
+    let (code, out, err) = said(&duly(home.path(), &bad));
+    assert_eq!((code, out.as_str()), (1, "run 2 of t is queued\n"));
+    let end = ": cannot work on bad\\nat all\n";
+    assert!(err.starts_with("error: run 2 of t is dead after ") && err.ends_with(end), "{err}");
+
+    let (code, out, err) = said(&duly(home.path(), &[&bad[..], &["--json"]].concat()));
+    let document: serde_json::Value = serde_json::from_str(&out).expect("one document");
+    assert_eq!((code, &document["status"], &document["payload"]), (1, &"dead".into(), &"bad".into()));
+    assert_eq!(err.lines().count(), 1, "{err}");
+    scheduler.shutdown(Duration::from_secs(30)).expect("an end");
+}
+
+#[test]
+fn a_reader_who_has_read_enough_is_no_failure() {
+    let home = house();
+    let client = Client::open(home.path().join("duly.db")).expect("a client");
+    let far = "2999-01-01T12:00:00Z".parse().expect("an instant");
+    // More than a pipe holds.
+    client.add_all((0..2000).map(|n| NewTask::once(format!("task-{n}"), far).handler("work"))).expect("tasks");
+    for line in [&["list"][..], &["list", "--json"], &["--help"]] {
+        let mut program = Command::new(PROGRAM);
+        program.args(line).current_dir(home.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = program.spawn().expect("the program");
+        drop(child.stdout.take());
+        assert_eq!(said(&child.wait_with_output().expect("an end")), (0, String::new(), String::new()), "{line:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let home = house();
+    drop(Client::open(home.path().join("duly.db")).expect("a client"));
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("a full device");
+    let mut program = Command::new(PROGRAM);
+    program.args(["list"]).current_dir(home.path()).stdout(full).stderr(Stdio::piped());
+    let (code, _, err) = said(&program.output().expect("the program"));
+    assert_eq!((code, err.as_str()), (1, "error: cannot print: No space left on device (os error 28)\n"));
+}
+
+/// The program as a user who is not root: root is not bound by modes. `None`: there is no way to become one.
+#[cfg(unix)]
+fn as_nobody(home: &Path, files: &[&Path], line: &[&str]) -> Option<Output> {
+    use std::os::unix::fs::{MetadataExt, chown};
+    if std::fs::metadata(home).expect("a folder").uid() != 0 {
+        return Some(duly(home, line));
+    }
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "setpriv is missing");
+        println!("skipped: no setpriv");
+        return None;
+    }
+    for path in files {
+        chown(path, Some(65_534), Some(65_534)).expect("another owner");
+    }
+    let mut dropped = Command::new("setpriv");
+    dropped.args(["--reuid=65534", "--regid=65534", "--clear-groups", PROGRAM]).args(line);
+    Some(dropped.current_dir(home).output().expect("the program"))
+}
+
+#[cfg(unix)]
+#[test]
+fn files_without_permission_are_named_and_left_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    for (permission, says) in [(0o444, "it is read-only"), (0o000, "")] {
+        let home = house();
+        let file = home.path().join("duly.db");
+        drop(Client::open(&file).expect("a client"));
+        mode(&file, permission);
+        let Some(output) = as_nobody(home.path(), &[home.path(), &file], &["list"]) else { return };
+        let (code, out, err) = said(&output);
+        assert_eq!((code, out.as_str()), (4, ""), "{err}");
+        assert!(err.starts_with("error: cannot use ") && err.contains("duly.db: ") && err.contains(says), "{err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+    }
+    let home = house();
+    mode(home.path(), 0o500);
+    let line = ["add", "t", "--every", "1h", "--", "true"];
+    let Some(output) = as_nobody(home.path(), &[home.path()], &line) else { return };
+    let (code, out, err) = said(&output);
+    assert_eq!((code, out.as_str(), err.lines().count()), (4, "", 1), "{err}");
+    mode(home.path(), 0o700);
+}
+
+#[test]
+fn a_time_of_the_machine_is_stored_by_name() {
+    let home = house();
+    let line = ["add", "t", "--cron", "@daily", "--tz", "local", "--handler", "work", "--json"];
+    let mut program = Command::new(PROGRAM);
+    let output = program.args(line).current_dir(home.path()).env("TZ", "Asia/Tokyo").output().expect("the program");
+    let (code, out, err) = said(&output);
+    let document: serde_json::Value = serde_json::from_str(&out).expect("one document");
+    assert_eq!((code, err.as_str(), &document["time_zone"]), (0, "", &"Asia/Tokyo".into()));
+    assert_eq!(document["occurrences"].as_array().map(Vec::len), Some(3));
+}
