@@ -144,7 +144,10 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
     };
     // What somebody set, or an edit left behind, may lie before the newest occurrence that was resolved.
     let mut due = match plan.resolved_until {
-        Some(until) if plan.next_run <= until => occurrence_after(plan, until),
+        Some(until) if plan.next_run <= until => match plan.schedule {
+            Schedule::Delay(_) if !unfinished.is_empty() => None,
+            _ => occurrence_after(plan, until),
+        },
         _ => Some(plan.next_run),
     };
     // Lateness counts from the later of the occurrence and active_since: nothing is late that has not been active so long.

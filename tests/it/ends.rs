@@ -298,3 +298,14 @@ fn a_completed_delay_stays_completed_when_its_handler_is_changed() {
     assert_eq!(house.rows(stands), ["completed|-|1"]);
     assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE task_id = 1"), "1");
 }
+
+#[test]
+fn an_instant_that_was_resolved_and_is_set_again_by_sql_waits_for_the_run_too() {
+    let (house, mut stepper, subject) = begun(every_ten());
+    house.plain().execute("UPDATE scheduled_tasks SET next_run = resolved_until WHERE name = 't'", []).unwrap();
+    stepper.step().unwrap();
+    assert_eq!(next_run(&stepper, "t"), None);
+    end(&mut stepper, &subject);
+    assert_eq!(next_run(&stepper, "t"), Some(at("2027-03-14T12:25:00Z")));
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE task_id = 1"), "1");
+}
