@@ -186,10 +186,11 @@ pub(crate) fn succeed(
         .map(judged)
 }
 
-/// running -> failed: it will be tried again. Blocked until it is placed.
+/// running -> failed: it will be tried again, by the handler that the task has now. Blocked until it is placed.
 const FAIL: &str = "
     UPDATE task_runs
-       SET status = 'failed', started_at = ifnull(:started, started_at), finished_at = :finished, error = :error,
+       SET status = 'failed', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id),
+           started_at = ifnull(:started, started_at), finished_at = :finished, error = :error,
            run_at = :run_at, blocked = 'key', forgiven = forgiven + :forgiven,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
@@ -251,10 +252,10 @@ pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<
         .map(judged)
 }
 
-/// running -> queued: given back un-started, which does not count. Blocked until it is placed.
+/// running -> queued: given back un-started, which does not count. Else as above.
 const GIVE_BACK: &str = "
     UPDATE task_runs
-       SET status = 'queued', forgiven = forgiven + 1, blocked = 'key', started_at = NULL, locked_by = NULL,
+       SET status = 'queued', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id), forgiven = forgiven + 1, blocked = 'key', started_at = NULL, locked_by = NULL,
            locked_until = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 

@@ -145,7 +145,14 @@ const HOT: &[(&str, &[&str])] = &[
         ],
     ),
     ("runs::SUCCEED", &["SEARCH task_runs USING INTEGER PRIMARY KEY (rowid=?)"]),
-    ("runs::FAIL", &["SEARCH task_runs USING INTEGER PRIMARY KEY (rowid=?)"]),
+    (
+        "runs::FAIL",
+        &[
+            "SEARCH task_runs USING INTEGER PRIMARY KEY (rowid=?)",
+            "CORRELATED SCALAR SUBQUERY 1",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)",
+        ],
+    ),
     (
         "runs::GROW_SKIP",
         &[

@@ -280,6 +280,33 @@ fn what_is_given_back_does_not_count_and_starts_again() {
     assert_eq!(pair.subject_is(), "dead", "one attempt counted, and one was allowed");
 }
 
+/// The handler of the subject is changed while it runs; whatever ends the attempt, the next one is by the new.
+#[test]
+fn a_run_that_must_start_again_starts_with_the_handler_that_its_task_has_then() {
+    for end in [Some(Outcome::failed("no such model")), Some(Outcome::Released), None] {
+        for by_sql in [true, false] {
+            let mut pair = Pair::running(as_is);
+            if by_sql {
+                let change = "UPDATE scheduled_tasks SET handler = 'repaired' WHERE name = 'subject'";
+                assert_eq!(pair.house.plain().execute(change, []).unwrap(), 1);
+            } else {
+                pair.stepper.client().replace(hourly("subject").handler("repaired")).unwrap();
+            }
+            match &end {
+                Some(outcome) => pair.settle(outcome.clone()),
+                None => drop(std::mem::replace(&mut pair.stepper, House::new().stepper(BEFORE))),
+            }
+            let mut next = pair.house.builder("2027-03-14T12:00:10Z").accept("repaired").start().unwrap();
+            next.step().unwrap();
+            next.clock().advance(seconds(10));
+            next.step().unwrap();
+            let began: Vec<_> = next.running().iter().map(|claim| (claim.run_id, claim.handler.as_str())).collect();
+            assert_eq!(began, [(pair.subject.run_id, "repaired")], "{end:?}, by SQL: {by_sql}");
+            pair.house.assert_sound();
+        }
+    }
+}
+
 #[test]
 fn a_run_of_which_no_attempt_began_in_time_is_missed() {
     let house = House::new();
