@@ -292,7 +292,8 @@ impl Poller {
         orphans.iter().for_each(|orphan| self.emit(&Event::Orphaned { orphan: orphan.clone() }));
         orphans.retain(|orphan| self.handlers.contains(orphan.handler()));
         if extended.is_some_and(|extended| extended != self.held.len()) {
-            stop.extend(self.no_longer_ours()?);
+            let gone = self.no_longer_ours().inspect_err(|error| log::warn!("{error}; at the next heartbeat"));
+            stop.extend(gone.unwrap_or_default());
         }
         self.behind_since = if more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
         for claim in &written.claims {
@@ -331,13 +332,11 @@ impl Poller {
         match self.lock.keep() {
             Ok(Kept::AsItWas) => {}
             Ok(Kept::MadeAgain) => self.emit(&Event::LockMadeAgain),
-            Err(error) => {
-                log::warn!("the owner's lock file cannot be made again: {error}; tried at the next heartbeat")
-            }
+            Err(error) => log::warn!("the owner's lock file cannot be made again: {error}; at the next heartbeat"),
         }
     }
 
-    /// Claims that this owner believes it has, and has not: another took them over. Their handlers are told to stop.
+    /// Claims that another took over, though this owner believes it has them. Their handlers are told to stop.
     fn no_longer_ours(&mut self) -> Result<Vec<i64>> {
         let owner = &self.owner;
         let ours = self.store.read("count claims", |tx, _| Ok(owners::claimed_by(tx, owner)?))?;

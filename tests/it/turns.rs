@@ -247,3 +247,24 @@ fn an_outcome_that_is_refused_waits_until_it_is_accepted() {
     assert_eq!(runs(), ["succeeded|7", "succeeded|7"]);
     house.assert_sound();
 }
+
+#[test]
+fn a_read_that_fails_after_a_turn_was_written_stops_nothing() {
+    let house = House::new();
+    let file = house.file().to_owned();
+    // In the middle of a turn: what it wrote is committed, and it has still to look whose the runs are.
+    let meddler = move |event: &Event| {
+        if matches!(event, Event::Finished { .. }) {
+            let plain = rusqlite::Connection::open(&file).expect("a connection");
+            plain.execute_batch("ALTER TABLE task_runs RENAME COLUMN locked_by TO meddled").expect("a change");
+        }
+    };
+    let mut stepper = house.builder(NOON).accept("work").workers(2).observe(meddler).start().expect("a stepper");
+    stepper.client().add_all(due(3, NOON)).expect("tasks");
+    let claims = step(&mut stepper, 2);
+    let taken = "UPDATE task_runs SET status = 'queued', locked_by = NULL, locked_until = NULL, blocked = 'key'";
+    house.plain().execute(&format!("{taken} WHERE id = ?1"), [claims[1].run_id]).expect("a takeover");
+    stepper.clock().advance(seconds(20));
+    stepper.finish(&claims[0], Outcome::succeeded());
+    assert_eq!(stepper.step().expect("what was claimed is handed over").len(), 1);
+}
