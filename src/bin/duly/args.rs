@@ -47,6 +47,17 @@ const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 4 no usab
 pub(crate) enum Command {
     /// Add a task: when, and what. The same again changes nothing.
     Add(Box<Add>),
+    /// Make the tasks match a manifest, in one transaction. The same again changes nothing.
+    Apply {
+        /// A TOML file: examples/tasks.toml shows one.
+        file: PathBuf,
+        /// Remove what the same manifest declared before and does not any more.
+        #[arg(long)]
+        prune: bool,
+        /// Show what would change, and change nothing.
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// The tasks, and when each is due.
     List,
     /// One task: its policies, next occurrences and last runs.

@@ -5,6 +5,7 @@
 mod args;
 mod commands;
 mod failure;
+mod manifest;
 mod output;
 mod values;
 mod zone;
@@ -13,10 +14,10 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use duly::{Client, Clock, SystemClock, Zone};
+use duly::{Apply, Client, Clock, SystemClock, Zone};
 
 use crate::args::{Args, Command};
-use crate::commands::{add, control, history, list, logs, show};
+use crate::commands::{add, apply, control, history, list, logs, show};
 use crate::failure::Failure;
 use crate::output::escape;
 use crate::output::printer::Printer;
@@ -76,22 +77,25 @@ fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    if let Command::Add(add) = &args.command {
-        return add::add(&args.db, add, printer);
-    }
-    let client = Client::open_existing(&args.db)?;
+    // Only what adds tasks makes a file where there is none.
+    let there = || Client::open_existing(&args.db);
     match &args.command {
         Command::Add(add) => add::add(&args.db, add, printer),
-        Command::List => list::list(&client, printer),
-        Command::Show { name } => show::show(&client, name, printer),
-        Command::History { name, status, since, number } => {
-            history::history(&client, name.as_deref(), *status, since.as_deref(), *number, printer)
+        Command::Apply { file, prune, dry_run } => {
+            apply::apply(&args.db, file, Apply { prune: *prune, dry_run: *dry_run }, printer)
         }
-        Command::Logs { run } => logs::logs(&client, *run, printer),
-        Command::Trigger { name, payload, wait } => control::trigger(&client, name, payload.as_deref(), *wait, printer),
-        Command::Pause { name } => control::pause(&client, name, printer),
-        Command::Resume { name } => control::resume(&client, name, printer),
-        Command::Cancel { which } => control::cancel(&client, which, printer),
-        Command::Remove { name } => control::remove(&client, name, printer),
+        Command::List => list::list(&there()?, printer),
+        Command::Show { name } => show::show(&there()?, name, printer),
+        Command::History { name, status, since, number } => {
+            history::history(&there()?, name.as_deref(), *status, since.as_deref(), *number, printer)
+        }
+        Command::Logs { run } => logs::logs(&there()?, *run, printer),
+        Command::Trigger { name, payload, wait } => {
+            control::trigger(&there()?, name, payload.as_deref(), *wait, printer)
+        }
+        Command::Pause { name } => control::pause(&there()?, name, printer),
+        Command::Resume { name } => control::resume(&there()?, name, printer),
+        Command::Cancel { which } => control::cancel(&there()?, which, printer),
+        Command::Remove { name } => control::remove(&there()?, name, printer),
     }
 }

@@ -1,6 +1,7 @@
 //! The commands, one by one: each asks the library, and prints the answer.
 
 pub(crate) mod add;
+pub(crate) mod apply;
 pub(crate) mod control;
 pub(crate) mod history;
 pub(crate) mod list;

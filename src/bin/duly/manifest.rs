@@ -1,0 +1,399 @@
+//! A manifest: the tasks of one TOML file.
+//!
+//! ```toml
+//! [defaults]
+//! time_zone = "Europe/Rome"
+//! [[task]]
+//! name = "nightly-report"
+//! cron = "0 6 * * *"
+//! command = ["./report.sh", "--yesterday"]
+//! timeout = "10m"
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Timestamp};
+use serde_json::json;
+use toml::{Table, Value};
+
+/// Keys that say what a task is, and cannot have a default.
+const OF_A_TASK: &[&str] = &[
+    "name",
+    "cron",
+    "every",
+    "after",
+    "at",
+    "command",
+    "shell",
+    "handler",
+    "payload",
+    "stdin",
+    "starts_at",
+    "ends_at",
+];
+/// Keys that `[defaults]` may give too.
+const OF_ALL: &[&str] = &[
+    "time_zone",
+    "cwd",
+    "env",
+    "env_from",
+    "overlap",
+    "misfire",
+    "misfire_grace",
+    "catch_up_limit",
+    "expires",
+    "max_attempts",
+    "at_most_once",
+    "backoff",
+    "backoff_cap",
+    "timeout",
+    "jitter",
+    "priority",
+    "concurrency_key",
+];
+/// Largest file that is read.
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Tasks, and the file that they are from.
+#[derive(Debug)]
+pub(crate) struct Manifest {
+    /// The one path of the file: what its tasks are kept by.
+    pub(crate) name: String,
+    pub(crate) tasks: Vec<NewTask>,
+}
+
+/// Reads a manifest. An error is one line that names the file, the task and the key, what was found, and what would do.
+pub(crate) fn read(path: &Path) -> Result<Manifest, String> {
+    let in_file = |reason: String| format!("{}: {reason}", path.display());
+    let text = text_of(path).map_err(|error| in_file(error.to_string()))?;
+    let file = std::fs::canonicalize(path).map_err(|error| in_file(error.to_string()))?;
+    let folder = file.parent().map_or_else(PathBuf::new, Path::to_owned);
+    let tasks = parse(&text, &folder).map_err(in_file)?;
+    Ok(Manifest { name: file.display().to_string(), tasks })
+}
+
+fn text_of(path: &Path) -> std::io::Result<String> {
+    let size = std::fs::metadata(path)?.len();
+    if size > MAX_BYTES {
+        return Err(std::io::Error::other(format!("{size} bytes are too many: expected at most {MAX_BYTES}")));
+    }
+    std::fs::read_to_string(path)
+}
+
+fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
+    let file: Table = text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        format!("line {line}: {}", error.message().replace('\n', ", "))
+    })?;
+    known(&file, "", &[&["defaults", "task"]])?;
+    let nothing = Table::new();
+    let defaults = match file.get("defaults") {
+        None => &nothing,
+        Some(Value::Table(defaults)) => defaults,
+        Some(other) => return Err(wrong("defaults", "a table, [defaults]", other)),
+    };
+    known(defaults, "defaults: ", &[OF_ALL])?;
+    let tasks = match file.get("task") {
+        None => &Vec::new(),
+        Some(Value::Array(tasks)) => tasks,
+        Some(other) => return Err(wrong("task", "tables, [[task]]", other)),
+    };
+    let read = |(number, task): (usize, &Value)| {
+        let Value::Table(table) = task else { return Err(wrong("task", "tables, [[task]]", task)) };
+        let place = match table.get("name") {
+            Some(Value::String(name)) => format!("task {name:?}: "),
+            _ => format!("task {}: ", number + 1),
+        };
+        known(table, &place, &[OF_A_TASK, OF_ALL])?;
+        Entry { table, defaults, folder }.task().map_err(|reason| format!("{place}{reason}"))
+    };
+    tasks.iter().enumerate().map(read).collect()
+}
+
+/// Refuses a key that means nothing, and names the one that may have been meant.
+fn known(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String> {
+    let keys = || keys.iter().flat_map(|keys| keys.iter());
+    let Some(unknown) = table.keys().find(|key| !keys().any(|known| known == key)) else { return Ok(()) };
+    let near = keys().map(|known| (strsim::damerau_levenshtein(known, unknown), known)).min();
+    let hint = match near {
+        Some((distance, known)) if distance <= 1 + unknown.len() / 4 => format!("did you mean {known:?}?"),
+        _ => format!("expected one of {}", keys().copied().collect::<Vec<_>>().join(", ")),
+    };
+    Err(format!("{place}unknown key {unknown:?}: {hint}"))
+}
+
+fn wrong(key: &str, expected: &str, found: &Value) -> String {
+    let found = match found {
+        Value::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
+        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => found.to_string(),
+        Value::Array(_) => "an array".to_owned(),
+        Value::Table(_) => "a table".to_owned(),
+    };
+    format!("{key}: expected {expected}, found {found}")
+}
+
+/// One `[[task]]`, with the defaults behind it.
+struct Entry<'a> {
+    table: &'a Table,
+    defaults: &'a Table,
+    folder: &'a Path,
+}
+
+impl Entry<'_> {
+    fn task(&self) -> Result<NewTask, String> {
+        let name = self.text("name")?.ok_or("name: expected a string, found none")?;
+        let (kind, value) = self.schedule()?;
+        let mut task = NewTask::scheduled(name, kind, value);
+        task = match (self.command()?, self.text("handler")?) {
+            (Some(payload), None) => task.handler("command").payload(payload),
+            (None, Some(handler)) => {
+                task.handler(handler).payload(self.table.get("payload").map_or(serde_json::Value::Null, json_of))
+            }
+            _ => return Err("expected one of command, shell or handler".into()),
+        };
+        if let Some(zone) = self.text("time_zone")? {
+            task = task.time_zone(zone);
+        }
+        if let Some(overlap) =
+            self.word("overlap", Overlap::parse, "skip, buffer_one, buffer_all, cancel_running or allow")?
+        {
+            task = task.overlap(overlap);
+        }
+        let misfire = self.word("misfire", Misfire::parse, "run_once, skip or run_all")?.unwrap_or(Misfire::RunOnce);
+        task = task.misfire(misfire, self.duration("misfire_grace")?.unwrap_or(Duration::from_secs(60)));
+        if let Some(limit) = self.number("catch_up_limit")? {
+            task = task.catch_up_limit(limit);
+        }
+        task = task.retry(self.retry()?);
+        for (key, set) in [
+            ("expires", NewTask::expires as fn(NewTask, Duration) -> NewTask),
+            ("timeout", NewTask::timeout),
+            ("jitter", NewTask::jitter),
+        ] {
+            if let Some(length) = self.duration(key)? {
+                task = set(task, length);
+            }
+        }
+        if let Some(priority) = self.number("priority")? {
+            task = task.priority(priority);
+        }
+        if let Some(key) = self.text("concurrency_key")? {
+            task = task.concurrency_key(key);
+        }
+        task = self.instant("starts_at")?.into_iter().fold(task, NewTask::starts_at);
+        Ok(self.instant("ends_at")?.into_iter().fold(task, NewTask::ends_at))
+    }
+
+    fn schedule(&self) -> Result<(ScheduleKind, String), String> {
+        let kinds = [
+            ("cron", ScheduleKind::Cron),
+            ("every", ScheduleKind::Interval),
+            ("after", ScheduleKind::Delay),
+            ("at", ScheduleKind::Once),
+        ];
+        let mut given = kinds.into_iter().filter(|(key, _)| self.table.contains_key(*key));
+        match (given.next(), given.next()) {
+            (Some((key, kind)), None) => Ok((kind, self.time(key)?.unwrap_or_default())),
+            (None, _) => Err("expected one of cron, every, after or at".into()),
+            (Some((one, _)), Some((other, _))) => Err(format!("{one} and {other}: expected one of them")),
+        }
+    }
+
+    fn retry(&self) -> Result<RetryPolicy, String> {
+        let usual = RetryPolicy::default();
+        let attempts = self.number("max_attempts")?.unwrap_or(usual.max_attempts);
+        let once = match self.get("at_most_once") {
+            None => false,
+            Some(Value::Boolean(once)) => *once,
+            Some(other) => return Err(wrong("at_most_once", "true or false", other)),
+        };
+        Ok(RetryPolicy {
+            max_attempts: if once { 1 } else { attempts },
+            backoff: self.duration("backoff")?.unwrap_or(usual.backoff),
+            cap: self.duration("backoff_cap")?.unwrap_or(usual.cap),
+        })
+    }
+
+    /// The payload of a command, if the task is one. A relative `cwd` counts from the manifest's folder.
+    fn command(&self) -> Result<Option<serde_json::Value>, String> {
+        let argv = match (self.list("command")?, self.text("shell")?) {
+            (Some(_), Some(_)) => return Err("command and shell: expected one of them".into()),
+            (Some(argv), None) if argv.is_empty() => return Err("command: expected a program, found none".into()),
+            (Some(argv), None) => argv,
+            (None, Some(line)) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
+            (None, None) => return Ok(None),
+        };
+        let cwd = self.text("cwd")?.map_or_else(|| self.folder.to_owned(), |cwd| self.folder.join(cwd));
+        let mut payload = json!({ "argv": argv, "cwd": cwd });
+        match self.get("env") {
+            None => {}
+            Some(Value::Table(env)) if env.values().all(Value::is_str) => {
+                payload["env"] = json_of(&Value::Table(env.clone()))
+            }
+            Some(other) => return Err(wrong("env", "a table of strings", other)),
+        }
+        if let Some(names) = self.list("env_from")? {
+            payload["env_from"] = json!(names);
+        }
+        if let Some(input) = self.text("stdin")? {
+            payload["stdin"] = json!(input);
+        }
+        Ok(Some(payload))
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.table.get(key).or_else(|| self.defaults.get(key))
+    }
+
+    fn text(&self, key: &str) -> Result<Option<String>, String> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(other) => Err(wrong(key, "a string", other)),
+        }
+    }
+
+    /// A text, or a date and time of TOML.
+    fn time(&self, key: &str) -> Result<Option<String>, String> {
+        match self.get(key) {
+            Some(Value::Datetime(at)) => Ok(Some(at.to_string())),
+            _ => self.text(key),
+        }
+    }
+
+    fn instant(&self, key: &str) -> Result<Option<Timestamp>, String> {
+        let Some(text) = self.time(key)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| {
+            format!("{key}: expected a date and time with its offset, such as 2027-03-14T07:00:00Z, found {text:?}")
+        })
+    }
+
+    fn duration(&self, key: &str) -> Result<Option<Duration>, String> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        humantime::parse_duration(&text)
+            .map(Some)
+            .map_err(|_| format!("{key}: expected a duration such as \"90s\" or \"1h 30m\", found {text:?}"))
+    }
+
+    fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<Option<T>, String> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value @ Value::Integer(number)) => {
+                T::try_from(*number).map(Some).map_err(|_| wrong(key, "a smaller whole number, 0 or more", value))
+            }
+            Some(other) => Err(wrong(key, "a whole number", other)),
+        }
+    }
+
+    fn word<T>(&self, key: &str, parse: fn(&str) -> Option<T>, expected: &str) -> Result<Option<T>, String> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {text:?}"))
+    }
+
+    fn list(&self, key: &str) -> Result<Option<Vec<String>>, String> {
+        let strings = |value: &Value| value.as_str().map(str::to_owned);
+        match self.get(key) {
+            None => Ok(None),
+            Some(value @ Value::Array(items)) => {
+                let texts: Option<Vec<String>> = items.iter().map(strings).collect();
+                texts.map(Some).ok_or_else(|| wrong(key, "an array of strings", value))
+            }
+            Some(other) => Err(wrong(key, "an array of strings", other)),
+        }
+    }
+}
+
+/// TOML as JSON; a date and time becomes its text.
+fn json_of(value: &Value) -> serde_json::Value {
+    match value {
+        Value::String(text) => json!(text),
+        Value::Integer(number) => json!(number),
+        Value::Float(number) => json!(number),
+        Value::Boolean(truth) => json!(truth),
+        Value::Datetime(at) => json!(at.to_string()),
+        Value::Array(items) => items.iter().map(json_of).collect(),
+        Value::Table(table) => table.iter().map(|(key, value)| (key.clone(), json_of(value))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::manifest::parse;
+    use std::path::Path;
+
+    fn refused(text: &str) -> String {
+        parse(text, Path::new("/etc")).unwrap_err()
+    }
+
+    fn task(rest: &str) -> String {
+        format!("[[task]]\nname = \"t\"\n{rest}")
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place_and_what_would_do() {
+        let command = "command = [\"true\"]\n";
+        let every = format!("every = \"1m\"\n{command}");
+        for (text, says) in [
+            ("[[task]\nname = 1".to_owned(), "line 1: "),
+            ("a = 1\nb = = 2".to_owned(), "line 2: "),
+            ("[[tasks]]\nname = \"t\"".to_owned(), "unknown key \"tasks\": did you mean \"task\"?"),
+            ("[default]\npriority = 1".to_owned(), "unknown key \"default\": did you mean \"defaults\"?"),
+            (
+                "[defaults]\ncron = \"@daily\"".to_owned(),
+                "defaults: unknown key \"cron\": expected one of time_zone, cwd",
+            ),
+            ("task = 7".to_owned(), "task: expected tables, [[task]], found 7"),
+            (format!("[[task]]\n{every}"), "task 1: name: expected a string, found none"),
+            (
+                task(&format!("{every}tiemout = \"1m\"")),
+                "task \"t\": unknown key \"tiemout\": did you mean \"timeout\"?",
+            ),
+            (task(command), "task \"t\": expected one of cron, every, after or at"),
+            (task(&format!("{every}cron = \"@daily\"")), "task \"t\": cron and every: expected one of them"),
+            (task("every = \"1m\""), "task \"t\": expected one of command, shell or handler"),
+            (task(&format!("{every}shell = \"true\"")), "task \"t\": command and shell: expected one of them"),
+            (task("every = \"1m\"\ncommand = []"), "task \"t\": command: expected a program, found none"),
+            (
+                task("every = \"1m\"\ncommand = [1]"),
+                "task \"t\": command: expected an array of strings, found an array",
+            ),
+            (task(&format!("{every}timeout = 10")), "task \"t\": timeout: expected a string, found 10"),
+            (
+                task(&format!("{every}timeout = \"ten\"")),
+                "task \"t\": timeout: expected a duration such as \"90s\" or \"1h 30m\", found \"ten\"",
+            ),
+            (task(&format!("{every}priority = -1")), "task \"t\": priority: expected a smaller whole number"),
+            (
+                task(&format!("{every}overlap = \"skp\"")),
+                "task \"t\": overlap: expected skip, buffer_one, buffer_all, cancel_running or allow, found \"skp\"",
+            ),
+            (task(&format!("{every}env = {{ A = 1 }}")), "task \"t\": env: expected a table of strings, found a table"),
+            (
+                task(&format!("{every}starts_at = 2027-03-14T07:00:00")),
+                "task \"t\": starts_at: expected a date and time with its offset",
+            ),
+        ] {
+            let error = refused(&text);
+            assert!(error.starts_with(says) && error.lines().count() == 1, "{text}\n{error}");
+        }
+    }
+
+    #[test]
+    fn defaults_stand_behind_each_task_and_a_folder_counts_from_the_file() {
+        let text = "[defaults]\ntime_zone = \"Europe/Rome\"\npriority = 0\ncwd = \"bin\"\n
+                    [[task]]\nname = \"a\"\ncron = \"@daily\"\nshell = \"echo $HOME\"\nenv = { A = \"1\" }\n
+                    [[task]]\nname = \"b\"\nat = 2027-03-14T07:00:00\nhandler = \"h\"\npayload = { to = [1, \"x\"] }\npriority = 2";
+        let tasks = format!("{:?}", parse(text, Path::new("/etc")).unwrap());
+        for part in [
+            r#"{\"argv\":[\"/bin/sh\",\"-c\",\"echo $HOME\"],\"cwd\":\"/etc/bin\",\"env\":{\"A\":\"1\"}}"#,
+            r#"{\"to\":[1,\"x\"]}"#,
+            "2027-03-14T07:00:00",
+            "priority: 0",
+            "priority: 2",
+        ] {
+            assert!(tasks.contains(part), "{part}: {tasks}");
+        }
+        assert_eq!(tasks.matches("Europe/Rome").count(), 2);
+    }
+}
