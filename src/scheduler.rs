@@ -28,6 +28,7 @@ const DRAIN: Duration = Duration::from_secs(30);
 #[must_use = "nothing runs until it is started"]
 pub struct Builder {
     path: PathBuf,
+    missing: Missing,
     handlers: Handlers,
     refused: Option<Error>,
     settings: Settings,
@@ -76,6 +77,20 @@ impl Builder {
         self
     }
 
+    /// Makes no file and no tables: what is not there is refused. Default: made.
+    ///
+    /// ```
+    /// # let home = tempfile::tempdir()?;
+    /// let file = home.path().join("agent.bd");
+    /// let error = duly::Scheduler::builder(&file).existing().start().unwrap_err();
+    /// assert!(matches!(error, duly::Error::UnusableDatabase { .. }) && !file.exists(), "a slip of the pen");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn existing(mut self) -> Self {
+        self.missing = Missing::Refuse;
+        self
+    }
+
     /// What is given up for speed. Default: nothing.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
@@ -99,13 +114,13 @@ impl Builder {
     /// # Errors
     /// [`Error::UnusableDatabase`] if the file cannot be used; [`Error::InvalidConfig`] if a setting makes no sense.
     pub fn start(self) -> Result<Scheduler> {
-        let Builder { path, handlers, refused, settings, durability, clock, mut observers } = self;
+        let Builder { path, missing, handlers, refused, settings, durability, clock, mut observers } = self;
         if let Some(error) = refused {
             return Err(error);
         }
         settings.check()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
-        let store = Store::open(&path, Missing::Create, durability)?;
+        let store = Store::open(&path, missing, durability)?;
         let own = Store::open(&path, Missing::Refuse, durability)?;
         let names = handlers.names();
         let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;
@@ -165,6 +180,7 @@ impl Scheduler {
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder {
             path: path.as_ref().to_owned(),
+            missing: Missing::Create,
             handlers: Handlers::default(),
             refused: None,
             settings: Settings::default(),

@@ -50,8 +50,19 @@ impl Turning {
     /// Turns until it is told to drain and nothing runs any more.
     ///
     /// # Errors
-    /// Why it stopped by itself.
+    /// Why it stopped by itself. The handlers that run are then asked to stop: nobody can write down what they do.
     pub(crate) fn run(mut self) -> Result<()> {
+        let drained = self.turn_until_drained();
+        if drained.is_err() {
+            self.pool.stop_all();
+            return drained;
+        }
+        self.poller.stop(self.clock.now())?;
+        self.pool.join();
+        Ok(())
+    }
+
+    fn turn_until_drained(&mut self) -> Result<()> {
         let mut finished: Vec<Finished> = Vec::new();
         let mut draining = false;
         loop {
@@ -78,7 +89,7 @@ impl Turning {
                 });
             }
             if draining && self.in_flight == 0 && self.poller.unsettled() == 0 {
-                break;
+                return Ok(());
             }
 
             let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
@@ -106,9 +117,6 @@ impl Turning {
                 default(self.clock.until(turn.wake_at.min(give_back))) => {}
             }
         }
-        self.poller.stop(self.clock.now())?;
-        self.pool.join();
-        Ok(())
     }
 
     /// How much may be claimed. Reading ahead goes only as far as what the last turn saw finished will carry: a claim that

@@ -285,6 +285,29 @@ fn two_schedulers_in_one_process_share_the_work_and_double_nothing() {
 }
 
 #[test]
+fn handlers_are_asked_to_stop_when_the_file_is_gone() {
+    let house = House::new();
+    let (begun, begins) = channel();
+    let (told, hears) = channel();
+    let (begun, told) = (Mutex::new(begun), Mutex::new(told));
+    let scheduler = Scheduler::builder(house.file())
+        .lease(seconds(1))
+        .handler("work", move |run: &Context| {
+            let _ = begun.lock().unwrap().send(());
+            run.wait_cancelled(seconds(60));
+            let _ = told.lock().unwrap().send(run.stop_reason());
+            Ok::<_, Error>(())
+        })
+        .start()
+        .unwrap();
+    scheduler.add(due("long")).unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    std::fs::remove_file(house.file()).unwrap();
+    assert_eq!(hears.recv_timeout(seconds(30)).unwrap(), Some(duly::StopReason::Shutdown));
+    assert!(matches!(scheduler.wait(), Err(Error::UnusableDatabase { .. })));
+}
+
+#[test]
 fn settings_that_make_no_sense_are_refused_by_name() {
     let house = House::new();
     let fine = |_: &Context| Ok::<_, Error>(());
