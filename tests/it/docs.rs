@@ -180,17 +180,19 @@ fn strangers_stay_strangers() {
 /// What each room is alone in, where a word gives it away.
 #[test]
 fn what_a_room_does_alone_no_other_does() {
-    let alone: [(&[&str], &str, &[&str]); 6] = [
+    let threads = ["pool.rs", "scheduler.rs", "bin/duly/exec/pipes.rs", "bin/duly/signals.rs"];
+    let alone: [(&[&str], &str, &[&str]); 7] = [
         (&["schedule/pattern.rs"], "croner", &["croner::"]),
         (&["schedule/zone.rs"], "zone data", &["chrono_tz::", "/zoneinfo"]),
         (&["store/database.rs"], "begins transactions", &["transaction_with_behavior(", ".unchecked_transaction("]),
-        (&["pool.rs", "scheduler.rs"], "owns threads", &["thread::Builder", "thread::spawn", "thread::scope"]),
+        (&threads, "owns threads", &["thread::Builder", "thread::spawn", "thread::scope"]),
         (
             &["bin/duly/main.rs"],
             "prints and exits",
             &["println!(", "eprintln!(", "io::stdout()", "io::stderr()", "process::exit("],
         ),
         (&["owner.rs", "platform.rs"], "asks the kernel", &[".try_lock()"]),
+        (&["bin/duly/exec/system.rs"], "signals processes", &["kill_process"]),
     ];
     for (rooms, what, words) in alone {
         let of_it = |file: &str| words.iter().any(|word| code(file).contains(word));

@@ -8,6 +8,8 @@ mod carousel;
 mod changes;
 /// A wall clock that steps, either way, or is not set at all.
 mod clock;
+/// The handler `command`, carried out by `duly run`: what is stored of each end, and that nothing is left of a group.
+mod command;
 /// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
 mod crash;
 /// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.
@@ -38,6 +40,8 @@ mod plan;
 mod restart;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
 mod runs;
+/// `duly run` as a process: signals, exit codes, what it logs, what it costs; the harness for other tests of it.
+mod sidecar;
 /// The tables as an interface, through a plain connection and through Debian's sqlite3 shell: rows written and refused.
 mod sql;
 /// Rows as small tables of text, compared whole; ways to let a stepper work. No test of its own.

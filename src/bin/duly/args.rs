@@ -8,6 +8,7 @@ use clap::{ArgAction, ArgGroup, Parser, Subcommand};
 use duly::{Misfire, Overlap, RunStatus};
 use serde_json::value::RawValue;
 
+use crate::commands::run::RunArgs;
 use crate::values::{json, length, run_number, variable, variable_name};
 
 /// Scheduled work in one SQLite file: each occurrence once, none lost in silence.
@@ -41,10 +42,12 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 4 no usable database.";
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 run cut work short; 4 no usable database.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run what is due, until SIGINT or SIGTERM.
+    Run(RunArgs),
     /// Add a task: when, and what. The same again changes nothing.
     Add(Box<Add>),
     /// Make the tasks match a manifest, in one transaction. The same again changes nothing.

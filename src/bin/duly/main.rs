@@ -1,12 +1,15 @@
 //! The sidecar: duly as a program. It uses public items of the library only.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod args;
 mod commands;
+mod exec;
 mod failure;
 mod manifest;
 mod output;
+mod signals;
 mod values;
 mod zone;
 
@@ -15,8 +18,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use duly::{Apply, Client, Clock, SystemClock, Zone};
+use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 
 use crate::args::{Args, Command};
+use crate::commands::run::{self, Ended};
 use crate::commands::{add, apply, control, history, list, logs, show};
 use crate::failure::Failure;
 use crate::output::escape;
@@ -29,7 +34,7 @@ fn main() -> ExitCode {
         Err(error) => return not_understood(&error),
     };
     match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             let code = failure.exit_code();
             if code != 0 {
@@ -56,7 +61,14 @@ fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if let Command::Run(options) = &args.command {
+        log_to_stderr(args);
+        return Ok(match run::run(&args.db, options)? {
+            Ended::InOrder => ExitCode::SUCCESS,
+            Ended::CutShort => ExitCode::from(3),
+        });
+    }
     let terminal = io::stdout().is_terminal();
     let zone = match zone::local() {
         Some(zone) => zone,
@@ -73,13 +85,34 @@ fn run(args: &Args) -> Result<(), Failure> {
         times: Times { now: SystemClock::new().now().wall, zone },
     };
     carry_out(args, &mut printer)?;
-    Ok(out.flush()?)
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has every event told as one line: when, how grave, what.
+fn log_to_stderr(args: &Args) {
+    let level = match (args.quiet, args.verbose) {
+        (true, _) => LevelFilter::Warn,
+        (false, 0) => LevelFilter::Info,
+        (false, _) => LevelFilter::Debug,
+    };
+    let format = ConfigBuilder::new()
+        .set_time_format_rfc3339()
+        .set_time_level(LevelFilter::Error)
+        .set_thread_level(LevelFilter::Off)
+        .set_target_level(LevelFilter::Off)
+        .set_location_level(LevelFilter::Off)
+        .build();
+    // Fails only where there is a logger already.
+    let _ = WriteLogger::init(level, format, io::stderr());
 }
 
 fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
     // Only what adds tasks makes a file where there is none.
     let there = || Client::open_existing(&args.db);
     match &args.command {
+        // It prints nothing, and was carried out before.
+        Command::Run(_) => Ok(()),
         Command::Add(add) => add::add(&args.db, add, printer),
         Command::Apply { file, prune, dry_run } => {
             apply::apply(&args.db, file, Apply { prune: *prune, dry_run: *dry_run }, printer)

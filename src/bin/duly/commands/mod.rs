@@ -6,4 +6,5 @@ pub(crate) mod control;
 pub(crate) mod history;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod run;
 pub(crate) mod show;

@@ -1,0 +1,172 @@
+//! `duly run`: the scheduler as a program, until it is told to leave or nothing is left to do.
+
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use duly::{Clock, Error, Event, Scheduler, SystemClock};
+
+use crate::exec::Commands;
+use crate::signals;
+use crate::values::length;
+
+/// How long it may take until what has come to an end otherwise than by a message is noticed.
+const LOOK: Duration = Duration::from_secs(1);
+/// The same while the scheduler leaves.
+const LOOK_LEAVING: Duration = Duration::from_millis(50);
+/// Longest that commands may take to end when the scheduler had to stop by itself.
+const LAST_WAIT: Duration = Duration::from_secs(20);
+/// Messages that may wait to be read.
+const NOTICES: usize = 64;
+
+/// How `duly run` works.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Make the database if there is none.
+    #[arg(long)]
+    create: bool,
+    /// How many commands run at once.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    workers: usize,
+    /// How often to look for what other programs wrote.
+    #[arg(long, value_name = "DUR", default_value = "1s", value_parser = length)]
+    poll: Duration,
+    /// How long this scheduler is believed to move without a sign of life.
+    #[arg(long, value_name = "DUR", default_value = "1m", value_parser = length)]
+    lease: Duration,
+    /// When told to leave, how long running commands may go on.
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = length)]
+    drain: Duration,
+    /// End when nothing is due, may start, runs, or waits for another try.
+    #[arg(long)]
+    until_idle: bool,
+}
+
+/// How it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// All that had begun came to its end.
+    InOrder,
+    /// Commands were ended before their time, and will run again.
+    CutShort,
+}
+
+/// What the main thread waits for.
+enum Notice {
+    Signal(&'static str),
+    /// Something may have come to an end.
+    Change,
+}
+
+/// Runs the scheduler until a signal, or until nothing is left to do.
+///
+/// # Errors
+/// If it cannot start; or had to stop by itself, since the file was removed or replaced.
+pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Error> {
+    let cannot = |doing, source: io::Error| Error::Store { doing, source: source.into() };
+    let (notify, notices) = sync_channel(NOTICES);
+    // Before anything can begin: a signal in between would end the program with commands at work.
+    signals::send(notify.clone(), Notice::Signal).map_err(|error| cannot("listen for signals", error))?;
+    let commands = Commands::default();
+    let mut builder = Scheduler::builder(file)
+        .workers(args.workers)
+        .poll(args.poll)
+        .lease(args.lease)
+        .handler_type("command", commands.clone());
+    if !args.create {
+        builder = builder.existing();
+    }
+    if args.until_idle {
+        // If there is no room, there is a notice of it already.
+        builder = builder.observe(move |_: &Event| drop(notify.try_send(Notice::Change)));
+    }
+    let scheduler = builder.start()?;
+    let (path, workers) = (file.display().to_string(), args.workers);
+    log::info!("scheduler of {path:?} started, with {workers} workers");
+    let stay = Stay { scheduler, commands, notices, args };
+    stay.until_told_to_leave()?;
+    stay.leave()
+}
+
+/// A scheduler at work.
+struct Stay<'a> {
+    scheduler: Scheduler,
+    commands: Commands,
+    notices: Receiver<Notice>,
+    args: &'a RunArgs,
+}
+
+impl Stay<'_> {
+    /// Waits for a signal, for the scheduler to stop by itself, or, if that is asked, until nothing is left to do.
+    fn until_told_to_leave(&self) -> Result<(), Error> {
+        while !self.scheduler.has_stopped() {
+            if self.args.until_idle && self.scheduler.is_idle()? {
+                log::info!("nothing is left to do; leaving");
+                return Ok(());
+            }
+            if let Some(signal) = self.next(LOOK) {
+                let (drain, at_work) = (humantime::format_duration(self.args.drain), self.commands.at_work());
+                log::info!("{signal}: nothing more is started; {at_work} commands at work may go on for {drain}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets what runs come to its end, for as long as it may; then ends it.
+    fn leave(self) -> Result<Ended, Error> {
+        self.scheduler.drain();
+        let clock = SystemClock::new();
+        let until = clock.now().monotonic.saturating_add(self.args.drain);
+        while !self.scheduler.has_stopped() && clock.now().monotonic < until {
+            if let Some(signal) = self.next(LOOK_LEAVING.min(clock.until(until))) {
+                log::warn!("{signal} once more: the wait is over");
+                break;
+            }
+        }
+        if !self.scheduler.has_stopped() {
+            let at_work = self.commands.at_work();
+            log::warn!("{at_work} commands are ended before their time; they will run again");
+            self.scheduler.interrupt();
+            while !self.scheduler.has_stopped() {
+                let _ = self.next(LOOK_LEAVING);
+            }
+        }
+        let stopped = self.scheduler.shutdown(Duration::ZERO);
+        if stopped.is_err() {
+            // It has stopped by itself. Its handlers have been asked to stop; nothing may be left at work.
+            let until = clock.now().monotonic + LAST_WAIT;
+            while self.commands.at_work() > 0 && clock.now().monotonic < until {
+                thread::sleep(LOOK_LEAVING);
+            }
+        }
+        stopped?;
+        log::info!("scheduler stopped");
+        Ok(if self.commands.was_cut_short() { Ended::CutShort } else { Ended::InOrder })
+    }
+
+    /// The next signal, if one comes within this time. Earlier changes are taken together.
+    fn next(&self, limit: Duration) -> Option<&'static str> {
+        let mut notice = match self.notices.recv_timeout(limit) {
+            Ok(notice) => notice,
+            Err(RecvTimeoutError::Timeout) => return None,
+            // The thread that listens for signals is gone: there is only time to wait for.
+            Err(RecvTimeoutError::Disconnected) => {
+                thread::sleep(limit);
+                return None;
+            }
+        };
+        loop {
+            match notice {
+                Notice::Signal(name) => return Some(name),
+                Notice::Change => match self.notices.try_recv() {
+                    Ok(next) => notice = next,
+                    Err(_) => return None,
+                },
+            }
+        }
+    }
+}

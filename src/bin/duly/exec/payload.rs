@@ -1,0 +1,160 @@
+//! What a task of the handler `command` says: which program, where, with what. Checked before anything is started.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// A payload that can be carried out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Payload {
+    /// The program and its arguments; never empty.
+    pub(crate) argv: Vec<String>,
+    /// The folder it starts in; the scheduler's own if there is none.
+    pub(crate) cwd: Option<String>,
+    /// What its environment has beside the scheduler's own.
+    pub(crate) env: BTreeMap<String, String>,
+    /// Variables that the scheduler's own environment must have.
+    pub(crate) env_from: Vec<String>,
+    /// What it can read.
+    pub(crate) stdin: String,
+}
+
+/// Every field there is.
+const FIELDS: [&str; 5] = ["argv", "cwd", "env", "env_from", "stdin"];
+
+impl Payload {
+    /// Reads a payload. The error names the field, what was expected of it and what was found.
+    pub(crate) fn parse(json: &str) -> Result<Self, String> {
+        let value = serde_json::from_str(json).map_err(|error| format!("the payload is not JSON: {error}"))?;
+        let Value::Object(fields) = value else {
+            return Err(format!("the payload of a command: expected an object with argv, found {}", kind(&value)));
+        };
+        if let Some(unknown) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+            return Err(format!("the payload of a command has no field {unknown:?}, only {}", FIELDS.join(", ")));
+        }
+        let payload = Payload {
+            argv: texts(&fields, "argv")?,
+            cwd: text(&fields, "cwd")?,
+            env: pairs(&fields, "env")?,
+            env_from: texts(&fields, "env_from")?,
+            stdin: match given(&fields, "stdin") {
+                None => String::new(),
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => return Err(format!("stdin: expected a string, found {}", kind(other))),
+            },
+        };
+        if payload.argv.first().is_none_or(String::is_empty) {
+            return Err("argv: expected a program and its arguments, found none".to_owned());
+        }
+        if payload.cwd.as_ref().is_some_and(String::is_empty) {
+            return Err("cwd: expected a folder, found an empty string".to_owned());
+        }
+        let names = payload.env.keys().map(|name| ("env", name));
+        for (field, name) in names.chain(payload.env_from.iter().map(|name| ("env_from", name))) {
+            if name.is_empty() || name.contains('=') {
+                return Err(format!("{field}: expected the name of a variable, found {name:?}"));
+            }
+        }
+        Ok(payload)
+    }
+
+    /// The first variable of `env_from` that is not there.
+    pub(crate) fn missing_variable(&self, is_set: impl Fn(&str) -> bool) -> Option<&str> {
+        self.env_from.iter().map(String::as_str).find(|name| !is_set(name))
+    }
+}
+
+/// A field that is there and not null.
+fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    fields.get(name).filter(|value| !value.is_null())
+}
+
+fn text(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, String> {
+    given(fields, name).map(|value| one(value, name)).transpose()
+}
+
+fn texts(fields: &Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
+    match given(fields, name) {
+        None => Ok(Vec::new()),
+        Some(Value::Array(values)) => {
+            values.iter().enumerate().map(|(at, value)| one(value, &format!("{name}[{at}]"))).collect()
+        }
+        Some(other) => Err(format!("{name}: expected an array of strings, found {}", kind(other))),
+    }
+}
+
+fn pairs(fields: &Map<String, Value>, name: &str) -> Result<BTreeMap<String, String>, String> {
+    match given(fields, name) {
+        None => Ok(BTreeMap::new()),
+        Some(Value::Object(values)) => {
+            let pair = |(key, value): (&String, &Value)| {
+                let field = format!("{name}.{key}");
+                Ok((one(&Value::String(key.clone()), &field)?, one(value, &field)?))
+            };
+            values.iter().map(pair).collect()
+        }
+        Some(other) => Err(format!("{name}: expected an object of strings, found {}", kind(other))),
+    }
+}
+
+/// A string that an argument, a folder or a variable can be.
+fn one(value: &Value, field: &str) -> Result<String, String> {
+    match value {
+        Value::String(text) if text.contains('\0') => Err(format!("{field}: no system can pass on a NUL character")),
+        Value::String(text) => Ok(text.clone()),
+        other => Err(format!("{field}: expected a string, found {}", kind(other))),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Payload;
+
+    #[test]
+    fn a_payload_is_read_whole() {
+        let json =
+            r#"{"argv": ["sh", "-c", ""], "cwd": "/srv", "env": {"A": "1"}, "env_from": ["HOME"], "stdin": "x\u0000"}"#;
+        let payload = Payload::parse(json).unwrap();
+        assert_eq!(payload.argv, ["sh", "-c", ""]);
+        assert_eq!((payload.cwd.as_deref(), payload.env["A"].as_str(), &*payload.stdin), (Some("/srv"), "1", "x\0"));
+        assert_eq!(payload.missing_variable(|_| false), Some("HOME"));
+        assert_eq!(payload.missing_variable(|name| name == "HOME"), None);
+        let least = Payload::parse(r#"{"argv": ["true"], "cwd": null}"#).unwrap();
+        assert!(least.cwd.is_none() && least.env.is_empty() && least.stdin.is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (json, told) in [
+            ("null", "expected an object with argv, found null"),
+            ("{}", "argv: expected a program"),
+            (r#"{"argv": []}"#, "argv: expected a program"),
+            (r#"{"argv": [""]}"#, "argv: expected a program"),
+            (r#"{"argv": "ls -l"}"#, "argv: expected an array of strings, found a string"),
+            (r#"{"argv": ["ls", 7]}"#, "argv[1]: expected a string, found a number"),
+            (r#"{"argv": ["a\u0000b"]}"#, "argv[0]: no system can pass on a NUL"),
+            (r#"{"argv": ["ls"], "cwd": ["/"]}"#, "cwd: expected a string, found an array"),
+            (r#"{"argv": ["ls"], "cwd": ""}"#, "cwd: expected a folder"),
+            (r#"{"argv": ["ls"], "env": ["A"]}"#, "env: expected an object of strings, found an array"),
+            (r#"{"argv": ["ls"], "env": {"A": true}}"#, "env.A: expected a string, found a boolean"),
+            (r#"{"argv": ["ls"], "env": {"A=B": ""}}"#, "env: expected the name of a variable"),
+            (r#"{"argv": ["ls"], "env_from": [""]}"#, "env_from: expected the name of a variable"),
+            (r#"{"argv": ["ls"], "stdin": {}}"#, "stdin: expected a string, found an object"),
+            (r#"{"argv": ["ls"], "comand": "x"}"#, "no field \"comand\""),
+        ] {
+            let error = Payload::parse(json).unwrap_err();
+            assert!(error.contains(told), "{json}: {error}");
+        }
+    }
+}

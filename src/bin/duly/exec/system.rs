@@ -1,0 +1,170 @@
+//! What differs between systems: the process group that a command and its children are, and what the end of one is called.
+//!
+//! Where the kernel tells who is in a group (Linux), the command is not waited for until the group is empty: as long as its
+//! number is taken, no signal to the group can reach another. Other Unix systems cannot tell the dead from the living, and
+//! elsewhere there are no groups: a command is its one process.
+
+use std::io;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+
+#[cfg(unix)]
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// A command and those of its children that stayed in its group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    child: Child,
+    is_over: bool,
+}
+
+impl Group {
+    /// Starts a command at the head of a group of its own.
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
+        Ok(Group { child: command.spawn()?, is_over: false })
+    }
+
+    /// The number of the command, and of its group.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where it prints; once.
+    pub(crate) fn pipes(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+        (self.child.stdout.take(), self.child.stderr.take())
+    }
+
+    /// Whether the command itself has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            use rustix::process::{WaitId, WaitIdOptions, waitid};
+            let Some(pid) = pid(self.id()) else { return true };
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            // An error says that there is no such child: the system has cleared it away.
+            !matches!(waitid(WaitId::Pid(pid), options), Ok(None) | Err(rustix::io::Errno::INTR))
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Whether the command has ended and nothing is left of its group.
+    pub(crate) fn is_gone(&mut self) -> bool {
+        self.has_ended() && is_empty(self.id())
+    }
+
+    /// Asks all of it to end.
+    pub(crate) fn terminate(&mut self) {
+        #[cfg(unix)]
+        terminate(self.id());
+        #[cfg(not(unix))]
+        self.kill();
+    }
+
+    /// Ends all of it.
+    pub(crate) fn kill(&mut self) {
+        #[cfg(unix)]
+        kill(self.id());
+        #[cfg(not(unix))]
+        let _ = self.child.kill();
+    }
+
+    /// Waits for the command, which has ended, and tells how.
+    pub(crate) fn end(mut self) -> io::Result<ExitStatus> {
+        self.is_over = true;
+        self.child.wait()
+    }
+}
+
+impl Drop for Group {
+    /// Whoever lets go of it without having seen its end, ends it.
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Why a command did not succeed; `None`: it did.
+pub(crate) fn failure(status: ExitStatus) -> Option<String> {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return Some(match signal_hook::low_level::signal_name(signal) {
+            Some(name) => format!("killed by {name}"),
+            None => format!("killed by signal {signal}"),
+        });
+    }
+    match status.code() {
+        Some(0) => None,
+        Some(code) => Some(format!("exit code {code}")),
+        None => Some("ended without an exit code".to_owned()),
+    }
+}
+
+/// One process of a group, told from any later one with its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pid: u32,
+    /// In the kernel's ticks.
+    started: u64,
+}
+
+/// The live processes of a group. Nobody, where the system does not tell.
+pub(crate) fn members(group: u32) -> Vec<Member> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| member(pid, group)).collect()
+}
+
+fn member(pid: u32, group: u32) -> Option<Member> {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold anything: fields are counted from its end.
+    let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
+    let is_dead = matches!(fields.next()?, "Z" | "X");
+    let is_in = fields.nth(1)?.parse() == Ok(group);
+    let started = fields.nth(16)?.parse().ok()?;
+    (is_in && !is_dead).then_some(Member { pid, started })
+}
+
+/// Whether a group whose leader has ended has no other member.
+fn is_empty(group: u32) -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    return members(group).is_empty();
+    #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+    return pid(group).is_none_or(|group| rustix::process::test_kill_process_group(group).is_err());
+    #[cfg(not(unix))]
+    {
+        let _ = group;
+        true
+    }
+}
+
+/// Asks a group to end.
+pub(crate) fn terminate(group: u32) {
+    #[cfg(unix)]
+    signal(group, Signal::TERM);
+    #[cfg(not(unix))]
+    let _ = group;
+}
+
+/// Ends a group.
+pub(crate) fn kill(group: u32) {
+    #[cfg(unix)]
+    signal(group, Signal::KILL);
+    #[cfg(not(unix))]
+    let _ = group;
+}
+
+#[cfg(unix)]
+fn signal(group: u32, signal: Signal) {
+    // Those that are gone, or are another user's by now, cannot be reached; who waits for them finds out.
+    let _ = pid(group).map(|group| kill_process_group(group, signal));
+}
+
+#[cfg(unix)]
+fn pid(number: u32) -> Option<Pid> {
+    // 1 would be everybody.
+    i32::try_from(number).ok().filter(|number| *number > 1).and_then(Pid::from_raw)
+}

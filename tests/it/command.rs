@@ -1,0 +1,162 @@
+//! The handler `command`: what is stored of each end, and that nothing is left of its group.
+#![cfg(target_os = "linux")]
+
+use std::time::Duration;
+
+use duly::{AttemptOutcome, Cancel, RunStatus};
+use serde_json::json;
+
+use crate::house::{House, seconds};
+use crate::sidecar::{Sidecar, command, group_size, shell, signal, stands, told};
+
+#[test]
+fn a_command_is_given_what_its_payload_says_and_what_its_run_is() {
+    let house = House::new();
+    let client = house.client();
+    let folder = house.home().join("its own");
+    std::fs::create_dir(&folder).unwrap();
+    let line = r#"pwd; cat; echo "$GREETING $1"; echo "$DULY_TASK $DULY_RUN_ID $DULY_ATTEMPT $DULY_SCHEDULED_FOR $DULY_ORIGIN";
+        echo $DULY_IDEMPOTENCY_KEY; printf 'odd: \000\033[2J\377' >&2"#;
+    let payload = json!({
+        "argv": ["sh", "-c", line, "sh", "$HOME; no shell reads this"],
+        "cwd": folder, "env": { "GREETING": "hello" }, "env_from": ["PATH"], "stdin": "from stdin\n",
+    });
+    client.add(command("whole", payload)).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    let run = stands(&client, "whole", RunStatus::Succeeded);
+    let expected = format!(
+        "{}\nfrom stdin\nhello $HOME; no shell reads this\nwhole {} 1 2020-01-01T00:00:00.000Z schedule\n\
+         whole/2020-01-01T00:00:00.000Z\n--- stderr ---\nodd: \0\u{1b}[2J\u{fffd}",
+        folder.display(),
+        run.id
+    );
+    assert_eq!(run.output.as_deref(), Some(&*expected));
+    assert_eq!((run.exit_code, run.error, run.attempt), (Some(0), None, 1));
+    sidecar.leave();
+}
+
+#[test]
+fn how_a_command_failed_is_told() {
+    let house = House::new();
+    let client = house.client();
+    let script = house.home().join("script");
+    std::fs::write(&script, "not executable").unwrap();
+    let argv = |argv: &[&str]| json!({ "argv": argv });
+    let cases = [
+        ("code", json!({ "argv": ["sh", "-c", "echo no; exit 3"] }), "exit code 3"),
+        ("segv", json!({ "argv": ["sh", "-c", "kill -s SEGV $$"] }), "killed by SIGSEGV"),
+        ("absent", argv(&["duly-no-such-program"]), "no such program on the PATH"),
+        ("path", argv(&["/no/such/program"]), "cannot start \"/no/such/program\": there is no such program"),
+        ("mode", argv(&[script.to_str().unwrap()]), "it is not executable for this user"),
+        ("cwd", json!({ "argv": ["true"], "cwd": "/no/such/folder" }), "its cwd \"/no/such/folder\" is not a folder"),
+        ("payload", json!({ "argv": "true" }), "argv: expected an array of strings, found a string"),
+        ("variable", json!({ "argv": ["true"], "env_from": ["DULY_NOT_SET"] }), "no variable \"DULY_NOT_SET\""),
+    ];
+    for (name, payload, _) in &cases {
+        client.add(command(name, payload.clone())).unwrap();
+    }
+    let mut sidecar = Sidecar::start(&house, &[]);
+    for (name, _, told) in cases {
+        // Another try could repair neither a payload nor the environment.
+        let hopeless = ["payload", "variable"].contains(&name);
+        let run = stands(&client, name, if hopeless { RunStatus::Dead } else { RunStatus::Failed });
+        let error = run.error.unwrap();
+        assert!(error.contains(told), "{name}: {error}");
+        let printed = (name == "code").then_some(("no\n".to_owned(), 3)).unzip();
+        assert_eq!((run.output, run.exit_code), printed, "{name}");
+        assert_eq!(client.attempts(run.id).unwrap()[0].outcome, AttemptOutcome::Failed);
+    }
+    sidecar.leave();
+}
+
+#[test]
+fn two_hundred_megabytes_on_both_pipes_cost_no_memory() {
+    let house = House::new();
+    let client = house.client();
+    let line =
+        "echo first; yes out | head -c 209715200 & yes err | head -c 209715200 >&2; wait; echo last; echo end >&2";
+    client.add(shell("loud", line)).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    let output = stands(&client, "loud", RunStatus::Succeeded).output.unwrap();
+    let peak = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).unwrap();
+    let peak = peak.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
+    println!("VmHWM {peak}");
+    let kilobytes: u64 = peak.split(' ').next().unwrap().parse().unwrap();
+    assert!(kilobytes < 48 * 1024, "{peak}");
+    assert!(output.len() < 132 * 1024 && output.starts_with("first\nout\n") && output.ends_with("err\nend\n"));
+    let (out, err) = output.split_once("--- stderr ---\n").unwrap();
+    assert!(out.contains(&format!("[... {} bytes in all", 209_715_200 + 11)) && out.ends_with("out\nlast\n"));
+    assert!(err.contains(&format!("[... {} bytes in all", 209_715_200 + 4)) && err.starts_with("err\n"));
+    sidecar.leave();
+}
+
+#[test]
+fn what_left_the_group_and_holds_the_pipe_is_left_alone_and_not_waited_for() {
+    let house = House::new();
+    let client = house.client();
+    let told_to = house.home().join("daemon");
+    let line = format!("setsid sh -c 'echo $$ >{}; exec sleep 1000' & echo started", told_to.display());
+    // Its standard input is the command's as well.
+    client.add(shell("daemon", &line)).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    let run = stands(&client, "daemon", RunStatus::Succeeded);
+    let daemon = told(&house, "daemon");
+    assert_eq!(run.output.as_deref(), Some("started\n"));
+    let took = run.finished_at.unwrap().since(run.started_at.unwrap());
+    assert!(took < seconds(30), "{took:?}");
+    assert_eq!(group_size(&daemon), 1, "it lives on");
+    sidecar.leave();
+    assert_eq!(group_size(&daemon), 1, "and outlives the sidecar");
+    signal("KILL", &daemon);
+}
+
+#[test]
+fn what_is_left_of_a_group_is_ended_with_its_command() {
+    let house = House::new();
+    let client = house.client();
+    let told_to = house.home().join("group");
+    client.add(shell("leftover", &format!("sleep 1000 & echo $$ >{}", told_to.display()))).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    let run = stands(&client, "leftover", RunStatus::Succeeded);
+    assert_eq!(group_size(&told(&house, "group")), 0);
+    let took = run.finished_at.unwrap().since(run.started_at.unwrap());
+    assert!(took >= Duration::from_secs(2), "it had two seconds: {took:?}");
+    sidecar.leave();
+}
+
+#[test]
+fn a_group_that_ignores_the_request_to_end_is_killed() {
+    let house = House::new();
+    let client = house.client();
+    let stubborn = |name: &str| {
+        let told_to = house.home().join(name);
+        format!("trap '' TERM; sh -c 'sleep 1000; sleep 1000' & echo $$ >{}; wait; sleep 1000", told_to.display())
+    };
+    // Together: each takes the ten seconds that it is given.
+    client.add(shell("slow", &stubborn("slow")).timeout(Duration::from_millis(500)).at_most_once()).unwrap();
+    client.add(shell("asked", &stubborn("asked"))).unwrap();
+    // Its leader obeys, its child does not.
+    let path = house.home().join("half").display().to_string();
+    let half = format!("sh -c 'trap \"\" TERM; echo $PPID >{path}; sleep 1000; sleep 1000'; true");
+    client.add(shell("half", &half)).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    let groups = ["slow", "asked", "half"].map(|name| told(&house, name));
+    for name in ["asked", "half"] {
+        let run = stands(&client, name, RunStatus::Running);
+        assert_eq!(client.cancel(run.id).unwrap(), Cancel::Asked);
+    }
+    let slow = stands(&client, "slow", RunStatus::Dead);
+    let attempt = &client.attempts(slow.id).unwrap()[0];
+    assert_eq!(
+        (attempt.outcome, attempt.error.as_deref()),
+        (AttemptOutcome::TimedOut, Some("it took longer than 500ms: killed by SIGKILL"))
+    );
+    let asked = stands(&client, "asked", RunStatus::Cancelled);
+    assert_eq!(asked.error.as_deref(), Some("it was asked to stop: killed by SIGKILL"));
+    let took = asked.finished_at.unwrap().since(asked.started_at.unwrap());
+    assert!(took >= seconds(10), "it had ten seconds: {took:?}");
+    let half = stands(&client, "half", RunStatus::Cancelled);
+    assert_eq!(half.error.as_deref(), Some("it was asked to stop: killed by SIGTERM"));
+    assert_eq!(groups.map(|group| group_size(&group)), [0, 0, 0]);
+    sidecar.leave();
+}

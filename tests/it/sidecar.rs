@@ -1,0 +1,304 @@
+//! `duly run` as a process: how it is told to leave, what it leaves behind, what it costs. And the process itself, for
+//! tests of what it carries out.
+#![cfg(target_os = "linux")]
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use duly::{Client, NewTask, Run, RunStatus};
+use serde_json::{Value, json};
+
+use crate::house::{House, at, eventually};
+
+/// A task of the handler `command` that has been due for years.
+pub(crate) fn command(name: &str, payload: Value) -> NewTask {
+    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("command").payload(payload)
+}
+
+/// The same, as a line for the shell.
+pub(crate) fn shell(name: &str, line: &str) -> NewTask {
+    command(name, json!({ "argv": ["sh", "-c", line] }))
+}
+
+/// `duly run` on the house's file. Killed when it is dropped.
+pub(crate) struct Sidecar {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Sidecar {
+    /// Starts it, and waits until it is registered.
+    pub(crate) fn start(house: &House, options: &[&str]) -> Self {
+        let sidecar = Self::spawn(house, options);
+        let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", sidecar.pid());
+        eventually("the sidecar is registered", || house.ask(&registered) == "1");
+        sidecar
+    }
+
+    /// Starts it. Standard error goes to a file.
+    pub(crate) fn spawn(house: &House, options: &[&str]) -> Self {
+        let log = house.home().join(format!("log-{}", fastrand::u64(..)));
+        let poll: &[&str] = if options.contains(&"--poll") { &[] } else { &["--poll", "50ms"] };
+        let child = Command::new(env!("CARGO_BIN_EXE_duly"))
+            .arg("--db")
+            .arg(house.file())
+            .arg("run")
+            .args(poll)
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create_new(&log).expect("a log file"))
+            .spawn()
+            .expect("the sidecar");
+        Sidecar { child, log }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote to standard error so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("the log")
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(name, &self.pid().to_string());
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the sidecar has ended", || {
+            status = self.child.try_wait().expect("its status");
+            status.is_some()
+        });
+        status.expect("a status")
+    }
+
+    /// Tells it to leave, and waits for its end, which must be in order.
+    pub(crate) fn leave(&mut self) {
+        self.signal("TERM");
+        assert_eq!(self.end().code(), Some(0), "{}", self.log());
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the sidecar's log\n{}", self.log());
+        }
+    }
+}
+
+/// Sends a signal to a process, or, with a minus before its number, to a group.
+pub(crate) fn signal(name: &str, process: &str) {
+    let sent = Command::new("kill").args(["-s", name, "--", process]).status().expect("kill");
+    assert!(sent.success(), "cannot send {name} to {process}");
+}
+
+/// A named pipe that a command reads a line of: it goes on when the test lets it.
+pub(crate) struct Gate {
+    file: File,
+}
+
+impl Gate {
+    pub(crate) fn new(house: &House, name: &str) -> Self {
+        let path = house.home().join(name);
+        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+        // Open at both ends: nobody who opens it waits for the other.
+        let file = OpenOptions::new().read(true).write(true).open(path).expect("the pipe");
+        Gate { file }
+    }
+
+    /// Lets one reader go on.
+    pub(crate) fn open(&mut self) {
+        self.file.write_all(b"go\n").expect("a line");
+    }
+}
+
+/// How many live processes are in the group whose number a file tells; a zombie is none.
+pub(crate) fn group_size(group: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").expect("/proc");
+    let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok());
+    let in_it = |stat: &String| {
+        let fields: Vec<&str> = stat[stat.rfind(')').expect("a name") + 2..].split(' ').collect();
+        fields[2] == group && !matches!(fields[0], "Z" | "X")
+    };
+    stats.filter(in_it).count()
+}
+
+/// What a command wrote into a file of the house, once it has written a whole line.
+pub(crate) fn told(house: &House, name: &str) -> String {
+    let mut text = String::new();
+    eventually(&format!("{name} is written"), || {
+        text = std::fs::read_to_string(house.home().join(name)).unwrap_or_default();
+        text.ends_with('\n')
+    });
+    text.trim_end().to_owned()
+}
+
+/// The newest run of a task, once it stands so.
+pub(crate) fn stands(client: &Client, task: &str, status: RunStatus) -> Run {
+    let mut found = None;
+    eventually(&format!("the run of {task} is {status}"), || {
+        found = client.history(task, 1).expect("a history").pop();
+        found.as_ref().is_some_and(|run| run.status == status)
+    });
+    found.expect("a run")
+}
+
+/// A line for the shell: says in `NAME.group` who it is, then waits at the gate `NAME`.
+fn waiting(house: &House, name: &str) -> String {
+    let path = house.home().join(name);
+    let path = path.to_str().expect("a path of UTF-8");
+    format!("echo $$ >{path}.group; read line <{path}; echo passed")
+}
+
+#[test]
+fn a_signal_lets_running_commands_end_and_their_outcome_is_kept() {
+    let house = House::new();
+    let client = house.client();
+    let mut gate = Gate::new(&house, "gate");
+    client.add(shell("long", &waiting(&house, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    told(&house, "gate.group");
+    sidecar.signal("TERM");
+    eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more is started; 1 commands"));
+    gate.open();
+    assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    let run = stands(&client, "long", RunStatus::Succeeded);
+    assert_eq!((run.output.as_deref(), run.exit_code, run.attempt), (Some("passed\n"), Some(0), 1));
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    assert_eq!(std::fs::read_dir(house.home().join("agent.db-owners")).unwrap().count(), 0, "nothing is left");
+    house.assert_sound();
+}
+
+#[test]
+fn what_is_not_done_when_the_wait_is_over_is_ended_and_runs_again() {
+    let house = House::new();
+    let client = house.client();
+    let mut gate = Gate::new(&house, "gate");
+    client.add(shell("long", &waiting(&house, "gate"))).unwrap();
+    client.add(shell("once", &waiting(&house, "gate-once")).at_most_once()).unwrap();
+    let _held = Gate::new(&house, "gate-once");
+    let mut sidecar = Sidecar::start(&house, &["--drain", "1s"]);
+    let groups = [told(&house, "gate.group"), told(&house, "gate-once.group")];
+    sidecar.signal("INT");
+    assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
+    assert_eq!(groups.map(|group| group_size(&group)), [0, 0]);
+    let run = stands(&client, "long", RunStatus::Failed);
+    assert_eq!(run.error.as_deref(), Some("the scheduler left before the command had ended: killed by SIGTERM"));
+    stands(&client, "once", RunStatus::Dead);
+
+    std::fs::remove_file(house.home().join("gate.group")).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    told(&house, "gate.group");
+    gate.open();
+    let run = stands(&client, "long", RunStatus::Succeeded);
+    assert_eq!((run.attempt, house.ask("SELECT sum(forgiven) FROM task_runs").as_str()), (2, "1"));
+    sidecar.leave();
+}
+
+#[test]
+fn a_second_signal_ends_the_wait() {
+    let house = House::new();
+    let client = house.client();
+    let _gate = Gate::new(&house, "gate");
+    client.add(shell("long", &waiting(&house, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&house, &["--drain", "1h"]);
+    let group = told(&house, "gate.group");
+    sidecar.signal("TERM");
+    eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more"));
+    sidecar.signal("INT");
+    assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
+    assert_eq!(group_size(&group), 0);
+    stands(&client, "long", RunStatus::Failed);
+}
+
+#[test]
+fn until_idle_does_what_there_is_and_ends() {
+    let house = House::new();
+    let client = house.client();
+    let policy = duly::RetryPolicy { backoff: Duration::from_millis(100), ..duly::RetryPolicy::default() };
+    let flag = house.home().join("flag");
+    // Fails once, and is waited for.
+    let line = format!("test -e {0} || {{ touch {0}; exit 7; }}", flag.display());
+    client.add(shell("second-try", &line).retry(policy)).unwrap();
+    client.add(shell("fine", "echo fine")).unwrap();
+    client.add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    let mut sidecar = Sidecar::spawn(&house, &["--until-idle"]);
+    assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    let run = stands(&client, "second-try", RunStatus::Succeeded);
+    assert_eq!(client.attempts(run.id).unwrap()[0].error.as_deref(), Some("exit code 7"));
+    stands(&client, "fine", RunStatus::Succeeded);
+    // Each start and each end is a line with its time, and a failure says what happens next.
+    let log = sidecar.log();
+    let line = |with: &str| log.lines().find(|line| line.contains(with)).unwrap_or_else(|| panic!("{with}: {log}"));
+    let failed = line(r#"of "second-try" failed after"#);
+    assert!(failed.contains("(attempt 1 of 5): exit code 7; next attempt at "), "{failed}");
+    assert!(failed.starts_with("20") && failed.contains("Z [WARN] run "), "{failed}");
+    line(r#"of "fine" started (attempt 1 of 5)"#);
+    line(r#"of "fine" succeeded after"#);
+}
+
+#[test]
+fn a_file_that_is_missing_is_made_only_if_that_is_asked() {
+    let house = House::new();
+    let mut sidecar = Sidecar::spawn(&house, &["--until-idle"]);
+    assert_eq!(sidecar.end().code(), Some(4));
+    let log = sidecar.log();
+    assert!(log.starts_with("error: cannot use ") && log.lines().count() == 1, "{log}");
+    assert!(!house.file().exists() && !house.home().join("agent.db-owners").exists());
+    let mut sidecar = Sidecar::spawn(&house, &["--until-idle", "--create"]);
+    assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks"), "0");
+}
+
+#[test]
+fn a_file_that_is_removed_ends_the_scheduler_and_what_it_had_begun() {
+    let house = House::new();
+    let _gate = Gate::new(&house, "gate");
+    house.client().add(shell("long", &waiting(&house, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&house, &["--lease", "1s"]);
+    let group = told(&house, "gate.group");
+    std::fs::remove_file(house.file()).unwrap();
+    let status = sidecar.end();
+    assert_eq!((status.code(), status.signal()), (Some(4), None), "{}", sidecar.log());
+    assert!(sidecar.log().contains("it was removed while it was open"), "{}", sidecar.log());
+    assert_eq!(group_size(&group), 0, "nobody is left to see to it");
+    assert!(!house.file().exists(), "nothing was made again");
+}
+
+#[test]
+fn an_idle_scheduler_costs_next_to_nothing() {
+    let house = House::new();
+    house.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    let mut sidecar = Sidecar::start(&house, &["--poll", "1s"]);
+    let ticks = |field: usize| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", sidecar.pid())).unwrap();
+        stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(field).unwrap().parse::<u64>().unwrap()
+    };
+    // By the kernel's clock: how long it has been there, and how much of that it worked, in hundredths of a second.
+    let age = || {
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        (uptime.split('.').next().unwrap().parse::<u64>().unwrap() * 100).saturating_sub(ticks(19))
+    };
+    let size = || std::fs::metadata(house.file()).unwrap().len();
+    let (work, made) = (|| ticks(11) + ticks(12), size());
+    eventually("it has settled down", || age() >= 150);
+    let begun = work();
+    eventually("five seconds have passed", || age() >= 650);
+    let spent = work() - begun;
+    // 0.2 s a minute would be 2; the kernel may count the tick of another.
+    assert!(spent <= 4, "{spent} hundredths of a second in five seconds of rest");
+    assert_eq!(size(), made, "the file has grown");
+    sidecar.leave();
+}
