@@ -62,14 +62,15 @@ impl Orphan {
         self.leader.as_ref().filter(|leader| leader.group() == Group::Led).map(|leader| leader.pid)
     }
 
-    /// Whether nothing of it is left: its group has no member, and nobody holds its input. A process that holds the input
-    /// but has left the group counts as gone.
+    /// Whether nothing of it is left: its group has no member; or, where no group is known of, nobody holds its input. A
+    /// process that holds the input but has left the group counts as gone.
     pub fn is_gone(&self) -> bool {
         match self.leader.as_ref().map_or(Group::Unknown, Leader::group) {
-            Group::Led => false,
+            // Without a leader the number may be another group's by now: too little to signal it, enough to wait. What a
+            // shell sends to the background does not hold the input, and is at work all the same.
+            Group::Led | Group::Leaderless => false,
             Group::Gone => true,
-            // Without a leader the number may be another group's by now.
-            Group::Leaderless | Group::Unknown => !platform::is_held(&self.input),
+            Group::Unknown => !platform::is_held(&self.input),
         }
     }
 

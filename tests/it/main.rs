@@ -32,6 +32,8 @@ mod house;
 mod keys;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
 mod misfire;
+/// Commands that outlive their scheduler: who waits for them, who ends them, and when their run goes on.
+mod orphans;
 /// Occurrences that fall due while a run is unfinished: overlap policies, and the order in which what waits may start.
 mod overlap;
 /// Statements fit the schema, hot ones use their index, pragmas hold.

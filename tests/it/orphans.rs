@@ -1,0 +1,302 @@
+//! Commands that outlive their scheduler: who waits for them, who ends them, and when their run goes on.
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duly::testing::Stepper;
+use duly::{Clock, Event, NewTask, RetryPolicy, RunStatus, SystemClock};
+use serde_json::json;
+
+use crate::house::{House, at, eventually, minutes, seconds};
+use crate::sidecar::{Gate, Sidecar, command, group_size, shell, stands, told};
+
+const START: &str = "2027-03-14T12:00:00Z";
+
+// -------------------------------------------------------------------------------------------- by hand, one process --
+
+/// A process at the head of a group of its own, and what a scheduler would record of it.
+struct Leader {
+    child: Child,
+}
+
+impl Leader {
+    fn start(line: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+        Leader { child: command.spawn().expect("a process") }
+    }
+
+    fn record(&self) -> String {
+        let pid = self.child.id();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its state");
+        let started: u64 = stat[stat.rfind(')').expect("a name") + 2..].split(' ').nth(19).unwrap().parse().unwrap();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot's id");
+        json!({ "pid": pid, "started": started, "boot": boot.trim() }).to_string()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("a process that can be killed");
+        self.child.wait().expect("its end");
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.child.id());
+        let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).stderr(Stdio::null()).status();
+        let _ = self.child.wait();
+    }
+}
+
+/// A house in which a scheduler has claimed a run, written down this of its command, and died.
+fn left(task: NewTask, process: Option<&str>) -> House {
+    let house = House::new();
+    let mut first = house.stepper(START);
+    first.client().add(task).unwrap();
+    assert_eq!(first.step().unwrap().len(), 1);
+    house.plain().execute("UPDATE task_runs SET process = ?1", [process]).unwrap();
+    first.crash();
+    house
+}
+
+fn once(name: &str) -> NewTask {
+    NewTask::once(name, at(START)).handler("work")
+}
+
+/// How the one run stands, what is recorded of its process, and how its attempts ended.
+fn stand(house: &House) -> String {
+    house.ask(
+        "SELECT status || iif(process IS NULL, '', ' with process')
+                || ifnull(' ' || (SELECT group_concat(outcome) FROM task_attempts), '') FROM task_runs WHERE id = 1",
+    )
+}
+
+/// The file that the command of attempt 1 of run 1 would have as its input, held as if it lived.
+fn held_input(house: &House) -> File {
+    let file = File::create_new(house.home().join("agent.db-owners").join("run-1-1")).expect("an input");
+    file.lock().expect("a lock");
+    file
+}
+
+fn holds_no_input(house: &House) -> bool {
+    !house.home().join("agent.db-owners").join("run-1-1").exists()
+}
+
+#[test]
+fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
+    let mut leader = Leader::start("sleep 1000; true");
+    let house = left(once("post").concurrency_key("chat"), Some(&leader.record()));
+    let _input = held_input(&house);
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let teller = events.clone();
+    let observer = move |event: &Event| {
+        if matches!(event, Event::Orphaned { .. } | Event::Lost { .. } | Event::OwnerLost { .. }) {
+            teller.lock().unwrap().push(event.to_string());
+        }
+    };
+    let mut next = house.builder(START).accept("work").observe(observer).start().unwrap();
+    next.client().add(once("other").concurrency_key("chat")).unwrap();
+    for _ in 0..12 {
+        assert!(next.step().unwrap().is_empty(), "the key is held");
+        next.clock().advance(minutes(5));
+    }
+    assert_eq!(stand(&house), "running with process");
+    // Its leader is gone, a child of its is not.
+    leader.kill();
+    assert_eq!(group_size(&leader.child.id().to_string()), 1);
+    assert!(next.step().unwrap().is_empty());
+    assert_eq!(stand(&house), "running with process");
+    crate::sidecar::signal("KILL", &format!("-{}", leader.child.id()));
+    eventually("the group is empty", || group_size(&leader.child.id().to_string()) == 0);
+    // The input is still held, by whoever left the group: that is no reason to wait.
+    next.clock().advance(seconds(1));
+    next.step().unwrap();
+    assert_eq!(stand(&house), "failed lost");
+    assert!(holds_no_input(&house), "the file goes with the recovery");
+    let events = events.lock().unwrap();
+    let begin = |event: &String| event.split([';', '(']).next().unwrap().to_owned();
+    let events: Vec<_> = events.iter().map(begin).collect();
+    let waits = r#"run 1 of "post": the owner of attempt 1 died, and its command is still at work"#;
+    assert_eq!(events[..2], [waits, r#"run 1 of "post": the owner of attempt 1 died"#], "each is told once");
+    assert_eq!(events.len(), 3, "and then the owner is done with: {events:?}");
+    house.assert_sound();
+}
+
+#[test]
+fn a_process_that_is_not_certainly_the_recorded_one_is_nobody_to_wait_for() {
+    let leader = Leader::start("sleep 1000; true");
+    let record = leader.record();
+    let another_start = record.replace("\"started\":", "\"started\":1");
+    let another_boot = record.replace("\"boot\":\"", "\"boot\":\"f");
+    assert!(another_start != record && another_boot != record);
+    let gone = r#"{"pid": 2000000000, "started": 1, "boot": "x"}"#;
+    for process in [None, Some("{}"), Some("[]"), Some(&*another_start), Some(&*another_boot), Some(gone)] {
+        let house = left(once("post"), process);
+        let mut next = house.stepper(START);
+        next.step().unwrap();
+        assert_eq!(stand(&house), "failed lost", "{process:?}");
+    }
+    assert!(group_size(&leader.child.id().to_string()) > 0, "and nothing was done to it");
+}
+
+#[test]
+fn without_a_record_the_input_alone_decides() {
+    for process in [None, Some("{}")] {
+        let house = left(once("pay").at_most_once(), process);
+        let input = held_input(&house);
+        let mut next = house.stepper(START);
+        for _ in 0..3 {
+            assert!(next.step().unwrap().is_empty());
+            next.clock().advance(minutes(5));
+        }
+        assert!(stand(&house).starts_with("running"), "{process:?}");
+        drop(input);
+        next.step().unwrap();
+        assert_eq!(stand(&house), "dead lost", "it may start only once");
+        assert!(holds_no_input(&house));
+    }
+}
+
+#[test]
+fn what_is_asked_to_stop_meanwhile_is_cancelled_when_it_is_gone() {
+    let house = left(once("post"), None);
+    let input = held_input(&house);
+    let mut next = house.stepper(START);
+    next.step().unwrap();
+    assert_eq!(next.client().cancel(1).unwrap(), duly::Cancel::Asked);
+    next.clock().advance(seconds(1));
+    next.step().unwrap();
+    assert_eq!(stand(&house), "running");
+    drop(input);
+    next.clock().advance(seconds(1));
+    next.step().unwrap();
+    assert_eq!(stand(&house), "cancelled lost");
+}
+
+#[test]
+fn a_scheduler_that_dies_while_it_waits_leaves_the_wait_to_the_next() {
+    let mut leader = Leader::start("exec sleep 1000");
+    let house = left(once("post"), Some(&leader.record()));
+    let mut second = house.stepper(START);
+    second.step().unwrap();
+    second.crash();
+    let mut third = house.stepper(START);
+    third.step().unwrap();
+    assert_eq!(stand(&house), "running with process");
+    leader.kill();
+    third.clock().advance(seconds(1));
+    third.step().unwrap();
+    assert_eq!(stand(&house), "failed lost");
+}
+
+// ------------------------------------------------------------------------------------------ real ones, killed with -9 --
+
+/// A line for the shell: says who it is in `group-ATTEMPT`, and of the one before whether it lived; then waits at the gate.
+/// Told to end, it takes a second.
+fn tenacious(house: &House) -> String {
+    let home = house.home().display();
+    format!(
+        "trap 'sleep 1; exit 9' TERM
+         before={home}/group-$((DULY_ATTEMPT - 1))
+         if test -e $before && grep -qs '^State:.[^ZX]' /proc/$(cat $before)/status; then echo together; else echo alone; fi
+         echo $$ >{home}/group-$DULY_ATTEMPT
+         read line <{home}/gate"
+    )
+}
+
+#[test]
+fn of_two_sidecars_one_dies_and_the_other_ends_its_command_before_it_begins_the_next_attempt() {
+    let house = House::new();
+    let client = house.client();
+    let mut gate = Gate::new(&house, "gate");
+    let mut sidecars = [Sidecar::start(&house, &[]), Sidecar::start(&house, &[])];
+    // Six occurrences, no more.
+    let begin = SystemClock::new().now().wall.plus(seconds(1));
+    let policy = RetryPolicy { backoff: Duration::from_millis(100), ..RetryPolicy::default() };
+    let task = NewTask::interval("every-second", seconds(1))
+        .starts_at(begin)
+        .ends_at(begin.plus(seconds(5)))
+        .handler("command")
+        .payload(json!({ "argv": ["sh", "-c", tenacious(&house)] }))
+        .retry(policy);
+    client.add(task).unwrap();
+    let rows = "SELECT origin, status, occurrences FROM task_runs ORDER BY id";
+    eventually("all have fallen due", || house.ask("SELECT sum(occurrences) FROM task_runs") == "6");
+    assert_eq!(house.rows(rows), ["schedule|running|1", "schedule|skipped|5"]);
+    let group = told(&house, "group-1");
+    let first = "SELECT i.pid FROM task_runs r JOIN scheduler_instances i ON i.id = r.locked_by";
+    if house.ask(first) != sidecars[0].pid().to_string() {
+        sidecars.swap(0, 1);
+    }
+    assert_eq!(house.ask(first), sidecars[0].pid().to_string());
+    sidecars[0].signal("KILL");
+    let _ = sidecars[0].end();
+
+    told(&house, "group-2");
+    assert_eq!(group_size(&group), 0);
+    assert!(sidecars[1].log().contains("its command is still at work"), "{}", sidecars[1].log());
+    gate.open();
+    let run = stands(&client, "every-second", RunStatus::Skipped);
+    assert_eq!(run.occurrences, 5);
+    let run = client.run(run.id - 1).unwrap().unwrap();
+    eventually("the second attempt has succeeded", || {
+        client.run(run.id).unwrap().unwrap().status == RunStatus::Succeeded
+    });
+    let run = client.run(run.id).unwrap().unwrap();
+    assert_eq!((run.attempt, run.output.as_deref()), (2, Some("alone\n")));
+    let attempts = "SELECT attempt, outcome FROM task_attempts";
+    assert_eq!(house.rows(attempts), ["1|lost"]);
+    sidecars[1].leave();
+    assert_eq!(std::fs::read_dir(house.home().join("agent.db-owners")).unwrap().count(), 0, "nothing is left");
+    house.assert_sound();
+}
+
+#[test]
+fn an_orphan_that_ignores_the_request_to_end_is_killed_with_all_its_group() {
+    let house = House::new();
+    let client = house.client();
+    // The leader obeys; its child, which nobody else would end, does not.
+    let group = house.home().join("group");
+    let line =
+        format!("sh -c 'trap \"\" TERM; echo $PPID >{}; sleep 1000; sleep 1000' </dev/null; true", group.display());
+    client.add(shell("stubborn", &line).at_most_once()).unwrap();
+    let mut first = Sidecar::start(&house, &[]);
+    let group = told(&house, "group");
+    eventually("its process is recorded", || house.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+    first.signal("KILL");
+    let _ = first.end();
+    let mut second = Sidecar::start(&house, &[]);
+    stands(&client, "stubborn", RunStatus::Dead);
+    assert_eq!(group_size(&group), 0);
+    second.leave();
+}
+
+#[test]
+fn a_run_whose_handler_nobody_has_waits_until_its_command_ends_by_itself() {
+    let house = House::new();
+    let client = house.client();
+    let mut gate = Gate::new(&house, "gate");
+    client.add(command("lone", json!({ "argv": ["sh", "-c", tenacious(&house)] }))).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    let group = told(&house, "group-1");
+    eventually("its process is recorded", || house.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+    sidecar.signal("KILL");
+    let _ = sidecar.end();
+
+    let now = SystemClock::new().now().wall.to_string();
+    let mut next: Stepper = house.stepper(&now);
+    for _ in 0..12 {
+        assert!(next.step().unwrap().is_empty());
+        next.clock().advance(minutes(5));
+    }
+    assert_eq!(stands(&client, "lone", RunStatus::Running).attempt, 1);
+    assert!(group_size(&group) > 0, "nobody touches it");
+    gate.open();
+    eventually("it has ended", || group_size(&group) == 0);
+    next.step().unwrap();
+    stands(&client, "lone", RunStatus::Failed);
+}
