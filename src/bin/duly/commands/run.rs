@@ -17,7 +17,8 @@ use crate::values::length;
 const LOOK: Duration = Duration::from_secs(1);
 /// The same while the scheduler leaves.
 const LOOK_LEAVING: Duration = Duration::from_millis(50);
-/// Longest that commands may take to end when the scheduler had to stop by itself.
+/// Longest that commands may take to end when they must, and what became of them to be written down. A database that
+/// refuses to be written must not keep the program for ever.
 const LAST_WAIT: Duration = Duration::from_secs(20);
 /// Messages that may wait to be read.
 const NOTICES: usize = 64;
@@ -131,7 +132,8 @@ impl Stay<'_> {
             let at_work = self.commands.at_work();
             log::warn!("{at_work} commands are ended before their time; they will run again");
             self.scheduler.interrupt();
-            while !self.scheduler.has_stopped() {
+            let until = clock.now().monotonic + LAST_WAIT;
+            while !self.scheduler.has_stopped() && clock.now().monotonic < until {
                 let _ = self.next(LOOK_LEAVING);
             }
         }
@@ -143,7 +145,11 @@ impl Stay<'_> {
                 thread::sleep(LOOK_LEAVING);
             }
         }
-        stopped?;
+        let unfinished = stopped?.unfinished;
+        if unfinished > 0 {
+            log::error!("the ends of {unfinished} runs could not be written down; the next scheduler recovers them");
+            return Ok(Ended::CutShort);
+        }
         log::info!("scheduler stopped");
         Ok(if self.commands.was_cut_short() { Ended::CutShort } else { Ended::InOrder })
     }
