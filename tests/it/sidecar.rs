@@ -171,7 +171,7 @@ fn a_signal_lets_running_commands_end_and_their_outcome_is_kept() {
     let mut sidecar = Sidecar::start(&house, &[]);
     told(&house, "gate.group");
     sidecar.signal("TERM");
-    eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more is started; 1 commands"));
+    eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more is started; commands at work: 1"));
     gate.open();
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     let run = stands(&client, "long", RunStatus::Succeeded);

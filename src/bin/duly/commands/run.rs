@@ -110,7 +110,7 @@ impl Stay<'_> {
             }
             if let Some(signal) = self.next(LOOK) {
                 let (drain, at_work) = (humantime::format_duration(self.args.drain), self.commands.at_work());
-                log::info!("{signal}: nothing more is started; {at_work} commands at work may go on for {drain}");
+                log::info!("{signal}: nothing more is started; commands at work: {at_work}, for {drain} at most");
                 return Ok(());
             }
         }
@@ -130,7 +130,7 @@ impl Stay<'_> {
         }
         if !self.scheduler.has_stopped() {
             let at_work = self.commands.at_work();
-            log::warn!("{at_work} commands are ended before their time; they will run again");
+            log::warn!("commands ended before their time: {at_work}; those that may start again will");
             self.scheduler.interrupt();
             let until = clock.now().monotonic + LAST_WAIT;
             while !self.scheduler.has_stopped() && clock.now().monotonic < until {
