@@ -302,3 +302,31 @@ fn an_idle_scheduler_costs_next_to_nothing() {
     assert_eq!(size(), made, "the file has grown");
     sidecar.leave();
 }
+
+/// The first of the README's two commands: a new file, and real commands at work, until Ctrl-C.
+#[test]
+fn a_manifest_and_nothing_else_is_enough() {
+    let house = House::new();
+    let tasks = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tasks.toml");
+    let mut sidecar = Sidecar::spawn(&house, &["--tasks", tasks]);
+    eventually("it has started", || sidecar.log().contains("started, with 4 workers"));
+    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks WHERE managed_by LIKE '%/examples/tasks.toml'"), "5");
+    let beaten = "SELECT count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+                   WHERE t.name = 'heartbeat' AND r.status = 'succeeded' AND r.output LIKE '%UTC%'";
+    eventually("the first command has run", || house.ask(beaten) != "0");
+    sidecar.signal("INT");
+    assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    house.assert_sound();
+    // What is wrong with a manifest is said before anything is made.
+    let other = House::new();
+    let bad = other.home().join("bad.toml");
+    std::fs::write(&bad, "[[task]]\nname = \"t\"\nevry = \"1m\"\n").expect("a manifest");
+    let mut refused = Sidecar::spawn(&other, &["--tasks", bad.to_str().expect("a name")]);
+    assert_eq!(refused.end().code(), Some(1));
+    assert!(
+        refused.log().ends_with("bad.toml: task \"t\": unknown key \"evry\": did you mean \"every\"?\n"),
+        "{}",
+        refused.log()
+    );
+    assert!(!other.file().exists());
+}

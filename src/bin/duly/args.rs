@@ -8,7 +8,6 @@ use clap::{ArgAction, ArgGroup, Parser, Subcommand};
 use duly::{Misfire, Overlap, RunStatus};
 use serde_json::value::RawValue;
 
-use crate::commands::run::RunArgs;
 use crate::values::{json, length, run_number, variable, variable_name};
 
 /// Scheduled work in one SQLite file: each occurrence once, none lost in silence.
@@ -120,6 +119,32 @@ pub(crate) enum Command {
         /// The task.
         name: String,
     },
+}
+
+/// How `duly run` works.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// Apply this manifest first, as apply does; the database is made if there is none.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tasks: Option<PathBuf>,
+    /// Make the database if there is none.
+    #[arg(long)]
+    pub(crate) create: bool,
+    /// How many commands run at once.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) workers: usize,
+    /// How often to look for what other programs wrote.
+    #[arg(long, value_name = "DUR", default_value = "1s", value_parser = length)]
+    pub(crate) poll: Duration,
+    /// How long this scheduler is believed to move without a sign of life.
+    #[arg(long, value_name = "DUR", default_value = "1m", value_parser = length)]
+    pub(crate) lease: Duration,
+    /// When told to leave, how long running commands may go on.
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = length)]
+    pub(crate) drain: Duration,
+    /// End when nothing is due, may start, runs, or waits for another try.
+    #[arg(long)]
+    pub(crate) until_idle: bool,
 }
 
 const WHEN: &str = "When (one of)";

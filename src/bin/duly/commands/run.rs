@@ -6,12 +6,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use clap::Args;
-use duly::{Clock, Error, Event, Scheduler, SystemClock};
+use duly::{Apply, Client, Clock, Error, Event, Scheduler, SystemClock};
 
+use crate::args::RunArgs;
+use crate::commands::apply;
 use crate::exec::Commands;
+use crate::failure::Failure;
+use crate::manifest;
 use crate::signals;
-use crate::values::length;
 
 /// How long it may take until what has come to an end otherwise than by a message is noticed.
 const LOOK: Duration = Duration::from_secs(1);
@@ -22,29 +24,6 @@ const LOOK_LEAVING: Duration = Duration::from_millis(50);
 const LAST_WAIT: Duration = Duration::from_secs(20);
 /// Messages that may wait to be read.
 const NOTICES: usize = 64;
-
-/// How `duly run` works.
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    /// Make the database if there is none.
-    #[arg(long)]
-    create: bool,
-    /// How many commands run at once.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    workers: usize,
-    /// How often to look for what other programs wrote.
-    #[arg(long, value_name = "DUR", default_value = "1s", value_parser = length)]
-    poll: Duration,
-    /// How long this scheduler is believed to move without a sign of life.
-    #[arg(long, value_name = "DUR", default_value = "1m", value_parser = length)]
-    lease: Duration,
-    /// When told to leave, how long running commands may go on.
-    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = length)]
-    drain: Duration,
-    /// End when nothing is due, may start, runs, or waits for another try.
-    #[arg(long)]
-    until_idle: bool,
-}
 
 /// How it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +44,13 @@ enum Notice {
 /// Runs the scheduler until a signal, or until nothing is left to do.
 ///
 /// # Errors
-/// If it cannot start; or had to stop by itself, since the file was removed or replaced.
-pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Error> {
+/// If a manifest cannot be applied; if it cannot start; or had to stop by itself, since the file was removed or replaced.
+pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
+    if let Some(tasks) = &args.tasks {
+        let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
+        let applied = apply::of(&Client::open(file)?, manifest, Apply::default())?;
+        log::info!("tasks of {:?}: {}", tasks.display().to_string(), apply::sums(&applied));
+    }
     let cannot = |doing, source: io::Error| Error::Store { doing, source: source.into() };
     let (notify, notices) = sync_channel(NOTICES);
     // Before anything can begin: a signal in between would end the program with commands at work.
@@ -77,7 +61,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Error> {
         .poll(args.poll)
         .lease(args.lease)
         .handler_type("command", commands.clone());
-    if !args.create {
+    if !args.create && args.tasks.is_none() {
         builder = builder.existing();
     }
     if args.until_idle {
@@ -89,7 +73,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Error> {
     log::info!("scheduler of {path:?} started, with {workers} workers");
     let stay = Stay { scheduler, commands, notices, args };
     stay.until_told_to_leave()?;
-    stay.leave()
+    Ok(stay.leave()?)
 }
 
 /// A scheduler at work.
