@@ -40,7 +40,7 @@ pub use new_task::NewTask;
 pub use orphan::Orphan;
 pub use retry::{Retry, RetryPolicy};
 pub use run::{Attempt, AttemptOutcome, Claim, Finished, Origin, Outcome, Run, RunFilter, RunStatus};
-pub use schedule::{ScheduleKind, Zone, duration_text, parse_duration};
+pub use schedule::{ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};
 pub use scheduler::{Builder, Scheduler, Shutdown};
 pub use store::Durability;
 pub use task::{

@@ -6,12 +6,15 @@ mod cron;
 mod dialect;
 mod duration;
 mod instant;
+mod offsets;
 mod pattern;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod walker;
-pub(crate) mod zone;
+mod zone;
+mod zone_data;
+mod zone_file;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::schedule::cron::Cron;
 pub use crate::schedule::duration::{duration_text, parse_duration};
 pub use crate::schedule::zone::Zone;
+pub use crate::schedule::zone_data::{ZoneData, zone_data};
 
 /// How a task's schedule is to be read: the column `schedule_type`.
 ///

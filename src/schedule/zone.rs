@@ -3,70 +3,67 @@
 //! From that question alone follows what a clock on the wall there shows, when it was changed, and when it first shows
 //! a given local time. Nothing else in the house knows zone data, and this room knows no schedule.
 
-use std::str::FromStr;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use chrono::{DateTime, FixedOffset, NaiveDateTime, Offset, SecondsFormat, TimeZone};
-use chrono_tz::{TZ_VARIANTS, Tz};
+use chrono::{DateTime, FixedOffset, NaiveDateTime, SecondsFormat};
 
 use crate::clock::Timestamp;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::schedule::offsets::{LARGEST, Offsets};
+use crate::schedule::zone_data::zone_data;
 
 /// Two local clocks never differ by more, for no offset is larger than a day, east or west.
-pub(crate) const SWING: Duration = Duration::from_secs(2 * 24 * 3600);
+pub(crate) const SWING: Duration = LARGEST_OFFSET.saturating_mul(2);
 
-/// No offset is larger, east or west. Since 1970 they lie between -12 h and +14 h; formats and libraries end here.
-const LARGEST_OFFSET: Duration = Duration::from_secs(24 * 3600);
-
-/// Two probes this far apart that see the same offset have no change between them.
-///
-/// A pair of changes that cancel out would hide between probes, so this must be shorter than the shortest pair. Over
-/// all zones since 1970, in chrono-tz and in Debian's zoneinfo alike, that is 167 hours: Recife, Noronha and Boa Vista
-/// in October 2000, and Gaza's Ramadans from 2040 on. A third of it leaves room for data not yet written.
-const PROBE: Duration = Duration::from_secs(2 * 24 * 3600);
-
-/// IANA names have at most 32 bytes; a longer text is not looked up.
-const LONGEST_NAME: usize = 64;
+const LARGEST_OFFSET: Duration = Duration::from_secs(LARGEST as u64);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A time zone of the IANA database. Cheap to clone.
+/// A time zone of the IANA database. Cheap to clone; zones of one name are equal.
 ///
 /// ```
 /// let error = duly::Zone::named("Europe/paris").unwrap_err();
-/// assert_eq!(error.to_string(), r#"invalid time_zone: expected Europe/Paris (spelt exactly so), found "Europe/paris""#);
+/// assert!(error.to_string().contains("did you mean Europe/Paris?"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Zone {
-    tz: Tz,
+    name: Arc<str>,
+    offsets: Arc<Offsets>,
 }
+
+/// Zones that were asked for, so that the files of each are read once. There are only so many names.
+static LOADED: Mutex<BTreeMap<Arc<str>, Zone>> = Mutex::new(BTreeMap::new());
 
 impl Zone {
     /// The zone of exactly this name, as in `Europe/Rome`. `Local` is none, nor is `europe/rome`, though the error
     /// then says the right spelling: whether a task runs must not depend on which file system holds the zone data.
     ///
+    /// What it was first found to be it is for as long as the process lives: its answers must not change in the middle
+    /// of a plan, and at the next start the version of the [zone data](crate::zone_data) tells that they did.
+    ///
     /// # Errors
-    /// [`Error::InvalidTask`], which says what would do.
+    /// [`Error::InvalidTask`](crate::Error::InvalidTask), which says what would do, or which file is damaged.
     pub fn named(name: &str) -> Result<Self> {
-        let unknown = |expected: &str| Error::invalid_task("time_zone", name, expected);
-        if name.len() > LONGEST_NAME {
-            return Err(unknown("an IANA name such as Europe/Rome or UTC"));
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(zone) = loaded.get(name) {
+            return Ok(zone.clone());
         }
-        Tz::from_str(name).map(|tz| Zone { tz }).map_err(|_| match similar(name) {
-            Some(right) => unknown(&format!("{right} (spelt exactly so)")),
-            None => unknown("an IANA name such as Europe/Rome or UTC"),
-        })
+        let zone = Zone { name: name.into(), offsets: Arc::new(zone_data().offsets(name)?) };
+        loaded.insert(zone.name.clone(), zone.clone());
+        Ok(zone)
     }
 
     /// Its IANA name.
     pub fn name(&self) -> &str {
-        self.tz.name()
+        &self.name
     }
 
     /// Seconds east of UTC at an instant: -18000 in New York in winter.
     pub(crate) fn offset_at(&self, at: Timestamp) -> i32 {
-        let Some(at) = at.to_datetime() else { return 0 };
-        self.tz.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc()
+        self.offsets.at(at)
     }
 
     /// What a clock there shows; none only where the calendar ends.
@@ -85,28 +82,12 @@ impl Zone {
 
     /// The first change of the offset in `(after, until]`, as the first instant with the new one.
     pub(crate) fn next_change(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
-        let mut from = after;
-        while from < until {
-            let to = from.plus(PROBE).min(until);
-            if self.offset_at(from) != self.offset_at(to) {
-                return Some(self.change_between(from, to));
-            }
-            from = to;
-        }
-        None
+        self.offsets.next_change(after, until)
     }
 
     /// The last change of the offset in `(after, until]`, as the first instant with the new one.
     pub(crate) fn last_change(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
-        let mut to = until;
-        while after < to {
-            let from = to.minus(PROBE).max(after);
-            if self.offset_at(from) != self.offset_at(to) {
-                return Some(self.change_between(from, to));
-            }
-            to = from;
-        }
-        None
+        self.offsets.last_change(after, until)
     }
 
     /// The furthest local time that a clock there has shown by now: what it shows, but for a while after it was set
@@ -135,34 +116,28 @@ impl Zone {
             }
         }
     }
+}
 
-    /// Bisects to the one change in `(from, to]`, whose offsets differ.
-    fn change_between(&self, from: Timestamp, to: Timestamp) -> Timestamp {
-        let before = self.offset_at(from);
-        let (mut from, mut to) = (from.as_millis(), to.as_millis());
-        while to - from > 1 {
-            let middle = from + (to - from) / 2;
-            if self.offset_at(Timestamp::from_millis(middle)) == before {
-                from = middle;
-            } else {
-                to = middle;
-            }
-        }
-        Timestamp::from_millis(to)
+impl PartialEq for Zone {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
     }
 }
 
-/// The name that was probably meant: in another case, or with a blank for the underscore.
-fn similar(name: &str) -> Option<&'static str> {
-    let name = name.trim().replace(' ', "_");
-    TZ_VARIANTS.iter().map(|tz| tz.name()).find(|known| known.eq_ignore_ascii_case(&name))
+impl Eq for Zone {}
+
+/// By name: a table of two thousand years helps nobody.
+impl fmt::Debug for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PROBE, Zone};
+    use super::Zone;
     use crate::clock::Timestamp;
-    use chrono_tz::TZ_VARIANTS;
+    use std::sync::Arc;
     use std::time::Duration;
 
     fn at(text: &str) -> Timestamp {
@@ -174,9 +149,9 @@ mod tests {
         assert_eq!(Zone::named("America/New_York").unwrap().name(), "America/New_York");
         assert_eq!(Zone::named("UTC").unwrap().name(), "UTC");
         for (name, hint) in [
-            ("america/new_york", "expected America/New_York"),
-            ("America/New York", "expected America/New_York"),
-            ("utc", "expected UTC"),
+            ("america/new_york", "expected an exact IANA name (did you mean America/New_York?)"),
+            ("America/New York", "did you mean America/New_York?"),
+            ("utc", "did you mean UTC?"),
             ("../../etc/passwd", "expected an IANA name"),
             ("/usr/share/zoneinfo/UTC", "expected an IANA name"),
             ("", "expected an IANA name"),
@@ -188,6 +163,13 @@ mod tests {
             assert!(error.starts_with("invalid time_zone") && error.contains(hint), "{name}: {error}");
             assert!(error.len() < 200, "{error}");
         }
+    }
+
+    #[test]
+    fn a_zone_is_read_once() {
+        let [one, other] = [Zone::named("Europe/Rome"), Zone::named("Europe/Rome")].map(Result::unwrap);
+        assert!(Arc::ptr_eq(&one.offsets, &other.offsets));
+        assert_eq!(format!("{one:?}"), "Europe/Rome");
     }
 
     #[test]
@@ -236,37 +218,7 @@ mod tests {
     fn the_end_of_time_is_survived() {
         let apia = Zone::named("Pacific/Apia").unwrap();
         for extreme in [i64::MIN, i64::MAX] {
-            assert_eq!(apia.offset_at(Timestamp::from_millis(extreme)), 0);
             assert_eq!(apia.local_at(Timestamp::from_millis(extreme)), None);
-        }
-    }
-
-    #[test]
-    fn no_two_changes_hide_between_probes() {
-        for name in ["America/Recife", "Asia/Gaza", "Africa/El_Aaiun", "Antarctica/Casey", "America/Scoresbysund"] {
-            hides_nothing(&Zone::named(name).unwrap());
-        }
-    }
-
-    #[test]
-    #[ignore = "half a minute in a release build"]
-    fn no_two_changes_hide_between_probes_in_any_zone() {
-        TZ_VARIANTS.iter().for_each(|tz| hides_nothing(&Zone { tz: *tz }));
-    }
-
-    /// Holds what this room assumes about zone data against a zone: eight looks to a probe see what one may miss.
-    fn hides_nothing(zone: &Zone) {
-        let mut last = None;
-        let mut from = Timestamp::from_millis(0);
-        while from < at("2101-01-01T00:00:00Z") {
-            let to = from.plus(PROBE / 8);
-            assert!(zone.offset_at(to).unsigned_abs() <= 24 * 3600, "{} at {to}", zone.name());
-            if zone.offset_at(from) != zone.offset_at(to) {
-                let change = zone.change_between(from, to);
-                assert!(last.is_none_or(|last| change.since(last) > 2 * PROBE), "{} at {change}", zone.name());
-                last = Some(change);
-            }
-            from = to;
         }
     }
 }

@@ -181,9 +181,10 @@ fn strangers_stay_strangers() {
 #[test]
 fn what_a_room_does_alone_no_other_does() {
     let threads = ["pool.rs", "scheduler.rs", "bin/duly/exec/pipes.rs", "bin/duly/signals.rs"];
-    let alone: [(&[&str], &str, &[&str]); 7] = [
+    let alone: [(&[&str], &str, &[&str]); 8] = [
         (&["schedule/pattern.rs"], "croner", &["croner::"]),
-        (&["schedule/zone.rs"], "zone data", &["chrono_tz::", "/zoneinfo"]),
+        (&["schedule/zone_data.rs"], "zone data", &["chrono_tz::", "/zoneinfo", "TZDIR"]),
+        (&["schedule/zone_file.rs"], "TZif", &["from_tz_data("]),
         (&["store/database.rs"], "begins transactions", &["transaction_with_behavior(", ".unchecked_transaction("]),
         (&threads, "owns threads", &["thread::Builder", "thread::spawn", "thread::scope"]),
         (

@@ -1,0 +1,196 @@
+//! The offset of a zone over time, as a table of its changes.
+//!
+//! The table is complete from 1970 to the year 4000, whatever the source: a rule that goes on for ever is written out
+//! year by year, once, so that every question is a search in one sorted list. This room knows no files and no names.
+
+use chrono::{NaiveDate, NaiveTime};
+use tz::timezone::{AlternateTime, RuleDay};
+
+use crate::clock::Timestamp;
+
+/// The table's first second. What comes before is of no use: it was before 1970 in every zone.
+pub(super) const FIRST: i64 = -40 * 24 * 3600;
+
+/// Rules are written out up to the end of this year; occurrences end as it begins.
+const LAST_YEAR: i32 = 4000;
+
+/// No offset is larger, east or west. Since 1970 they lie between -12 h and +14 h; formats and libraries end here.
+pub(super) const LARGEST: i32 = 24 * 3600;
+
+/// Seconds east of UTC, at every second from 1970 to 4000.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Offsets {
+    /// What holds before the first change.
+    first: i32,
+    /// The seconds at which the offset changes, rising, each with what holds from then on; never what held before.
+    changes: Vec<(i64, i32)>,
+}
+
+impl Offsets {
+    /// The table of `changes`, in rising order of their seconds. What is wrong with them comes back as a reason.
+    ///
+    /// Changes to what holds already are left out, and of two in one second the later counts.
+    pub(super) fn new(first: i32, changes: impl IntoIterator<Item = (i64, i32)>) -> Result<Self, String> {
+        let mut offsets = Offsets { first, changes: Vec::new() };
+        for (at, offset) in changes {
+            match offsets.changes.last() {
+                Some((last, _)) if at < *last => return Err(format!("its changes are out of order at second {at}")),
+                Some((last, _)) if at == *last => drop(offsets.changes.pop()),
+                _ => {}
+            }
+            if offsets.newest() != offset {
+                offsets.changes.push((at, offset));
+            }
+        }
+        let all = offsets.changes.iter().map(|(_, offset)| *offset).chain([offsets.first]);
+        match all.into_iter().find(|offset| offset.abs() > LARGEST) {
+            Some(offset) => Err(format!("an offset of {offset} s is more than a day")),
+            None => Ok(offsets),
+        }
+    }
+
+    fn newest(&self) -> i32 {
+        self.changes.last().map_or(self.first, |(_, offset)| *offset)
+    }
+
+    /// How many changes lie at or before `at`.
+    fn until(&self, at: Timestamp) -> usize {
+        let second = at.as_millis().div_euclid(1000);
+        self.changes.partition_point(|(change, _)| *change <= second)
+    }
+
+    /// Seconds east of UTC at an instant.
+    pub(super) fn at(&self, at: Timestamp) -> i32 {
+        self.until(at).checked_sub(1).map_or(self.first, |last| self.changes[last].1)
+    }
+
+    /// The first change in `(after, until]`.
+    pub(super) fn next_change(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
+        let (change, _) = self.changes.get(self.until(after))?;
+        Some(Timestamp::from_millis(change * 1000)).filter(|change| *change <= until)
+    }
+
+    /// The last change in `(after, until]`.
+    pub(super) fn last_change(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
+        let (change, _) = self.changes.get(self.until(until).checked_sub(1)?)?;
+        Some(Timestamp::from_millis(change * 1000)).filter(|change| after < *change)
+    }
+}
+
+/// The changes that a yearly rule makes after a second, in rising order, to the end of the table.
+pub(super) fn yearly(rule: &AlternateTime, after: i64) -> Vec<(i64, i32)> {
+    let (standard, summer) = (rule.std().ut_offset(), rule.dst().ut_offset());
+    let year_of = |second: i64| 1970 + i32::try_from(second.div_euclid(366 * 24 * 3600)).unwrap_or(LAST_YEAR);
+    let mut changes: Vec<_> = (year_of(after).max(1969) - 1..=LAST_YEAR)
+        .flat_map(|year| {
+            // A rule names each second by the clock that it puts an end to.
+            let start = second_of(year, rule.dst_start(), rule.dst_start_time(), standard).map(|at| (at, summer));
+            let end = second_of(year, rule.dst_end(), rule.dst_end_time(), summer).map(|at| (at, standard));
+            [start, end]
+        })
+        .flatten()
+        .filter(|(at, _)| *at > after)
+        .collect();
+    // The sort is stable: where summer ends in the second in which the next one begins, it begins after.
+    changes.sort_by_key(|(at, _)| *at);
+    changes
+}
+
+fn second_of(year: i32, day: &RuleDay, time: i32, offset: i32) -> Option<i64> {
+    let first = NaiveDate::from_yo_opt(year, 1)?;
+    let date = match day {
+        // Counted from 1, and the 29th of February never is.
+        RuleDay::Julian1WithoutLeap(day) => {
+            let leap = first.leap_year() && day.get() >= 60;
+            NaiveDate::from_yo_opt(year, u32::from(day.get()) + u32::from(leap))?
+        }
+        // Counted from 0; in a common year the last of them is the first day of the next.
+        RuleDay::Julian0WithLeap(day) => first.checked_add_days(chrono::Days::new(u64::from(day.get())))?,
+        RuleDay::MonthWeekDay(day) => {
+            let weekday = chrono::Weekday::try_from((day.week_day() + 6) % 7).ok()?;
+            let nth = |nth| NaiveDate::from_weekday_of_month_opt(year, u32::from(day.month()), weekday, nth);
+            // The fifth is the last.
+            nth(day.week()).or_else(|| nth(4))?
+        }
+    };
+    Some(date.and_time(NaiveTime::MIN).and_utc().timestamp() + i64::from(time) - i64::from(offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FIRST, Offsets, yearly};
+    use crate::clock::Timestamp;
+    use tz::timezone::{
+        AlternateTime, Julian0WithLeap, Julian1WithoutLeap, LocalTimeType, MonthWeekDay, RuleDay, TimeZone,
+        TransitionRule,
+    };
+
+    const HOUR: i32 = 3600;
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_millis(second * 1000)
+    }
+
+    #[test]
+    fn what_changes_nothing_is_left_out_and_the_later_of_two_counts() {
+        let offsets = Offsets::new(8, [(10, 8), (20, 5), (30, 6), (30, 5), (40, 1), (40, 9)]).unwrap();
+        assert_eq!(offsets, Offsets { first: 8, changes: vec![(20, 5), (40, 9)] });
+        assert_eq!(Offsets::new(0, [(20, 1), (19, 2)]).unwrap_err(), "its changes are out of order at second 19");
+        assert_eq!(Offsets::new(0, [(20, 86_401)]).unwrap_err(), "an offset of 86401 s is more than a day");
+        assert_eq!(Offsets::new(-86_401, []).unwrap_err(), "an offset of -86401 s is more than a day");
+    }
+
+    #[test]
+    fn a_stretch_is_open_below_and_closed_above() {
+        let offsets = Offsets::new(1, [(20, 5), (40, 9)]).unwrap();
+        let just_before = Timestamp::from_millis(19_999);
+        assert_eq!([just_before, second(20), second(39), second(40)].map(|at| offsets.at(at)), [1, 5, 5, 9]);
+        assert_eq!(offsets.at(Timestamp::from_millis(i64::MIN)), 1);
+        for (after, until, next, last) in [
+            (0, 100, Some(20), Some(40)),
+            (0, 20, Some(20), Some(20)),
+            (0, 19, None, None),
+            (20, 39, None, None),
+            (20, 40, Some(40), Some(40)),
+            (40, 100, None, None),
+        ] {
+            let found =
+                [offsets.next_change(second(after), second(until)), offsets.last_change(second(after), second(until))];
+            assert_eq!(found, [next.map(second), last.map(second)], "({after}, {until}]");
+        }
+        assert_eq!(offsets.next_change(just_before, just_before), None);
+    }
+
+    /// The crate's own reading of a rule is a second opinion about ours, once a day for four hundred years.
+    #[test]
+    fn a_rule_is_written_out_as_it_is_meant() {
+        let month = |month, week, day| RuleDay::MonthWeekDay(MonthWeekDay::new(month, week, day).unwrap());
+        let counted = |day| RuleDay::Julian1WithoutLeap(Julian1WithoutLeap::new(day).unwrap());
+        let from_zero = |day| RuleDay::Julian0WithLeap(Julian0WithLeap::new(day).unwrap());
+        for (name, standard, summer, start, start_time, end, end_time) in [
+            ("New York", -5, -4, month(3, 2, 0), 2, month(11, 1, 0), 2),
+            ("Sydney", 10, 11, month(10, 1, 0), 2, month(4, 1, 0), 3),
+            ("Nuuk", -2, -1, month(3, 5, 0), -1, month(10, 5, 0), 0),
+            ("Gaza", 2, 3, month(3, 4, 4), 50, month(10, 4, 4), 50),
+            ("Dublin", 1, 0, month(10, 5, 0), 2, month(3, 5, 0), 1),
+            ("days of common years", 3, 4, counted(59), 2, counted(60), 2),
+            ("days of all years", 3, 4, from_zero(59), 0, from_zero(365), 0),
+            ("summer all year", -4, -3, counted(1), 0, counted(365), 25),
+        ] {
+            let kind = |hours, summer| LocalTimeType::new(hours * HOUR, summer, Some(b"XXX")).unwrap();
+            let (standard, summer) = (kind(standard, false), kind(summer, true));
+            let rule = AlternateTime::new(standard, summer, start, start_time * HOUR, end, end_time * HOUR);
+            let rule = rule.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let theirs = TimeZone::new(vec![], vec![standard], vec![], Some(TransitionRule::Alternate(rule))).unwrap();
+            let their = |at: i64| theirs.find_local_time_type(at).unwrap().ut_offset();
+            let ours = Offsets::new(their(FIRST), yearly(&rule, FIRST)).unwrap();
+            for day in 0..400 * 365 {
+                let at = day * 24 * 3600 + 1;
+                assert_eq!(ours.at(second(at)), their(at), "{name} at {}", second(at));
+            }
+            for (at, offset) in ours.changes.iter().filter(|(at, _)| second(*at) <= Timestamp::MAX) {
+                assert_eq!((their(at - 1) != *offset, their(*at)), (true, *offset), "{name} at {}", second(*at));
+            }
+        }
+    }
+}
