@@ -11,7 +11,7 @@ use chrono::TimeDelta;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::schedule::dialect::{self, Rule};
-use crate::schedule::pattern::Pattern;
+use crate::schedule::pattern::{Pattern, step};
 use crate::schedule::zone::{SWING, Zone};
 
 /// A cron line, read in a zone. Lines of one meaning are equal: `@weekly` is `0 0 * * SUN`.
@@ -97,6 +97,7 @@ impl Cron {
     fn next_shown(&self, from: Timestamp) -> Option<Timestamp> {
         let mut from = from;
         while from <= LAST {
+            step();
             let shown = self.zone.local_at(from)?;
             let wait = (self.pattern.first_from(shown)? - shown).to_std().ok()?;
             let near = wait.min(SWING);
@@ -114,6 +115,7 @@ impl Cron {
     fn last_shown(&self, until: Timestamp) -> Option<Timestamp> {
         let mut until = until;
         while until >= FIRST {
+            step();
             let shown = self.zone.local_at(until)?;
             let ago = (shown - self.pattern.last_until(shown)?).to_std().ok()?;
             let near = ago.min(SWING);

@@ -80,6 +80,7 @@ impl Pattern {
     fn date_from(&self, from: NaiveDate) -> Option<NaiveDate> {
         let mut from = from;
         for _ in 0..SEARCH_MONTHS {
+            step();
             if let Some(day) = lowest(self.days_of(from), from.day()) {
                 return from.with_day(day);
             }
@@ -91,6 +92,7 @@ impl Pattern {
     fn date_until(&self, until: NaiveDate) -> Option<NaiveDate> {
         let mut until = until;
         for _ in 0..SEARCH_MONTHS {
+            step();
             if let Some(day) = highest(self.days_of(until), until.day() + 1) {
                 return until.with_day(day);
             }
@@ -181,6 +183,17 @@ fn lowest(mask: u64, from: u32) -> Option<u32> {
 fn highest(mask: u64, end: u32) -> Option<u32> {
     let rest = mask & !(u64::MAX << end);
     (rest != 0).then(|| rest.ilog2())
+}
+
+/// Counts a step of a search, where a test holds a bound against them.
+pub(super) fn step() {
+    #[cfg(test)]
+    STEPS.set(STEPS.get() + 1);
+}
+
+#[cfg(test)]
+thread_local! {
+    pub(super) static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]

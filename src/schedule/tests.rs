@@ -1,9 +1,13 @@
 //! Tables of zones and days: gap, fold, half-hour shift, leap day, never.
 
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::pattern::Pattern;
+use super::cron::Cron;
+use super::pattern::{Pattern, STEPS};
 use super::walker::Random;
+use super::zone::Zone;
 use super::{Count, LINES_KEPT, Schedule, ScheduleKind, Schedules, dialect};
 use crate::clock::Timestamp;
 
@@ -93,13 +97,17 @@ fn daylight_saving() {
         // Past 2038.
         ("Europe/Rome", "30 2 * * *", "2040-03-24T12:00:00Z", "25T01:00 26T00:30"),
     ] {
-        let schedule = cron(line, zone);
-        let found = occurrences(&schedule, at(from), at(from).plus(Duration::from_secs(60 * 24 * 3600)));
-        let found: Vec<_> = found.iter().map(|at| at.to_string()[8..19].to_owned()).collect();
-        let expected: Vec<_> = expected.split_whitespace().collect();
-        let as_expected = found.iter().zip(&expected).all(|(found, expected)| found.starts_with(expected));
-        let none_or_enough = found.is_empty() == expected.is_empty() && found.len() >= expected.len();
-        assert!(as_expected && none_or_enough, "{line} in {zone} from {from}: {found:?} instead of {expected:?}");
+        // By the zone files of this machine, if it has any, and by the built-in rules.
+        for zone in [Zone::named(zone).unwrap(), Zone::built_in(zone)] {
+            let told = format!("{line} in {zone:?} from {from}");
+            let schedule = Schedule::Cron(Arc::new(Cron::parse(line, zone).unwrap()));
+            let found = occurrences(&schedule, at(from), at(from).plus(Duration::from_secs(60 * 24 * 3600)));
+            let found: Vec<_> = found.iter().map(|at| at.to_string()[8..19].to_owned()).collect();
+            let expected: Vec<_> = expected.split_whitespace().collect();
+            let as_expected = found.iter().zip(&expected).all(|(found, expected)| found.starts_with(expected));
+            let none_or_enough = found.is_empty() == expected.is_empty() && found.len() >= expected.len();
+            assert!(as_expected && none_or_enough, "{told}: {found:?} instead of {expected:?}");
+        }
     }
 }
 
@@ -135,28 +143,107 @@ fn a_line_that_names_no_moment_is_refused() {
     }
 }
 
-/// Lines of likely pieces, most of them wrong: none panics, and croner reads whatever the dialect takes.
-#[test]
-fn what_the_dialect_takes_croner_reads() {
+/// Text of likely pieces, most of it wrong, and now and then with what belongs in no line.
+fn scribble(random: &mut Random) -> String {
     const PIECES: [&str; 32] = [
         "*", "*", "*", "/", "-", ",", "0", "1", "2", "5", "7", "9", "12", "15", "31", "59", "60", "L", "W", "LW", "#",
         "#2", "5L", "15W", "MON", "-SUN", "JAN", "?", "+", "@", "1-5", "*/2",
     ];
+    const STRANGE: [&str; 8] = ["\0", "\n", "ſun", "🕛", "4294967296", "-1", "@every", "2027"];
+    let mut fields = vec!["*".to_owned(); 5 + random.below(2)];
+    for _ in 0..2 {
+        let field = random.below(fields.len());
+        fields[field] = (0..=random.below(4)).map(|_| PIECES[random.below(PIECES.len())]).collect();
+    }
+    if random.below(8) == 0 {
+        let field = random.below(fields.len());
+        fields[field].push_str(STRANGE[random.below(STRANGE.len())]);
+    }
+    if random.below(200) == 0 {
+        return fields.join(" ").repeat(1 + random.below(40));
+    }
+    fields.join(" ")
+}
+
+/// None panics, and croner reads whatever the dialect takes.
+#[test]
+fn what_the_dialect_takes_croner_reads() {
     let mut random = Random(0x5eed_0003);
     let mut taken = 0;
     for _ in 0..30_000 {
-        let mut fields = vec!["*".to_owned(); 5 + random.below(2)];
-        for _ in 0..2 {
-            let field = random.below(fields.len());
-            fields[field] = (0..=random.below(4)).map(|_| PIECES[random.below(PIECES.len())]).collect();
-        }
-        let line = fields.join(" ");
+        let line = scribble(&mut random);
         if let Ok(checked) = dialect::check(&line) {
             taken += 1;
             assert!(Pattern::read(&checked.fields).is_ok(), "{line:?} became {:?}", checked.fields);
         }
     }
     assert!(taken > 500, "{taken}");
+}
+
+/// No search takes more steps: two thousand years have as many months, and two changes of the clock each.
+const MOST_STEPS: u64 = 2000 * (12 + 2 * 2);
+
+/// Whatever is scribbled, and whenever it is asked: an answer comes, it is on the right side, and the search for it is short.
+#[test]
+fn whatever_is_asked_is_answered_soon() {
+    const ZONES: [&str; 6] =
+        ["UTC", "America/New_York", "Pacific/Apia", "Antarctica/Troll", "Africa/Monrovia", "Asia/Gaza"];
+    // Named in the hour that the clocks skip, or hardly ever; where croner's own search would not come back.
+    const SPARSE: [(&str, &str); 8] = [
+        ("* 2 8-14 3 */7", "America/New_York"),
+        ("* 2 29 2 */7", "America/New_York"),
+        ("59 59 23 29 2 *", "Pacific/Apia"),
+        ("* * 30 12 *", "Pacific/Apia"),
+        ("*/59 */23 31 */11 */6", "Antarctica/Troll"),
+        ("* * 29 2 */6", "Asia/Gaza"),
+        ("* * 30 2 *", "UTC"),
+        ("* , * * *", "UTC"),
+    ];
+    let (begin, begun) = channel();
+    let work = std::thread::spawn(move || {
+        let mut random = Random(0x5eed_0005);
+        let (mut answered, mut most) = (0, 0);
+        for number in 0..20_000 {
+            let (line, zone) = match SPARSE.get(number) {
+                Some((line, zone)) => ((*line).to_owned(), *zone),
+                None => (scribble(&mut random), ZONES[random.below(ZONES.len())]),
+            };
+            begin.send(format!("{line:?} in {zone}")).unwrap();
+            let Ok(schedule) = Schedule::parse(ScheduleKind::Cron, &line, zone, Timestamp::MIN) else { continue };
+            let anywhere = Timestamp::from_millis(random.below(64_060_588_800_000) as i64);
+            for at in [
+                anywhere,
+                at("2027-03-14T06:59:59.999Z"),
+                Timestamp::from_millis(i64::MIN),
+                Timestamp::from_millis(i64::MAX),
+            ] {
+                STEPS.set(0);
+                let (next, previous) = (schedule.next_after(at), schedule.previous_before(at));
+                assert!(next.is_none_or(|next| next > at), "{line:?} in {zone}: {next:?} after {at}");
+                assert!(previous.is_none_or(|previous| previous < at), "{line:?} in {zone}: {previous:?} before {at}");
+                assert!(STEPS.get() <= 2 * MOST_STEPS, "{line:?} in {zone} at {at}: {} steps", STEPS.get());
+                most = most.max(STEPS.get());
+                answered += usize::from(next.is_some());
+            }
+        }
+        (answered, most)
+    });
+    watch(&begun);
+    let (answered, most) = work.join().unwrap();
+    println!("{answered} answers, {most} steps at most");
+    assert!(answered > 1000, "{answered}");
+}
+
+/// Waits for the end of work that says what it begins with, and that may take five seconds for each.
+fn watch(begun: &Receiver<String>) {
+    let mut doing = String::new();
+    loop {
+        match begun.recv_timeout(Duration::from_secs(5)) {
+            Ok(next) => doing = next,
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => panic!("no answer in 5 s: {doing}"),
+        }
+    }
 }
 
 #[test]
