@@ -54,3 +54,5 @@ mod takeover;
 mod threads;
 /// What a turn costs and whom it serves first.
 mod turns;
+/// Which zone data answers, and what is refused as a zone.
+mod zones;

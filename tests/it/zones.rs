@@ -1,0 +1,115 @@
+//! Which zone data answers: the machine's where it has any, the built-in rules where it has none, and an error where a file
+//! is damaged. `TZDIR` is read once per process, so the tests that set it start this one again.
+
+use std::path::Path;
+use std::process::Command;
+
+use duly::{NewTask, zone_data};
+
+use crate::house::{House, at};
+
+/// From this release on British Columbia stays on summer time.
+const VANCOUVER_STAYS: &str = "2026b";
+
+/// Adds a daily task, and answers with its next occurrence, or with why there is none.
+fn noon(zone: &str, now: &str) -> String {
+    let house = House::new();
+    let stepper = house.stepper(now);
+    match stepper.client().add(NewTask::cron("noon", "0 12 * * *").time_zone(zone).handler("work")) {
+        Ok(added) => added.next_run.map_or("never".to_owned(), |next| next.to_string()),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_change_of_law_counts_as_soon_as_the_system_knows_of_it() {
+    let data = zone_data();
+    if data.folder.is_none() || data.version.as_str() < VANCOUVER_STAYS || !data.version.starts_with('2') {
+        // `.ci/run` brings it up to date.
+        assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "zone data {data} is older than {VANCOUVER_STAYS}");
+        return println!("skipped: zone data {data} is older than {VANCOUVER_STAYS}");
+    }
+    assert_eq!(noon("America/Vancouver", "2026-12-01T00:00:00Z"), "2026-12-01T19:00:00.000Z");
+}
+
+/// Says what answers here, and when noon is in `$DULY_TEST_ZONE`.
+#[test]
+#[ignore = "started by other tests"]
+fn in_another_process() {
+    let Ok(zone) = std::env::var("DULY_TEST_ZONE") else { return };
+    println!("data: {}", zone_data());
+    println!("noon: {}", noon(&zone, "2027-07-01T00:00:00Z"));
+}
+
+/// What another process says with this folder of zone files.
+fn with_folder(folder: &Path, zone: &str) -> (String, String) {
+    let said = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "zones::in_another_process", "--ignored", "--nocapture"])
+        .env("TZDIR", folder)
+        .env("DULY_TEST_ZONE", zone)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    // The harness may have begun the line.
+    let after = |word: &str| said.split_once(word).and_then(|(_, rest)| rest.lines().next()).map(str::to_owned);
+    after("data: ").zip(after("noon: ")).unwrap_or_else(|| panic!("{said}"))
+}
+
+#[test]
+fn without_zone_files_the_built_in_rules_answer_and_say_so() {
+    let empty = tempfile::tempdir().unwrap();
+    let built_in = format!("{} built in", zone_data().built_in);
+    for folder in [Path::new("/nowhere"), Path::new("nowhere"), empty.path()] {
+        let said = with_folder(folder, "Europe/Rome");
+        assert_eq!(said, (built_in.clone(), "2027-07-01T10:00:00.000Z".to_owned()), "{}", folder.display());
+    }
+    let (_, refusal) = with_folder(empty.path(), "europe/rome");
+    let says = "invalid time_zone: expected an exact IANA name (did you mean Europe/Rome?), found \"europe/rome\"";
+    assert_eq!(refusal, says);
+}
+
+#[test]
+fn the_folder_that_is_named_answers_and_a_damaged_file_is_told() {
+    // The smallest zone file: version 1, one offset.
+    let zone = |hours: i32| {
+        let counts = [0, 0, 0, 0, 1, 4_u32].map(u32::to_be_bytes).concat();
+        [b"TZif".as_slice(), &[0; 16], &counts, &(hours * 3600).to_be_bytes(), b"\0\0XXX\0"].concat()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("Europe")).unwrap();
+    for (name, bytes) in [("UTC", zone(0)), ("Europe/Rome", zone(5)), ("Europe/Oslo", zone(1)[..40].to_vec())] {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    std::fs::write(folder.path().join("tzdata.zi"), "# version 2099z\n").unwrap();
+
+    let (data, noon) = with_folder(folder.path(), "Europe/Rome");
+    assert!(data.starts_with(&format!("2099z from {}", folder.path().display())), "{data}");
+    assert_eq!(noon, "2027-07-01T07:00:00.000Z");
+    let (_, noon) = with_folder(folder.path(), "Europe/Paris");
+    assert_eq!(noon, "2027-07-01T10:00:00.000Z", "no file: the built-in rules");
+    let (_, refusal) = with_folder(folder.path(), "Europe/Oslo");
+    let path = folder.path().join("Europe/Oslo");
+    assert!(refusal.contains(path.to_str().unwrap()) && refusal.contains("unexpected end of data"), "{refusal}");
+}
+
+/// Whatever a name is made of, nothing outside the folder is opened for it.
+#[test]
+fn a_name_is_no_path() {
+    for name in [
+        "../../etc/passwd",
+        "/usr/share/zoneinfo/Europe/Rome",
+        "Europe//Rome",
+        "Europe/../Europe/Rome",
+        "right/Europe/Rome",
+        "posixrules",
+        "localtime",
+        "Local",
+        "Europe",
+    ] {
+        let says = format!("invalid time_zone: expected an IANA name such as Europe/Rome or UTC, found {name:?}");
+        assert_eq!(noon(name, "2027-07-01T00:00:00Z"), says);
+    }
+    let says = noon("america/new_york", "2027-07-01T00:00:00Z");
+    assert!(says.contains("(did you mean America/New_York?)"), "{says}");
+    assert_eq!(at(&noon("America/New_York", "2027-07-01T00:00:00Z")), at("2027-07-01T16:00:00Z"));
+}
