@@ -117,6 +117,13 @@ pub enum Event {
         /// What it shows.
         found: Timestamp,
     },
+    /// The time zones are not those of the last start: local times that lie ahead have been planned anew.
+    ZoneDataChanged {
+        /// Which data it was.
+        before: String,
+        /// Which it is.
+        now: String,
+    },
     /// The machine's clock has not been set since it was started. Nothing is done until it is.
     ClockNotSet,
     /// This owner's lock file had been removed and was made again.
@@ -223,6 +230,9 @@ impl fmt::Display for Event {
             }
             Event::ClockWasWrong { believed, found } => {
                 write!(f, "the clock had shown {believed} and shows {found}: all schedules count from now")
+            }
+            Event::ZoneDataChanged { before, now } => {
+                write!(f, "the time zones were {}, and are {now}: local times are planned anew", OneLine(before))
             }
             Event::ClockNotSet => f.write_str("the clock of this machine is not set: nothing is done until it is"),
             Event::LockMadeAgain => f.write_str("the lock file of this owner had been removed; made again"),

@@ -38,9 +38,10 @@ pub use event::{Event, Observer};
 pub use handler::{BoxError, Context, Failure, Handler, MAX_OUTPUT_BYTES, StopReason};
 pub use new_task::NewTask;
 pub use orphan::Orphan;
+pub use outlook::{Fate, Outage, Upcoming};
 pub use retry::{Retry, RetryPolicy};
 pub use run::{Attempt, AttemptOutcome, Claim, Finished, Origin, Outcome, Run, RunFilter, RunStatus};
-pub use schedule::{ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};
+pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};
 pub use scheduler::{Builder, Scheduler, Shutdown};
 pub use store::Durability;
 pub use task::{

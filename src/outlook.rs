@@ -3,10 +3,51 @@
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
-use crate::resolve::{self, Next, Plan};
-use crate::schedule::{Schedule, Schedules};
+use crate::resolve::{self, Next, Plan, Rest, Span, Step};
+use crate::run::{Origin, RunStatus};
+use crate::schedule::{ClockNote, Schedule, Schedules, Zone};
 use crate::store::tasks;
-use crate::task::Task;
+use crate::task::{Definition, Task};
+
+/// An occurrence to come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Upcoming {
+    /// The instant.
+    pub at: Timestamp,
+    /// The same as people in the task's zone write it: `2027-03-14T03:00:00-04:00`.
+    pub local: String,
+    /// Whether the clock there is set forward or back around it.
+    pub note: Option<ClockNote>,
+}
+
+/// What would become of some occurrences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fate {
+    /// `Queued` for those that would run, `Missed`, `Skipped`, or `Cancelled` where a newer one takes their place.
+    pub status: RunStatus,
+    /// `Schedule`, or `CatchUp` for one that would run late.
+    pub origin: Origin,
+    /// The oldest of them.
+    pub first: Timestamp,
+    /// The newest of them.
+    pub last: Timestamp,
+    /// How many.
+    pub count: u64,
+    /// Whether `count` is all of them, or as far as was counted.
+    pub exact: bool,
+}
+
+/// What a task's policies would make of a time in which no scheduler runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outage {
+    /// What would become of what falls due meanwhile, oldest first.
+    pub fates: Vec<Fate>,
+    /// When the task would be due again.
+    pub next: Option<Timestamp>,
+}
 
 impl NewTask {
     /// What would follow if it were added at `now`: its first occurrences, at most `limit`. Of a delay only the first is
@@ -23,14 +64,51 @@ impl NewTask {
     /// # Errors
     /// As [`Client::add`](crate::Client::add), but for [`Error::TaskDiffers`].
     pub fn occurrences(&self, now: Timestamp, limit: usize) -> Result<Vec<Timestamp>> {
+        Ok(self.upcoming(now, limit)?.into_iter().map(|upcoming| upcoming.at).collect())
+    }
+
+    /// The same, with the time there, and a word where the clock is set forward or back around it.
+    ///
+    /// ```
+    /// use duly::{ClockNote, NewTask};
+    /// let late = NewTask::cron("late", "0,30 2 * * *").time_zone("America/New_York").handler("work");
+    /// let ahead = late.upcoming("2027-03-13T12:00:00Z".parse()?, 2)?;
+    /// assert_eq!((&*ahead[0].local, ahead[0].note), ("2027-03-14T03:00:00-04:00", Some(ClockNote::AfterGap)));
+    /// assert_eq!((&*ahead[1].local, ahead[1].note), ("2027-03-15T02:00:00-04:00", None));
+    /// # Ok::<(), duly::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`NewTask::occurrences`].
+    pub fn upcoming(&self, now: Timestamp, limit: usize) -> Result<Vec<Upcoming>> {
         let task = self.clone().into_definition(now)?;
         let schedule = task.check(now, &mut Schedules::default())?;
         let plan = tasks::plan(&task, schedule, now, None, now);
         match resolve::first(&plan, false) {
-            Next::At(first) => Ok(from(&plan, first, limit)),
+            Next::At(first) => noted(&task, &plan, from(&plan, first, limit)),
             Next::AfterTheRun => Ok(Vec::new()),
             Next::Never => Err(Error::never(task.schedule_value)),
         }
+    }
+
+    /// What would become of its occurrences if no scheduler ran from `since` until `until`, and none of its runs was
+    /// unfinished then.
+    ///
+    /// ```
+    /// use duly::{NewTask, RunStatus};
+    /// let hourly = NewTask::cron("hourly", "0 * * * *").handler("work");
+    /// let outage = hourly.outage("2027-03-14T12:30:00Z".parse()?, "2027-03-14T17:10:00Z".parse()?)?;
+    /// let fates: Vec<_> = outage.fates.iter().map(|fate| (fate.status, fate.count)).collect();
+    /// assert_eq!(fates, [(RunStatus::Missed, 4), (RunStatus::Queued, 1)]);
+    /// # Ok::<(), duly::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`NewTask::occurrences`].
+    pub fn outage(&self, since: Timestamp, until: Timestamp) -> Result<Outage> {
+        let task = self.clone().into_definition(since)?;
+        let schedule = task.check(since, &mut Schedules::default())?;
+        Ok(outage(&task, schedule, since, until))
     }
 }
 
@@ -41,13 +119,74 @@ impl Task {
     /// # Errors
     /// [`Error::InvalidSchedule`] or [`Error::InvalidTask`] if the task was written by someone else, and cannot be used.
     pub fn occurrences(&self, after: Timestamp, limit: usize) -> Result<Vec<Timestamp>> {
-        let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
-        if let Schedule::Delay(_) = schedule {
-            return Ok(self.next_run.into_iter().filter(|next| *next > after).take(limit).collect());
-        }
-        let plan = tasks::plan(&self.definition, schedule, after, None, after);
-        Ok(resolve::occurrence_after(&plan, after).map_or_else(Vec::new, |first| from(&plan, first, limit)))
+        Ok(self.upcoming(after, limit)?.into_iter().map(|upcoming| upcoming.at).collect())
     }
+
+    /// The same, with the time there, and a word where the clock is set forward or back around it.
+    ///
+    /// # Errors
+    /// As [`Task::occurrences`].
+    pub fn upcoming(&self, after: Timestamp, limit: usize) -> Result<Vec<Upcoming>> {
+        let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
+        let delay = matches!(schedule, Schedule::Delay(_));
+        let plan = tasks::plan(&self.definition, schedule, after, None, after);
+        let ahead = if delay {
+            self.next_run.into_iter().filter(|next| *next > after).take(limit).collect()
+        } else {
+            resolve::occurrence_after(&plan, after).map_or_else(Vec::new, |first| from(&plan, first, limit))
+        };
+        noted(&self.definition, &plan, ahead)
+    }
+
+    /// What would become of its occurrences if no scheduler ran from `since` until `until`, and none of its runs was
+    /// unfinished then.
+    ///
+    /// # Errors
+    /// As [`Task::occurrences`].
+    pub fn outage(&self, since: Timestamp, until: Timestamp) -> Result<Outage> {
+        let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
+        Ok(outage(&self.definition, schedule, since, until))
+    }
+}
+
+fn noted(task: &Definition, plan: &Plan, ahead: Vec<Timestamp>) -> Result<Vec<Upcoming>> {
+    let zone = Zone::named(&task.time_zone)?;
+    let noted = |at| Upcoming { at, local: zone.text_at(at), note: plan.schedule.note(at) };
+    Ok(ahead.into_iter().map(noted).collect())
+}
+
+fn outage(task: &Definition, schedule: Schedule, since: Timestamp, until: Timestamp) -> Outage {
+    let plan = tasks::plan(task, schedule, since, None, since);
+    let Next::At(next_run) = resolve::first(&plan, false) else { return Outage { fates: Vec::new(), next: None } };
+    if next_run > until {
+        return Outage { fates: Vec::new(), next: Some(next_run) };
+    }
+    let resolution = resolve::resolve(&Plan { next_run, ..plan }, &[], until, Rest::Cut);
+    let mut fates: Vec<Fate> = Vec::new();
+    let told = |status, span: Span| {
+        let Span { first, last, count, exact } = span;
+        Fate { status, origin: Origin::Schedule, first, last, count, exact }
+    };
+    for step in resolution.steps {
+        match step {
+            Step::Open { scheduled_for: at, origin } => {
+                let one = told(RunStatus::Queued, Span { first: at, last: at, count: 1, exact: true });
+                fates.push(Fate { origin, ..one });
+            }
+            Step::Skip(span) => fates.push(told(RunStatus::Skipped, span)),
+            Step::Miss(span) | Step::Cut(span) => fates.push(told(RunStatus::Missed, span)),
+            Step::CancelWaiting => {
+                let waiting = fates.iter_mut().filter(|fate| fate.status == RunStatus::Queued);
+                waiting.for_each(|fate| fate.status = RunStatus::Cancelled);
+            }
+            Step::Stop { .. } => {}
+        }
+    }
+    let next = match resolution.next {
+        Next::At(next) => Some(next),
+        _ => None,
+    };
+    Outage { fates, next }
 }
 
 /// The occurrences from the first on.

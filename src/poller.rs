@@ -16,12 +16,13 @@ use crate::orphan::Orphan;
 use crate::owner::{Kept, OwnerLock};
 use crate::platform;
 use crate::run::{Claim, Finished, Report};
+use crate::schedule::zone_data;
 use crate::settings::Settings;
 use crate::steps::{Step, Steps};
 use crate::store::opening::Slots;
 use crate::store::owners::Registration;
 use crate::store::work::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
-use crate::store::{Store, owners, turn};
+use crate::store::{Store, owners, replan, turn};
 use crate::watch::Watch;
 
 /// Due tasks that a turn resolves although no worker is free for them: what is due must not wait to be told.
@@ -91,14 +92,15 @@ impl Poller {
         let host = platform::host();
         let new = Registration { owner: &owner, host: &host, workers: settings.workers };
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for a second one.
-        let (others, newest) = store.write("register the scheduler", |tx, _| {
+        let zones = zone_data().to_string();
+        let (others, newest, other_zones) = store.write("register the scheduler", |tx, _| {
             let newest = owners::newest_seen(tx)?;
             owners::register(tx, &new, now.wall.max(Timestamp::MIN))?;
-            Ok((owners::others(tx, &owner)?, newest))
+            Ok((owners::others(tx, &owner)?, newest, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
         })?;
         let mut watch = Watch::new(store.path().to_owned(), settings.lease);
         watch.see(&others, now.monotonic);
-        Ok(Poller {
+        let poller = Poller {
             store,
             owner,
             lock: Arc::new(lock),
@@ -117,7 +119,11 @@ impl Poller {
             next_heartbeat: now.monotonic,
             behind_since: None,
             refused: None,
-        })
+        };
+        if let Some(before) = other_zones {
+            poller.emit(&Event::ZoneDataChanged { before, now: zones });
+        }
+        Ok(poller)
     }
 
     /// This owner's lock, for its workers to share.

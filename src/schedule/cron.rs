@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::schedule::dialect::{self, Rule};
 use crate::schedule::pattern::{Pattern, step};
-use crate::schedule::zone::{SWING, Zone};
+use crate::schedule::zone::{ClockNote, SWING, Zone};
 
 /// A cron line, read in a zone. Lines of one meaning are equal: `@weekly` is `0 0 * * SUN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +77,15 @@ impl Cron {
         }?;
         debug_assert!(previous < at, "{previous} is not before {at}");
         (FIRST <= previous && previous < at).then_some(previous)
+    }
+
+    /// What the clock's being set forward or back has to do with an occurrence of this line.
+    pub(crate) fn note(&self, at: Timestamp) -> Option<ClockNote> {
+        let local = self.zone.local_at(at)?;
+        if self.pattern.first_from(local)? != local {
+            return Some(ClockNote::AfterGap);
+        }
+        self.zone.pass(at)
     }
 
     /// Fixed: a local time is kept when a clock first shows it, or more. So what was shown by the second before `from`

@@ -26,7 +26,7 @@ use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::schedule::cron::Cron;
 pub use crate::schedule::duration::{duration_text, parse_duration};
-pub use crate::schedule::zone::Zone;
+pub use crate::schedule::zone::{ClockNote, Zone};
 pub use crate::schedule::zone_data::{ZoneData, zone_data};
 
 /// How a task's schedule is to be read: the column `schedule_type`.
@@ -147,6 +147,14 @@ impl Schedule {
             Schedule::Interval { every, anchor } => (*anchor <= last).then(|| on_grid(*every, *anchor, last)),
             Schedule::Delay(_) => None,
             Schedule::Once(instant) => (*instant <= last).then_some(*instant),
+        }
+    }
+
+    /// What the clock's being set forward or back has to do with an occurrence.
+    pub(crate) fn note(&self, at: Timestamp) -> Option<ClockNote> {
+        match self {
+            Schedule::Cron(cron) => cron.note(at),
+            _ => None,
         }
     }
 

@@ -37,6 +37,28 @@ pub struct Zone {
 /// Zones that were asked for, so that the files of each are read once. There are only so many names.
 static LOADED: Mutex<BTreeMap<Arc<str>, Zone>> = Mutex::new(BTreeMap::new());
 
+/// What a clock's being set forward or back has to do with an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClockNote {
+    /// The local time that was meant is skipped: this is the first instant after the gap.
+    AfterGap,
+    /// The local time comes twice: this is the first.
+    FirstPass,
+    /// The local time comes twice: this is the second.
+    SecondPass,
+}
+
+impl fmt::Display for ClockNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ClockNote::AfterGap => "the clock skips the time: first instant after the gap",
+            ClockNote::FirstPass => "the clock shows it twice: first pass",
+            ClockNote::SecondPass => "the clock shows it twice: second pass",
+        })
+    }
+}
+
 impl Zone {
     /// The zone of exactly this name, as in `Europe/Rome`. `Local` is none, nor is `europe/rome`, though the error
     /// then says the right spelling: whether a task runs must not depend on which file system holds the zone data.
@@ -73,7 +95,7 @@ impl Zone {
     }
 
     /// An instant as people there write it, with the offset: `2027-03-14T03:00:00-04:00`.
-    pub(crate) fn text_at(&self, at: Timestamp) -> String {
+    pub fn text_at(&self, at: Timestamp) -> String {
         match (at.to_datetime(), FixedOffset::east_opt(self.offset_at(at))) {
             (Some(at), Some(offset)) => at.with_timezone(&offset).to_rfc3339_opts(SecondsFormat::AutoSi, false),
             _ => at.to_string(),
@@ -100,6 +122,16 @@ impl Zone {
             from = change;
         }
         Some(furthest)
+    }
+
+    /// Whether a clock there shows the same time twice, and which of the two an instant is.
+    pub(crate) fn pass(&self, at: Timestamp) -> Option<ClockNote> {
+        let local = self.local_at(at)?;
+        if self.first_showing(local) < at {
+            return Some(ClockNote::SecondPass);
+        }
+        let again = self.next_change(at, at.plus(SWING)).and_then(|change| self.local_at(change))?;
+        (again <= local).then_some(ClockNote::FirstPass)
     }
 
     /// The first instant at which a clock there shows `local` or more. Of a repeated local time that is the first

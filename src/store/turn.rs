@@ -18,7 +18,7 @@ use crate::store::opening::{Claimer, Slots};
 use crate::store::runs::Fence;
 use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Work};
 use crate::store::{
-    Fault, Store, attempts, claiming, database, due, opening, owners, rewind, settling, tasks, waiting,
+    Fault, Store, attempts, claiming, database, due, opening, owners, replan, settling, tasks, waiting,
 };
 
 /// Keys and tasks whose waiting runs a full turn looks at again.
@@ -85,7 +85,7 @@ impl<'a> Turning<'a> {
     fn run(mut self) -> Result<Done, Fault> {
         let (tx, now, handlers) = (self.tx, self.work.now, self.work.handlers);
         if let Some(believed) = self.work.rewind {
-            rewind::rewind(tx, believed, now)?;
+            replan::rewind(tx, believed, now)?;
         }
         for finished in self.work.finished {
             self.settle(finished)?;

@@ -174,3 +174,35 @@ fn a_start_before_the_clock_is_set_waits_for_it() {
         house.assert_sound();
     }
 }
+
+#[test]
+fn other_zone_data_plan_local_times_anew_once() {
+    let house = House::new();
+    let (first, _) = stepper(&house, NOON);
+    let cron = |name: &str, zone: &str| NewTask::cron(name, "0 18 * * *").time_zone(zone).handler("work");
+    let local = NewTask::scheduled("local", duly::ScheduleKind::Once, "2027-03-15 18:00").time_zone("Europe/Rome");
+    let instant = NewTask::once("instant", at("2027-03-15T18:00:00Z")).time_zone("Europe/Rome");
+    let tasks = [cron("rome", "Europe/Rome"), cron("utc", "UTC"), local.handler("work"), instant.handler("work")];
+    first.client().add_all(tasks).expect("tasks");
+    first.client().add(cron("due", "Europe/Rome")).expect("a task");
+    first.stop().expect("it leaves");
+    // As if another release had said otherwise: an hour later.
+    let otherwise = "UPDATE scheduled_tasks SET next_run = next_run + 3600000 WHERE name <> 'due';
+                     UPDATE scheduled_tasks SET next_run = next_run - 21600000 WHERE name = 'due';
+                     UPDATE scheduler_meta SET value = '1999z' WHERE key = 'zone_data'";
+    house.plain().execute_batch(otherwise).expect("other data");
+
+    let (mut second, hears) = stepper(&house, NOON);
+    let told = hears.try_iter().find(|event| matches!(event, Event::ZoneDataChanged { .. })).expect("it is told");
+    assert!(told.to_string().starts_with("the time zones were 1999z, and are "), "{told}");
+    let due = claim(&mut second);
+    assert_eq!((&*due.task, due.scheduled_for), ("due", at("2027-03-14T11:00:00Z")), "resolved as it was planned");
+    assert_eq!(house.next("rome"), "2027-03-14 17:00:00 active");
+    assert_eq!(house.next("utc"), "2027-03-14 19:00:00 active", "no zone has changed for it");
+    assert_eq!(house.next("local"), "2027-03-15 17:00:00 active");
+    assert_eq!(house.next("instant"), "2027-03-15 19:00:00 active", "nor for an instant");
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'"), "1");
+    second.stop().expect("it leaves");
+    let (_third, hears) = stepper(&house, NOON);
+    assert!(!hears.try_iter().any(|event| matches!(event, Event::ZoneDataChanged { .. })), "once");
+}

@@ -208,9 +208,10 @@ const MAY_SCAN: &[&str] = &[
     "owners::NOT_STOPPED",
     "owners::NEWEST_SEEN",
     "opening::COMPLETE_ONCE",
-    "rewind::TASKS",
-    "rewind::WAITING",
-    "rewind::INSTANCES",
+    "replan::LOCAL_TASKS",
+    "replan::TASKS",
+    "replan::WAITING",
+    "replan::INSTANCES",
 ];
 const MAY_SORT: &[&str] =
     &["history::NEWEST_OF_TASK", "owners::OTHERS", "waiting::FIRST_WAITING", "waiting::KEYS_OF_TASK"];

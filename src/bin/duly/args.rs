@@ -67,6 +67,24 @@ pub(crate) enum Command {
         /// The task.
         name: String,
     },
+    /// What lies ahead of a task, or of a cron line that may become one.
+    Next {
+        /// The task, or a line: "0 7 * * *".
+        #[arg(value_name = "NAME|EXPR")]
+        what: String,
+        /// The zone in which a line is read: an IANA name, or local. Default: UTC.
+        #[arg(long, value_name = "ZONE")]
+        tz: Option<String>,
+        /// From then on, instead of from now.
+        #[arg(long, value_name = "TIME")]
+        from: Option<String>,
+        /// How many.
+        #[arg(short, long, value_name = "N", default_value_t = 5)]
+        number: usize,
+        /// What would become of it if no scheduler ran for so long.
+        #[arg(long, value_name = "DUR", value_parser = length, conflicts_with = "number")]
+        if_down: Option<Duration>,
+    },
     /// The newest runs, of one task or of all, newest first.
     History {
         /// The task.

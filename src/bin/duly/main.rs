@@ -21,6 +21,7 @@ use duly::{Apply, Client, Clock, SystemClock, Zone};
 use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 
 use crate::args::{Args, Command};
+use crate::commands::next::{self, Asked};
 use crate::commands::run::{self, Ended};
 use crate::commands::{add, apply, control, history, list, logs, show};
 use crate::failure::Failure;
@@ -119,6 +120,10 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         }
         Command::List => list::list(&there()?, printer),
         Command::Show { name } => show::show(&there()?, name, printer),
+        Command::Next { what, tz, from, number, if_down } => {
+            let (zone, from) = (tz.as_deref(), from.as_deref());
+            next::next(&args.db, &Asked { what, zone, from, number: *number, if_down: *if_down }, printer)
+        }
         Command::History { name, status, since, number } => {
             history::history(&there()?, name.as_deref(), *status, since.as_deref(), *number, printer)
         }

@@ -6,5 +6,6 @@ pub(crate) mod control;
 pub(crate) mod history;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod next;
 pub(crate) mod run;
 pub(crate) mod show;

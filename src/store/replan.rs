@@ -1,7 +1,7 @@
-//! After a clock that was far ahead: what was planned by it is planned anew. What has a row keeps it, and so does not run
+//! What was planned by a wrong clock, or by other zone data, is planned anew. What has a row keeps it, and so does not run
 //! again.
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::store::owners;
@@ -34,4 +34,33 @@ pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) 
     }
     let detail = format!("the clock had shown {believed}; all schedules count from {now}");
     owners::record(tx, now, "clock_back", None, None, Some(&detail))
+}
+
+const ZONE_DATA: &str = "SELECT value FROM scheduler_meta WHERE key = 'zone_data'";
+
+const SET_ZONE_DATA: &str = "
+    INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', :version)
+    ON CONFLICT (key) DO UPDATE SET value = :version";
+
+/// Local times that lie ahead. What has come due is resolved as it was planned.
+const LOCAL_TASKS: &str = "
+    UPDATE scheduled_tasks SET planned = 0, next_run = NULL
+     WHERE status = 'active' AND planned = 1 AND next_run > :now AND time_zone <> 'UTC'
+       AND (schedule_type = 'cron'
+            OR (schedule_type = 'once' AND schedule_value NOT GLOB '*[Zz]'
+                AND schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))";
+
+/// Takes note of the zone data of this process. Answers with what was noted before, if it is another: local times have then
+/// been planned anew.
+pub(crate) fn zone_data(tx: &Transaction<'_>, version: &str, now: Timestamp) -> rusqlite::Result<Option<String>> {
+    let before: Option<String> = tx.prepare_cached(ZONE_DATA)?.query_row([], |row| row.get(0)).optional()?;
+    if before.as_deref() == Some(version) {
+        return Ok(None);
+    }
+    tx.prepare_cached(SET_ZONE_DATA)?.execute(named_params! { ":version": version })?;
+    if let Some(before) = &before {
+        tx.prepare_cached(LOCAL_TASKS)?.execute(named_params! { ":now": now })?;
+        owners::record(tx, now, "zone_data", None, None, Some(&format!("{before} became {version}")))?;
+    }
+    Ok(before)
 }

@@ -1,0 +1,153 @@
+//! `next`: what lies ahead of a task or of a cron line; and what an outage would make of it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use duly::{Client, Error, Fate, NewTask, Outage, RunStatus, Task, Timestamp, Upcoming, Zone};
+use serde::Serialize;
+
+use crate::commands::list::run_tone;
+use crate::failure::Failure;
+use crate::output::printer::Printer;
+use crate::output::rows::time;
+use crate::output::table::{Cell, Table, Tone};
+use crate::values::reason;
+
+/// What was typed.
+pub(crate) struct Asked<'a> {
+    pub(crate) what: &'a str,
+    pub(crate) zone: Option<&'a str>,
+    pub(crate) from: Option<&'a str>,
+    pub(crate) number: usize,
+    pub(crate) if_down: Option<Duration>,
+}
+
+/// A task of a file, or a cron line that may become one.
+enum Subject {
+    There(Box<Task>),
+    Line(Box<NewTask>),
+}
+
+#[derive(Serialize)]
+struct Occurrence<'a> {
+    scheduled_for: String,
+    local: &'a str,
+    note: Option<String>,
+}
+
+#[derive(Serialize)]
+struct FateRow {
+    status: &'static str,
+    origin: &'static str,
+    scheduled_for: String,
+    last_scheduled_for: String,
+    occurrences: u64,
+    at_least: bool,
+}
+
+#[derive(Serialize)]
+struct Document {
+    fates: Vec<FateRow>,
+    next_run: Option<String>,
+}
+
+pub(crate) fn next(db: &Path, asked: &Asked<'_>, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let subject = subject(db, asked)?;
+    let from = match asked.from {
+        None => printer.times.now,
+        Some(text) => printer
+            .times
+            .zone
+            .instant(text)
+            .map_err(|error| Failure::Refused(format!("invalid --from {text:?}: {}", reason(error))))?,
+    };
+    match asked.if_down {
+        None => ahead(&upcoming(&subject, from, asked.number)?, printer),
+        Some(down) => after(&outage(&subject, from, from.plus(down))?, printer),
+    }
+}
+
+/// A name holds no space; every line but a nickname does.
+fn subject(db: &Path, asked: &Asked<'_>) -> Result<Subject, Failure> {
+    let zone = asked.zone.map(|name| match name {
+        "local" => crate::zone::local().ok_or_else(|| Failure::Refused("this machine does not say its zone".into())),
+        name => Ok(Zone::named(name)?),
+    });
+    let zone = zone.transpose()?;
+    if asked.what.starts_with('@') || asked.what.contains(char::is_whitespace) {
+        let zone = zone.as_ref().map_or("UTC", Zone::name);
+        return Ok(Subject::Line(Box::new(NewTask::cron("line", asked.what).time_zone(zone).handler("command"))));
+    }
+    if zone.is_some() {
+        return Err(Failure::Refused("--tz is for a cron line: a task has its own zone".into()));
+    }
+    let name = asked.what;
+    let task = Client::open_existing(db)?.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
+    Ok(Subject::There(Box::new(task)))
+}
+
+fn upcoming(subject: &Subject, from: Timestamp, limit: usize) -> Result<Vec<Upcoming>, Error> {
+    match subject {
+        Subject::There(task) => task.upcoming(from, limit),
+        Subject::Line(task) => task.upcoming(from, limit),
+    }
+}
+
+fn outage(subject: &Subject, since: Timestamp, until: Timestamp) -> Result<Outage, Error> {
+    match subject {
+        Subject::There(task) => task.outage(since, until),
+        Subject::Line(task) => task.outage(since, until),
+    }
+}
+
+fn ahead(ahead: &[Upcoming], printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let note = |upcoming: &Upcoming| upcoming.note.map(|note| note.to_string());
+    if printer.json {
+        let rows =
+            ahead.iter().map(|one| Occurrence { scheduled_for: time(one.at), local: &one.local, note: note(one) });
+        return Ok(printer.document(&rows.collect::<Vec<_>>())?);
+    }
+    let mut table = Table::new(&["LOCAL", "UTC", "", ""]);
+    for one in ahead {
+        table.row([
+            Cell::from(one.local.as_str()),
+            Cell::from(time(one.at)),
+            Cell::new(&printer.times.relative(one.at), Tone::Faint),
+            Cell::new(&note(one).unwrap_or_default(), Tone::Odd),
+        ]);
+    }
+    Ok(printer.table(table, "no occurrence is known to come")?)
+}
+
+fn after(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    if printer.json {
+        let fates = outage.fates.iter().map(row).collect();
+        return Ok(printer.document(&Document { fates, next_run: outage.next.map(time) })?);
+    }
+    let mut table = Table::default();
+    for fate in &outage.fates {
+        let (what, tone) = match fate.status {
+            RunStatus::Queued => ("run", Tone::Good),
+            status => (status.as_str(), run_tone(status)),
+        };
+        let (first, last) = (printer.times.local(fate.first), printer.times.local(fate.last));
+        let least = if fate.exact { "" } else { "at least " };
+        let when =
+            if fate.count == 1 { first } else { format!("{first} to {last} ({least}{} occurrences)", fate.count) };
+        table.row([Cell::new(what, tone), Cell::from(when)]);
+    }
+    let next = outage.next.map_or_else(|| "-".to_owned(), |next| printer.times.local(next));
+    table.row([Cell::new("next", Tone::Faint), Cell::new(&next, Tone::Faint)]);
+    Ok(printer.table(table, "")?)
+}
+
+fn row(fate: &Fate) -> FateRow {
+    FateRow {
+        status: fate.status.as_str(),
+        origin: fate.origin.as_str(),
+        scheduled_for: time(fate.first),
+        last_scheduled_for: time(fate.last),
+        occurrences: fate.count,
+        at_least: !fate.exact,
+    }
+}
