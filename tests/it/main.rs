@@ -54,5 +54,7 @@ mod takeover;
 mod threads;
 /// What a turn costs and whom it serves first.
 mod turns;
+/// The program on the nights on which the clock is changed, by libfaketime.
+mod year;
 /// Which zone data answers, and what is refused as a zone.
 mod zones;
