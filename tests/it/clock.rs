@@ -71,7 +71,10 @@ fn a_little_back_is_waited_out() {
 }
 
 /// Tasks that a wrong clock has planned, and what becomes of each when it is set right.
-fn planned_in_2031(house: &House) -> Stepper {
+fn planned_in_2031(house: &House) -> (Stepper, Vec<String>) {
+    let (right, _) = stepper(house, "2027-03-14T11:00:00Z");
+    let bystander = house.add_bystander(&right);
+    right.stop().expect("it leaves");
     let (mut wrong, _) = stepper(house, "2031-05-01T12:00:00Z");
     let client = wrong.client().clone();
     let never = RetryPolicy { backoff: seconds(3600), ..RetryPolicy::default() };
@@ -94,7 +97,7 @@ fn planned_in_2031(house: &House) -> Stepper {
     }
     wrong.step().expect("a step");
     assert_eq!(house.next("delay"), "2031-05-01 12:20:00 active");
-    wrong
+    (wrong, bystander)
 }
 
 /// All is planned from now on; nothing that has run runs again.
@@ -118,17 +121,19 @@ fn assert_planned_anew(house: &House, stepper: &mut Stepper) {
 #[test]
 fn far_back_plans_anew_from_now_on() {
     let house = House::new();
-    let mut stepper = planned_in_2031(&house);
+    let (mut stepper, bystander) = planned_in_2031(&house);
     stepper.clock().set_wall(at(NOON));
     step(&mut stepper, 0);
     assert_planned_anew(&house, &mut stepper);
     assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_back'"), "1");
+    house.assert_bystander(&bystander);
 }
 
 #[test]
 fn a_start_is_held_against_what_was_written_down() {
     let house = House::new();
-    planned_in_2031(&house).stop().expect("it leaves");
+    let (wrong, bystander) = planned_in_2031(&house);
+    wrong.stop().expect("it leaves");
     let (mut right, hears) = stepper(&house, NOON);
     step(&mut right, 0);
     let told = said(&hears);
@@ -142,6 +147,7 @@ fn a_start_is_held_against_what_was_written_down() {
     let missed = "SELECT count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                    WHERE name = 'cron' AND r.status = 'missed'";
     assert_eq!(house.ask(missed), "1");
+    house.assert_bystander(&bystander);
 }
 
 #[test]

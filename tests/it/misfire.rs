@@ -328,3 +328,50 @@ fn nothing_before_the_start_and_nothing_after_the_end() {
         "- completed",
     );
 }
+
+/// Each policy, each outage, each pace: one turn tells every occurrence, exactly by arithmetic, or from ten thousand on as
+/// "at least" for a line that must be walked.
+#[test]
+fn one_turn_tells_every_occurrence() {
+    let outages =
+        [("2027-03-14T13:01:00Z", 3_660), ("2027-03-17T12:00:00Z", 259_200), ("2037-03-14T12:00:00Z", 315_619_200)];
+    let policies = [
+        (Misfire::RunOnce, Overlap::Skip),
+        (Misfire::Skip, Overlap::Skip),
+        (Misfire::RunAll, Overlap::BufferAll),
+        (Misfire::RunAll, Overlap::Allow),
+    ];
+    for ((up, length), (misfire, overlap)) in outages.into_iter().flat_map(|up| policies.map(|policy| (up, policy))) {
+        for (every, line) in [(60, "* * * * *"), (1, "* * * * * *")] {
+            let due = length / every;
+            let late = due - 60 / every - 1;
+            for task in [NewTask::interval("t", seconds(every)), NewTask::cron("t", line)] {
+                let walked = format!("{task:?}").contains("schedule_type: Cron");
+                let house = House::new();
+                let mut stepper = house.stepper(DOWN);
+                stepper
+                    .client()
+                    .add(task.handler("work").misfire(misfire, minutes(1)).overlap(overlap))
+                    .expect("a task");
+                stepper.step().expect("a step");
+                stepper.crash();
+                let mut stepper = house.stepper(up);
+                let before = stepper.transactions();
+                stepper.step().expect("a step");
+                assert_eq!(stepper.transactions(), before + 1);
+                let what = format!("{misfire} {overlap}, {up}, every {every} s, walked {walked}");
+                let sum = |status: &str| {
+                    let sum = format!("SELECT ifnull(sum(occurrences), 0) FROM task_runs WHERE status {status}");
+                    house.ask(&sum).parse::<u64>().expect("a number")
+                };
+                let missed = late - if misfire == Misfire::RunAll { late.min(100) } else { 0 };
+                let at_least = house.ask("SELECT count(*) FROM task_runs WHERE error GLOB 'at least *'") != "0";
+                assert_eq!(at_least, walked && missed > 10_000, "{what}");
+                let counted = if at_least { 10_000 } else { missed };
+                assert_eq!((sum("= 'missed'"), sum("<> 'missed'")), (counted, due - missed), "{what}");
+                let rows = house.ask("SELECT count(*) FROM task_runs").parse::<u64>().expect("a number");
+                assert!(rows <= 1 + 100 + 61, "{what}: {rows}");
+            }
+        }
+    }
+}
