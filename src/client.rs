@@ -1,7 +1,7 @@
 //! The door for those who add, change and look up tasks. It has a connection of its own, and no threads.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::Sender;
@@ -290,6 +290,13 @@ impl Client {
         })
     }
 
+    /// The file, and how large it and its log are.
+    pub(crate) fn sizes(&self) -> (PathBuf, u64, u64) {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, log) = store.sizes();
+        (store.path().to_owned(), file, log)
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now().wall
     }
@@ -325,7 +332,7 @@ impl Client {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).rehearse(doing, f)
     }
 
-    fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,

@@ -22,6 +22,7 @@ mod run;
 mod schedule;
 mod scheduler;
 mod settings;
+mod status;
 mod steps;
 mod store;
 mod task;
@@ -43,6 +44,7 @@ pub use retry::{Retry, RetryPolicy};
 pub use run::{Attempt, AttemptOutcome, Claim, Finished, Origin, Outcome, Run, RunFilter, RunStatus};
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};
 pub use scheduler::{Builder, Scheduler, Shutdown};
+pub use status::{Instance, Status};
 pub use store::Durability;
 pub use task::{
     Definition, MAX_CATCH_UP, MAX_DURATION, MAX_JITTER, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, Misfire, Overlap, Task,

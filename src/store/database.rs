@@ -139,6 +139,12 @@ impl Store {
         self.transactions
     }
 
+    /// How large the file and its write-ahead log are, in bytes; nothing if they are not there.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        (size(&self.path), size(&log(&self.path)))
+    }
+
     /// The file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -152,6 +158,11 @@ impl Store {
             Err(error) => Err(unusable(&self.path, format!("it was removed while it was open ({error})"))),
         }
     }
+}
+
+/// Which SQLite is at work.
+pub(crate) fn sqlite_version() -> &'static str {
+    rusqlite::version()
 }
 
 pub(crate) fn data_version(connection: &Connection) -> rusqlite::Result<i64> {

@@ -3,6 +3,7 @@
 //! The store takes no decision: it applies the pure rules inside a transaction. It reads no clock; `now` is an argument.
 
 pub(crate) mod attempts;
+pub(crate) mod census;
 pub(crate) mod claiming;
 pub(crate) mod database;
 pub(crate) mod due;
@@ -22,5 +23,6 @@ pub(crate) mod waiting;
 pub(crate) mod work;
 
 pub use database::Durability;
+pub(crate) use database::sqlite_version;
 pub(crate) use database::{Missing, Store};
 pub(crate) use fault::Fault;

@@ -66,3 +66,25 @@ fn a_stored_task_tells_what_lies_ahead() {
     let broken = client.task("after").unwrap().unwrap();
     assert!(broken.occurrences(at(NOON), 3).unwrap_err().to_string().starts_with("invalid schedule \"soon\""));
 }
+
+/// Whoever looks at the whole is told who lives, by what the kernel says.
+#[test]
+fn the_whole_is_told_with_who_is_alive() {
+    let house = House::new();
+    let mut stepper = house.stepper("2027-03-14T12:00:00Z");
+    let client = stepper.client().clone();
+    client.add(NewTask::once("now", at("2027-03-14T12:00:00Z")).handler("work")).unwrap();
+    client.add(NewTask::cron("later", "@daily").handler("work")).unwrap();
+    stepper.step().unwrap();
+    let status = client.status().unwrap();
+    let [one] = &status.instances[..] else { panic!("{status:?}") };
+    assert_eq!((one.id.as_str(), one.alive, one.pid), (stepper.owner(), Some(true), std::process::id()));
+    assert_eq!((status.runs, status.blocked), (vec![(RunStatus::Running, 1)], 0));
+    assert_eq!(status.next, Some(("later".to_owned(), at("2027-03-15T00:00:00Z"))));
+    assert!(status.path.ends_with("agent.db") && status.file_bytes > 0);
+    stepper.crash();
+    assert_eq!(client.status().unwrap().instances[0].alive, Some(false));
+    let mut next = house.stepper("2027-03-14T12:00:01Z");
+    next.step().unwrap();
+    assert_eq!(client.status().unwrap().instances.len(), 1, "the dead one is recovered");
+}

@@ -67,6 +67,8 @@ pub(crate) enum Command {
         /// The task.
         name: String,
     },
+    /// The whole at a glance: who is at work, what is due, what fails.
+    Status,
     /// What lies ahead of a task, or of a cron line that may become one.
     Next {
         /// The task, or a line: "0 7 * * *".

@@ -23,7 +23,7 @@ use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 use crate::args::{Args, Command};
 use crate::commands::next::{self, Asked};
 use crate::commands::run::{self, Ended};
-use crate::commands::{add, apply, control, history, list, logs, show};
+use crate::commands::{add, apply, control, history, list, logs, show, status};
 use crate::failure::Failure;
 use crate::output::escape;
 use crate::output::printer::Printer;
@@ -120,6 +120,7 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         }
         Command::List => list::list(&there()?, printer),
         Command::Show { name } => show::show(&there()?, name, printer),
+        Command::Status => status::status(&there()?, printer),
         Command::Next { what, tz, from, number, if_down } => {
             let (zone, from) = (tz.as_deref(), from.as_deref());
             next::next(&args.db, &Asked { what, zone, from, number: *number, if_down: *if_down }, printer)

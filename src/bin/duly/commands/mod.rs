@@ -9,3 +9,4 @@ pub(crate) mod logs;
 pub(crate) mod next;
 pub(crate) mod run;
 pub(crate) mod show;
+pub(crate) mod status;

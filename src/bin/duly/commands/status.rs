@@ -1,0 +1,143 @@
+//! `status`: the whole at a glance.
+
+use duly::{Client, Instance, Status};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::printer::Printer;
+use crate::output::rows::time;
+use crate::output::table::{Cell, Table, Tone};
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schedulers: Vec<Scheduler<'a>>,
+    tasks: serde_json::Map<String, serde_json::Value>,
+    overdue: u64,
+    failing: &'a [String],
+    runs: serde_json::Map<String, serde_json::Value>,
+    next_task: Option<&'a str>,
+    next_run: Option<String>,
+    file: String,
+    file_bytes: u64,
+    wal_bytes: u64,
+    sqlite: &'a str,
+    zone_data: String,
+}
+
+#[derive(Serialize)]
+struct Scheduler<'a> {
+    id: &'a str,
+    host: &'a str,
+    pid: u32,
+    version: &'a str,
+    workers: u32,
+    started_at: String,
+    seen_at: String,
+    alive: Option<bool>,
+}
+
+pub(crate) fn status(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let status = client.status()?;
+    if printer.json { Ok(printer.document(&document(&status))?) } else { tell(&status, printer) }
+}
+
+fn tell(status: &Status, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let mut table = Table::default();
+    let mut line = |what: &str, text: &str, tone| table.row([Cell::new(what, Tone::Faint), Cell::new(text, tone)]);
+    if status.instances.is_empty() {
+        line("schedulers", "none is at work: start one with duly run", Tone::Bad);
+    }
+    for (number, one) in status.instances.iter().enumerate() {
+        let (text, tone) = scheduler(one, printer);
+        line(if number == 0 { "schedulers" } else { "" }, &text, tone);
+    }
+    line("tasks", &counts(status.tasks.iter().map(|(status, n)| (status.as_str(), *n))), Tone::Plain);
+    if status.overdue > 0 {
+        line("overdue", &format!("{} for more than 5 min", status.overdue), Tone::Bad);
+    }
+    if !status.failing.is_empty() {
+        line("failing", &status.failing.join(", "), Tone::Bad);
+    }
+    let blocked = (status.blocked > 0).then_some(("blocked", status.blocked));
+    line("runs", &counts(status.runs.iter().map(|(status, n)| (status.as_str(), *n)).chain(blocked)), Tone::Plain);
+    let next = status.next.as_ref().map(|(name, at)| format!("{name} {}", printer.times.both(*at)));
+    line("next", next.as_deref().unwrap_or("-"), Tone::Plain);
+    let sizes = format!("{}, {}; log {}", status.path.display(), bytes(status.file_bytes), bytes(status.log_bytes));
+    line("file", &sizes, Tone::Plain);
+    line("SQLite", status.sqlite, Tone::Plain);
+    line("time zones", &status.zone_data.to_string(), Tone::Plain);
+    Ok(printer.table(table, "")?)
+}
+
+fn scheduler(one: &Instance, printer: &Printer<'_>) -> (String, Tone) {
+    let (stands, tone) = match one.alive {
+        Some(true) => ("alive", Tone::Good),
+        Some(false) => ("dead, not yet recovered", Tone::Bad),
+        None => ("nobody can say whether it lives", Tone::Odd),
+    };
+    let seen = printer.times.relative(one.seen_at);
+    let text = format!("{stands}: pid {} on {}, {} workers, seen {seen}", one.pid, one.host, one.workers);
+    (text, tone)
+}
+
+/// `2 active, 1 paused`.
+fn counts<'a>(counts: impl Iterator<Item = (&'a str, u64)>) -> String {
+    let counts: Vec<String> = counts.map(|(word, count)| format!("{count} {word}")).collect();
+    if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
+}
+
+/// A size in its largest unit: `335 B`, `12 KiB`, `1.4 MiB`.
+fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let unit = UNITS.iter().enumerate().rfind(|(power, _)| bytes >> (10 * (power + 1)) > 0);
+    let (power, unit) = unit.unwrap_or((0, &UNITS[0]));
+    let tenths = (bytes >> (10 * power)) * 10 / 1024;
+    if tenths < 100 { format!("{}.{} {unit}", tenths / 10, tenths % 10) } else { format!("{} {unit}", tenths / 10) }
+}
+
+fn document(status: &Status) -> Document<'_> {
+    let runs = status.runs.iter().map(|(status, count)| (status.as_str(), *count));
+    let map =
+        |counts: Vec<(&str, u64)>| counts.into_iter().map(|(word, count)| (word.to_owned(), count.into())).collect();
+    Document {
+        schedulers: status.instances.iter().map(row).collect(),
+        tasks: map(status.tasks.iter().map(|(status, count)| (status.as_str(), *count)).collect()),
+        overdue: status.overdue,
+        failing: &status.failing,
+        runs: map(runs.chain([("blocked", status.blocked)]).collect()),
+        next_task: status.next.as_ref().map(|(name, _)| name.as_str()),
+        next_run: status.next.as_ref().map(|(_, at)| time(*at)),
+        file: status.path.display().to_string(),
+        file_bytes: status.file_bytes,
+        wal_bytes: status.log_bytes,
+        sqlite: status.sqlite,
+        zone_data: status.zone_data.to_string(),
+    }
+}
+
+fn row(one: &Instance) -> Scheduler<'_> {
+    Scheduler {
+        id: &one.id,
+        host: &one.host,
+        pid: one.pid,
+        version: &one.version,
+        workers: one.workers,
+        started_at: time(one.started_at),
+        seen_at: time(one.seen_at),
+        alive: one.alive,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn a_size_is_told_in_its_largest_unit() {
+        let told = [0, 1023, 1024, 12_700, 5_000_000, 1 << 40].map(bytes);
+        assert_eq!(told, ["0 B", "1023 B", "1.0 KiB", "12 KiB", "4.7 MiB", "1.0 TiB"]);
+    }
+}

@@ -1,0 +1,126 @@
+//! The whole at a glance: who is at work, what is due, what fails, how large the file is.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::owner::{Standing, standing};
+use crate::run::RunStatus;
+use crate::schedule::{ZoneData, zone_data};
+use crate::store::census;
+use crate::task::TaskStatus;
+
+/// A task that has been due for longer is overdue: no scheduler is at work.
+const OVERDUE: Duration = Duration::from_secs(5 * 60);
+
+/// A scheduler that has not left in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Instance {
+    /// Its id: the owner of its runs.
+    pub id: String,
+    /// The machine that it said it runs on.
+    pub host: String,
+    /// The number of its process.
+    pub pid: u32,
+    /// Which duly it is.
+    pub version: String,
+    /// How many handlers it runs at once.
+    pub workers: u32,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When it last gave a sign of life.
+    pub seen_at: Timestamp,
+    /// What the kernel says; `None` where it cannot tell.
+    pub alive: Option<bool>,
+}
+
+/// A file and its scheduler, as they are now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Schedulers that have not left in order, the dead among them until their runs are recovered.
+    pub instances: Vec<Instance>,
+    /// How many tasks there are, by status.
+    pub tasks: Vec<(TaskStatus, u64)>,
+    /// Tasks that have been due for more than five minutes.
+    pub overdue: u64,
+    /// Tasks of which two runs in a row or more are dead, a hundred at most.
+    pub failing: Vec<String>,
+    /// Runs that are at work, or may start now or later, by status.
+    pub runs: Vec<(RunStatus, u64)>,
+    /// Runs that wait for something else than time: a key, an older run, their task.
+    pub blocked: u64,
+    /// The task that is due next, and when.
+    pub next: Option<(String, Timestamp)>,
+    /// The file.
+    pub path: PathBuf,
+    /// How large it is.
+    pub file_bytes: u64,
+    /// How large its write-ahead log is.
+    pub log_bytes: u64,
+    /// Which SQLite is at work.
+    pub sqlite: &'static str,
+    /// Which zone data this process goes by.
+    pub zone_data: &'static ZoneData,
+}
+
+impl Client {
+    /// Looks at the whole. It reads every task once.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask, TaskStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
+    /// let status = client.status()?;
+    /// assert_eq!(status.tasks, [(TaskStatus::Active, 1)]);
+    /// assert_eq!(status.next.map(|(name, _)| name).as_deref(), Some("digest"));
+    /// // Nobody is at work: the task will be due, and wait.
+    /// assert!(status.instances.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Only if the database cannot be read.
+    pub fn status(&self) -> Result<Status> {
+        let now = self.now();
+        let (path, file_bytes, log_bytes) = self.sizes();
+        self.read("look at the whole", |tx, _| {
+            let unfinished = census::unfinished(tx)?;
+            let known = |(status, count): &(String, u64)| Some((RunStatus::parse(status)?, *count));
+            let instances = census::instances(tx)?.into_iter().map(|one| Instance {
+                alive: match standing(&path, &one.id) {
+                    Standing::Alive => Some(true),
+                    Standing::Dead(_) => Some(false),
+                    Standing::Unknown => None,
+                },
+                id: one.id,
+                host: one.host,
+                pid: one.pid,
+                version: one.version,
+                workers: one.workers,
+                started_at: one.started_at,
+                seen_at: one.seen_at,
+            });
+            let tasks = census::tasks(tx)?.into_iter().filter_map(|(status, n)| Some((TaskStatus::parse(&status)?, n)));
+            Ok(Status {
+                instances: instances.collect(),
+                tasks: tasks.collect(),
+                overdue: census::overdue(tx, now.minus(OVERDUE))?,
+                failing: census::failing(tx)?,
+                runs: unfinished.iter().filter_map(known).collect(),
+                blocked: unfinished.iter().find(|(status, _)| status == "blocked").map_or(0, |(_, count)| *count),
+                next: census::next(tx)?,
+                path: path.clone(),
+                file_bytes,
+                log_bytes,
+                sqlite: crate::store::sqlite_version(),
+                zone_data: zone_data(),
+            })
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! How much there is of everything, for people who look at the whole.
+
+use rusqlite::{OptionalExtension, Row, Transaction, named_params};
+
+use crate::clock::Timestamp;
+
+const TASKS: &str = "SELECT status, count(*) FROM scheduled_tasks GROUP BY status";
+
+/// How many tasks there are, by status.
+pub(crate) fn tasks(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
+    tx.prepare_cached(TASKS)?.query_map([], pair)?.collect()
+}
+
+const UNFINISHED: &str = "
+    SELECT iif(status = 'running' OR blocked IS NULL, status, 'blocked'), count(*) FROM task_runs
+     WHERE status = 'queued' OR status = 'failed' OR status = 'running'
+     GROUP BY 1";
+
+/// How many runs are not over: running, queued or failed where they may start, and blocked where they may not.
+pub(crate) fn unfinished(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
+    tx.prepare_cached(UNFINISHED)?.query_map([], pair)?.collect()
+}
+
+const OVERDUE: &str = "
+    SELECT count(*) FROM scheduled_tasks WHERE status = 'active' AND planned = 1 AND next_run < :before";
+
+/// How many tasks have been due since before an instant.
+pub(crate) fn overdue(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<u64> {
+    tx.prepare_cached(OVERDUE)?.query_row(named_params! { ":before": before }, |row| count(row, 0))
+}
+
+const FAILING: &str =
+    "SELECT name FROM scheduled_tasks WHERE failure_count >= 2 ORDER BY failure_count DESC, name LIMIT 100";
+
+/// Tasks of which two runs in a row or more are dead.
+pub(crate) fn failing(tx: &Transaction<'_>) -> rusqlite::Result<Vec<String>> {
+    tx.prepare_cached(FAILING)?.query_map([], |row| row.get(0))?.collect()
+}
+
+const NEXT: &str = "
+    SELECT name, next_run FROM scheduled_tasks
+     WHERE status = 'active' AND planned = 1 AND next_run IS NOT NULL
+     ORDER BY next_run LIMIT 1";
+
+/// The task that is due next, and when.
+pub(crate) fn next(tx: &Transaction<'_>) -> rusqlite::Result<Option<(String, Timestamp)>> {
+    tx.prepare_cached(NEXT)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+}
+
+/// An owner that has not left in order, as far as the tables know.
+#[derive(Clone, Debug)]
+pub(crate) struct Instance {
+    pub(crate) id: String,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    pub(crate) version: String,
+    pub(crate) workers: u32,
+    pub(crate) started_at: Timestamp,
+    pub(crate) seen_at: Timestamp,
+}
+
+const INSTANCES: &str = "
+    SELECT id, host, pid, version, workers, started_at, seen_at FROM scheduler_instances
+     WHERE stopped_at IS NULL ORDER BY started_at, id";
+
+pub(crate) fn instances(tx: &Transaction<'_>) -> rusqlite::Result<Vec<Instance>> {
+    let read = |row: &Row<'_>| {
+        let (id, host, pid, version) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        let (workers, started_at, seen_at) = (row.get(4)?, row.get(5)?, row.get(6)?);
+        Ok(Instance { id, host, pid, version, workers, started_at, seen_at })
+    };
+    tx.prepare_cached(INSTANCES)?.query_map([], read)?.collect()
+}
+
+fn pair(row: &Row<'_>) -> rusqlite::Result<(String, u64)> {
+    Ok((row.get(0)?, count(row, 1)?))
+}
+
+fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    Ok(row.get::<_, i64>(column)?.unsigned_abs())
+}
