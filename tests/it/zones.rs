@@ -68,6 +68,25 @@ fn without_zone_files_the_built_in_rules_answer_and_say_so() {
     assert_eq!(refusal, says);
 }
 
+/// What the program says with these arguments and this folder of zone files.
+fn program(house: &House, folder: &Path, arguments: &[&str]) -> String {
+    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
+    let said = duly.env("TZDIR", folder).arg("--db").arg(house.file()).args(arguments).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    String::from_utf8_lossy(&said.stdout).into_owned()
+}
+
+#[test]
+fn the_program_says_which_data_it_goes_by() {
+    let house = House::new();
+    drop(house.client());
+    let nowhere = house.home().join("nowhere");
+    let zones = |said: &str| said.lines().find(|line| line.starts_with("time zones")).expect("a line").to_owned();
+    assert!(zones(&program(&house, &nowhere, &["status"])).ends_with(" built in"));
+    let vancouver = ["next", "0 12 * * *", "--tz", "America/Vancouver", "--from", "2026-12-01T00:00:00Z", "-n", "1"];
+    assert!(program(&house, &nowhere, &vancouver).contains("2026-12-01T20:00:00.000Z"), "the built-in rules are older");
+}
+
 #[test]
 fn the_folder_that_is_named_answers_and_a_damaged_file_is_told() {
     // The smallest zone file: version 1, one offset.
