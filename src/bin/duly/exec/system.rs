@@ -8,7 +8,7 @@ use std::io;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
 
 #[cfg(unix)]
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
 /// A command and those of its children that stayed in its group.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ fn is_empty(group: u32) -> bool {
     }
 }
 
-/// Asks a group to end.
+/// Asks a group to end, and its leader wherever that is by now.
 pub(crate) fn terminate(group: u32) {
     #[cfg(unix)]
     signal(group, Signal::TERM);
@@ -149,7 +149,7 @@ pub(crate) fn terminate(group: u32) {
     let _ = group;
 }
 
-/// Ends a group.
+/// Ends a group, and its leader.
 pub(crate) fn kill(group: u32) {
     #[cfg(unix)]
     signal(group, Signal::KILL);
@@ -160,7 +160,12 @@ pub(crate) fn kill(group: u32) {
 #[cfg(unix)]
 fn signal(group: u32, signal: Signal) {
     // Those that are gone, or are another user's by now, cannot be reached; who waits for them finds out.
-    let _ = pid(group).map(|group| kill_process_group(group, signal));
+    let Some(group) = pid(group) else { return };
+    let _ = kill_process_group(group, signal);
+    // A command that went over to another group must not outlive its time there.
+    if getpgid(Some(group)).is_ok_and(|now| now != group) {
+        let _ = kill_process(group, signal);
+    }
 }
 
 #[cfg(unix)]
