@@ -10,12 +10,14 @@
 //! timeout = "10m"
 //! ```
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+mod entry;
 
-use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Timestamp};
-use serde_json::json;
+use std::path::{Path, PathBuf};
+
+use duly::NewTask;
 use toml::{Table, Value};
+
+use crate::manifest::entry::Entry;
 
 /// Keys that say what a task is, and cannot have a default.
 const OF_A_TASK: &[&str] = &[
@@ -123,6 +125,7 @@ fn known(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String> {
     Err(format!("{place}unknown key {unknown:?}: {hint}"))
 }
 
+/// What is said of a value that will not do.
 fn wrong(key: &str, expected: &str, found: &Value) -> String {
     let found = match found {
         Value::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
@@ -131,190 +134,6 @@ fn wrong(key: &str, expected: &str, found: &Value) -> String {
         Value::Table(_) => "a table".to_owned(),
     };
     format!("{key}: expected {expected}, found {found}")
-}
-
-/// One `[[task]]`, with the defaults behind it.
-struct Entry<'a> {
-    table: &'a Table,
-    defaults: &'a Table,
-    folder: &'a Path,
-}
-
-impl Entry<'_> {
-    fn task(&self) -> Result<NewTask, String> {
-        let name = self.text("name")?.ok_or("name: expected a string, found none")?;
-        let (kind, value) = self.schedule()?;
-        let mut task = NewTask::scheduled(name, kind, value);
-        task = match (self.command()?, self.text("handler")?) {
-            (Some(payload), None) => task.handler("command").payload(payload),
-            (None, Some(handler)) => {
-                task.handler(handler).payload(self.table.get("payload").map_or(serde_json::Value::Null, json_of))
-            }
-            _ => return Err("expected one of command, shell or handler".into()),
-        };
-        if let Some(zone) = self.text("time_zone")? {
-            task = task.time_zone(zone);
-        }
-        if let Some(overlap) =
-            self.word("overlap", Overlap::parse, "skip, buffer_one, buffer_all, cancel_running or allow")?
-        {
-            task = task.overlap(overlap);
-        }
-        let misfire = self.word("misfire", Misfire::parse, "run_once, skip or run_all")?.unwrap_or(Misfire::RunOnce);
-        task = task.misfire(misfire, self.duration("misfire_grace")?.unwrap_or(Duration::from_secs(60)));
-        if let Some(limit) = self.number("catch_up_limit")? {
-            task = task.catch_up_limit(limit);
-        }
-        task = task.retry(self.retry()?);
-        for (key, set) in [
-            ("expires", NewTask::expires as fn(NewTask, Duration) -> NewTask),
-            ("timeout", NewTask::timeout),
-            ("jitter", NewTask::jitter),
-        ] {
-            if let Some(length) = self.duration(key)? {
-                task = set(task, length);
-            }
-        }
-        if let Some(priority) = self.number("priority")? {
-            task = task.priority(priority);
-        }
-        if let Some(key) = self.text("concurrency_key")? {
-            task = task.concurrency_key(key);
-        }
-        task = self.instant("starts_at")?.into_iter().fold(task, NewTask::starts_at);
-        Ok(self.instant("ends_at")?.into_iter().fold(task, NewTask::ends_at))
-    }
-
-    fn schedule(&self) -> Result<(ScheduleKind, String), String> {
-        let kinds = [
-            ("cron", ScheduleKind::Cron),
-            ("every", ScheduleKind::Interval),
-            ("after", ScheduleKind::Delay),
-            ("at", ScheduleKind::Once),
-        ];
-        let mut given = kinds.into_iter().filter(|(key, _)| self.table.contains_key(*key));
-        match (given.next(), given.next()) {
-            (Some((key, kind)), None) => Ok((kind, self.time(key)?.unwrap_or_default())),
-            (None, _) => Err("expected one of cron, every, after or at".into()),
-            (Some((one, _)), Some((other, _))) => Err(format!("{one} and {other}: expected one of them")),
-        }
-    }
-
-    fn retry(&self) -> Result<RetryPolicy, String> {
-        let usual = RetryPolicy::default();
-        let attempts = self.number("max_attempts")?.unwrap_or(usual.max_attempts);
-        let once = match self.get("at_most_once") {
-            None => false,
-            Some(Value::Boolean(once)) => *once,
-            Some(other) => return Err(wrong("at_most_once", "true or false", other)),
-        };
-        Ok(RetryPolicy {
-            max_attempts: if once { 1 } else { attempts },
-            backoff: self.duration("backoff")?.unwrap_or(usual.backoff),
-            cap: self.duration("backoff_cap")?.unwrap_or(usual.cap),
-        })
-    }
-
-    /// The payload of a command, if the task is one. A relative `cwd` counts from the manifest's folder.
-    fn command(&self) -> Result<Option<serde_json::Value>, String> {
-        let argv = match (self.list("command")?, self.text("shell")?) {
-            (Some(_), Some(_)) => return Err("command and shell: expected one of them".into()),
-            (Some(argv), None) if argv.is_empty() => return Err("command: expected a program, found none".into()),
-            (Some(argv), None) => argv,
-            (None, Some(line)) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
-            (None, None) => return Ok(None),
-        };
-        let cwd = self.text("cwd")?.map_or_else(|| self.folder.to_owned(), |cwd| self.folder.join(cwd));
-        let mut payload = json!({ "argv": argv, "cwd": cwd });
-        match self.get("env") {
-            None => {}
-            Some(Value::Table(env)) if env.values().all(Value::is_str) => {
-                payload["env"] = json_of(&Value::Table(env.clone()))
-            }
-            Some(other) => return Err(wrong("env", "a table of strings", other)),
-        }
-        if let Some(names) = self.list("env_from")? {
-            payload["env_from"] = json!(names);
-        }
-        if let Some(input) = self.text("stdin")? {
-            payload["stdin"] = json!(input);
-        }
-        Ok(Some(payload))
-    }
-
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.table.get(key).or_else(|| self.defaults.get(key))
-    }
-
-    fn text(&self, key: &str) -> Result<Option<String>, String> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(other) => Err(wrong(key, "a string", other)),
-        }
-    }
-
-    /// A text, or a date and time of TOML.
-    fn time(&self, key: &str) -> Result<Option<String>, String> {
-        match self.get(key) {
-            Some(Value::Datetime(at)) => Ok(Some(at.to_string())),
-            _ => self.text(key),
-        }
-    }
-
-    fn instant(&self, key: &str) -> Result<Option<Timestamp>, String> {
-        let Some(text) = self.time(key)? else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| {
-            format!("{key}: expected a date and time with its offset, such as 2027-03-14T07:00:00Z, found {text:?}")
-        })
-    }
-
-    fn duration(&self, key: &str) -> Result<Option<Duration>, String> {
-        let Some(text) = self.text(key)? else { return Ok(None) };
-        humantime::parse_duration(&text)
-            .map(Some)
-            .map_err(|_| format!("{key}: expected a duration such as \"90s\" or \"1h 30m\", found {text:?}"))
-    }
-
-    fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<Option<T>, String> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(value @ Value::Integer(number)) => {
-                T::try_from(*number).map(Some).map_err(|_| wrong(key, "a smaller whole number, 0 or more", value))
-            }
-            Some(other) => Err(wrong(key, "a whole number", other)),
-        }
-    }
-
-    fn word<T>(&self, key: &str, parse: fn(&str) -> Option<T>, expected: &str) -> Result<Option<T>, String> {
-        let Some(text) = self.text(key)? else { return Ok(None) };
-        parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {text:?}"))
-    }
-
-    fn list(&self, key: &str) -> Result<Option<Vec<String>>, String> {
-        let strings = |value: &Value| value.as_str().map(str::to_owned);
-        match self.get(key) {
-            None => Ok(None),
-            Some(value @ Value::Array(items)) => {
-                let texts: Option<Vec<String>> = items.iter().map(strings).collect();
-                texts.map(Some).ok_or_else(|| wrong(key, "an array of strings", value))
-            }
-            Some(other) => Err(wrong(key, "an array of strings", other)),
-        }
-    }
-}
-
-/// TOML as JSON; a date and time becomes its text.
-fn json_of(value: &Value) -> serde_json::Value {
-    match value {
-        Value::String(text) => json!(text),
-        Value::Integer(number) => json!(number),
-        Value::Float(number) => json!(number),
-        Value::Boolean(truth) => json!(truth),
-        Value::Datetime(at) => json!(at.to_string()),
-        Value::Array(items) => items.iter().map(json_of).collect(),
-        Value::Table(table) => table.iter().map(|(key, value)| (key.clone(), json_of(value))).collect(),
-    }
 }
 
 #[cfg(test)]
