@@ -101,6 +101,8 @@ impl Entry<'_> {
             (None, None) => return Ok(None),
         };
         let cwd = self.text("cwd")?.map_or_else(|| self.folder.to_owned(), |cwd| self.folder.join(cwd));
+        let cwd = cwd.into_os_string().into_string();
+        let cwd = cwd.map_err(|cwd| format!("cwd: expected a folder with a name in UTF-8, found {cwd:?}"))?;
         let mut payload = json!({ "argv": argv, "cwd": cwd });
         match self.get("env") {
             None => {}

@@ -215,4 +215,16 @@ mod tests {
         }
         assert_eq!(tasks.matches("Europe/Rome").count(), 2);
     }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_no_payload_can_name_is_refused() {
+        use std::os::unix::ffi::OsStrExt;
+        let folder = Path::new(std::ffi::OsStr::from_bytes(b"/tmp/\xff"));
+        let text = task("every = \"1m\"\nshell = \"true\"\n");
+        assert!(
+            parse(&text, folder).unwrap_err().starts_with("task \"t\": cwd: expected a folder with a name in UTF-8")
+        );
+        assert!(parse(&format!("{text}cwd = \"/tmp\""), folder).is_ok());
+    }
 }
