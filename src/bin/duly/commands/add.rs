@@ -7,6 +7,7 @@ use duly::{Added, Change, Client, Error, NewTask, RetryPolicy, ScheduleKind, Tas
 use serde::Serialize;
 
 use crate::args::{Add, Policies};
+use crate::exec::payload as command;
 use crate::failure::Failure;
 use crate::output::printer::Printer;
 use crate::output::rows::{TaskRow, time};
@@ -121,6 +122,10 @@ fn new_task(add: &Add, now: Timestamp) -> Result<NewTask, Failure> {
     };
     let task = with_policies(task.time_zone(zone.name()), &add.policies, &zone)?;
     if let Some(handler) = &add.handler {
+        if handler == "command" {
+            let payload = add.payload.as_ref().map_or("null", |payload| payload.get());
+            command::Payload::parse(payload).map_err(Failure::Refused)?;
+        }
         let task = task.handler(handler);
         return Ok(match &add.payload {
             Some(payload) => task.payload(payload),

@@ -7,6 +7,7 @@ use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Timestamp};
 use serde_json::json;
 use toml::{Table, Value};
 
+use crate::exec::payload::Payload;
 use crate::manifest::wrong;
 
 /// One `[[task]]`, with the defaults behind it.
@@ -22,9 +23,19 @@ impl Entry<'_> {
         let (kind, value) = self.schedule()?;
         let mut task = NewTask::scheduled(name, kind, value);
         task = match (self.command()?, self.text("handler")?) {
-            (Some(payload), None) => task.handler("command").payload(payload),
+            (Some(payload), None) => {
+                self.unheeded(&["payload"], "a command")?;
+                Payload::parse(&payload.to_string())?;
+                task.handler("command").payload(payload)
+            }
             (None, Some(handler)) => {
-                task.handler(handler).payload(self.table.get("payload").map_or(serde_json::Value::Null, json_of))
+                self.unheeded(&["cwd", "env", "env_from", "stdin"], "a handler")?;
+                let payload = self.table.get("payload").map(json_of).transpose()?;
+                let payload = payload.unwrap_or_default();
+                if handler == "command" {
+                    Payload::parse(&payload.to_string())?;
+                }
+                task.handler(handler).payload(payload)
             }
             _ => return Err("expected one of command, shell or handler".into()),
         };
@@ -59,6 +70,14 @@ impl Entry<'_> {
         }
         task = self.instant("starts_at")?.into_iter().fold(task, NewTask::starts_at);
         Ok(self.instant("ends_at")?.into_iter().fold(task, NewTask::ends_at))
+    }
+
+    /// Refuses a key of the task's own that nobody would read. A default is for those that it suits.
+    fn unheeded(&self, keys: &[&str], beside: &str) -> Result<(), String> {
+        match keys.iter().find(|key| self.table.contains_key(**key)) {
+            Some(key) => Err(format!("{key}: means nothing beside {beside}")),
+            None => Ok(()),
+        }
     }
 
     fn schedule(&self) -> Result<(ScheduleKind, String), String> {
@@ -107,7 +126,7 @@ impl Entry<'_> {
         match self.get("env") {
             None => {}
             Some(Value::Table(env)) if env.values().all(Value::is_str) => {
-                payload["env"] = json_of(&Value::Table(env.clone()))
+                payload["env"] = json_of(&Value::Table(env.clone()))?
             }
             Some(other) => return Err(wrong("env", "a table of strings", other)),
         }
@@ -182,15 +201,20 @@ impl Entry<'_> {
     }
 }
 
-/// TOML as JSON; a date and time becomes its text.
-fn json_of(value: &Value) -> serde_json::Value {
-    match value {
+/// TOML as JSON; a date and time becomes its text. JSON knows no infinity.
+fn json_of(value: &Value) -> Result<serde_json::Value, String> {
+    Ok(match value {
         Value::String(text) => json!(text),
         Value::Integer(number) => json!(number),
+        Value::Float(number) if !number.is_finite() => {
+            return Err(format!("payload: expected what JSON can say, found {number}"));
+        }
         Value::Float(number) => json!(number),
         Value::Boolean(truth) => json!(truth),
         Value::Datetime(at) => json!(at.to_string()),
-        Value::Array(items) => items.iter().map(json_of).collect(),
-        Value::Table(table) => table.iter().map(|(key, value)| (key.clone(), json_of(value))).collect(),
-    }
+        Value::Array(items) => items.iter().map(json_of).collect::<Result<_, _>>()?,
+        Value::Table(table) => {
+            table.iter().map(|(key, value)| Ok((key.clone(), json_of(value)?))).collect::<Result<_, String>>()?
+        }
+    })
 }

@@ -153,6 +153,7 @@ mod tests {
     fn what_is_wrong_is_named_with_its_place_and_what_would_do() {
         let command = "command = [\"true\"]\n";
         let every = format!("every = \"1m\"\n{command}");
+        let handler = "every = \"1m\"\nhandler = \"h\"\n";
         for (text, says) in [
             ("[[task]\nname = 1".to_owned(), "line 1: "),
             ("a = 1\nb = = 2".to_owned(), "line 2: "),
@@ -177,6 +178,14 @@ mod tests {
                 task("every = \"1m\"\ncommand = [1]"),
                 "task \"t\": command: expected an array of strings, found an array",
             ),
+            (task("every = \"1m\"\ncommand = [\"\"]"), "task \"t\": argv: expected a program"),
+            (task("every = \"1m\"\ncommand = [\"a\", \"\\u0000\"]"), "task \"t\": argv[1]: no system can pass on"),
+            (task(&format!("{every}env = {{ \"A=B\" = \"\" }}")), "task \"t\": env: expected the name of a variable"),
+            (task(&format!("{every}env_from = [\"\"]")), "task \"t\": env_from: expected the name of a variable"),
+            (task(&format!("{every}payload = 1")), "task \"t\": payload: means nothing beside a command"),
+            (task(&format!("{handler}stdin = \"\"")), "task \"t\": stdin: means nothing beside a handler"),
+            (task(&format!("{handler}payload = [nan]")), "task \"t\": payload: expected what JSON can say, found NaN"),
+            (task("every = \"1m\"\nhandler = \"command\""), "task \"t\": the payload of a command: expected an object"),
             (task(&format!("{every}timeout = 10")), "task \"t\": timeout: expected a string, found 10"),
             (
                 task(&format!("{every}timeout = \"ten\"")),
