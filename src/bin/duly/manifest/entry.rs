@@ -97,14 +97,24 @@ impl Entry<'_> {
 
     fn retry(&self) -> Result<RetryPolicy, String> {
         let usual = RetryPolicy::default();
-        let attempts = self.number("max_attempts")?.unwrap_or(usual.max_attempts);
+        let attempts = self.number("max_attempts")?;
         let once = match self.get("at_most_once") {
             None => false,
             Some(Value::Boolean(once)) => *once,
             Some(other) => return Err(wrong("at_most_once", "true or false", other)),
         };
+        // What the task itself says goes before a default of the other name.
+        let own = |key| self.table.contains_key(key);
+        let max_attempts = match attempts {
+            Some(_) if once && own("max_attempts") == own("at_most_once") => {
+                return Err("at_most_once and max_attempts: expected one of them".into());
+            }
+            Some(attempts) if !once || own("max_attempts") => attempts,
+            _ if once => 1,
+            _ => usual.max_attempts,
+        };
         Ok(RetryPolicy {
-            max_attempts: if once { 1 } else { attempts },
+            max_attempts,
             backoff: self.duration("backoff")?.unwrap_or(usual.backoff),
             cap: self.duration("backoff_cap")?.unwrap_or(usual.cap),
         })

@@ -186,6 +186,10 @@ mod tests {
             (task(&format!("{handler}stdin = \"\"")), "task \"t\": stdin: means nothing beside a handler"),
             (task(&format!("{handler}payload = [nan]")), "task \"t\": payload: expected what JSON can say, found NaN"),
             (task("every = \"1m\"\nhandler = \"command\""), "task \"t\": the payload of a command: expected an object"),
+            (
+                task(&format!("{every}max_attempts = 3\nat_most_once = true")),
+                "task \"t\": at_most_once and max_attempts: expected one of them",
+            ),
             (task(&format!("{every}timeout = 10")), "task \"t\": timeout: expected a string, found 10"),
             (
                 task(&format!("{every}timeout = \"ten\"")),
@@ -223,6 +227,21 @@ mod tests {
             assert!(tasks.contains(part), "{part}: {tasks}");
         }
         assert_eq!(tasks.matches("Europe/Rome").count(), 2);
+    }
+
+    #[test]
+    fn how_often_a_run_is_tried_is_said_by_the_task_before_the_defaults() {
+        for (default, own, attempts) in [
+            ("at_most_once = true", "", 1),
+            ("at_most_once = true", "max_attempts = 3", 3),
+            ("at_most_once = true", "at_most_once = false", 5),
+            ("max_attempts = 3", "at_most_once = true", 1),
+            ("max_attempts = 3", "at_most_once = false", 3),
+        ] {
+            let text = format!("[defaults]\n{default}\n{}shell = \"true\"\n{own}", task("every = \"1m\"\n"));
+            let tasks = format!("{:?}", parse(&text, Path::new("/etc")).unwrap());
+            assert!(tasks.contains(&format!("max_attempts: {attempts},")), "{text}\n{tasks}");
+        }
     }
 
     #[cfg(unix)]
