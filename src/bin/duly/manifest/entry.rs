@@ -9,6 +9,7 @@ use toml::{Table, Value};
 
 use crate::exec::payload::Payload;
 use crate::manifest::wrong;
+use crate::values::length;
 
 /// One `[[task]]`, with the defaults behind it.
 pub(crate) struct Entry<'a> {
@@ -178,9 +179,7 @@ impl Entry<'_> {
 
     fn duration(&self, key: &str) -> Result<Option<Duration>, String> {
         let Some(text) = self.text(key)? else { return Ok(None) };
-        humantime::parse_duration(&text)
-            .map(Some)
-            .map_err(|_| format!("{key}: expected a duration such as \"90s\" or \"1h 30m\", found {text:?}"))
+        length(&text).map(Some).map_err(|reason| format!("{key}: {reason}, found {text:?}"))
     }
 
     fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<Option<T>, String> {

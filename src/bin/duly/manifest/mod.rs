@@ -193,7 +193,11 @@ mod tests {
             (task(&format!("{every}timeout = 10")), "task \"t\": timeout: expected a string, found 10"),
             (
                 task(&format!("{every}timeout = \"ten\"")),
-                "task \"t\": timeout: expected a duration such as \"90s\" or \"1h 30m\", found \"ten\"",
+                "task \"t\": timeout: expected a duration such as 15m, 1h 30m, or 90000 for milliseconds, found \"ten\"",
+            ),
+            (
+                task(&format!("{every}expires = \"1us\"")),
+                "task \"t\": expires: expected whole milliseconds, found \"1us\"",
             ),
             (task(&format!("{every}priority = -1")), "task \"t\": priority: expected a smaller whole number"),
             (
@@ -227,6 +231,13 @@ mod tests {
             assert!(tasks.contains(part), "{part}: {tasks}");
         }
         assert_eq!(tasks.matches("Europe/Rome").count(), 2);
+    }
+
+    #[test]
+    fn a_duration_is_read_as_on_the_command_line() {
+        let text = task("every = \"90000\"\nshell = \"true\"\ntimeout = \"0\"\njitter = \"90000\"");
+        let tasks = format!("{:?}", parse(&text, Path::new("/etc")).unwrap());
+        assert!(tasks.contains("timeout: Some(0ns)") && tasks.contains("jitter: 90s"), "{tasks}");
     }
 
     #[test]
