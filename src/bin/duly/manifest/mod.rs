@@ -12,6 +12,8 @@
 
 mod entry;
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use duly::NewTask;
@@ -75,12 +77,14 @@ pub(crate) fn read(path: &Path) -> Result<Manifest, String> {
     Ok(Manifest { name: file.display().to_string(), tasks })
 }
 
-fn text_of(path: &Path) -> std::io::Result<String> {
-    let size = std::fs::metadata(path)?.len();
-    if size > MAX_BYTES {
-        return Err(std::io::Error::other(format!("{size} bytes are too many: expected at most {MAX_BYTES}")));
+/// No more is read than is allowed: some files have no end, and no size either.
+fn text_of(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if read as u64 > MAX_BYTES {
+        return Err(io::Error::other(format!("it is too long: expected at most {MAX_BYTES} bytes")));
     }
-    std::fs::read_to_string(path)
+    String::from_utf8(bytes).map_err(|_| io::Error::other("expected text in UTF-8"))
 }
 
 fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
@@ -253,6 +257,13 @@ mod tests {
             let tasks = format!("{:?}", parse(&text, Path::new("/etc")).unwrap());
             assert!(tasks.contains(&format!("max_attempts: {attempts},")), "{text}\n{tasks}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        let error = super::read(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(error, "/dev/zero: it is too long: expected at most 16777216 bytes");
     }
 
     #[cfg(unix)]
