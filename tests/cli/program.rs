@@ -82,6 +82,24 @@ fn output_that_cannot_be_written_is_a_failure() {
     assert_eq!((code, err.as_str()), (1, "error: cannot print: No space left on device (os error 28)\n"));
 }
 
+/// Serial lines, and programs that make a terminal for another, often give it no size.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_terminal_that_does_not_tell_its_width_gets_whole_lines() {
+    if Command::new("script").arg("--version").output().is_err() {
+        assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "script is missing");
+        return println!("skipped: no script");
+    }
+    let home = house();
+    assert_eq!(said(&duly(home.path(), &["add", "t", "--cron", "@daily", "--", "true"])).0, 0);
+    let mut terminal = Command::new("script");
+    let line = format!("stty rows 0 cols 0; '{PROGRAM}' list");
+    terminal.args(["-qec", &line, "/dev/null"]).env("NO_COLOR", "1").current_dir(home.path());
+    let (code, out, err) = said(&terminal.stdin(Stdio::null()).output().expect("script"));
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("NAME  SCHEDULE     STATUS") && out.contains("t     cron @daily  active"), "{out}");
+}
+
 /// The program as a user who is not root: root is not bound by modes. `None`: there is no way to become one.
 #[cfg(unix)]
 fn as_nobody(home: &Path, files: &[&Path], line: &[&str]) -> Option<Output> {

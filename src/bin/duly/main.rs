@@ -82,7 +82,8 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         json: args.json,
         quiet: args.quiet,
         colour: terminal && !no_colour && std::env::var_os("TERM").is_none_or(|name| name != "dumb"),
-        width: if terminal { comfy_table::Table::new().width() } else { None },
+        // A terminal of no columns is one that does not tell.
+        width: if terminal { comfy_table::Table::new().width().filter(|width| *width > 0) } else { None },
         times: Times { now: SystemClock::new().now().wall, zone },
     };
     carry_out(args, &mut printer)?;
