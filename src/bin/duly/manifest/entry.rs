@@ -8,7 +8,6 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use crate::exec::payload::Payload;
-use crate::manifest::wrong;
 use crate::values::length;
 
 /// One `[[task]]`, with the defaults behind it.
@@ -226,4 +225,15 @@ fn json_of(value: &Value) -> Result<serde_json::Value, String> {
             table.iter().map(|(key, value)| Ok((key.clone(), json_of(value)?))).collect::<Result<_, String>>()?
         }
     })
+}
+
+/// What is said of a value that will not do.
+pub(crate) fn wrong(key: &str, expected: &str, found: &Value) -> String {
+    let found = match found {
+        Value::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
+        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => found.to_string(),
+        Value::Array(_) => "an array".to_owned(),
+        Value::Table(_) => "a table".to_owned(),
+    };
+    format!("{key}: expected {expected}, found {found}")
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use duly::NewTask;
 use toml::{Table, Value};
 
-use crate::manifest::entry::Entry;
+use crate::manifest::entry::{Entry, wrong};
 
 /// Keys that say what a task is, and cannot have a default.
 const OF_A_TASK: &[&str] = &[
@@ -127,17 +127,6 @@ fn known(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String> {
         _ => format!("expected one of {}", keys().copied().collect::<Vec<_>>().join(", ")),
     };
     Err(format!("{place}unknown key {unknown:?}: {hint}"))
-}
-
-/// What is said of a value that will not do.
-fn wrong(key: &str, expected: &str, found: &Value) -> String {
-    let found = match found {
-        Value::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
-        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => found.to_string(),
-        Value::Array(_) => "an array".to_owned(),
-        Value::Table(_) => "a table".to_owned(),
-    };
-    format!("{key}: expected {expected}, found {found}")
 }
 
 #[cfg(test)]
