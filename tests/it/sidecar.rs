@@ -278,6 +278,20 @@ fn a_file_that_is_removed_ends_the_scheduler_and_what_it_had_begun() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_any_more_leaves_nothing_at_work() {
+    let house = House::new();
+    let _gate = Gate::new(&house, "gate");
+    house.client().add(shell("long", &waiting(&house, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&house, &["--until-idle", "--drain", "1s"]);
+    let group = told(&house, "gate.group");
+    let mut file = OpenOptions::new().write(true).open(house.file()).unwrap();
+    file.write_all(&[0xff; 4096]).unwrap();
+    let code = sidecar.end().code();
+    assert!(code.is_some_and(|code| code != 0), "{code:?}: {}", sidecar.log());
+    assert_eq!(group_size(&group), 0, "nobody is left to see to it");
+}
+
+#[test]
 fn an_idle_scheduler_costs_next_to_nothing() {
     let house = House::new();
     house.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();

@@ -72,8 +72,11 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
     let (path, workers) = (file.display().to_string(), args.workers);
     log::info!("scheduler of {path:?} started, with {workers} workers");
     let stay = Stay { scheduler, commands, notices, args };
-    stay.until_told_to_leave()?;
-    Ok(stay.leave()?)
+    // Whatever ended the stay, nothing that was begun is left at work.
+    let stayed = stay.until_told_to_leave();
+    let ended = stay.leave()?;
+    stayed?;
+    Ok(ended)
 }
 
 /// A scheduler at work.
