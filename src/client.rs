@@ -223,7 +223,9 @@ impl Client {
     /// # Errors
     /// Only if the database cannot be read.
     pub fn task(&self, name: &str) -> Result<Option<Task>> {
-        self.read("look a task up", |tx, _| Ok(tasks::by_name(tx, name)?))
+        self.read("look a task up", |tx, _| {
+            Ok(tasks::by_name(tx, name)?.map(|task| history::with_last(tx, task)).transpose()?)
+        })
     }
 
     /// All tasks, by name.
@@ -231,7 +233,10 @@ impl Client {
     /// # Errors
     /// Only if the database cannot be read.
     pub fn tasks(&self) -> Result<Vec<Task>> {
-        self.read("list tasks", |tx, _| Ok(tasks::all(tx, MAX_LISTED)?))
+        self.read("list tasks", |tx, _| {
+            let tasks = tasks::all(tx, MAX_LISTED)?;
+            Ok(tasks.into_iter().map(|task| history::with_last(tx, task)).collect::<Result<_, _>>()?)
+        })
     }
 
     /// Looks a run up.

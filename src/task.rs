@@ -124,7 +124,7 @@ pub struct Task {
     pub resolved_until: Option<Timestamp>,
     /// From when on its schedule counts.
     pub active_since: Timestamp,
-    /// When the newest attempted run began. Not kept for `once` tasks: look at the run.
+    /// When the newest attempted run began.
     pub last_run: Option<Timestamp>,
     /// When it ended.
     pub last_finished: Option<Timestamp>,

@@ -1,9 +1,11 @@
 //! What was: runs and their attempts, as others ask for them.
 
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::run::{Attempt, Run, RunFilter, RunStatus};
+use crate::schedule::ScheduleKind;
 use crate::store::row;
+use crate::task::Task;
 
 const BY_ID: &str = "
     SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE r.id = :run";
@@ -57,4 +59,25 @@ const ATTEMPTS: &str = "SELECT * FROM task_attempts WHERE run_id = :run ORDER BY
 /// The attempts of a run that did not simply succeed, oldest first.
 pub(crate) fn attempts(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Vec<Attempt>> {
     tx.prepare_cached(ATTEMPTS)?.query_map(named_params! { ":run": run }, row::attempt)?.collect()
+}
+
+const LAST_OF_ONCE: &str = "
+    SELECT started_at, finished_at, status, error FROM task_runs WHERE task_id = :task AND attempt > 0
+     ORDER BY started_at DESC, id DESC LIMIT 1";
+
+/// Fills in what the row of a `once` task does not keep: its run tells it, as in the view `task_overview`.
+pub(crate) fn with_last(tx: &Transaction<'_>, mut task: Task) -> rusqlite::Result<Task> {
+    if task.definition.schedule_type != ScheduleKind::Once {
+        return Ok(task);
+    }
+    let read = |row: &Row<'_>| {
+        task.last_run = row.get(0)?;
+        task.last_finished = row.get(1)?;
+        task.last_status = row.get(2)?;
+        task.last_error = row.get(3)?;
+        task.last_duration = task.last_finished.zip(task.last_run).map(|(ended, began)| ended.since(began));
+        Ok(())
+    };
+    tx.prepare_cached(LAST_OF_ONCE)?.query_row(named_params! { ":task": task.id }, read).optional()?;
+    Ok(task)
 }

@@ -2,7 +2,7 @@
 
 use duly::{Error, NewTask, Origin, Outcome, RunFilter, RunStatus};
 
-use crate::house::{House, at};
+use crate::house::{House, at, seconds};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -87,4 +87,27 @@ fn the_whole_is_told_with_who_is_alive() {
     let mut next = house.stepper("2027-03-14T12:00:01Z");
     next.step().unwrap();
     assert_eq!(client.status().unwrap().instances.len(), 1, "the dead one is recovered");
+}
+
+/// A task that is due once keeps nothing of its run but the run; whoever looks the task up is told all the same.
+#[test]
+fn what_became_of_a_single_run_is_told_with_its_task() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    let once = |name: &str| NewTask::once(name, at(NOON)).handler("work").at_most_once();
+    client.add_all([once("good"), once("bad"), once("later").handler("nobody")]).unwrap();
+    for claim in stepper.step().unwrap() {
+        stepper.clock().advance(seconds(2));
+        let outcome = if claim.task == "bad" { Outcome::failed("no luck") } else { Outcome::succeeded() };
+        stepper.finish(&claim, outcome);
+    }
+    stepper.step().unwrap();
+    let last = client.tasks().unwrap().into_iter().map(|task| (task.last_status, task.last_error, task.last_duration));
+    let last: Vec<_> = last.collect();
+    assert_eq!((last[0].0, last[0].1.as_deref()), (Some(RunStatus::Dead), Some("no luck")));
+    assert_eq!((last[1].0, last[1].1.as_deref()), (Some(RunStatus::Succeeded), None));
+    assert!(last[..2].iter().all(|(.., took)| took.is_some_and(|took| took >= seconds(2))), "{last:?}");
+    assert_eq!(last[2], (None, None, None), "no attempt has begun");
+    assert_eq!(client.task("bad").unwrap().unwrap().last_status, Some(RunStatus::Dead));
 }

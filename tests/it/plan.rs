@@ -226,6 +226,7 @@ const MAY_SORT: &[&str] = &[
     "census::NEXT",
     "census::INSTANCES",
     "history::NEWEST_OF_TASK",
+    "history::LAST_OF_ONCE",
     "owners::OTHERS",
     "waiting::FIRST_WAITING",
     "waiting::KEYS_OF_TASK",

@@ -25,6 +25,8 @@ impl Failure {
             // Whoever read the output has read enough.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Failure::Duly(Error::UnusableDatabase { .. }) => 4,
+            // A setting that was typed.
+            Failure::Duly(Error::InvalidConfig { .. }) => 2,
             _ => 1,
         }
     }
