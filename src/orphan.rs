@@ -122,7 +122,8 @@ fn input_path(folder: &Path, run: i64, attempt: u32) -> PathBuf {
     folder.join(format!("run-{run}-{attempt}"))
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use crate::orphan::{Input, Orphan, record_of};
     use crate::owner;
