@@ -6,10 +6,12 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::store::owners;
 
-/// A `once` instant stands, whatever the clock showed. An interval's grid may begin at created_at.
+/// A `once` instant stands, whatever the clock showed, and is met if nobody has resolved it. An interval's grid may begin at
+/// created_at.
 const TASKS: &str = "
     UPDATE scheduled_tasks
-       SET planned = 0, next_run = iif(schedule_type = 'once', next_run, NULL), resolved_until = :now,
+       SET planned = 0, next_run = iif(schedule_type = 'once', next_run, NULL),
+           resolved_until = iif(schedule_type = 'once', min(resolved_until, :now), :now),
            active_since = min(active_since, :now), created_at = min(created_at, :now)
      WHERE (status = 'active' AND schedule_type <> 'once')
         OR active_since > :now OR created_at > :now OR resolved_until > :now";

@@ -212,3 +212,20 @@ fn other_zone_data_plan_local_times_anew_once() {
     let (_third, hears) = stepper(&house, NOON);
     assert!(!hears.try_iter().any(|event| matches!(event, Event::ZoneDataChanged { .. })), "once");
 }
+
+#[test]
+fn a_past_instant_that_nobody_looked_at_is_met_after_the_clock_is_set_right() {
+    let house = House::new();
+    let (mut stepper, _) = stepper(&house, NOON);
+    let bystander = house.add_bystander(&stepper);
+    stepper.clock().set_wall(at("2031-05-01T12:00:00Z"));
+    step(&mut stepper, 0);
+    let past = NewTask::once("past", at("2027-03-14T11:00:00Z"));
+    stepper.client().add(past.handler("work")).expect("a task");
+    stepper.clock().set_wall(at(NOON));
+    assert_eq!(claim(&mut stepper).scheduled_for, at("2027-03-14T11:00:00Z"));
+    step(&mut stepper, 0);
+    assert_eq!(house.next("past"), "- completed");
+    house.assert_sound();
+    house.assert_bystander(&bystander);
+}
