@@ -16,6 +16,14 @@ const TASKS: &str = "
      WHERE (status = 'active' AND schedule_type <> 'once')
         OR active_since > :now OR created_at > :now OR resolved_until > :now";
 
+/// What that clock brought to an end goes on, within its bounds; what is over ends again when it is planned. A `once` task that
+/// is completed has run. A trigger would read SQLite's clock for whoever leaves active_since as it is.
+const ENDED: &str = "
+    UPDATE scheduled_tasks
+       SET status = 'active', planned = 0, next_run = NULL, resolved_until = :now,
+           active_since = :now + (active_since = :now), created_at = min(created_at, :now)
+     WHERE status = 'completed' AND schedule_type <> 'once' AND (ends_at IS NULL OR ends_at > :now)";
+
 /// Nothing waits longer than its longest backoff for a time that was counted by that clock.
 const WAITING: &str = "
     UPDATE task_runs
@@ -31,7 +39,7 @@ const INSTANCES: &str = "
 
 /// Plans anew from now on. What would have fallen until the old clock's time is told in an event.
 pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
-    for statement in [TASKS, WAITING, INSTANCES] {
+    for statement in [ENDED, TASKS, WAITING, INSTANCES] {
         tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
     }
     let detail = format!("the clock had shown {believed}; all schedules count from {now}");

@@ -229,3 +229,32 @@ fn a_past_instant_that_nobody_looked_at_is_met_after_the_clock_is_set_right() {
     house.assert_sound();
     house.assert_bystander(&bystander);
 }
+
+#[test]
+fn what_ended_by_a_wrong_clock_goes_on() {
+    let house = House::new();
+    let (mut stepper, _) = stepper(&house, NOON);
+    let bystander = house.add_bystander(&stepper);
+    let until = |task: NewTask| task.ends_at(at("2027-03-14T14:30:00Z")).handler("work");
+    let tasks = [
+        until(NewTask::cron("cron", "0 * * * *")),
+        until(NewTask::interval("interval", minutes(60))),
+        until(NewTask::delay("delay", minutes(60))),
+        until(NewTask::cron("over", "5 12 * * *")),
+        NewTask::once("once", at("2027-03-14T13:00:00Z")).handler("work"),
+    ];
+    stepper.client().add_all(tasks).expect("tasks");
+    stepper.clock().set_wall(at("2031-05-01T12:00:00Z"));
+    work_off(&mut stepper);
+    let ended = "SELECT count(*) FROM scheduled_tasks WHERE status = 'completed'";
+    assert_eq!(house.ask(ended), "5");
+    stepper.clock().set_wall(at("2027-03-14T12:10:00Z"));
+    step(&mut stepper, 0);
+    assert_eq!(house.next("cron"), "2027-03-14 13:00:00 active");
+    assert_eq!(house.next("interval"), "2027-03-14 13:00:00 active");
+    assert_eq!(house.next("delay"), "2027-03-14 13:10:00 active");
+    assert_eq!(house.next("over"), "- completed");
+    assert_eq!(house.next("once"), "- completed", "it has run");
+    house.assert_sound();
+    house.assert_bystander(&bystander);
+}

@@ -215,6 +215,7 @@ const MAY_SCAN: &[&str] = &[
     "owners::NEWEST_SEEN",
     "opening::COMPLETE_ONCE",
     "replan::LOCAL_TASKS",
+    "replan::ENDED",
     "replan::TASKS",
     "replan::WAITING",
     "replan::INSTANCES",
