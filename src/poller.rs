@@ -33,6 +33,8 @@ const BEHIND: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The first and the longest wait before a refused write is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How far the time that is written down may lag behind: well below a step back that is noticed.
+const LONGEST_UNSEEN: Duration = Duration::from_secs(3600);
 
 /// What a turn answers.
 #[derive(Debug, Default)]
@@ -200,10 +202,12 @@ impl Poller {
             }
             return false;
         }
-        if let Some(Step { expected, found }) = self.steps.look(now)
-            && was_set
-        {
-            self.emit(&Event::ClockStepped { expected, found });
+        if let Some(Step { expected, found }) = self.steps.look(now) {
+            // What is believed from now on is written down now.
+            self.next_heartbeat = now.monotonic;
+            if was_set {
+                self.emit(&Event::ClockStepped { expected, found });
+            }
         }
         true
     }
@@ -276,7 +280,7 @@ impl Poller {
         }
         self.steps.believe(now);
         if full {
-            self.next_heartbeat = now.monotonic.saturating_add(self.settings.lease / 3);
+            self.next_heartbeat = now.monotonic.saturating_add((self.settings.lease / 3).min(LONGEST_UNSEEN));
         }
         if self.refused.take().is_some() {
             self.emit(&Event::Recovered);

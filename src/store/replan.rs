@@ -37,8 +37,12 @@ const INSTANCES: &str = "
        SET seen_at = min(seen_at, :now), started_at = min(started_at, :now), stopped_at = min(stopped_at, :now)
      WHERE seen_at > :now OR stopped_at > :now";
 
-/// Plans anew from now on. What would have fallen until the old clock's time is told in an event.
+/// Plans anew from now on. What would have fallen until the old clock's time is told in an event. If another scheduler has
+/// done so already, that stands: what has come due since would be lost.
 pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
+    if owners::newest_seen(tx)?.is_none_or(|newest| newest <= now) {
+        return Ok(());
+    }
     for statement in [ENDED, TASKS, WAITING, INSTANCES] {
         tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
     }

@@ -258,3 +258,19 @@ fn what_ended_by_a_wrong_clock_goes_on() {
     house.assert_sound();
     house.assert_bystander(&bystander);
 }
+
+#[test]
+fn of_two_the_second_to_see_it_swallows_nothing() {
+    let house = House::new();
+    let (mut one, _) = stepper(&house, "2031-05-01T12:00:00Z");
+    let (mut other, _) = stepper(&house, "2031-05-01T12:00:00Z");
+    one.client().add(NewTask::cron("t", "0 * * * *").handler("work")).expect("a task");
+    work_off(&mut one);
+    work_off(&mut other);
+    one.clock().set_wall(at("2027-03-14T12:59:59Z"));
+    step(&mut one, 0);
+    assert_eq!(house.next("t"), "2027-03-14 13:00:00 active");
+    other.clock().set_wall(at("2027-03-14T13:00:01Z"));
+    assert_eq!(claim(&mut other).scheduled_for, at("2027-03-14T13:00:00Z"));
+    house.assert_sound();
+}
