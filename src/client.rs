@@ -302,6 +302,13 @@ impl Client {
         (store.path().to_owned(), file, log)
     }
 
+    /// The file, if it is still the one that is open.
+    pub(crate) fn in_place(&self) -> Result<PathBuf> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store.check_in_place()?;
+        Ok(store.path().to_owned())
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now().wall
     }

@@ -3,6 +3,7 @@
 
 mod adding;
 mod apply;
+mod backup;
 mod client;
 mod clock;
 mod error;
@@ -32,6 +33,7 @@ mod watch;
 
 pub use adding::{Added, Change};
 pub use apply::{Applied, Apply, Done};
+pub use backup::Backup;
 pub use client::{Cancel, Client};
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{Error, Result};

@@ -114,6 +114,13 @@ impl Store {
         f(&transaction, &mut self.schedules).map_err(|fault| fault.into_error(doing))
     }
 
+    /// Writes the whole into another file, which is empty, as one snapshot. Writers do not wait for it.
+    pub(crate) fn copy_into(&self, copy: &Path) -> Result<()> {
+        let doing = "copy the database";
+        let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
+        self.connection.execute("VACUUM INTO ?1", [name]).map(|_| ()).map_err(|error| Error::store(doing, error))
+    }
+
     /// A number that changes whenever another connection has committed.
     pub(crate) fn data_version(&self) -> Result<i64> {
         data_version(&self.connection).map_err(|error| Error::store("look for changes", error))

@@ -53,6 +53,17 @@ pub(crate) fn stopped(tx: &Transaction<'_>, owner: &str, now: Timestamp) -> rusq
     Ok(())
 }
 
+const STOP_ALL: &str = "UPDATE scheduler_instances SET stopped_at = :now WHERE stopped_at IS NULL";
+
+const FORGET_PROCESSES: &str = "
+    UPDATE task_runs INDEXED BY task_runs_running SET process = NULL WHERE status = 'running'";
+
+/// Makes a copy nobody's: owners and processes are the original's. Answers how many runs were at work.
+pub(crate) fn disown(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<usize> {
+    tx.prepare_cached(STOP_ALL)?.execute(named_params! { ":now": now })?;
+    tx.prepare_cached(FORGET_PROCESSES)?.execute([])
+}
+
 const OTHERS: &str = "
     SELECT locked_by, max(locked_until) FROM task_runs INDEXED BY task_runs_running
      WHERE status = 'running' AND locked_by <> :owner

@@ -2,6 +2,8 @@
 
 /// Manifests: many tasks in one transaction.
 mod apply;
+/// Copies of a file that is in use: whole, private, and nobody's.
+mod backup;
 /// The example `carousel_agent` as a program, killed in the middle of its posts.
 mod carousel;
 /// A pause, a resumption, an edit of the schedule, a step of the clock: nothing twice, nothing swallowed; jitter.

@@ -212,6 +212,7 @@ const MAY_SCAN: &[&str] = &[
     "tasks::ALL",
     "tasks::MANAGED_BY",
     "owners::NOT_STOPPED",
+    "owners::STOP_ALL",
     "owners::NEWEST_SEEN",
     "opening::COMPLETE_ONCE",
     "replan::LOCAL_TASKS",

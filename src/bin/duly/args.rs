@@ -139,6 +139,11 @@ pub(crate) enum Command {
         /// The task.
         name: String,
     },
+    /// Copy the whole file while it is in use. A scheduler on the copy is a second one.
+    Backup {
+        /// The copy. There must be no such file.
+        file: PathBuf,
+    },
 }
 
 /// How `duly run` works.

@@ -3,5 +3,6 @@
 pub(crate) mod escape;
 pub(crate) mod printer;
 pub(crate) mod rows;
+pub(crate) mod sizes;
 pub(crate) mod table;
 pub(crate) mod times;

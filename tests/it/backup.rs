@@ -1,0 +1,150 @@
+//! Copies of a file that is in use: whole, private, and nobody's.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use duly::testing::Stepper;
+use duly::{Client, Context, Error, NewTask, Outcome, RunStatus, Scheduler};
+
+use crate::house::{House, at, eventually, minutes, seconds};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+#[test]
+fn a_copy_made_under_load_holds_all_that_was_committed_before() {
+    let house = House::new();
+    let scheduler = Scheduler::builder(house.file())
+        .poll(Duration::from_millis(20))
+        .handler("work", |_: &Context| Ok::<_, Error>(()))
+        .start()
+        .expect("a scheduler");
+    let far = at("2999-01-01T00:00:00Z");
+    scheduler.add(NewTask::once("t", far).handler("work")).expect("a task");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let client = house.client();
+            let mut runs = 0;
+            while !over.load(Ordering::Relaxed) {
+                client.trigger("t").expect("a run");
+                runs += 1;
+            }
+            runs
+        });
+        for number in 0..3 {
+            let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
+            eventually("more has run", || house.ask(succeeded).parse::<i64>().expect("a count") > 40 * number);
+            let rows = "SELECT id || ' ' || status FROM task_runs";
+            let over = &format!("{rows} WHERE status = 'succeeded'");
+            let (all, done) = (house.rows("SELECT id FROM task_runs"), house.rows(over));
+            let copy = House::new();
+            let made = house.client().backup(copy.file()).expect("a copy");
+            assert_eq!(made.bytes, std::fs::metadata(copy.file()).expect("a file").len());
+            drop(Client::open_existing(copy.file()).expect("it opens"));
+            copy.assert_sound();
+            let (has, has_done) = (copy.rows("SELECT id FROM task_runs"), copy.rows(over));
+            assert!(all.iter().all(|run| has.contains(run)) && done.iter().all(|run| has_done.contains(run)));
+            let files = std::fs::read_dir(copy.home()).expect("a folder").count();
+            assert_eq!(files, 1, "nothing is left beside it");
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(load.join().expect("no panic") > 40);
+    });
+    scheduler.shutdown(seconds(30)).expect("an end");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_copy_is_its_owners_alone_and_overwrites_nothing() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let house = House::new();
+    let client = house.client();
+    let copy = house.home().join("copy.db");
+    client.backup(&copy).expect("a copy");
+    assert_eq!(std::fs::metadata(&copy).expect("a file").permissions().mode() & 0o777, 0o600);
+
+    let text = |name: &str| house.home().join(name);
+    std::fs::write(text("notes"), "").expect("a file");
+    symlink("nowhere", text("link")).expect("a link");
+    for (name, says) in [
+        ("copy.db", "there is such a file: nothing is overwritten"),
+        ("agent.db", "there is such a file"),
+        ("notes", "there is such a file"),
+        ("link", "there is such a file"),
+        ("missing/copy.db", "its folder: No such file"),
+        ("..", "expected the name of a file"),
+    ] {
+        let error = client.backup(text(name)).expect_err(name);
+        assert!(matches!(&error, Error::Refused { reason, .. } if reason.starts_with(says)), "{error}");
+    }
+    assert_eq!(std::fs::read(text("notes")).expect("a file"), b"");
+    std::fs::write(text("new.db.part"), "half").expect("a file");
+    let error = client.backup(text("new.db")).expect_err("in the way").to_string();
+    assert!(error.contains("was cut short: if not, remove") && error.ends_with("new.db.part"), "{error}");
+    assert!(!text("new.db").exists() && text("new.db.part").exists() && !text("copy.db.part").exists());
+    assert!(!text("nowhere").exists());
+}
+
+/// Two schedulers, each with a file of its own: neither believes a word about the other's owners.
+#[test]
+fn what_ran_on_the_original_is_lost_on_the_copy_after_a_lease() {
+    let (house, copy) = (House::new(), House::new());
+    let mut first = house.stepper(NOON);
+    let client = first.client().clone();
+    client.add(NewTask::once("again", at(NOON)).handler("work")).expect("a task");
+    client.add(NewTask::once("never", at(NOON)).handler("work").at_most_once()).expect("a task");
+    let claims = first.step().expect("a turn");
+    assert_eq!(claims.len(), 2);
+    // What a command would have recorded: this very process, which must not be waited for, nor touched.
+    let process = format!("UPDATE task_runs SET process = '{{\"pid\":{}}}'", std::process::id());
+    house.plain().execute(&process, []).expect("a record");
+    assert_eq!(client.backup(copy.file()).expect("a copy").running, 2);
+    let kept = "SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL";
+    assert_eq!((house.ask(kept), copy.ask(kept)), ("1".into(), "0".into()));
+    assert_eq!(copy.ask("SELECT count(process) FROM task_runs"), "0");
+    assert_eq!(copy.ask("SELECT kind FROM scheduler_events"), "copied");
+
+    let mut second = Stepper::builder(copy.file(), at(NOON)).accept("work").start().expect("a stepper");
+    assert!(second.step().expect("a turn").is_empty(), "nobody knows yet");
+    second.clock().advance(minutes(2));
+    let mut again = second.step().expect("a turn");
+    for _ in 0..20 {
+        second.clock().advance(seconds(10));
+        again.extend(second.step().expect("a turn"));
+    }
+    let again: Vec<(&str, u32)> = again.iter().map(|claim| (claim.task.as_str(), claim.attempt)).collect();
+    assert_eq!(again, [("again", 2)], "once where it may start again");
+    let dead = second.client().history("never", 1).expect("a history");
+    assert_eq!(dead[0].status, RunStatus::Dead);
+    assert!(!copy.home().join("agent.db-owners").join(first.owner()).exists());
+
+    // The original has noticed nothing.
+    claims.iter().for_each(|claim| first.finish(claim, Outcome::succeeded()));
+    first.step().expect("a turn");
+    assert_eq!(house.ask("SELECT group_concat(status || attempt) FROM task_runs"), "succeeded1,succeeded1");
+    house.assert_sound();
+    copy.assert_sound();
+}
+
+/// The usual way back: the copy takes the place of a file whose scheduler has died.
+#[test]
+fn a_copy_put_back_is_taken_up_where_it_was_made() {
+    let (house, copy) = (House::new(), House::new());
+    let mut first = house.stepper(NOON);
+    first.client().add(NewTask::once("again", at(NOON)).handler("work")).expect("a task");
+    assert_eq!(first.step().expect("a turn").len(), 1);
+    first.client().backup(copy.file()).expect("a copy");
+    std::fs::rename(copy.file(), house.file()).expect("put back");
+    // Its owner is alive: what it runs is its own, until it has noticed that the file is another.
+    let mut second = house.stepper(NOON);
+    second.clock().advance(minutes(5));
+    assert!(second.step().expect("a turn").is_empty());
+    first.crash();
+    let mut claims = Vec::new();
+    for _ in 0..20 {
+        second.clock().advance(seconds(10));
+        claims.extend(second.step().expect("a turn"));
+    }
+    assert_eq!(claims.len(), 1, "recovered, and tried again");
+    house.assert_sound();
+}
