@@ -4,6 +4,7 @@
 mod adding;
 mod apply;
 mod backup;
+mod check;
 mod client;
 mod clock;
 mod error;
@@ -34,6 +35,7 @@ mod watch;
 pub use adding::{Added, Change};
 pub use apply::{Applied, Apply, Done};
 pub use backup::Backup;
+pub use check::{Limits, Problem, ProblemKind};
 pub use client::{Cancel, Client};
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{Error, Result};

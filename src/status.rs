@@ -1,7 +1,9 @@
 //! The whole at a glance: who is at work, what is due, what fails, how large the file is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rusqlite::Transaction;
 
 use crate::client::Client;
 use crate::clock::Timestamp;
@@ -92,23 +94,9 @@ impl Client {
         self.read("look at the whole", |tx, _| {
             let unfinished = census::unfinished(tx)?;
             let known = |(status, count): &(String, u64)| Some((RunStatus::parse(status)?, *count));
-            let instances = census::instances(tx)?.into_iter().map(|one| Instance {
-                alive: match standing(&path, &one.id) {
-                    Standing::Alive => Some(true),
-                    Standing::Dead(_) => Some(false),
-                    Standing::Unknown => None,
-                },
-                id: one.id,
-                host: one.host,
-                pid: one.pid,
-                version: one.version,
-                workers: one.workers,
-                started_at: one.started_at,
-                seen_at: one.seen_at,
-            });
             let tasks = census::tasks(tx)?.into_iter().filter_map(|(status, n)| Some((TaskStatus::parse(&status)?, n)));
             Ok(Status {
-                instances: instances.collect(),
+                instances: instances(tx, &path)?,
                 tasks: tasks.collect(),
                 overdue: census::overdue(tx, now.minus(OVERDUE))?,
                 failing: census::failing(tx)?,
@@ -123,4 +111,23 @@ impl Client {
             })
         })
     }
+}
+
+/// Schedulers that have not left in order, and what the kernel says of each.
+pub(crate) fn instances(tx: &Transaction<'_>, path: &Path) -> rusqlite::Result<Vec<Instance>> {
+    let instances = census::instances(tx)?.into_iter().map(|one| Instance {
+        alive: match standing(path, &one.id) {
+            Standing::Alive => Some(true),
+            Standing::Dead(_) => Some(false),
+            Standing::Unknown => None,
+        },
+        id: one.id,
+        host: one.host,
+        pid: one.pid,
+        version: one.version,
+        workers: one.workers,
+        started_at: one.started_at,
+        seen_at: one.seen_at,
+    });
+    Ok(instances.collect())
 }

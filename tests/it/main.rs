@@ -8,6 +8,8 @@ mod backup;
 mod carousel;
 /// A pause, a resumption, an edit of the schedule, a step of the clock: nothing twice, nothing swallowed; jitter.
 mod changes;
+/// `check` finds each problem in a file made to have it, and none in one that is well.
+mod check;
 /// A wall clock that steps, either way, or is not set at all.
 mod clock;
 /// The handler `command`, carried out by `duly run`: what is stored of each end, and that nothing is left of a group.

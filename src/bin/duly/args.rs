@@ -139,6 +139,15 @@ pub(crate) enum Command {
         /// The task.
         name: String,
     },
+    /// For monitors: a line for each problem, and exit code 1; nothing where all is well.
+    Check {
+        /// Work that has been due for longer is a problem.
+        #[arg(long, value_name = "DUR", default_value = "5m", value_parser = length)]
+        overdue: Duration,
+        /// So many dead runs of a task in a row are a problem.
+        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+        failures: u32,
+    },
     /// Copy the whole file while it is in use. A scheduler on the copy is a second one.
     Backup {
         /// The copy. There must be no such file.

@@ -17,13 +17,13 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use duly::{Apply, Client, Clock, SystemClock, Zone};
+use duly::{Apply, Client, Clock, Limits, SystemClock, Zone};
 use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 
 use crate::args::{Args, Command};
 use crate::commands::next::{self, Asked};
 use crate::commands::run::{self, Ended};
-use crate::commands::{add, apply, backup, control, history, list, logs, show, status};
+use crate::commands::{add, apply, backup, check, control, history, list, logs, show, status};
 use crate::failure::Failure;
 use crate::output::escape;
 use crate::output::printer::Printer;
@@ -137,6 +137,9 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Resume { name } => control::resume(&there()?, name, printer),
         Command::Cancel { which } => control::cancel(&there()?, which, printer),
         Command::Remove { name } => control::remove(&there()?, name, printer),
+        Command::Check { overdue, failures } => {
+            check::check(&there()?, &Limits { overdue: *overdue, failures: *failures }, printer)
+        }
         Command::Backup { file } => backup::backup(&there()?, file, printer),
     }
 }

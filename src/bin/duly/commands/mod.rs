@@ -3,6 +3,7 @@
 pub(crate) mod add;
 pub(crate) mod apply;
 pub(crate) mod backup;
+pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod history;
 pub(crate) mod list;

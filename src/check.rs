@@ -1,0 +1,297 @@
+//! `Client::check`: what is wrong with a file and its scheduler, and what to do about it. For those who watch; it asks the
+//! tables, the kernel and the folder, and writes nothing.
+//!
+//! No table says which handlers a scheduler has. What can be known: a scheduler that lives and has a worker to spare begins
+//! what may start in the same turn, if it has the handler.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Transaction;
+
+use crate::client::Client;
+use crate::clock::Timestamp;
+use crate::error::{Result, excerpt};
+use crate::owner;
+use crate::platform::{self, Writable};
+use crate::schedule::duration_text;
+use crate::status::{Instance, instances};
+use crate::store::{Fault, problems};
+
+/// Most problems of a kind that are told one by one.
+const MOST: usize = 100;
+/// A scheduler cuts its log beyond 16 MiB as soon as it is idle: with one much larger, it never is, or a reader never ends.
+const LARGE_LOG: u64 = 64 * 1024 * 1024;
+/// Dead runs older than this are history.
+const LATELY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Where nobody can ask the kernel about a scheduler, it is believed for so long after a sign of life.
+const BELIEVED: Duration = Duration::from_secs(5 * 60);
+/// Longest part of an error that is told.
+const MAX_ERROR: usize = 200;
+
+/// What is too much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Work that has been due for longer is overdue. Default: 5 minutes.
+    pub overdue: Duration,
+    /// A task with so many dead runs in a row is failing. Default: 2.
+    pub failures: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { overdue: Duration::from_secs(5 * 60), failures: 2 }
+    }
+}
+
+/// What can be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProblemKind {
+    /// There is work, and no scheduler is alive.
+    NoScheduler,
+    /// A task is due for too long, or runs that may start are not begun.
+    Overdue,
+    /// Runs may start, and whoever is alive and has workers to spare leaves them: nobody has their handler.
+    UnknownHandler,
+    /// A run is at work for longer than it may, or its owner gives no sign of life.
+    Stuck,
+    /// A run waits for something that does not hold it back: it would wait for ever.
+    Blocked,
+    /// A task had too many dead runs in a row.
+    Failing,
+    /// A run has died within the last day, and nothing of its task has succeeded since.
+    Dead,
+    /// A task was written that cannot be scheduled.
+    Invalid,
+    /// The write-ahead log is larger than 64 MiB.
+    Log,
+    /// Somebody else may write one of the files.
+    FileMode,
+}
+
+impl ProblemKind {
+    /// One word for it, as in `no_scheduler`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ProblemKind::NoScheduler => "no_scheduler",
+            ProblemKind::Overdue => "overdue",
+            ProblemKind::UnknownHandler => "unknown_handler",
+            ProblemKind::Stuck => "stuck",
+            ProblemKind::Blocked => "blocked",
+            ProblemKind::Failing => "failing",
+            ProblemKind::Dead => "dead",
+            ProblemKind::Invalid => "invalid",
+            ProblemKind::Log => "log",
+            ProblemKind::FileMode => "file_mode",
+        }
+    }
+}
+
+/// Something that is wrong. Its `Display` is one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// What kind of thing.
+    pub kind: ProblemKind,
+    /// The task that has it.
+    pub task: Option<String>,
+    /// The run that has it.
+    pub run: Option<i64>,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.kind.as_str(), self.found, self.advice)
+    }
+}
+
+impl Client {
+    /// Looks for what is wrong now. Nothing is what a healthy file answers. Of each kind a hundred are told.
+    ///
+    /// ```
+    /// use duly::{Client, Limits, NewTask, ProblemKind};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
+    /// assert!(client.check(&Limits::default())?.is_empty(), "nobody is at work, but nothing is due");
+    /// client.trigger("digest")?;
+    /// assert_eq!(client.check(&Limits::default())?[0].kind, ProblemKind::NoScheduler);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Only if the database cannot be read.
+    pub fn check(&self, limits: &Limits) -> Result<Vec<Problem>> {
+        let now = self.now();
+        let (path, _, log_bytes) = self.sizes();
+        let mut found = self.read("look for problems", |tx, _| {
+            let instances = instances(tx, &path)?;
+            Look { tx, now, limits, instances, found: Vec::new() }.all()
+        })?;
+        if log_bytes > LARGE_LOG {
+            let text = format!("the write-ahead log has {} MiB", log_bytes >> 20);
+            let advice = "end whatever reads the file for hours; a scheduler that is idle cuts it";
+            found.push(problem(ProblemKind::Log, text, advice));
+        }
+        found.extend(modes(&path));
+        Ok(found)
+    }
+}
+
+/// One look at the tables.
+struct Look<'a> {
+    tx: &'a Transaction<'a>,
+    now: Timestamp,
+    limits: &'a Limits,
+    instances: Vec<Instance>,
+    found: Vec<Problem>,
+}
+
+impl Look<'_> {
+    fn all(mut self) -> Result<Vec<Problem>, Fault> {
+        self.schedulers()?;
+        self.late()?;
+        self.stuck()?;
+        self.blocked()?;
+        self.failed()?;
+        for (task, reason) in problems::invalid(self.tx, MOST)? {
+            let text = format!("{task} is invalid: {reason}");
+            self.of_task(ProblemKind::Invalid, task, text, "mend its row, or add it again with --replace");
+        }
+        Ok(self.found)
+    }
+
+    fn of_task(&mut self, kind: ProblemKind, task: String, text: String, advice: &str) {
+        self.found.push(Problem { task: Some(task), ..problem(kind, text, advice) });
+    }
+
+    fn of_run(&mut self, kind: ProblemKind, run: i64, task: String, text: String, advice: &str) {
+        self.found.push(Problem { task: Some(task), run: Some(run), ..problem(kind, text, advice) });
+    }
+
+    /// Schedulers that are alive, as far as can be told.
+    fn living(&self) -> impl Iterator<Item = &Instance> {
+        let now = self.now;
+        self.instances.iter().filter(move |one| one.alive.unwrap_or(now.since(one.seen_at) < BELIEVED))
+    }
+
+    fn schedulers(&mut self) -> Result<(), Fault> {
+        if self.living().next().is_none() && problems::any_work(self.tx, self.now)? {
+            let text = "there is work, and no scheduler is alive".to_owned();
+            let advice = "start one: duly run, or the application that has the handlers";
+            self.found.push(problem(ProblemKind::NoScheduler, text, advice));
+        }
+        Ok(())
+    }
+
+    fn late(&mut self) -> Result<(), Fault> {
+        let before = self.now.minus(self.limits.overdue);
+        for (task, since) in problems::overdue(self.tx, before, MOST)? {
+            let text = format!("{task} is due since {since}, for {}", self.ago(since));
+            self.of_task(ProblemKind::Overdue, task, text, "is a scheduler alive, and its log quiet? see duly status");
+        }
+        let waiting = problems::waiting(self.tx, before, MOST)?;
+        let (mut living, mut busy) = (0, 0);
+        for one in self.living() {
+            living += 1;
+            busy += usize::from(problems::at_work(self.tx, &one.id)? >= one.workers);
+        }
+        for waiting in waiting {
+            let (handler, count) = (&waiting.handler, waiting.count);
+            let text = format!("runs of handler {handler} that may start: {count}, for {}", self.ago(waiting.since));
+            let (kind, advice) = if living == 0 {
+                (ProblemKind::Overdue, "start a scheduler that has this handler".to_owned())
+            } else if busy > 0 {
+                let advice = format!("schedulers with all workers at work: {busy} of {living}; give them more workers");
+                (ProblemKind::Overdue, advice)
+            } else {
+                let advice = "no scheduler that is alive has it: start one that does, or give the tasks another";
+                (ProblemKind::UnknownHandler, advice.to_owned())
+            };
+            self.found.push(problem(kind, text, &advice));
+        }
+        Ok(())
+    }
+
+    fn stuck(&mut self) -> Result<(), Fault> {
+        for stuck in problems::stuck(self.tx, self.now, MOST)? {
+            let run = stuck.run;
+            let since = stuck.started_at.map_or_else(|| "an unknown time".to_owned(), |at| self.ago(at));
+            let dead = self.instances.iter().any(|one| one.id == stuck.owner && one.alive == Some(false));
+            let (text, advice) = if !stuck.past_lease {
+                let text = format!("run {run} of {} is at work for {since}, longer than its time-out", stuck.task);
+                (text, format!("its handler does not hear that its time is up: duly cancel {run}, or end it"))
+            } else if dead {
+                let text = format!("run {run} of {} was lost with its scheduler", stuck.task);
+                (text, "the next scheduler recovers it, once what it left at work has ended: duly run".to_owned())
+            } else {
+                let text = format!("run {run} of {} is past its lease, at work for {since}", stuck.task);
+                (text, "its scheduler hangs, or cannot write: look at its log; another recovers it".to_owned())
+            };
+            self.of_run(ProblemKind::Stuck, run, stuck.task, text, &advice);
+        }
+        Ok(())
+    }
+
+    fn blocked(&mut self) -> Result<(), Fault> {
+        for held in problems::held_for_nothing(self.tx, self.now.minus(self.limits.overdue), MOST)? {
+            let text = format!("run {} of {} waits ({}) for nothing", held.run, held.task, held.reason);
+            let advice = "a scheduler at work mends it within minutes; if it does not, duly doctor, and report it";
+            self.of_run(ProblemKind::Blocked, held.run, held.task, text, advice);
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self) -> Result<(), Fault> {
+        for (task, count, error) in problems::failing(self.tx, self.limits.failures, MOST)? {
+            let text = format!("{task} is dead {count} times in a row: {}", excerpt(&error, MAX_ERROR));
+            let advice = format!("see duly history {task}, and mend or pause it");
+            self.of_task(ProblemKind::Failing, task, text, &advice);
+        }
+        for dead in problems::dead(self.tx, self.now.minus(LATELY), self.limits.failures, MOST)? {
+            let more = if dead.count > 1 { format!(", and {} before it", dead.count - 1) } else { String::new() };
+            let error = excerpt(&dead.error, MAX_ERROR);
+            let text = format!("run {} of {} is dead{more}: {error}", dead.run, dead.task);
+            let advice = format!("see duly logs {}, and trigger {} again if it is still wanted", dead.run, dead.task);
+            self.of_run(ProblemKind::Dead, dead.run, dead.task, text, &advice);
+        }
+        Ok(())
+    }
+
+    fn ago(&self, at: Timestamp) -> String {
+        duration_text(Duration::from_secs(self.now.since(at).as_secs()))
+    }
+}
+
+/// Files beside the database, and it itself, that others may write.
+fn modes(path: &Path) -> Vec<Problem> {
+    let beside = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let files = [path.to_owned(), beside("-wal"), beside("-shm"), owner::folder(path)];
+    let open = files.iter().filter_map(|file| {
+        let (who, letters) = match platform::writable(&std::fs::metadata(file).ok()?) {
+            Writable::Owner => return None,
+            Writable::Group => ("its group", "g-w"),
+            Writable::Anyone => ("anyone", "go-w"),
+        };
+        let text = format!("{who} may write {}, and so run commands as you", file.display());
+        Some(problem(ProblemKind::FileMode, text, &format!("chmod {letters} it")))
+    });
+    open.collect()
+}
+
+/// Names of handlers and errors are somebody else's text: a problem stays one line.
+fn problem(kind: ProblemKind, found: String, advice: &str) -> Problem {
+    let found = found.replace(char::is_control, " ");
+    Problem { kind, task: None, run: None, found, advice: advice.to_owned() }
+}

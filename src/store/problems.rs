@@ -1,0 +1,187 @@
+//! What is not as it should be, for those who watch over a file.
+
+use rusqlite::{Row, Transaction, named_params};
+
+use crate::clock::Timestamp;
+
+/// A task, with an instant that says since when.
+pub(crate) type Since = (String, Timestamp);
+
+const OVERDUE: &str = "
+    SELECT name, coalesce(next_run, updated_at) FROM scheduled_tasks
+     WHERE status = 'active'
+       AND ((planned = 1 AND next_run < :before) OR (planned = 0 AND coalesce(next_run, updated_at) < :before))
+     ORDER BY 2, name LIMIT :limit";
+
+/// Tasks that have been due, or not been looked at, since before an instant.
+pub(crate) fn overdue(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Since>> {
+    tx.prepare_cached(OVERDUE)?
+        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+const FAILING: &str = "
+    SELECT name, failure_count, ifnull(last_error, '') FROM scheduled_tasks
+     WHERE failure_count >= :failures AND status <> 'completed'
+     ORDER BY failure_count DESC, name LIMIT :limit";
+
+/// Tasks with so many dead runs in a row: name, how many, the last error.
+pub(crate) fn failing(
+    tx: &Transaction<'_>,
+    failures: u32,
+    limit: usize,
+) -> rusqlite::Result<Vec<(String, u32, String)>> {
+    tx.prepare_cached(FAILING)?
+        .query_map(named_params! { ":failures": failures, ":limit": bound(limit) }, |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?
+        .collect()
+}
+
+/// A dead run after which nothing of its task has succeeded.
+#[derive(Debug)]
+pub(crate) struct Dead {
+    pub(crate) run: i64,
+    pub(crate) task: String,
+    /// How many there are, this one, which is the newest, included.
+    pub(crate) count: u32,
+    pub(crate) error: String,
+}
+
+const DEAD: &str = "
+    SELECT max(r.id), t.name, count(*), ifnull(r.error, '')
+      FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.status = 'dead' AND r.finished_at >= :since
+       AND (t.failure_count < :failures OR t.status = 'completed')
+       AND NOT EXISTS (SELECT 1 FROM task_runs s
+                        WHERE s.task_id = r.task_id AND s.status = 'succeeded' AND s.id > r.id)
+     GROUP BY r.task_id ORDER BY 1 DESC LIMIT :limit";
+
+/// The newest dead run since an instant of each task that is not failing as a whole, unless it has succeeded since.
+pub(crate) fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32, limit: usize) -> rusqlite::Result<Vec<Dead>> {
+    let read = |row: &Row<'_>| Ok(Dead { run: row.get(0)?, task: row.get(1)?, count: row.get(2)?, error: row.get(3)? });
+    tx.prepare_cached(DEAD)?
+        .query_map(named_params! { ":since": since, ":failures": failures, ":limit": bound(limit) }, read)?
+        .collect()
+}
+
+/// A run that has been running for too long.
+#[derive(Debug)]
+pub(crate) struct Stuck {
+    pub(crate) run: i64,
+    pub(crate) task: String,
+    pub(crate) owner: String,
+    pub(crate) started_at: Option<Timestamp>,
+    /// Past its lease: its owner gives no sign of life. Otherwise it is past its time-out.
+    pub(crate) past_lease: bool,
+}
+
+/// As the view `stuck_runs`, which reads SQLite's clock.
+const STUCK: &str = "
+    SELECT r.id, t.name, r.locked_by, r.started_at, r.locked_until < :now
+      FROM task_runs r INDEXED BY task_runs_running JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.status = 'running'
+       AND (r.locked_until < :now
+            OR (ifnull(t.timeout_ms, iif(r.handler = 'command', 3600000, 0)) > 0
+                AND r.started_at + ifnull(t.timeout_ms, 3600000) < :now))
+     ORDER BY r.id LIMIT :limit";
+
+pub(crate) fn stuck(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<Stuck>> {
+    let read = |row: &Row<'_>| {
+        let (run, task, owner) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(Stuck { run, task, owner, started_at: row.get(3)?, past_lease: row.get(4)? })
+    };
+    tx.prepare_cached(STUCK)?.query_map(named_params! { ":now": now, ":limit": bound(limit) }, read)?.collect()
+}
+
+const INVALID: &str = "
+    SELECT name, ifnull(invalid_reason, 'no reason is given') FROM scheduled_tasks WHERE status = 'invalid'
+     ORDER BY name LIMIT :limit";
+
+/// Tasks that cannot be scheduled, and why.
+pub(crate) fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
+    tx.prepare_cached(INVALID)?
+        .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+/// A waiting run, its task, and the reason that its row gives.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) run: i64,
+    pub(crate) task: String,
+    pub(crate) reason: String,
+}
+
+/// As `waiting::REASON` derives it. Where a scheduler has still to look at a row, reasons are not all derived yet.
+const HELD_FOR_NOTHING: &str = "
+    SELECT r.id, t.name, r.blocked FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE (r.status = 'queued' OR r.status = 'failed') AND r.blocked > '' AND r.run_at < :before
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+       AND NOT (r.blocked = 'paused' AND r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'))
+       AND NOT (r.blocked = 'order' AND t.overlap <> 'allow'
+                AND EXISTS (SELECT 1 FROM task_runs o
+                             WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
+                               AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
+                               AND (o.origin = 'schedule' OR o.origin = 'catch_up')))
+       AND NOT (r.blocked = 'key'
+                AND (EXISTS (SELECT 1 FROM task_runs k
+                              WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key)
+                     OR EXISTS (SELECT 1 FROM task_runs k
+                                 WHERE (k.status = 'queued' OR k.status = 'failed') AND k.blocked IS NULL
+                                   AND k.concurrency_key = r.concurrency_key AND k.handler = r.handler)))
+     ORDER BY r.id LIMIT :limit";
+
+/// Runs that have waited since before an instant for something that does not hold them back.
+pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
+    let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row.get(1)?, reason: row.get(2)? });
+    tx.prepare_cached(HELD_FOR_NOTHING)?
+        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?
+        .collect()
+}
+
+/// Runs of a handler that may start, and that nobody has started.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) handler: String,
+    pub(crate) count: u64,
+    pub(crate) since: Timestamp,
+}
+
+const WAITING: &str = "
+    SELECT handler, count(*), min(run_at) FROM task_runs INDEXED BY task_runs_claimable
+     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND run_at < :before
+     GROUP BY handler ORDER BY handler LIMIT :limit";
+
+/// What could have begun before an instant, by handler.
+pub(crate) fn waiting(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Waiting>> {
+    let read = |row: &Row<'_>| {
+        let count: i64 = row.get(1)?;
+        Ok(Waiting { handler: row.get(0)?, count: count.unsigned_abs(), since: row.get(2)? })
+    };
+    tx.prepare_cached(WAITING)?.query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?.collect()
+}
+
+const AT_WORK: &str = "
+    SELECT count(*) FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND locked_by = :owner";
+
+/// How many runs an owner has.
+pub(crate) fn at_work(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<u32> {
+    tx.prepare_cached(AT_WORK)?.query_row(named_params! { ":owner": owner }, |row| row.get(0))
+}
+
+const ANY_WORK: &str = "
+    SELECT EXISTS (SELECT 1 FROM scheduled_tasks
+                    WHERE status = 'active' AND ((planned = 1 AND next_run <= :now) OR planned = 0))
+        OR EXISTS (SELECT 1 FROM task_runs
+                    WHERE status = 'running'
+                       OR ((status = 'queued' OR status = 'failed') AND blocked IS NULL AND run_at <= :now))";
+
+/// Whether a scheduler would find something to do now.
+pub(crate) fn any_work(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<bool> {
+    tx.prepare_cached(ANY_WORK)?.query_row(named_params! { ":now": now }, |row| row.get(0))
+}
+
+fn bound(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

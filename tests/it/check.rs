@@ -1,0 +1,215 @@
+//! `check` finds each problem in a file made to have it, and none in one that is well.
+
+use duly::testing::Stepper;
+use duly::{Client, Limits, NewTask, Outcome, Problem, ProblemKind};
+
+use crate::house::{House, at, minutes};
+use crate::table::{claim, step, succeed, work_off};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn look(client: &Client) -> Vec<Problem> {
+    client.check(&Limits::default()).expect("a look")
+}
+
+/// What is wrong: of what kind, with which task and run.
+fn wrong(client: &Client) -> Vec<(&'static str, Option<String>, Option<i64>)> {
+    let found = look(client);
+    for problem in &found {
+        let line = problem.to_string();
+        assert!(line.lines().count() == 1 && !problem.advice.is_empty() && !line.ends_with('.'), "{line}");
+    }
+    found.into_iter().map(|problem| (problem.kind.as_str(), problem.task, problem.run)).collect()
+}
+
+fn of(kind: &'static str, task: &str, run: Option<i64>) -> (&'static str, Option<String>, Option<i64>) {
+    (kind, Some(task.to_owned()), run)
+}
+
+/// A scheduler at work on tasks of all kinds.
+fn healthy(house: &House) -> Stepper {
+    let stepper = house.stepper(NOON);
+    let client = stepper.client();
+    client.add(NewTask::cron("cron", "*/10 * * * *").handler("work")).expect("a task");
+    client.add(NewTask::delay("delay", minutes(15)).handler("work").concurrency_key("key")).expect("a task");
+    client.add(NewTask::interval("interval", minutes(7)).handler("work").concurrency_key("key")).expect("a task");
+    client.add(NewTask::once("once", at("2027-03-14T12:30:00Z")).handler("work")).expect("a task");
+    client.add(NewTask::cron("paused", "@hourly").handler("work")).expect("a task");
+    client.pause("paused").expect("a pause");
+    stepper
+}
+
+#[test]
+fn a_file_that_is_well_has_none() {
+    let house = House::new();
+    let mut stepper = healthy(&house);
+    let client = stepper.client().clone();
+    for _ in 0..120 {
+        let claims = stepper.step().expect("a turn");
+        assert_eq!(wrong(&client), [], "at work");
+        claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        work_off(&mut stepper);
+        assert_eq!(wrong(&client), []);
+        stepper.clock().advance(minutes(1));
+        assert_eq!(wrong(&client), [], "due, and not yet begun");
+    }
+    // Nobody is at work, and there is nothing to do.
+    work_off(&mut stepper);
+    let clock = stepper.clock().clone();
+    stepper.stop().expect("an end");
+    let again = house.builder("2000-01-01T00:00:00Z").clock(&clock).start().expect("a stepper");
+    let client = again.client().clone();
+    again.stop().expect("an end");
+    assert_eq!(wrong(&client), []);
+}
+
+#[test]
+fn work_without_a_scheduler() {
+    let house = House::new();
+    let mut stepper = healthy(&house);
+    step(&mut stepper, 0);
+    let (clock, client) = (stepper.clock().clone(), stepper.client().clone());
+    stepper.crash();
+    assert_eq!(wrong(&client), [], "nothing is due");
+    clock.advance(minutes(8));
+    assert_eq!(wrong(&client), [("no_scheduler", None, None)]);
+    clock.advance(minutes(5));
+    assert_eq!(wrong(&client), [("no_scheduler", None, None), of("overdue", "interval", None)]);
+    let patient = Limits { overdue: minutes(60), ..Limits::default() };
+    assert_eq!(client.check(&patient).expect("a look").len(), 1);
+    // A row that no scheduler has looked at is due as well; runs that were asked for wait.
+    client.trigger("cron").expect("a run");
+    clock.advance(minutes(6));
+    let found = look(&client);
+    let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert!(
+        lines.iter().any(|line| line.starts_with("overdue: runs of handler work that may start: 1, for 6m: start"))
+    );
+    assert_eq!(found.iter().filter(|one| one.kind == ProblemKind::Overdue).count(), 3, "{lines:#?}");
+}
+
+#[test]
+fn runs_of_a_handler_that_nobody_has() {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").workers(1).start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add(NewTask::once("odd", at(NOON)).handler("nobody's")).expect("a task");
+    client.add(NewTask::once("known", at(NOON)).handler("work")).expect("a task");
+    let busy = claim(&mut stepper);
+    for _ in 0..6 {
+        stepper.clock().advance(minutes(1));
+        stepper.step().expect("a sign of life");
+    }
+    // As long as nobody has a worker to spare, nobody can tell.
+    let found = look(&client);
+    assert_eq!((found.len(), found[0].kind), (1, ProblemKind::Overdue), "{found:?}");
+    assert!(found[0].advice.starts_with("schedulers with all workers at work: 1 of 1"), "{found:?}");
+    succeed(&mut stepper, &busy);
+    stepper.step().expect("a turn");
+    let found = look(&client);
+    assert_eq!((found.len(), found[0].kind), (1, ProblemKind::UnknownHandler), "{found:?}");
+    assert!(found[0].found.starts_with("runs of handler nobody's that may start: 1, for 6m"), "{found:?}");
+}
+
+#[test]
+fn failures_and_what_was_written_wrongly() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add(NewTask::once("once", at(NOON)).handler("work").at_most_once()).expect("a task");
+    client.add(NewTask::cron("often", "* * * * *").handler("work").at_most_once()).expect("a task");
+    let fail = |stepper: &mut Stepper| {
+        let claim = claim(stepper);
+        stepper.finish(&claim, Outcome::failed("no route\nto host"));
+        stepper.step().expect("a turn");
+    };
+    fail(&mut stepper);
+    assert_eq!(wrong(&client), [of("dead", "once", Some(1))]);
+    assert!(look(&client)[0].to_string().starts_with("dead: run 1 of once is dead: no route to host: see"));
+    stepper.clock().advance(minutes(1));
+    fail(&mut stepper);
+    assert_eq!(wrong(&client), [of("dead", "often", Some(2)), of("dead", "once", Some(1))]);
+    stepper.clock().advance(minutes(1));
+    fail(&mut stepper);
+    assert_eq!(wrong(&client), [of("failing", "often", None), of("dead", "once", Some(1))]);
+    let patient = Limits { failures: 3, ..Limits::default() };
+    let kinds: Vec<_> = client.check(&patient).expect("a look").into_iter().map(|one| one.kind).collect();
+    assert_eq!(kinds, [ProblemKind::Dead, ProblemKind::Dead]);
+    // Whoever succeeds is well again; what died a day ago is history.
+    stepper.clock().advance(minutes(1));
+    let good = claim(&mut stepper);
+    succeed(&mut stepper, &good);
+    stepper.step().expect("a turn");
+    assert_eq!(wrong(&client), [of("dead", "once", Some(1))]);
+    client.pause("often").expect("a pause");
+    stepper.clock().advance(minutes(24 * 60));
+    assert_eq!(wrong(&client), []);
+
+    let row = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, created_at, active_since)
+               VALUES ('broken', 'work', 'cron', 'every day', 1805025600000, 1805025600000)";
+    house.plain().execute(row, []).expect("a row");
+    stepper.step().expect("a turn");
+    assert_eq!(wrong(&client), [of("invalid", "broken", None)]);
+}
+
+#[test]
+fn runs_that_do_not_end() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let (client, clock) = (stepper.client().clone(), stepper.clock().clone());
+    client.add(NewTask::once("slow", at(NOON)).handler("work").timeout(minutes(3))).expect("a task");
+    claim(&mut stepper);
+    for _ in 0..4 {
+        clock.advance(minutes(1));
+        stepper.step().expect("a sign of life");
+    }
+    assert_eq!(wrong(&client), [of("stuck", "slow", Some(1))]);
+    assert!(look(&client)[0].found.ends_with("for 4m, longer than its time-out"), "{:?}", look(&client));
+    // Its owner says nothing any more, and then is dead.
+    clock.advance(minutes(2));
+    assert!(look(&client)[0].found.contains("is past its lease"), "{:?}", look(&client));
+    stepper.crash();
+    assert_eq!(wrong(&client), [("no_scheduler", None, None), of("stuck", "slow", Some(1))]);
+    assert!(look(&client)[1].found.ends_with("was lost with its scheduler"), "{:?}", look(&client));
+}
+
+#[test]
+fn runs_that_wait_for_nothing() {
+    for (reason, of_key) in [("paused", "NULL"), ("order", "NULL"), ("key", "'#1'")] {
+        let house = House::new();
+        let mut stepper = house.stepper(NOON);
+        let client = stepper.client().clone();
+        client.add(NewTask::cron("task", "@yearly").handler("work")).expect("a task");
+        step(&mut stepper, 0);
+        client.trigger("task").expect("a run");
+        let harm = format!("UPDATE task_runs SET blocked = '{reason}', concurrency_key = {of_key}");
+        house.plain().execute(&harm, []).expect("harm");
+        assert_eq!(wrong(&client), [], "it may be a moment's");
+        stepper.clock().advance(minutes(6));
+        assert_eq!(wrong(&client), [of("blocked", "task", Some(1))], "{reason}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn files_that_others_may_write_and_a_log_without_end() {
+    use std::os::unix::fs::PermissionsExt;
+    let house = House::new();
+    let stepper = healthy(&house);
+    let client = stepper.client();
+    for (name, was, mode) in
+        [("agent.db", 0o600, 0o660), ("agent.db-wal", 0o600, 0o606), ("agent.db-owners", 0o700, 0o770)]
+    {
+        let path = house.home().join(name);
+        let set = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+        set(mode);
+        assert_eq!(wrong(client), [("file_mode", None, None)], "{name}");
+        assert!(look(client)[0].found.contains(&format!("{name}, and so run commands as you")));
+        set(was);
+    }
+    assert_eq!(wrong(client), []);
+    let log = std::fs::File::options().write(true).open(house.home().join("agent.db-wal")).expect("the log");
+    log.set_len(65 << 20).expect("a long log");
+    assert_eq!(wrong(client), [("log", None, None)]);
+    assert_eq!(look(client)[0].found, "the write-ahead log has 65 MiB");
+}
