@@ -9,6 +9,7 @@ pub(crate) mod database;
 pub(crate) mod due;
 pub(crate) mod fault;
 pub(crate) mod history;
+pub(crate) mod invariants;
 pub(crate) mod manual;
 pub(crate) mod opening;
 pub(crate) mod owners;

@@ -18,6 +18,8 @@ mod command;
 mod crash;
 /// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.
 mod docs;
+/// `doctor` finds each broken rule, and none in a file that is sound.
+mod doctor;
 /// The loops that double a run or lose it, held to exact counts, and duly on the same days. Shares `examples/double_run/`.
 mod double_run;
 /// The same doors: what a change by SQL does to work that is due, that waits, or that is at work.

@@ -148,6 +148,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
         failures: u32,
     },
+    /// Look whether the file is sound. It may be in use; nothing is written.
+    Doctor,
     /// Copy the whole file while it is in use. A scheduler on the copy is a second one.
     Backup {
         /// The copy. There must be no such file.

@@ -1,0 +1,29 @@
+//! `doctor`: whether the file is sound.
+
+use duly::Client;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::printer::Printer;
+
+#[derive(Serialize)]
+struct Row<'a> {
+    rule: &'a str,
+    found: &'a str,
+}
+
+pub(crate) fn doctor(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let findings = client.doctor()?;
+    if printer.json {
+        let rows = findings.iter().map(|one| Row { rule: one.rule, found: &one.found });
+        printer.document(&rows.collect::<Vec<_>>())?;
+    } else {
+        findings.iter().try_for_each(|finding| printer.line(finding))?;
+    }
+    if findings.is_empty() {
+        return Ok(printer.say("sound: every page, every index, every rule")?);
+    }
+    let count = findings.len();
+    let advice = "keep a copy of the file, restore a backup, and report it; duly repairs nothing";
+    Err(Failure::Unsuccessful(format!("not sound, findings: {count}; {advice}")))
+}

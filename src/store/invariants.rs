@@ -1,0 +1,124 @@
+//! What must be true of the rows, whatever happened: each rule as a statement that finds what breaks it.
+
+use rusqlite::{Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::store::problems;
+
+/// A rule, and the statement that answers with a text for each row that breaks it.
+const RULES: [(&str, &str); 10] = [
+    ("each run has a task", RUNS_WITHOUT_TASK),
+    ("each attempt has a run", ATTEMPTS_WITHOUT_RUN),
+    ("each occurrence has one run", OCCURRENCES_TWICE),
+    ("each key has one running run", KEYS_TWICE),
+    ("each active task has a next run, or a run that it waits for", TASKS_WITHOUT_NEXT),
+    ("a completed task has no next run", TASKS_WITH_A_NEXT),
+    ("a run that may start is held back by nothing", FREE_THOUGH_HELD),
+    ("each key has one run that goes first", FREE_TWICE),
+    ("attempts are counted", ATTEMPTS_BEYOND),
+    ("occurrences are counted", OCCURRENCES_MISCOUNTED),
+];
+
+const RUNS_WITHOUT_TASK: &str = "
+    SELECT 'run ' || r.id || ' is of task ' || r.task_id FROM task_runs r
+     WHERE NOT EXISTS (SELECT 1 FROM scheduled_tasks t WHERE t.id = r.task_id) LIMIT :limit";
+
+const ATTEMPTS_WITHOUT_RUN: &str = "
+    SELECT 'attempt ' || a.id || ' is of run ' || a.run_id FROM task_attempts a
+     WHERE NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.id = a.run_id) LIMIT :limit";
+
+/// Without the indexes that refuse it: one that is damaged is what such rows come from.
+const OCCURRENCES_TWICE: &str = "
+    SELECT 'task ' || task_id || ' at ' || scheduled_for || ': runs ' || group_concat(id, ', ')
+      FROM task_runs NOT INDEXED WHERE origin = 'schedule' OR origin = 'catch_up'
+     GROUP BY task_id, scheduled_for HAVING count(*) > 1 LIMIT :limit";
+
+const KEYS_TWICE: &str = "
+    SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ')
+      FROM task_runs NOT INDEXED WHERE status = 'running' AND concurrency_key IS NOT NULL
+     GROUP BY concurrency_key HAVING count(*) > 1 LIMIT :limit";
+
+/// A delay counts from the end of a run: while there is one, nobody knows the next.
+const TASKS_WITHOUT_NEXT: &str = "
+    SELECT 'task ' || t.name FROM scheduled_tasks t
+     WHERE t.status = 'active' AND t.planned = 1 AND t.next_run IS NULL
+       AND (t.schedule_type <> 'delay'
+            OR NOT EXISTS (SELECT 1 FROM task_runs r
+                            WHERE r.task_id = t.id
+                              AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
+     LIMIT :limit";
+
+const TASKS_WITH_A_NEXT: &str = "
+    SELECT 'task ' || name FROM scheduled_tasks
+     WHERE status = 'completed' AND planned = 1 AND next_run IS NOT NULL LIMIT :limit";
+
+/// As `waiting::REASON` derives it. Where a scheduler has still to look at a row, reasons are not all derived yet.
+const FREE_THOUGH_HELD: &str = "
+    SELECT 'run ' || r.id || ' of task ' || t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE (r.status = 'queued' OR r.status = 'failed') AND r.blocked IS NULL
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+       AND ((r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'))
+            OR (t.overlap <> 'allow' AND (r.origin = 'schedule' OR r.origin = 'catch_up')
+                AND EXISTS (SELECT 1 FROM task_runs o
+                             WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
+                               AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
+                               AND (o.origin = 'schedule' OR o.origin = 'catch_up')))
+            OR EXISTS (SELECT 1 FROM task_runs k
+                        WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key))
+     LIMIT :limit";
+
+const FREE_TWICE: &str = "
+    SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ') FROM task_runs
+     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND concurrency_key IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+     GROUP BY concurrency_key, handler HAVING count(*) > 1 LIMIT :limit";
+
+const ATTEMPTS_BEYOND: &str = "
+    SELECT 'attempt ' || a.attempt || ' of run ' || r.id || ', which had ' || r.attempt
+      FROM task_attempts a JOIN task_runs r ON r.id = a.run_id WHERE a.attempt > r.attempt LIMIT :limit";
+
+const OCCURRENCES_MISCOUNTED: &str = "
+    SELECT 'run ' || id || ' stands for ' || occurrences FROM task_runs
+     WHERE (occurrences > 1 AND last_scheduled_for IS NULL) OR last_scheduled_for < scheduled_for LIMIT :limit";
+
+/// What breaks a rule: the rule, and the row.
+pub(crate) type Broken = (&'static str, String);
+
+/// What breaks our own rules, up to a limit for each.
+pub(crate) fn broken(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
+    let bound = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut found = Vec::new();
+    for (rule, statement) in RULES {
+        let mut statement = tx.prepare(statement)?;
+        for row in statement.query_map(named_params! { ":limit": bound }, |row| row.get(0))? {
+            found.push((rule, row?));
+        }
+    }
+    for held in problems::held_for_nothing(tx, Timestamp::MAX, limit)? {
+        let row = format!("run {} of task {} ({})", held.run, held.task, held.reason);
+        found.push(("a run that is held back is so by something", row));
+    }
+    Ok(found)
+}
+
+/// What SQLite itself finds: damaged pages and indexes, broken constraints; and rows that refer to none.
+pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
+    let mut found = Vec::new();
+    let mut check = tx.prepare(&format!("PRAGMA integrity_check({limit})"))?;
+    for line in check.query_map([], |row| row.get::<_, String>(0))? {
+        let line = line?;
+        if line != "ok" {
+            found.push(("integrity_check", line));
+        }
+    }
+    let mut check = tx.prepare("PRAGMA foreign_key_check")?;
+    let rows = check.query_map([], |row| {
+        let (table, row, parent): (String, Option<i64>, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let row = row.map_or_else(String::new, |row| format!(" row {row}"));
+        Ok(format!("{table}{row} refers to no row of {parent}"))
+    })?;
+    for row in rows.take(limit) {
+        found.push(("foreign_key_check", row?));
+    }
+    Ok(found)
+}

@@ -1,0 +1,152 @@
+//! `doctor` finds each broken rule, and none in a file that is sound.
+
+use std::io::{Seek, SeekFrom, Write};
+
+use duly::testing::Stepper;
+use duly::{Client, NewTask, Outcome};
+
+use crate::house::{House, at, minutes};
+use crate::table::step;
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+/// Tasks and runs of all kinds, with a scheduler at work on them.
+fn busy() -> (House, Stepper) {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").workers(2).start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add(NewTask::cron("cron", "* * * * *").handler("work")).expect("a task");
+    client.add(NewTask::delay("delay", minutes(5)).handler("work")).expect("a task");
+    client.add(NewTask::once("once", at(NOON)).handler("work").at_most_once()).expect("a task");
+    for name in ["one", "two", "three"] {
+        client.add(NewTask::once(name, at(NOON)).handler("work").concurrency_key("key")).expect("a task");
+    }
+    stepper.clock().advance(minutes(1));
+    let claims = step(&mut stepper, 2);
+    stepper.finish(&claims[0], Outcome::failed("no route to host"));
+    stepper.step().expect("a turn");
+    client.trigger("cron").expect("a run");
+    (house, stepper)
+}
+
+/// The rules that are broken, each once.
+fn broken(client: &Client) -> Vec<&'static str> {
+    let findings = client.doctor().expect("a look");
+    assert!(findings.iter().all(|finding| finding.to_string().lines().count() == 1), "{findings:?}");
+    let mut rules: Vec<_> = findings.into_iter().map(|finding| finding.rule).collect();
+    rules.dedup();
+    rules
+}
+
+#[test]
+fn each_broken_rule_is_found() {
+    let attempt = "INSERT INTO task_attempts (run_id, attempt, outcome, locked_by, finished_at)";
+    let waiting = "status IN ('queued', 'failed')";
+    for (harm, rules) in [
+        ("SELECT 1".to_owned(), &[][..]),
+        ("UPDATE task_runs SET task_id = 99 WHERE id = 1".to_owned(), &["foreign_key_check", "each run has a task"]),
+        (
+            format!("{attempt} VALUES (99, 1, 'failed', 'me', 1805025600000)"),
+            &["foreign_key_check", "each attempt has a run"],
+        ),
+        (
+            format!("{attempt} SELECT id, 7, 'failed', 'me', 1805025600000 FROM task_runs LIMIT 1"),
+            &["attempts are counted"],
+        ),
+        (
+            "DROP INDEX task_runs_one_per_occurrence;
+             INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
+             SELECT task_id, handler, scheduled_for, 'schedule', 'cancelled', run_at, run_at FROM task_runs
+              WHERE origin = 'schedule' LIMIT 1"
+                .to_owned(),
+            &["each occurrence has one run"],
+        ),
+        (
+            "UPDATE scheduled_tasks SET next_run = NULL WHERE name = 'cron';
+             UPDATE scheduled_tasks SET planned = 1"
+                .to_owned(),
+            &["each active task has a next run, or a run that it waits for"],
+        ),
+        (
+            "UPDATE scheduled_tasks SET next_run = 1805025600000 WHERE name = 'once'".to_owned(),
+            &["a completed task has no next run"],
+        ),
+        (
+            format!("UPDATE task_runs SET blocked = 'paused' WHERE {waiting}"),
+            &["a run that is held back is so by something"],
+        ),
+        (
+            "UPDATE task_runs SET occurrences = 3, status = 'missed', finished_at = run_at
+              WHERE id = (SELECT min(id) FROM task_runs WHERE status = 'dead' OR status = 'failed')"
+                .to_owned(),
+            &["occurrences are counted"],
+        ),
+    ] {
+        let (house, stepper) = busy();
+        assert_eq!(broken(stepper.client()), [""; 0]);
+        let plain = house.plain();
+        plain.execute_batch("PRAGMA foreign_keys = OFF").expect("a setting");
+        plain.execute_batch(&harm).unwrap_or_else(|error| panic!("{harm}: {error}"));
+        let found = broken(stepper.client());
+        assert!(
+            rules.iter().all(|rule| found.contains(rule)) && found.is_empty() == rules.is_empty(),
+            "{harm}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn runs_that_may_start_and_must_not_are_found() {
+    let insert = |status: &str, run: u32| {
+        let locked = if status == "running" { "'me', 1805025600000" } else { "NULL, NULL" };
+        format!(
+            "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, concurrency_key, locked_by,
+                                    locked_until)
+             VALUES (1, 'work', 180502560000{run}, 'manual', '{status}', 1805025600000, 'k', {locked});"
+        )
+    };
+    for (harm, rule) in [
+        (insert("queued", 1) + &insert("queued", 2), "each key has one run that goes first"),
+        (insert("running", 1) + &insert("queued", 2), "a run that may start is held back by nothing"),
+        (
+            "DROP INDEX task_runs_running;".to_owned() + &insert("running", 1) + &insert("running", 2),
+            "each key has one running run",
+        ),
+    ] {
+        let house = House::new();
+        let client = house.client();
+        client.add(NewTask::cron("task", "@yearly").handler("work")).expect("a task");
+        house.plain().execute_batch(&harm).unwrap_or_else(|error| panic!("{harm}: {error}"));
+        assert_eq!(broken(&client), [rule]);
+    }
+}
+
+#[test]
+fn a_damaged_page_is_found_and_nothing_is_written() {
+    let (house, stepper) = busy();
+    stepper.crash();
+    house.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("a checkpoint");
+    let root: u64 =
+        house.ask("SELECT rootpage FROM sqlite_schema WHERE name = 'task_runs_claimable'").parse().expect("a page");
+    let size: u64 = house.ask("PRAGMA page_size").parse().expect("a size");
+    {
+        let mut file = std::fs::File::options().write(true).open(house.file()).expect("the file");
+        file.seek(SeekFrom::Start((root - 1) * size)).expect("a place");
+        file.write_all(&[0xff; 64]).expect("damage");
+    }
+    let before = std::fs::read(house.file()).expect("the file");
+    let client = Client::open_existing(house.file()).expect("a client");
+    assert_eq!(broken(&client)[0], "integrity_check");
+    drop(client);
+    assert!(std::fs::read(house.file()).expect("the file") == before, "nothing is repaired");
+}
+
+#[test]
+fn a_file_in_use_is_looked_at_as_it_was_and_nobody_waits() {
+    let (house, mut stepper) = busy();
+    let writer = house.plain();
+    writer.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
+    assert_eq!(broken(&Client::open_existing(house.file()).expect("a client")), [""; 0]);
+    writer.execute_batch("ROLLBACK").expect("an end");
+    stepper.step().expect("a turn");
+}
