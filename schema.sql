@@ -70,7 +70,8 @@ CREATE TABLE scheduled_tasks (
     concurrency_key  TEXT CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'),
     -- The name of a task that gets a manual run, with the dead run as its payload.
     on_dead          TEXT CHECK (length(on_dead) BETWEEN 1 AND 200),
-    -- Paused after so many dead runs in a row. NULL: never.
+    -- Paused after so many dead runs in a row, which a resume begins to count anew. NULL: never.
+    -- Not for 'once'.
     pause_after_failures INTEGER CHECK (pause_after_failures BETWEEN 1 AND 1000000),
 
     -- Of the newest attempted run, and the present streak of dead ones. Not kept for 'once': task_overview reads them
@@ -300,6 +301,7 @@ BEGIN
            resolved_until = iif(OLD.status = 'active' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
                                 max(OLD.next_run, ifnull(OLD.resolved_until, OLD.next_run)), OLD.resolved_until),
            status = iif(NEW.status = 'completed' OR NEW.status = 'invalid', 'active', NEW.status),
+           failure_count = iif(OLD.status = 'paused' AND NEW.status = 'active', 0, failure_count),
            invalid_reason = NULL
      WHERE id = NEW.id;
 

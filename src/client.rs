@@ -12,8 +12,9 @@ use crate::adding::{Added, Existing, put};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
-use crate::run::{Attempt, Run, RunFilter, RunStatus};
+use crate::run::{Attempt, Origin, Run, RunFilter, RunStatus};
 use crate::schedule::{ScheduleKind, Schedules};
+use crate::store::manual::Request;
 use crate::store::opening::Written;
 use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, settling, tasks};
 use crate::task::{Task, TaskStatus, check_payload};
@@ -153,7 +154,8 @@ impl Client {
                 let request = format!("trigger task {name:?}");
                 return Err(Error::Refused { request, reason: format!("it is invalid: {reason}") }.into());
             }
-            manual::open(tx, &task, payload.as_deref(), now)
+            let asked = Request { origin: Origin::Manual, payload: payload.as_deref(), retry_of: None };
+            manual::open(tx, &task, asked, now)
         })
     }
 
@@ -168,7 +170,7 @@ impl Client {
     }
 
     /// Lets a paused task's schedule count again, from now: what fell meanwhile is neither run nor missed, but for a
-    /// `once` instant, which is met now. An active task stays as it is.
+    /// `once` instant, which is met now. Its dead runs in a row are counted anew. An active task stays as it is.
     ///
     /// # Errors
     /// [`Error::UnknownTask`]; [`Error::Refused`] if it is completed or invalid.

@@ -89,6 +89,24 @@ pub enum Event {
         /// The name of its task.
         task: String,
     },
+    /// A dead run was to be told to another task, and could not be.
+    NotTold {
+        /// The dead run.
+        run: i64,
+        /// The name of its task.
+        task: String,
+        /// The task that it names in `on_dead`.
+        on_dead: String,
+        /// Why not.
+        reason: String,
+    },
+    /// So many runs of a task in a row are dead that it was paused.
+    Paused {
+        /// The name of the task.
+        task: String,
+        /// How many.
+        failures: u32,
+    },
     /// A row that someone else wrote cannot be used.
     Invalid {
         /// The name of the task.
@@ -218,6 +236,12 @@ impl fmt::Display for Event {
             }
             Event::Cancelled { run, task } => write!(f, "run {run} of {task:?} was cancelled before it began"),
             Event::Expired { run, task } => write!(f, "run {run} of {task:?} expired before it began; missed"),
+            Event::NotTold { run, task, on_dead, reason } => {
+                write!(f, "run {run} of {task:?} is dead, and {on_dead:?} is not told: {}", OneLine(reason))
+            }
+            Event::Paused { task, failures } => {
+                write!(f, "paused {task:?}: {failures} dead runs in a row; it rests until it is resumed")
+            }
             Event::Invalid { task, reason } => {
                 write!(f, "task {task:?} is invalid: {}; it rests until it is changed", OneLine(reason))
             }

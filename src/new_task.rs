@@ -80,6 +80,8 @@ impl NewTask {
             jitter: Duration::ZERO,
             priority: 1,
             concurrency_key: None,
+            on_dead: None,
+            pause_after_failures: None,
             managed_by: None,
         };
         NewTask { name, payload: Ok("null".to_owned()), rest }
@@ -195,6 +197,25 @@ impl NewTask {
     #[must_use]
     pub fn concurrency_key(mut self, key: impl Into<String>) -> Self {
         self.rest.concurrency_key = Some(key.into());
+        self
+    }
+
+    /// When a run of this task is dead, the task of this name gets a run of its own at once, with the dead run as its
+    /// payload: JSON whose keys are column names of `task_runs`, and `task`. That is how a person is told.
+    ///
+    /// A run that was opened so opens none itself when it dies. If there is no task of this name then, or it is invalid, an
+    /// event says so; if it is paused, the run waits.
+    #[must_use]
+    pub fn on_dead(mut self, task: impl Into<String>) -> Self {
+        self.rest.on_dead = Some(task.into());
+        self
+    }
+
+    /// The task is paused after so many dead runs in a row. [`Client::resume`](crate::Client::resume) begins a new count.
+    /// Default: never. Not for tasks that are due once.
+    #[must_use]
+    pub fn pause_after_failures(mut self, runs: u32) -> Self {
+        self.rest.pause_after_failures = Some(runs);
         self
     }
 }

@@ -102,6 +102,10 @@ pub struct Definition {
     pub priority: u8,
     /// At most one run with this key runs at a time, across tasks. `None`: the task's own.
     pub concurrency_key: Option<String>,
+    /// The name of a task that gets a run, with the dead run as payload, when a run of this one is dead.
+    pub on_dead: Option<String>,
+    /// The task is paused after so many dead runs in a row. `None`: never.
+    pub pause_after_failures: Option<u32>,
     /// The manifest that declared it.
     pub managed_by: Option<String>,
 }
@@ -162,6 +166,12 @@ impl Definition {
             if key.starts_with('#') {
                 return Err(Error::invalid_task("concurrency_key", key, "a key that does not begin with #"));
             }
+        }
+        if let Some(target) = &self.on_dead {
+            check_text("on_dead", target)?;
+        }
+        if let Some(runs) = self.pause_after_failures.filter(|runs| !(1..=1_000_000).contains(runs)) {
+            return Err(Error::invalid_task("pause_after_failures", runs, "1 to 1000000"));
         }
         for (field, at) in [("starts_at", self.starts_at), ("ends_at", self.ends_at)] {
             check_time(field, at)?;
@@ -235,6 +245,8 @@ impl Definition {
             ("jitter_ms", length(Some(self.jitter))),
             ("priority", self.priority.to_string()),
             ("concurrency_key", text(&self.concurrency_key)),
+            ("on_dead", text(&self.on_dead)),
+            ("pause_after_failures", self.pause_after_failures.map_or_else(String::new, |runs| runs.to_string())),
             ("managed_by", text(&self.managed_by)),
         ]
     }

@@ -14,8 +14,18 @@ const DELAY_BEGINS: &str = "
     UPDATE scheduled_tasks SET next_run = NULL, planned = 0
      WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1";
 
-/// Opens a run that a person or a program asked for. It consumes no occurrence, and waits for its key alone.
-pub(crate) fn open(tx: &Transaction<'_>, task: &Task, payload: Option<&str>, now: Timestamp) -> Result<i64, Fault> {
+/// Why a run is opened that keeps no occurrence, and with what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) origin: Origin,
+    /// `None`: the task's.
+    pub(crate) payload: Option<&'a str>,
+    pub(crate) retry_of: Option<i64>,
+}
+
+/// Opens a run that was asked for. It consumes no occurrence, and waits for its key; one that a dead run asked for waits
+/// for a paused task too.
+pub(crate) fn open(tx: &Transaction<'_>, task: &Task, asked: Request<'_>, now: Timestamp) -> Result<i64, Fault> {
     let task_id = task.id;
     let task = &task.definition;
     let own_key = (task.overlap != Overlap::Allow).then(|| format!("#{task_id}"));
@@ -23,12 +33,13 @@ pub(crate) fn open(tx: &Transaction<'_>, task: &Task, payload: Option<&str>, now
         task: task_id,
         handler: &task.handler,
         scheduled_for: now,
-        origin: Origin::Manual,
+        origin: asked.origin,
         run_at: now,
         expires_at: task.expires.map(|expires| now.plus(expires).min(Timestamp::MAX)),
         priority: task.priority,
         key: task.concurrency_key.as_deref().or(own_key.as_deref()),
-        payload,
+        payload: asked.payload,
+        retry_of: asked.retry_of,
     };
     let blocked = run.key.map(|_| "key");
     tx.prepare_cached(DELAY_BEGINS)?.execute(named_params! { ":task": task_id })?;
@@ -36,8 +47,6 @@ pub(crate) fn open(tx: &Transaction<'_>, task: &Task, payload: Option<&str>, now
         request: format!("trigger task {:?}", task.name),
         reason: "SQLite refused another manual run: try again".into(),
     })?;
-    if let Some(key) = run.key {
-        waiting::derive_key(tx, key, now)?;
-    }
+    waiting::place(tx, id, run.key, now)?;
     Ok(id)
 }

@@ -7,6 +7,7 @@ pub(crate) mod census;
 pub(crate) mod claiming;
 pub(crate) mod database;
 pub(crate) mod due;
+pub(crate) mod dying;
 pub(crate) mod fault;
 pub(crate) mod history;
 pub(crate) mod invariants;

@@ -343,6 +343,7 @@ fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
         priority: due.priority,
         key: due.key.as_deref(),
         payload: None,
+        retry_of: None,
     }
 }
 

@@ -83,6 +83,14 @@ pub(crate) fn number<T: TryFrom<i64>>(row: &Row<'_>, column: &str) -> rusqlite::
     })
 }
 
+/// The same, where NULL means something of its own.
+pub(crate) fn optional_number<T: TryFrom<i64>>(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<T>> {
+    match row.get_ref(column)? {
+        ValueRef::Null => Ok(None),
+        _ => number(row, column).map(Some),
+    }
+}
+
 /// The retry columns of a task.
 pub(crate) fn retry_policy(row: &Row<'_>) -> rusqlite::Result<RetryPolicy> {
     Ok(RetryPolicy {
@@ -113,6 +121,8 @@ fn definition(row: &Row<'_>) -> rusqlite::Result<Definition> {
         jitter: duration(row, "jitter_ms")?,
         priority: number(row, "priority")?,
         concurrency_key: row.get("concurrency_key")?,
+        on_dead: row.get("on_dead")?,
+        pause_after_failures: optional_number(row, "pause_after_failures")?,
         managed_by: row.get("managed_by")?,
     })
 }

@@ -32,8 +32,9 @@ pub(crate) fn stored_error(error: &str) -> String {
 /// (due) -> queued. Blocked, unless nothing can hold it back: the caller places it.
 const OPEN: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, blocked, priority,
-                           concurrency_key, payload)
-    VALUES (:task, :handler, :scheduled_for, :origin, 'queued', :run_at, :expires_at, :blocked, :priority, :key, :payload)
+                           concurrency_key, payload, retry_of)
+    VALUES (:task, :handler, :scheduled_for, :origin, 'queued', :run_at, :expires_at, :blocked, :priority, :key, :payload,
+            :retry_of)
     ON CONFLICT DO NOTHING";
 
 /// A run that is to be opened.
@@ -48,6 +49,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) priority: u8,
     pub(crate) key: Option<&'a str>,
     pub(crate) payload: Option<&'a str>,
+    pub(crate) retry_of: Option<i64>,
 }
 
 /// Opens a run that waits. `None`: its occurrence has a row already, which is no error.
@@ -55,7 +57,7 @@ pub(crate) fn open(tx: &Transaction<'_>, run: &Opening<'_>, blocked: Option<&str
     let rows = tx.prepare_cached(OPEN)?.execute(named_params! {
         ":task": run.task, ":handler": run.handler, ":scheduled_for": run.scheduled_for, ":origin": run.origin,
         ":run_at": run.run_at, ":expires_at": run.expires_at, ":blocked": blocked, ":priority": run.priority,
-        ":key": run.key, ":payload": run.payload,
+        ":key": run.key, ":payload": run.payload, ":retry_of": run.retry_of,
     })?;
     Ok((rows == 1).then(|| tx.last_insert_rowid()))
 }

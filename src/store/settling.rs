@@ -7,9 +7,10 @@ use crate::error::excerpt;
 use crate::event::Event;
 use crate::retry::{Retry, Verdict};
 use crate::run::{AttemptOutcome, Claim, Finished, Outcome, RunStatus};
+use crate::schedule::Schedules;
 use crate::store::opening::{self, Written};
 use crate::store::runs::{self, End, Fence, Wrote};
-use crate::store::{Fault, attempts, owners, waiting};
+use crate::store::{Fault, attempts, dying, owners, waiting};
 
 /// Longest part of a result that the event of a late outcome tells, in bytes.
 const MAX_DETAIL: usize = 16 * 1024;
@@ -17,6 +18,7 @@ const MAX_DETAIL: usize = 16 * 1024;
 /// Settles one attempt under its claim. A claim that no longer holds changes nothing: its result is kept with the attempts.
 pub(crate) fn settle(
     tx: &Transaction<'_>,
+    schedules: &mut Schedules,
     owner: &str,
     finished: &Finished,
     now: Timestamp,
@@ -62,8 +64,14 @@ pub(crate) fn settle(
         let (started, ended) = (finished.started_at, finished.finished_at);
         next_due = keep_last(tx, claim.task_id, status, started, ended, error.as_deref())?;
     }
+    let (mut follows, mut paused) = (Vec::new(), false);
+    if status == RunStatus::Dead {
+        (follows, paused) = dying::follow(tx, schedules, claim, now, written)?;
+    }
+    let next_due = next_due.filter(|_| !paused);
     let (claim, took) = (finished.claim.clone(), finished.finished_at.since(finished.started_at));
     written.events.push(Event::Finished { claim, status, error, took, next_attempt, next_due });
+    written.events.append(&mut follows);
     Ok(())
 }
 
@@ -183,6 +191,7 @@ fn keep_last(
 /// running -> failed, dead or cancelled, because the owner of the attempt is dead. A lost attempt counts.
 pub(crate) fn recover(
     tx: &Transaction<'_>,
+    schedules: &mut Schedules,
     fence: &Fence<'_>,
     now: Timestamp,
     random: &mut fastrand::Rng,
@@ -199,8 +208,13 @@ pub(crate) fn recover(
     if claim.recurring {
         keep_last(tx, claim.task_id, status, started.unwrap_or(now), now, Some(error))?;
     }
+    let mut follows = Vec::new();
+    if status == RunStatus::Dead {
+        (follows, _) = dying::follow(tx, schedules, &claim, now, written)?;
+    }
     let (run, task, attempt) = (fence.run, claim.task, fence.attempt);
     written.events.push(Event::Lost { run, task, attempt, status, next_attempt });
+    written.events.append(&mut follows);
     Ok(())
 }
 

@@ -50,10 +50,11 @@ const ADD: &str = "
     INSERT INTO scheduled_tasks
         (name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
          active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
-         backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, managed_by, created_at, updated_at)
+         backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by,
+         created_at, updated_at)
     VALUES (:name, :handler, :payload, :type, :value, :zone, :starts, :ends, :status, :next, 1,
             :now, :overlap, :misfire, :grace, :limit, :expires, :attempts, :backoff,
-            :cap, :timeout, :jitter, :priority, :key, :manager, :now, :now)
+            :cap, :timeout, :jitter, :priority, :key, :on_dead, :pause_after, :manager, :now, :now)
     ON CONFLICT (name) DO NOTHING";
 
 /// Adds a task that has been checked. `None`: one of this name exists.
@@ -72,7 +73,8 @@ pub(crate) fn add(
         ":grace": millis(task.misfire_grace), ":limit": task.catch_up_limit, ":expires": task.expires.map(millis),
         ":attempts": task.retry.max_attempts, ":backoff": millis(task.retry.backoff), ":cap": millis(task.retry.cap),
         ":timeout": task.timeout.map(millis), ":jitter": millis(task.jitter), ":priority": task.priority,
-        ":key": task.concurrency_key, ":manager": task.managed_by,
+        ":key": task.concurrency_key, ":on_dead": task.on_dead, ":pause_after": task.pause_after_failures,
+        ":manager": task.managed_by,
     })?;
     Ok((rows == 1).then(|| (tx.last_insert_rowid(), next)))
 }
@@ -115,7 +117,8 @@ const CHANGE: &str = "
            starts_at = :starts, ends_at = :ends, overlap = :overlap, misfire = :misfire, misfire_grace_ms = :grace,
            catch_up_limit = :limit, expires_ms = :expires, max_attempts = :attempts, backoff_ms = :backoff,
            backoff_cap_ms = :cap, timeout_ms = :timeout, jitter_ms = :jitter, priority = :priority,
-           concurrency_key = :key, managed_by = :manager, updated_at = :now,
+           concurrency_key = :key, on_dead = :on_dead, pause_after_failures = :pause_after, managed_by = :manager,
+           updated_at = :now,
            status = :status, next_run = :next, planned = :planned, active_since = :since, invalid_reason = :reason
      WHERE id = :task";
 
@@ -158,7 +161,8 @@ pub(crate) fn change(
         ":limit": task.catch_up_limit, ":expires": task.expires.map(millis), ":attempts": task.retry.max_attempts,
         ":backoff": millis(task.retry.backoff), ":cap": millis(task.retry.cap),
         ":timeout": task.timeout.map(millis), ":jitter": millis(task.jitter), ":priority": task.priority,
-        ":key": task.concurrency_key, ":manager": task.managed_by, ":now": now, ":status": old.status,
+        ":key": task.concurrency_key, ":on_dead": task.on_dead, ":pause_after": task.pause_after_failures,
+        ":manager": task.managed_by, ":now": now, ":status": old.status,
         ":next": old.next_run, ":planned": old.planned, ":since": old.active_since, ":reason": old.invalid_reason,
     })?;
     waiting::derive_task(tx, old.id, old.status == TaskStatus::Paused, task.overlap != Overlap::Allow, now)?;
@@ -208,17 +212,24 @@ pub(crate) fn pause(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str,
     if task.status == TaskStatus::Invalid {
         return Err(refused("pause", &task));
     }
+    rest(tx, &task, None, now)
+}
+
+/// Pauses a task of which all that is due has been resolved. `reason`: why, if no person asked for it.
+pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, reason: Option<&str>, now: Timestamp) -> Result<(), Fault> {
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
         ":task": task.id, ":status": TaskStatus::Paused, ":next": None::<Timestamp>,
         ":since": after(now, task.active_since), ":now": now,
     })?;
     waiting::derive_task(tx, task.id, true, true, now)?;
-    owners::record(tx, now, "paused", Some(task.id), None, None)?;
+    owners::record(tx, now, "paused", Some(task.id), None, reason)?;
     Ok(())
 }
 
+const END_STREAK: &str = "UPDATE scheduled_tasks SET failure_count = 0 WHERE id = :task AND failure_count > 0";
+
 /// Lets a paused task's schedule count again, from now. What fell meanwhile is neither run nor missed, but for a `once`
-/// instant; an event says from when to when.
+/// instant; an event says from when to when. Whoever resumes has looked: the streak of dead runs is over.
 pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str, now: Timestamp) -> Result<(), Fault> {
     let task = expect(tx, name)?;
     match task.status {
@@ -234,6 +245,7 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
         ":task": task.id, ":status": status, ":next": next_run, ":since": since, ":now": now,
     })?;
+    tx.prepare_cached(END_STREAK)?.execute(named_params! { ":task": task.id })?;
     waiting::derive_task(tx, task.id, false, task.definition.overlap != Overlap::Allow, now)?;
     let detail = format!("occurrences from {} to {since} were passed over", task.active_since);
     owners::record(tx, now, "resumed", Some(task.id), None, Some(&detail))?;

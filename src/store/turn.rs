@@ -195,7 +195,8 @@ impl<'a> Turning<'a> {
     fn settle(&mut self, finished: &Finished) -> Result<(), Fault> {
         let (tx, owner, now) = (self.tx, self.work.owner, self.work.now);
         let store = |turn: &mut Self, finished: &Finished| {
-            settling::settle(tx, owner, finished, now, &mut turn.memory.random, &mut turn.done.written)
+            let (random, written) = (&mut turn.memory.random, &mut turn.done.written);
+            settling::settle(tx, turn.schedules, owner, finished, now, random, written)
         };
         let Some(fault) = self.attempt(|turn| store(turn, finished))? else { return Ok(()) };
         let outcome = match &finished.outcome {
@@ -228,7 +229,8 @@ impl<'a> Turning<'a> {
             }
             let fence = Fence { run: lost.run, owner, attempt: lost.attempt };
             self.item(Item::Lost(lost.run), |turn| {
-                settling::recover(tx, &fence, now, &mut turn.memory.random, &mut turn.done.written)
+                let (random, written) = (&mut turn.memory.random, &mut turn.done.written);
+                settling::recover(tx, turn.schedules, &fence, now, random, written)
             })?;
         }
         if all {

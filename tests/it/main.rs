@@ -36,6 +36,8 @@ mod history;
 mod house;
 /// Who goes next behind a concurrency key when the first is paused, deleted or replaced.
 mod keys;
+/// What follows from the end of a run: another task is told, its own rests.
+mod life;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
 mod misfire;
 /// Commands that outlive their scheduler: who waits for them, who ends them, and when their run goes on.

@@ -1,0 +1,286 @@
+//! What follows from the end of a run: a dead one is told to another task, and after some in a row its own task rests.
+
+use std::sync::mpsc::channel;
+
+use duly::testing::Stepper;
+use duly::{AttemptOutcome, Error, Event, NewTask, Origin, Outcome, Retry, RunStatus, TaskStatus};
+
+use crate::house::{House, at, minutes};
+use crate::table::{claim, step, succeed};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn minutely(name: &str) -> NewTask {
+    NewTask::interval(name, minutes(1)).handler("work")
+}
+
+/// A task that nothing makes due but a trigger, or another's death.
+fn told(name: &str) -> NewTask {
+    NewTask::once(name, at("3999-01-01T00:00:00Z")).handler("tell")
+}
+
+fn stepper(house: &House) -> Stepper {
+    house.builder(NOON).accept("work").accept("tell").start().expect("a stepper")
+}
+
+fn dies() -> Outcome {
+    Outcome::Failed { how: AttemptOutcome::Failed, error: "no\u{1b} luck".into(), retry: Retry::GiveUp }
+}
+
+/// Triggers a task and lets its run die; answers with the run, and with what the step that settles it claims.
+fn die(stepper: &mut Stepper, task: &str) -> (i64, Vec<std::sync::Arc<duly::Claim>>) {
+    stepper.client().trigger(task).expect("a run");
+    let dead = claim(stepper);
+    stepper.finish(&dead, dies());
+    (dead.run_id, stepper.step().expect("a step"))
+}
+
+#[test]
+fn a_dead_run_is_told_to_the_task_that_wants_to_know() {
+    let house = House::new();
+    let mut stepper = stepper(&house);
+    let client = stepper.client().clone();
+    client.add(told("alarm")).unwrap();
+    client.add(told("subject").handler("work").payload(["anna"]).on_dead("alarm")).unwrap();
+    let bystander = house.add_bystander(&stepper);
+
+    let (dead, claims) = die(&mut stepper, "subject");
+    assert_eq!(claims.len(), 1, "in the turn in which it dies");
+    assert_eq!((claims[0].task.as_str(), claims[0].origin), ("alarm", Origin::OnDead));
+    let says: serde_json::Value = serde_json::from_str(&claims[0].payload).unwrap();
+    assert_eq!(
+        (&says["id"], &says["task"], &says["status"], &says["error"], &says["payload"][0], &says["finished_at"]),
+        (
+            &dead.into(),
+            &"subject".into(),
+            &"dead".into(),
+            &"no\u{1b} luck".into(),
+            &"anna".into(),
+            &"2027-03-14T12:00:00.000Z".into()
+        )
+    );
+    assert!(succeed(&mut stepper, &claims[0]).is_empty());
+    assert_eq!(house.next("alarm"), "3999-01-01 00:00:00 active", "it consumed no occurrence");
+
+    // What does not die is not told.
+    for end in [Outcome::failed("again"), Outcome::succeeded(), Outcome::Released] {
+        let run = client.trigger("subject").unwrap();
+        let subject = claim(&mut stepper);
+        stepper.finish(&subject, end);
+        stepper.step().unwrap();
+        let status = client.run(run).unwrap().unwrap().status;
+        if !status.is_final() {
+            client.cancel(run).unwrap();
+            stepper.step().unwrap();
+        }
+        stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, Outcome::failed("asked to stop")));
+        stepper.step().unwrap();
+    }
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE origin = 'on_dead'"), "1");
+    house.assert_bystander(&bystander);
+    house.assert_sound();
+}
+
+#[test]
+fn a_run_that_was_lost_for_the_last_time_is_told_as_well() {
+    let house = House::new();
+    let mut first = stepper(&house);
+    first.client().add(told("alarm")).unwrap();
+    first.client().add(told("subject").handler("work").at_most_once().on_dead("alarm")).unwrap();
+    first.client().trigger("subject").unwrap();
+    claim(&mut first);
+    first.crash();
+    let mut second = stepper(&house);
+    let tells = claim(&mut second);
+    assert_eq!((tells.task.as_str(), tells.origin), ("alarm", Origin::OnDead));
+    assert!(tells.payload.contains("the scheduler that ran it died"), "{}", tells.payload);
+    house.assert_sound();
+}
+
+#[test]
+fn a_run_that_tells_of_a_death_tells_nobody_when_it_dies() {
+    let house = House::new();
+    let mut stepper = stepper(&house);
+    stepper.client().add(told("ping").on_dead("pong")).unwrap();
+    stepper.client().add(told("pong").on_dead("ping")).unwrap();
+    stepper.client().add(told("self").on_dead("self")).unwrap();
+    for (task, tells) in [("ping", "pong"), ("self", "self")] {
+        let (_, claims) = die(&mut stepper, task);
+        assert_eq!(claims.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), [tells]);
+        stepper.finish(&claims[0], dies());
+        step(&mut stepper, 0);
+    }
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs"), "4");
+}
+
+#[test]
+fn whoever_cannot_be_told_stops_nothing_and_an_event_says_so() {
+    let house = House::new();
+    let (tell, hears) = channel();
+    let observer = move |event: &Event| drop(tell.send(event.clone()));
+    let mut stepper = house.builder(NOON).accept("work").accept("tell").observe(observer).start().unwrap();
+    stepper.client().add(told("subject").handler("work").on_dead("alarm")).unwrap();
+    let not_told = || {
+        hears.try_iter().find_map(|event| match event {
+            Event::NotTold { task, on_dead, reason, .. } => Some(format!("{task} {on_dead} {reason}")),
+            _ => None,
+        })
+    };
+    let (dead, claims) = die(&mut stepper, "subject");
+    assert!(claims.is_empty());
+    assert_eq!(not_told().as_deref(), Some("subject alarm there is no such task"));
+    let events = format!("SELECT detail FROM scheduler_events WHERE kind = 'on_dead' AND run_id = {dead}");
+    assert_eq!(house.rows(&events), ["\"alarm\" is not told: there is no such task"]);
+
+    let invalid = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+                   VALUES ('alarm', 'tell', 'cron', 'every day')";
+    house.plain().execute(invalid, []).unwrap();
+    step(&mut stepper, 0);
+    assert!(die(&mut stepper, "subject").1.is_empty());
+    assert!(not_told().is_some_and(|says| says.starts_with("subject alarm it is invalid: invalid schedule")));
+
+    // A table that takes no such run is no reason to forget that the other one died.
+    house.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'alarm'", []).unwrap();
+    stepper.client().add(told("alarm")).unwrap();
+    let refuses = "CREATE TRIGGER no BEFORE INSERT ON task_runs WHEN NEW.origin = 'on_dead'
+                   BEGIN SELECT RAISE(ABORT, 'not in my house'); END";
+    house.plain().execute_batch(refuses).unwrap();
+    let (dead, claims) = die(&mut stepper, "subject");
+    assert!(claims.is_empty());
+    assert_eq!(stepper.client().run(dead).unwrap().unwrap().status, RunStatus::Dead);
+    assert_eq!(not_told().as_deref(), Some("subject alarm not in my house"));
+    house.assert_sound();
+}
+
+#[test]
+fn a_paused_task_is_told_when_it_is_resumed() {
+    let house = House::new();
+    let mut stepper = stepper(&house);
+    let client = stepper.client().clone();
+    client.add(told("alarm")).unwrap();
+    client.add(told("subject").handler("work").on_dead("alarm")).unwrap();
+    client.pause("alarm").unwrap();
+    assert!(die(&mut stepper, "subject").1.is_empty());
+    assert_eq!(house.rows("SELECT status, blocked FROM task_runs WHERE origin = 'on_dead'"), ["queued|paused"]);
+    client.resume("alarm").unwrap();
+    assert_eq!(claim(&mut stepper).origin, Origin::OnDead);
+}
+
+#[test]
+fn what_a_delay_task_had_due_is_resolved_before_it_is_told() {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").start().unwrap();
+    let client = stepper.client().clone();
+    client.add(NewTask::delay("alarm", minutes(1)).handler("tell")).unwrap();
+    client.add(told("subject").handler("work").at_most_once().on_dead("alarm")).unwrap();
+    client.trigger("subject").unwrap();
+    let subject = claim(&mut stepper);
+    stepper.clock().advance(minutes(2));
+    stepper.finish(&subject, dies());
+    step(&mut stepper, 0);
+    house.assert_history("alarm", &["2027-03-14 12:01:00 schedule queued", "2027-03-14 12:02:00 on_dead queued"]);
+}
+
+/// Lets an hour's worth of minutely runs of a task die, until it does not run any more; answers with how many did.
+fn dead_until_it_rests(stepper: &mut Stepper, task: &str) -> usize {
+    for dead in 0..60 {
+        stepper.clock().advance(minutes(1));
+        let claims = stepper.step().unwrap();
+        let Some(subject) = claims.iter().find(|claim| claim.task == task) else { return dead };
+        stepper.finish(subject, dies());
+        let others: Vec<_> = claims.iter().filter(|claim| claim.task != task).collect();
+        others.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        stepper.step().unwrap();
+    }
+    60
+}
+
+#[test]
+fn a_task_rests_after_so_many_dead_runs_in_a_row_and_no_other_does() {
+    let house = House::new();
+    let (tell, hears) = channel();
+    let observer = move |event: &Event| drop(tell.send(event.clone()));
+    let mut stepper = house.builder(NOON).accept("work").accept("tell").observe(observer).start().unwrap();
+    let client = stepper.client().clone();
+    client.add(minutely("subject").pause_after_failures(3)).unwrap();
+    client.add(minutely("twin")).unwrap();
+    // A success in between begins the count anew.
+    stepper.clock().advance(minutes(1));
+    for (end, fails) in [(dies(), 1), (dies(), 2), (Outcome::succeeded(), 0)] {
+        for run in step(&mut stepper, 2) {
+            let end = if run.task == "twin" { Outcome::succeeded() } else { end.clone() };
+            stepper.finish(&run, end);
+        }
+        step(&mut stepper, 0);
+        assert_eq!(client.task("subject").unwrap().unwrap().failure_count, fails);
+        stepper.clock().advance(minutes(1));
+    }
+    let both = step(&mut stepper, 2);
+    both.iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
+    step(&mut stepper, 0);
+
+    let waits = client.trigger("subject").unwrap();
+    client.cancel(waits).unwrap();
+    assert_eq!(dead_until_it_rests(&mut stepper, "subject"), 3);
+    assert_eq!(house.next("subject"), "- paused");
+    assert!(house.next("twin").ends_with(" active"));
+    let paused = |event: Event| matches!(event, Event::Paused { task, failures: 3, .. } if task == "subject");
+    assert!(hears.try_iter().any(paused));
+    let events = "SELECT detail FROM scheduler_events WHERE kind = 'paused'";
+    assert_eq!(house.rows(events), ["3 dead runs in a row"]);
+
+    // Whoever resumes it, by either door, gives it as many runs again.
+    client.resume("subject").unwrap();
+    assert_eq!(client.task("subject").unwrap().unwrap().failure_count, 0);
+    assert_eq!(dead_until_it_rests(&mut stepper, "subject"), 3);
+    house.plain().execute("UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'", []).unwrap();
+    stepper.step().unwrap();
+    stepper.running().to_vec().iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
+    stepper.step().unwrap();
+    assert_eq!(dead_until_it_rests(&mut stepper, "subject"), 3);
+    house.assert_sound();
+}
+
+#[test]
+fn runs_that_wait_when_their_task_comes_to_rest_wait_on() {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").workers(1).start().unwrap();
+    let client = stepper.client().clone();
+    client.add(minutely("subject").overlap(duly::Overlap::BufferAll).pause_after_failures(1)).unwrap();
+    stepper.clock().advance(minutes(1));
+    let subject = claim(&mut stepper);
+    stepper.clock().advance(minutes(1));
+    step(&mut stepper, 0);
+    // One more is due in the very turn in which the first dies: it is resolved before the task rests.
+    stepper.clock().advance(minutes(1));
+    stepper.finish(&subject, dies());
+    step(&mut stepper, 0);
+    let waiting = "SELECT status, blocked FROM task_runs WHERE id > 1 ORDER BY id";
+    assert_eq!(house.rows(waiting), ["queued|paused", "queued|paused"]);
+    client.resume("subject").unwrap();
+    assert_eq!(claim(&mut stepper).scheduled_for, at("2027-03-14T12:02:00Z"));
+    house.assert_sound();
+}
+
+#[test]
+fn both_wishes_are_kept_compared_and_checked() {
+    let house = House::new();
+    let client = house.client();
+    let wishes = || minutely("subject").on_dead("alarm").pause_after_failures(3);
+    client.add(wishes()).unwrap();
+    let said = client.task("subject").unwrap().unwrap().definition;
+    assert_eq!((said.on_dead.as_deref(), said.pause_after_failures), (Some("alarm"), Some(3)));
+    assert!(matches!(client.add(minutely("subject")), Err(Error::TaskDiffers { field: "on_dead", .. })));
+    let other = client.add(wishes().pause_after_failures(4)).unwrap_err().to_string();
+    assert_eq!(other, r#"task "subject" exists with another pause_after_failures: stored "3", given "4""#);
+    client.replace(minutely("subject").pause_after_failures(4)).unwrap();
+    let said = client.task("subject").unwrap().unwrap().definition;
+    assert_eq!((said.on_dead, said.pause_after_failures), (None, Some(4)));
+    let refused = |task: NewTask| match client.add(task) {
+        Err(Error::InvalidTask { field, .. }) => field,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(minutely("a").on_dead("")), "on_dead");
+    assert_eq!(refused(minutely("a").pause_after_failures(0)), "pause_after_failures");
+    assert_eq!(client.task("subject").unwrap().unwrap().status, TaskStatus::Active);
+}
