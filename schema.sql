@@ -106,7 +106,7 @@ CREATE TABLE task_runs (
     -- schedule and catch_up keep an occurrence; manual and on_dead never consume one.
     origin           TEXT NOT NULL CHECK (origin = 'schedule' OR origin = 'catch_up'
                                           OR origin = 'manual' OR origin = 'on_dead'),
-    -- The dead run that a person retried with this one.
+    -- The dead or cancelled run that a person retried with this one.
     retry_of         INTEGER,
     -- Unfinished: queued, running, failed (will be tried again at run_at). The others are final.
     status           TEXT NOT NULL CHECK (status = 'queued' OR status = 'running' OR status = 'failed'

@@ -21,6 +21,7 @@ mod poller;
 mod pool;
 mod resolve;
 mod retry;
+mod retrying;
 mod run;
 mod schedule;
 mod scheduler;

@@ -123,7 +123,7 @@ pub struct Run {
     pub scheduled_for: Timestamp,
     /// Why it was opened.
     pub origin: Origin,
-    /// The dead run that a person retried with this one.
+    /// The dead or cancelled run that a person retried with this one.
     pub retry_of: Option<i64>,
     /// Where it stands.
     pub status: RunStatus,
@@ -263,16 +263,29 @@ pub struct Claim {
     pub(crate) forgiven: u32,
     pub(crate) retry: RetryPolicy,
     pub(crate) concurrency_key: Option<String>,
+    /// The run that was retried with this one, the first of them if that was a retry itself.
+    pub(crate) first: Option<FirstRun>,
     /// Whether the task row keeps `last_*` columns: those of `once` tasks are read from the run.
     pub(crate) recurring: bool,
 }
 
+/// What a retried run's key is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FirstRun {
+    pub(crate) id: i64,
+    pub(crate) origin: Origin,
+    pub(crate) scheduled_for: Timestamp,
+}
+
 impl Claim {
-    /// The same for every attempt of a run, and for no other run: what an outside service can tell a repeat by.
+    /// The same for every attempt of a run and for whatever [retries](crate::Client::retry) it, and for no other run: what
+    /// an outside service can tell a repeat by.
     pub fn idempotency_key(&self) -> String {
-        match self.origin {
-            Origin::Schedule | Origin::CatchUp => format!("{}/{}", self.task, self.scheduled_for),
-            _ => format!("{}/run-{}", self.task, self.run_id),
+        let own = FirstRun { id: self.run_id, origin: self.origin, scheduled_for: self.scheduled_for };
+        let first = self.first.unwrap_or(own);
+        match first.origin {
+            Origin::Schedule | Origin::CatchUp => format!("{}/{}", self.task, first.scheduled_for),
+            _ => format!("{}/run-{}", self.task, first.id),
         }
     }
 

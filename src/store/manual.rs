@@ -1,6 +1,6 @@
 //! Runs that a person or a program asked for: beside the schedule, and behind their key alone.
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -13,6 +13,16 @@ use crate::task::{Overlap, Task};
 const DELAY_BEGINS: &str = "
     UPDATE scheduled_tasks SET next_run = NULL, planned = 0
      WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1";
+
+const UNFINISHED_RETRY: &str = "
+    SELECT id FROM task_runs
+     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running') AND retry_of = :run LIMIT 1";
+
+/// An unfinished run that retries this one.
+pub(crate) fn unfinished_retry(tx: &Transaction<'_>, task: i64, run: i64) -> rusqlite::Result<Option<i64>> {
+    let params = named_params! { ":task": task, ":run": run };
+    tx.prepare_cached(UNFINISHED_RETRY)?.query_row(params, |row| row.get(0)).optional()
+}
 
 /// Why a run is opened that keeps no occurrence, and with what.
 #[derive(Clone, Copy, Debug)]

@@ -362,6 +362,7 @@ fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin,
         forgiven: 0,
         retry: due.retry,
         concurrency_key: due.key.clone(),
+        first: None,
         recurring: due.kind != ScheduleKind::Once,
     }
 }

@@ -4,7 +4,7 @@ use rusqlite::{OptionalExtension, Row, Transaction, named_params, params};
 
 use crate::clock::Timestamp;
 use crate::retry::RetryPolicy;
-use crate::run::{Claim, Origin, RunStatus};
+use crate::run::{Claim, FirstRun, Origin, RunStatus};
 use crate::schedule::ScheduleKind;
 use crate::store::row;
 
@@ -316,7 +316,7 @@ pub(crate) fn is_asked_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Resu
 const CLAIMED: &str = "
     SELECT r.task_id, r.attempt, r.forgiven, r.handler, r.scheduled_for, r.origin, r.concurrency_key, t.name,
            ifnull(r.payload, t.payload), t.schedule_type, t.max_attempts, t.backoff_ms,
-           t.backoff_cap_ms, t.timeout_ms
+           t.backoff_cap_ms, t.timeout_ms, r.retry_of
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
 
@@ -324,7 +324,33 @@ const CLAIMED: &str = "
 /// repaired task repairs its retries.
 pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
     let mut statement = tx.prepare_cached(CLAIMED)?;
-    statement.query_row(named_params! { ":run": run }, |row| as_claim(row, run, now)).optional()
+    let mut retry_of = None;
+    let read = |row: &Row<'_>| {
+        retry_of = row.get(14)?;
+        as_claim(row, run, now)
+    };
+    let mut claim = statement.query_row(named_params! { ":run": run }, read).optional()?;
+    if let (Some(claim), Some(retried)) = (&mut claim, retry_of) {
+        claim.first = first_of(tx, run, retried)?;
+    }
+    Ok(claim)
+}
+
+const RETRIED: &str = "SELECT id, origin, scheduled_for, retry_of FROM task_runs WHERE id = :run";
+
+/// The first of the runs that were retried one by another; `run` retries `retried`.
+fn first_of(tx: &Transaction<'_>, run: i64, retried: i64) -> rusqlite::Result<Option<FirstRun>> {
+    let mut statement = tx.prepare_cached(RETRIED)?;
+    let (mut first, mut newer, mut next) = (None, run, Some(retried));
+    // Ids grow: a circle that somebody wrote by hand must not hold the loop.
+    while let Some(id) = next.filter(|id| *id < newer) {
+        let read = |row: &Row<'_>| {
+            Ok((FirstRun { id: row.get(0)?, origin: row.get(1)?, scheduled_for: row.get(2)? }, row.get(3)?))
+        };
+        let Some((found, before)) = statement.query_row(named_params! { ":run": id }, read).optional()? else { break };
+        (first, newer, next) = (Some(found), id, before);
+    }
+    Ok(first)
 }
 
 /// Columns by their place: this is read for every run that has waited.
@@ -348,6 +374,7 @@ fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Clai
             cap: row::millis_at(row, 12)?.unwrap_or_default(),
         },
         concurrency_key: row.get(6)?,
+        first: None,
         recurring: kind != ScheduleKind::Once,
     })
 }

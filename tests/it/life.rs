@@ -1,4 +1,5 @@
-//! What follows from the end of a run: a dead one is told to another task, and after some in a row its own task rests.
+//! What follows from the end of a run: a dead one is told to another task, after some in a row its own task rests, and a
+//! person may retry it.
 
 use std::sync::mpsc::channel;
 
@@ -283,4 +284,86 @@ fn both_wishes_are_kept_compared_and_checked() {
     assert_eq!(refused(minutely("a").on_dead("")), "on_dead");
     assert_eq!(refused(minutely("a").pause_after_failures(0)), "pause_after_failures");
     assert_eq!(client.task("subject").unwrap().unwrap().status, TaskStatus::Active);
+}
+
+#[test]
+fn a_retry_is_a_new_run_with_the_key_and_the_payload_of_the_old() {
+    let house = House::new();
+    let mut stepper = stepper(&house);
+    let client = stepper.client().clone();
+    client.add(minutely("subject").payload("the task's")).unwrap();
+    stepper.clock().advance(minutes(1));
+    let scheduled = claim(&mut stepper);
+    stepper.finish(&scheduled, dies());
+    step(&mut stepper, 0);
+    let manual = client.trigger_with("subject", "its own").unwrap();
+    let triggered = claim(&mut stepper);
+    stepper.finish(&triggered, dies());
+    step(&mut stepper, 0);
+    let bystander = house.add_bystander(&stepper);
+    let dead = "SELECT * FROM task_runs WHERE status = 'dead' AND retry_of IS NULL ORDER BY id";
+    let before = house.rows(dead);
+
+    for (first, payload) in [(&scheduled, r#""the task's""#), (&triggered, r#""its own""#)] {
+        // Also the retry of a retry; and it may be retried again only when it is over.
+        let mut old = first.run_id;
+        for _ in 0..3 {
+            let retry = client.retry(old).unwrap();
+            let again = client.retry(old).unwrap_err().to_string();
+            assert_eq!(again, format!("cannot retry run {old}: run {retry} retries it already"));
+            let claimed = claim(&mut stepper);
+            assert_eq!((claimed.run_id, claimed.origin, claimed.attempt), (retry, Origin::Manual, 1));
+            assert_eq!((claimed.idempotency_key(), claimed.payload.as_str()), (first.idempotency_key(), payload));
+            assert_eq!(client.run(retry).unwrap().unwrap().retry_of, Some(old));
+            stepper.finish(&claimed, dies());
+            step(&mut stepper, 0);
+            old = retry;
+        }
+    }
+    assert_eq!(triggered.idempotency_key(), format!("subject/run-{manual}"));
+    assert_eq!(house.rows(dead), before, "what is final stays as it was");
+    assert_eq!(house.next("subject"), "2027-03-14 12:02:00 active", "it consumes no occurrence");
+    house.assert_bystander(&bystander);
+    house.assert_sound();
+}
+
+#[test]
+fn only_a_run_that_is_over_and_came_to_nothing_is_retried() {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").workers(1).start().unwrap();
+    let client = stepper.client().clone();
+    client.add(told("subject").handler("work")).unwrap();
+    let refused = |run: i64| client.retry(run).unwrap_err().to_string();
+    let run = client.trigger("subject").unwrap();
+    assert_eq!(refused(run), format!("cannot retry run {run}: it is not over: queued"));
+    let claimed = claim(&mut stepper);
+    assert_eq!(refused(run), format!("cannot retry run {run}: it is not over: running"));
+    stepper.finish(&claimed, Outcome::failed("again"));
+    step(&mut stepper, 0);
+    assert_eq!(refused(run), format!("cannot retry run {run}: it is not over: failed"));
+    client.cancel(run).unwrap();
+    let retry = client.retry(run).unwrap();
+    let claimed = claim(&mut stepper);
+    succeed(&mut stepper, &claimed);
+    assert_eq!(refused(retry), format!("cannot retry run {retry}: it succeeded"));
+    assert!(matches!(client.retry(4711), Err(Error::UnknownRun { id: 4711 })));
+
+    // A paused task can be retried, as it can be triggered; an invalid one cannot.
+    client.pause("subject").unwrap();
+    client.retry(run).unwrap();
+    let claimed = claim(&mut stepper);
+    succeed(&mut stepper, &claimed);
+    let spoil = "UPDATE scheduled_tasks SET schedule_type = 'cron', schedule_value = 'x', status = 'active'";
+    house.plain().execute(spoil, []).unwrap();
+    step(&mut stepper, 0);
+    assert!(refused(run).contains("its task \"subject\" is invalid"), "{}", refused(run));
+
+    // Nobody can tell which of its occurrences a missed row should become.
+    client.add(minutely("late")).unwrap();
+    stepper.clock().advance(minutes(10));
+    stepper.step().unwrap();
+    let missed = house.ask("SELECT id FROM task_runs WHERE status = 'missed'").parse().unwrap();
+    let says = format!("cannot retry run {missed}: it was missed, and never begun: trigger task \"late\" instead");
+    assert_eq!(refused(missed), says);
+    house.assert_sound();
 }

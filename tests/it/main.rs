@@ -36,7 +36,7 @@ mod history;
 mod house;
 /// Who goes next behind a concurrency key when the first is paused, deleted or replaced.
 mod keys;
-/// What follows from the end of a run: another task is told, its own rests.
+/// What follows from the end of a run: another task is told, its own rests, a person retries it.
 mod life;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
 mod misfire;
