@@ -147,6 +147,54 @@ fn files_without_permission_are_named_and_left_alone() {
     mode(home.path(), 0o700);
 }
 
+/// Each shell that is here reads its script; bash completes with it.
+#[test]
+fn shells_read_their_completions() {
+    let home = house();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, script, err) = said(&duly(home.path(), &["completions", shell]));
+        assert_eq!((code, err.as_str()), (0, ""), "{shell}");
+        assert!(script.contains("until-idle") && script.contains("doctor"), "{shell}");
+        let file = home.path().join(shell);
+        std::fs::write(&file, script).expect("a script");
+        match Command::new(shell).arg("-n").arg(&file).output() {
+            Ok(output) if ["bash", "zsh", "fish"].contains(&shell) => {
+                assert_eq!(said(&output), (0, String::new(), String::new()), "{shell}");
+            }
+            _ => println!("skipped: no {shell}"),
+        }
+    }
+    let line = "source ./bash; COMP_WORDS=(duly do); COMP_CWORD=1; _duly duly do duly; echo ${COMPREPLY[@]}";
+    if let Ok(output) = Command::new("bash").args(["-c", line]).current_dir(home.path()).output() {
+        assert_eq!(said(&output), (0, "doctor\n".to_owned(), String::new()));
+    }
+    assert_eq!(std::fs::read_dir(home.path()).expect("a folder").count(), 5, "no database is made");
+}
+
+/// Every command has its page, and troff finds nothing wrong with it.
+#[test]
+fn manual_pages_are_read() {
+    let home = house();
+    let (_, help, _) = said(&duly(home.path(), &["--help"]));
+    let names = help.lines().filter_map(|line| line.strip_prefix("  ")?.split_once("  ")).map(|(name, _)| name);
+    let names: Vec<&str> =
+        names.filter(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase())).collect();
+    assert!(names.len() > 15 && names.contains(&"man"), "{names:?}");
+    for name in names {
+        let (code, page, err) = said(&duly(home.path(), &["man", name]));
+        assert_eq!((code, err.as_str()), (0, ""), "{name}");
+        assert!(page.contains(&format!(".TH duly-{name} 1")) && page.contains("\"duly 0."), "{page}");
+        std::fs::write(home.path().join("page.1"), page).expect("a page");
+        let mut reader = Command::new("man");
+        let output =
+            reader.args(["--warnings", "-l", "page.1"]).env("MANPAGER", "cat").current_dir(home.path()).output();
+        match output.map(|output| said(&output)) {
+            Ok((0, text, err)) => assert!(err.is_empty() && !text.is_empty(), "{name}: {err}"),
+            _ => println!("skipped: no man"),
+        }
+    }
+}
+
 #[test]
 fn a_time_of_the_machine_is_stored_by_name() {
     let home = house();

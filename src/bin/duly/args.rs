@@ -155,7 +155,23 @@ pub(crate) enum Command {
         /// The copy. There must be no such file.
         file: PathBuf,
     },
+    /// Print a script that completes commands and options in a shell.
+    #[command(after_help = COMPLETIONS)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page of the program, or of a command: duly man add | man -l -
+    Man {
+        /// The command.
+        command: Option<String>,
+    },
 }
+
+const COMPLETIONS: &str = r#"Examples:
+  duly completions bash > ~/.local/share/bash-completion/completions/duly
+  duly completions zsh > "${fpath[1]}/_duly"
+  duly completions fish > ~/.config/fish/completions/duly.fish"#;
 
 /// How `duly run` works.
 #[derive(Debug, clap::Args)]

@@ -23,7 +23,7 @@ use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 use crate::args::{Args, Command};
 use crate::commands::next::{self, Asked};
 use crate::commands::run::{self, Ended};
-use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, show, status};
+use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, shell, show, status};
 use crate::failure::Failure;
 use crate::output::escape;
 use crate::output::printer::Printer;
@@ -142,5 +142,7 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         }
         Command::Doctor => doctor::doctor(&there()?, printer),
         Command::Backup { file } => backup::backup(&there()?, file, printer),
+        Command::Completions { shell } => shell::completions(*shell, printer),
+        Command::Man { command } => shell::man(command.as_deref(), printer),
     }
 }

@@ -11,5 +11,6 @@ pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod next;
 pub(crate) mod run;
+pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod status;
