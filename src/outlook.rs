@@ -3,7 +3,7 @@
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
-use crate::resolve::{self, Next, Plan, Rest, Span, Step};
+use crate::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
 use crate::run::{Origin, RunStatus};
 use crate::schedule::{ClockNote, Schedule, Schedules, Zone};
 use crate::store::tasks;
@@ -108,7 +108,9 @@ impl NewTask {
     pub fn outage(&self, since: Timestamp, until: Timestamp) -> Result<Outage> {
         let task = self.clone().into_definition(since)?;
         let schedule = task.check(since, &mut Schedules::default())?;
-        Ok(outage(&task, schedule, since, until))
+        let plan = tasks::plan(&task, schedule, since, None, since);
+        let first = resolve::first(&plan, false);
+        Ok(outage(plan, first, until))
     }
 }
 
@@ -145,7 +147,9 @@ impl Task {
     /// As [`Task::occurrences`].
     pub fn outage(&self, since: Timestamp, until: Timestamp) -> Result<Outage> {
         let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
-        Ok(outage(&self.definition, schedule, since, until))
+        let plan = tasks::plan(&self.definition, schedule, since, None, since);
+        let first = resolve::first(&plan, false);
+        Ok(outage(plan, first, until))
     }
 }
 
@@ -155,38 +159,59 @@ fn noted(task: &Definition, plan: &Plan, ahead: Vec<Timestamp>) -> Result<Vec<Up
     Ok(ahead.into_iter().map(noted).collect())
 }
 
-fn outage(task: &Definition, schedule: Schedule, since: Timestamp, until: Timestamp) -> Outage {
-    let plan = tasks::plan(task, schedule, since, None, since);
-    let Next::At(next_run) = resolve::first(&plan, false) else { return Outage { fates: Vec::new(), next: None } };
-    if next_run > until {
-        return Outage { fates: Vec::new(), next: Some(next_run) };
+/// Turns that an outage is worked off in, at most. What is due even then is told in one row.
+const TURNS: usize = 50;
+
+fn outage(plan: Plan, first: Next, until: Timestamp) -> Outage {
+    let mut fates = Vec::new();
+    let mut waiting = Vec::new();
+    let mut due = match first {
+        Next::At(next) => Some(next),
+        _ => None,
+    };
+    let mut plan = plan;
+    for turn in 1..=TURNS {
+        let Some(next_run) = due.filter(|next| *next <= until) else { break };
+        plan.next_run = next_run;
+        let rest = if turn < TURNS { Rest::Later } else { Rest::Cut };
+        let resolution = resolve::resolve(&plan, &waiting, until, rest);
+        resolution.steps.into_iter().for_each(|step| tell(step, &mut fates, &mut waiting));
+        plan.resolved_until = resolution.resolved_until;
+        due = match resolution.next {
+            Next::At(next) => Some(next),
+            _ => None,
+        };
     }
-    let resolution = resolve::resolve(&Plan { next_run, ..plan }, &[], until, Rest::Cut);
-    let mut fates: Vec<Fate> = Vec::new();
+    Outage { fates, next: due }
+}
+
+/// Adds what a step means for its occurrences. `waiting`: the runs that it and those before it open.
+fn tell(step: Step, fates: &mut Vec<Fate>, waiting: &mut Vec<Unfinished>) {
     let told = |status, span: Span| {
         let Span { first, last, count, exact } = span;
         Fate { status, origin: Origin::Schedule, first, last, count, exact }
     };
-    for step in resolution.steps {
-        match step {
-            Step::Open { scheduled_for: at, origin } => {
-                let one = told(RunStatus::Queued, Span { first: at, last: at, count: 1, exact: true });
-                fates.push(Fate { origin, ..one });
-            }
-            Step::Skip(span) => fates.push(told(RunStatus::Skipped, span)),
-            Step::Miss(span) | Step::Cut(span) => fates.push(told(RunStatus::Missed, span)),
-            Step::CancelWaiting => {
-                let waiting = fates.iter_mut().filter(|fate| fate.status == RunStatus::Queued);
-                waiting.for_each(|fate| fate.status = RunStatus::Cancelled);
-            }
-            Step::Stop { .. } => {}
+    match step {
+        Step::Open { scheduled_for: at, origin } => {
+            let one = told(RunStatus::Queued, Span { first: at, last: at, count: 1, exact: true });
+            fates.push(Fate { origin, ..one });
+            waiting.push(Unfinished { id: 0, origin, status: RunStatus::Queued });
         }
+        Step::Skip(span) => match fates.last_mut() {
+            // As in the table, where the row of the turn before grows.
+            Some(fate) if fate.status == RunStatus::Skipped => {
+                (fate.last, fate.count) = (span.last, fate.count + span.count)
+            }
+            _ => fates.push(told(RunStatus::Skipped, span)),
+        },
+        Step::Miss(span) | Step::Cut(span) => fates.push(told(RunStatus::Missed, span)),
+        Step::CancelWaiting => {
+            let queued = fates.iter_mut().filter(|fate| fate.status == RunStatus::Queued);
+            queued.for_each(|fate| fate.status = RunStatus::Cancelled);
+            waiting.clear();
+        }
+        Step::Stop { .. } => {}
     }
-    let next = match resolution.next {
-        Next::At(next) => Some(next),
-        _ => None,
-    };
-    Outage { fates, next }
 }
 
 /// The occurrences from the first on.
@@ -201,6 +226,7 @@ fn from(plan: &Plan, first: Timestamp, limit: usize) -> Vec<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::{Misfire, Overlap};
     use std::time::Duration;
 
     fn at(text: &str) -> Timestamp {
@@ -223,5 +249,32 @@ mod tests {
         let says = "invalid schedule \"@daily\": it names no occurrence from now on, within starts_at and ends_at";
         assert_eq!(ahead(over).unwrap_err().to_string(), says);
         assert!(ahead(NewTask::cron("no spaces, please", "@daily")).unwrap_err().to_string().contains("invalid name"));
+    }
+
+    /// What the scheduler leaves for its next turns is not missed.
+    #[test]
+    fn what_is_due_within_the_grace_is_told_to_its_end() {
+        let (since, until) = (at("2027-03-14T12:00:00Z"), at("2027-03-14T12:10:00Z"));
+        let task = |every| NewTask::interval("t", every).misfire(Misfire::RunOnce, Duration::from_secs(3600));
+        let told = |task: NewTask| {
+            let outage = task.handler("work").outage(since, until).unwrap();
+            assert_eq!(outage.next, Some(at("2027-03-14T12:10:01Z")));
+            let mut told: Vec<(RunStatus, u64)> = Vec::new();
+            for fate in outage.fates {
+                match told.last_mut() {
+                    Some((status, count)) if *status == fate.status => *count += fate.count,
+                    _ => told.push((fate.status, fate.count)),
+                }
+            }
+            told
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(told(task(second).overlap(Overlap::Allow)), [(RunStatus::Queued, 600)]);
+        let cancelled = [(RunStatus::Cancelled, 599), (RunStatus::Queued, 1)];
+        assert_eq!(told(task(second).overlap(Overlap::CancelRunning)), cancelled);
+        let often = task(Duration::from_millis(20)).handler("work").outage(since, until).unwrap();
+        let counts: Vec<_> = often.fates.iter().map(|fate| (fate.status, fate.count, fate.last)).collect();
+        let first = at("2027-03-14T12:00:00.020Z");
+        assert_eq!(counts, [(RunStatus::Queued, 1, first), (RunStatus::Skipped, 29_999, until)]);
     }
 }
