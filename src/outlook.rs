@@ -147,8 +147,13 @@ impl Task {
     /// As [`Task::occurrences`].
     pub fn outage(&self, since: Timestamp, until: Timestamp) -> Result<Outage> {
         let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
-        let plan = tasks::plan(&self.definition, schedule, since, None, since);
-        let first = resolve::first(&plan, false);
+        // What was resolved by then is not due again, and a delay that counts is not begun anew.
+        let resolved_until = self.resolved_until.filter(|resolved| *resolved <= since);
+        let plan = tasks::plan(&self.definition, schedule, since, resolved_until, since);
+        let first = match (&plan.schedule, self.next_run) {
+            (Schedule::Delay(_), Some(next)) => Next::At(next),
+            _ => resolve::first(&plan, false),
+        };
         Ok(outage(plan, first, until))
     }
 }

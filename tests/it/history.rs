@@ -1,8 +1,9 @@
 //! What was, as those who ask narrow it: by task, by status, by time.
 
-use duly::{Error, NewTask, Origin, Outcome, RunFilter, RunStatus};
+use duly::{Error, NewTask, Origin, Outage, Outcome, RunFilter, RunStatus};
 
-use crate::house::{House, at, seconds};
+use crate::house::{House, at, minutes, seconds};
+use crate::table::work_off;
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -110,4 +111,31 @@ fn what_became_of_a_single_run_is_told_with_its_task() {
     assert!(last[..2].iter().all(|(.., took)| took.is_some_and(|took| took >= seconds(2))), "{last:?}");
     assert_eq!(last[2], (None, None, None), "no attempt has begun");
     assert_eq!(client.task("bad").unwrap().unwrap().last_status, Some(RunStatus::Dead));
+}
+
+/// What a task's next outage would do is told from where the task is: what has run does not run again, a delay counts from
+/// the end of its last run.
+#[test]
+fn an_outage_begins_where_the_task_is() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add(NewTask::once("once", at("2027-03-14T12:10:00Z")).handler("work")).unwrap();
+    client.add(NewTask::delay("delay", minutes(60)).handler("work")).unwrap();
+    stepper.clock().advance(minutes(50));
+    work_off(&mut stepper);
+    let (down, up) = ("2027-03-14T12:50:00Z", "2027-03-14T13:30:00Z");
+    let told = |task: &str| client.task(task).unwrap().unwrap().outage(at(down), at(up)).unwrap();
+    let (once, delay) = (told("once"), told("delay"));
+    let fates = |outage: &Outage| -> Vec<_> {
+        outage.fates.iter().map(|fate| (fate.first.to_string(), fate.origin, fate.status)).collect()
+    };
+    stepper.crash();
+    let mut stepper = house.stepper(up);
+    stepper.step().unwrap();
+    house.assert_history("once", &["2027-03-14 12:10:00 catch_up succeeded"]);
+    assert_eq!((fates(&once), once.next), (vec![], None));
+    house.assert_history("delay", &["2027-03-14 13:00:00 catch_up running"]);
+    let late = ("2027-03-14T13:00:00.000Z".to_owned(), Origin::CatchUp, RunStatus::Queued);
+    assert_eq!((fates(&delay), delay.next), (vec![late], None));
 }
