@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::{Datelike, NaiveDate, NaiveDateTime};
+use chrono::{Datelike, NaiveDate, NaiveDateTime, Timelike};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -36,6 +36,8 @@ impl Zone {
 
 fn read(text: &str, zone: &Zone) -> Result<Timestamp, String> {
     let local = LOCAL_FORMS.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok());
+    // A second 60, which the crate reads as a leap second of any minute: no zone's rules know of it.
+    let local = local.filter(|local| local.nanosecond() < 1_000_000_000);
     let at = match local {
         Some(local) => first_pass(local, zone)?,
         None => text.parse().map_err(|_| no_such_day(text).unwrap_or_else(|| EXPECTED.to_owned()))?,
@@ -113,6 +115,11 @@ mod tests {
             (
                 "UTC",
                 "2027-13-14T12:00",
+                "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00",
+            ),
+            (
+                "UTC",
+                "2027-03-14T12:00:60",
                 "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00",
             ),
             ("UTC", "2027-02-29T12:00", "there is no day 29 in February 2027, which has 28 days"),
