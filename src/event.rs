@@ -32,6 +32,12 @@ pub enum Event {
         /// When the task is due next. `None` if it is not, if nobody can say yet, and for tasks that are due once.
         next_due: Option<Timestamp>,
     },
+    /// A handler whose time is up, and that was asked to stop, does not return: another worker has taken the place of the one
+    /// that it holds. The attempt is recorded as timed out when the handler returns.
+    WorkerHeld {
+        /// The attempt.
+        claim: Arc<Claim>,
+    },
     /// An attempt came to an end when another owner had already taken the run: its result changed nothing.
     Superseded {
         /// The attempt.
@@ -208,6 +214,11 @@ impl fmt::Display for Event {
                     _ => what_next(f, *status, *next_attempt),
                 }
             }
+            Event::WorkerHeld { claim } => write!(
+                f,
+                "run {} of {:?} does not stop though its time is up; another worker takes the place of the one it holds",
+                claim.run_id, claim.task
+            ),
             Event::Superseded { claim } => write!(
                 f,
                 "run {} of {:?}: attempt {} ended after another owner had taken the run; its result is kept with the \

@@ -375,7 +375,7 @@ impl Poller {
         now.monotonic.saturating_add(wait).min(self.next_heartbeat)
     }
 
-    fn emit(&self, event: &Event) {
+    pub(crate) fn emit(&self, event: &Event) {
         for observer in &self.observers {
             // An observer is the user's code: its panic must not stop the loop.
             if catch_unwind(AssertUnwindSafe(|| observer.observe(event))).is_err() {

@@ -1,9 +1,10 @@
 //! Worker threads: a claim in, its outcome out. The pool runs the user's code and knows nothing of the store.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -23,8 +24,22 @@ pub(crate) const QUEUE: usize = 512;
 /// Stop flags of the attempts that are handed over and not finished, by run.
 type Flags = Arc<Mutex<HashMap<i64, Arc<StopFlag>>>>;
 
-/// The workers of one scheduler. They end when it is dropped and their handlers have returned.
+/// How long after its time is up a handler may still hold its worker. One that heeds the request to stop is back by then.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// Attempts that have begun, have a time limit, and have not returned.
+type Limited = Arc<Mutex<HashMap<(i64, u32), Limit>>>;
+
 #[derive(Debug)]
+struct Limit {
+    claim: Arc<Claim>,
+    /// By the monotonic clock: when its worker may be replaced.
+    until: Duration,
+    /// Whether it has been.
+    replaced: bool,
+}
+
+/// The workers of one scheduler. They end when it is dropped and their handlers have returned.
 pub(crate) struct Pool {
     claims: Sender<Arc<Claim>>,
     /// The workers' end of the queue, to take back what none of them has begun.
@@ -33,6 +48,13 @@ pub(crate) struct Pool {
     reports: Receiver<Report>,
     handlers: Arc<Handlers>,
     flags: Flags,
+    limited: Limited,
+    workers: usize,
+    /// What a new worker is given.
+    worker: Worker,
+    done: Sender<Finished>,
+    /// How many workers were ever started.
+    started: usize,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -42,6 +64,7 @@ struct Worker {
     handlers: Arc<Handlers>,
     clock: Arc<dyn Clock>,
     flags: Flags,
+    limited: Limited,
     link: Link,
 }
 
@@ -52,26 +75,82 @@ impl Pool {
         clock: Arc<dyn Clock>,
         alive: Arc<OwnerLock>,
     ) -> Result<Self> {
-        let (claims, queue) = bounded::<Arc<Claim>>(QUEUE + workers);
-        let (done, finished) = bounded(QUEUE + workers);
-        let (told, reports) = bounded(QUEUE + workers);
-        let (flags, handlers) = (Flags::default(), Arc::new(handlers));
+        // As many again may be at work in place of those that are held.
+        let most = QUEUE + 2 * workers;
+        let (claims, queue) = bounded::<Arc<Claim>>(most);
+        let (done, finished) = bounded(most);
+        let (told, reports) = bounded(most);
+        let (flags, limited, handlers) = (Flags::default(), Limited::default(), Arc::new(handlers));
         let link = Link { reports: told, alive };
-        let worker = Worker { handlers: handlers.clone(), clock, flags: flags.clone(), link };
-        let mut threads = Vec::with_capacity(workers);
-        for number in 1..=workers {
-            let (worker, queue, done) = (worker.clone(), queue.clone(), done.clone());
-            let thread = thread::Builder::new().name(format!("duly-worker-{number}"));
-            let spawned = thread.spawn(move || {
-                for claim in queue {
-                    if done.send(worker.carry_out(claim)).is_err() {
-                        break;
-                    }
-                }
-            });
-            threads.push(spawned.map_err(|error| Error::store("start a worker thread", error))?);
+        let worker = Worker { handlers: handlers.clone(), clock, flags: flags.clone(), limited: limited.clone(), link };
+        let (started, threads) = (0, Vec::with_capacity(workers));
+        let mut pool = Pool {
+            claims,
+            queue,
+            finished,
+            reports,
+            handlers,
+            flags,
+            limited,
+            workers,
+            worker,
+            done,
+            started,
+            threads,
+        };
+        for _ in 0..workers {
+            pool.start_worker().map_err(|error| Error::store("start a worker thread", error))?;
         }
-        Ok(Pool { claims, queue, finished, reports, handlers, flags, threads })
+        Ok(pool)
+    }
+
+    fn start_worker(&mut self) -> std::io::Result<()> {
+        let (worker, queue, done) = (self.worker.clone(), self.queue.clone(), self.done.clone());
+        let thread = thread::Builder::new().name(format!("duly-worker-{}", self.started + 1));
+        self.threads.push(thread.spawn(move || {
+            for claim in queue {
+                let (finished, replaced) = worker.carry_out(claim);
+                if done.send(finished).is_err() || replaced {
+                    break;
+                }
+            }
+        })?);
+        self.started += 1;
+        Ok(())
+    }
+
+    /// How many workers are held by a handler whose time is up, and have been replaced.
+    pub(crate) fn replaced(&self) -> usize {
+        limits(&self.limited).values().filter(|limit| limit.replaced).count()
+    }
+
+    /// When the next worker will have to be replaced, as far as is known; by the monotonic clock.
+    pub(crate) fn next_replacement(&self) -> Option<Duration> {
+        let limited = limits(&self.limited);
+        let replaced = limited.values().filter(|limit| limit.replaced).count();
+        let waiting = limited.values().filter(|limit| !limit.replaced && replaced < self.workers);
+        waiting.map(|limit| limit.until).min()
+    }
+
+    /// Starts a worker for each that is held by a handler whose time is up, as many as there are workers at most. The thread
+    /// that is held ends when its handler returns. Answers with the attempts that hold one.
+    pub(crate) fn replace_held(&mut self, now: Duration) -> Vec<Arc<Claim>> {
+        let mut held = Vec::new();
+        while self.next_replacement().is_some_and(|at| at <= now) {
+            self.threads.retain(|thread| !thread.is_finished());
+            // Locked until the new one is there: the held one must not return between, and be one too many or too few.
+            let limited = self.limited.clone();
+            let mut limited = limits(&limited);
+            let Some(late) = limited.values_mut().find(|limit| !limit.replaced && limit.until <= now) else { break };
+            if let Err(error) = self.start_worker() {
+                log::warn!("cannot start a worker in place of one that is held: {error}");
+                late.until = now + GRACE;
+                break;
+            }
+            late.replaced = true;
+            held.push(late.claim.clone());
+        }
+        held
     }
 
     /// Hands a claim to the workers. The queue holds as many as a scheduler may claim ahead.
@@ -142,39 +221,59 @@ impl Pool {
         }
     }
 
-    fn flags(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Arc<StopFlag>>> {
+    fn flags(&self) -> MutexGuard<'_, HashMap<i64, Arc<StopFlag>>> {
         self.flags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Worker {
-    fn carry_out(&self, claim: Arc<Claim>) -> Finished {
+    /// Carries out an attempt. Answers with its end, and whether another worker has taken this one's place meanwhile.
+    fn carry_out(&self, claim: Arc<Claim>) -> (Finished, bool) {
         let started_at = self.clock.now().wall;
         let flag = self.flags.lock().unwrap_or_else(PoisonError::into_inner).get(&claim.run_id).cloned();
+        let is_limited = Cell::new(false);
+        let begins = |limit: Duration| {
+            is_limited.set(true);
+            let until = self.clock.now().monotonic.saturating_add(limit).saturating_add(GRACE);
+            let limit = Limit { claim: claim.clone(), until, replaced: false };
+            limits(&self.limited).insert((claim.run_id, claim.attempt), limit);
+        };
         let (outcome, said) = match self.handlers.get(&claim.handler) {
             Some(handler) => {
-                attempt(&**handler, &claim, self.clock.clone(), flag.unwrap_or_default(), Some(self.link.clone()))
+                let link = Some(self.link.clone());
+                attempt(&**handler, &claim, self.clock.clone(), flag.unwrap_or_default(), link, begins)
             }
             // A scheduler claims only what it has a handler for.
             None => (Outcome::failed(format!("no handler is named {:?} here", claim.handler)), Said::default()),
         };
         self.flags.lock().unwrap_or_else(PoisonError::into_inner).remove(&claim.run_id);
+        let limit = if is_limited.get() { limits(&self.limited).remove(&(claim.run_id, claim.attempt)) } else { None };
         let finished = Finished::new(claim, outcome, started_at, self.clock.now().wall);
-        Finished { output: said.output, exit_code: said.exit_code, ..finished }
+        let finished = Finished { output: said.output, exit_code: said.exit_code, ..finished };
+        (finished, limit.is_some_and(|limit| limit.replaced))
     }
 }
 
-/// Runs the handler once. A panic of it is a failed attempt: the thread lives on.
+fn limits(limited: &Limited) -> MutexGuard<'_, HashMap<(i64, u32), Limit>> {
+    limited.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the handler once. A panic of it is a failed attempt: the thread lives on. `begins` is told its time limit, if it
+/// has one.
 pub(crate) fn attempt(
     handler: &dyn Handler,
     claim: &Arc<Claim>,
     clock: Arc<dyn Clock>,
     stop: Arc<StopFlag>,
     link: Option<Link>,
+    begins: impl FnOnce(Duration),
 ) -> (Outcome, Said) {
     // The handler's own limit and the text of its error are the user's code as well.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let timeout = claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero());
+        if let Some(limit) = timeout {
+            begins(limit);
+        }
         let context = Context::new(claim.clone(), clock, stop, timeout, link);
         let returned = handler.run(&context);
         let outcome = judged(returned, timeout.filter(|_| context.time_is_up()));

@@ -226,7 +226,8 @@ impl Stepper {
             for claim in &claims {
                 let Some(handler) = self.handlers.get(&claim.handler).cloned() else { continue };
                 let clock = Arc::new(self.clock.clone());
-                let (outcome, said) = pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()), None);
+                let (outcome, said) =
+                    pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()), None, |_| {});
                 self.finish(claim, outcome);
                 if let Some(finished) = self.finished.last_mut() {
                     (finished.output, finished.exit_code) = (said.output, said.exit_code);

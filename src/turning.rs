@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
 
 use crate::clock::Clock;
 use crate::error::Result;
+use crate::event::Event;
 use crate::poller::Poller;
 use crate::pool::{Pool, QUEUE};
 use crate::run::Finished;
@@ -74,6 +75,10 @@ impl Turning {
                 self.in_flight -= recalled.len();
                 finished.extend(recalled);
             }
+            if !draining {
+                let held = self.pool.replace_held(now.monotonic);
+                held.into_iter().for_each(|claim| self.poller.emit(&Event::WorkerHeld { claim }));
+            }
             let slots = if draining { Slots::default() } else { self.slots(ended) };
             let turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
             if !turn.claims.is_empty() {
@@ -92,6 +97,7 @@ impl Turning {
                 return Ok(());
             }
 
+            let replace = self.pool.next_replacement().filter(|_| !draining).unwrap_or(Duration::MAX);
             let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
             select! {
                 recv(self.pool.finished()) -> one => {
@@ -114,7 +120,7 @@ impl Turning {
                     // Nobody is left to give orders.
                     Err(_) => (draining, self.orders) = (true, crossbeam_channel::never()),
                 },
-                default(self.clock.until(turn.wake_at.min(give_back))) => {}
+                default(self.clock.until(turn.wake_at.min(give_back).min(replace))) => {}
             }
         }
     }
@@ -122,7 +128,8 @@ impl Turning {
     /// How much may be claimed. Reading ahead goes only as far as what the last turn saw finished will carry: a claim that
     /// waits un-started is kept from every other process.
     fn slots(&self, finished: usize) -> Slots {
-        let workers = self.settings.workers;
+        // One that is held still has its run, and another works in its place.
+        let workers = self.settings.workers + self.pool.replaced();
         let ahead = (finished * 4).min(MAX_OUTCOMES).min(QUEUE);
         Slots { room: (workers + ahead).saturating_sub(self.in_flight), idle: workers.saturating_sub(self.in_flight) }
     }

@@ -30,6 +30,8 @@ mod ends;
 mod files;
 /// Files of older versions open, answer, run on, and end up with the tables of a new one.
 mod fixture;
+/// Handlers that do not return when their time is up: their workers are replaced, and no more than so many.
+mod held;
 /// What was, as those who ask narrow it, and what lies ahead.
 mod history;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
