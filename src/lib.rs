@@ -19,6 +19,7 @@ mod owner;
 mod platform;
 mod poller;
 mod pool;
+mod pruning;
 mod resolve;
 mod retry;
 mod retrying;
@@ -47,10 +48,12 @@ pub use handler::{BoxError, Context, Failure, Handler, MAX_OUTPUT_BYTES, StopRea
 pub use new_task::NewTask;
 pub use orphan::Orphan;
 pub use outlook::{Fate, Outage, Upcoming};
+pub use pruning::Pruned;
 pub use retry::{Retry, RetryPolicy};
 pub use run::{Attempt, AttemptOutcome, Claim, Finished, Origin, Outcome, Run, RunFilter, RunStatus};
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};
 pub use scheduler::{Builder, Scheduler, Shutdown};
+pub use settings::Retention;
 pub use status::{Instance, Status};
 pub use store::Durability;
 pub use task::{

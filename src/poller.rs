@@ -263,6 +263,7 @@ impl Poller {
             at_work: &at_work,
             rewind,
             full,
+            prune: (full && outcomes == 0 && self.steps.is_calm(now)).then_some(self.settings.retention),
             slots,
             ahead: if behind { MAX_ITEMS } else { RESOLVE_AHEAD },
         };

@@ -17,7 +17,7 @@ use crate::event::{Event, Observer};
 use crate::handler::{BoxError, Context, Handler, Handlers};
 use crate::poller::Poller;
 use crate::pool::Pool;
-use crate::settings::Settings;
+use crate::settings::{Retention, Settings};
 use crate::store::{Durability, Missing, Store};
 use crate::turning::{Order, Turning};
 
@@ -74,6 +74,13 @@ impl Builder {
     /// on time however long this is.
     pub fn poll(mut self, interval: Duration) -> Self {
         self.settings.poll = interval;
+        self
+    }
+
+    /// How long what is over is kept. It goes little by little, at heartbeats at which nothing else is to be done, and not
+    /// within 24 hours after the clock stepped by a day or more: it may have been wrong.
+    pub fn retention(mut self, keep: Retention) -> Self {
+        self.settings.retention = keep;
         self
     }
 

@@ -4,6 +4,46 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
+/// How long what is over is kept. Default: 30 days each; of a task's runs at least 100 and at most 10 000.
+///
+/// ```
+/// use duly::Retention;
+/// let keep = Retention { least_runs: 10, ..Retention::default() };
+/// assert_eq!((keep.runs.as_secs(), keep.most_runs), (30 * 86_400, 10_000));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Completed tasks that were due once, with their runs. A name is an idempotency key as long as its row is kept.
+    pub once: Duration,
+    /// Final runs of other tasks.
+    pub runs: Duration,
+    /// So many runs of each are kept however old they are.
+    pub least_runs: u32,
+    /// Of more the oldest final ones go however young they are.
+    pub most_runs: u32,
+    /// Events, and the rows of schedulers that have stopped.
+    pub events: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        let month = Duration::from_secs(30 * 86_400);
+        Retention { once: month, runs: month, least_runs: 100, most_runs: 10_000, events: month }
+    }
+}
+
+impl Retention {
+    /// Whether it makes sense.
+    pub(crate) fn check(&self) -> Result<()> {
+        let (least, most) = (self.least_runs, self.most_runs);
+        if least <= most && most > 0 {
+            return Ok(());
+        }
+        let reason = format!("expected least_runs not above most_runs, found {least} and {most}");
+        Err(Error::InvalidConfig { field: "retention", reason })
+    }
+}
+
 /// How a scheduler keeps time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -12,18 +52,24 @@ pub(crate) struct Settings {
     pub(crate) lease: Duration,
     /// How often it looks for what others wrote.
     pub(crate) poll: Duration,
+    pub(crate) retention: Retention,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { workers: 4, lease: Duration::from_secs(60), poll: Duration::from_secs(1) }
+        Settings {
+            workers: 4,
+            lease: Duration::from_secs(60),
+            poll: Duration::from_secs(1),
+            retention: Retention::default(),
+        }
     }
 }
 
 impl Settings {
     /// Whether each makes sense.
     pub(crate) fn check(&self) -> Result<()> {
-        let Settings { workers, lease, poll } = *self;
+        let Settings { workers, lease, poll, retention } = *self;
         let wrong = |field, found: String, expected: &str| {
             Err(Error::InvalidConfig { field, reason: format!("expected {expected}, found {found}") })
         };
@@ -36,6 +82,6 @@ impl Settings {
         if !(Duration::from_millis(10)..=Duration::from_secs(3600)).contains(&poll) {
             return wrong("poll", format!("{poll:?}"), "10 ms to an hour");
         }
-        Ok(())
+        retention.check()
     }
 }

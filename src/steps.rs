@@ -12,12 +12,20 @@ const NOTICED: Duration = Duration::from_secs(5);
 /// Longest step back that is waited out.
 const WAITED_OUT: Duration = Duration::from_secs(3 * 3600);
 
+/// A step of which so much could be wrong that what it makes look old is not removed for as long again. A smaller one, as
+/// a night's suspend is, makes nothing look older than this wait would.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// A start so long after anything was written down is taken for such a step.
+const LONG_GONE: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// What has been seen of the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps {
     last: Now,
     /// The newest wall time ever believed.
     newest: Timestamp,
+    /// When it last stepped by a day or more, by the monotonic clock.
+    leapt: Option<Duration>,
 }
 
 /// A step of the wall clock.
@@ -32,7 +40,8 @@ pub(crate) struct Step {
 impl Steps {
     /// `newest`: the newest wall time that was written down before.
     pub(crate) fn new(now: Now, newest: Option<Timestamp>) -> Self {
-        Steps { last: now, newest: newest.unwrap_or(Timestamp::MIN) }
+        let leapt = newest.filter(|newest| now.wall.since(*newest) >= LONG_GONE).map(|_| now.monotonic);
+        Steps { last: now, newest: newest.unwrap_or(Timestamp::MIN), leapt }
     }
 
     /// Whether the machine's clock has been set at all. One that has not begins with 1970, and no table takes that.
@@ -46,7 +55,15 @@ impl Steps {
         let expected = self.last.wall.plus(passed);
         self.last = now;
         let by = now.wall.since(expected).max(expected.since(now.wall));
+        if by >= DAY {
+            self.leapt = Some(now.monotonic);
+        }
         (by >= NOTICED).then_some(Step { expected, found: now.wall })
+    }
+
+    /// Whether what the clock makes look old may be removed.
+    pub(crate) fn is_calm(&self, now: Now) -> bool {
+        self.leapt.is_none_or(|at| now.monotonic.saturating_sub(at) >= DAY)
     }
 
     /// Whether the clock is so far behind what was believed before that it must have been wrong then.

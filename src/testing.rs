@@ -16,7 +16,7 @@ use crate::handler::{Context, Handler, Handlers, StopFlag};
 use crate::poller::Poller;
 use crate::pool;
 use crate::run::{Claim, Finished, Outcome};
-use crate::settings::Settings;
+use crate::settings::{Retention, Settings};
 use crate::store::opening::Slots;
 use crate::store::{Durability, Missing, Store};
 
@@ -105,6 +105,12 @@ impl StepperBuilder {
     /// As [`Builder::poll`](crate::Builder::poll).
     pub fn poll(mut self, interval: Duration) -> Self {
         self.settings.poll = interval;
+        self
+    }
+
+    /// As [`Builder::retention`](crate::Builder::retention).
+    pub fn retention(mut self, keep: Retention) -> Self {
+        self.settings.retention = keep;
         self
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod manual;
 pub(crate) mod opening;
 pub(crate) mod owners;
 pub(crate) mod problems;
+pub(crate) mod pruning;
 pub(crate) mod replan;
 pub(crate) mod row;
 pub(crate) mod runs;

@@ -15,10 +15,11 @@ use crate::resolve::Rest;
 use crate::run::{Finished, Outcome};
 use crate::schedule::Schedules;
 use crate::store::opening::{Claimer, Slots};
+use crate::store::pruning::Pruned;
 use crate::store::runs::Fence;
 use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Work};
 use crate::store::{
-    Fault, Store, attempts, claiming, database, due, opening, owners, replan, settling, tasks, waiting,
+    Fault, Store, attempts, claiming, database, due, opening, owners, pruning, replan, settling, tasks, waiting,
 };
 
 /// Keys and tasks whose waiting runs a full turn looks at again.
@@ -124,6 +125,15 @@ impl<'a> Turning<'a> {
             let room = self.slots.room;
             let claimer = Claimer { owner: self.work.owner, handlers, until: self.work.until };
             self.resolve(if room >= QUICK { room } else { room.max(self.work.ahead) }, Some(&claimer))?;
+        }
+        if let Some(keep) = self.work.prune
+            && self.done.written.claims.is_empty()
+            && !self.done.more_due
+        {
+            let left = self.budget;
+            self.item(Item::Prune, |turn| {
+                pruning::batch(tx, &keep, now, &mut turn.memory.pruned, left, &mut Pruned::default())
+            })?;
         }
         look_ahead(tx, self.work.owner, handlers, &mut self.done)?;
         Ok(self.done)

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use crate::clock::Timestamp;
 use crate::run::{Finished, Report};
+use crate::settings::Retention;
 use crate::store::opening::{Slots, Written};
 use crate::store::owners::Lost;
 use crate::store::waiting::Round;
@@ -30,6 +31,8 @@ pub(crate) struct Work<'a> {
     /// Whether leases are to be extended and the whole looked at.
     pub(crate) full: bool,
     pub(crate) slots: Slots,
+    /// What is long over goes, where nothing else is to be done.
+    pub(crate) prune: Option<Retention>,
     /// Most due tasks that are resolved although no worker is free for them.
     pub(crate) ahead: usize,
 }
@@ -44,6 +47,7 @@ pub(crate) enum Item {
     Task(i64),
     Claim(i64),
     Sweep,
+    Prune,
 }
 
 impl std::fmt::Display for Item {
@@ -55,6 +59,7 @@ impl std::fmt::Display for Item {
             Item::Expiry(run) => write!(f, "the expiry of run {run}"),
             Item::Task(task) => write!(f, "task {task}"),
             Item::Claim(run) => write!(f, "the claim of run {run}"),
+            Item::Prune => f.write_str("the removal of what is long over"),
             Item::Sweep => f.write_str("the look at what waits"),
         }
     }
@@ -72,6 +77,8 @@ pub(crate) struct Memory {
     pub(crate) resolved: u64,
     pub(crate) claimed: u64,
     pub(crate) round: Round,
+    /// The task at which the last batch of retention ended.
+    pub(crate) pruned: i64,
 }
 
 impl Memory {

@@ -50,6 +50,8 @@ mod overlap;
 mod plan;
 /// A day with restarts: each occurrence once, and what a crash cut is taken up again.
 mod restart;
+/// What is long over goes; what is not, and what somebody may still need, stays.
+mod retention;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
 mod runs;
 /// `duly run` as a process: signals, exit codes, what it logs, what it costs; the harness for other tests of it.

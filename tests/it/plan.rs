@@ -214,6 +214,7 @@ const MAY_SCAN: &[&str] = &[
     "owners::NOT_STOPPED",
     "owners::STOP_ALL",
     "owners::NEWEST_SEEN",
+    "pruning::INSTANCES",
     "opening::COMPLETE_ONCE",
     "invariants::RUNS_WITHOUT_TASK",
     "invariants::ATTEMPTS_WITHOUT_RUN",

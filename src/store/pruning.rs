@@ -1,0 +1,190 @@
+//! Retention: what is long over goes, in small batches, so that a file does not grow for ever.
+
+use rusqlite::{Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::run::RunStatus;
+use crate::settings::Retention;
+use crate::store::Fault;
+
+/// Most tasks that one batch looks at, and most of their runs that it counts.
+const MAX_LOOKED_AT: usize = 500;
+const MAX_COUNTED: usize = 20_000;
+
+/// What was removed because it is long over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pruned {
+    /// Completed tasks that were due once; their runs went with them.
+    pub tasks: usize,
+    /// Final runs of other tasks.
+    pub runs: usize,
+    /// Events.
+    pub events: usize,
+    /// Rows of schedulers that had stopped.
+    pub instances: usize,
+}
+
+/// Removes a batch of what is over: about `limit` rows. `after`: the task at which the last batch ended; 0 begins a round,
+/// and 0 again says that it is over.
+pub(crate) fn batch(
+    tx: &Transaction<'_>,
+    keep: &Retention,
+    now: Timestamp,
+    after: &mut i64,
+    limit: usize,
+    pruned: &mut Pruned,
+) -> Result<(), Fault> {
+    let mut left = limit;
+    if *after == 0 {
+        let events = events(tx, now.minus(keep.events), left)?;
+        pruned.events += events;
+        pruned.instances += instances(tx, now.minus(keep.events))?;
+        left = left.saturating_sub(events);
+    }
+    let mut counted = 0;
+    for (task, is_over) in tasks(tx, *after)? {
+        if left == 0 || counted >= MAX_COUNTED {
+            return Ok(());
+        }
+        let most = usize::try_from(keep.most_runs).unwrap_or(usize::MAX);
+        let runs = count(tx, task, most.saturating_add(limit))?;
+        counted += runs;
+        if is_over && runs > left && left < limit {
+            return Ok(());
+        }
+        if is_over && runs <= left && remove_over(tx, task, now.minus(keep.once))? {
+            pruned.tasks += 1;
+            left = left.saturating_sub(1 + runs);
+        } else if let removed @ 1.. = remove_runs(tx, task, keep, now, runs, left)? {
+            pruned.runs += removed;
+            left -= removed;
+            if left == 0 {
+                // There may be more of this one.
+                return Ok(());
+            }
+        }
+        *after = task;
+    }
+    if tasks(tx, *after)?.is_empty() {
+        *after = 0;
+    }
+    Ok(())
+}
+
+const EVENTS: &str = "
+    DELETE FROM scheduler_events
+     WHERE id IN (SELECT id FROM (SELECT id, at FROM scheduler_events WHERE id > 0 ORDER BY id LIMIT :limit)
+                   WHERE at < :before)";
+
+fn events(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<usize> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    tx.prepare_cached(EVENTS)?.execute(named_params! { ":before": before, ":limit": limit })
+}
+
+const INSTANCES: &str = "
+    DELETE FROM scheduler_instances
+     WHERE stopped_at < :before
+       AND NOT EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_running
+                        WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)";
+
+fn instances(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<usize> {
+    tx.prepare_cached(INSTANCES)?.execute(named_params! { ":before": before })
+}
+
+const TASKS: &str = "
+    SELECT id, schedule_type = 'once' AND status = 'completed' FROM scheduled_tasks
+     WHERE id > :after ORDER BY id LIMIT :limit";
+
+fn tasks(tx: &Transaction<'_>, after: i64) -> rusqlite::Result<Vec<(i64, bool)>> {
+    let limit = i64::try_from(MAX_LOOKED_AT).unwrap_or(i64::MAX);
+    let mut statement = tx.prepare_cached(TASKS)?;
+    let rows = statement
+        .query_map(named_params! { ":after": after, ":limit": limit }, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.collect()
+}
+
+const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM task_runs WHERE task_id = :task LIMIT :limit)";
+
+/// How many runs a task has, as far as that matters.
+fn count(tx: &Transaction<'_>, task: i64, limit: usize) -> rusqlite::Result<usize> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let count: i64 =
+        tx.prepare_cached(COUNT)?.query_row(named_params! { ":task": task, ":limit": limit }, |row| row.get(0))?;
+    Ok(usize::try_from(count).unwrap_or_default())
+}
+
+const REMOVE_OVER: &str = "
+    DELETE FROM scheduled_tasks
+     WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND updated_at < :before
+       AND NOT EXISTS (SELECT 1 FROM task_runs r
+                        WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
+       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.finished_at >= :before)";
+
+/// Removes a completed task that was due once, with its runs, if all of it ended before.
+fn remove_over(tx: &Transaction<'_>, task: i64, before: Timestamp) -> rusqlite::Result<bool> {
+    Ok(tx.prepare_cached(REMOVE_OVER)?.execute(named_params! { ":task": task, ":before": before })? == 1)
+}
+
+/// The key of a retried run is read from the first of its chain.
+const IS_RETRYING: &str = "
+    SELECT EXISTS (SELECT 1 FROM task_runs
+                    WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
+                      AND retry_of IS NOT NULL)";
+
+// Both in the order of the index that is a task's history: scheduled runs by occurrence, the others by id.
+const OLDEST_SCHEDULED: &str = "
+    SELECT scheduled_for, id, status, finished_at FROM task_runs
+     WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+     ORDER BY scheduled_for LIMIT :limit";
+
+const OLDEST_OTHERS: &str = "
+    SELECT scheduled_for, id, status, finished_at FROM task_runs
+     WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
+     ORDER BY (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) LIMIT :limit";
+
+const REMOVE_RUN: &str = "
+    DELETE FROM task_runs
+     WHERE id = :run AND status <> 'queued' AND status <> 'failed' AND status <> 'running'";
+
+/// Removes final runs of a task that has `runs`: the old ones, and the oldest of too many; never the newest few.
+fn remove_runs(
+    tx: &Transaction<'_>,
+    task: i64,
+    keep: &Retention,
+    now: Timestamp,
+    runs: usize,
+    limit: usize,
+) -> Result<usize, Fault> {
+    let spare = runs.saturating_sub(usize::try_from(keep.least_runs).unwrap_or(usize::MAX)).min(limit);
+    if spare == 0 || tx.prepare_cached(IS_RETRYING)?.query_row(named_params! { ":task": task }, |row| row.get(0))? {
+        return Ok(0);
+    }
+    let (before, excess) =
+        (now.minus(keep.runs), runs.saturating_sub(usize::try_from(keep.most_runs).unwrap_or(usize::MAX)));
+    let mut oldest = Vec::new();
+    for statement in [OLDEST_SCHEDULED, OLDEST_OTHERS] {
+        let params = named_params! { ":task": task, ":limit": i64::try_from(spare).unwrap_or(i64::MAX) };
+        let mut statement = tx.prepare_cached(statement)?;
+        let rows = statement.query_map(params, |row| {
+            Ok((
+                row.get::<_, Timestamp>(0)?,
+                row.get::<_, i64>(1)?,
+                row.get::<_, RunStatus>(2)?,
+                row.get::<_, Option<Timestamp>>(3)?,
+            ))
+        })?;
+        for row in rows {
+            oldest.push(row?);
+        }
+    }
+    oldest.sort_unstable_by_key(|(fell, id, ..)| (*fell, *id));
+    let mut removed = 0;
+    for (place, (_, run, status, finished)) in oldest.into_iter().take(spare).enumerate() {
+        let is_old = finished.is_some_and(|finished| finished < before);
+        if status.is_final() && (is_old || place < excess) {
+            removed += tx.prepare_cached(REMOVE_RUN)?.execute(named_params! { ":run": run })?;
+        }
+    }
+    Ok(removed)
+}

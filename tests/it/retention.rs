@@ -1,0 +1,181 @@
+//! What is long over goes, little by little or at once; what is not over, and the newest few of each task, stays.
+
+use std::time::Duration;
+
+use duly::testing::Stepper;
+use duly::{AttemptOutcome, Error, NewTask, Outcome, Retention, Retry};
+
+use crate::house::{House, at, minutes, seconds};
+use crate::table::{claim, step, succeed, work_off};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn days(days: u64) -> Duration {
+    seconds(days * 86_400)
+}
+
+/// Lets time pass, as it does without a jump, until a heartbeat.
+fn pass(stepper: &mut Stepper, time: Duration) {
+    stepper.clock().advance(time);
+    stepper.step().expect("a step");
+}
+
+fn names(house: &House) -> Vec<String> {
+    house.rows("SELECT name FROM scheduled_tasks ORDER BY id")
+}
+
+#[test]
+fn a_completed_once_task_goes_thirty_days_after_it_ended() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    let once = |name: &str| NewTask::once(name, at(NOON)).handler("work");
+    client.add_all([once("done"), once("dead"), once("running"), once("again")]).unwrap();
+    client.add(NewTask::once("elsewhere", at(NOON)).handler("nobody")).unwrap();
+    for run in step(&mut stepper, 4) {
+        let give_up = Outcome::Failed { how: AttemptOutcome::Failed, error: "no".into(), retry: Retry::GiveUp };
+        match run.task.as_str() {
+            "running" => {}
+            "dead" => stepper.finish(&run, give_up),
+            _ => stepper.finish(&run, Outcome::succeeded()),
+        }
+    }
+    step(&mut stepper, 0);
+    let bystander = house.add_bystander(&stepper);
+    pass(&mut stepper, days(10));
+    client.trigger("again").unwrap();
+    let again = claim(&mut stepper);
+    succeed(&mut stepper, &again);
+    pass(&mut stepper, days(20) - seconds(1));
+    assert_eq!(names(&house).len(), 6);
+    pass(&mut stepper, minutes(1));
+    assert_eq!(names(&house), ["running", "again", "elsewhere", "bystander"]);
+    assert_eq!(house.ask("SELECT count(*) FROM task_attempts"), "0", "with all that was of them");
+    pass(&mut stepper, days(10));
+    assert_eq!(names(&house), ["running", "elsewhere", "bystander"]);
+    house.assert_bystander(&bystander);
+    house.assert_sound();
+}
+
+/// A task with an hourly run for so long, all succeeded.
+fn hourly(house: &House, keep: Retention, hours: u64) -> Stepper {
+    let mut stepper = house.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
+    stepper.client().add(NewTask::interval("subject", minutes(60)).handler("work")).unwrap();
+    stepper.step().unwrap();
+    for _ in 0..hours {
+        stepper.clock().advance(minutes(60));
+        work_off(&mut stepper);
+    }
+    stepper
+}
+
+fn runs(house: &House) -> String {
+    house.ask("SELECT count(*) FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = 'subject')")
+}
+
+#[test]
+fn old_runs_go_but_for_the_newest_and_young_ones_only_if_there_are_too_many() {
+    let house = House::new();
+    let keep = Retention { runs: days(2), least_runs: 10, most_runs: 60, ..Retention::default() };
+    let mut stepper = hourly(&house, keep, 58);
+    let bystander = house.add_bystander(&stepper);
+    let manual = stepper.client().trigger("subject").unwrap();
+    let triggered = claim(&mut stepper);
+    succeed(&mut stepper, &triggered);
+    pass(&mut stepper, seconds(20));
+    let kept: u64 = runs(&house).parse().unwrap();
+    assert!((48..=50).contains(&kept), "two days, and what was asked for: {kept}");
+    let oldest = "SELECT min(scheduled_for) FROM task_runs WHERE task_id = 1";
+    assert_eq!(house.ask(oldest), at("2027-03-14T22:00:00Z").plus(minutes(60)).as_millis().to_string());
+
+    // Paused for a year: the newest ten stay, and what waits stays.
+    stepper.client().pause("subject").unwrap();
+    stepper.clock().set_wall(at("2028-03-20T12:00:00Z"));
+    stepper.step().unwrap();
+    pass(&mut stepper, seconds(20));
+    assert_eq!(runs(&house), kept.to_string(), "a step of the clock: it may be wrong");
+    pass(&mut stepper, days(1));
+    assert_eq!(runs(&house), "10");
+    assert!(stepper.client().run(manual).unwrap().is_some(), "it is of the newest");
+    house.assert_bystander(&bystander);
+    house.assert_sound();
+}
+
+#[test]
+fn of_too_many_the_oldest_go_however_young() {
+    let house = House::new();
+    let keep = Retention { least_runs: 5, most_runs: 20, ..Retention::default() };
+    let mut stepper = hourly(&house, keep, 30);
+    pass(&mut stepper, seconds(20));
+    assert_eq!(runs(&house), "20");
+    assert_eq!(house.ask("SELECT min(id) FROM task_runs"), "11");
+    house.assert_sound();
+}
+
+#[test]
+fn a_retry_keeps_the_run_whose_key_it_has() {
+    let house = House::new();
+    let keep = Retention { runs: days(1), least_runs: 0, ..Retention::default() };
+    let mut stepper = house.builder(NOON).accept("work").retention(keep).start().unwrap();
+    let client = stepper.client().clone();
+    client.add(NewTask::interval("subject", days(300)).handler("work")).unwrap();
+    let run = client.trigger("subject").unwrap();
+    let dead = claim(&mut stepper);
+    client.cancel(run).unwrap();
+    stepper.finish(&dead, Outcome::failed("no"));
+    step(&mut stepper, 0);
+    let retry = client.retry(run).unwrap();
+    let first = claim(&mut stepper);
+    stepper.finish(
+        &first,
+        Outcome::Failed { how: AttemptOutcome::Failed, error: "later".into(), retry: Retry::After(days(3)) },
+    );
+    step(&mut stepper, 0);
+    for _ in 0..3 {
+        pass(&mut stepper, days(1) - seconds(1));
+        stepper.step().unwrap();
+    }
+    pass(&mut stepper, minutes(1));
+    let second = stepper.running().to_vec().remove(0);
+    assert_eq!((second.run_id, second.idempotency_key()), (retry, dead.idempotency_key()));
+    succeed(&mut stepper, &second);
+    pass(&mut stepper, days(2));
+    assert_eq!(runs(&house), "0");
+}
+
+#[test]
+fn events_and_schedulers_that_stopped_are_forgotten() {
+    let house = House::new();
+    house.stepper(NOON).stop().unwrap();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add(NewTask::interval("subject", days(300)).handler("work")).unwrap();
+    client.pause("subject").unwrap();
+    pass(&mut stepper, days(20));
+    client.resume("subject").unwrap();
+    pass(&mut stepper, days(11));
+    assert_eq!(house.rows("SELECT kind FROM scheduler_events WHERE task_id IS NOT NULL"), ["resumed"]);
+    assert_eq!(house.rows("SELECT id FROM scheduler_instances"), [stepper.owner()]);
+}
+
+#[test]
+fn by_hand_it_goes_at_once_and_in_one_round() {
+    let house = House::new();
+    let mut stepper = hourly(&house, Retention::default(), 3);
+    let client = stepper.client().clone();
+    let once = |number: usize| NewTask::once(format!("once-{number:04}"), at(NOON)).handler("work");
+    client.add_all((0..600).map(once)).unwrap();
+    work_off(&mut stepper);
+    let bystander = house.add_bystander(&stepper);
+    let none = client.prune(Retention::default()).unwrap();
+    assert_eq!((none.tasks, none.runs), (0, 0));
+    stepper.clock().advance(minutes(1));
+    let keep = Retention { once: seconds(1), runs: seconds(1), least_runs: 1, ..Retention::default() };
+    let pruned = client.prune(keep).unwrap();
+    assert_eq!((pruned.tasks, pruned.runs), (600, 2));
+    assert_eq!(names(&house), ["subject", "bystander"]);
+    house.assert_bystander(&bystander);
+    let nonsense = Retention { least_runs: 2, most_runs: 1, ..Retention::default() };
+    assert!(matches!(client.prune(nonsense), Err(Error::InvalidConfig { field: "retention", .. })));
+    house.assert_sound();
+}
