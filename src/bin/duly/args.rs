@@ -118,6 +118,12 @@ pub(crate) enum Command {
         #[arg(long)]
         wait: bool,
     },
+    /// Open a new run for one that is dead or cancelled: the same piece of work, once more.
+    Retry {
+        /// The run.
+        #[arg(value_parser = run_number)]
+        run: i64,
+    },
     /// Stop a task's schedule for a while.
     Pause {
         /// The task.
@@ -317,6 +323,12 @@ pub(crate) struct Policies {
     /// At most one run with this key runs at a time, across tasks. Default: the task's own.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
+    /// A task that gets a run, with the dead run as its payload, whenever one of this task dies.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) on_dead: Option<String>,
+    /// Pause the task after so many dead runs in a row. Default: never.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) pause_after_failures: Option<u32>,
     /// No occurrence before then.
     #[arg(long, value_name = "TIME")]
     pub(crate) starts_at: Option<String>,

@@ -133,6 +133,7 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Trigger { name, payload, wait } => {
             control::trigger(&there()?, name, payload.as_deref(), *wait, printer)
         }
+        Command::Retry { run } => control::retry(&there()?, *run, printer),
         Command::Pause { name } => control::pause(&there()?, name, printer),
         Command::Resume { name } => control::resume(&there()?, name, printer),
         Command::Cancel { which } => control::cancel(&there()?, which, printer),

@@ -199,5 +199,11 @@ fn with_policies(mut task: NewTask, given: &Policies, zone: &Zone) -> Result<New
     if let Some(key) = &given.key {
         task = task.concurrency_key(key);
     }
+    if let Some(name) = &given.on_dead {
+        task = task.on_dead(name);
+    }
+    if let Some(runs) = given.pause_after_failures {
+        task = task.pause_after_failures(runs);
+    }
     Ok(task)
 }

@@ -45,6 +45,12 @@ pub(crate) fn trigger(
     Err(Failure::Unsuccessful(format!("run {id} of {name} is {}{length}{reason}", run.status)))
 }
 
+pub(crate) fn retry(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let new = client.retry(id)?;
+    printer.say(format!("run {new} is queued, for run {id}"))?;
+    if printer.json { document(&run(client, new)?, printer) } else { Ok(()) }
+}
+
 /// Waits until a run is final.
 fn over(client: &Client, id: i64) -> Result<Run, Failure> {
     loop {

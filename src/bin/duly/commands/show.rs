@@ -90,6 +90,8 @@ fn about(task: &Task, printer: &Printer<'_>) -> Table {
     row("jitter", (!said.jitter.is_zero()).then(|| duration_text(said.jitter)), plain);
     row("priority", Some(said.priority.to_string()), plain);
     row("key", said.concurrency_key.clone(), plain);
+    row("on dead", said.on_dead.clone(), plain);
+    row("paused after", said.pause_after_failures.map(|runs| format!("{runs} dead runs in a row")), plain);
     row("managed by", said.managed_by.clone(), plain);
     row("failures", failures, Tone::Bad);
     row("last error", task.last_error.clone(), Tone::Odd);

@@ -68,6 +68,8 @@ impl Entry<'_> {
         if let Some(key) = self.text("concurrency_key")? {
             task = task.concurrency_key(key);
         }
+        task = self.text("on_dead")?.into_iter().fold(task, NewTask::on_dead);
+        task = self.number("pause_after_failures")?.into_iter().fold(task, NewTask::pause_after_failures);
         task = self.instant("starts_at")?.into_iter().fold(task, NewTask::starts_at);
         Ok(self.instant("ends_at")?.into_iter().fold(task, NewTask::ends_at))
     }

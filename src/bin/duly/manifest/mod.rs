@@ -55,6 +55,8 @@ const OF_ALL: &[&str] = &[
     "jitter",
     "priority",
     "concurrency_key",
+    "on_dead",
+    "pause_after_failures",
 ];
 /// Largest file that is read.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
