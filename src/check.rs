@@ -259,7 +259,7 @@ impl Look<'_> {
             let more = if dead.count > 1 { format!(", and {} before it", dead.count - 1) } else { String::new() };
             let error = excerpt(&dead.error, MAX_ERROR);
             let text = format!("run {} of {} is dead{more}: {error}", dead.run, dead.task);
-            let advice = format!("see duly logs {}, and trigger {} again if it is still wanted", dead.run, dead.task);
+            let advice = format!("see duly logs {0}, and duly retry {0} if it is still wanted", dead.run);
             self.of_run(ProblemKind::Dead, dead.run, dead.task, text, &advice);
         }
         Ok(())
