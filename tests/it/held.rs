@@ -1,7 +1,7 @@
 //! Handlers that do not return when their time is up: others work in place of the workers that they hold.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,16 +19,14 @@ fn hanging(name: &str) -> NewTask {
 }
 
 /// A scheduler whose handler `hang` tells that it has begun, and returns when something is sent, or nobody can send any more.
-fn with_hanging(house: &House) -> (Builder, Receiver<i64>, Sender<()>) {
+fn with_hanging(house: &House) -> (Builder, Receiver<i64>, crossbeam_channel::Sender<()>) {
     let (begun, begins) = channel();
-    let (open, gate) = channel();
-    let (begun, gate) = (Mutex::new(begun), Arc::new(Mutex::new(gate)));
+    // Several wait at it at once.
+    let (open, gate) = crossbeam_channel::unbounded();
+    let begun = Mutex::new(begun);
     let hang = move |run: &Context| {
         let _ = begun.lock().unwrap().send(run.run_id());
-        // One at a time would be let go: each looks again and again.
-        while let Err(std::sync::mpsc::TryRecvError::Empty) = gate.lock().unwrap().try_recv() {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let _ = gate.recv();
         Ok::<_, Error>(())
     };
     (Scheduler::builder(house.file()).poll(Duration::from_millis(50)).handler("hang", hang), begins, open)
@@ -92,10 +90,11 @@ fn there_are_as_many_workers_as_before_when_those_that_were_held_return() {
     let (builder, begins, open) = with_hanging(&house);
     let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (counted, highest) = (at_once.clone(), most.clone());
-    let work = move |_: &Context| {
+    let work = move |run: &Context| {
         let now = counted.fetch_add(1, Ordering::SeqCst) + 1;
         highest.fetch_max(now, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(2));
+        // Long enough to meet another.
+        run.wait_cancelled(Duration::from_millis(2));
         counted.fetch_sub(1, Ordering::SeqCst);
         Ok::<_, Error>(())
     };
