@@ -1,6 +1,5 @@
 //! `add`: a task is put together from what was typed, added, and what lies ahead of it is told.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use duly::{Added, Change, Client, Error, NewTask, RetryPolicy, ScheduleKind, Task, Timestamp, Zone};
@@ -17,19 +16,6 @@ use crate::zone;
 
 /// So many occurrences are told of a task that was added.
 const AHEAD: usize = 3;
-
-/// The payload of a command: what was given, the arguments and the folder.
-#[derive(Serialize)]
-struct Payload<'a> {
-    argv: Vec<&'a str>,
-    cwd: String,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    env: BTreeMap<&'a str, &'a str>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    env_from: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stdin: Option<&'a str>,
-}
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -133,14 +119,19 @@ fn new_task(add: &Add, now: Timestamp) -> Result<NewTask, Failure> {
         });
     }
     let argv = match &add.shell {
-        Some(line) => vec!["/bin/sh", "-c", line],
-        None => add.argv.iter().map(String::as_str).collect(),
+        Some(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line.clone()],
+        None => add.argv.clone(),
     };
     if argv.first().is_some_and(|program| program.is_empty()) {
         return Err(Failure::Refused("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
     }
-    let env = add.env.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let payload = Payload { argv, cwd: folder(add)?, env, env_from: &add.env_from, stdin: add.stdin.as_deref() };
+    let payload = command::Payload {
+        argv,
+        cwd: Some(folder(add)?),
+        env: add.env.iter().cloned().collect(),
+        env_from: add.env_from.clone(),
+        stdin: add.stdin.clone().unwrap_or_default(),
+    };
     Ok(task.handler("command").payload(payload))
 }
 

@@ -2,20 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// A payload that can be carried out.
-#[derive(Debug, PartialEq, Eq)]
+/// A payload that can be carried out. Written as JSON it holds what was given, in this order: the same command has the same
+/// text, whoever added it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Payload {
     /// The program and its arguments; never empty.
     pub(crate) argv: Vec<String>,
     /// The folder it starts in; the scheduler's own if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cwd: Option<String>,
     /// What its environment has beside the scheduler's own.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
     /// Variables that the scheduler's own environment must have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) env_from: Vec<String>,
     /// What it can read.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) stdin: String,
 }
 

@@ -1,5 +1,6 @@
 //! One task of a manifest: its keys, with the defaults behind them, as a task that can be added.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ impl Entry<'_> {
         task = match (self.command()?, self.text("handler")?) {
             (Some(payload), None) => {
                 self.unheeded(&["payload"], "a command")?;
-                Payload::parse(&payload.to_string())?;
+                Payload::parse(&json!(payload).to_string())?;
                 task.handler("command").payload(payload)
             }
             (None, Some(handler)) => {
@@ -123,7 +124,7 @@ impl Entry<'_> {
     }
 
     /// The payload of a command, if the task is one. A relative `cwd` counts from the manifest's folder.
-    fn command(&self) -> Result<Option<serde_json::Value>, String> {
+    fn command(&self) -> Result<Option<Payload>, String> {
         let argv = match (self.list("command")?, self.text("shell")?) {
             (Some(_), Some(_)) => return Err("command and shell: expected one of them".into()),
             (Some(argv), None) if argv.is_empty() => return Err("command: expected a program, found none".into()),
@@ -134,21 +135,16 @@ impl Entry<'_> {
         let cwd = self.text("cwd")?.map_or_else(|| self.folder.to_owned(), |cwd| self.folder.join(cwd));
         let cwd = cwd.into_os_string().into_string();
         let cwd = cwd.map_err(|cwd| format!("cwd: expected a folder with a name in UTF-8, found {cwd:?}"))?;
-        let mut payload = json!({ "argv": argv, "cwd": cwd });
-        match self.get("env") {
-            None => {}
-            Some(Value::Table(env)) if env.values().all(Value::is_str) => {
-                payload["env"] = json_of(&Value::Table(env.clone()))?
-            }
-            Some(other) => return Err(wrong("env", "a table of strings", other)),
-        }
-        if let Some(names) = self.list("env_from")? {
-            payload["env_from"] = json!(names);
-        }
-        if let Some(input) = self.text("stdin")? {
-            payload["stdin"] = json!(input);
-        }
-        Ok(Some(payload))
+        let env_from = self.list("env_from")?.unwrap_or_default();
+        let stdin = self.text("stdin")?.unwrap_or_default();
+        Ok(Some(Payload { argv, cwd: Some(cwd), env: self.env()?, env_from, stdin }))
+    }
+
+    fn env(&self) -> Result<BTreeMap<String, String>, String> {
+        let Some(given) = self.get("env") else { return Ok(BTreeMap::new()) };
+        let pair = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+        let env = given.as_table().and_then(|table| table.iter().map(pair).collect());
+        env.ok_or_else(|| wrong("env", "a table of strings", given))
     }
 
     fn get(&self, key: &str) -> Option<&Value> {
