@@ -26,8 +26,11 @@ fn a_copy_made_under_load_holds_all_that_was_committed_before() {
             let client = house.client();
             let mut runs = 0;
             while !over.load(Ordering::Relaxed) {
-                client.trigger("t").expect("a run");
-                runs += 1;
+                // On a slow disk the others may keep the lock for longer than a writer waits.
+                match client.trigger("t") {
+                    Ok(_) => runs += 1,
+                    Err(error) => assert!(matches!(error, Error::Store { .. }), "{error}"),
+                }
             }
             runs
         });
