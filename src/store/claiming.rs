@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
-use crate::store::opening::{Claimer, Slots, Written};
-use crate::store::runs::{self, Wrote};
+use crate::store::opening::{Slots, Written};
+use crate::store::runs::{self, Claimer, Wrote};
 use crate::store::{Fault, waiting};
 
 // By name: after an ANALYZE of an empty file SQLite would take another index, and read all that waits for other handlers.

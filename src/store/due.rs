@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension, Row, Transaction, named_params, params};
+use rusqlite::{CachedStatement, OptionalExtension, Row, Transaction, named_params, params};
 
 use crate::clock::Timestamp;
 use crate::resolve::Plan;
@@ -37,15 +37,22 @@ const DUE: &str = "
       FROM scheduled_tasks t
      WHERE id = :task AND status = 'active' AND planned = 1 AND next_run <= :now";
 
-pub(crate) fn due(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    id: i64,
-    now: Timestamp,
-) -> Result<Option<Due>, Fault> {
-    let mut statement = tx.prepare_cached(DUE)?;
-    let mut rows = statement.query(params![id, now])?;
-    rows.next()?.map(|row| read_due(row, id, schedules)).transpose()
+/// Reads due tasks, one after another.
+pub(crate) struct Reader<'a> {
+    pub(crate) tx: &'a Transaction<'a>,
+    statement: CachedStatement<'a>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(tx: &'a Transaction<'a>) -> rusqlite::Result<Self> {
+        Ok(Reader { tx, statement: tx.prepare_cached(DUE)? })
+    }
+
+    /// One task, if it is due.
+    pub(crate) fn due(&mut self, schedules: &mut Schedules, id: i64, now: Timestamp) -> Result<Option<Due>, Fault> {
+        let mut rows = self.statement.query(params![id, now])?;
+        rows.next()?.map(|row| read_due(row, id, schedules)).transpose()
+    }
 }
 
 /// Columns by their place: this is read for every run.

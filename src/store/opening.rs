@@ -2,7 +2,6 @@
 //!
 //! A run is opened and claimed in one statement where nothing else waits and a worker is free; it is queued otherwise.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
@@ -14,8 +13,9 @@ use crate::retry::RetryPolicy;
 use crate::run::{Claim, Origin, RunStatus};
 use crate::schedule::{ScheduleKind, Schedules, parse_duration};
 use crate::store::due::{self, Due};
-use crate::store::runs::{self, Opening, Wrote};
-use crate::store::{Fault, owners, waiting};
+use crate::store::once::{self, Once};
+use crate::store::runs::{self, Claimer, Opening, Wrote};
+use crate::store::{Fault, waiting};
 use crate::task::Overlap;
 
 /// Why an occurrence has no run.
@@ -28,8 +28,8 @@ const CUT: &str = "too many were due to be looked at one by one when the task wa
 pub(crate) struct Written {
     pub(crate) claims: Vec<Arc<Claim>>,
     pub(crate) events: Vec<Event>,
-    /// `once` tasks whose occurrence was resolved, to be completed by [`complete`].
-    pub(crate) completed: Vec<i64>,
+    /// `once` tasks that were resolved, for [`finish`].
+    pub(crate) once: Once,
     /// Whether a task is still due that was resolved in part.
     pub(crate) more: bool,
     /// Whether a run was written that waits behind something; see [`waiting::any_blocked`].
@@ -60,15 +60,6 @@ impl Slots {
     }
 }
 
-/// Who claims.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Claimer<'a> {
-    pub(crate) owner: &'a str,
-    pub(crate) handlers: &'a BTreeSet<String>,
-    /// Until when the owner is believed.
-    pub(crate) until: Timestamp,
-}
-
 const UNFINISHED: &str = "
     SELECT id, origin, status FROM task_runs
      WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
@@ -94,9 +85,10 @@ pub(crate) fn any_running(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<b
     Ok(unfinished(tx, task)?.iter().any(|run| run.status == RunStatus::Running))
 }
 
-/// Resolves what is due of one task and moves it on to its next occurrence. `claimer`: who may start what is opened.
+/// Resolves what is due of one task and moves it on to its next occurrence. `claimer`: who may start what is opened. When all
+/// is resolved, [`finish`] is to be called.
 pub(crate) fn resolve_due(
-    tx: &Transaction<'_>,
+    reader: &mut due::Reader<'_>,
     schedules: &mut Schedules,
     id: i64,
     now: Timestamp,
@@ -104,7 +96,8 @@ pub(crate) fn resolve_due(
     claimer: Option<(&Claimer<'_>, &mut Slots)>,
     written: &mut Written,
 ) -> Result<(), Fault> {
-    let Some(due) = due::due(tx, schedules, id, now)? else { return Ok(()) };
+    let tx = reader.tx;
+    let Some(due) = reader.due(schedules, id, now)? else { return Ok(()) };
     let unfinished = if due.any_unfinished { unfinished(tx, id)? } else { Vec::new() };
     let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
     let mut opener = Opener {
@@ -123,7 +116,7 @@ pub(crate) fn resolve_due(
     opener.claimer = claimer;
     after.iter().try_for_each(|step| opener.take(step))?;
     if due.kind == ScheduleKind::Once && resolution.next == Next::Never {
-        written.completed.push(id);
+        written.once.completed.push(id);
         return Ok(());
     }
     written.more |= matches!(resolution.next, Next::At(at) if at <= now);
@@ -131,27 +124,15 @@ pub(crate) fn resolve_due(
     Ok(())
 }
 
-/// `next_run` is the one occurrence, which was resolved. All of them in one statement: a statement for each would spend
-/// half of its time on calling the triggers.
-const COMPLETE_ONCE: &str = "
-    UPDATE scheduled_tasks
-       SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
-           updated_at = :now
-     WHERE id IN (SELECT value FROM json_each(:tasks))";
-
-/// Completes the `once` tasks that were resolved. Every caller of [`resolve_due`] ends with it.
-pub(crate) fn complete(tx: &Transaction<'_>, written: &mut Written, now: Timestamp) -> Result<(), Fault> {
-    if written.completed.is_empty() {
-        return Ok(());
-    }
-    let mut tasks = String::with_capacity(written.completed.len() * 8);
-    for (at, task) in written.completed.drain(..).enumerate() {
-        tasks.push(if at == 0 { '[' } else { ',' });
-        tasks.push_str(&task.to_string());
-    }
-    tasks.push(']');
-    tx.prepare_cached(COMPLETE_ONCE)?.execute(named_params! { ":tasks": tasks, ":now": now })?;
-    Ok(())
+/// Starts and completes the `once` tasks that were resolved.
+pub(crate) fn finish(
+    tx: &Transaction<'_>,
+    claimer: Option<&Claimer<'_>>,
+    written: &mut Written,
+    now: Timestamp,
+) -> Result<(), Fault> {
+    let Written { once, claims, .. } = written;
+    once.finish(tx, claimer, now, claims)
 }
 
 const ADVANCE: &str = "
@@ -260,6 +241,14 @@ impl Opener<'_, '_> {
                 slots.admits(&self.due.retry) && claimer.handlers.contains(run.handler)
             });
         let opened = match &mut self.claimer {
+            // Nothing but its task tells it from others: it is started together with them.
+            Some((_, slots)) if may_start && is_plain(self.due, &run) => {
+                slots.take();
+                self.written.once.starting.push(self.written.claims.len());
+                let claim = first_claim(self.due, once::UNNUMBERED, scheduled_for, origin, self.now);
+                self.written.claims.push(Arc::new(claim));
+                Some(once::UNNUMBERED)
+            }
             Some((claimer, slots)) if may_start => {
                 let id = runs::start(self.tx, &run, claimer.owner, claimer.until, self.now)?;
                 if let Some(id) = id {
@@ -279,7 +268,7 @@ impl Opener<'_, '_> {
             }
         };
         if opened.is_none() {
-            return Ok(self.has_a_row(scheduled_for)?);
+            return Ok(once::already(self.tx, self.due.id, scheduled_for, self.now)?);
         }
         self.unfinished += 1;
         self.scheduled += 1;
@@ -291,7 +280,7 @@ impl Opener<'_, '_> {
         let reason = format!("{least}{reason}");
         let run = opening(self.due, span.first, Origin::Schedule);
         if !runs::pass_over(self.tx, &run, status, span, &reason, self.now)? {
-            return Ok(self.has_a_row(span.first)?);
+            return Ok(once::already(self.tx, self.due.id, span.first, self.now)?);
         }
         self.written.events.push(Event::PassedOver {
             task: self.due.name.clone(),
@@ -302,12 +291,6 @@ impl Opener<'_, '_> {
             exact: span.exact,
         });
         Ok(())
-    }
-
-    /// An occurrence that has a row already is passed over with an event: never a second row, never an error.
-    fn has_a_row(&self, scheduled_for: Timestamp) -> rusqlite::Result<()> {
-        let detail = format!("the occurrence of {scheduled_for} has a run already");
-        owners::record(self.tx, self.now, "passed_over", Some(self.due.id), None, Some(&detail))
     }
 
     fn cancel_waiting(&mut self) -> Result<(), Fault> {
@@ -345,6 +328,14 @@ fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
         payload: None,
         retry_of: None,
     }
+}
+
+/// Whether the run of a `once` task can be told from the task alone.
+fn is_plain(due: &Due, run: &Opening<'_>) -> bool {
+    due.kind == ScheduleKind::Once
+        && run.run_at == due.plan.next_run
+        && run.expires_at.is_none()
+        && run.key.is_none_or(|key| key.starts_with('#'))
 }
 
 fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin, now: Timestamp) -> Claim {

@@ -1,6 +1,8 @@
 //! The arrows of a run's life, one guarded statement each. The row count is judged: 1 is done, 0 is superseded, 2 is a bug.
 
-use rusqlite::{OptionalExtension, Row, Transaction, named_params, params};
+use std::collections::BTreeSet;
+
+use rusqlite::{CachedStatement, OptionalExtension, Row, Transaction, named_params, params};
 
 use crate::clock::Timestamp;
 use crate::retry::RetryPolicy;
@@ -160,6 +162,15 @@ pub(crate) fn claim(
         .map(judged)
 }
 
+/// Who claims.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claimer<'a> {
+    pub(crate) owner: &'a str,
+    pub(crate) handlers: &'a BTreeSet<String>,
+    /// Until when the owner is believed.
+    pub(crate) until: Timestamp,
+}
+
 /// A running attempt, as its claim names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fence<'a> {
@@ -175,17 +186,24 @@ const SUCCEED: &str = "
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-pub(crate) fn succeed(
-    tx: &Transaction<'_>,
-    fence: &Fence<'_>,
-    started: Timestamp,
-    finished: Timestamp,
-    result: Option<&str>,
-) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(SUCCEED)?
+/// Records successes, one after another.
+pub(crate) struct Success<'a>(CachedStatement<'a>);
+
+impl<'a> Success<'a> {
+    pub(crate) fn new(tx: &'a Transaction<'_>) -> rusqlite::Result<Self> {
+        tx.prepare_cached(SUCCEED).map(Success)
+    }
+
+    pub(crate) fn record(
+        &mut self,
+        fence: &Fence<'_>,
+        started: Timestamp,
+        finished: Timestamp,
+        result: Option<&str>,
+    ) -> rusqlite::Result<Wrote> {
         // By place, as in the text: this is bound for every run.
-        .execute(params![started, finished, result, fence.run, fence.owner, fence.attempt])
-        .map(judged)
+        self.0.execute(params![started, finished, result, fence.run, fence.owner, fence.attempt]).map(judged)
+    }
 }
 
 /// running -> failed: it will be tried again, by the handler that the task has now. Blocked until it is placed.

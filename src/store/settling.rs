@@ -9,15 +9,17 @@ use crate::retry::{Retry, Verdict};
 use crate::run::{AttemptOutcome, Claim, Finished, Outcome, RunStatus};
 use crate::schedule::Schedules;
 use crate::store::opening::{self, Written};
-use crate::store::runs::{self, End, Fence, Wrote};
+use crate::store::runs::{self, End, Fence, Success, Wrote};
 use crate::store::{Fault, attempts, dying, owners, waiting};
 
 /// Longest part of a result that the event of a late outcome tells, in bytes.
 const MAX_DETAIL: usize = 16 * 1024;
 
 /// Settles one attempt under its claim. A claim that no longer holds changes nothing: its result is kept with the attempts.
+#[expect(clippy::too_many_arguments, reason = "what a turn has at hand")]
 pub(crate) fn settle(
     tx: &Transaction<'_>,
+    success: &mut Success<'_>,
     schedules: &mut Schedules,
     owner: &str,
     finished: &Finished,
@@ -34,7 +36,7 @@ pub(crate) fn settle(
     let (status, error, next_attempt) = match &finished.outcome {
         Outcome::Succeeded { result } => {
             let (started, ended) = (finished.started_at, finished.finished_at);
-            if runs::succeed(tx, &fence, started, ended, result.as_deref())? == Wrote::Superseded {
+            if success.record(&fence, started, ended, result.as_deref())? == Wrote::Superseded {
                 return superseded(tx, &fence, finished, now, written);
             }
             (RunStatus::Succeeded, None, None)

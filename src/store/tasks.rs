@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::resolve::{self, Next, Plan, Rest};
 use crate::schedule::{Schedule, Schedules};
 use crate::store::opening::{self, Written};
-use crate::store::{Fault, owners, row, waiting};
+use crate::store::{Fault, due, owners, row, waiting};
 use crate::task::{Definition, Overlap, Task, TaskStatus};
 
 const BY_NAME: &str = "SELECT * FROM scheduled_tasks WHERE name = :name";
@@ -183,8 +183,8 @@ pub(crate) fn resolve_before_a_change(
         return Ok(by_id(tx, task.id)?.unwrap_or(task));
     }
     let mut written = Written::default();
-    opening::resolve_due(tx, schedules, task.id, now, Rest::Cut, None, &mut written)?;
-    opening::complete(tx, &mut written, now)?;
+    opening::resolve_due(&mut due::Reader::new(tx)?, schedules, task.id, now, Rest::Cut, None, &mut written)?;
+    opening::finish(tx, None, &mut written, now)?;
     Ok(by_id(tx, task.id)?.unwrap_or(task))
 }
 

@@ -14,9 +14,9 @@ use crate::event::Event;
 use crate::resolve::Rest;
 use crate::run::{Finished, Outcome};
 use crate::schedule::Schedules;
-use crate::store::opening::{Claimer, Slots};
+use crate::store::opening::Slots;
 use crate::store::pruning::Pruned;
-use crate::store::runs::Fence;
+use crate::store::runs::{Claimer, Fence, Success};
 use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Work};
 use crate::store::{
     Fault, Store, attempts, claiming, database, due, opening, owners, pruning, replan, settling, tasks, waiting,
@@ -88,8 +88,9 @@ impl<'a> Turning<'a> {
         if let Some(believed) = self.work.rewind {
             replan::rewind(tx, believed, now)?;
         }
+        let mut success = Success::new(tx)?;
         for finished in self.work.finished {
-            self.settle(finished)?;
+            self.settle(&mut success, finished)?;
         }
         for report in self.work.reports {
             let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };
@@ -146,7 +147,7 @@ impl<'a> Turning<'a> {
             return item(self).map(|()| None);
         }
         let written = &self.done.written;
-        let (claims, events, completed) = (written.claims.len(), written.events.len(), written.completed.len());
+        let (claims, events, completed) = (written.claims.len(), written.events.len(), written.once.completed.len());
         let slots = self.slots;
         self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
         let failed = match item(self) {
@@ -155,7 +156,8 @@ impl<'a> Turning<'a> {
                 self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
                 self.done.written.claims.truncate(claims);
                 self.done.written.events.truncate(events);
-                self.done.written.completed.truncate(completed);
+                self.done.written.once.starting.clear();
+                self.done.written.once.completed.truncate(completed);
                 self.slots = slots;
                 Some(fault)
             }
@@ -202,11 +204,11 @@ impl<'a> Turning<'a> {
     }
 
     /// Settles an outcome. If it cannot be stored as the handler gave it, that the attempt ended is stored all the same.
-    fn settle(&mut self, finished: &Finished) -> Result<(), Fault> {
+    fn settle(&mut self, success: &mut Success<'_>, finished: &Finished) -> Result<(), Fault> {
         let (tx, owner, now) = (self.tx, self.work.owner, self.work.now);
-        let store = |turn: &mut Self, finished: &Finished| {
+        let mut store = |turn: &mut Self, finished: &Finished| {
             let (random, written) = (&mut turn.memory.random, &mut turn.done.written);
-            settling::settle(tx, turn.schedules, owner, finished, now, random, written)
+            settling::settle(tx, success, turn.schedules, owner, finished, now, random, written)
         };
         let Some(fault) = self.attempt(|turn| store(turn, finished))? else { return Ok(()) };
         let outcome = match &finished.outcome {
@@ -269,18 +271,19 @@ impl<'a> Turning<'a> {
         lists.iter_mut().for_each(|list| list.retain(|(_, task)| !self.rests(Item::Task(*task))));
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
+        let mut reader = due::Reader::new(tx)?;
         for task in claiming::by_urgency(lists, &mut order).take(limit) {
             self.task(task, |turn| {
                 let (written, slots) = (&mut turn.done.written, &mut turn.slots);
-                let claimer = claimer.map(|claimer| (claimer, slots));
-                opening::resolve_due(tx, turn.schedules, task, now, Rest::Later, claimer, written)?;
-                // In one statement for all of them, unless each must stand for itself.
-                if turn.mode == Mode::OneByOne { opening::complete(tx, written, now) } else { Ok(()) }
+                let starter = claimer.map(|claimer| (claimer, slots));
+                opening::resolve_due(&mut reader, turn.schedules, task, now, Rest::Later, starter, written)?;
+                // Together with the others, unless each must stand for itself.
+                if turn.mode == Mode::OneByOne { opening::finish(tx, claimer, written, now) } else { Ok(()) }
             })?;
         }
         self.memory.resolved = order;
         self.done.more_due |= std::mem::take(&mut self.done.written.more);
-        opening::complete(tx, &mut self.done.written, now)
+        opening::finish(tx, claimer, &mut self.done.written, now)
     }
 
     /// Claims as many waiting runs as there are slots, most urgent first.
