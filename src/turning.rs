@@ -130,7 +130,7 @@ impl Turning {
     fn slots(&self, finished: usize) -> Slots {
         // One that is held still has its run, and another works in its place.
         let workers = self.settings.workers + self.pool.replaced();
-        let ahead = (finished * 4).min(MAX_OUTCOMES).min(QUEUE);
+        let ahead = (finished * 4).min(QUEUE);
         Slots { room: (workers + ahead).saturating_sub(self.in_flight), idle: workers.saturating_sub(self.in_flight) }
     }
 
