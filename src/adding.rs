@@ -4,10 +4,9 @@ use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::Error;
-use crate::resolve::Next;
 use crate::schedule::Schedules;
 use crate::store::{Fault, owners, tasks};
-use crate::task::{Definition, TaskStatus};
+use crate::task::{Definition, Task, TaskStatus};
 
 /// What became of a request to add a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,29 +48,58 @@ pub(crate) fn put(
     existing: Existing,
     now: Timestamp,
 ) -> Result<Added, Fault> {
-    let schedule = task.check(now, schedules)?;
-    if let Some((_, next)) = tasks::add(tx, &task, &schedule, now)? {
-        if next == Next::Never {
-            return Err(Error::never(task.schedule_value.clone()).into());
-        }
-        let (_, next_run) = tasks::stored(next, TaskStatus::Active);
-        return Ok(Added { name: task.name, change: Change::Created, next_run });
+    match tasks::by_name(tx, &task.name)? {
+        None => create(tx, schedules, task, now),
+        Some(old) => meet(tx, schedules, &old, task, existing, now).map(|(added, _)| added),
     }
-    let old = tasks::expect(tx, &task.name)?;
+}
+
+/// Adds a task whose name is free.
+pub(crate) fn create(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    task: Definition,
+    now: Timestamp,
+) -> Result<Added, Fault> {
+    let schedule = task.check(now, schedules)?;
+    let next = tasks::add(tx, &task, &schedule, now)?;
+    let (_, next_run) = tasks::stored(next, TaskStatus::Active);
+    Ok(Added { name: task.name, change: Change::Created, next_run })
+}
+
+/// Each field in which two definitions differ, by its column name: what was stored, and what is given.
+pub(crate) type Fields = Vec<(&'static str, String, String)>;
+
+/// Has a task of the same name meet a definition, and answers with the fields in which they differed.
+pub(crate) fn meet(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    old: &Task,
+    task: Definition,
+    existing: Existing,
+    now: Timestamp,
+) -> Result<(Added, Fields), Fault> {
+    let unchanged = |next_run| Added { name: old.name().to_owned(), change: Change::Unchanged, next_run };
+    // The same text that was accepted before, and that nobody else has written since, need not be read again: it is most of
+    // what applying a long manifest once more would cost.
+    if old.planned && old.status != TaskStatus::Invalid && old.definition == task {
+        return Ok((unchanged(old.next_run), Vec::new()));
+    }
     let schedule = task.check(old.created_at, schedules)?;
     let same = old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == schedule);
-    let change = match (old.definition.differences(&task, same).into_iter().next(), existing) {
-        (None, _) | (Some(_), Existing::Keep) => Change::Unchanged,
+    let fields = old.definition.differences(&task, same);
+    match (fields.first(), existing) {
+        (None, _) | (Some(_), Existing::Keep) => Ok((unchanged(old.next_run), Vec::new())),
         (Some((field, stored, given)), Existing::Refuse) => {
-            return Err(Error::TaskDiffers { name: task.name, field, stored, given }.into());
+            let (stored, given) = (stored.clone(), given.clone());
+            Err(Error::TaskDiffers { name: task.name, field, stored, given }.into())
         }
         (Some((field, stored, given)), Existing::Replace) => {
-            tasks::change(tx, schedules, &old, &task, &schedule, now)?;
+            tasks::change(tx, schedules, old, &task, &schedule, now)?;
             let detail = format!("{field}: {stored:?} became {given:?}");
             owners::record(tx, now, "edited", Some(old.id), None, Some(&detail))?;
-            Change::Replaced
+            let next_run = tasks::expect(tx, &task.name)?.next_run;
+            Ok((Added { name: task.name, change: Change::Replaced, next_run }, fields))
         }
-    };
-    let next_run = tasks::expect(tx, &task.name)?.next_run;
-    Ok(Added { name: task.name, change, next_run })
+    }
 }

@@ -1,17 +1,18 @@
-//! A manifest: many tasks that are to be as one file says, in one transaction.
+//! A manifest: many tasks that are to be as one file says, in one transaction. Or a source of another kind, from which tasks
+//! are brought over as far as they can come.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use rusqlite::Transaction;
 
-use crate::adding::{Existing, put};
+use crate::adding::{Added, Change, Existing, create, meet};
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
 use crate::schedule::Schedules;
 use crate::store::{Fault, opening, tasks};
-use crate::task::{Definition, Task};
+use crate::task::Definition;
 
 /// How the tasks of a manifest are applied.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,6 +55,35 @@ pub enum Done {
     Paused,
     /// It is not in the manifest any more, and stays, since nothing is to be pruned.
     Left,
+    /// It could not be brought over, and nothing was changed for it. Only [`Client::import`] answers so.
+    Refused {
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// A task that is brought over from somewhere else.
+#[derive(Clone, Debug)]
+pub struct Brought {
+    /// What it is.
+    pub task: NewTask,
+    /// It rests there, so a new one rests here: its schedule counts once it is resumed.
+    pub paused: bool,
+}
+
+impl From<NewTask> for Brought {
+    fn from(task: NewTask) -> Self {
+        Brought { task, paused: false }
+    }
+}
+
+/// Whose word a source's tasks are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// A manifest: all of it holds afterwards, or nothing does.
+    Manifest,
+    /// Written for another scheduler: what can come comes.
+    Foreign,
 }
 
 impl Client {
@@ -82,84 +112,185 @@ impl Client {
     /// [`Error::Refused`], naming the task, if one cannot be accepted, is declared twice, or belongs to another manifest.
     pub fn apply(&self, manifest: &str, tasks: impl IntoIterator<Item = NewTask>, how: Apply) -> Result<Vec<Applied>> {
         let now = self.now();
-        let definitions: Vec<Definition> = tasks
-            .into_iter()
-            .map(|task| {
-                let mut definition = task.into_definition(now)?;
-                definition.managed_by = Some(manifest.to_owned());
-                Ok(definition)
-            })
-            .collect::<Result<_>>()?;
-        let apply =
-            |tx: &Transaction<'_>, schedules: &mut Schedules| apply(tx, schedules, manifest, definitions, how, now);
+        let tasks = tasks.into_iter().map(|task| definition(task.into(), manifest, now));
+        let tasks = tasks.collect::<Result<Vec<_>, _>>().map_err(|(_, error)| error)?;
+        let apply = |tx: &Transaction<'_>, schedules: &mut Schedules| {
+            let applied = apply(tx, schedules, (manifest, Source::Manifest), tasks, &mut |_, _| {}, now)?;
+            rest_of(tx, schedules, manifest, applied, how, now)
+        };
         if how.dry_run { self.rehearse("try a manifest", apply) } else { self.write("apply a manifest", apply) }
     }
+
+    /// Brings tasks over that were written for another scheduler, in one transaction: as [`Client::apply`] does, but one that
+    /// cannot be accepted keeps none of the others back. `source` names where they are from, and is kept with each of them;
+    /// a task of the same name that is not from there, one that was added by hand too, is left alone, and the answer says so.
+    /// `told` hears after each how many are done, and of how many.
+    ///
+    /// ```
+    /// use duly::{Apply, Client, Done, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("backup", "0 2 * * *").handler("work"))?;
+    /// let lines = [("backup", "0 3 * * *"), ("report", "0 6 * * *"), ("leap", "0 0 30 2 *")];
+    /// let tasks = lines.map(|(name, line)| NewTask::cron(name, line).handler("work").into());
+    /// let done = client.import("crontab", tasks, Apply::default(), |_, _| {})?;
+    /// assert!(matches!(&done[0].done, Done::Refused { reason } if reason.contains("added by hand")));
+    /// assert_eq!(done[1].done, Done::Created);
+    /// assert!(matches!(done[2].done, Done::Refused { .. }), "there is no such day");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Only if the database cannot be written, or is not usable.
+    pub fn import(
+        &self,
+        source: &str,
+        tasks: impl IntoIterator<Item = Brought>,
+        how: Apply,
+        mut told: impl FnMut(usize, usize),
+    ) -> Result<Vec<Applied>> {
+        let now = self.now();
+        let (mut good, mut refused) = (Vec::new(), Vec::new());
+        for task in tasks {
+            match definition(task, source, now) {
+                Ok(definition) => good.push(definition),
+                Err((name, error)) => refused.push(Applied::refused(name, reason(error))),
+            }
+        }
+        let import = |tx: &Transaction<'_>, schedules: &mut Schedules| {
+            let mut applied = apply(tx, schedules, (source, Source::Foreign), good, &mut told, now)?;
+            applied.extend(refused);
+            rest_of(tx, schedules, source, applied, how, now)
+        };
+        if how.dry_run { self.rehearse("try an import", import) } else { self.write("import tasks", import) }
+    }
+}
+
+impl Applied {
+    fn refused(name: String, reason: String) -> Self {
+        Applied { name, done: Done::Refused { reason }, next_run: None }
+    }
+}
+
+/// What is to be stored of a task, and whether it rests; or its name, as far as it has one, and what is wrong with it.
+fn definition(brought: Brought, source: &str, now: Timestamp) -> Result<(Definition, bool), (String, Error)> {
+    let name = brought.task.name().unwrap_or_default().to_owned();
+    let mut definition = brought.task.into_definition(now).map_err(|error| (name, error))?;
+    definition.managed_by = Some(source.to_owned());
+    Ok((definition, brought.paused))
 }
 
 fn apply(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
-    manifest: &str,
-    definitions: Vec<Definition>,
+    (source, kind): (&str, Source),
+    tasks: Vec<(Definition, bool)>,
+    told: &mut dyn FnMut(usize, usize),
+    now: Timestamp,
+) -> Result<Vec<Applied>, Fault> {
+    let mut declared = HashSet::new();
+    let total = tasks.len();
+    let mut applied = Vec::with_capacity(total);
+    for (task, paused) in tasks {
+        let name = task.name.clone();
+        let done = if declared.insert(name.clone()) {
+            apply_one(tx, schedules, (source, kind), task, paused, now)
+        } else {
+            Err(Error::Refused { request: request(&name), reason: "the manifest declares it twice".into() }.into())
+        };
+        applied.push(match done {
+            Ok(applied) => applied,
+            Err(Fault::Told(error)) if kind == Source::Foreign => Applied::refused(name, reason(error)),
+            Err(Fault::Told(error @ Error::Refused { .. })) => return Err(error.into()),
+            Err(Fault::Told(error)) => {
+                return Err(Error::Refused { request: request(&name), reason: error.to_string() }.into());
+            }
+            Err(fault) => return Err(fault),
+        });
+        told(applied.len(), total);
+    }
+    Ok(applied)
+}
+
+fn apply_one(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    (source, kind): (&str, Source),
+    task: Definition,
+    paused: bool,
+    now: Timestamp,
+) -> Result<Applied, Fault> {
+    let request = request(&task.name);
+    let Some(old) = tasks::by_name(tx, &task.name)? else {
+        let Added { name, next_run, .. } = create(tx, schedules, task, now)?;
+        if !paused {
+            return Ok(Applied { name, done: Done::Created, next_run });
+        }
+        // What is due of it is not resolved first: it never counted here.
+        tasks::rest(tx, &tasks::expect(tx, &name)?, Some("it rested where it is from"), now)?;
+        return Ok(Applied { name, done: Done::Created, next_run: None });
+    };
+    match old.definition.managed_by.as_deref() {
+        Some(manager) if manager == source => {}
+        Some(other) => {
+            return Err(Error::Refused {
+                request,
+                reason: format!("{other} declares it too: take it out of one of them"),
+            }
+            .into());
+        }
+        None if kind == Source::Foreign => {
+            let reason = "a task of this name was added by hand: remove it, or have this one named otherwise";
+            return Err(Error::Refused { request, reason: reason.into() }.into());
+        }
+        None => {}
+    }
+    let (added, fields) = meet(tx, schedules, &old, task, Existing::Replace, now)?;
+    let done = if added.change == Change::Unchanged { Done::Unchanged } else { Done::Replaced { fields } };
+    Ok(Applied { name: added.name, done, next_run: added.next_run })
+}
+
+fn request(name: &str) -> String {
+    format!("apply task {name:?}")
+}
+
+/// Why a task is refused, for whoever has it at hand.
+fn reason(error: Error) -> String {
+    match error {
+        Error::Refused { reason, .. } | Error::InvalidSchedule { reason, .. } => reason,
+        other => other.to_string(),
+    }
+}
+
+/// The same, with what was declared before and is not any more.
+fn rest_of(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    source: &str,
+    mut applied: Vec<Applied>,
     how: Apply,
     now: Timestamp,
 ) -> Result<Vec<Applied>, Fault> {
-    let mut declared = BTreeSet::new();
-    let mut applied = Vec::with_capacity(definitions.len());
-    for definition in definitions {
-        let name = definition.name.clone();
-        let refused = |reason: String| Error::Refused { request: format!("apply task {name:?}"), reason };
-        if !declared.insert(name.clone()) {
-            return Err(refused("the manifest declares it twice".into()).into());
-        }
-        let old = tasks::by_name(tx, &name)?;
-        if let Some(other) = old.as_ref().and_then(|old| old.definition.managed_by.as_ref())
-            && other != manifest
-        {
-            return Err(refused(format!("{other} declares it too: take it out of one of them")).into());
-        }
-        let added = put(tx, schedules, definition.clone(), Existing::Replace, now).map_err(|fault| match fault {
-            Fault::Told(error) => Fault::Told(refused(error.to_string())),
-            fault => fault,
-        })?;
-        let done = match old {
-            None => Done::Created,
-            Some(old) => match differences(&old, &definition, schedules) {
-                fields if fields.is_empty() => Done::Unchanged,
-                fields => Done::Replaced { fields },
-            },
-        };
-        applied.push(Applied { name, done, next_run: added.next_run });
-    }
-    for old in tasks::managed_by(tx, manifest)? {
-        if !declared.contains(old.name()) {
-            applied.push(undeclared(tx, schedules, &old, how, now)?);
+    let declared: HashSet<String> = applied.iter().map(|applied| applied.name.clone()).collect();
+    for old in tasks::managed_by(tx, source)? {
+        if !declared.contains(&old) {
+            applied.push(undeclared(tx, schedules, old, how, now)?);
         }
     }
     Ok(applied)
 }
 
-/// Every field in which a stored task and a new definition differ, a schedule by its meaning.
-fn differences(old: &Task, new: &Definition, schedules: &mut Schedules) -> Vec<(&'static str, String, String)> {
-    let meaning = |task: &Definition, schedules: &mut Schedules| task.check(old.created_at, schedules).ok();
-    let same = match (meaning(&old.definition, schedules), meaning(new, schedules)) {
-        (Some(stored), Some(given)) => stored == given,
-        _ => false,
-    };
-    old.definition.differences(new, same)
-}
-
 fn undeclared(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
-    old: &Task,
+    name: String,
     how: Apply,
     now: Timestamp,
 ) -> Result<Applied, Fault> {
-    let name = old.name().to_owned();
     let done = if !how.prune {
         Done::Left
-    } else if opening::any_running(tx, old.id)? {
+    } else if opening::any_running(tx, tasks::expect(tx, &name)?.id)? {
         match tasks::pause(tx, schedules, &name, now) {
             // What has no schedule left needs no pause.
             Ok(()) | Err(Fault::Told(Error::Refused { .. })) => Done::Paused,

@@ -36,7 +36,7 @@ mod turning;
 mod watch;
 
 pub use adding::{Added, Change};
-pub use apply::{Applied, Apply, Done};
+pub use apply::{Applied, Apply, Brought, Done};
 pub use backup::Backup;
 pub use check::{Limits, Problem, ProblemKind};
 pub use client::{Cancel, Client};

@@ -87,6 +87,11 @@ impl NewTask {
         NewTask { name, payload: Ok("null".to_owned()), rest }
     }
 
+    /// The name that was given.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
     /// What is stored: the payload as JSON, and a name where none was given.
     pub(crate) fn into_definition(self, now: Timestamp) -> Result<Definition> {
         let NewTask { name, payload, rest } = self;

@@ -39,11 +39,11 @@ pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task
     tx.prepare_cached(ALL)?.query_map(named_params! { ":limit": limit }, row::task)?.collect()
 }
 
-const MANAGED_BY: &str = "SELECT * FROM scheduled_tasks WHERE managed_by = :manifest ORDER BY name";
+const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = :manifest ORDER BY name";
 
-/// The tasks that a manifest declared.
-pub(crate) fn managed_by(tx: &Transaction<'_>, manifest: &str) -> rusqlite::Result<Vec<Task>> {
-    tx.prepare_cached(MANAGED_BY)?.query_map(named_params! { ":manifest": manifest }, row::task)?.collect()
+/// The names of the tasks that a manifest declared: there may be many, and most are as they should be.
+pub(crate) fn managed_by(tx: &Transaction<'_>, manifest: &str) -> rusqlite::Result<Vec<String>> {
+    tx.prepare_cached(MANAGED_BY)?.query_map(named_params! { ":manifest": manifest }, |row| row.get(0))?.collect()
 }
 
 const ADD: &str = "
@@ -54,19 +54,16 @@ const ADD: &str = "
          created_at, updated_at)
     VALUES (:name, :handler, :payload, :type, :value, :zone, :starts, :ends, :status, :next, 1,
             :now, :overlap, :misfire, :grace, :limit, :expires, :attempts, :backoff,
-            :cap, :timeout, :jitter, :priority, :key, :on_dead, :pause_after, :manager, :now, :now)
-    ON CONFLICT (name) DO NOTHING";
+            :cap, :timeout, :jitter, :priority, :key, :on_dead, :pause_after, :manager, :now, :now)";
 
-/// Adds a task that has been checked. `None`: one of this name exists.
-pub(crate) fn add(
-    tx: &Transaction<'_>,
-    task: &Definition,
-    schedule: &Schedule,
-    now: Timestamp,
-) -> rusqlite::Result<Option<(i64, Next)>> {
+/// Adds a task that has been checked, and whose name is free. One that no occurrence awaits is refused, and leaves no row.
+pub(crate) fn add(tx: &Transaction<'_>, task: &Definition, schedule: &Schedule, now: Timestamp) -> Result<Next, Fault> {
     let next = resolve::first(&plan(task, schedule.clone(), now, None, now), false);
+    if next == Next::Never {
+        return Err(Error::never(task.schedule_value.clone()).into());
+    }
     let (status, next_run) = stored(next, TaskStatus::Active);
-    let rows = tx.prepare_cached(ADD)?.execute(named_params! {
+    tx.prepare_cached(ADD)?.execute(named_params! {
         ":name": task.name, ":handler": task.handler, ":payload": task.payload, ":type": task.schedule_type,
         ":value": task.schedule_value, ":zone": task.time_zone, ":starts": task.starts_at, ":ends": task.ends_at,
         ":status": status, ":next": next_run, ":now": now, ":overlap": task.overlap, ":misfire": task.misfire,
@@ -76,7 +73,7 @@ pub(crate) fn add(
         ":key": task.concurrency_key, ":on_dead": task.on_dead, ":pause_after": task.pause_after_failures,
         ":manager": task.managed_by,
     })?;
-    Ok((rows == 1).then(|| (tx.last_insert_rowid(), next)))
+    Ok(next)
 }
 
 /// What the rules need to know of a task.

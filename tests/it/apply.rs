@@ -1,8 +1,8 @@
-//! Manifests: tasks that are to be as one file says, all in one transaction.
+//! Manifests: tasks that are to be as one file says, all in one transaction; and tasks brought over as far as they can come.
 
-use duly::{Applied, Apply, Client, Done, NewTask, Outcome, TaskStatus};
+use duly::{Applied, Apply, Brought, Client, Done, NewTask, Outcome, TaskStatus};
 
-use crate::house::{House, minutes};
+use crate::house::{House, at, minutes};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 const PRUNE: Apply = Apply { prune: true, dry_run: false };
@@ -19,6 +19,7 @@ fn done(applied: &[Applied]) -> Vec<(&str, &str)> {
         Done::Removed => "removed",
         Done::Paused => "paused",
         Done::Left => "left",
+        Done::Refused { .. } => "refused",
         _ => "something else",
     };
     applied.iter().map(|applied| (&*applied.name, word(applied))).collect()
@@ -117,4 +118,94 @@ fn one_bad_task_and_nothing_is_applied() {
     let applied = client.apply("m", [hourly("by-hand")], PRUNE).unwrap();
     let fields = vec![("managed_by", String::new(), "m".to_owned())];
     assert_eq!(applied[0].done, Done::Replaced { fields });
+}
+
+fn imported(client: &Client, tasks: Vec<Brought>, how: Apply) -> Vec<Applied> {
+    let (total, mut told) = (tasks.len(), Vec::new());
+    let applied = client.import("crontab", tasks, how, |done, of| told.push((done, of))).unwrap();
+    assert_eq!(told, (1..=total).map(|done| (done, total)).collect::<Vec<_>>());
+    applied
+}
+
+fn reason(applied: &Applied) -> &str {
+    match &applied.done {
+        Done::Refused { reason } => reason,
+        other => panic!("{}: {other:?}", applied.name),
+    }
+}
+
+#[test]
+fn what_cannot_be_brought_over_keeps_nothing_back_and_what_is_not_the_sources_stays() {
+    let house = House::new();
+    let client = house.client();
+    client.add(hourly("by-hand")).unwrap();
+    client.apply("other", [hourly("theirs")], PRUNE).unwrap();
+    let others = all(&house);
+    let tasks = || -> Vec<Brought> {
+        let bad = NewTask::cron("bad", "0 7 * *").handler("work");
+        let never = NewTask::cron("never", "0 12 * * *").ends_at(at("2020-01-01T00:00:00Z")).handler("work");
+        let large = hourly("large").payload("x".repeat(300_000));
+        let own = hourly("theirs").priority(0);
+        let tasks = [hourly("a"), bad, never, large, hourly("by-hand").priority(0), own, hourly("a"), hourly("b")];
+        tasks.map(Brought::from).into()
+    };
+    let dry = imported(&client, tasks(), Apply { dry_run: true, ..PRUNE });
+    assert_eq!(all(&house), others);
+    let first = imported(&client, tasks(), PRUNE);
+    assert_eq!(done(&dry), done(&first));
+    let words: Vec<_> = done(&first).into_iter().map(|(name, word)| format!("{name} {word}")).collect();
+    assert_eq!(
+        words,
+        [
+            "a created",
+            "bad refused",
+            "never refused",
+            "large refused",
+            "by-hand refused",
+            "theirs refused",
+            "a refused",
+            "b created"
+        ]
+    );
+    for (number, says) in [
+        (1, "expected 5 fields"),
+        (2, "it names no occurrence from now on"),
+        (3, "invalid payload: expected at most"),
+        (4, "a task of this name was added by hand"),
+        (5, "other declares it too"),
+        (6, "declares it twice"),
+    ] {
+        assert!(reason(&first[number]).contains(says), "{first:?}");
+    }
+    let rows = all(&house);
+    assert_eq!((rows.len(), &rows[..2]), (4, &others[..]), "what is refused leaves no row");
+    imported(&client, tasks(), PRUNE);
+    assert_eq!(all(&house), rows, "and a second time changes nothing");
+
+    // One that is refused now stays as it was accepted before; one that is gone goes.
+    let later = vec![Brought::from(NewTask::cron("a", "0 7 * *").handler("work"))];
+    let applied = imported(&client, later, PRUNE);
+    assert_eq!(done(&applied), [("a", "refused"), ("b", "removed")]);
+    let rows = all(&house);
+    assert_eq!((rows.len(), &rows[..2]), (3, &others[..]));
+}
+
+#[test]
+fn what_rested_there_rests_here_and_is_not_begun_by_being_brought() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    let past = || NewTask::once("past", at("2027-03-01T12:00:00Z")).handler("work");
+    let tasks = || [past(), hourly("rests")].map(|task| Brought { task, paused: true }).into();
+    assert_eq!(done(&imported(&client, tasks(), PRUNE)), [("past", "created"), ("rests", "created")]);
+    stepper.clock().advance(minutes(200));
+    assert!(stepper.step().unwrap().is_empty());
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs"), "0");
+    assert_eq!(house.ask("SELECT group_concat(status || planned) FROM scheduled_tasks"), "paused1,paused1");
+    client.resume("past").unwrap();
+    // What was resumed here is not put to rest again by the source.
+    assert_eq!(done(&imported(&client, tasks(), PRUNE)), [("past", "unchanged"), ("rests", "unchanged")]);
+    let claims = stepper.step().unwrap();
+    assert_eq!(claims.iter().map(|claim| &*claim.task).collect::<Vec<_>>(), ["past"]);
+    house.assert_sound();
 }
