@@ -36,6 +36,8 @@ mod held;
 mod history;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
+/// Crontabs and NanoClaw's table, brought over by the program: what comes, what cannot, and that a second time changes nothing.
+mod import;
 /// Who goes next behind a concurrency key when the first is paused, deleted or replaced.
 mod keys;
 /// What follows from the end of a run: another task is told, its own rests, a person retries it.

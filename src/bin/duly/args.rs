@@ -8,6 +8,7 @@ use clap::{ArgAction, ArgGroup, Parser, Subcommand};
 use duly::{Misfire, Overlap, RunStatus};
 use serde_json::value::RawValue;
 
+use crate::import::asked::Import;
 use crate::values::{json, length, run_number, variable, variable_name};
 
 /// Scheduled work in one SQLite file: each occurrence once, none lost in silence.
@@ -60,6 +61,9 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Bring tasks over from a crontab, or from NanoClaw, in one transaction. The same again changes nothing.
+    #[command(subcommand)]
+    Import(Import),
     /// The tasks, and when each is due.
     List,
     /// One task: its policies, next occurrences and last runs.

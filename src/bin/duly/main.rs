@@ -7,6 +7,7 @@ mod args;
 mod commands;
 mod exec;
 mod failure;
+mod import;
 mod manifest;
 mod output;
 mod signals;
@@ -119,6 +120,7 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Apply { file, prune, dry_run } => {
             apply::apply(&args.db, file, Apply { prune: *prune, dry_run: *dry_run }, printer)
         }
+        Command::Import(what) => commands::import::import(&args.db, what, printer),
         Command::List => list::list(&there()?, printer),
         Command::Show { name } => show::show(&there()?, name, printer),
         Command::Status => status::status(&there()?, printer),

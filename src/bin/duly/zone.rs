@@ -1,6 +1,8 @@
 //! The machine's time zone: the one in which people here read the time.
 
-use duly::Zone;
+use duly::{Error, Zone};
+
+use crate::failure::Failure;
 
 /// The zone that `$TZ` names, else the system's; `None` if neither names one. A rule such as `CET-1CEST` is no name.
 pub(crate) fn local() -> Option<Zone> {
@@ -8,8 +10,22 @@ pub(crate) fn local() -> Option<Zone> {
     told.as_deref().and_then(named).or_else(|| Zone::named(&iana_time_zone::get_timezone().ok()?).ok())
 }
 
+/// The zone of `--tz`: an IANA name, or `local`.
+pub(crate) fn typed(name: &str) -> Result<Zone, Failure> {
+    if name == "local" {
+        let nameless = "--tz local: this machine does not say its zone; name it, as in --tz Europe/Rome";
+        return local().ok_or_else(|| Failure::Refused(nameless.into()));
+    }
+    Zone::named(name).map_err(|error| match error {
+        Error::InvalidTask { found, expected, .. } => {
+            Failure::Refused(format!("invalid --tz: expected {expected}, found {found:?}"))
+        }
+        other => other.into(),
+    })
+}
+
 /// The zone that a value of `$TZ` names, as the C library reads it.
-fn named(told: &str) -> Option<Zone> {
+pub(crate) fn named(told: &str) -> Option<Zone> {
     let told = told.strip_prefix(':').unwrap_or(told);
     let name = told.rsplit_once("zoneinfo/").map_or(told, |(_, name)| name);
     Zone::named(if name.is_empty() { "UTC" } else { name }).ok()

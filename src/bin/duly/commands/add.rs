@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use duly::{Added, Change, Client, Error, NewTask, RetryPolicy, ScheduleKind, Task, Timestamp, Zone};
+use duly::{Added, Change, Client, NewTask, RetryPolicy, ScheduleKind, Task, Timestamp, Zone};
 use serde::Serialize;
 
 use crate::args::{Add, Policies};
@@ -88,17 +88,7 @@ pub(crate) fn upcoming(task: &Task, ahead: &[Timestamp], printer: &Printer<'_>) 
 }
 
 fn new_task(add: &Add, now: Timestamp) -> Result<NewTask, Failure> {
-    let zone = match add.tz.as_str() {
-        "local" => zone::local().ok_or_else(|| {
-            Failure::Refused("--tz local: this machine does not say its zone; name it, as in --tz Europe/Rome".into())
-        })?,
-        name => Zone::named(name).map_err(|error| match error {
-            Error::InvalidTask { found, expected, .. } => {
-                Failure::Refused(format!("invalid --tz: expected {expected}, found {found:?}"))
-            }
-            other => other.into(),
-        })?,
-    };
+    let zone = zone::typed(&add.tz)?;
     let task = match (&add.cron, &add.every, &add.after, &add.at) {
         (Some(line), ..) => NewTask::scheduled(&add.name, ScheduleKind::Cron, line),
         (_, Some(every), ..) => NewTask::scheduled(&add.name, ScheduleKind::Interval, every),

@@ -14,8 +14,9 @@ use crate::output::table::{Cell, Table, Tone};
 /// Longest value that is shown of a field that changed.
 const SHOWN: usize = 60;
 
+/// What was done to a task, as JSON.
 #[derive(Serialize)]
-struct Row<'a> {
+pub(crate) struct Row<'a> {
     name: &'a str,
     change: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -40,8 +41,17 @@ pub(crate) fn apply(db: &Path, file: &Path, how: Apply, printer: &mut Printer<'_
     if printer.quiet {
         return Ok(());
     }
+    let table = table(&applied, printer);
+    printer.table(table, "the manifest declares no task")?;
+    let would = if how.dry_run { "nothing was written: this would be " } else { "" };
+    printer.say(format!("{would}{}", sums(&applied)))?;
+    Ok(())
+}
+
+/// What was done to each task, and in what it differs now.
+pub(crate) fn table(applied: &[Applied], printer: &Printer<'_>) -> Table {
     let mut table = Table::default();
-    for one in &applied {
+    for one in applied {
         let (word, tone) = word(&one.done);
         let next = one.next_run.map(|next| printer.times.both(next)).unwrap_or_default();
         table.row([Cell::new(word, tone), Cell::from(one.name.as_str()), Cell::from(next)]);
@@ -52,10 +62,7 @@ pub(crate) fn apply(db: &Path, file: &Path, how: Apply, printer: &mut Printer<'_
             }
         }
     }
-    printer.table(table, "the manifest declares no task")?;
-    let would = if how.dry_run { "nothing was written: this would be " } else { "" };
-    printer.say(format!("{would}{}", sums(&applied)))?;
-    Ok(())
+    table
 }
 
 /// Applies what was read.
@@ -80,11 +87,13 @@ fn word(done: &Done) -> (&'static str, Tone) {
         Done::Removed => ("removed", Tone::Bad),
         Done::Paused => ("paused", Tone::Bad),
         Done::Left => ("left", Tone::Faint),
+        Done::Refused { .. } => ("refused", Tone::Bad),
         _ => ("unchanged", Tone::Faint),
     }
 }
 
-fn row(applied: &Applied) -> Row<'_> {
+/// What was done to a task, as JSON.
+pub(crate) fn row(applied: &Applied) -> Row<'_> {
     let fields = match &applied.done {
         Done::Replaced { fields } => fields.as_slice(),
         _ => &[],

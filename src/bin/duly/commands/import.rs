@@ -1,0 +1,181 @@
+//! `import`: brings tasks over from a crontab or from NanoClaw, and says what came, what did not, and why.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use duly::{Applied, Apply, Client, Done};
+use serde::Serialize;
+
+use crate::commands::apply::{self, Row};
+use crate::failure::Failure;
+use crate::import::asked::{Common, Crontab, Import, Nanoclaw};
+use crate::import::found::{Found, Place, Said};
+use crate::import::{crontab, nanoclaw, people};
+use crate::output::printer::Printer;
+use crate::output::table::{Cell, Table, Tone};
+use crate::zone;
+
+/// Largest crontab that is read.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    source: &'a str,
+    tasks: Vec<Task<'a>>,
+    refused: &'a [Said],
+    remarks: &'a [Said],
+}
+
+#[derive(Serialize)]
+struct Task<'a> {
+    #[serde(flatten)]
+    place: Option<&'a Place>,
+    #[serde(flatten)]
+    row: Row<'a>,
+}
+
+pub(crate) fn import(db: &Path, what: &Import, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    match what {
+        Import::Crontab(asked) => {
+            let (source, found) = of_crontab(asked, printer)?;
+            bring(db, &source, found, &asked.common, printer)
+        }
+        Import::Nanoclaw(asked) => {
+            let (source, found) = of_nanoclaw(asked, printer)?;
+            bring(db, &source, found, &asked.common, printer)
+        }
+    }
+}
+
+fn of_crontab(asked: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Found), Failure> {
+    let zone = zone::typed(&asked.common.tz)?;
+    let in_file = |error: io::Error| Failure::Refused(format!("{}: {error}", asked.file.display()));
+    let typed_in = asked.file == Path::new("-");
+    let (bytes, file) = if typed_in {
+        (bytes_of(io::stdin().lock()).map_err(in_file)?, asked.file.clone())
+    } else {
+        let bytes = File::open(&asked.file).and_then(bytes_of).map_err(in_file)?;
+        (bytes, std::fs::canonicalize(&asked.file).map_err(in_file)?)
+    };
+    let person = asked.user.as_deref().map_or_else(people::me, people::named);
+    let by_place = !asked.system && crontab::is_of_the_system(&file);
+    let system = asked.system || by_place;
+    if by_place {
+        printer.say(format!(
+            "{} is taken for a system crontab, whose lines name a user: those of {} come",
+            file.display(),
+            person.name
+        ))?;
+    }
+    // What one of several people, or of several inputs, brought is not the others' to prune.
+    let source = match (typed_in, system) {
+        (true, _) => format!("crontab of {} on standard input ({})", person.name, asked.prefix),
+        (false, true) => format!("{} for {}", file.display(), person.name),
+        (false, false) => file.display().to_string(),
+    };
+    let reading = crontab::Reading { system, person, zone: &zone, prefix: &asked.prefix };
+    Ok((source, crontab::read(&bytes, &reading)))
+}
+
+/// No more is read than is allowed: some files have no end.
+fn bytes_of(file: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if file.take(MAX_BYTES + 1).read_to_end(&mut bytes)? as u64 > MAX_BYTES {
+        return Err(io::Error::other(format!("it is too long: expected at most {MAX_BYTES} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn of_nanoclaw(asked: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Found), Failure> {
+    let zone = zone::typed(&asked.common.tz)?;
+    if asked.argv.first().is_some_and(String::is_empty) {
+        return Err(Failure::Refused("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
+    }
+    let rows = nanoclaw::rows(&asked.file).map_err(Failure::Refused)?;
+    let here = std::env::current_dir()
+        .and_then(|here| here.into_os_string().into_string().map_err(|_| io::Error::other("expected a name in UTF-8")));
+    let cwd = here.map_err(|error| Failure::Refused(format!("the folder here cannot be kept: {error}")))?;
+    let file = std::fs::canonicalize(&asked.file).map_err(|error| Failure::Refused(error.to_string()))?;
+    let (argv, prefix) = (asked.argv.as_slice(), asked.prefix.as_str());
+    let reading = nanoclaw::Reading { zone: &zone, prefix, argv, cwd: &cwd, now: printer.times.now };
+    Ok((file.display().to_string(), nanoclaw::read(&rows, &reading)))
+}
+
+/// Has what was found come, and tells what came of it.
+fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let Found { tasks, mut refused, mut remarks } = found;
+    let how = Apply { prune: common.prune, dry_run: common.dry_run };
+    let mut places = HashMap::with_capacity(tasks.len());
+    let mut brought = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        places.insert(task.name, (task.place, task.text));
+        brought.push(task.brought);
+    }
+    // The place for whoever wants to show how far it is: so many done, of so many.
+    let bring = |client: Client| client.import(source, brought, how, |_, _| {});
+    let applied = if how.dry_run && !db.exists() { on_a_trial_file(db, bring)? } else { bring(Client::open(db)?)? };
+    let (mut came, mut held) = (Vec::with_capacity(applied.len()), Vec::new());
+    for one in applied {
+        match &one.done {
+            Done::Refused { reason } => held.push((one.name.clone(), reason.clone())),
+            _ => came.push(one),
+        }
+    }
+    for (name, reason) in held {
+        let (place, text) = places.get(&name).cloned().unwrap_or_default();
+        refused.push(Said { place, text, reason });
+    }
+    // What was to be known of a task when it came is old by now.
+    let old = came.iter().filter(|one| one.done == Done::Unchanged).filter_map(|one| places.get(&one.name));
+    let old: HashSet<&Place> = old.map(|(place, _)| place).collect();
+    remarks.retain(|remark| !old.contains(&remark.place));
+    refused.sort_by_key(|said| said.place.line);
+    if printer.json {
+        let place = |one: &Applied| places.get(&one.name).map(|(place, _)| place);
+        let tasks = came.iter().map(|one| Task { place: place(one), row: apply::row(one) }).collect();
+        return Ok(printer.document(&Document { source, tasks, refused: &refused, remarks: &remarks })?);
+    }
+    if !printer.quiet {
+        let table = apply::table(&came, printer);
+        printer.table(table, "nothing came")?;
+    }
+    told("not imported", Tone::Bad, &refused, printer)?;
+    if !printer.quiet {
+        told("note", Tone::Odd, &remarks, printer)?;
+    }
+    let would = if how.dry_run { "nothing was written: this would be " } else { "" };
+    let but = match refused.len() {
+        0 => String::new(),
+        count => format!("; {count} not imported"),
+    };
+    printer.say(format!("{would}{}{but}", apply::sums(&came)))?;
+    Ok(())
+}
+
+/// On a file that goes away: what would come can be looked at before there is a database.
+fn on_a_trial_file<T>(db: &Path, f: impl FnOnce(Client) -> duly::Result<T>) -> Result<T, Failure> {
+    let mut trial = db.as_os_str().to_owned();
+    trial.push(format!(".trial-{}", std::process::id()));
+    let answer = Client::open(&trial).and_then(f);
+    // Nobody else knows of it. One that could not be made is not there.
+    let _ = std::fs::remove_file(&trial);
+    Ok(answer?)
+}
+
+/// What is to be said of places in the source, with how it is written there. What did not come is told to whoever wants quiet
+/// too.
+fn told(word: &str, tone: Tone, said: &[Said], printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let mut table = Table::default();
+    for Said { place, text, reason } in said {
+        table.row([Cell::new(word, tone), Cell::from(place.shown()), Cell::from(reason.as_str())]);
+        if !text.is_empty() {
+            table.row([Cell::from(""), Cell::from(""), Cell::new(text, Tone::Faint)]);
+        }
+    }
+    if !table.is_empty() {
+        printer.table(table, "")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! The lines of a crontab, as crontab(5) has them: variables, and times with a command. What the times mean is for others to
+//! say. Pure.
+
+/// What a line of a crontab is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line<'a> {
+    /// A comment, or blank.
+    Nothing,
+    /// `NAME = value`, quotes taken off. Nothing in it is expanded, as by cron.
+    Variable { name: String, value: String },
+    /// Anything else: times, and what to run then.
+    Entry(&'a str),
+}
+
+/// Times, and what to run then.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    /// Five fields, each parted by one blank, or one word such as `@daily`.
+    pub(crate) times: String,
+    /// Whom a system crontab names.
+    pub(crate) user: Option<&'a str>,
+    /// The line for the shell.
+    pub(crate) command: String,
+    /// What the command reads.
+    pub(crate) input: String,
+}
+
+pub(crate) fn read(line: &str) -> Line<'_> {
+    let line = line.trim_start_matches(BLANKS);
+    if line.trim().is_empty() || line.starts_with('#') {
+        return Line::Nothing;
+    }
+    match variable(line) {
+        Some((name, value)) => Line::Variable { name, value },
+        None => Line::Entry(line),
+    }
+}
+
+const BLANKS: [char; 2] = [' ', '\t'];
+
+/// `NAME = value`, either in quotes of one kind. What does not fit is taken for times, as cron takes it.
+fn variable(line: &str) -> Option<(String, String)> {
+    let (name, rest) = match quoted(line) {
+        Some(parts) => parts,
+        None => line.split_at(line.find(|c| c == '=' || BLANKS.contains(&c))?),
+    };
+    let value = rest.trim_start_matches(BLANKS).strip_prefix('=')?.trim_start_matches(BLANKS);
+    if name.is_empty() {
+        return None;
+    }
+    let value = match quoted(value) {
+        Some((value, rest)) if rest.trim().is_empty() => value,
+        // A quote that is not closed, or closed too soon.
+        _ if value.starts_with(['"', '\'']) => return None,
+        _ => value.trim_end(),
+    };
+    Some((name.to_owned(), value.to_owned()))
+}
+
+/// What stands in quotes at the beginning, and what follows them.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let quote = text.chars().next().filter(|c| ['"', '\''].contains(c))?;
+    text[1..].split_once(quote)
+}
+
+/// Takes a line apart that is no variable. `system`: a user stands before the command.
+pub(crate) fn entry(line: &str, system: bool) -> Result<Entry<'_>, String> {
+    // Debian, SUSE and others: do not log this one.
+    let line = line.strip_prefix('-').unwrap_or(line);
+    let count = if line.starts_with('@') { 1 } else { 5 };
+    let mut rest = line;
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (word, after) = split_word(rest);
+        times.push(word);
+        rest = after;
+    }
+    let user = if system {
+        let (word, after) = split_word(rest);
+        rest = after;
+        Some(word)
+    } else {
+        None
+    };
+    if rest.is_empty() {
+        let user = if system { ", a user" } else { "" };
+        return Err(format!("expected five fields of times, or one such as @daily{user}, and a command"));
+    }
+    if let Some(random) = times.iter().find(|field| field.contains('~')) {
+        return Err(format!("{random:?} is drawn by chance: write a time that is fixed, or spread starts with jitter"));
+    }
+    let (command, input) = percent(rest);
+    if command.trim().is_empty() {
+        return Err("the command is empty".to_owned());
+    }
+    Ok(Entry { times: times.join(" "), user, command, input })
+}
+
+fn split_word(text: &str) -> (&str, &str) {
+    let (word, rest) = text.split_at(text.find(BLANKS).unwrap_or(text.len()));
+    (word, rest.trim_start_matches(BLANKS))
+}
+
+/// Parts a command from its input: the first `%` begins it, others end its lines, and `\%` is a percent sign. The input ends
+/// with the end of a line.
+fn percent(text: &str) -> (String, String) {
+    let (mut command, mut input) = (String::new(), String::new());
+    let mut begun = false;
+    let mut escaped = false;
+    for letter in text.chars() {
+        let into = if begun { &mut input } else { &mut command };
+        match letter {
+            '%' if escaped => {
+                into.pop();
+                into.push('%');
+            }
+            '%' if !begun => begun = true,
+            '%' => into.push('\n'),
+            other => into.push(other),
+        }
+        // In the command a second backslash ends what the first began; in the input each escapes the next.
+        escaped = letter == '\\' && (begun || !escaped);
+    }
+    if !input.is_empty() && !input.ends_with('\n') {
+        input.push('\n');
+    }
+    (command, input)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Entry, Line, entry, read};
+
+    #[test]
+    fn a_line_is_nothing_a_variable_or_times() {
+        for nothing in ["", "  \t", "# 0 5 * * * true", "   # A=1", "\r"] {
+            assert_eq!(read(nothing), Line::Nothing, "{nothing:?}");
+        }
+        for (line, name, value) in [
+            ("SHELL=/bin/bash", "SHELL", "/bin/bash"),
+            ("  PATH = /usr/bin:$HOME/bin  ", "PATH", "/usr/bin:$HOME/bin"),
+            ("A=\"  kept  \"  ", "A", "  kept  "),
+            ("A='it\"s'", "A", "it\"s"),
+            ("\"B C\" = d", "B C", "d"),
+            ("MAILTO=\"\"", "MAILTO", ""),
+            ("MAILTO=", "MAILTO", ""),
+            ("A=b # no comment", "A", "b # no comment"),
+            ("A=b=c", "A", "b=c"),
+            ("A=in\"side\"", "A", "in\"side\""),
+        ] {
+            assert_eq!(read(line), Line::Variable { name: name.into(), value: value.into() }, "{line:?}");
+        }
+        for line in ["*/5 * * * * A=1 true", "@daily A=1", "0 5 * * 1 x=y", "A B=1", "A='open", "A=\"x\"y", "=1"] {
+            assert_eq!(read(line), Line::Entry(line), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn times_user_command_and_input_are_parted() {
+        let read = |line: &'static str, system| entry(line, system).unwrap();
+        let parts = |times: &str, user, command: &str, input: &str| Entry {
+            times: times.into(),
+            user,
+            command: command.into(),
+            input: input.into(),
+        };
+        assert_eq!(read("0  5\t* * 1-5   a  b ", false), parts("0 5 * * 1-5", None, "a  b ", ""));
+        assert_eq!(read("-0 5 * * * a", false), parts("0 5 * * *", None, "a", ""));
+        assert_eq!(read("@daily a b", false), parts("@daily", None, "a b", ""));
+        assert_eq!(read("@daily root a b", true), parts("@daily", Some("root"), "a b", ""));
+        assert_eq!(read("17 * * * *\troot    cd /", true), parts("17 * * * *", Some("root"), "cd /", ""));
+        assert_eq!(read("@daily mail -s hi%Dear%all,%", false).input, "Dear\nall,\n");
+        assert_eq!(read("@daily cat%one%two", false), parts("@daily", None, "cat", "one\ntwo\n"));
+        assert_eq!(read("@daily cat%", false), parts("@daily", None, "cat", ""));
+        assert_eq!(read(r"@daily date +\%F%50\% of\it", false), parts("@daily", None, "date +%F", "50% of\\it\n"));
+        // A backslash before anything else is the shell's.
+        assert_eq!(read(r"@daily a\ b \\%c", false), parts("@daily", None, r"a\ b \\", "c\n"));
+        assert_eq!(read(r"@daily a%b\\%c", false), parts("@daily", None, "a", "b\\%c\n"));
+        for (line, system, says) in [
+            ("0 5 * * *", false, "expected five fields of times, or one such as @daily, and a command"),
+            ("0 5 * * * root", true, "or one such as @daily, a user, and a command"),
+            ("@daily", false, "and a command"),
+            ("nonsense", false, "and a command"),
+            ("@daily %input alone", false, "the command is empty"),
+            ("0~30 5 * * * a", false, "\"0~30\" is drawn by chance"),
+        ] {
+            let error = entry(line, system).unwrap_err();
+            assert!(error.contains(says), "{line}: {error}");
+        }
+    }
+}

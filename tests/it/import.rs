@@ -1,0 +1,385 @@
+//! `duly import`: what a crontab and NanoClaw's table become, and what of them cannot come.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::house::House;
+
+/// The program in the house, as somebody in Rome.
+fn program(house: &House, line: &[&str]) -> Command {
+    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
+    duly.arg("--db").arg(house.file()).args(line).current_dir(house.home()).env("TZ", "Europe/Rome");
+    duly
+}
+
+fn duly(house: &House, line: &[&str]) -> Output {
+    program(house, line).output().expect("the program")
+}
+
+/// What the program printed, which must have gone well.
+fn said(output: Output) -> String {
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && err.is_empty(), "{}: {err}", output.status);
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+pub(crate) fn document(house: &House, line: &[&str]) -> Value {
+    serde_json::from_str(&said(duly(house, &[line, &["--json"]].concat()))).expect("one document")
+}
+
+pub(crate) fn write(house: &House, name: &str, text: &str) -> PathBuf {
+    let path = house.home().join(name);
+    std::fs::write(&path, text).expect("a file");
+    path
+}
+
+fn places(document: &Value, list: &str) -> Vec<String> {
+    let place = |said: &Value| {
+        let of = |key: &str| said[key].as_str().map(str::to_owned);
+        let place = of("id").unwrap_or_else(|| said["line"].to_string());
+        format!("{place}: {}", of("reason").or(of("change")).expect("a word"))
+    };
+    document[list].as_array().expect("a list").iter().map(place).collect()
+}
+
+fn all(house: &House) -> Vec<String> {
+    house.rows("SELECT * FROM scheduled_tasks ORDER BY id")
+}
+
+/// A server's, with a bit of everything. Also in `week`, which holds it against what cron does.
+pub(crate) const CRONTAB: &str = "\
+# Edited by hand, for years.
+SHELL=/bin/bash
+PATH = /usr/local/sbin:/usr/local/bin:/usr/bin:/bin
+MAILTO=\"ops@example.org\"
+GREETING='  hello  '
+
+# m h  dom mon dow   command
+*/5 * * * *          /usr/local/bin/poll --quiet
+17 *\t* * *           cd / && run-parts --report /etc/cron.hourly
+25 6 * * *           test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.daily )
+47 6 * * 7           test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.weekly )
+52 6 1 * *           test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.monthly )
+0,30 2 * * *         nice -n 19 /usr/local/bin/backup.sh --full
+15 2-3 * * *         /usr/local/bin/rotate
+0-59/20 1-4 * * *    /usr/local/bin/sync
+0 */3 * * *          flock -n /tmp/lock /usr/local/bin/reindex
+30 9-17/2 * * mon-fri  /usr/local/bin/report --hours
+0 22 28-31 * *       [ \"$(date -d tomorrow +\\%d)\" = 01 ] && /usr/local/bin/month-end
+0 12 13 * fri        /usr/local/bin/either
+0 12 */2 * mon       /usr/local/bin/both
+-45 23 * mar,oct sun,wed  /usr/local/bin/unlogged
+@hourly              /usr/local/bin/hourly
+@daily               mail -s \"$GREETING\" anna%Dear Anna,%%it is 100\\% done.
+@weekly              /usr/local/bin/weekly
+@reboot              /usr/local/bin/at-boot
+0~30 4 * * *         /usr/local/bin/by-chance
+5/10 * * * *         /usr/local/bin/slip
+22-2 * * * *         /usr/local/bin/wraps
+0 0 30 2 *           /usr/local/bin/never
+0 4 * *              /usr/local/bin/short
+CRON_TZ=America/New_York
+30 8 * * 1-5         /usr/local/bin/market open
+59 23 * * *          /usr/local/bin/market close
+";
+
+#[test]
+fn a_crontab_comes_as_far_as_it_can_and_a_second_time_changes_nothing() {
+    let house = House::new();
+    house.client().add(duly::NewTask::cron("by-hand", "@daily").handler("work")).unwrap();
+    let file = write(&house, "crontab", CRONTAB);
+    let line = ["import", "crontab", "crontab"];
+    let first = document(&house, &line);
+    assert_eq!(first["source"].as_str(), std::fs::canonicalize(&file).unwrap().to_str());
+    assert_eq!(
+        places(&first, "refused"),
+        [
+            "4: no mail is sent: logs shows what a run printed, check what is wrong, and on_dead tells a task of yours",
+            "25: @reboot names no time: run the command when the program starts instead",
+            "26: \"0~30\" is drawn by chance: write a time that is fixed, or spread starts with jitter",
+            "27: minute: expected a step after * or a range, as in 5-59/10, found \"5/10\"",
+            "28: minute: expected a range that rises, as in 22-59,0-2, found \"22-2\"",
+            "29: no moment before the year 4000 matches it",
+            // Its command is taken for the fifth field.
+            "30: expected five fields of times, or one such as @daily, and a command",
+        ]
+    );
+    let came = (8..=24).chain(32..=33).map(|line| format!("{line}: added"));
+    assert_eq!(places(&first, "tasks"), came.collect::<Vec<_>>());
+    let habits = "SELECT DISTINCT handler, overlap, misfire, max_attempts, timeout_ms, status FROM scheduled_tasks
+                   WHERE managed_by IS NOT NULL";
+    assert_eq!(house.rows(habits), ["command|allow|skip|1|0|active"]);
+    let zones = "SELECT time_zone, count(*) FROM scheduled_tasks WHERE managed_by IS NOT NULL GROUP BY 1";
+    assert_eq!(house.rows(zones), ["America/New_York|2", "Europe/Rome|17"]);
+
+    let rows = all(&house);
+    let second = document(&house, &line);
+    assert!(places(&second, "tasks").iter().all(|place| place.ends_with(": unchanged")), "{second}");
+    assert_eq!(second["refused"], first["refused"]);
+    assert_eq!(all(&house), rows);
+    house.assert_sound();
+}
+
+/// The payload of the one task whose name contains a word.
+fn payload(house: &House, word: &str) -> Value {
+    let text = house.ask(&format!("SELECT payload FROM scheduled_tasks WHERE name GLOB '*:{word}-*'"));
+    serde_json::from_str(&text).expect("JSON")
+}
+
+#[test]
+fn a_command_gets_the_shell_the_input_the_variables_and_the_home_that_the_crontab_names() {
+    let house = House::new();
+    write(&house, "crontab", CRONTAB);
+    said(duly(&house, &["import", "crontab", "crontab"]));
+    let mail = payload(&house, "mail");
+    let argv = ["/bin/bash", "-c", "mail -s \"$GREETING\" anna"].map(Value::from);
+    assert_eq!(mail["argv"].as_array().unwrap()[..], argv);
+    assert_eq!(mail["stdin"], "Dear Anna,\n\nit is 100% done.\n");
+    assert_eq!(mail["env"]["GREETING"], "  hello  ");
+    assert_eq!(mail["env"]["PATH"], "/usr/local/sbin:/usr/local/bin:/usr/bin:/bin");
+    assert_eq!(mail["env"].as_object().unwrap().len(), 3, "neither MAILTO nor CRON_TZ: {mail}");
+    let home = house.rows("SELECT DISTINCT json_extract(payload, '$.cwd') FROM scheduled_tasks");
+    assert!(home.len() == 1 && home[0].starts_with('/'), "{home:?}");
+
+    // A variable counts from its line on.
+    let text = "@daily before\nHOME=/srv\nSHELL=/bin/dash\n@daily after\nTZ=Asia/Tokyo\n@daily last\n";
+    write(&house, "other", text);
+    let document = document(&house, &["import", "crontab", "other"]);
+    assert_eq!(payload(&house, "before")["argv"][0], "/bin/sh");
+    let after = payload(&house, "after");
+    assert_eq!((&after["argv"][0], &after["cwd"]), (&"/bin/dash".into(), &"/srv".into()));
+    assert_eq!((&after["env"]["TZ"], &payload(&house, "last")["env"]["TZ"]), (&Value::Null, &"Asia/Tokyo".into()));
+    let zone = "SELECT time_zone FROM scheduled_tasks WHERE name GLOB '*:last-*'";
+    assert_eq!(house.ask(zone), "Europe/Rome", "as with cron, TZ is the commands' affair");
+    let remark = "5: goes to the commands, as with cron; their times are those of Europe/Rome";
+    assert_eq!(places(&document, "remarks"), [remark]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_was_imported_runs_as_cron_would_run_it() {
+    let house = House::new();
+    let text = format!(
+        "SHELL=/bin/bash\nHOME={}\nWORD=a b\n@daily echo \"$0 $WORD $PWD\"; cat%in%put\n",
+        house.home().display()
+    );
+    write(&house, "crontab", &text);
+    said(duly(&house, &["import", "crontab", "crontab"]));
+    let name = house.ask("SELECT name FROM scheduled_tasks");
+    said(duly(&house, &["trigger", &name]));
+    assert!(duly(&house, &["run", "--until-idle"]).status.success());
+    let home = house.home().display();
+    assert_eq!(house.ask("SELECT output FROM task_runs"), format!("/bin/bash a b {home}\nin\nput\n"));
+}
+
+#[test]
+fn lines_may_be_moved_and_inserted_and_one_that_goes_is_pruned_only_if_asked() {
+    let house = House::new();
+    let line = ["import", "crontab", "crontab"];
+    write(&house, "crontab", "0 1 * * * a\n0 2 * * * a\n0 1 * * * a\n@daily b\n");
+    document(&house, &line);
+    let rows = all(&house);
+    assert_eq!(rows.len(), 4, "a line that stands there twice runs twice");
+    let names = house.rows("SELECT name FROM scheduled_tasks ORDER BY id");
+    assert_eq!(names[2], format!("{}-2", names[0]));
+
+    write(&house, "crontab", "# moved\n@daily b\n0 2 * * * a\n0 3 * * * a\n0 1 * * * a\n0 1 * * * a\n");
+    let words = places(&document(&house, &line), "tasks");
+    assert_eq!(words, ["2: unchanged", "3: unchanged", "4: added", "5: unchanged", "6: unchanged"]);
+    assert_eq!(all(&house)[..4], rows, "and their next occurrences with them");
+
+    write(&house, "crontab", "PATH=/bin\n0 2 * * * a\n");
+    let dry = document(&house, &["import", "crontab", "crontab", "--prune", "--dry-run"]);
+    assert_eq!(all(&house)[..4], rows);
+    let change = |task: &Value| task["change"].as_str().unwrap_or_default().to_owned();
+    let changes = |document: &Value| document["tasks"].as_array().unwrap().iter().map(change).collect::<Vec<_>>();
+    assert_eq!(changes(&dry), ["changed", "removed", "removed", "removed", "removed"]);
+    assert_eq!(dry["tasks"][0]["fields"][0]["field"], "payload", "{dry}");
+    assert_eq!(changes(&document(&house, &line)), ["changed", "left", "left", "left", "left"]);
+    assert_eq!(changes(&document(&house, &[&line[..], &["--prune"]].concat()))[0], "unchanged");
+    assert_eq!(house.rows("SELECT name FROM scheduled_tasks"), [names[1].clone()]);
+}
+
+#[test]
+fn what_is_piped_in_is_a_source_of_its_own() {
+    let house = House::new();
+    let import = |text: &str, prefix: &str| {
+        let mut child = program(&house, &["import", "crontab", "-", "--prune", "--prefix", prefix]);
+        let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        said(child.wait_with_output().unwrap())
+    };
+    assert!(import("@daily a\n", "one").ends_with("1 added\n"));
+    assert!(import("@daily b\n", "two").ends_with("1 added\n"));
+    let said = import("@daily c\r\n@daily \u{e4}", "one");
+    assert!(said.ends_with("2 added, 1 removed\n"), "{said}");
+    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks WHERE name GLOB 'two:b-*'"), "1");
+    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks WHERE instr(payload, char(13))"), "0");
+}
+
+#[test]
+fn a_byte_that_is_no_text_costs_one_line() {
+    let house = House::new();
+    std::fs::write(house.home().join("crontab"), b"# caf\xe9\n@daily a\n@daily caf\xe9\n@daily b\0c\n@daily d")
+        .unwrap();
+    let document = document(&house, &["import", "crontab", "crontab"]);
+    assert_eq!(places(&document, "tasks"), ["2: added", "5: added"]);
+    assert_eq!(
+        places(&document, "refused"),
+        ["3: expected UTF-8, found another byte after 10 of them", "4: argv[2]: no system can pass on a NUL character"]
+    );
+}
+
+#[test]
+fn a_trial_leaves_nothing_behind() {
+    let house = House::new();
+    write(&house, "crontab", CRONTAB);
+    let said = said(duly(&house, &["import", "crontab", "crontab", "--dry-run"]));
+    assert!(said.ends_with("nothing was written: this would be 19 added; 7 not imported\n"), "{said}");
+    let left: Vec<_> = house.home().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["crontab"]);
+}
+
+/// The table as NanoClaw made it, and made it longer later.
+fn nanoclaw(path: &Path) -> Connection {
+    let connection = Connection::open(path).expect("a database");
+    let schema = "
+        CREATE TABLE chats (jid TEXT PRIMARY KEY, name TEXT);
+        CREATE TABLE scheduled_tasks (
+            id TEXT PRIMARY KEY, group_folder TEXT NOT NULL, chat_jid TEXT NOT NULL, prompt TEXT NOT NULL,
+            schedule_type TEXT NOT NULL, schedule_value TEXT NOT NULL, next_run TEXT, last_run TEXT, last_result TEXT,
+            status TEXT DEFAULT 'active', created_at TEXT NOT NULL);
+        CREATE INDEX idx_next_run ON scheduled_tasks(next_run);
+        CREATE INDEX idx_status ON scheduled_tasks(status);
+        ALTER TABLE scheduled_tasks ADD COLUMN context_mode TEXT DEFAULT 'isolated';
+        ALTER TABLE scheduled_tasks ADD COLUMN script TEXT;";
+    connection.execute_batch(schema).expect("NanoClaw's tables");
+    connection
+}
+
+/// `next` and `last`: SQL.
+fn row(connection: &Connection, id: &str, kind: &str, value: &str, next: &str, last: &str, status: &str) {
+    let insert = format!(
+        "INSERT INTO scheduled_tasks (id, group_folder, chat_jid, prompt, schedule_type, schedule_value, next_run, last_run,
+                                      status, created_at)
+         VALUES (?1, 'family', '120363@g.us', 'Say \"hi\"\nto ' || ?1, ?2, ?3, {next}, {last}, ?4, '2026-02-01T10:00:00.000Z')"
+    );
+    connection.execute(&insert, [id, kind, value, status]).expect("a row");
+}
+
+#[test]
+fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
+    let house = House::new();
+    let path = house.home().join("messages.db");
+    let source = nanoclaw(&path);
+    let far = "'2999-07-01T13:30:00.000Z'";
+    let past = "'2026-02-01T14:30:00.000Z'";
+    for (id, kind, value, next, last, status) in [
+        ("task-1-cron00", "cron", "0 13 * * *", "'2026-02-02T12:00:00.000Z'", "NULL", "active"),
+        ("task-2-every0", "interval", "300000", "'2026-02-07T10:01:30.000Z'", past, "active"),
+        ("task-3-once00", "once", "2999-07-01T15:30:00", far, "NULL", "active"),
+        ("task-4-other0", "once", "2999-07-01T13:30:00", far, "NULL", "active"),
+        ("task-5-late00", "once", "2026-02-01T15:30:00", past, "NULL", "active"),
+        ("task-6-paused", "cron", "30 8 * * 1-5", "'2026-02-02T07:30:00.000Z'", "NULL", "paused"),
+        ("task-7-done00", "once", "2026-02-01T15:30:00", "NULL", past, "completed"),
+        ("task-8-ran000", "once", "2026-02-01T15:30:00", past, past, "active"),
+        ("task-9-bad000", "cron", "every day", "NULL", "NULL", "active"),
+        ("task-a-bad000", "interval", "five minutes", "NULL", "NULL", "active"),
+        ("task-b-bad000", "once", "soon", "NULL", "NULL", "active"),
+        ("task-c-bad000", "daily", "15:30", "NULL", "NULL", "active"),
+        ("task-d-bad000", "cron", "0 1 * * *", "NULL", "NULL", "asleep"),
+    ] {
+        row(&source, id, kind, value, next, last, status);
+    }
+    drop(source);
+    let line = ["import", "nanoclaw", "messages.db", "--json", "--", "node", "run-task.js"];
+    let import = || -> Value { serde_json::from_str(&said(duly(&house, &line))).expect("one document") };
+    let first = import();
+    let came = ["1-cron00", "2-every0", "3-once00", "4-other0", "5-late00", "6-paused"];
+    assert_eq!(places(&first, "tasks"), came.map(|id| format!("task-{id}: added")));
+    assert_eq!(
+        places(&first, "refused"),
+        [
+            "task-7-done00: it is completed: nothing is left to run",
+            "task-8-ran000: it has run, at 2026-02-01T14:30:00.000Z",
+            "task-a-bad000: expected milliseconds, as in 300000, found \"five minutes\"",
+            "task-b-bad000: it has no next_run, and its time cannot be read: expected an instant as in 2027-03-14T12:00:00Z, \
+             or a local time as in 2027-03-14T12:00",
+            "task-c-bad000: expected the type cron, interval or once, found \"daily\"",
+            "task-d-bad000: expected the status active, paused or completed, found \"asleep\"",
+            "task-9-bad000: expected 5 fields (minute, hour, day of month, month, day of week) or 6 with seconds first, found 2",
+        ]
+    );
+    assert_eq!(
+        places(&first, "remarks"),
+        [
+            "task-4-other0: it runs at 2999-07-01T13:30:00.000Z, which is when NanoClaw would run it; its time reads otherwise in \
+             Europe/Rome: another --tz?",
+            "task-5-late00: its time has passed (2026-02-01T14:30:00.000Z), and it never ran: it runs as soon as a scheduler does",
+        ]
+    );
+    assert_eq!(
+        house.rows(
+            "SELECT name, schedule_type, schedule_value, time_zone, status, concurrency_key,
+                    strftime('%Y-%m-%dT%H:%M:%S', starts_at / 1000, 'unixepoch') FROM scheduled_tasks ORDER BY name"
+        ),
+        [
+            "nanoclaw:task-1-cron00|cron|0 13 * * *|Europe/Rome|active|chat:120363@g.us|-",
+            "nanoclaw:task-2-every0|interval|5m|UTC|active|chat:120363@g.us|2026-02-01T10:01:30",
+            "nanoclaw:task-3-once00|once|2999-07-01T15:30:00|Europe/Rome|active|chat:120363@g.us|-",
+            "nanoclaw:task-4-other0|once|2999-07-01T13:30:00.000Z|Europe/Rome|active|chat:120363@g.us|-",
+            "nanoclaw:task-5-late00|once|2026-02-01T15:30:00|Europe/Rome|active|chat:120363@g.us|-",
+            "nanoclaw:task-6-paused|cron|30 8 * * 1-5|Europe/Rome|paused|chat:120363@g.us|-",
+        ]
+    );
+    let rows = all(&house);
+    let second = import();
+    assert_eq!(places(&second, "tasks"), came.map(|id| format!("task-{id}: unchanged")));
+    assert_eq!(all(&house), rows);
+
+    // The command is told the task.
+    let task: Value = serde_json::from_str(&house.ask("SELECT payload FROM scheduled_tasks WHERE id = 1")).unwrap();
+    assert_eq!(task["argv"], serde_json::json!(["node", "run-task.js"]));
+    let told: Value = serde_json::from_str(task["stdin"].as_str().unwrap().strip_suffix('\n').unwrap()).unwrap();
+    let part = |key: &str| told[key].as_str().unwrap_or("none").to_owned();
+    assert_eq!(part("prompt"), "Say \"hi\"\nto task-1-cron00");
+    let rest = ["id", "chat_jid", "group_folder", "context_mode", "script", "schedule_value"].map(part);
+    assert_eq!(rest, ["task-1-cron00", "120363@g.us", "family", "isolated", "none", "0 13 * * *"]);
+    house.assert_sound();
+}
+
+#[test]
+fn a_database_in_use_is_read_with_its_log_and_nothing_is_written_beside_it() {
+    let house = House::new();
+    let folder = house.home().join("it's 100% store");
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("messages.db");
+    let listed = || {
+        let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap());
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let import = || {
+        let file = path.to_str().expect("UTF-8");
+        let line = ["import", "nanoclaw", file, "--dry-run", "--json", "--", "true"];
+        let document: Value = serde_json::from_str(&said(duly(&house, &line))).expect("one document");
+        document["tasks"].as_array().unwrap().len()
+    };
+    let source = nanoclaw(&path);
+    row(&source, "task-1", "cron", "0 13 * * *", "NULL", "NULL", "active");
+    assert_eq!((import(), listed()), (1, vec!["messages.db".to_owned()]), "a rollback journal, as NanoClaw has it");
+    source.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
+    row(&source, "task-2", "cron", "0 14 * * *", "NULL", "NULL", "active");
+    let live = listed();
+    assert_eq!((import(), listed()), (2, live), "the second is in the log alone");
+    assert!(std::fs::metadata(folder.join("messages.db-wal")).unwrap().len() > 0, "nor was it written back");
+    drop(source);
+    let before = std::fs::read(&path).unwrap();
+    assert_eq!((import(), listed()), (2, vec!["messages.db".to_owned()]), "in that mode, and nobody at work");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
