@@ -68,6 +68,8 @@ mod takeover;
 mod threads;
 /// What a turn costs and whom it serves first.
 mod turns;
+/// An imported crontab over the weeks in which the clock is changed, beside what cron does in them.
+mod week;
 /// The program on the nights on which the clock is changed, by libfaketime.
 mod year;
 /// Which zone data answers, and what is refused as a zone.
