@@ -115,7 +115,7 @@ impl Client {
         let tasks = tasks.into_iter().map(|task| definition(task.into(), manifest, now));
         let tasks = tasks.collect::<Result<Vec<_>, _>>().map_err(|(_, error)| error)?;
         let apply = |tx: &Transaction<'_>, schedules: &mut Schedules| {
-            let applied = apply(tx, schedules, (manifest, Source::Manifest), tasks, &mut |_, _| {}, now)?;
+            let applied = apply(tx, (manifest, Source::Manifest), tasks, &mut |_, _| {}, now)?;
             rest_of(tx, schedules, manifest, applied, how, now)
         };
         if how.dry_run { self.rehearse("try a manifest", apply) } else { self.write("apply a manifest", apply) }
@@ -159,7 +159,7 @@ impl Client {
             }
         }
         let import = |tx: &Transaction<'_>, schedules: &mut Schedules| {
-            let mut applied = apply(tx, schedules, (source, Source::Foreign), good, &mut told, now)?;
+            let mut applied = apply(tx, (source, Source::Foreign), good, &mut told, now)?;
             applied.extend(refused);
             rest_of(tx, schedules, source, applied, how, now)
         };
@@ -183,12 +183,13 @@ fn definition(brought: Brought, source: &str, now: Timestamp) -> Result<(Definit
 
 fn apply(
     tx: &Transaction<'_>,
-    schedules: &mut Schedules,
     (source, kind): (&str, Source),
     tasks: Vec<(Definition, bool)>,
     told: &mut dyn FnMut(usize, usize),
     now: Timestamp,
 ) -> Result<Vec<Applied>, Fault> {
+    // What is kept between transactions is for the lines of a turn: these are read once, and many are the same.
+    let schedules = &mut Schedules::for_many();
     let mut declared = HashSet::new();
     let total = tasks.len();
     let mut applied = Vec::with_capacity(total);
@@ -273,10 +274,11 @@ fn rest_of(
     now: Timestamp,
 ) -> Result<Vec<Applied>, Fault> {
     let declared: HashSet<String> = applied.iter().map(|applied| applied.name.clone()).collect();
-    for old in tasks::managed_by(tx, source)? {
-        if !declared.contains(&old) {
-            applied.push(undeclared(tx, schedules, old, how, now)?);
-        }
+    let mut gone = tasks::managed_by(tx, source)?;
+    gone.retain(|name| !declared.contains(name));
+    gone.sort_unstable();
+    for name in gone {
+        applied.push(undeclared(tx, schedules, name, how, now)?);
     }
     Ok(applied)
 }

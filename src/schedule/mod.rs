@@ -196,16 +196,30 @@ fn width(every: Duration) -> i64 {
 
 /// Parsed cron lines, kept so that a turn of the loop does not parse them again: reading one costs a hundred times what
 /// asking it does.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Schedules {
     /// By zone and text.
     lines: HashMap<(String, String), Arc<Cron>>,
+    most: usize,
 }
 
 /// So many lines are kept; asked for one more, the cache begins anew.
 const LINES_KEPT: usize = 1024;
+/// So many while a whole manifest is read: more than there are minutes in a week.
+const LINES_KEPT_FOR_MANY: usize = 16 * 1024;
+
+impl Default for Schedules {
+    fn default() -> Self {
+        Schedules { lines: HashMap::new(), most: LINES_KEPT }
+    }
+}
 
 impl Schedules {
+    /// For many tasks at once, and to be dropped after them: it may hold some 30 MiB.
+    pub(crate) fn for_many() -> Self {
+        Schedules { most: LINES_KEPT_FOR_MANY, ..Schedules::default() }
+    }
+
     /// As [`Schedule::parse`], but a cron line that was read before is not read again. Errors are not kept.
     pub(crate) fn get(&mut self, kind: ScheduleKind, value: &str, zone: &str, anchor: Timestamp) -> Result<Schedule> {
         if kind != ScheduleKind::Cron {
@@ -217,7 +231,7 @@ impl Schedules {
         }
         let cron = Arc::new(Cron::parse(value, Zone::named(zone)?)?);
         // Where tasks take turns, to forget the oldest would miss as often, and cost an order to keep.
-        if self.lines.len() >= LINES_KEPT {
+        if self.lines.len() >= self.most {
             self.lines.clear();
         }
         self.lines.insert(key, Arc::clone(&cron));

@@ -39,7 +39,7 @@ pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task
     tx.prepare_cached(ALL)?.query_map(named_params! { ":limit": limit }, row::task)?.collect()
 }
 
-const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = :manifest ORDER BY name";
+const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = :manifest";
 
 /// The names of the tasks that a manifest declared: there may be many, and most are as they should be.
 pub(crate) fn managed_by(tx: &Transaction<'_>, manifest: &str) -> rusqlite::Result<Vec<String>> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// A payload that can be carried out. Written as JSON it holds what was given, in this order: the same command has the same
@@ -62,6 +63,13 @@ impl Payload {
             }
         }
         Ok(payload)
+    }
+
+    /// The same as JSON, once it is sure that it can be carried out.
+    pub(crate) fn checked(&self) -> Result<Box<RawValue>, String> {
+        let json = serde_json::value::to_raw_value(self).map_err(|error| error.to_string())?;
+        Payload::parse(json.get())?;
+        Ok(json)
     }
 
     /// The first variable of `env_from` that is not there.

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Zone};
-use serde_json::json;
 
 use crate::exec::payload::Payload;
 use crate::import::found::{Coming, Found, Place, Said};
@@ -150,7 +149,7 @@ impl Above {
             env_from: Vec::new(),
             stdin: input,
         };
-        Payload::parse(&json!(payload).to_string())?;
+        let payload = payload.checked()?;
         let task = NewTask::scheduled(&name, ScheduleKind::Cron, times)
             .time_zone(zone.name())
             .handler("command")

@@ -78,7 +78,7 @@ fn task(row: &Row, how: &Reading<'_>, names: &mut Names<'_>) -> Result<Read, Str
         env_from: Vec::new(),
         stdin: format!("{}\n", serde_json::Value::Object(told)),
     };
-    Payload::parse(&json!(payload).to_string())?;
+    let payload = payload.checked()?;
     let key = format!("chat:{}", column("chat_jid")?);
     let task = task.handler("command").payload(payload).concurrency_key(key);
     Ok((name, Brought { task, paused }, remark))

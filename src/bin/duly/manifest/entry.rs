@@ -26,8 +26,7 @@ impl Entry<'_> {
         task = match (self.command()?, self.text("handler")?) {
             (Some(payload), None) => {
                 self.unheeded(&["payload"], "a command")?;
-                Payload::parse(&json!(payload).to_string())?;
-                task.handler("command").payload(payload)
+                task.handler("command").payload(payload.checked()?)
             }
             (None, Some(handler)) => {
                 self.unheeded(&["cwd", "env", "env_from", "stdin"], "a handler")?;
