@@ -1,0 +1,130 @@
+//! How long the program takes over many tasks at once: a crontab of 100 000 lines imported, a manifest of as many tasks applied;
+//! each once more with nothing changed, and with one line edited. Then what the tasks cost whoever runs them: its first turn, and
+//! one in which nothing is due.
+//!
+//! `cargo bench --bench bulk [-- TASKS [ROUNDS]]`. Medians; the program is started anew each time and prints all that it has to
+//! say. What the process used of a processor, and the most memory that it held, are as Linux tells them: on a shared machine it
+//! waits for its turn besides.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use duly::testing::Stepper;
+use duly::{Clock, SystemClock};
+
+fn main() {
+    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
+    let (tasks, rounds) = (numbers.next().unwrap_or(100_000), numbers.next().unwrap_or(3));
+    println!("{tasks} tasks, median of {rounds} rounds");
+    println!("{:<32} {:>12} {:>12} {:>12} {:>12}", "", "seconds", "of CPU", "CPU us/task", "MiB");
+    for (name, file, line, text) in [
+        (
+            "import crontab",
+            "crontab",
+            &["import", "crontab", "--tz", "Europe/Rome"][..],
+            crontab as fn(usize, &str) -> String,
+        ),
+        ("apply", "tasks.toml", &["apply"], manifest),
+    ] {
+        let mut steps = [const { Vec::new() }; 3];
+        let mut turns = [const { Vec::new() }; 2];
+        for _ in 0..rounds {
+            let home = tempfile::tempdir().expect("a folder for the bench");
+            let (file, db) = (home.path().join(file), home.path().join("bench.db"));
+            std::fs::write(&file, text(tasks, "work")).expect("a file of tasks");
+            steps[0].push(run(&db, line, &file));
+            steps[1].push(run(&db, line, &file));
+            std::fs::write(&file, text(tasks, "other")).expect("a file of tasks");
+            steps[2].push(run(&db, line, &file));
+            let [first, idle] = look(&db);
+            turns[0].push(first);
+            turns[1].push(idle);
+        }
+        for (what, step) in ["first", "nothing changed", "one line edited"].iter().zip(&mut steps) {
+            step.sort_unstable();
+            let Run { wall, used, memory } = step[step.len() / 2];
+            let (seconds, used) = (wall.as_secs_f64(), used.as_secs_f64());
+            let each = used * 1e6 / tasks as f64;
+            let name = format!("{name}, {what}");
+            println!("{name:<32} {seconds:>12.2} {used:>12.2} {each:>12.1} {:>12}", memory / 1024);
+        }
+        for (what, turn) in ["first turn", "a turn after"].iter().zip(&mut turns) {
+            turn.sort_unstable();
+            println!("{:<32} {:>12.6}", format!("{name}, {what}"), turn[turn.len() / 2].as_secs_f64());
+        }
+    }
+}
+
+/// `one`: the command of the one line that is edited.
+fn crontab(tasks: usize, one: &str) -> String {
+    let mut text = String::from("SHELL=/bin/bash\nPATH=/usr/local/bin:/usr/bin:/bin\n");
+    for n in 0..tasks {
+        let command = if n == tasks / 2 { one } else { "work" };
+        writeln!(text, "{} /usr/local/bin/{command} --number {n} >/dev/null 2>&1", times(n)).expect("text");
+    }
+    text
+}
+
+fn manifest(tasks: usize, one: &str) -> String {
+    let mut text = String::from("[defaults]\ntime_zone = \"Europe/Rome\"\nmax_attempts = 3\n");
+    for n in 0..tasks {
+        let command = if n == tasks / 2 { one } else { "work" };
+        let times = times(n);
+        writeln!(text, "[[task]]\nname = \"t-{n}\"\ncron = \"{times}\"\ncommand = [\"{command}\", \"{n}\"]")
+            .expect("text");
+    }
+    text
+}
+
+/// Ten thousand different lines, as if each task had been given its own time of the week.
+fn times(n: usize) -> String {
+    format!("{} {} * * {}", n % 60, n / 60 % 24, n / 1440 % 7)
+}
+
+/// What one run of the program took: time, the processor's, and memory in KiB.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Run {
+    wall: Duration,
+    used: Duration,
+    memory: u64,
+}
+
+/// Runs the program to its end.
+fn run(db: &Path, line: &[&str], file: &Path) -> Run {
+    let begin = Instant::now();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
+    program.arg("--db").arg(db).args(line).arg(file).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = program.spawn().expect("the program");
+    let told = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", child.id())).unwrap_or_default();
+    let (mut used, mut memory) = (Duration::ZERO, 0);
+    loop {
+        let status = told("status");
+        let peak =
+            status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+        memory = memory.max(peak.unwrap_or(0));
+        // After the name: the state, ten numbers, and the time in the program and in the kernel, in hundredths of a second.
+        let stat = told("stat");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks: u64 = fields.iter().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+        used = used.max(Duration::from_millis(10 * ticks));
+        // It is not asked for its end before that, which would take what it used away.
+        if fields.first().is_none_or(|state| *state == "Z") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(child.wait().expect("its end").success());
+    Run { wall: begin.elapsed(), used, memory }
+}
+
+/// The first turn of a scheduler on the file, and one after, at which nothing is due.
+fn look(db: &Path) -> [Duration; 2] {
+    let mut stepper = Stepper::builder(db, SystemClock::new().now().wall).accept("command").start().expect("a stepper");
+    [(); 2].map(|()| {
+        let begin = Instant::now();
+        stepper.step().expect("a turn");
+        begin.elapsed()
+    })
+}
