@@ -36,7 +36,7 @@ mod held;
 mod history;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
-/// Crontabs and NanoClaw's table, brought over by the program: what comes, what cannot, and that a second time changes nothing.
+/// Crontabs, brought over by the program: what comes, what cannot, and that a second time changes nothing.
 mod import;
 /// Who goes next behind a concurrency key when the first is paused, deleted or replaced.
 mod keys;
@@ -44,6 +44,8 @@ mod keys;
 mod life;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
 mod misfire;
+/// NanoClaw's table, brought over likewise, from a database that may be in use.
+mod nanoclaw;
 /// Commands that outlive their scheduler: who waits for them, who ends them, and when their run goes on.
 mod orphans;
 /// Occurrences that fall due while a run is unfinished: overlap policies, and the order in which what waits may start.

@@ -22,7 +22,9 @@ pub(crate) fn man(command: Option<&str>, printer: &mut Printer<'_>) -> Result<()
     let page = match command {
         None => program,
         Some(name) => {
-            let found = program.find_subcommand(name).cloned();
+            // As the page of a command names those of its own: import-crontab.
+            let mut words = name.split(['-', ' ']);
+            let found = words.try_fold(&program, |above, word| above.find_subcommand(word)).cloned();
             found.ok_or_else(|| Failure::Refused(format!("there is no command {name:?}: see duly --help")))?
         }
     };

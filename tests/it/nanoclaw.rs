@@ -1,0 +1,165 @@
+//! `duly import nanoclaw`: what the rows of NanoClaw's table become, and that its database is left as it was.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::house::House;
+use crate::import::{all, duly, places, said};
+
+/// The table as NanoClaw made it, and made it longer later.
+fn nanoclaw(path: &Path) -> Connection {
+    let connection = Connection::open(path).expect("a database");
+    let schema = "
+        CREATE TABLE chats (jid TEXT PRIMARY KEY, name TEXT);
+        CREATE TABLE scheduled_tasks (
+            id TEXT PRIMARY KEY, group_folder TEXT NOT NULL, chat_jid TEXT NOT NULL, prompt TEXT NOT NULL,
+            schedule_type TEXT NOT NULL, schedule_value TEXT NOT NULL, next_run TEXT, last_run TEXT, last_result TEXT,
+            status TEXT DEFAULT 'active', created_at TEXT NOT NULL);
+        CREATE INDEX idx_next_run ON scheduled_tasks(next_run);
+        CREATE INDEX idx_status ON scheduled_tasks(status);
+        ALTER TABLE scheduled_tasks ADD COLUMN context_mode TEXT DEFAULT 'isolated';
+        ALTER TABLE scheduled_tasks ADD COLUMN script TEXT;";
+    connection.execute_batch(schema).expect("NanoClaw's tables");
+    connection
+}
+
+/// `next` and `last`: SQL.
+fn row(connection: &Connection, id: &str, kind: &str, value: &str, next: &str, last: &str, status: &str) {
+    let insert = format!(
+        "INSERT INTO scheduled_tasks (id, group_folder, chat_jid, prompt, schedule_type, schedule_value, next_run, last_run,
+                                      status, created_at)
+         VALUES (?1, 'family', '120363@g.us', 'Say \"hi\"\nto ' || ?1, ?2, ?3, {next}, {last}, ?4, '2026-02-01T10:00:00.000Z')"
+    );
+    connection.execute(&insert, [id, kind, value, status]).expect("a row");
+}
+
+#[test]
+fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
+    let house = House::new();
+    let path = house.home().join("messages.db");
+    let source = nanoclaw(&path);
+    let far = "'2999-07-01T13:30:00.000Z'";
+    let past = "'2026-02-01T14:30:00.000Z'";
+    for (id, kind, value, next, last, status) in [
+        ("task-1-cron00", "cron", "0 13 * * *", "'2026-02-02T12:00:00.000Z'", "NULL", "active"),
+        ("task-2-every0", "interval", "300000", "'2026-02-07T10:01:30.000Z'", past, "active"),
+        ("task-3-once00", "once", "2999-07-01T15:30:00", far, "NULL", "active"),
+        ("task-4-other0", "once", "2999-07-01T13:30:00", far, "NULL", "active"),
+        ("task-5-late00", "once", "2026-02-01T15:30:00", past, "NULL", "active"),
+        ("task-6-paused", "cron", "30 8 * * 1-5", "'2026-02-02T07:30:00.000Z'", "NULL", "paused"),
+        ("task-7-done00", "once", "2026-02-01T15:30:00", "NULL", past, "completed"),
+        ("task-8-ran000", "once", "2026-02-01T15:30:00", past, past, "active"),
+        ("task-9-bad000", "cron", "every day", "NULL", "NULL", "active"),
+        ("task-a-bad000", "interval", "five minutes", "NULL", "NULL", "active"),
+        ("task-b-bad000", "once", "soon", "NULL", "NULL", "active"),
+        ("task-c-bad000", "daily", "15:30", "NULL", "NULL", "active"),
+        ("task-d-bad000", "cron", "0 1 * * *", "NULL", "NULL", "asleep"),
+    ] {
+        row(&source, id, kind, value, next, last, status);
+    }
+    drop(source);
+    let line = ["import", "nanoclaw", "messages.db", "--json", "--", "node", "run-task.js"];
+    let import = || -> Value { serde_json::from_str(&said(duly(&house, &line))).expect("one document") };
+    let first = import();
+    let came = ["1-cron00", "2-every0", "3-once00", "4-other0", "5-late00", "6-paused"];
+    assert_eq!(places(&first, "tasks"), came.map(|id| format!("task-{id}: added")));
+    assert_eq!(
+        places(&first, "refused"),
+        [
+            "task-7-done00: it is completed: nothing is left to run",
+            "task-8-ran000: it has run, at 2026-02-01T14:30:00.000Z",
+            "task-a-bad000: expected milliseconds, as in 300000, found \"five minutes\"",
+            "task-b-bad000: it has no next_run, and its time cannot be read: expected an instant as in 2027-03-14T12:00:00Z, \
+             or a local time as in 2027-03-14T12:00",
+            "task-c-bad000: expected the type cron, interval or once, found \"daily\"",
+            "task-d-bad000: expected the status active, paused or completed, found \"asleep\"",
+            "task-9-bad000: expected 5 fields (minute, hour, day of month, month, day of week) or 6 with seconds first, found 2",
+        ]
+    );
+    assert_eq!(
+        places(&first, "remarks"),
+        [
+            "task-4-other0: it runs at 2999-07-01T13:30:00.000Z, which is when NanoClaw would run it; its time reads otherwise in \
+             Europe/Rome: another --tz?",
+            "task-5-late00: its time has passed (2026-02-01T14:30:00.000Z), and it never ran: it runs as soon as a scheduler does",
+        ]
+    );
+    assert_eq!(
+        house.rows(
+            "SELECT name, schedule_type, schedule_value, time_zone, status, concurrency_key,
+                    strftime('%Y-%m-%dT%H:%M:%S', starts_at / 1000, 'unixepoch') FROM scheduled_tasks ORDER BY name"
+        ),
+        [
+            "nanoclaw:task-1-cron00|cron|0 13 * * *|Europe/Rome|active|chat:120363@g.us|-",
+            "nanoclaw:task-2-every0|interval|5m|UTC|active|chat:120363@g.us|2026-02-01T10:01:30",
+            "nanoclaw:task-3-once00|once|2999-07-01T15:30:00|Europe/Rome|active|chat:120363@g.us|-",
+            "nanoclaw:task-4-other0|once|2999-07-01T13:30:00.000Z|Europe/Rome|active|chat:120363@g.us|-",
+            "nanoclaw:task-5-late00|once|2026-02-01T15:30:00|Europe/Rome|active|chat:120363@g.us|-",
+            "nanoclaw:task-6-paused|cron|30 8 * * 1-5|Europe/Rome|paused|chat:120363@g.us|-",
+        ]
+    );
+    let rows = all(&house);
+    let second = import();
+    assert_eq!(places(&second, "tasks"), came.map(|id| format!("task-{id}: unchanged")));
+    assert_eq!(all(&house), rows);
+
+    // The command is told the task.
+    let task: Value = serde_json::from_str(&house.ask("SELECT payload FROM scheduled_tasks WHERE id = 1")).unwrap();
+    assert_eq!(task["argv"], serde_json::json!(["node", "run-task.js"]));
+    let told: Value = serde_json::from_str(task["stdin"].as_str().unwrap().strip_suffix('\n').unwrap()).unwrap();
+    let part = |key: &str| told[key].as_str().unwrap_or("none").to_owned();
+    assert_eq!(part("prompt"), "Say \"hi\"\nto task-1-cron00");
+    let rest = ["id", "chat_jid", "group_folder", "context_mode", "script", "schedule_value"].map(part);
+    assert_eq!(rest, ["task-1-cron00", "120363@g.us", "family", "isolated", "none", "0 13 * * *"]);
+    house.assert_sound();
+}
+
+/// NanoClaw would begin it at its next start.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_overdue_there_runs_at_once_and_only_once() {
+    let house = House::new();
+    let source = nanoclaw(&house.home().join("messages.db"));
+    let past = "'2026-02-01T14:30:00.000Z'";
+    row(&source, "late", "once", "2026-02-01T15:30:00", past, "NULL", "active");
+    for _ in 0..2 {
+        said(duly(&house, &["import", "nanoclaw", "messages.db", "--", "cat"]));
+        assert!(duly(&house, &["run", "--until-idle"]).status.success());
+    }
+    let told = "SELECT group_concat(r.status || json_extract(output, '$.id')) FROM task_runs r";
+    assert_eq!(house.ask(told), "succeededlate", "the same text again is the same promise, which was kept");
+}
+
+#[test]
+fn a_database_in_use_is_read_with_its_log_and_nothing_is_written_beside_it() {
+    let house = House::new();
+    let folder = house.home().join("it's 100% store");
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("messages.db");
+    let listed = || {
+        let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap());
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let import = || {
+        let file = path.to_str().expect("UTF-8");
+        let line = ["import", "nanoclaw", file, "--dry-run", "--json", "--", "true"];
+        let document: Value = serde_json::from_str(&said(duly(&house, &line))).expect("one document");
+        document["tasks"].as_array().unwrap().len()
+    };
+    let source = nanoclaw(&path);
+    row(&source, "task-1", "cron", "0 13 * * *", "NULL", "NULL", "active");
+    assert_eq!((import(), listed()), (1, vec!["messages.db".to_owned()]), "a rollback journal, as NanoClaw has it");
+    source.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
+    row(&source, "task-2", "cron", "0 14 * * *", "NULL", "NULL", "active");
+    let live = listed();
+    assert_eq!((import(), listed()), (2, live), "the second is in the log alone");
+    assert!(std::fs::metadata(folder.join("messages.db-wal")).unwrap().len() > 0, "nor was it written back");
+    drop(source);
+    let before = std::fs::read(&path).unwrap();
+    assert_eq!((import(), listed()), (2, vec!["messages.db".to_owned()]), "in that mode, and nobody at work");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
