@@ -75,7 +75,7 @@ fn of_crontab(asked: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Fou
         (false, true) => format!("{} for {}", file.display(), person.name),
         (false, false) => file.display().to_string(),
     };
-    let reading = crontab::Reading { system, person, zone: &zone, prefix: &asked.prefix };
+    let reading = crontab::Reading { system, person, people: &people::all(), zone: &zone, prefix: &asked.prefix };
     Ok((source, crontab::read(&bytes, &reading)))
 }
 

@@ -1,6 +1,6 @@
 //! A crontab, as tasks that keep cron's habits: tried once, not made up for, run beside themselves, without a time limit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub(crate) struct Reading<'a> {
     pub(crate) system: bool,
     /// Whose lines they are, or whose are taken.
     pub(crate) person: Person,
+    /// Who is known here.
+    pub(crate) people: &'a BTreeSet<String>,
     /// Where times are read before a line says otherwise.
     pub(crate) zone: &'a Zone,
     pub(crate) prefix: &'a str,
@@ -47,6 +49,7 @@ pub(crate) fn read(bytes: &[u8], how: &Reading<'_>) -> Found {
     let mut found = Found::default();
     let mut names = Names::new(how.prefix);
     let mut above = Above { env: BTreeMap::new(), zone: None };
+    let mut all_name_users = !how.system;
     for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let place = Place::line(number + 1);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -70,6 +73,7 @@ pub(crate) fn read(bytes: &[u8], how: &Reading<'_>) -> Found {
             },
             Line::Entry(entry) => match above.task(entry, how, &mut names) {
                 Ok((name, task)) => {
+                    all_name_users &= names_a_user(entry, how.people);
                     let brought = task.into();
                     found.tasks.push(Coming { place: place.clone(), text: shown(&text), name, brought });
                 }
@@ -77,12 +81,22 @@ pub(crate) fn read(bytes: &[u8], how: &Reading<'_>) -> Found {
             },
         }
     }
+    if all_name_users && !found.tasks.is_empty() {
+        let reason =
+            "every command begins with the name of a user: if this is a system crontab, import it with --system";
+        found.remarks.push(Said { place: Place::default(), text: String::new(), reason: reason.into() });
+    }
     let homeless = how.person.home.is_none() && !above.env.contains_key("HOME");
     if homeless && !found.tasks.is_empty() {
         let reason = format!("no home of {} is known here: commands start in the scheduler's folder", how.person.name);
         found.remarks.push(Said { place: Place::default(), text: String::new(), reason });
     }
     found
+}
+
+/// Whether what a line runs has the name of somebody who is known here.
+fn names_a_user(line: &str, people: &BTreeSet<String>) -> bool {
+    lines::entry(line, true).is_ok_and(|entry| entry.user.is_some_and(|user| people.contains(user)))
 }
 
 /// What becomes of a variable.
@@ -176,6 +190,7 @@ mod tests {
     use super::{Reading, is_of_the_system, read};
     use crate::import::people::Person;
     use duly::Zone;
+    use std::collections::BTreeSet;
     use std::path::Path;
 
     #[test]
@@ -197,7 +212,7 @@ mod tests {
         let text = b"@daily root a\n@daily anna b\n@daily\tanna\n";
         let of = |name: &str, home: Option<&str>| {
             let person = Person { name: name.into(), home: home.map(str::to_owned) };
-            read(text, &Reading { system: true, person, zone: &zone, prefix: "cron" })
+            read(text, &Reading { system: true, person, people: &BTreeSet::new(), zone: &zone, prefix: "cron" })
         };
         let anna = of("anna", Some("/home/anna"));
         assert_eq!(anna.tasks.iter().map(|task| task.place.line).collect::<Vec<_>>(), [Some(2)]);
@@ -209,5 +224,20 @@ mod tests {
         let homeless = of("root", None).remarks;
         assert_eq!(homeless[0].reason, "no home of root is known here: commands start in the scheduler's folder");
         assert!(of("eve", None).remarks.is_empty(), "nothing of hers starts");
+    }
+
+    #[test]
+    fn lines_that_all_name_a_user_are_told_to_do_so() {
+        let zone = Zone::named("UTC").unwrap();
+        let people = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
+        let remarks = |text: &str, system: bool| {
+            let person = Person { name: "root".into(), home: Some("/root".into()) };
+            let reading = Reading { system, person, people: &people, zone: &zone, prefix: "cron" };
+            read(text.as_bytes(), &reading).remarks.len()
+        };
+        assert_eq!(remarks("@daily root a\n0 0 * * * anna b\n", false), 1);
+        assert_eq!(remarks("@daily root a\n0 0 * * * anna b\n", true), 0);
+        assert_eq!(remarks("@daily root a\n0 0 * * * b c\n", false), 0);
+        assert_eq!(remarks("@daily anna\n", false), 0, "a command alone may be called so");
     }
 }

@@ -1,5 +1,7 @@
 //! Who runs this, and where people are at home: what cron reads in the table of users.
 
+use std::collections::BTreeSet;
+
 /// The table of users.
 const USERS: &str = "/etc/passwd";
 
@@ -29,6 +31,11 @@ pub(crate) fn named(name: &str) -> Person {
     }
     let found = find(&users(), |fields| fields.first() == Some(&name));
     found.unwrap_or_else(|| Person { name: name.to_owned(), home: None })
+}
+
+/// The names of all who are known here.
+pub(crate) fn all() -> BTreeSet<String> {
+    users().lines().filter_map(|line| line.split(':').next()).map(str::to_owned).collect()
 }
 
 fn users() -> String {
