@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use rusqlite::Transaction;
 
 use crate::adding::{Added, Change, Existing, create, meet};
+use crate::advance::Advance;
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -111,12 +112,26 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`], naming the task, if one cannot be accepted, is declared twice, or belongs to another manifest.
     pub fn apply(&self, manifest: &str, tasks: impl IntoIterator<Item = NewTask>, how: Apply) -> Result<Vec<Applied>> {
+        self.apply_watched(manifest, tasks, how, &Advance::default())
+    }
+
+    /// As [`Client::apply`], with somebody looking on: tasks that are declared, and those that are no longer.
+    ///
+    /// # Errors
+    /// As [`Client::apply`].
+    pub fn apply_watched(
+        &self,
+        manifest: &str,
+        tasks: impl IntoIterator<Item = NewTask>,
+        how: Apply,
+        advance: &Advance,
+    ) -> Result<Vec<Applied>> {
         let now = self.now();
         let tasks = tasks.into_iter().map(|task| definition(task.into(), manifest, now));
         let tasks = tasks.collect::<Result<Vec<_>, _>>().map_err(|(_, error)| error)?;
         let apply = |tx: &Transaction<'_>, schedules: &mut Schedules| {
-            let applied = apply(tx, (manifest, Source::Manifest), tasks, &mut |_, _| {}, now)?;
-            rest_of(tx, schedules, manifest, applied, how, now)
+            let applied = apply(tx, (manifest, Source::Manifest), tasks, advance, now)?;
+            rest_of(tx, schedules, manifest, applied, how, advance, now)
         };
         if how.dry_run { self.rehearse("try a manifest", apply) } else { self.write("apply a manifest", apply) }
     }
@@ -124,7 +139,6 @@ impl Client {
     /// Brings tasks over that were written for another scheduler, in one transaction: as [`Client::apply`] does, but one that
     /// cannot be accepted keeps none of the others back. `source` names where they are from, and is kept with each of them;
     /// a task of the same name that is not from there, one that was added by hand too, is left alone, and the answer says so.
-    /// `told` hears after each how many are done, and of how many.
     ///
     /// ```
     /// use duly::{Apply, Client, Done, NewTask};
@@ -134,7 +148,7 @@ impl Client {
     /// client.add(NewTask::cron("backup", "0 2 * * *").handler("work"))?;
     /// let lines = [("backup", "0 3 * * *"), ("report", "0 6 * * *"), ("leap", "0 0 30 2 *")];
     /// let tasks = lines.map(|(name, line)| NewTask::cron(name, line).handler("work").into());
-    /// let done = client.import("crontab", tasks, Apply::default(), |_, _| {})?;
+    /// let done = client.import("crontab", tasks, Apply::default())?;
     /// assert!(matches!(&done[0].done, Done::Refused { reason } if reason.contains("added by hand")));
     /// assert_eq!(done[1].done, Done::Created);
     /// assert!(matches!(done[2].done, Done::Refused { .. }), "there is no such day");
@@ -148,7 +162,20 @@ impl Client {
         source: &str,
         tasks: impl IntoIterator<Item = Brought>,
         how: Apply,
-        mut told: impl FnMut(usize, usize),
+    ) -> Result<Vec<Applied>> {
+        self.import_watched(source, tasks, how, &Advance::default())
+    }
+
+    /// As [`Client::import`], with somebody looking on: tasks that come, and those that are no longer there.
+    ///
+    /// # Errors
+    /// As [`Client::import`].
+    pub fn import_watched(
+        &self,
+        source: &str,
+        tasks: impl IntoIterator<Item = Brought>,
+        how: Apply,
+        advance: &Advance,
     ) -> Result<Vec<Applied>> {
         let now = self.now();
         let (mut good, mut refused) = (Vec::new(), Vec::new());
@@ -159,9 +186,9 @@ impl Client {
             }
         }
         let import = |tx: &Transaction<'_>, schedules: &mut Schedules| {
-            let mut applied = apply(tx, (source, Source::Foreign), good, &mut told, now)?;
+            let mut applied = apply(tx, (source, Source::Foreign), good, advance, now)?;
             applied.extend(refused);
-            rest_of(tx, schedules, source, applied, how, now)
+            rest_of(tx, schedules, source, applied, how, advance, now)
         };
         if how.dry_run { self.rehearse("try an import", import) } else { self.write("import tasks", import) }
     }
@@ -185,14 +212,14 @@ fn apply(
     tx: &Transaction<'_>,
     (source, kind): (&str, Source),
     tasks: Vec<(Definition, bool)>,
-    told: &mut dyn FnMut(usize, usize),
+    advance: &Advance,
     now: Timestamp,
 ) -> Result<Vec<Applied>, Fault> {
     // What is kept between transactions is for the lines of a turn: these are read once, and many are the same.
     let schedules = &mut Schedules::for_many();
     let mut declared = HashSet::new();
-    let total = tasks.len();
-    let mut applied = Vec::with_capacity(total);
+    advance.expect(tasks.len() as u64);
+    let mut applied = Vec::with_capacity(tasks.len());
     for (task, paused) in tasks {
         let name = task.name.clone();
         let done = if declared.insert(name.clone()) {
@@ -209,7 +236,7 @@ fn apply(
             }
             Err(fault) => return Err(fault),
         });
-        told(applied.len(), total);
+        advance.reach(applied.len() as u64);
     }
     Ok(applied)
 }
@@ -271,14 +298,17 @@ fn rest_of(
     source: &str,
     mut applied: Vec<Applied>,
     how: Apply,
+    advance: &Advance,
     now: Timestamp,
 ) -> Result<Vec<Applied>, Fault> {
     let declared: HashSet<String> = applied.iter().map(|applied| applied.name.clone()).collect();
     let mut gone = tasks::managed_by(tx, source)?;
     gone.retain(|name| !declared.contains(name));
     gone.sort_unstable();
+    advance.expect((applied.len() + gone.len()) as u64);
     for name in gone {
         applied.push(undeclared(tx, schedules, name, how, now)?);
+        advance.reach(applied.len() as u64);
     }
     Ok(applied)
 }

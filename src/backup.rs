@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::advance::Advance;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::platform;
@@ -50,6 +51,14 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] if the file exists, or cannot be made; [`Error::Store`] if the disk is full, or an error of its.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<Backup> {
+        self.backup_watched(path, &Advance::default())
+    }
+
+    /// As [`Client::backup`], with somebody looking on: bytes that are copied.
+    ///
+    /// # Errors
+    /// As [`Client::backup`].
+    pub fn backup_watched(&self, path: impl AsRef<Path>, advance: &Advance) -> Result<Backup> {
         let path = path.as_ref();
         let name = path.file_name().ok_or_else(|| refused(path, "expected the name of a file"))?;
         let folder = match path.parent() {
@@ -67,7 +76,7 @@ impl Client {
             }
             _ => refused(path, &error.to_string()),
         })?;
-        let made = self.fill(&whole, &part);
+        let made = self.fill(&whole, &part, advance);
         if made.is_err() {
             let _ = std::fs::remove_file(&part);
         }
@@ -76,14 +85,14 @@ impl Client {
     }
 
     /// Writes the copy under another name, and gives it its own.
-    fn fill(&self, whole: &Path, part: &Path) -> Result<(u64, usize)> {
+    fn fill(&self, whole: &Path, part: &Path, advance: &Advance) -> Result<(u64, usize)> {
         // A link that leads nowhere is in the way, too.
         if whole.symlink_metadata().is_ok() {
             return Err(refused(whole, "there is such a file: nothing is overwritten"));
         }
         let (now, original) = (self.now(), self.in_place()?);
         // A connection of its own: others that share this client do not wait.
-        Store::open(&original, Missing::Refuse, Durability::Full)?.copy_into(part)?;
+        Store::open(&original, Missing::Refuse, Durability::Full)?.copy_into(part, advance)?;
         let running = Store::open(part, Missing::Refuse, Durability::Full)?.write(DOING, |tx, _| {
             let detail = original.display().to_string();
             owners::record(tx, now, "copied", None, None, Some(&detail))?;
@@ -93,6 +102,7 @@ impl Client {
         let bytes =
             File::open(part).and_then(|file| file.sync_all().and_then(|()| file.metadata())).map_err(store)?.len();
         std::fs::rename(part, whole).map_err(store)?;
+        advance.complete();
         Ok((bytes, running))
     }
 }

@@ -20,7 +20,7 @@ use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, ma
 use crate::task::{Task, TaskStatus, check_payload};
 
 /// Most tasks that one look-up answers.
-const MAX_LISTED: i64 = 1_000_000;
+pub(crate) const MAX_LISTED: i64 = 1_000_000;
 
 /// What became of a request to cancel a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -309,6 +309,11 @@ impl Client {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         store.check_in_place()?;
         Ok(store.path().to_owned())
+    }
+
+    /// Has what is in the log stay there when this client closes the file: whoever looks writes nothing.
+    pub(crate) fn leave_log(&self) -> Result<()> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).leave_log()
     }
 
     pub(crate) fn now(&self) -> Timestamp {

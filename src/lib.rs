@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod adding;
+mod advance;
 mod apply;
 mod backup;
 mod check;
@@ -20,6 +21,7 @@ mod platform;
 mod poller;
 mod pool;
 mod pruning;
+mod recent;
 mod resolve;
 mod retry;
 mod retrying;
@@ -36,6 +38,7 @@ mod turning;
 mod watch;
 
 pub use adding::{Added, Change};
+pub use advance::Advance;
 pub use apply::{Applied, Apply, Brought, Done};
 pub use backup::Backup;
 pub use check::{Limits, Problem, ProblemKind};
@@ -49,6 +52,7 @@ pub use new_task::NewTask;
 pub use orphan::Orphan;
 pub use outlook::{Fate, Outage, Upcoming};
 pub use pruning::Pruned;
+pub use recent::Recent;
 pub use retry::{Retry, RetryPolicy};
 pub use run::{Attempt, AttemptOutcome, Claim, Finished, Origin, Outcome, Run, RunFilter, RunStatus};
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};

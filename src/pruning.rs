@@ -1,5 +1,6 @@
 //! `Client::prune`: retention by hand.
 
+use crate::advance::Advance;
 use crate::client::Client;
 use crate::error::Result;
 use crate::settings::Retention;
@@ -16,19 +17,85 @@ impl Client {
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if less than the least is to be kept at most; or if the
     /// database cannot be written. What went before stays gone.
     pub fn prune(&self, keep: Retention) -> Result<Pruned> {
+        self.prune_watched(keep, &Advance::default())
+    }
+
+    /// As [`Client::prune`], with somebody looking on: tasks that were looked at, by their ids.
+    ///
+    /// # Errors
+    /// As [`Client::prune`].
+    pub fn prune_watched(&self, keep: Retention, advance: &Advance) -> Result<Pruned> {
         keep.check()?;
         let (mut after, mut pruned) = (0, Pruned::default());
+        let mut at_begin = None;
         loop {
+            if after == 0 {
+                // A round that found nothing is the last: what a batch had no room for is met by the next round.
+                if at_begin == Some(pruned) {
+                    advance.complete();
+                    return Ok(pruned);
+                }
+                at_begin = Some(pruned);
+            }
             let (began, before) = (after, pruned);
             let now = self.now();
-            (after, pruned) = self.write("prune", |tx, _| {
+            let last;
+            (after, pruned, last) = self.write("prune", |tx, _| {
                 let (mut after, mut pruned) = (began, before);
                 pruning::batch(tx, &keep, now, &mut after, MAX_ITEMS, &mut pruned)?;
-                Ok((after, pruned))
+                Ok((after, pruned, pruning::last_task(tx)?))
             })?;
-            if after == 0 && pruned == before {
+            // The last round finds nothing, and is quick: it does not begin the count anew.
+            advance.expect(last);
+            advance.reach(advance.done().max(after.unsigned_abs()));
+        }
+    }
+
+    /// How much [`Client::prune`] would remove now. Nothing is written, and nobody waits.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask, Retention};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
+    /// client.trigger("digest").and_then(|run| client.cancel(run))?;
+    /// let keep = Retention { least_runs: 0, most_runs: 1, ..Retention::default() };
+    /// // It is young, and not too many.
+    /// assert_eq!(client.would_prune(keep)?.runs, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::prune`]; or if the database cannot be read.
+    pub fn would_prune(&self, keep: Retention) -> Result<Pruned> {
+        self.would_prune_watched(keep, &Advance::default())
+    }
+
+    /// As [`Client::would_prune`], with somebody looking on.
+    ///
+    /// # Errors
+    /// As [`Client::would_prune`].
+    pub fn would_prune_watched(&self, keep: Retention, advance: &Advance) -> Result<Pruned> {
+        keep.check()?;
+        let now = self.now();
+        let mut after = 0;
+        let mut pruned = self.read("count what is over", |tx, _| {
+            advance.expect(pruning::last_task(tx)?);
+            Ok(pruning::beside_tasks(tx, &keep, now)?)
+        })?;
+        loop {
+            // A snapshot for each batch: one for all would keep the log from being cut.
+            let began = after;
+            let batch =
+                self.read("count what is over", |tx, _| Ok(pruning::would_go(tx, &keep, now, began, MAX_ITEMS)?))?;
+            let Some((end, tasks, runs)) = batch else {
+                advance.complete();
                 return Ok(pruned);
-            }
+            };
+            after = end;
+            (pruned.tasks, pruned.runs) = (pruned.tasks + tasks, pruned.runs + runs);
+            advance.reach(after.unsigned_abs());
         }
     }
 }

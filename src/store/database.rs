@@ -8,6 +8,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
+use crate::advance::Advance;
 use crate::error::{Error, Result};
 use crate::platform;
 use crate::schedule::Schedules;
@@ -23,6 +24,8 @@ const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
 const CHECKPOINT_PAGES: i64 = 4000;
 /// SQLite before this can lose committed pages when two connections write and checkpoint at once.
 const LEAST_SQLITE: i32 = 3_051_003;
+/// Steps of SQLite's machine between two looks at how far a copy has come: some milliseconds.
+const STEPS_BETWEEN_LOOKS: i32 = 100_000;
 /// Prepared statements that are kept; there are fewer, so that each is prepared once.
 const STATEMENTS: usize = 128;
 
@@ -117,11 +120,32 @@ impl Store {
         f(&transaction, &mut self.schedules).map_err(|fault| fault.into_error(doing))
     }
 
-    /// Writes the whole into another file, which is empty, as one snapshot. Writers do not wait for it.
-    pub(crate) fn copy_into(&self, copy: &Path) -> Result<()> {
+    /// Writes the whole into another file, which is empty, as one snapshot. Writers do not wait for it. `advance` counts
+    /// the bytes that are there.
+    pub(crate) fn copy_into(&mut self, copy: &Path, advance: &Advance) -> Result<()> {
         let doing = "copy the database";
+        let store = |error| Error::store(doing, error);
         let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
-        self.connection.execute("VACUUM INTO ?1", [name]).map(|_| ()).map_err(|error| Error::store(doing, error))
+        let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+        let pages = number("page_count").and_then(|pages| Ok(pages - number("freelist_count")?)).map_err(store)?;
+        advance.expect((pages * number("page_size").map_err(store)?).unsigned_abs());
+        let (looks, file) = (advance.clone(), copy.to_owned());
+        // SQLite tells nobody how far it is; it lets somebody look now and then.
+        let look = move || {
+            looks.reach(std::fs::metadata(&file).map_or(0, |metadata| metadata.len()));
+            false
+        };
+        self.connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(look)).map_err(store)?;
+        let copied = self.connection.execute("VACUUM INTO ?1", [name]);
+        self.connection.progress_handler(0, None::<fn() -> bool>).map_err(store)?;
+        copied.map(|_| ()).map_err(store)
+    }
+
+    /// What is still in the log stays there when this connection is closed, even if it is the last: whoever only looks
+    /// leaves every byte of the file as it was.
+    pub(crate) fn leave_log(&self) -> Result<()> {
+        let left = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        left.map(|_| ()).map_err(|error| Error::store("leave the log as it is", error))
     }
 
     /// A number that changes whenever another connection has committed.

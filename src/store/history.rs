@@ -2,6 +2,7 @@
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
+use crate::clock::Timestamp;
 use crate::run::{Attempt, Run, RunFilter, RunStatus};
 use crate::schedule::ScheduleKind;
 use crate::store::row;
@@ -41,6 +42,41 @@ pub(crate) fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter
             .query_map(named_params! { ":status": status, ":since": since, ":limit": limit }, row::run)?
             .collect(),
     }
+}
+
+/// A run in short.
+#[derive(Debug)]
+pub(crate) struct Short {
+    pub(crate) task: i64,
+    pub(crate) run: i64,
+    pub(crate) status: RunStatus,
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) finished_at: Option<Timestamp>,
+}
+
+/// By the index that is a task's history: of each kind of run the newest few, whatever else there is.
+const RECENT: &str = "
+    SELECT t.id, r.id, r.status, r.started_at, r.finished_at
+      FROM scheduled_tasks t CROSS JOIN task_runs r
+     WHERE r.id IN (SELECT id FROM (SELECT n.id FROM task_runs n
+                                     WHERE n.task_id = t.id
+                                       AND (iif(n.origin = 'schedule' OR n.origin = 'catch_up', 0, n.id)) = 0
+                                     ORDER BY n.scheduled_for DESC LIMIT :limit)
+                    UNION ALL
+                    SELECT id FROM (SELECT n.id FROM task_runs n
+                                     WHERE n.task_id = t.id
+                                       AND (iif(n.origin = 'schedule' OR n.origin = 'catch_up', 0, n.id)) > 0
+                                     ORDER BY (iif(n.origin = 'schedule' OR n.origin = 'catch_up', 0, n.id)) DESC
+                                     LIMIT :limit))";
+
+/// The newest runs of every task: up to a limit of those of the schedule, and of the others.
+pub(crate) fn recent(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Short>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let read = |row: &Row<'_>| {
+        let (task, run, status) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(Short { task, run, status, started_at: row.get(3)?, finished_at: row.get(4)? })
+    };
+    tx.prepare_cached(RECENT)?.query_map(named_params! { ":limit": limit }, read)?.collect()
 }
 
 const UNFINISHED: &str = "

@@ -1,6 +1,6 @@
 //! Retention: what is long over goes, in small batches, so that a file does not grow for ever.
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{Statement, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::run::RunStatus;
@@ -121,6 +121,14 @@ const REMOVE_OVER: &str = "
                         WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
        AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.finished_at >= :before)";
 
+/// As [`REMOVE_OVER`] decides it.
+const IS_OVER: &str = "
+    SELECT EXISTS (SELECT 1 FROM scheduled_tasks
+                    WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND updated_at < :before)
+       AND NOT EXISTS (SELECT 1 FROM task_runs r
+                        WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
+       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.finished_at >= :before)";
+
 /// Removes a completed task that was due once, with its runs, if all of it ended before.
 fn remove_over(tx: &Transaction<'_>, task: i64, before: Timestamp) -> rusqlite::Result<bool> {
     Ok(tx.prepare_cached(REMOVE_OVER)?.execute(named_params! { ":task": task, ":before": before })? == 1)
@@ -164,27 +172,150 @@ fn remove_runs(
         (now.minus(keep.runs), runs.saturating_sub(usize::try_from(keep.most_runs).unwrap_or(usize::MAX)));
     let mut oldest = Vec::new();
     for statement in [OLDEST_SCHEDULED, OLDEST_OTHERS] {
-        let params = named_params! { ":task": task, ":limit": i64::try_from(spare).unwrap_or(i64::MAX) };
         let mut statement = tx.prepare_cached(statement)?;
-        let rows = statement.query_map(params, |row| {
-            Ok((
-                row.get::<_, Timestamp>(0)?,
-                row.get::<_, i64>(1)?,
-                row.get::<_, RunStatus>(2)?,
-                row.get::<_, Option<Timestamp>>(3)?,
-            ))
-        })?;
-        for row in rows {
+        for row in old_runs(&mut statement, task, spare)? {
             oldest.push(row?);
         }
     }
-    oldest.sort_unstable_by_key(|(fell, id, ..)| (*fell, *id));
+    oldest.sort_unstable_by_key(OldRun::order);
     let mut removed = 0;
-    for (place, (_, run, status, finished)) in oldest.into_iter().take(spare).enumerate() {
-        let is_old = finished.is_some_and(|finished| finished < before);
-        if status.is_final() && (is_old || place < excess) {
-            removed += tx.prepare_cached(REMOVE_RUN)?.execute(named_params! { ":run": run })?;
+    for (place, run) in oldest.into_iter().take(spare).enumerate() {
+        if run.goes(before, place < excess) {
+            removed += tx.prepare_cached(REMOVE_RUN)?.execute(named_params! { ":run": run.id })?;
         }
     }
     Ok(removed)
+}
+
+/// What retention asks of a run.
+struct OldRun {
+    fell: Timestamp,
+    id: i64,
+    status: RunStatus,
+    finished: Option<Timestamp>,
+}
+
+impl OldRun {
+    fn order(&self) -> (Timestamp, i64) {
+        (self.fell, self.id)
+    }
+
+    /// Whether it goes: it is final, and old, or one too many.
+    fn goes(&self, before: Timestamp, is_too_many: bool) -> bool {
+        self.status.is_final() && (is_too_many || self.finished.is_some_and(|finished| finished < before))
+    }
+}
+
+/// The oldest runs of a task, of one kind, oldest first.
+fn old_runs<'s>(
+    statement: &'s mut Statement<'_>,
+    task: i64,
+    limit: usize,
+) -> rusqlite::Result<impl Iterator<Item = rusqlite::Result<OldRun>> + use<'s>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    statement.query_map(named_params! { ":task": task, ":limit": limit }, |row| {
+        Ok(OldRun { fell: row.get(0)?, id: row.get(1)?, status: row.get(2)?, finished: row.get(3)? })
+    })
+}
+
+const LAST_TASK: &str = "SELECT ifnull(max(id), 0) FROM scheduled_tasks";
+
+/// The last task that a round looks at.
+pub(crate) fn last_task(tx: &Transaction<'_>) -> rusqlite::Result<u64> {
+    tx.prepare_cached(LAST_TASK)?.query_row([], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+}
+
+const OLD_EVENTS: &str = "SELECT count(*) FROM scheduler_events WHERE at < :before";
+
+/// As [`INSTANCES`] finds them.
+const OLD_INSTANCES: &str = "
+    SELECT count(*) FROM scheduler_instances
+     WHERE stopped_at < :before
+       AND NOT EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_running
+                        WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)";
+
+/// How much would go that is of no task.
+pub(crate) fn beside_tasks(tx: &Transaction<'_>, keep: &Retention, now: Timestamp) -> rusqlite::Result<Pruned> {
+    let before = now.minus(keep.events);
+    let old = |statement: &str| -> rusqlite::Result<usize> {
+        let count =
+            tx.prepare(statement)?.query_row(named_params! { ":before": before }, |row| row.get::<_, i64>(0))?;
+        Ok(usize::try_from(count).unwrap_or_default())
+    };
+    Ok(Pruned { events: old(OLD_EVENTS)?, instances: old(OLD_INSTANCES)?, ..Pruned::default() })
+}
+
+/// Of a batch of tasks after the given one: the last that it looked at, and how many tasks and runs would go, by batches of
+/// `limit`. `None`: no task is left.
+pub(crate) fn would_go(
+    tx: &Transaction<'_>,
+    keep: &Retention,
+    now: Timestamp,
+    after: i64,
+    limit: usize,
+) -> rusqlite::Result<Option<(i64, usize, usize)>> {
+    let (mut end, mut over, mut gone, mut counted) = (None, 0, 0, 0);
+    for (task, is_over) in tasks(tx, after)? {
+        if counted >= MAX_COUNTED {
+            break;
+        }
+        end = Some(task);
+        let runs = count(tx, task, usize::MAX)?;
+        counted += runs;
+        let spare = removable(tx, task, keep, now, runs, limit)?;
+        // What is over goes whole as soon as that fits into a batch.
+        let mut first = 0;
+        while runs - first > limit && first < spare {
+            first += limit.min(spare - first);
+        }
+        let whole = is_over
+            && runs - first <= limit
+            && tx
+                .prepare_cached(IS_OVER)?
+                .query_row(named_params! { ":task": task, ":before": now.minus(keep.once) }, |row| row.get(0))?;
+        if whole {
+            over += 1;
+            gone += first;
+        } else {
+            gone += spare;
+        }
+    }
+    Ok(end.map(|end| (end, over, gone)))
+}
+
+/// How many runs of a task that has `runs` would go. Whatever removes them looks at no more than `limit` that stay.
+fn removable(
+    tx: &Transaction<'_>,
+    task: i64,
+    keep: &Retention,
+    now: Timestamp,
+    runs: usize,
+    limit: usize,
+) -> rusqlite::Result<usize> {
+    let spare = runs.saturating_sub(usize::try_from(keep.least_runs).unwrap_or(usize::MAX));
+    if spare == 0 || tx.prepare_cached(IS_RETRYING)?.query_row(named_params! { ":task": task }, |row| row.get(0))? {
+        return Ok(0);
+    }
+    let (before, excess) =
+        (now.minus(keep.runs), runs.saturating_sub(usize::try_from(keep.most_runs).unwrap_or(usize::MAX)));
+    let (mut scheduled, mut others) = (tx.prepare_cached(OLDEST_SCHEDULED)?, tx.prepare_cached(OLDEST_OTHERS)?);
+    let mut scheduled = old_runs(&mut scheduled, task, spare)?;
+    let mut others = old_runs(&mut others, task, spare)?;
+    let (mut one, mut other) = (scheduled.next().transpose()?, others.next().transpose()?);
+    let (mut place, mut gone) = (0, 0);
+    while place < spare && place - gone < limit {
+        let is_scheduled = match (&one, &other) {
+            (Some(one), Some(other)) => one.order() <= other.order(),
+            (one, _) => one.is_some(),
+        };
+        let next = if is_scheduled {
+            std::mem::replace(&mut one, scheduled.next().transpose()?)
+        } else {
+            std::mem::replace(&mut other, others.next().transpose()?)
+        };
+        let Some(run) = next else { break };
+        gone += usize::from(run.goes(before, place < excess));
+        place += 1;
+    }
+    Ok(gone)
 }

@@ -39,6 +39,12 @@ pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task
     tx.prepare_cached(ALL)?.query_map(named_params! { ":limit": limit }, row::task)?.collect()
 }
 
+const NAMES: &str = "SELECT name FROM scheduled_tasks ORDER BY name LIMIT :limit";
+
+pub(crate) fn names(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<String>> {
+    tx.prepare_cached(NAMES)?.query_map(named_params! { ":limit": limit }, |row| row.get(0))?.collect()
+}
+
 const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = :manifest";
 
 /// The names of the tasks that a manifest declared: there may be many, and most are as they should be.

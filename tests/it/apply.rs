@@ -1,6 +1,6 @@
 //! Manifests: tasks that are to be as one file says, all in one transaction; and tasks brought over as far as they can come.
 
-use duly::{Applied, Apply, Brought, Client, Done, NewTask, Outcome, TaskStatus};
+use duly::{Advance, Applied, Apply, Brought, Client, Done, NewTask, Outcome, TaskStatus};
 
 use crate::house::{House, at, minutes};
 
@@ -121,9 +121,9 @@ fn one_bad_task_and_nothing_is_applied() {
 }
 
 fn imported(client: &Client, tasks: Vec<Brought>, how: Apply) -> Vec<Applied> {
-    let (total, mut told) = (tasks.len(), Vec::new());
-    let applied = client.import("crontab", tasks, how, |done, of| told.push((done, of))).unwrap();
-    assert_eq!(told, (1..=total).map(|done| (done, total)).collect::<Vec<_>>());
+    let advance = Advance::default();
+    let applied = client.import_watched("crontab", tasks, how, &advance).unwrap();
+    assert_eq!((advance.done(), advance.total()), (applied.len() as u64, applied.len() as u64));
     applied
 }
 

@@ -150,3 +150,35 @@ fn a_file_in_use_is_looked_at_as_it_was_and_nobody_waits() {
     writer.execute_batch("ROLLBACK").expect("an end");
     stepper.step().expect("a turn");
 }
+
+/// A scheduler that is at work, and one that was killed with its newest rows in the log: neither file changes by a byte.
+#[test]
+fn whoever_looks_leaves_every_byte_as_it_was() {
+    let bytes = |house: &House| {
+        ["agent.db", "agent.db-wal"].map(|name| std::fs::read(house.home().join(name)).expect("a file"))
+    };
+    let (house, mut stepper) = busy();
+    let plain = house.plain();
+    let version = || plain.query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0)).expect("a version");
+    let (before, was) = (bytes(&house), version());
+    let client = Client::open_existing(house.file()).expect("a client");
+    assert_eq!(broken(&client), [""; 0]);
+    drop(client);
+    assert!(bytes(&house) == before && version() == was, "at work");
+    // It can be seen to look: a write changes both.
+    stepper.clock().advance(minutes(1));
+    stepper.step().expect("a turn");
+    assert!(bytes(&house) != before && version() != was);
+
+    // The log of a process that is gone, with what it had committed: whoever is the last to close it would write it back.
+    let died = House::new();
+    for (name, content) in ["agent.db", "agent.db-wal"].into_iter().zip(bytes(&house)) {
+        std::fs::write(died.home().join(name), content).expect("a copy");
+    }
+    let before = bytes(&died);
+    assert!(before[1].len() > 1000, "there is something in the log");
+    let client = Client::open_existing(died.file()).expect("a client");
+    assert_eq!(broken(&client), [""; 0]);
+    drop(client);
+    assert!(bytes(&died) == before, "nothing is written back");
+}

@@ -179,3 +179,68 @@ fn by_hand_it_goes_at_once_and_in_one_round() {
     assert!(matches!(client.prune(nonsense), Err(Error::InvalidConfig { field: "retention", .. })));
     house.assert_sound();
 }
+
+/// Tasks and runs by the thousand, written by SQL: all that retention can meet.
+fn much(house: &House) -> Stepper {
+    let mut stepper = hourly(house, Retention::default(), 40);
+    let client = stepper.client().clone();
+    client.add_all((0..600).map(|n| NewTask::once(format!("once-{n:04}"), at(NOON)).handler("work"))).unwrap();
+    client.add(NewTask::interval("many", days(300)).handler("work")).unwrap();
+    client.add(NewTask::once("retried", at(NOON)).handler("work")).unwrap();
+    client.add_all((0..600).map(|n| NewTask::cron(format!("far-{n:04}"), "@yearly").handler("work"))).unwrap();
+    work_off(&mut stepper);
+    client.pause("subject").unwrap();
+    // One that waits is the oldest of more than a batch; a task that is over has more runs than a batch removes.
+    let runs = |task: &str, count: u32, status: &str, finished: &str| {
+        format!(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+             INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
+             SELECT t.id, 'nobody', t.created_at + i + (SELECT max(id) FROM task_runs), 'manual', '{status}',
+                    t.created_at, {finished} FROM n, scheduled_tasks t WHERE t.name = '{task}';"
+        )
+    };
+    let old = "t.created_at";
+    let plain = house.plain();
+    plain.execute_batch(&runs("many", 1, "queued", "NULL")).unwrap();
+    plain.execute_batch(&runs("many", 1300, "cancelled", old)).unwrap();
+    plain.execute_batch(&runs("many", 30, "dead", "t.created_at + 7776000000")).unwrap();
+    plain.execute_batch(&runs("retried", 1200, "dead", old)).unwrap();
+    pass(&mut stepper, minutes(1));
+    stepper
+}
+
+#[test]
+fn what_would_go_is_told_and_then_goes() {
+    let ask = ["scheduled_tasks", "task_runs", "scheduler_events", "scheduler_instances"];
+    let all = |house: &House| ask.map(|table| house.rows(&format!("SELECT * FROM {table}")));
+    let keeps = [
+        Retention::default(),
+        Retention { once: seconds(1), runs: days(365), most_runs: 150, ..Retention::default() },
+        Retention { once: seconds(1), runs: seconds(1), least_runs: 7, events: seconds(1), ..Retention::default() },
+        Retention { once: days(400), runs: seconds(1), least_runs: 0, most_runs: 1, events: days(400) },
+    ];
+    for keep in keeps {
+        let house = House::new();
+        let stepper = much(&house);
+        let client = stepper.client();
+        let (before, bystander) = (all(&house), house.add_bystander(&stepper));
+        let advance = duly::Advance::default();
+        let would = client.would_prune_watched(keep, &advance).unwrap();
+        assert_eq!(advance.share(), Some(1.0));
+        let after = all(&house);
+        assert!(before.iter().zip(&after).all(|(before, after)| after.starts_with(before)), "nothing was written");
+
+        let advance = duly::Advance::default();
+        let pruned = client.prune_watched(keep, &advance).unwrap();
+        assert_eq!((would, advance.share()), (pruned, Some(1.0)), "{keep:?}");
+        assert_eq!(client.would_prune(keep).unwrap(), duly::Pruned::default(), "{keep:?}");
+        let left = all(&house);
+        let count = |rows: &[Vec<String>; 4], table: usize| rows[table].len();
+        assert_eq!(count(&after, 0) - count(&left, 0), pruned.tasks, "{keep:?}");
+        assert_eq!(count(&after, 2) - count(&left, 2), pruned.events, "{keep:?}");
+        let runs = count(&after, 1) - count(&left, 1);
+        assert!(runs >= pruned.runs + pruned.tasks.saturating_sub(1), "{keep:?}");
+        house.assert_bystander(&bystander);
+        house.assert_sound();
+    }
+}
