@@ -3,11 +3,14 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod adding;
 mod args;
 mod commands;
+mod examples;
 mod exec;
 mod failure;
 mod import;
+mod keep;
 mod manifest;
 mod output;
 mod signals;
@@ -24,10 +27,12 @@ use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 use crate::args::{Args, Command};
 use crate::commands::next::{self, Asked};
 use crate::commands::run::{self, Ended};
-use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, shell, show, status};
+use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, prune, shell, show, status};
 use crate::failure::Failure;
+use crate::output::bar::Bars;
 use crate::output::escape;
 use crate::output::printer::Printer;
+use crate::output::spark::Heights;
 use crate::output::times::Times;
 
 fn main() -> ExitCode {
@@ -72,6 +77,11 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         });
     }
     let terminal = io::stdout().is_terminal();
+    let dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
+    // A terminal of no columns is one that does not tell.
+    let columns = || comfy_table::Table::new().width().filter(|width| *width > 0);
+    let width = if terminal { columns() } else { None };
+    let bars = io::stderr().is_terminal() && !dumb && !args.json && !args.quiet;
     let zone = match zone::local() {
         Some(zone) => zone,
         None => Zone::named("UTC")?,
@@ -82,14 +92,22 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         out: &mut out,
         json: args.json,
         quiet: args.quiet,
-        colour: terminal && !no_colour && std::env::var_os("TERM").is_none_or(|name| name != "dumb"),
-        // A terminal of no columns is one that does not tell.
-        width: if terminal { comfy_table::Table::new().width().filter(|width| *width > 0) } else { None },
+        colour: terminal && !no_colour && !dumb,
+        width,
+        heights: if terminal && unicode() { Heights::Blocks } else { Heights::Digits },
+        bars: bars.then(|| Bars { terminal: || Box::new(io::stderr()), width: columns() }),
         times: Times { now: SystemClock::new().now().wall, zone },
     };
     carry_out(args, &mut printer)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the terminal shows Unicode, as the first of these variables that says anything says.
+fn unicode() -> bool {
+    let said = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
+    let locale = said.into_iter().find(|value| !value.is_empty()).unwrap_or_default().to_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
 }
 
 /// Has every event told as one line: when, how grave, what.
@@ -121,7 +139,8 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
             apply::apply(&args.db, file, Apply { prune: *prune, dry_run: *dry_run }, printer)
         }
         Command::Import(what) => commands::import::import(&args.db, what, printer),
-        Command::List => list::list(&there()?, printer),
+        Command::List { names: true } => list::names(&args.db, printer),
+        Command::List { names: false } => list::list(&there()?, printer),
         Command::Show { name } => show::show(&there()?, name, printer),
         Command::Status => status::status(&there()?, printer),
         Command::Next { what, tz, from, number, if_down } => {
@@ -143,6 +162,7 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Check { overdue, failures } => {
             check::check(&there()?, &Limits { overdue: *overdue, failures: *failures }, printer)
         }
+        Command::Prune { dry_run, keep } => prune::prune(&there()?, keep.retention(), *dry_run, printer),
         Command::Doctor => doctor::doctor(&there()?, printer),
         Command::Backup { file } => backup::backup(&there()?, file, printer),
         Command::Completions { shell } => shell::completions(*shell, printer),

@@ -1,4 +1,4 @@
-//! The requests of the system to leave, as messages.
+//! What the system asks of the program, as messages.
 
 use std::io;
 use std::sync::mpsc::SyncSender;
@@ -6,12 +6,22 @@ use std::thread;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Has every SIGINT and SIGTERM from now on sent as a message, with its name, for as long as the process lives.
-pub(crate) fn send<T: Send + 'static>(to: SyncSender<T>, message: fn(&'static str) -> T) -> io::Result<()> {
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// To leave, by the signal of this name.
+    Leave(&'static str),
+    /// To read again what was read at the start: SIGHUP, where there is such a signal.
+    #[cfg_attr(not(unix), allow(dead_code))]
+    Reload,
+}
+
+/// Has every such signal from now on sent as a message, for as long as the process lives.
+pub(crate) fn send<T: Send + 'static>(to: SyncSender<T>, message: fn(Request) -> T) -> io::Result<()> {
     let mut signals = Signals::new()?;
     let listen = move || {
-        while let Some(name) = signals.next() {
-            if to.send(message(name)).is_err() {
+        while let Some(request) = signals.next() {
+            if to.send(message(request)).is_err() {
                 break;
             }
         }
@@ -25,11 +35,14 @@ struct Signals(signal_hook::iterator::Signals);
 #[cfg(unix)]
 impl Signals {
     fn new() -> io::Result<Self> {
-        signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map(Signals)
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, signal_hook::consts::SIGHUP]).map(Signals)
     }
 
-    fn next(&mut self) -> Option<&'static str> {
-        self.0.forever().next().map(name)
+    fn next(&mut self) -> Option<Request> {
+        self.0.forever().next().map(|signal| match signal {
+            signal_hook::consts::SIGHUP => Request::Reload,
+            signal => leave(signal),
+        })
     }
 }
 
@@ -47,16 +60,16 @@ impl Signals {
         Ok(Signals(raised))
     }
 
-    fn next(&mut self) -> Option<&'static str> {
+    fn next(&mut self) -> Option<Request> {
         loop {
             match self.0.swap(0, std::sync::atomic::Ordering::SeqCst) {
                 0 => thread::sleep(std::time::Duration::from_millis(200)),
-                signal => return Some(name(signal as i32)),
+                signal => return Some(leave(signal as i32)),
             }
         }
     }
 }
 
-fn name(signal: i32) -> &'static str {
-    if signal == SIGINT { "SIGINT" } else { "SIGTERM" }
+fn leave(signal: i32) -> Request {
+    Request::Leave(if signal == SIGINT { "SIGINT" } else { "SIGTERM" })
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use duly::{Added, Change, Client, NewTask, RetryPolicy, ScheduleKind, Task, Timestamp, Zone};
 use serde::Serialize;
 
-use crate::args::{Add, Policies};
+use crate::adding::{Add, Policies};
 use crate::exec::payload as command;
 use crate::failure::Failure;
 use crate::output::printer::Printer;

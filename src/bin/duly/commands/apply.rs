@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use duly::{Applied, Apply, Client, Done};
+use duly::{Advance, Applied, Apply, Client, Done};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -32,9 +32,9 @@ struct Field<'a> {
 }
 
 pub(crate) fn apply(db: &Path, file: &Path, how: Apply, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let manifest = manifest::read(file).map_err(Failure::Refused)?;
+    let manifest = printer.watched("reading", |_| manifest::read(file)).map_err(Failure::Refused)?;
     let client = if how.dry_run { Client::open_existing(db)? } else { Client::open(db)? };
-    let applied = of(&client, manifest, how)?;
+    let applied = printer.watched("applying", |advance| of(&client, manifest, how, advance))?;
     if printer.json {
         return Ok(printer.document(&applied.iter().map(row).collect::<Vec<_>>())?);
     }
@@ -66,8 +66,8 @@ pub(crate) fn table(applied: &[Applied], printer: &Printer<'_>) -> Table {
 }
 
 /// Applies what was read.
-pub(crate) fn of(client: &Client, manifest: Manifest, how: Apply) -> Result<Vec<Applied>, Failure> {
-    Ok(client.apply(&manifest.name, manifest.tasks, how)?)
+pub(crate) fn of(client: &Client, manifest: Manifest, how: Apply, advance: &Advance) -> Result<Vec<Applied>, Failure> {
+    Ok(client.apply_watched(&manifest.name, manifest.tasks, how, advance)?)
 }
 
 /// How many of each: `2 added, 1 unchanged`.

@@ -17,7 +17,7 @@ struct Document {
 }
 
 pub(crate) fn backup(client: &Client, file: &Path, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let made = client.backup(file)?;
+    let made = printer.watched("copying", |advance| client.backup_watched(file, advance))?;
     let (file, file_bytes, running) = (made.path.display().to_string(), made.bytes, made.running);
     if printer.json {
         return Ok(printer.document(&Document { file, file_bytes, running })?);

@@ -1,31 +1,66 @@
 //! `list`: the tasks, and when each is due.
 
-use duly::{Client, RunStatus, Task, TaskStatus};
+use std::path::Path;
+
+use duly::{Client, Recent, RunStatus, Task, TaskStatus};
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::printer::Printer;
-use crate::output::rows::TaskRow;
+use crate::output::rows::{RecentRow, TaskRow};
+use crate::output::spark::spark;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
 
+/// So many runs of a task are shown as a line.
+const RECENT: usize = 10;
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    #[serde(flatten)]
+    task: TaskRow<'a>,
+    recent: Vec<RecentRow>,
+}
+
 pub(crate) fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let tasks = client.tasks()?;
+    let (tasks, mut recent) = (client.tasks()?, client.recent(RECENT)?);
+    let mut recent_of = |task: &Task| recent.remove(&task.id).unwrap_or_default();
     if printer.json {
-        let rows: Vec<TaskRow<'_>> = tasks.iter().map(TaskRow::from).collect();
-        return Ok(printer.document(&rows)?);
+        let listed = tasks.iter().map(|task| {
+            let recent = recent_of(task).iter().map(RecentRow::from).collect();
+            Listed { task: TaskRow::from(task), recent }
+        });
+        return Ok(printer.document(&listed.collect::<Vec<_>>())?);
     }
-    let mut table = Table::new(&["NAME", "SCHEDULE", "STATUS", "NEXT", "LAST"]);
+    let mut table = Table::new(&["NAME", "SCHEDULE", "STATUS", "NEXT", "RUNS", "LAST"]);
     for task in &tasks {
+        let recent = recent_of(task);
         table.row([
             Cell::from(task.name()),
             Cell::from(schedule(task)),
             Cell::new(task.status.as_str(), task_tone(task.status)),
             Cell::from(next(task, &printer.times)),
+            Cell::new(&spark(&recent, printer.heights), recent_tone(&recent)),
             last(task, &printer.times),
         ]);
     }
     printer.table(table, "no tasks: see duly add --help")?;
     Ok(())
+}
+
+/// The names alone, a line each, for scripts and shells. Where there is no file there are none, which is no failure: somebody
+/// is about to make it.
+pub(crate) fn names(file: &Path, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let names = if file.exists() { Client::open_existing(file)?.names()? } else { Vec::new() };
+    if printer.json {
+        return Ok(printer.document(&names)?);
+    }
+    Ok(names.iter().try_for_each(|name| printer.line(name))?)
+}
+
+/// The colour of a line of runs: that of the newest.
+pub(crate) fn recent_tone(recent: &[Recent]) -> Tone {
+    recent.last().map_or(Tone::Plain, |run| run_tone(run.status))
 }
 
 /// A schedule as people say it: `cron 0 7 * * * (Europe/Rome)`.

@@ -6,14 +6,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::{Apply, Client, Clock, Error, Event, Scheduler, SystemClock};
+use duly::{Advance, Apply, Client, Clock, Error, Event, Scheduler, SystemClock};
 
 use crate::args::RunArgs;
 use crate::commands::apply;
 use crate::exec::Commands;
 use crate::failure::Failure;
-use crate::manifest;
-use crate::signals;
+use crate::manifest::{self, Manifest};
+use crate::output::escape;
+use crate::signals::{self, Request};
 
 /// How long it may take until what has come to an end otherwise than by a message is noticed.
 const LOOK: Duration = Duration::from_secs(1);
@@ -36,7 +37,7 @@ pub(crate) enum Ended {
 
 /// What the main thread waits for.
 enum Notice {
-    Signal(&'static str),
+    Signal(Request),
     /// Something may have come to an end.
     Change,
 }
@@ -48,8 +49,7 @@ enum Notice {
 pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
     if let Some(tasks) = &args.tasks {
         let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
-        let applied = apply::of(&Client::open(file)?, manifest, Apply::default())?;
-        log::info!("tasks of {:?}: {}", tasks.display().to_string(), apply::sums(&applied));
+        apply_logged(&Client::open(file)?, tasks, manifest)?;
     }
     let cannot = |doing, source: io::Error| Error::Store { doing, source: source.into() };
     let (notify, notices) = sync_channel(NOTICES);
@@ -60,6 +60,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
         .workers(args.workers)
         .poll(args.poll)
         .lease(args.lease)
+        .retention(args.keep.retention())
         .handler_type("command", commands.clone());
     if !args.create && args.tasks.is_none() {
         builder = builder.existing();
@@ -79,6 +80,13 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
     Ok(ended)
 }
 
+/// Applies a manifest, and says what that changed. What it does not declare any more stays.
+fn apply_logged(client: &Client, tasks: &Path, manifest: Manifest) -> Result<(), Failure> {
+    let applied = apply::of(client, manifest, Apply::default(), &Advance::default())?;
+    log::info!("tasks of {:?}: {}", tasks.display().to_string(), apply::sums(&applied));
+    Ok(())
+}
+
 /// A scheduler at work.
 struct Stay<'a> {
     scheduler: Scheduler,
@@ -95,13 +103,29 @@ impl Stay<'_> {
                 log::info!("nothing is left to do; leaving");
                 return Ok(());
             }
-            if let Some(signal) = self.next(LOOK) {
-                let (drain, at_work) = (humantime::format_duration(self.args.drain), self.commands.at_work());
-                log::info!("{signal}: nothing more is started; commands at work: {at_work}, for {drain} at most");
-                return Ok(());
+            match self.next(LOOK) {
+                Some(Request::Leave(signal)) => {
+                    let (drain, at_work) = (humantime::format_duration(self.args.drain), self.commands.at_work());
+                    log::info!("{signal}: nothing more is started; commands at work: {at_work}, for {drain} at most");
+                    return Ok(());
+                }
+                Some(Request::Reload) => self.reload(),
+                None => {}
             }
         }
         Ok(())
+    }
+
+    /// Applies the manifest again. If that fails nothing has changed, and the work goes on.
+    fn reload(&self) {
+        let Some(tasks) = &self.args.tasks else {
+            return log::info!("SIGHUP: there is nothing to read again without --tasks");
+        };
+        let manifest = manifest::read(tasks).map_err(Failure::Refused);
+        if let Err(failure) = manifest.and_then(|manifest| apply_logged(&self.scheduler, tasks, manifest)) {
+            let failure = escape::one_line(&failure.to_string());
+            log::error!("SIGHUP: no task was changed: {failure}; mend the manifest, and send it again");
+        }
     }
 
     /// Lets what runs come to its end, for as long as it may; then ends it.
@@ -110,7 +134,7 @@ impl Stay<'_> {
         let clock = SystemClock::new();
         let until = clock.now().monotonic.saturating_add(self.args.drain);
         while !self.scheduler.has_stopped() && clock.now().monotonic < until {
-            if let Some(signal) = self.next(LOOK_LEAVING.min(clock.until(until))) {
+            if let Some(Request::Leave(signal)) = self.next(LOOK_LEAVING.min(clock.until(until))) {
                 log::warn!("{signal} once more: the wait is over");
                 break;
             }
@@ -142,7 +166,7 @@ impl Stay<'_> {
     }
 
     /// The next signal, if one comes within this time. Earlier changes are taken together.
-    fn next(&self, limit: Duration) -> Option<&'static str> {
+    fn next(&self, limit: Duration) -> Option<Request> {
         let mut notice = match self.notices.recv_timeout(limit) {
             Ok(notice) => notice,
             Err(RecvTimeoutError::Timeout) => return None,
@@ -154,7 +178,7 @@ impl Stay<'_> {
         };
         loop {
             match notice {
-                Notice::Signal(name) => return Some(name),
+                Notice::Signal(request) => return Some(request),
                 Notice::Change => match self.notices.try_recv() {
                     Ok(next) => notice = next,
                     Err(_) => return None,

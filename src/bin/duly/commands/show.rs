@@ -1,40 +1,54 @@
 //! `show`: one task, with its policies, what lies ahead, and its last runs.
 
-use duly::{Client, Error, RunFilter, Task, Timestamp, duration_text};
+use duly::{Client, Error, Recent, RunFilter, Task, Timestamp, duration_text};
 use serde::Serialize;
 
 use crate::commands::add::{ahead, upcoming};
 use crate::commands::history;
-use crate::commands::list::{next, schedule, task_tone};
+use crate::commands::list::{next, recent_tone, schedule, task_tone};
 use crate::failure::Failure;
 use crate::output::escape::shell_word;
 use crate::output::printer::Printer;
-use crate::output::rows::{RunRow, TaskRow, time};
+use crate::output::rows::{RecentRow, RunRow, TaskRow, time};
+use crate::output::spark::spark;
 use crate::output::table::{Cell, Table, Tone};
 
 /// So many occurrences, and so many runs, are shown.
 const AHEAD: usize = 5;
 const RUNS: usize = 10;
+/// So many runs are shown as a line.
+const RECENT: usize = 20;
 
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
     task: TaskRow<'a>,
     occurrences: Vec<String>,
+    recent: Vec<RecentRow>,
     runs: Vec<RunRow<'a>>,
 }
 
 pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let task = client.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
-    let runs = client.runs(&RunFilter::newest(RUNS).of(name))?;
+    let mut runs = client.runs(&RunFilter::newest(RECENT).of(name))?;
+    let recent: Vec<Recent> = runs.iter().rev().map(Recent::from).collect();
+    runs.truncate(RUNS);
     // A row that somebody else wrote and nobody can use is shown all the same.
     let ahead = ahead(&task, AHEAD).unwrap_or_else(|_| task.next_run.into_iter().collect());
     if printer.json {
         let occurrences = ahead.into_iter().map(time).collect();
         let runs = runs.iter().map(RunRow::from).collect();
-        return Ok(printer.document(&Document { task: TaskRow::from(&task), occurrences, runs })?);
+        let (task, recent) = (TaskRow::from(&task), recent.iter().map(RecentRow::from).collect());
+        return Ok(printer.document(&Document { task, occurrences, recent, runs })?);
     }
-    printer.table(about(&task, printer), "")?;
+    let mut table = about(&task, printer);
+    if !recent.is_empty() {
+        table.row([
+            Cell::new("last runs", Tone::Faint),
+            Cell::new(&spark(&recent, printer.heights), recent_tone(&recent)),
+        ]);
+    }
+    printer.table(table, "")?;
     let upcoming = upcoming(&task, &ahead, printer);
     if !upcoming.is_empty() {
         printer.line("")?;

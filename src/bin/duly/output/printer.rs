@@ -3,9 +3,12 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use duly::Advance;
 use serde::Serialize;
 
+use crate::output::bar::Bars;
 use crate::output::escape::{self, acts};
+use crate::output::spark::Heights;
 use crate::output::table::Table;
 use crate::output::times::Times;
 
@@ -19,6 +22,10 @@ pub(crate) struct Printer<'a> {
     pub(crate) colour: bool,
     /// Of the terminal, if the output is one.
     pub(crate) width: Option<u16>,
+    /// How lines of runs are drawn.
+    pub(crate) heights: Heights,
+    /// The terminal on which long work may show how far it has come, if there is one, and somebody wants to see it.
+    pub(crate) bars: Option<Bars>,
     pub(crate) times: Times,
 }
 
@@ -61,6 +68,14 @@ impl Printer<'_> {
         writeln!(self.out)
     }
 
+    /// Does a piece of work that may take long, and shows how far it has come.
+    pub(crate) fn watched<T>(&self, doing: &'static str, work: impl FnOnce(&Advance) -> T) -> T {
+        match self.bars {
+            Some(bars) => bars.watch(doing, work),
+            None => work(&Advance::default()),
+        }
+    }
+
     /// What was printed is to be seen now.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
@@ -70,13 +85,15 @@ impl Printer<'_> {
 #[cfg(test)]
 mod tests {
     use super::Printer;
+    use crate::output::spark::Heights;
     use crate::output::times::Times;
     use duly::{Timestamp, Zone};
 
     fn printed(json: bool, quiet: bool, print: impl FnOnce(&mut Printer<'_>)) -> String {
         let mut out = Vec::new();
         let times = Times { now: Timestamp::MIN, zone: Zone::named("UTC").unwrap() };
-        print(&mut Printer { out: &mut out, json, quiet, colour: false, width: None, times });
+        let heights = Heights::Digits;
+        print(&mut Printer { out: &mut out, json, quiet, colour: false, width: None, heights, bars: None, times });
         String::from_utf8(out).unwrap()
     }
 

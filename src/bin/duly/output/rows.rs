@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{Attempt, Run, Task, Timestamp};
+use duly::{Attempt, Recent, Run, Task, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -79,6 +79,13 @@ pub(crate) struct RunRow<'a> {
     cancel_requested: bool,
     occurrences: u64,
     last_scheduled_for: Option<String>,
+}
+
+/// A run in short.
+#[derive(Serialize)]
+pub(crate) struct RecentRow {
+    status: &'static str,
+    duration_ms: Option<u64>,
 }
 
 /// An attempt as its row has it.
@@ -197,6 +204,12 @@ impl<'a> From<&'a Run> for RunRow<'a> {
             occurrences: run.occurrences,
             last_scheduled_for: maybe(run.last_scheduled_for),
         }
+    }
+}
+
+impl From<&Recent> for RecentRow {
+    fn from(run: &Recent) -> Self {
+        RecentRow { status: run.status.as_str(), duration_ms: run.duration.map(millis) }
     }
 }
 
