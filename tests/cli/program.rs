@@ -171,6 +171,58 @@ fn shells_read_their_completions() {
     assert_eq!(std::fs::read_dir(home.path()).expect("a folder").count(), 5, "no database is made");
 }
 
+/// Names of tasks are completed by shells as they are: in the file that the line names, and with the letters at which bash
+/// breaks words. What a shell does with them after that is its own.
+#[test]
+fn shells_complete_names_of_tasks() {
+    let home = house();
+    let far = "2999-01-01T12:00:00Z".parse().expect("an instant");
+    for (file, names) in [("duly.db", &["other"][..]), ("my.db", &["anna", "a@b", "digest:anna", "digest:bruno"])] {
+        let client = Client::open(home.path().join(file)).expect("a client");
+        client.add_all(names.iter().map(|name| NewTask::once(*name, far).handler("work"))).expect("tasks");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let (_, script, _) = said(&duly(home.path(), &["completions", shell]));
+        std::fs::write(home.path().join(shell), script).expect("a script");
+    }
+    let folder = Path::new(PROGRAM).parent().expect("a folder").display();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap_or_default());
+    // What is typed, and its last word as bash breaks it.
+    let bash = r#"
+        source ./bash
+        COMP_LINE="$1" COMP_POINT=${#1}; read -ra COMP_WORDS <<< "$1"; [[ "$1" == *" " ]] && COMP_WORDS+=("")
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _duly_names duly "$2" "${COMP_WORDS[COMP_CWORD-1]}"
+        printf "%s\n" "${COMPREPLY[@]}""#;
+    let zsh = r#"compdef() { : }; source ./zsh; LBUFFER=$1; compadd() { print -l -- $names }; _duly_names"#;
+    let fish = r#"source ./fish; complete -C $argv[1]"#;
+    for (shell, options, line, typed, word, found) in [
+        ("bash", "--norc", bash, "duly show ", "", "other\n"),
+        ("bash", "--norc", bash, "duly --db my.db pause d", "d", "digest:anna\ndigest:bruno\n"),
+        ("bash", "--norc", bash, "duly --db=my.db cancel digest:a", "a", "anna\n"),
+        ("bash", "--norc", bash, "duly -q next --tz UTC --db my.db a@", "", "b\n"),
+        ("bash", "--norc", bash, "duly add new --db my.db --on-dead an", "an", "anna\n"),
+        // A name that is there, a value of another kind, a command of none, and no file: whatever stood there before.
+        ("bash", "--norc", bash, "duly show other --j", "--j", "--json\n"),
+        ("bash", "--norc", bash, "duly history --status dea", "dea", "dead\n"),
+        ("bash", "--norc", bash, "duly doct", "doct", "doctor\n"),
+        ("bash", "--norc", bash, "duly --db none.db show --d", "--d", "--db\n"),
+        ("zsh", "-f", zsh, "duly show ", "", "other\n"),
+        ("zsh", "-f", zsh, "duly --db=my.db show d", "", "a@b\nanna\ndigest:anna\ndigest:bruno\n"),
+        ("fish", "--no-config", fish, "duly show ", "", "other\n"),
+        ("fish", "--no-config", fish, "duly --db my.db resume digest:a", "", "digest:anna\n"),
+        ("fish", "--no-config", fish, "duly add new --db=my.db --on-dead a@", "", "a@b\n"),
+    ] {
+        let mut asked = Command::new(shell);
+        asked.args([options, "-c", line]).args((shell != "fish").then_some(shell)).args([typed, word]);
+        asked.current_dir(home.path()).env("PATH", &path).env("HOME", home.path()).env("XDG_CONFIG_HOME", home.path());
+        match asked.env_remove("DULY_DB").output() {
+            Ok(output) => assert_eq!(said(&output), (0, found.to_owned(), String::new()), "{shell}: {typed}"),
+            Err(_) => println!("skipped: no {shell}"),
+        }
+    }
+    assert!(!home.path().join("none.db").exists());
+}
+
 /// Every command has its page, and troff finds nothing wrong with it.
 #[test]
 fn manual_pages_are_read() {
