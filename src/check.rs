@@ -13,11 +13,13 @@ use rusqlite::Transaction;
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Result, excerpt};
+use crate::orphan::Orphan;
 use crate::owner;
 use crate::platform::{self, Writable};
 use crate::schedule::duration_text;
 use crate::status::{Instance, instances};
-use crate::store::{Fault, problems};
+use crate::store::Fault;
+use crate::store::problems::{self, Stuck};
 
 /// Most problems of a kind that are told one by one.
 const MOST: usize = 100;
@@ -57,6 +59,8 @@ pub enum ProblemKind {
     UnknownHandler,
     /// A run is at work for longer than it may, or its owner gives no sign of life.
     Stuck,
+    /// A scheduler died, and a command of its is still at work: its run is not tried again before that has ended.
+    Orphan,
     /// A run waits for something that does not hold it back: it would wait for ever.
     Blocked,
     /// A task had too many dead runs in a row.
@@ -65,6 +69,8 @@ pub enum ProblemKind {
     Dead,
     /// A task was written that cannot be scheduled.
     Invalid,
+    /// A task wants its dead runs told to another, which is not there, or is invalid.
+    OnDead,
     /// The write-ahead log is larger than 64 MiB.
     Log,
     /// Somebody else may write one of the files.
@@ -79,10 +85,12 @@ impl ProblemKind {
             ProblemKind::Overdue => "overdue",
             ProblemKind::UnknownHandler => "unknown_handler",
             ProblemKind::Stuck => "stuck",
+            ProblemKind::Orphan => "orphan",
             ProblemKind::Blocked => "blocked",
             ProblemKind::Failing => "failing",
             ProblemKind::Dead => "dead",
             ProblemKind::Invalid => "invalid",
+            ProblemKind::OnDead => "on_dead",
             ProblemKind::Log => "log",
             ProblemKind::FileMode => "file_mode",
         }
@@ -133,7 +141,7 @@ impl Client {
         let (path, _, log_bytes) = self.sizes();
         let mut found = self.read("look for problems", |tx, _| {
             let instances = instances(tx, &path)?;
-            Look { tx, now, limits, instances, found: Vec::new() }.all()
+            Look { tx, now, path: &path, limits, instances, found: Vec::new() }.all()
         })?;
         if log_bytes > LARGE_LOG {
             let text = format!("the write-ahead log has {} MiB", log_bytes >> 20);
@@ -149,6 +157,7 @@ impl Client {
 struct Look<'a> {
     tx: &'a Transaction<'a>,
     now: Timestamp,
+    path: &'a Path,
     limits: &'a Limits,
     instances: Vec<Instance>,
     found: Vec<Problem>,
@@ -164,6 +173,12 @@ impl Look<'_> {
         for (task, reason) in problems::invalid(self.tx, MOST)? {
             let text = format!("{task} is invalid: {reason}");
             self.of_task(ProblemKind::Invalid, task, text, "mend its row, or add it again with --replace");
+        }
+        for untold in problems::untold(self.tx, MOST)? {
+            let (task, target) = (untold.task, untold.target);
+            let why = if untold.is_invalid { "is invalid" } else { "does not exist" };
+            let text = format!("dead runs of {task} are told to nobody: {target} {why}");
+            self.of_task(ProblemKind::OnDead, task, text, "add or mend that task, or name another with --on-dead");
         }
         Ok(self.found)
     }
@@ -225,6 +240,14 @@ impl Look<'_> {
             let run = stuck.run;
             let since = stuck.started_at.map_or_else(|| "an unknown time".to_owned(), |at| self.ago(at));
             let dead = self.instances.iter().any(|one| one.id == stuck.owner && one.alive == Some(false));
+            let orphan = dead.then(|| self.orphan(&stuck)).filter(|orphan| stuck.past_lease && !orphan.is_gone());
+            if let Some(orphan) = orphan {
+                let text = format!("run {run} of {} waits: its scheduler is dead, and its command lives", stuck.task);
+                let end = orphan.group().map_or_else(String::new, |group| format!(", or end it: kill -- -{group}"));
+                let advice = format!("a scheduler that has handler {} ends it{end}", stuck.handler);
+                self.of_run(ProblemKind::Orphan, run, stuck.task, text, &advice);
+                continue;
+            }
             let (text, advice) = if !stuck.past_lease {
                 let text = format!("run {run} of {} is at work for {since}, longer than its time-out", stuck.task);
                 (text, format!("its handler does not hear that its time is up: duly cancel {run}, or end it"))
@@ -238,6 +261,12 @@ impl Look<'_> {
             self.of_run(ProblemKind::Stuck, run, stuck.task, text, &advice);
         }
         Ok(())
+    }
+
+    /// What a run's attempt may have left at work.
+    fn orphan(&self, stuck: &Stuck) -> Orphan {
+        let (task, handler) = (stuck.task.clone(), stuck.handler.clone());
+        Orphan::new(self.path, stuck.run, stuck.attempt, task, handler, stuck.process.as_deref())
     }
 
     fn blocked(&mut self) -> Result<(), Fault> {
@@ -292,6 +321,6 @@ fn modes(path: &Path) -> Vec<Problem> {
 
 /// Names of handlers and errors are somebody else's text: a problem stays one line.
 fn problem(kind: ProblemKind, found: String, advice: &str) -> Problem {
-    let found = found.replace(char::is_control, " ");
-    Problem { kind, task: None, run: None, found, advice: advice.to_owned() }
+    let line = |text: &str| text.replace(char::is_control, " ");
+    Problem { kind, task: None, run: None, found: line(&found), advice: line(advice) }
 }

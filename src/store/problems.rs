@@ -69,8 +69,12 @@ pub(crate) fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32, limit:
 #[derive(Debug)]
 pub(crate) struct Stuck {
     pub(crate) run: i64,
+    pub(crate) attempt: u32,
     pub(crate) task: String,
+    pub(crate) handler: String,
     pub(crate) owner: String,
+    /// What was recorded of its command.
+    pub(crate) process: Option<String>,
     pub(crate) started_at: Option<Timestamp>,
     /// Past its lease: its owner gives no sign of life. Otherwise it is past its time-out.
     pub(crate) past_lease: bool,
@@ -78,7 +82,7 @@ pub(crate) struct Stuck {
 
 /// As the view `stuck_runs`, which reads SQLite's clock.
 const STUCK: &str = "
-    SELECT r.id, t.name, r.locked_by, r.started_at, r.locked_until < :now
+    SELECT r.id, r.attempt, t.name, r.handler, r.locked_by, r.process, r.started_at, r.locked_until < :now
       FROM task_runs r INDEXED BY task_runs_running JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.status = 'running'
        AND (r.locked_until < :now
@@ -88,8 +92,9 @@ const STUCK: &str = "
 
 pub(crate) fn stuck(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<Stuck>> {
     let read = |row: &Row<'_>| {
-        let (run, task, owner) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(Stuck { run, task, owner, started_at: row.get(3)?, past_lease: row.get(4)? })
+        let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        let (owner, process, started_at, past_lease) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
+        Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease })
     };
     tx.prepare_cached(STUCK)?.query_map(named_params! { ":now": now, ":limit": bound(limit) }, read)?.collect()
 }
@@ -103,6 +108,31 @@ pub(crate) fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
     tx.prepare_cached(INVALID)?
         .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect()
+}
+
+/// A task whose dead runs nobody would be told of.
+#[derive(Debug)]
+pub(crate) struct Untold {
+    pub(crate) task: String,
+    pub(crate) target: String,
+    /// There is a task of that name, which cannot be used.
+    pub(crate) is_invalid: bool,
+}
+
+/// A task that was due once is completed while its run is not over, and that run may still die.
+const UNTOLD: &str = "
+    SELECT t.name, t.on_dead, o.id IS NOT NULL
+      FROM scheduled_tasks t LEFT JOIN scheduled_tasks o ON o.name = t.on_dead
+     WHERE t.on_dead IS NOT NULL AND (o.id IS NULL OR o.status = 'invalid')
+       AND (t.status <> 'completed'
+            OR EXISTS (SELECT 1 FROM task_runs r
+                        WHERE r.task_id = t.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
+     ORDER BY t.name LIMIT :limit";
+
+/// Tasks that name another to be told of their dead runs, which is not there, or is invalid.
+pub(crate) fn untold(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Untold>> {
+    let read = |row: &Row<'_>| Ok(Untold { task: row.get(0)?, target: row.get(1)?, is_invalid: row.get(2)? });
+    tx.prepare_cached(UNTOLD)?.query_map(named_params! { ":limit": bound(limit) }, read)?.collect()
 }
 
 /// A waiting run, its task, and the reason that its row gives.

@@ -30,7 +30,7 @@ fn of(kind: &'static str, task: &str, run: Option<i64>) -> (&'static str, Option
 fn healthy(house: &House) -> Stepper {
     let stepper = house.stepper(NOON);
     let client = stepper.client();
-    client.add(NewTask::cron("cron", "*/10 * * * *").handler("work")).expect("a task");
+    client.add(NewTask::cron("cron", "*/10 * * * *").handler("work").on_dead("paused")).expect("a task");
     client.add(NewTask::delay("delay", minutes(15)).handler("work").concurrency_key("key")).expect("a task");
     client.add(NewTask::interval("interval", minutes(7)).handler("work").concurrency_key("key")).expect("a task");
     client.add(NewTask::once("once", at("2027-03-14T12:30:00Z")).handler("work")).expect("a task");
@@ -171,6 +171,63 @@ fn runs_that_do_not_end() {
     stepper.crash();
     assert_eq!(wrong(&client), [("no_scheduler", None, None), of("stuck", "slow", Some(1))]);
     assert!(look(&client)[1].found.ends_with("was lost with its scheduler"), "{:?}", look(&client));
+}
+
+/// A scheduler was killed, and its command goes on: the process is this one, which certainly lives.
+#[cfg(target_os = "linux")]
+#[test]
+fn commands_that_outlive_their_scheduler() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let (client, clock) = (stepper.client().clone(), stepper.clock().clone());
+    client.add(NewTask::once("orphaned", at(NOON)).handler("work")).expect("a task");
+    client.add(NewTask::once("lost", at(NOON)).handler("work")).expect("a task");
+    assert_eq!(step(&mut stepper, 2)[0].task, "orphaned");
+    // Without a record, whoever holds the input of the command is the command.
+    let input = house.home().join("agent.db-owners").join("run-1-1");
+    let held = std::fs::File::create_new(input).expect("an input");
+    held.lock().expect("a lock");
+    assert_eq!(wrong(&client), []);
+    stepper.crash();
+    assert_eq!(wrong(&client), [("no_scheduler", None, None)], "the next one may see to it at once");
+    clock.advance(minutes(2));
+    let all = [("no_scheduler", None, None), of("orphan", "orphaned", Some(1)), of("stuck", "lost", Some(2))];
+    assert_eq!(wrong(&client), all);
+    let found = look(&client);
+    assert_eq!(found[1].found, "run 1 of orphaned waits: its scheduler is dead, and its command lives");
+    assert_eq!(found[1].advice, "a scheduler that has handler work ends it");
+    drop(held);
+    assert_eq!(wrong(&client)[1], of("stuck", "orphaned", Some(1)));
+}
+
+#[test]
+fn deaths_that_nobody_would_be_told_of() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    let daily = |name: &str| NewTask::cron(name, "@daily").handler("work");
+    client.add(daily("target")).expect("a task");
+    client.add(daily("well").on_dead("target")).expect("a task");
+    client.add(daily("alone").on_dead("nobody")).expect("a task");
+    client.add(NewTask::once("over", at(NOON)).handler("work").on_dead("nobody")).expect("a task");
+    let over = claim(&mut stepper);
+    let untold = [of("on_dead", "alone", None), of("on_dead", "over", None)];
+    assert_eq!(wrong(&client), untold, "completed, and its run may still die");
+    assert_eq!(look(&client)[0].found, "dead runs of alone are told to nobody: nobody does not exist");
+    succeed(&mut stepper, &over);
+    stepper.step().expect("a turn");
+    assert_eq!(wrong(&client), untold[..1]);
+    house
+        .plain()
+        .execute_batch(
+            "UPDATE scheduled_tasks SET on_dead = 'broken' WHERE name = 'alone';
+                        INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+                        VALUES ('broken', 'work', 'cron', 'every day')",
+        )
+        .expect("rows");
+    stepper.step().expect("a turn");
+    assert_eq!(wrong(&client), [of("invalid", "broken", None), of("on_dead", "alone", None)]);
+    assert_eq!(look(&client)[1].found, "dead runs of alone are told to nobody: broken is invalid");
 }
 
 #[test]

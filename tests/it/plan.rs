@@ -253,6 +253,7 @@ const MAY_SCAN: &[&str] = &[
     "problems::FAILING",
     "problems::DEAD",
     "problems::INVALID",
+    "problems::UNTOLD",
     "problems::HELD_FOR_NOTHING",
     "problems::WAITING",
     "problems::ANY_WORK",
