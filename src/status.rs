@@ -47,6 +47,8 @@ pub struct Status {
     pub instances: Vec<Instance>,
     /// How many tasks there are, by status.
     pub tasks: Vec<(TaskStatus, u64)>,
+    /// Tasks that are due now, those that are overdue included.
+    pub due: u64,
     /// Tasks that have been due for more than five minutes.
     pub overdue: u64,
     /// Tasks of which two runs in a row or more are dead, a hundred at most.
@@ -98,6 +100,7 @@ impl Client {
             Ok(Status {
                 instances: instances(tx, &path)?,
                 tasks: tasks.collect(),
+                due: census::overdue(tx, now.plus(Duration::from_millis(1)))?,
                 overdue: census::overdue(tx, now.minus(OVERDUE))?,
                 failing: census::failing(tx)?,
                 runs: unfinished.iter().filter_map(known).collect(),

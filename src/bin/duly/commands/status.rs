@@ -1,6 +1,6 @@
 //! `status`: the whole at a glance.
 
-use duly::{Client, Instance, Status};
+use duly::{Client, Instance, RunStatus, Status, TaskStatus};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -13,6 +13,7 @@ use crate::output::table::{Cell, Table, Tone};
 struct Document<'a> {
     schedulers: Vec<Scheduler<'a>>,
     tasks: serde_json::Map<String, serde_json::Value>,
+    due: u64,
     overdue: u64,
     failing: &'a [String],
     runs: serde_json::Map<String, serde_json::Value>,
@@ -53,8 +54,9 @@ fn tell(status: &Status, printer: &mut Printer<'_>) -> Result<(), Failure> {
         line(if number == 0 { "schedulers" } else { "" }, &text, tone);
     }
     line("tasks", &counts(status.tasks.iter().map(|(status, n)| (status.as_str(), *n))), Tone::Plain);
-    if status.overdue > 0 {
-        line("overdue", &format!("{} for more than 5 min", status.overdue), Tone::Bad);
+    if status.due > 0 {
+        let tone = if status.overdue > 0 { Tone::Bad } else { Tone::Plain };
+        line("due", &format!("{} now, {} for more than 5 min", status.due, status.overdue), tone);
     }
     if !status.failing.is_empty() {
         line("failing", &status.failing.join(", "), Tone::Bad);
@@ -88,12 +90,16 @@ fn counts<'a>(counts: impl Iterator<Item = (&'a str, u64)>) -> String {
 }
 
 fn document(status: &Status) -> Document<'_> {
-    let runs = status.runs.iter().map(|(status, count)| (status.as_str(), *count));
+    // Whoever reads it by a program finds each word, also where there is none of it.
+    let unfinished = RunStatus::ALL.iter().filter(|status| !status.is_final());
+    let runs = unfinished.map(|word| (word.as_str(), count(&status.runs, word)));
+    let tasks = TaskStatus::ALL.iter().map(|word| (word.as_str(), count(&status.tasks, word)));
     let map =
         |counts: Vec<(&str, u64)>| counts.into_iter().map(|(word, count)| (word.to_owned(), count.into())).collect();
     Document {
         schedulers: status.instances.iter().map(row).collect(),
-        tasks: map(status.tasks.iter().map(|(status, count)| (status.as_str(), *count)).collect()),
+        tasks: map(tasks.collect()),
+        due: status.due,
         overdue: status.overdue,
         failing: &status.failing,
         runs: map(runs.chain([("blocked", status.blocked)]).collect()),
@@ -105,6 +111,10 @@ fn document(status: &Status) -> Document<'_> {
         sqlite: status.sqlite,
         zone_data: status.zone_data.to_string(),
     }
+}
+
+fn count<T: PartialEq>(counts: &[(T, u64)], word: &T) -> u64 {
+    counts.iter().find(|(one, _)| one == word).map_or(0, |(_, count)| *count)
 }
 
 fn row(one: &Instance) -> Scheduler<'_> {
