@@ -100,6 +100,54 @@ fn a_terminal_that_does_not_tell_its_width_gets_whole_lines() {
     assert!(out.contains("NAME  SCHEDULE     STATUS") && out.contains("t     cron @daily  active"), "{out}");
 }
 
+/// Somebody else holds the write lock, so that a manifest takes as long as the test wants: a bar is drawn on the terminal,
+/// and nothing is left of it; nor is one drawn for those who want quiet, a document, or no terminal at all.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_takes_long_shows_how_far_it_has_come_on_a_terminal() {
+    if Command::new("script").arg("--version").output().is_err() {
+        assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "script is missing");
+        return println!("skipped: no script");
+    }
+    let home = house();
+    drop(Client::open(home.path().join("duly.db")).expect("a client"));
+    std::fs::write(home.path().join("t.toml"), "[[task]]\nname = \"t\"\nevery = \"1h\"\ncommand = [\"true\"]\n")
+        .expect("a file");
+    let other = rusqlite::Connection::open(home.path().join("duly.db")).expect("a connection");
+    other.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
+    let typescript = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
+    let apply = |name: &str, line: &str| {
+        let mut terminal = Command::new("script");
+        terminal.args(["-qefc", &line.replace("duly", &format!("'{PROGRAM}'")), name]).env("TERM", "xterm");
+        terminal.current_dir(home.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        terminal.spawn().expect("script")
+    };
+    let without = [
+        apply("quiet", "duly -q apply t.toml"),
+        apply("json", "duly --json apply t.toml"),
+        apply("piped", "duly apply t.toml 2>errors"),
+    ];
+    let shown = apply("shown", "duly apply t.toml >output");
+    let patience = std::time::Instant::now();
+    while !typescript("shown").contains("applying [") {
+        assert!(patience.elapsed() < Duration::from_secs(60), "no bar: {:?}", typescript("shown"));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    other.execute_batch("ROLLBACK").expect("an end");
+    for mut child in without.into_iter().chain([shown]) {
+        assert!(child.wait().expect("an end").success());
+    }
+    for name in ["quiet", "json", "piped", "errors", "output"] {
+        assert!(!typescript(name).contains("applying"), "{name}: {:?}", typescript(name));
+    }
+    let shown = typescript("shown");
+    let bar = shown.split('\r').find(|line| line.contains("applying")).expect("a bar");
+    assert!(bar.contains("[........................................]   0%"), "{shown:?}");
+    // What `script` writes of its own stands on lines that begin with its name.
+    let left = shown.lines().filter(|line| !line.starts_with("Script ")).collect::<String>();
+    assert!(left.ends_with("\r\u{1b}[K"), "{left:?}");
+}
+
 /// The program as a user who is not root: root is not bound by modes. `None`: there is no way to become one.
 #[cfg(unix)]
 fn as_nobody(home: &Path, files: &[&Path], line: &[&str]) -> Option<Output> {
