@@ -2,7 +2,9 @@
 //!
 //! It promises that every setting it relies on was read back, and that nothing is written to a file that is not ours.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -260,7 +262,7 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
                 "anyone may write it, and so run commands as you: take that right away (chmod o-w)".into(),
             )),
             platform::Writable::Group => {
-                log::warn!("{} can be written by its group, who may run commands as you", path.display());
+                warn_once(path);
                 Ok(())
             }
             platform::Writable::Owner => Ok(()),
@@ -277,6 +279,14 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
             Err(unusable(path, "there is no such file".into()))
         }
         Err(error) => Err(unusable(path, error.to_string())),
+    }
+}
+
+/// A scheduler opens its file more than once, and need not say so each time.
+fn warn_once(path: &Path) {
+    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    if WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned()) {
+        log::warn!("{} can be written by its group, who may run commands as you", path.display());
     }
 }
 

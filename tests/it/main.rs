@@ -52,7 +52,7 @@ mod orphans;
 mod overlap;
 /// Statements fit the schema, hot ones use their index, pragmas hold.
 mod plan;
-/// SIGHUP: a manifest is applied again while its scheduler works, and a broken one changes nothing.
+/// `duly run --tasks`: the manifest is applied again at SIGHUP, and a broken one changes nothing.
 mod reload;
 /// A day with restarts: each occurrence once, and what a crash cut is taken up again.
 mod restart;

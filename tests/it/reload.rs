@@ -1,4 +1,4 @@
-//! SIGHUP: `duly run --tasks` applies its manifest again, and nothing that can be wrong with it ends the work.
+//! `duly run --tasks`: SIGHUP has the manifest applied again, and nothing that can be wrong with it ends the work.
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;
@@ -83,4 +83,18 @@ fn without_a_manifest_it_is_told_and_that_is_all_and_it_ends_no_wait() {
     gate.open();
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     assert_eq!(house.ask("SELECT status || attempt FROM task_runs"), "succeeded1");
+}
+
+/// The manifest, the scheduler and its client each open the file: its mode is told once.
+#[test]
+fn a_file_that_its_group_may_write_is_told_once() {
+    use std::os::unix::fs::PermissionsExt;
+    let house = House::new();
+    let file = declare(&house, &[("far", r#"at = "2999-01-01T00:00:00Z""#)]);
+    drop(house.client());
+    std::fs::set_permissions(house.file(), std::fs::Permissions::from_mode(0o660)).expect("a mode");
+    let mut sidecar = Sidecar::spawn(&house, &["--until-idle", "--tasks", file.to_str().expect("a name")]);
+    assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    let told = sidecar.log().lines().filter(|line| line.contains("[WARN]") && line.contains("its group")).count();
+    assert_eq!(told, 1, "{}", sidecar.log());
 }
