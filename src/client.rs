@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use rusqlite::Transaction;
@@ -318,6 +319,10 @@ impl Client {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now().wall
+    }
+
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.clock.now().monotonic
     }
 
     pub(crate) fn write<T>(

@@ -1,5 +1,8 @@
 //! `Client::prune`: retention by hand.
 
+use std::thread;
+use std::time::Duration;
+
 use crate::advance::Advance;
 use crate::client::Client;
 use crate::error::Result;
@@ -9,9 +12,12 @@ use crate::store::work::MAX_ITEMS;
 
 pub use crate::store::pruning::Pruned;
 
+/// SQLite looks that often, at least, whether a lock is free.
+const LONGEST_REST: Duration = Duration::from_millis(100);
+
 impl Client {
-    /// Removes at once what is long over, as a running scheduler does little by little; in many short transactions, so that
-    /// nobody waits for it. Answers with how much that was.
+    /// Removes at once what is long over, as a running scheduler does little by little; in many short transactions, with a
+    /// rest after each, so that nobody waits for long. Answers with how much that was.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if less than the least is to be kept at most; or if the
@@ -38,7 +44,7 @@ impl Client {
                 at_begin = Some(pruned);
             }
             let (began, before) = (after, pruned);
-            let now = self.now();
+            let (now, begin) = (self.now(), self.monotonic());
             let last;
             (after, pruned, last) = self.write("prune", |tx, _| {
                 let (mut after, mut pruned) = (began, before);
@@ -48,6 +54,9 @@ impl Client {
             // The last round finds nothing, and is quick: it does not begin the count anew.
             advance.expect(last);
             advance.reach(advance.done().max(after.unsigned_abs()));
+            // A writer that waits for the lock only looks now and then: without a pause it would find it taken again, until
+            // it gives up.
+            thread::sleep((self.monotonic().saturating_sub(begin) * 2).min(LONGEST_REST));
         }
     }
 
