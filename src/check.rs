@@ -69,7 +69,7 @@ pub enum ProblemKind {
     Dead,
     /// A task was written that cannot be scheduled.
     Invalid,
-    /// A task wants its dead runs told to another, which is not there, or is invalid.
+    /// Dead runs of a task would be told to nobody: the task that its `on_dead` names is missing or invalid.
     OnDead,
     /// The write-ahead log is larger than 64 MiB.
     Log,
@@ -174,11 +174,10 @@ impl Look<'_> {
             let text = format!("{task} is invalid: {reason}");
             self.of_task(ProblemKind::Invalid, task, text, "mend its row, or add it again with --replace");
         }
-        for untold in problems::untold(self.tx, MOST)? {
-            let (task, target) = (untold.task, untold.target);
-            let why = if untold.is_invalid { "is invalid" } else { "does not exist" };
-            let text = format!("dead runs of {task} are told to nobody: {target} {why}");
-            self.of_task(ProblemKind::OnDead, task, text, "add or mend that task, or name another with --on-dead");
+        for (task, target, reason) in problems::nobody_to_tell(self.tx, MOST)? {
+            let why = reason.map_or("there is no such task".to_owned(), |reason| format!("that is invalid: {reason}"));
+            let text = format!("dead runs of {task} are to be told to {target}, and {why}");
+            self.of_task(ProblemKind::OnDead, task, text, "add or mend the task that is to be told, or name another");
         }
         Ok(self.found)
     }
@@ -237,17 +236,13 @@ impl Look<'_> {
 
     fn stuck(&mut self) -> Result<(), Fault> {
         for stuck in problems::stuck(self.tx, self.now, MOST)? {
+            if let Some(orphan) = self.orphan(&stuck) {
+                self.found.push(orphan);
+                continue;
+            }
             let run = stuck.run;
             let since = stuck.started_at.map_or_else(|| "an unknown time".to_owned(), |at| self.ago(at));
             let dead = self.instances.iter().any(|one| one.id == stuck.owner && one.alive == Some(false));
-            let orphan = dead.then(|| self.orphan(&stuck)).filter(|orphan| stuck.past_lease && !orphan.is_gone());
-            if let Some(orphan) = orphan {
-                let text = format!("run {run} of {} waits: its scheduler is dead, and its command lives", stuck.task);
-                let end = orphan.group().map_or_else(String::new, |group| format!(", or end it: kill -- -{group}"));
-                let advice = format!("a scheduler that has handler {} ends it{end}", stuck.handler);
-                self.of_run(ProblemKind::Orphan, run, stuck.task, text, &advice);
-                continue;
-            }
             let (text, advice) = if !stuck.past_lease {
                 let text = format!("run {run} of {} is at work for {since}, longer than its time-out", stuck.task);
                 (text, format!("its handler does not hear that its time is up: duly cancel {run}, or end it"))
@@ -263,10 +258,23 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// What a run's attempt may have left at work.
-    fn orphan(&self, stuck: &Stuck) -> Orphan {
-        let (task, handler) = (stuck.task.clone(), stuck.handler.clone());
-        Orphan::new(self.path, stuck.run, stuck.attempt, task, handler, stuck.process.as_deref())
+    /// What is to be said of a run whose scheduler is dead, and whose command is still at work.
+    fn orphan(&self, stuck: &Stuck) -> Option<Problem> {
+        let (run, handler) = (stuck.run, &stuck.handler);
+        let is_dead = self.instances.iter().any(|one| one.id == stuck.owner && one.alive == Some(false));
+        if !is_dead || !stuck.past_lease {
+            return None;
+        }
+        let task = stuck.task.clone();
+        let orphan = Orphan::new(self.path, run, stuck.attempt, task, handler.clone(), stuck.process.as_deref());
+        if orphan.is_gone() {
+            return None;
+        }
+        let text = format!("run {run} of {} waits: its scheduler is dead, and its command lives", stuck.task);
+        let end = orphan.group().map_or_else(String::new, |group| format!(", or end it: kill -- -{group}"));
+        let advice = format!("a scheduler that has handler {handler} ends it{end}");
+        let problem = problem(ProblemKind::Orphan, text, &advice);
+        Some(Problem { task: Some(stuck.task.clone()), run: Some(run), ..problem })
     }
 
     fn blocked(&mut self) -> Result<(), Fault> {

@@ -110,18 +110,8 @@ pub(crate) fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
         .collect()
 }
 
-/// A task whose dead runs nobody would be told of.
-#[derive(Debug)]
-pub(crate) struct Untold {
-    pub(crate) task: String,
-    pub(crate) target: String,
-    /// There is a task of that name, which cannot be used.
-    pub(crate) is_invalid: bool,
-}
-
-/// A task that was due once is completed while its run is not over, and that run may still die.
-const UNTOLD: &str = "
-    SELECT t.name, t.on_dead, o.id IS NOT NULL
+const NOBODY_TO_TELL: &str = "
+    SELECT t.name, t.on_dead, iif(o.id IS NULL, NULL, ifnull(o.invalid_reason, 'no reason is given'))
       FROM scheduled_tasks t LEFT JOIN scheduled_tasks o ON o.name = t.on_dead
      WHERE t.on_dead IS NOT NULL AND (o.id IS NULL OR o.status = 'invalid')
        AND (t.status <> 'completed'
@@ -129,10 +119,14 @@ const UNTOLD: &str = "
                         WHERE r.task_id = t.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
      ORDER BY t.name LIMIT :limit";
 
-/// Tasks that name another to be told of their dead runs, which is not there, or is invalid.
-pub(crate) fn untold(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Untold>> {
-    let read = |row: &Row<'_>| Ok(Untold { task: row.get(0)?, target: row.get(1)?, is_invalid: row.get(2)? });
-    tx.prepare_cached(UNTOLD)?.query_map(named_params! { ":limit": bound(limit) }, read)?.collect()
+/// Tasks whose dead runs would be told to nobody: name, whom they name, and why that is invalid if it is there at all.
+pub(crate) fn nobody_to_tell(
+    tx: &Transaction<'_>,
+    limit: usize,
+) -> rusqlite::Result<Vec<(String, String, Option<String>)>> {
+    tx.prepare_cached(NOBODY_TO_TELL)?
+        .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect()
 }
 
 /// A waiting run, its task, and the reason that its row gives.

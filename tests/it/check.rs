@@ -153,6 +153,34 @@ fn failures_and_what_was_written_wrongly() {
 }
 
 #[test]
+fn deaths_that_would_be_told_to_nobody() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add(NewTask::cron("alarm", "@yearly").handler("work")).expect("a task");
+    let task = |name: &str| NewTask::once(name, at(NOON)).handler("work").on_dead("alarm");
+    client.add_all([task("over"), task("waits").concurrency_key("held")]).expect("tasks");
+    client.add(NewTask::cron("quiet", "@yearly").handler("work")).expect("a task");
+    let claims = step(&mut stepper, 2);
+    let over = claims.iter().find(|claim| claim.task == "over").expect("its claim");
+    stepper.finish(over, Outcome::succeeded());
+    stepper.step().expect("a turn");
+    assert_eq!(wrong(&client), [], "it is there");
+    house
+        .plain()
+        .execute("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'alarm'", [])
+        .expect("a slip");
+    stepper.step().expect("a turn");
+    // Of the one that is over nothing is to be told any more.
+    assert_eq!(wrong(&client), [of("invalid", "alarm", None), of("on_dead", "waits", None)]);
+    assert!(look(&client)[1].found.contains("are to be told to alarm, and that is invalid: "), "{}", look(&client)[1]);
+    client.remove("alarm").expect("gone");
+    assert_eq!(wrong(&client), [of("on_dead", "waits", None)]);
+    let found = "dead runs of waits are to be told to alarm, and there is no such task";
+    assert_eq!(look(&client)[0].found, found);
+}
+
+#[test]
 fn runs_that_do_not_end() {
     let house = House::new();
     let mut stepper = house.stepper(NOON);
@@ -198,36 +226,6 @@ fn commands_that_outlive_their_scheduler() {
     assert_eq!(found[1].advice, "a scheduler that has handler work ends it");
     drop(held);
     assert_eq!(wrong(&client)[1], of("stuck", "orphaned", Some(1)));
-}
-
-#[test]
-fn deaths_that_nobody_would_be_told_of() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
-    let client = stepper.client().clone();
-    let daily = |name: &str| NewTask::cron(name, "@daily").handler("work");
-    client.add(daily("target")).expect("a task");
-    client.add(daily("well").on_dead("target")).expect("a task");
-    client.add(daily("alone").on_dead("nobody")).expect("a task");
-    client.add(NewTask::once("over", at(NOON)).handler("work").on_dead("nobody")).expect("a task");
-    let over = claim(&mut stepper);
-    let untold = [of("on_dead", "alone", None), of("on_dead", "over", None)];
-    assert_eq!(wrong(&client), untold, "completed, and its run may still die");
-    assert_eq!(look(&client)[0].found, "dead runs of alone are told to nobody: nobody does not exist");
-    succeed(&mut stepper, &over);
-    stepper.step().expect("a turn");
-    assert_eq!(wrong(&client), untold[..1]);
-    house
-        .plain()
-        .execute_batch(
-            "UPDATE scheduled_tasks SET on_dead = 'broken' WHERE name = 'alone';
-                        INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
-                        VALUES ('broken', 'work', 'cron', 'every day')",
-        )
-        .expect("rows");
-    stepper.step().expect("a turn");
-    assert_eq!(wrong(&client), [of("invalid", "broken", None), of("on_dead", "alone", None)]);
-    assert_eq!(look(&client)[1].found, "dead runs of alone are told to nobody: broken is invalid");
 }
 
 #[test]
