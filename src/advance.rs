@@ -41,6 +41,19 @@ impl Advance {
         (total > 0).then(|| (done as f64 / total as f64).min(1.0))
     }
 
+    /// Says how far it has come; for somebody who shows work of their own beside ours.
+    ///
+    /// ```
+    /// let advance = duly::Advance::default();
+    /// advance.set(3, 2);
+    /// // More than all is all.
+    /// assert_eq!((advance.done(), advance.share()), (3, Some(1.0)));
+    /// ```
+    pub fn set(&self, done: u64, total: u64) {
+        self.expect(total);
+        self.reach(done);
+    }
+
     pub(crate) fn expect(&self, total: u64) {
         self.counts[1].store(total, Ordering::Relaxed);
     }

@@ -42,6 +42,8 @@ mod import;
 mod keys;
 /// What follows from the end of a run: another task is told, its own rests, a person retries it.
 mod life;
+/// Manifests at length: killed in the middle, and edited in one line.
+mod manifests;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
 mod misfire;
 /// NanoClaw's table, brought over likewise, from a database that may be in use.
