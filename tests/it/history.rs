@@ -1,6 +1,6 @@
 //! What was, as those who ask narrow it: by task, by status, by time.
 
-use duly::{Error, NewTask, Origin, Outage, Outcome, RunFilter, RunStatus};
+use duly::{Error, NewTask, Origin, Outage, Outcome, Recent, RunFilter, RunStatus};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::table::work_off;
@@ -138,4 +138,45 @@ fn an_outage_begins_where_the_task_is() {
     house.assert_history("delay", &["2027-03-14 13:00:00 catch_up running"]);
     let late = ("2027-03-14T13:00:00.000Z".to_owned(), Origin::CatchUp, RunStatus::Queued);
     assert_eq!((fates(&delay), delay.next), (vec![late], None));
+}
+
+/// The last runs of every task are those that its history ends with, whether of the schedule or asked for.
+#[test]
+fn the_last_runs_of_all_are_the_last_of_each() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    for (name, every) in [("often", 1), ("seldom", 7)] {
+        client.add(NewTask::interval(name, minutes(every)).handler("work").at_most_once()).unwrap();
+    }
+    client.add(NewTask::once("never", at("2999-01-01T00:00:00Z")).handler("work")).unwrap();
+    client.add(NewTask::cron("asked", "@yearly").handler("work")).unwrap();
+    for minute in 0..30 {
+        if minute % 4 == 0 {
+            client.trigger("often").unwrap();
+            client.trigger("asked").unwrap();
+        }
+        while let Some(claim) = stepper.step().unwrap().first().cloned() {
+            stepper.clock().advance(seconds(minute % 5));
+            let outcome = if minute % 3 == 0 { Outcome::failed("no") } else { Outcome::succeeded() };
+            stepper.finish(&claim, outcome);
+        }
+        stepper.clock().advance(minutes(1));
+    }
+    stepper.step().unwrap();
+    assert_eq!(client.names().unwrap(), ["asked", "never", "often", "seldom"]);
+    for limit in [1, 5, 12, 1000] {
+        let mut recent = client.recent(limit).unwrap();
+        for task in client.tasks().unwrap() {
+            let runs = client.history(task.name(), limit).unwrap();
+            let last: Vec<Recent> = runs.iter().rev().map(Recent::from).collect();
+            assert_eq!(recent.remove(&task.id).unwrap_or_default(), last, "{} {limit}", task.name());
+            assert_eq!(last.is_empty(), task.name() == "never");
+        }
+        assert!(recent.is_empty());
+    }
+    let often = &client.recent(100).unwrap()[&client.task("often").unwrap().unwrap().id];
+    let with = |status: RunStatus| often.iter().filter(|run| run.status == status).count();
+    assert!(with(RunStatus::Dead) > 3 && with(RunStatus::Succeeded) > 3 && with(RunStatus::Running) == 1, "{often:?}");
+    assert!(often.iter().any(|run| run.duration > Some(seconds(2))));
 }
