@@ -129,6 +129,7 @@ impl Client {
         let now = self.now();
         let tasks = tasks.into_iter().map(|task| definition(task.into(), manifest, now));
         let tasks = tasks.collect::<Result<Vec<_>, _>>().map_err(|(_, error)| error)?;
+        advance.expect(tasks.len() as u64);
         let apply = |tx: &Transaction<'_>, schedules: &mut Schedules| {
             let applied = apply(tx, (manifest, Source::Manifest), tasks, advance, now)?;
             rest_of(tx, schedules, manifest, applied, how, advance, now)
@@ -157,12 +158,7 @@ impl Client {
     ///
     /// # Errors
     /// Only if the database cannot be written, or is not usable.
-    pub fn import(
-        &self,
-        source: &str,
-        tasks: impl IntoIterator<Item = Brought>,
-        how: Apply,
-    ) -> Result<Vec<Applied>> {
+    pub fn import(&self, source: &str, tasks: impl IntoIterator<Item = Brought>, how: Apply) -> Result<Vec<Applied>> {
         self.import_watched(source, tasks, how, &Advance::default())
     }
 
@@ -185,6 +181,7 @@ impl Client {
                 Err((name, error)) => refused.push(Applied::refused(name, reason(error))),
             }
         }
+        advance.expect(good.len() as u64);
         let import = |tx: &Transaction<'_>, schedules: &mut Schedules| {
             let mut applied = apply(tx, (source, Source::Foreign), good, advance, now)?;
             applied.extend(refused);
@@ -218,7 +215,6 @@ fn apply(
     // What is kept between transactions is for the lines of a turn: these are read once, and many are the same.
     let schedules = &mut Schedules::for_many();
     let mut declared = HashSet::new();
-    advance.expect(tasks.len() as u64);
     let mut applied = Vec::with_capacity(tasks.len());
     for (task, paused) in tasks {
         let name = task.name.clone();

@@ -67,7 +67,7 @@ pub(crate) enum Command {
         dry_run: bool,
     },
     /// Bring tasks over from a crontab, or from NanoClaw, in one transaction. The same again changes nothing.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = examples::IMPORT)]
     Import(Import),
     /// The tasks, and when each is due.
     #[command(after_help = examples::LIST)]

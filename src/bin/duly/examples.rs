@@ -17,6 +17,10 @@ pub(crate) const APPLY: &str = r#"Examples:
   duly apply tasks.toml
   duly apply tasks.toml --prune --dry-run"#;
 
+pub(crate) const IMPORT: &str = r#"Examples:
+  duly import crontab /etc/cron.d/certbot --user root --dry-run
+  duly import nanoclaw store/messages.db -- node run-task.js"#;
+
 /// What a line of runs says.
 macro_rules! spark {
     ($examples:literal) => {

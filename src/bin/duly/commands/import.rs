@@ -113,9 +113,10 @@ fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut P
         places.insert(task.name, (task.place, task.text));
         brought.push(task.brought);
     }
-    // The place for whoever wants to show how far it is: so many done, of so many.
-    let bring = |client: Client| client.import(source, brought, how);
-    let applied = if how.dry_run && !db.exists() { on_a_trial_file(db, bring)? } else { bring(Client::open(db)?)? };
+    let applied = printer.watched("importing", |advance| {
+        let bring = |client: Client| client.import_watched(source, brought, how, advance);
+        if how.dry_run && !db.exists() { on_a_trial_file(db, bring) } else { Ok(bring(Client::open(db)?)?) }
+    })?;
     let (mut came, mut held) = (Vec::with_capacity(applied.len()), Vec::new());
     for one in applied {
         match &one.done {

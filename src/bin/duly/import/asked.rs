@@ -82,5 +82,5 @@ schedule_type and schedule_value, as NanoClaw has them. At most one task of a ch
 What is paused comes paused. What is completed, or cannot come, is listed with its reason, and keeps nothing else back. The \
 same again changes nothing. Stop NanoClaw's own scheduler before duly runs.
 
-Example:
+Examples:
   duly import nanoclaw store/messages.db --tz Europe/Rome -- node run-task.js";
