@@ -1,6 +1,7 @@
 //! What happened, as a value. The log, counters and tests all listen on this one wire; only the poller speaks on it.
 
 use std::fmt::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,6 +160,14 @@ pub enum Event {
     },
     /// The database accepts writing again.
     Recovered,
+    /// A newer duly has brought the tables to its own version. Nothing more starts; when what runs has come to its end and is
+    /// written down, the scheduler stops.
+    Outlived {
+        /// Which version was found, and what to do about it.
+        reason: String,
+        /// How many runs are yet to end.
+        at_work: usize,
+    },
 }
 
 /// Someone who is told. Called on the scheduler's own thread: it should be quick.
@@ -173,14 +182,35 @@ impl<F: Fn(&Event) + Send + Sync + 'static> Observer for F {
     }
 }
 
+/// All who are told.
+pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
+
+impl Observers {
+    pub(crate) fn tell(&self, event: &Event) {
+        for observer in &self.0 {
+            // An observer is the user's code: its panic must not stop the loop.
+            if catch_unwind(AssertUnwindSafe(|| observer.observe(event))).is_err() {
+                log::error!("an observer panicked; the others are told all the same");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Observers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Observers").field(&self.0.len()).finish()
+    }
+}
+
 impl Event {
     /// How loudly the log should say it.
     pub fn level(&self) -> log::Level {
         match self {
             Event::Started { .. } | Event::Recovered | Event::Cancelled { .. } => log::Level::Info,
-            Event::Finished { status: RunStatus::Dead, .. } | Event::Degraded { .. } | Event::SetAside { .. } => {
-                log::Level::Error
-            }
+            Event::Finished { status: RunStatus::Dead, .. }
+            | Event::Degraded { .. }
+            | Event::SetAside { .. }
+            | Event::Outlived { .. } => log::Level::Error,
             Event::Finished { error: Some(_), .. } => log::Level::Warn,
             Event::Finished { .. } | Event::PassedOver { status: RunStatus::Skipped, .. } => log::Level::Info,
             _ => log::Level::Warn,
@@ -275,6 +305,9 @@ impl fmt::Display for Event {
                 write!(f, "the database cannot be written: {}; nothing starts until it can, retrying", OneLine(reason))
             }
             Event::Recovered => f.write_str("the database can be written again"),
+            Event::Outlived { reason, at_work } => {
+                write!(f, "{}; nothing more starts; runs whose end is waited for: {at_work}", OneLine(reason))
+            }
         }
     }
 }

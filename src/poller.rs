@@ -4,13 +4,12 @@
 //! stop it anywhere. It alone emits events.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Now, Timestamp};
 use crate::error::{Error, Result};
-use crate::event::{Event, Observer};
+use crate::event::{Event, Observer, Observers};
 use crate::horizon::Horizon;
 use crate::orphan::Orphan;
 use crate::owner::{Kept, OwnerLock};
@@ -22,7 +21,7 @@ use crate::steps::{Step, Steps};
 use crate::store::opening::Slots;
 use crate::store::owners::Registration;
 use crate::store::work::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
-use crate::store::{Store, owners, replan, turn};
+use crate::store::{Fault, Store, owners, replan, turn};
 use crate::watch::Watch;
 
 /// Due tasks that a turn resolves although no worker is free for them: what is due must not wait to be told.
@@ -47,16 +46,19 @@ pub(crate) struct Turn {
     pub(crate) orphans: Vec<Orphan>,
     /// When the next turn is due at the latest, by the monotonic clock.
     pub(crate) wake_at: Duration,
+    /// Whether nothing more is claimed, since the tables are of a newer version: what runs is to come to its end.
+    pub(crate) leaves: bool,
 }
 
 /// The writing of one scheduler.
+#[derive(Debug)]
 pub(crate) struct Poller {
     store: Store,
     owner: String,
     lock: Arc<OwnerLock>,
     handlers: BTreeSet<String>,
     settings: Settings,
-    observers: Vec<Arc<dyn Observer>>,
+    observers: Observers,
     memory: Memory,
     /// Outcomes that are not yet written. They wait as long as they must.
     outbox: VecDeque<Finished>,
@@ -76,6 +78,8 @@ pub(crate) struct Poller {
     behind_since: Option<Duration>,
     /// Set while the database refuses to be written: when to try again, and the wait after that.
     refused: Option<(Duration, Duration)>,
+    /// Set when the tables are of a newer version: why this owner leaves.
+    newer: Option<Error>,
 }
 
 impl Poller {
@@ -91,8 +95,7 @@ impl Poller {
         let owner = uuid::Builder::from_random_bytes(std::array::from_fn(|_| random.u8(..))).into_uuid().to_string();
         let lock =
             OwnerLock::take(store.path(), &owner).map_err(|error| Error::store("take the owner's lock", error))?;
-        let host = platform::host();
-        let new = Registration { owner: &owner, host: &host, workers: settings.workers };
+        let new = Registration { owner: &owner, host: &platform::host(), workers: settings.workers };
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for a second one.
         let zones = zone_data().to_string();
         let (others, newest, other_zones) = store.write("register the scheduler", |tx, _| {
@@ -108,7 +111,7 @@ impl Poller {
             lock: Arc::new(lock),
             handlers,
             settings,
-            observers,
+            observers: Observers(observers),
             memory: Memory::new(random),
             outbox: VecDeque::new(),
             aside: Vec::new(),
@@ -121,6 +124,7 @@ impl Poller {
             next_heartbeat: now.monotonic,
             behind_since: None,
             refused: None,
+            newer: None,
         };
         if let Some(before) = other_zones {
             poller.emit(&Event::ZoneDataChanged { before, now: zones });
@@ -161,7 +165,8 @@ impl Poller {
     /// Takes one turn. What finished is kept until it is written, however often that fails.
     ///
     /// # Errors
-    /// Only if going on would be wrong: the file was removed or replaced. A database that refuses to be written is retried.
+    /// Only if going on would be wrong: the file was removed or replaced; or its tables are of a newer version, and nothing of
+    /// this owner's runs any more. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Slots) -> Result<Turn> {
         self.outbox.extend(finished);
         if self.refused.is_some_and(|(at, _)| now.monotonic < at) {
@@ -179,15 +184,14 @@ impl Poller {
         }
         self.watch.look(now.monotonic);
         let told = !self.outbox.is_empty() || !self.reports.is_empty();
-        if !full && !told && !self.watch.presses() && !self.is_due(now, slots) {
-            match self.changed() {
-                Ok(false) => return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() }),
-                Ok(true) => match self.look(now, slots) {
-                    Ok(Some(turn)) => return Ok(turn),
-                    Ok(None) => {}
-                    Err(error) => return Ok(self.refuse(now, slots, &error.to_string())),
-                },
-                Err(error) => return Ok(self.refuse(now, slots, &error.to_string())),
+        if !full && !told && self.newer.is_none() && !self.watch.presses() && !self.is_due(now, slots) {
+            // Whether somebody else has committed since the last look.
+            if self.store.data_version().is_ok_and(|version| self.horizon.data_version == Some(version)) {
+                return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() });
+            }
+            // Why nothing can be read, the write finds out.
+            if let Ok(Some(turn)) = self.look(now, slots) {
+                return Ok(turn);
             }
         }
         self.write(now, slots, full)
@@ -227,11 +231,6 @@ impl Poller {
         self.behind_since.is_some() || self.horizon.is_due(now.wall, slots.room)
     }
 
-    /// Whether somebody else has committed since the last look.
-    fn changed(&self) -> Result<bool> {
-        Ok(self.horizon.data_version != Some(self.store.data_version()?))
-    }
-
     /// Reads what somebody else's commit has brought. `None`: something that is to be written.
     fn look(&mut self, now: Now, slots: Slots) -> Result<Option<Turn>> {
         let (owner, handlers) = (&self.owner, &self.handlers);
@@ -262,6 +261,7 @@ impl Poller {
             dead: &dead,
             at_work: &at_work,
             rewind,
+            newer: self.newer.is_some(),
             full,
             prune: (full && outcomes == 0 && self.steps.is_calm(now)).then_some(self.settings.retention),
             slots,
@@ -269,6 +269,7 @@ impl Poller {
         };
         let mut done = match turn::turn(&mut self.store, &work, &mut self.memory) {
             Ok(done) => done,
+            Err(Fault::Newer(error)) => return self.outlive(now, error),
             Err(fault) => return Ok(self.refuse(now, slots, &fault.to_string())),
         };
         let settled = self.outbox.drain(..outcomes).map(|finished| finished.claim.run_id);
@@ -309,9 +310,16 @@ impl Poller {
         self.behind_since = if more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
         for claim in &written.claims {
             self.held.insert(claim.run_id);
-            if !self.observers.is_empty() {
+            if !self.observers.0.is_empty() {
                 self.emit(&Event::Started { claim: claim.clone() });
             }
+        }
+        if self.held.len() == self.aside.len()
+            && self.outbox.is_empty()
+            && let Some(error) = self.newer.take()
+        {
+            self.stop(now)?;
+            return Err(error);
         }
         if full
             && outcomes == 0
@@ -330,7 +338,7 @@ impl Poller {
             let idle = left.room > 0 || behind;
             wake_at = wake_at.min(if idle { now.monotonic } else { now.monotonic + LOOK_AGAIN });
         }
-        Ok(Turn { claims: written.claims, stop, orphans, wake_at })
+        Ok(Turn { claims: written.claims, stop, orphans, wake_at, leaves: self.newer.is_some() })
     }
 
     /// Keeps what a turn saw of the future and of other owners.
@@ -352,6 +360,15 @@ impl Poller {
         let owner = &self.owner;
         let ours = self.store.read("count claims", |tx, _| Ok(owners::claimed_by(tx, owner)?))?;
         Ok(self.held.difference(&ours).copied().collect())
+    }
+
+    /// Another program has brought the tables to its own version: nothing more is claimed, what runs is written down.
+    fn outlive(&mut self, now: Now, error: Error) -> Result<Turn> {
+        self.emit(&Event::Outlived { reason: error.to_string(), at_work: self.held.len() });
+        self.store.accept_newer();
+        self.newer = Some(error);
+        self.outbox.extend(self.aside.drain(..));
+        self.write(now, Slots::default(), true)
     }
 
     /// Nothing could be written: said once, tried again with growing waits.
@@ -377,17 +394,6 @@ impl Poller {
     }
 
     pub(crate) fn emit(&self, event: &Event) {
-        for observer in &self.observers {
-            // An observer is the user's code: its panic must not stop the loop.
-            if catch_unwind(AssertUnwindSafe(|| observer.observe(event))).is_err() {
-                log::error!("an observer panicked; the others are told all the same");
-            }
-        }
-    }
-}
-
-impl std::fmt::Debug for Poller {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Poller").field("owner", &self.owner).field("horizon", &self.horizon).finish_non_exhaustive()
+        self.observers.tell(event);
     }
 }

@@ -81,6 +81,7 @@ impl Turning {
             }
             let slots = if draining { Slots::default() } else { self.slots(ended) };
             let turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
+            draining |= turn.leaves;
             if !turn.claims.is_empty() {
                 self.handed.push_back((now.monotonic, turn.claims.len()));
                 self.in_flight += turn.claims.len();

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::platform;
 use crate::schedule::Schedules;
 use crate::store::Fault;
+use crate::store::migration::{self, Tables};
 use crate::store::schema::{self, Contents};
 
 /// How long a writer waits for another.
@@ -59,15 +60,24 @@ pub(crate) struct Store {
     identity: Option<(u64, u64)>,
     schedules: Schedules,
     transactions: u64,
+    /// The version of the tables that all statements are written for.
+    version: i64,
+    /// Set when no more than outcomes is written: then newer tables will do.
+    accepts_newer: bool,
 }
 
 impl Store {
-    /// Opens the database, and makes its tables if `missing` says so.
+    /// Opens the database, makes its tables if `missing` says so, and brings those of an older version to this one.
     pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Self> {
-        let opened = open(path, missing, durability);
+        Self::open_as(path, missing, durability, &Tables::CURRENT)
+    }
+
+    /// The same, for tables of another version.
+    pub(crate) fn open_as(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Self> {
+        let opened = open(path, missing, durability, tables);
         opened.map_err(|fault| match fault {
             Fault::Sqlite(error) => unusable(path, describe(&error)),
-            Fault::Told(error) => error,
+            Fault::Told(error) | Fault::Newer(error) => error,
         })
     }
 
@@ -80,7 +90,7 @@ impl Store {
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
         self.check_in_place()?;
-        self.try_write(f).map_err(|fault| fault.into_error(doing))
+        self.try_write(f).map_err(|fault| told(&self.path, fault, doing))
     }
 
     /// The same, for a caller that can tell what to do about a fault, and looks after the file itself.
@@ -90,9 +100,17 @@ impl Store {
     ) -> Result<T, Fault> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         self.transactions += 1;
+        if !self.accepts_newer {
+            schema::check_version(&transaction, &self.path, self.version)?;
+        }
         let answer = f(&transaction, &mut self.schedules)?;
         transaction.commit()?;
         Ok(answer)
+    }
+
+    /// From now on newer tables will do, for an owner that has outcomes to write before it leaves.
+    pub(crate) fn accept_newer(&mut self) {
+        self.accepts_newer = true;
     }
 
     /// Runs `f` as [`Store::write`] does, and takes back what it wrote.
@@ -105,8 +123,10 @@ impl Store {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(|error| Error::store(doing, error))?;
-        f(&transaction, &mut self.schedules).map_err(|fault| fault.into_error(doing))
+            .map_err(|error| told(&self.path, error.into(), doing))?;
+        schema::check_version(&transaction, &self.path, self.version)
+            .and_then(|()| f(&transaction, &mut self.schedules))
+            .map_err(|fault| told(&self.path, fault, doing))
     }
 
     /// Runs `f` over one snapshot, without a lock that a writer would wait for.
@@ -118,8 +138,10 @@ impl Store {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Deferred)
-            .map_err(|error| Error::store(doing, error))?;
-        f(&transaction, &mut self.schedules).map_err(|fault| fault.into_error(doing))
+            .map_err(|error| told(&self.path, error.into(), doing))?;
+        schema::check_version(&transaction, &self.path, self.version)
+            .and_then(|()| f(&transaction, &mut self.schedules))
+            .map_err(|fault| told(&self.path, fault, doing))
     }
 
     /// Writes the whole into another file, which is empty, as one snapshot. Writers do not wait for it. `advance` counts
@@ -205,7 +227,7 @@ pub(crate) fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
 }
 
-fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Store, Fault> {
+fn open(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Store, Fault> {
     if rusqlite::version_number() < LEAST_SQLITE {
         let reason = format!("SQLite {} is too old: expected 3.51.3 or newer", rusqlite::version());
         return Err(unusable(path, reason).into());
@@ -222,23 +244,29 @@ fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Store, 
     if connection.is_readonly("main")? {
         return Err(unusable(path, "it is read-only: make the file and its folder writable".into()).into());
     }
-    let contents = schema::examine(&connection, path)?;
+    let contents = schema::examine(&connection, path, tables.version)?;
     if missing == Missing::Refuse && matches!(contents, Contents::Free { .. }) {
         return Err(unusable(path, "it holds no tables of duly".into()).into());
     }
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     configure(&connection, path, durability)?;
-    if contents != Contents::Ours(schema::VERSION) {
+    if contents != Contents::Ours(tables.version) {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // Somebody else may have made them between the look and the lock.
-        if let Contents::Free { .. } = schema::examine(&transaction, path)? {
-            schema::create(&transaction)?;
+        match schema::examine(&transaction, path, tables.version)? {
+            Contents::Free { .. } => schema::create(&transaction)?,
+            Contents::Ours(version) if version < tables.version => {
+                migration::migrate(&transaction, path, version, tables)?;
+                log::info!("the tables of {} are of version {} now", path.display(), tables.version);
+            }
+            Contents::Ours(_) => {}
         }
         transaction.commit()?;
     }
     schema::watch_moves(&connection)?;
     let identity = std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));
-    Ok(Store { connection, path: path.to_owned(), identity, schedules: Schedules::default(), transactions: 0 })
+    let (path, schedules, version) = (path.to_owned(), Schedules::default(), tables.version);
+    Ok(Store { connection, path, identity, schedules, transactions: 0, version, accepts_newer: false })
 }
 
 /// SQLite's write-ahead log of a database.
@@ -333,6 +361,17 @@ fn describe(error: &rusqlite::Error) -> String {
         Some(ErrorCode::CannotOpen) => "it cannot be opened: may you read and write it and its folder?".into(),
         Some(ErrorCode::DatabaseBusy) => "another program keeps it locked".into(),
         _ => error.to_string(),
+    }
+}
+
+/// Why something could not be done, for the caller. A file that has become no database, or a corrupt one, stays so.
+fn told(path: &Path, fault: Fault, doing: &'static str) -> Error {
+    match fault {
+        Fault::Sqlite(error) => match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => unusable(path, describe(&error)),
+            _ => Error::store(doing, error),
+        },
+        Fault::Told(error) | Fault::Newer(error) => error,
     }
 }
 

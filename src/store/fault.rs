@@ -9,6 +9,8 @@ use crate::error::Error;
 pub(crate) enum Fault {
     Sqlite(rusqlite::Error),
     Told(Error),
+    /// The tables are of a newer version by now: no more than outcomes may be written.
+    Newer(Error),
 }
 
 impl From<rusqlite::Error> for Fault {
@@ -29,6 +31,7 @@ impl Fault {
     pub(crate) fn is_about_the_item(&self) -> bool {
         match self {
             Fault::Told(_) => true,
+            Fault::Newer(_) => false,
             Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => {
                 matches!(error.code, ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
             }
@@ -42,10 +45,12 @@ impl Fault {
         }
     }
 
-    pub(crate) fn into_error(self, doing: &'static str) -> Error {
+    /// Whether the tables are not such as the statement was written for: those of a newer version may not be.
+    pub(crate) fn is_about_the_tables(&self) -> bool {
         match self {
-            Fault::Told(error) => error,
-            Fault::Sqlite(source) => Error::store(doing, source),
+            Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => error.code == ErrorCode::Unknown,
+            Fault::Sqlite(error) => matches!(error, rusqlite::Error::SqlInputError { .. }),
+            Fault::Told(_) | Fault::Newer(_) => false,
         }
     }
 }
@@ -54,7 +59,7 @@ impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Fault::Sqlite(error) => error.fmt(f),
-            Fault::Told(error) => error.fmt(f),
+            Fault::Told(error) | Fault::Newer(error) => error.fmt(f),
         }
     }
 }

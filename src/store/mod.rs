@@ -12,6 +12,7 @@ pub(crate) mod fault;
 pub(crate) mod history;
 pub(crate) mod invariants;
 pub(crate) mod manual;
+pub(crate) mod migration;
 pub(crate) mod once;
 pub(crate) mod opening;
 pub(crate) mod owners;

@@ -32,6 +32,9 @@ const WATCH: &str = "
         SELECT RAISE(ABORT, 'no arrow of a run''s life allows this');
     END";
 
+/// In every transaction: another program may bring the tables to its own version at any time.
+const STORED: &str = "SELECT value FROM scheduler_meta WHERE key = 'schema_version'";
+
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contents {
@@ -41,9 +44,9 @@ pub(crate) enum Contents {
     Ours(i64),
 }
 
-/// Looks at a file's tables without writing. A table, view, index or trigger that has one of our names and is not ours is
-/// refused: the file belongs to another program.
-pub(crate) fn examine(connection: &Connection, path: &Path) -> Result<Contents, Fault> {
+/// Looks at a file's tables without writing. `known`: the version that is asked for. A table, view, index or trigger that has
+/// one of our names and is not ours is refused: the file belongs to another program.
+pub(crate) fn examine(connection: &Connection, path: &Path, known: i64) -> Result<Contents, Fault> {
     let ours = names();
     let mut found = Vec::new();
     let mut foreign_tables = false;
@@ -60,14 +63,8 @@ pub(crate) fn examine(connection: &Connection, path: &Path) -> Result<Contents, 
     let Some((kind, name)) = found.first() else { return Ok(Contents::Free { foreign_tables }) };
     if let Some(version) = stored_version(connection)? {
         return match ours.iter().find(|(kind, name)| !found.iter().any(|(k, n)| k == kind && n == name)) {
-            _ if version > VERSION => Err(unusable(
-                path,
-                format!(
-                    "its tables are of version {version}, written by a newer duly; this one knows version {VERSION}: \
-                     use the newer program"
-                ),
-            )),
-            Some((kind, name)) if version == VERSION => Err(unusable(
+            _ if version > known => Err(newer(path, version, known)),
+            Some((kind, name)) if version == known => Err(unusable(
                 path,
                 format!(
                     "its {kind} {name} is missing: somebody changed the tables; restore it from schema.sql or a backup"
@@ -85,6 +82,22 @@ pub(crate) fn examine(connection: &Connection, path: &Path) -> Result<Contents, 
 /// Makes our tables, inside the caller's transaction.
 pub(crate) fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(SCHEMA)
+}
+
+/// Fails if another program has brought the tables beyond this version since they were opened.
+pub(crate) fn check_version(connection: &Connection, path: &Path, known: i64) -> Result<(), Fault> {
+    let stored: Option<String> = connection.prepare_cached(STORED)?.query_row([], |row| row.get(0)).optional()?;
+    match stored.and_then(|stored| stored.parse().ok()) {
+        Some(version) if version > known => Err(newer(path, version, known)),
+        _ => Ok(()),
+    }
+}
+
+fn newer(path: &Path, version: i64, known: i64) -> Fault {
+    let reason = format!(
+        "its tables are of version {version}, written by a newer duly; this one knows version {known}: use the newer program"
+    );
+    Fault::Newer(Error::UnusableDatabase { path: path.to_owned(), reason })
 }
 
 /// Lets the database itself refuse a move that our own code should never make.
@@ -132,7 +145,7 @@ fn names() -> Vec<(&'static str, &'static str)> {
     names
 }
 
-fn unusable(path: &Path, reason: String) -> Fault {
+pub(crate) fn unusable(path: &Path, reason: String) -> Fault {
     Fault::Told(Error::UnusableDatabase { path: path.to_owned(), reason })
 }
 

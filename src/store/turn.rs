@@ -35,7 +35,7 @@ pub(crate) fn turn(store: &mut Store, work: &Work<'_>, memory: &mut Memory) -> R
     if work.full {
         memory.told.extend(memory.aside.drain());
     }
-    let mode = if memory.aside.is_empty() { Mode::Together } else { Mode::OneByOne };
+    let mode = if memory.aside.is_empty() && !work.newer { Mode::Together } else { Mode::OneByOne };
     let done = match store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, mode)?.run()) {
         Err(fault) if mode == Mode::Together && fault.is_about_the_item() => {
             (memory.resolved, memory.claimed) = before;
@@ -78,8 +78,9 @@ impl<'a> Turning<'a> {
         mode: Mode,
     ) -> Result<Self, Fault> {
         let mut done = Done { data_version: database::data_version(tx)?, ..Done::default() };
-        done.written.blocked = waiting::any_blocked(tx)?;
-        done.written.delayed = opening::any_delayed(tx)?;
+        // What newer tables do not tell is asked of each.
+        done.written.blocked = work.newer || waiting::any_blocked(tx)?;
+        done.written.delayed = work.newer || opening::any_delayed(tx)?;
         Ok(Turning { tx, schedules, work, memory, mode, done, slots: work.slots, budget: MAX_ITEMS })
     }
 
@@ -98,6 +99,9 @@ impl<'a> Turning<'a> {
             self.item(Item::Report(report.run), |_| {
                 attempts::keep_process(tx, &fence, &report.process).map(|_| ()).map_err(Fault::from)
             })?;
+        }
+        if self.work.newer {
+            return self.outlive();
         }
         if self.work.full {
             self.done.extended = Some(owners::extend(tx, self.work.owner, self.work.until, now)?);
@@ -140,6 +144,19 @@ impl<'a> Turning<'a> {
         Ok(self.done)
     }
 
+    /// What else is written into newer tables: that this owner is there, and whom of its runs somebody asks to stop.
+    fn outlive(mut self) -> Result<Done, Fault> {
+        let work = self.work;
+        self.item(Item::Sweep, |turn| {
+            if work.full {
+                owners::extend(turn.tx, work.owner, work.until, work.now)?;
+            }
+            turn.done.stop = owners::asked_to_stop(turn.tx, work.owner)?;
+            Ok(())
+        })?;
+        Ok(self.done)
+    }
+
     /// Writes one item, and answers with the fault by which it could not be: what it had written is undone then.
     fn attempt(&mut self, item: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<Option<Fault>, Fault> {
         self.budget = self.budget.saturating_sub(1);
@@ -152,7 +169,7 @@ impl<'a> Turning<'a> {
         self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
         let failed = match item(self) {
             Ok(()) => None,
-            Err(fault) if fault.is_about_the_item() => {
+            Err(fault) if fault.is_about_the_item() || (self.work.newer && fault.is_about_the_tables()) => {
                 self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
                 self.done.written.claims.truncate(claims);
                 self.done.written.events.truncate(events);
@@ -182,6 +199,10 @@ impl<'a> Turning<'a> {
     fn set_aside(&mut self, item: Item, fault: &Fault) -> Result<(), Fault> {
         if self.memory.aside.insert(item) && !self.memory.told.contains(&item) {
             let (item, reason) = (item.to_string(), fault.to_string());
+            if self.work.newer {
+                self.done.written.events.push(Event::SetAside { item, reason });
+                return Ok(());
+            }
             owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
             self.done.written.events.push(Event::SetAside { item, reason });
         }

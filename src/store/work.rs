@@ -28,6 +28,8 @@ pub(crate) struct Work<'a> {
     pub(crate) at_work: &'a dyn Fn(&Lost) -> bool,
     /// Set after a clock that was far ahead: what it had shown.
     pub(crate) rewind: Option<Timestamp>,
+    /// Whether the tables are of a newer version by now: no more than outcomes and the lease is written, as far as they can be.
+    pub(crate) newer: bool,
     /// Whether leases are to be extended and the whole looked at.
     pub(crate) full: bool,
     pub(crate) slots: Slots,

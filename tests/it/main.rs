@@ -76,6 +76,8 @@ mod threads;
 mod turns;
 /// An imported crontab over the weeks in which the clock is changed, beside what cron does in them.
 mod week;
+/// Two versions on one file: an older duly that finds the tables of a newer one.
+mod versions;
 /// The program on the nights on which the clock is changed, by libfaketime.
 mod year;
 /// Which zone data answers, and what is refused as a zone.

@@ -187,6 +187,7 @@ const HOT: &[(&str, &[&str])] = &[
         ],
     ),
     ("settling::KEEP_LAST", &["SEARCH scheduled_tasks USING INTEGER PRIMARY KEY (rowid=?)"]),
+    ("schema::STORED", &["SEARCH scheduler_meta USING PRIMARY KEY (key=?)"]),
     ("tasks::BY_NAME", &["SEARCH scheduled_tasks USING INDEX sqlite_autoindex_scheduled_tasks_1 (name=?)"]),
     ("tasks::UNPLANNED", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_unplanned (planned=?)"]),
     (
@@ -234,6 +235,7 @@ const MAY_SCAN: &[&str] = &[
     "tasks::NAMES",
     "tasks::MANAGED_BY",
     "owners::NOT_STOPPED",
+    "migration::NOT_STOPPED",
     "owners::STOP_ALL",
     "owners::NEWEST_SEEN",
     "pruning::INSTANCES",

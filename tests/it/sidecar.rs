@@ -286,8 +286,10 @@ fn a_file_that_cannot_be_read_any_more_leaves_nothing_at_work() {
     let group = told(&house, "gate.group");
     let mut file = OpenOptions::new().write(true).open(house.file()).unwrap();
     file.write_all(&[0xff; 4096]).unwrap();
-    let code = sidecar.end().code();
-    assert!(code.is_some_and(|code| code != 0), "{code:?}: {}", sidecar.log());
+    assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
+    let log = sidecar.log();
+    let last = log.lines().last().expect("a line");
+    assert!(last.starts_with("error: cannot use ") && last.contains("it is "), "{log}");
     assert_eq!(group_size(&group), 0, "nobody is left to see to it");
 }
 

@@ -1,0 +1,169 @@
+//! Two versions on one file: a newer duly has brought the tables to its own, by a made-up version, while an older is at work.
+
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+use duly::{Client, Context, Error, Event, NewTask, Outcome, Scheduler};
+
+use crate::house::{House, at, eventually, seconds};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+const TOLD: &str =
+    "its tables are of version 2, written by a newer duly; this one knows version 1: use the newer program";
+
+/// What a newer duly would have done, and a task that is due from the same moment on.
+const RAISE: &str = "
+    BEGIN IMMEDIATE;
+    ALTER TABLE scheduled_tasks ADD COLUMN colour TEXT;
+    UPDATE scheduler_meta SET value = '2' WHERE key = 'schema_version';
+    INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+    VALUES ('late', 'work', 'once', '2020-01-01T00:00:00Z'), ('late-command', 'command', 'once', '2020-01-01T00:00:00Z');
+    COMMIT";
+
+fn due(name: &str) -> NewTask {
+    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work")
+}
+
+fn is_newer(error: &Error) -> bool {
+    matches!(error, Error::UnusableDatabase { .. }) && error.to_string().ends_with(TOLD)
+}
+
+/// How each run stands.
+fn stand(house: &House) -> Vec<String> {
+    house.rows(
+        "SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1",
+    )
+}
+
+#[test]
+fn a_scheduler_that_finds_newer_tables_claims_nothing_more_and_stops_when_its_runs_have_ended() {
+    let house = House::new();
+    let (begun, begins) = channel();
+    let (open, gate) = channel::<()>();
+    let (told, hears) = channel();
+    let (begun, gate, told) = (Mutex::new(begun), Mutex::new(gate), Mutex::new(told));
+    let scheduler = Scheduler::builder(house.file())
+        .workers(3)
+        .lease(seconds(1))
+        .poll(std::time::Duration::from_millis(20))
+        .observe(move |event: &Event| drop(told.lock().unwrap().send(event.clone())))
+        .handler("work", move |run: &Context| {
+            let _ = begun.lock().unwrap().send(run.task().to_owned());
+            let _ = gate.lock().unwrap().recv();
+            if run.task() == "fails" { Err("no route to host") } else { Ok("sent") }
+        })
+        .start()
+        .unwrap();
+    let client = scheduler.client().clone();
+    client.add_all([due("fails"), due("works")]).unwrap();
+    (0..2).for_each(|_| _ = begins.recv_timeout(seconds(30)).unwrap());
+    house.plain().execute_batch(RAISE).unwrap();
+    let outlived = |event: &Event| matches!(event, Event::Outlived { at_work: 2, reason } if reason.ends_with(TOLD));
+    assert!(hears.iter().any(|event| outlived(&event)));
+    // It is there, and says so, as long as it has something to end.
+    let lease = || house.ask("SELECT max(locked_until) FROM task_runs");
+    let before = lease();
+    eventually("its lease is extended", || lease() > before);
+    assert!(!scheduler.has_stopped());
+    assert!(is_newer(&client.add(due("another")).unwrap_err()), "nobody writes into tables that he does not know");
+    assert!(is_newer(&client.tasks().unwrap_err()));
+
+    open.send(()).unwrap();
+    open.send(()).unwrap();
+    assert!(is_newer(&scheduler.wait().unwrap_err()));
+    assert_eq!(stand(&house), ["fails|failed|1", "works|succeeded|1"], "what has ended is written down, and no more");
+    assert_eq!(house.ask("SELECT result FROM task_runs WHERE status = 'succeeded'"), "\"sent\"");
+    assert_eq!(house.ask("SELECT group_concat(outcome) FROM task_attempts"), "failed");
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    assert_eq!(std::fs::read_dir(house.home().join("agent.db-owners")).unwrap().count(), 0, "it left in order");
+    assert!(begins.try_recv().is_err(), "nothing more was begun");
+}
+
+#[test]
+fn a_scheduler_with_nothing_at_work_stops_at_once() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    assert!(stepper.step().unwrap().is_empty());
+    house.plain().execute_batch(RAISE).unwrap();
+    assert!(is_newer(&stepper.step().unwrap_err()));
+    assert!(stand(&house).is_empty());
+    assert!(is_newer(&house.builder(NOON).start().unwrap_err()), "and none starts");
+}
+
+#[test]
+fn claims_that_no_worker_has_begun_are_given_back() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    stepper.client().add_all([due("one"), due("other")]).unwrap();
+    let claims = stepper.step().unwrap();
+    house.plain().execute_batch(RAISE).unwrap();
+    assert!(stepper.step().unwrap().is_empty());
+    stepper.finish(&claims[0], Outcome::Released);
+    assert!(stepper.step().unwrap().is_empty(), "one is still at work");
+    assert_eq!(stand(&house), ["one|queued|1", "other|running|1"]);
+    stepper.finish(&claims[1], Outcome::succeeded());
+    assert!(is_newer(&stepper.step().unwrap_err()));
+    assert_eq!(stand(&house), ["one|queued|1", "other|succeeded|1"]);
+}
+
+#[test]
+fn an_outcome_that_newer_tables_do_not_take_is_left_to_the_newer_program() {
+    let house = House::new();
+    let (told, hears) = channel();
+    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let mut stepper = house.builder(NOON).accept("work").observe(observer).start().unwrap();
+    stepper.client().add_all([due("fails"), due("works")]).unwrap();
+    let claims = stepper.step().unwrap();
+    let of = |name: &str| claims.iter().find(|claim| claim.task == name).unwrap();
+    house.plain().execute_batch(RAISE).unwrap();
+    // A column that is written when a run succeeds, and not when it fails.
+    let rename = |from: &str, to: &str| {
+        house.plain().execute_batch(&format!("ALTER TABLE task_runs RENAME COLUMN {from} TO {to}")).unwrap();
+    };
+    rename("result", "answer");
+    stepper.finish(of("fails"), Outcome::failed("no route to host"));
+    stepper.finish(of("works"), Outcome::succeeded());
+    assert!(is_newer(&stepper.step().unwrap_err()), "it does not try for ever");
+    assert_eq!(stand(&house), ["fails|failed|1", "works|running|1"]);
+    let aside = |event: &Event| matches!(event, Event::SetAside { item, .. } if item.contains("the outcome of run"));
+    assert_eq!(hears.try_iter().filter(aside).count(), 1);
+    let owner = stepper.owner().to_owned();
+    stepper.crash();
+
+    // Here the newer program is this one, with its tables as they were.
+    rename("answer", "result");
+    house.plain().execute("UPDATE scheduler_meta SET value = '1' WHERE key = 'schema_version'", []).unwrap();
+    let mut next = house.stepper(NOON);
+    next.step().unwrap();
+    let lost = house.rows("SELECT outcome, locked_by FROM task_attempts WHERE outcome = 'lost'");
+    assert_eq!(lost, [format!("lost|{owner}")], "in its first turn, by the lock that was left behind");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_program_lets_its_commands_end_and_exits_with_4_and_one_sentence() {
+    use crate::sidecar::{Gate, Sidecar, shell, told};
+
+    let house = House::new();
+    let mut gate = Gate::new(&house, "gate");
+    let path = house.home().join("gate");
+    let line = format!("echo $$ >{0}.group; read line <{0}; echo passed", path.display());
+    house.client().add(shell("long", &line)).unwrap();
+    let mut sidecar = Sidecar::start(&house, &["--lease", "1s"]);
+    told(&house, "gate.group");
+    house.plain().execute_batch(RAISE).unwrap();
+    eventually("it has seen them", || sidecar.log().contains("nothing more starts; runs whose end is waited for: 1"));
+    gate.open();
+    assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
+    let log = sidecar.log();
+    let last = log.lines().last().unwrap();
+    assert!(last.starts_with("error: cannot use ") && last.ends_with(TOLD), "{log}");
+    assert_eq!(log.lines().filter(|line| line.starts_with("error:")).count(), 1, "{log}");
+    assert_eq!(house.rows("SELECT status, output FROM task_runs"), ["succeeded|passed\n"]);
+
+    let mut refused = Sidecar::spawn(&house, &["--until-idle"]);
+    assert_eq!(refused.end().code(), Some(4));
+    assert!(refused.log().lines().count() == 1 && refused.log().trim_end().ends_with(TOLD), "{}", refused.log());
+    assert!(is_newer(&Client::open_existing(house.file()).unwrap_err()));
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs"), "1");
+}
