@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result, excerpt};
+use crate::faults;
 use crate::orphan::{self, Input, Orphan};
 use crate::owner::OwnerLock;
 use crate::retry::Retry;
@@ -323,6 +324,7 @@ impl Context {
     /// not tell processes apart, nothing is written: the command's input is then the only sign of it.
     pub fn record_process(&self, pid: u32) {
         let Some(link) = &self.link else { return };
+        faults::reach("spawned");
         if let Some(process) = orphan::record_of(pid) {
             // The loop lives as long as its workers.
             let _ = link.reports.send(Report { run: self.claim.run_id, attempt: self.claim.attempt, process });

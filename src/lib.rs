@@ -11,6 +11,7 @@ mod clock;
 mod doctor;
 mod error;
 mod event;
+mod faults;
 mod handler;
 mod horizon;
 mod new_task;

@@ -129,6 +129,19 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
     }
 }
 
+/// The dead whose lock file lies there, by name, with their locks. One that is not registered when they are looked up after
+/// this ended between taking its lock and being registered: nothing else is left of it.
+pub(crate) fn left_behind(database: &Path) -> Vec<(String, DeadOwner)> {
+    let Ok(files) = std::fs::read_dir(folder(database)) else { return Vec::new() };
+    let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
+    // The inputs of commands lie here too.
+    let dead = names.filter(|name| !name.starts_with("run-")).filter_map(|name| match standing(database, &name) {
+        Standing::Dead(dead) => Some((name, dead)),
+        Standing::Alive | Standing::Unknown => None,
+    });
+    dead.collect()
+}
+
 /// Whether the path names this open file. Where the system cannot tell, whether it names any.
 fn names(path: &Path, file: &File) -> bool {
     match (std::fs::metadata(path), file.metadata()) {

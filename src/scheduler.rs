@@ -15,10 +15,11 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::event::{Event, Observer};
 use crate::handler::{BoxError, Context, Handler, Handlers};
+use crate::owner;
 use crate::poller::Poller;
 use crate::pool::Pool;
 use crate::settings::{Retention, Settings};
-use crate::store::{Durability, Missing, Store};
+use crate::store::{Durability, Missing, Store, owners};
 use crate::turning::{Order, Turning};
 
 /// How long a scheduler that is dropped waits for its running handlers.
@@ -128,7 +129,8 @@ impl Builder {
         settings.check()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
         let store = Store::open(&path, missing, durability)?;
-        let own = Store::open(&path, Missing::Refuse, durability)?;
+        let mut own = Store::open(&path, Missing::Refuse, durability)?;
+        sweep(&mut own)?;
         let names = handlers.names();
         let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;
         let pool = Pool::start(settings.workers, handlers, clock.clone(), poller.lock())?;
@@ -264,6 +266,16 @@ impl Scheduler {
             }
         }
     }
+}
+
+/// Removes the lock files of owners that died before they were registered: no turn hears of them.
+fn sweep(store: &mut Store) -> Result<()> {
+    let left = owner::left_behind(store.path());
+    if !left.is_empty() {
+        let registered = store.read("look who is registered", |tx, _| Ok(owners::registered(tx)?))?;
+        left.into_iter().filter(|(name, _)| !registered.contains(name)).for_each(|(_, dead)| dead.bury());
+    }
+    Ok(())
 }
 
 fn joined(thread: JoinHandle<Result<()>>) -> Result<()> {

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::event::Event;
+use crate::faults;
 use crate::poller::Poller;
 use crate::pool::{Pool, QUEUE};
 use crate::run::Finished;
@@ -80,9 +81,16 @@ impl Turning {
                 held.into_iter().for_each(|claim| self.poller.emit(&Event::WorkerHeld { claim }));
             }
             let slots = if draining { Slots::default() } else { self.slots(ended) };
+            if ended > 0 {
+                faults::reach("ended");
+            }
             let turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
+            if ended > 0 {
+                faults::reach("settled");
+            }
             draining |= turn.leaves;
             if !turn.claims.is_empty() {
+                faults::reach("claimed");
                 self.handed.push_back((now.monotonic, turn.claims.len()));
                 self.in_flight += turn.claims.len();
             }

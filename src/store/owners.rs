@@ -33,6 +33,13 @@ pub(crate) fn newest_seen(tx: &Transaction<'_>) -> rusqlite::Result<Option<Times
     tx.prepare_cached(NEWEST_SEEN)?.query_row([], |row| row.get(0))
 }
 
+const REGISTERED: &str = "SELECT id FROM scheduler_instances";
+
+/// Every owner that was ever registered and is not forgotten.
+pub(crate) fn registered(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<String>> {
+    tx.prepare_cached(REGISTERED)?.query_map([], |row| row.get(0))?.collect()
+}
+
 const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now WHERE id = :owner";
 
 const EXTEND: &str = "

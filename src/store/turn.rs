@@ -11,6 +11,7 @@ use rusqlite::Transaction;
 use crate::clock::Timestamp;
 use crate::error::excerpt;
 use crate::event::Event;
+use crate::faults;
 use crate::resolve::Rest;
 use crate::run::{Finished, Outcome};
 use crate::schedule::Schedules;
@@ -141,6 +142,9 @@ impl<'a> Turning<'a> {
             })?;
         }
         look_ahead(tx, self.work.owner, handlers, &mut self.done)?;
+        if !self.done.written.claims.is_empty() {
+            faults::reach("claiming");
+        }
         Ok(self.done)
     }
 

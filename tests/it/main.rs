@@ -26,6 +26,8 @@ mod double_run;
 mod edits;
 /// Delay tasks count from the end of their last run, whatever the end was.
 mod ends;
+/// `duly run` killed between a promise and its keeping: what may start only once does, everything else is recovered.
+mod faults;
 /// Opening: whose file it is, what is left alone, what is said, and what happens when the file goes.
 mod files;
 /// Files of older versions open, answer, run on, and end up with the tables of a new one.

@@ -235,6 +235,7 @@ const MAY_SCAN: &[&str] = &[
     "tasks::NAMES",
     "tasks::MANAGED_BY",
     "owners::NOT_STOPPED",
+    "owners::REGISTERED",
     "migration::NOT_STOPPED",
     "owners::STOP_ALL",
     "owners::NEWEST_SEEN",

@@ -41,6 +41,11 @@ impl Sidecar {
 
     /// Starts it. Standard error goes to a file.
     pub(crate) fn spawn(house: &House, options: &[&str]) -> Self {
+        Self::spawn_with(house, options, &[])
+    }
+
+    /// Starts it with these variables in its environment.
+    pub(crate) fn spawn_with(house: &House, options: &[&str], variables: &[(&str, &str)]) -> Self {
         let log = house.home().join(format!("log-{}", fastrand::u64(..)));
         let poll: &[&str] = if options.contains(&"--poll") { &[] } else { &["--poll", "50ms"] };
         let child = Command::new(env!("CARGO_BIN_EXE_duly"))
@@ -49,6 +54,7 @@ impl Sidecar {
             .arg("run")
             .args(poll)
             .args(options)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create_new(&log).expect("a log file"))
