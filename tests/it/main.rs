@@ -62,6 +62,8 @@ mod reload;
 mod restart;
 /// What is long over goes; what is not, and what somebody may still need, stays.
 mod retention;
+/// Two real schedulers and their commands, killed at random for as many rounds as are asked for.
+mod rounds;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
 mod runs;
 /// `duly run` as a process: signals, exit codes, what it logs, what it costs; the harness for other tests of it.
