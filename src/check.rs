@@ -242,11 +242,16 @@ impl Look<'_> {
             }
             let run = stuck.run;
             let since = stuck.started_at.map_or_else(|| "an unknown time".to_owned(), |at| self.ago(at));
-            let dead = self.instances.iter().any(|one| one.id == stuck.owner && one.alive == Some(false));
+            let alive =
+                self.instances.iter().find(|one| one.id == stuck.owner).and_then(|one| Some((one.pid, one.alive?)));
             let (text, advice) = if !stuck.past_lease {
                 let text = format!("run {run} of {} is at work for {since}, longer than its time-out", stuck.task);
                 (text, format!("its handler does not hear that its time is up: duly cancel {run}, or end it"))
-            } else if dead {
+            } else if let Some((pid, true)) = alive {
+                let text =
+                    format!("run {run} of {} is past its lease: its scheduler is alive and stands still", stuck.task);
+                (text, format!("nobody takes it from the living: let process {pid} go on, or end it"))
+            } else if alive.is_some() {
                 let text = format!("run {run} of {} was lost with its scheduler", stuck.task);
                 (text, "the next scheduler recovers it, once what it left at work has ended: duly run".to_owned())
             } else {

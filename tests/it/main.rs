@@ -70,6 +70,8 @@ mod runs;
 mod sidecar;
 /// The tables as an interface, through a plain connection and through Debian's sqlite3 shell: rows written and refused.
 mod sql;
+/// Schedulers that are alive and stand still, or that nobody can ask the kernel about.
+mod stopped;
 /// Rows as small tables of text, compared whole; ways to let a stepper work. No test of its own.
 mod table;
 /// Runs that another owner takes over, and the outcomes that come too late for them.
