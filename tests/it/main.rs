@@ -50,6 +50,8 @@ mod manifests;
 mod misfire;
 /// NanoClaw's table, brought over likewise, from a database that may be in use.
 mod nanoclaw;
+/// A healthy task beside some that panic, hang and kill; handlers that share a key and not a process.
+mod neighbours;
 /// Commands that outlive their scheduler: who waits for them, who ends them, and when their run goes on.
 mod orphans;
 /// Occurrences that fall due while a run is unfinished: overlap policies, and the order in which what waits may start.
