@@ -225,8 +225,9 @@ CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs
     (task_id, (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)), scheduled_for);
 -- At most one running run per key. Also all that is running.
 CREATE UNIQUE INDEX task_runs_running ON task_runs (concurrency_key) WHERE status = 'running';
--- What a task has not finished, oldest first.
-CREATE INDEX task_runs_unfinished ON task_runs (task_id, scheduled_for)
+-- What a task has not finished: scheduled runs, oldest first, then the others, of which there may be any number.
+CREATE INDEX task_runs_unfinished ON task_runs
+    (task_id, (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)), scheduled_for)
     WHERE status = 'queued' OR status = 'failed' OR status = 'running';
 -- What may start, by handler, most urgent first. What may not start is not in it, and so costs a claim nothing.
 CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)

@@ -203,6 +203,19 @@ impl Store {
         (size(&self.path), size(&log(&self.path)))
     }
 
+    /// Counts the steps of SQLite's machine from now on.
+    #[cfg(test)]
+    pub(crate) fn count_steps(&mut self) -> std::sync::Arc<std::sync::atomic::AtomicU64> {
+        let steps = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
+        let counter = steps.clone();
+        let count = move || {
+            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            false
+        };
+        self.connection.progress_handler(1, Some(count)).expect("a handler");
+        steps
+    }
+
     /// The file.
     pub(crate) fn path(&self) -> &Path {
         &self.path

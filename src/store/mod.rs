@@ -5,6 +5,8 @@
 pub(crate) mod attempts;
 pub(crate) mod census;
 pub(crate) mod claiming;
+#[cfg(test)]
+mod cost;
 pub(crate) mod database;
 pub(crate) mod due;
 pub(crate) mod dying;

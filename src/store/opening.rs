@@ -16,7 +16,7 @@ use crate::store::due::{self, Due};
 use crate::store::once::{self, Once};
 use crate::store::runs::{self, Claimer, Opening, Wrote};
 use crate::store::{Fault, waiting};
-use crate::task::Overlap;
+use crate::task::{MAX_CATCH_UP, Overlap};
 
 /// Why an occurrence has no run.
 const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
@@ -60,17 +60,40 @@ impl Slots {
     }
 }
 
-const UNFINISHED: &str = "
-    SELECT id, origin, status FROM task_runs
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
-     ORDER BY scheduled_for";
+/// Most scheduled runs that a decision looks at: more than any policy lets wait.
+const MAX_LOOKED_AT: i64 = 2 * MAX_CATCH_UP as i64;
 
-fn unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<Unfinished>> {
+// By name: after an ANALYZE SQLite would take the index that holds all that is over as well. Of the others it matters only
+// whether there are any.
+const UNFINISHED: &str = "
+    SELECT * FROM (SELECT id, origin, status FROM task_runs INDEXED BY task_runs_unfinished
+     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
+       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+     ORDER BY scheduled_for LIMIT :limit)
+    UNION ALL
+    SELECT * FROM (SELECT id, origin, status FROM task_runs INDEXED BY task_runs_unfinished
+     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
+       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
+     LIMIT 1)";
+
+/// What of a task is unfinished, as far as its overlap policy cares. A task may have any number of runs that wait.
+fn unfinished(tx: &Transaction<'_>, task: i64, overlap: Overlap) -> rusqlite::Result<Vec<Unfinished>> {
+    let limit = match overlap {
+        Overlap::Allow | Overlap::Skip => 1,
+        Overlap::BufferOne | Overlap::BufferAll | Overlap::CancelRunning => MAX_LOOKED_AT,
+    };
     let mut statement = tx.prepare_cached(UNFINISHED)?;
-    let rows = statement
-        .query_map([task], |row| Ok(Unfinished { id: row.get(0)?, origin: row.get(1)?, status: row.get(2)? }))?;
+    let rows = statement.query_map(named_params! { ":task": task, ":limit": limit }, |row| {
+        Ok(Unfinished { id: row.get(0)?, origin: row.get(1)?, status: row.get(2)? })
+    })?;
     rows.collect()
 }
+
+const WAITING: &str = "
+    SELECT id FROM task_runs
+     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running'
+       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+     ORDER BY scheduled_for";
 
 const ANY_UNFINISHED: &str = "
     SELECT EXISTS (SELECT 1 FROM task_runs
@@ -80,9 +103,12 @@ pub(crate) fn any_unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Resul
     tx.prepare_cached(ANY_UNFINISHED)?.query_row(named_params! { ":task": task }, |row| row.get(0))
 }
 
+const ANY_RUNNING: &str = "
+    SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND task_id = :task)";
+
 /// Whether a run of the task is running.
 pub(crate) fn any_running(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<bool> {
-    Ok(unfinished(tx, task)?.iter().any(|run| run.status == RunStatus::Running))
+    tx.prepare_cached(ANY_RUNNING)?.query_row(named_params! { ":task": task }, |row| row.get(0))
 }
 
 /// Resolves what is due of one task and moves it on to its next occurrence. `claimer`: who may start what is opened. When all
@@ -98,7 +124,7 @@ pub(crate) fn resolve_due(
 ) -> Result<(), Fault> {
     let tx = reader.tx;
     let Some(due) = reader.due(schedules, id, now)? else { return Ok(()) };
-    let unfinished = if due.any_unfinished { unfinished(tx, id)? } else { Vec::new() };
+    let unfinished = if due.any_unfinished { unfinished(tx, id, due.plan.overlap)? } else { Vec::new() };
     let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
     let mut opener = Opener {
         tx,
@@ -295,20 +321,19 @@ impl Opener<'_, '_> {
 
     fn cancel_waiting(&mut self) -> Result<(), Fault> {
         let keys = waiting::keys_of(self.tx, self.due.id)?;
-        let waiting: Vec<i64> = unfinished(self.tx, self.due.id)?
-            .iter()
-            .filter(|run| run.origin.is_scheduled() && run.status != RunStatus::Running)
-            .map(|run| run.id)
-            .collect();
+        let mut statement = self.tx.prepare_cached(WAITING)?;
+        let waiting = statement.query_map(named_params! { ":task": self.due.id }, |row| row.get(0))?;
+        let waiting = waiting.collect::<Result<Vec<i64>, _>>()?;
         for run in waiting {
             let reason = "a newer occurrence took its place (overlap policy)";
             if runs::cancel_waiting(self.tx, run, reason, self.now)? == Wrote::Done {
-                self.unfinished = self.unfinished.saturating_sub(1);
-                self.scheduled = self.scheduled.saturating_sub(1);
                 runs::last_cancelled(self.tx, self.due.id, run)?;
                 self.written.events.push(Event::Cancelled { run, task: self.due.name.clone() });
             }
         }
+        let left = unfinished(self.tx, self.due.id, self.due.plan.overlap)?;
+        self.unfinished = left.len();
+        self.scheduled = left.iter().filter(|run| run.origin.is_scheduled()).count();
         Ok(keys.iter().try_for_each(|key| waiting::derive_key(self.tx, key, self.now))?)
     }
 }

@@ -35,10 +35,10 @@ pub(crate) fn key_is_free(tx: &Transaction<'_>, key: &str) -> rusqlite::Result<b
 const REASON: &str = "
     SELECT iif(r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'), 'paused',
            iif(t.overlap <> 'allow' AND (r.origin = 'schedule' OR r.origin = 'catch_up')
-               AND EXISTS (SELECT 1 FROM task_runs o
+               AND EXISTS (SELECT 1 FROM task_runs o INDEXED BY task_runs_unfinished
                             WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
                               AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
-                              AND (o.origin = 'schedule' OR o.origin = 'catch_up')), 'order',
+                              AND (iif(o.origin = 'schedule' OR o.origin = 'catch_up', 0, o.id)) = 0), 'order',
            iif(r.concurrency_key IS NOT NULL, 'key', NULL)))
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
@@ -131,9 +131,9 @@ pub(crate) fn derive_key(tx: &Transaction<'_>, key: &str, now: Timestamp) -> rus
 }
 
 const OLDEST_SCHEDULED: &str = "
-    SELECT id, blocked, concurrency_key FROM task_runs
+    SELECT id, blocked, concurrency_key FROM task_runs INDEXED BY task_runs_unfinished
      WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
-       AND (origin = 'schedule' OR origin = 'catch_up')
+       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
      ORDER BY scheduled_for LIMIT 1";
 
 /// Lets the oldest scheduled run of a task go on, when the one before it has ended.
@@ -215,12 +215,14 @@ const NEXT_TASK: &str = "
     SELECT min(task_id) FROM task_runs
      WHERE (status = 'queued' OR status = 'failed' OR status = 'running') AND task_id > :task";
 
+/// Among the first of its runs; when they have gone, it is the turn of the next.
 const WRONGLY_PAUSED: &str = "
     SELECT t.overlap <> 'allow' FROM scheduled_tasks t
      WHERE t.id = :task AND t.status <> 'paused' AND t.status <> 'invalid'
-       AND EXISTS (SELECT 1 FROM task_runs r
-                    WHERE r.task_id = t.id AND r.blocked = 'paused'
-                      AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))";
+       AND EXISTS (SELECT 1 FROM (SELECT r.blocked FROM task_runs r INDEXED BY task_runs_unfinished
+                                   WHERE r.task_id = :task
+                                     AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running') LIMIT 100)
+                    WHERE blocked = 'paused')";
 
 /// Derives the reasons of up to `limit` keys and tasks anew, going round. All should be as they are; this is what mends a
 /// row that somebody changed by hand.

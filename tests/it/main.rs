@@ -16,6 +16,8 @@ mod clock;
 mod command;
 /// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
 mod crash;
+/// Twenty programs at once that change the same tasks, while a scheduler carries them out.
+mod crowd;
 /// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.
 mod docs;
 /// `doctor` finds each broken rule, and none in a file that is sound.
@@ -82,10 +84,10 @@ mod takeover;
 mod threads;
 /// What a turn costs and whom it serves first.
 mod turns;
-/// An imported crontab over the weeks in which the clock is changed, beside what cron does in them.
-mod week;
 /// Two versions on one file: an older duly that finds the tables of a newer one.
 mod versions;
+/// An imported crontab over the weeks in which the clock is changed, beside what cron does in them.
+mod week;
 /// The program on the nights on which the clock is changed, by libfaketime.
 mod year;
 /// Which zone data answers, and what is refused as a zone.

@@ -20,6 +20,10 @@ fn statements() -> BTreeMap<String, String> {
     for file in std::fs::read_dir(folder).expect("the store's folder") {
         let path = file.expect("a file").path();
         let room = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        // What fills its tests' tables is no statement of the store's.
+        if room == "cost" {
+            continue;
+        }
         let source = std::fs::read_to_string(&path).expect("a source file");
         for (name, text) in constants(&source) {
             let first = text.split_whitespace().next().unwrap_or_default();
@@ -135,7 +139,20 @@ const HOT: &[(&str, &[&str])] = &[
         ],
     ),
     ("claiming::NEXT_CLAIMABLE", &["SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=?)"]),
-    ("opening::UNFINISHED", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=?)"]),
+    (
+        "opening::UNFINISHED",
+        &[
+            "COMPOUND QUERY",
+            "LEFT-MOST SUBQUERY",
+            "CO-ROUTINE (subquery-1)",
+            "SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>=?)",
+            "SCAN (subquery-1)",
+            "UNION ALL",
+            "CO-ROUTINE (subquery-3)",
+            "SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>>?)",
+            "SCAN (subquery-3)",
+        ],
+    ),
     (
         "runs::CLAIM",
         &[
@@ -214,7 +231,7 @@ const HOT: &[(&str, &[&str])] = &[
             "SEARCH task_runs USING INDEX task_runs_running (concurrency_key=?)",
         ],
     ),
-    ("waiting::OLDEST_SCHEDULED", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=?)"]),
+    ("waiting::OLDEST_SCHEDULED", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>=?)"]),
     ("waiting::NEXT_KEY", &["SEARCH task_runs USING INDEX task_runs_waiting (blocked=? AND concurrency_key>?)"]),
     ("waiting::NEXT_TASK", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id>?)"]),
 ];
