@@ -12,11 +12,12 @@ const LEASE: [&str; 2] = ["--lease", "2s"];
 
 /// A scheduler at work on a command that waits at the gate `gate`, and one beside it that has nothing to do.
 struct Pair {
-    house: House,
-    client: Client,
-    gate: Gate,
+    // First, so that they end while there is a house.
     owner: Sidecar,
     other: Sidecar,
+    client: Client,
+    gate: Gate,
+    house: House,
 }
 
 impl Pair {
@@ -31,7 +32,7 @@ impl Pair {
         assert_eq!(told(&house, "starts"), "1");
         eventually("its process is recorded", || house.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
         let other = Sidecar::start(&house, &LEASE);
-        Pair { house, client, gate, owner, other }
+        Pair { owner, other, client, gate, house }
     }
 
     fn starts(&self) -> String {
