@@ -208,7 +208,8 @@ impl Scheduler {
     /// Those that have not returned then are asked to stop.
     ///
     /// # Errors
-    /// If the scheduler had stopped by itself: the file was removed or replaced.
+    /// If the scheduler had stopped by itself: the file was removed or replaced, or a newer duly has brought its tables to its
+    /// own version.
     pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
         self.end(deadline)
     }
@@ -242,7 +243,8 @@ impl Scheduler {
     /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.
     ///
     /// # Errors
-    /// Why it stopped: the file was removed or replaced.
+    /// Why it stopped: the file was removed or replaced; or a newer duly has brought its tables to its own version, and all
+    /// that ran here has ended.
     pub fn wait(mut self) -> Result<()> {
         self.thread.take().map_or(Ok(()), joined)
     }
