@@ -67,7 +67,7 @@ fn each_broken_rule_is_found() {
              INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
              SELECT task_id, handler, scheduled_for, 'schedule', 'cancelled', run_at, run_at FROM task_runs WHERE id = 1"
                 .to_owned(),
-            &["each occurrence has one run: task 3 at 1805025600000: runs 1, 7"],
+            &["each occurrence has one run: task 4 at 1805025600000: runs 1, 7"],
         ),
         (
             "UPDATE scheduled_tasks SET next_run = NULL WHERE name = 'cron';
@@ -81,11 +81,11 @@ fn each_broken_rule_is_found() {
         ),
         (
             "UPDATE task_runs SET blocked = 'paused' WHERE id = 3".to_owned(),
-            &["a run that is held back is so by something: run 3 of task two (paused)"],
+            &["a run that is held back is so by something: run 3 of task three (paused)"],
         ),
         (
-            "UPDATE task_runs SET occurrences = 3, status = 'missed', finished_at = run_at WHERE id = 1".to_owned(),
-            &["occurrences are counted: run 1 stands for 3"],
+            "UPDATE task_runs SET occurrences = 3, status = 'missed', finished_at = run_at WHERE status = 'dead'".to_owned(),
+            &["occurrences are counted: run 5 stands for 3"],
         ),
     ] {
         let (house, stepper) = busy();
