@@ -173,6 +173,8 @@ CREATE TABLE task_attempts (
 ) STRICT;
 
 -- Effects that are done once however often a run is tried. run_id is the first of a chain of retries.
+-- An intent that no attempt is at any more is in doubt, and its run has given up. Whoever has looked may DELETE the row, if it
+-- was not done, or set state = 'done' and value, if it was, and retry the run.
 CREATE TABLE task_effects (
     key              TEXT NOT NULL,
     run_id           INTEGER NOT NULL,

@@ -13,11 +13,13 @@ use crate::adding::{Added, Existing, put};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
-use crate::run::{Attempt, Origin, Run, RunFilter, RunStatus};
+use crate::run::{Attempt, Effect, Origin, Run, RunFilter, RunStatus};
 use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::manual::Request;
 use crate::store::opening::Written;
-use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, settling, tasks};
+use crate::store::{
+    Durability, Fault, Missing, Store, claiming, due, effects, history, manual, owners, runs, settling, tasks,
+};
 use crate::task::{Task, TaskStatus, check_payload};
 
 /// Most tasks that one look-up answers.
@@ -114,6 +116,13 @@ impl Client {
         self.write("add tasks", |tx, schedules| {
             definitions.into_iter().map(|task| put(tx, schedules, task, Existing::Refuse, now)).collect()
         })
+    }
+
+    /// Has the scheduler that this client belongs to look at once at what was written beside it. It only hastens: within a
+    /// poll interval it would have looked by itself.
+    pub fn wake(&self) {
+        // A wake that is already waiting will do, and one that is lost only delays: the loop polls.
+        let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
     }
 
     fn put(&self, task: NewTask, existing: Existing) -> Result<Added> {
@@ -285,6 +294,18 @@ impl Client {
         self.read("read the attempts", |tx, _| Ok(history::attempts(tx, run)?))
     }
 
+    /// What a run has done once, or is in doubt about, and what the runs had that it retries; by key.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRun`].
+    pub fn effects(&self, run: i64) -> Result<Vec<Effect>> {
+        let now = self.now();
+        self.read("read the effects", |tx, _| {
+            let claim = runs::claimed(tx, run, now)?.ok_or(Error::UnknownRun { id: run })?;
+            Ok(effects::of_chain(tx, claim.first_id())?)
+        })
+    }
+
     /// Whether nothing is left to do now for a scheduler with these handlers.
     pub(crate) fn is_idle(&self, handlers: &BTreeSet<String>) -> Result<bool> {
         let now = self.now();
@@ -332,8 +353,7 @@ impl Client {
     ) -> Result<T> {
         self.check_clock()?;
         let answer = self.store.lock().unwrap_or_else(PoisonError::into_inner).write(doing, f)?;
-        // A wake that is already waiting will do, and one that is lost only delays: the loop polls.
-        let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
+        self.wake();
         Ok(answer)
     }
 

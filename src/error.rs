@@ -7,6 +7,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+/// Any error. `?` in a handler means: try again.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// What a caller can be told. Types of the libraries underneath stay out of it.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -62,6 +65,39 @@ pub enum Error {
         /// What the parser said.
         reason: String,
     },
+    /// An earlier attempt began an effect, and nobody knows whether it was done. See
+    /// [`Context::effect`](crate::Context::effect).
+    InDoubt {
+        /// The task.
+        task: String,
+        /// The run that came upon it.
+        run: i64,
+        /// The run under which the effect is kept in `task_effects`: the first, if this one is a retry.
+        first: i64,
+        /// The key of the effect.
+        key: String,
+    },
+    /// The value of an effect cannot be stored, or what is stored is not of the type that is asked for.
+    InvalidEffect {
+        /// The task.
+        task: String,
+        /// The run.
+        run: i64,
+        /// The key of the effect.
+        key: String,
+        /// What was expected, and what was found.
+        reason: String,
+    },
+    /// An attempt is no longer the one that its run belongs to: another owner has taken the run, or it is over. Nothing was
+    /// written for it.
+    Superseded {
+        /// The task.
+        task: String,
+        /// The run.
+        run: i64,
+        /// The attempt.
+        attempt: u32,
+    },
     /// The scheduler was put together wrongly: a handler registered twice, no worker.
     InvalidConfig {
         /// The setting.
@@ -81,7 +117,7 @@ pub enum Error {
         /// The promise that was being kept.
         doing: &'static str,
         /// What it said.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: BoxError,
     },
 }
 
@@ -90,7 +126,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// Wraps what a library said while we were `doing` something.
-    pub(crate) fn store(doing: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub(crate) fn store(doing: &'static str, source: impl Into<BoxError>) -> Self {
         Error::Store { doing, source: source.into() }
     }
 
@@ -123,6 +159,18 @@ impl fmt::Display for Error {
             Error::Refused { request, reason } => write!(f, "cannot {request}: {reason}"),
             Error::InvalidPayload { task, reason } => {
                 write!(f, "the payload of task {task:?} is not what its handler expects: {reason}")
+            }
+            Error::InDoubt { task, run, first, key } => write!(
+                f,
+                "effect {key:?} of run {run} of {task:?} is in doubt: an attempt began it, and nobody knows whether it was \
+                 done; look, then delete its row of task_effects (run_id {first}) if it was not, or set its state to 'done' \
+                 and its value if it was, and retry the run; or let the handler look, with effect_or"
+            ),
+            Error::InvalidEffect { task, run, key, reason } => {
+                write!(f, "the value of effect {key:?} of run {run} of {task:?} cannot be used: {reason}")
+            }
+            Error::Superseded { task, run, attempt } => {
+                write!(f, "run {run} of {task:?} no longer belongs to attempt {attempt}: nothing is written for it")
             }
             Error::InvalidConfig { field, reason } => write!(f, "invalid {field}: {reason}"),
             Error::UnusableDatabase { path, reason } => write!(f, "cannot use {}: {reason}", path.display()),

@@ -4,26 +4,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::clock::{Clock, Timestamp};
-use crate::error::{Error, Result, excerpt};
+use crate::desk::Desk;
+use crate::error::{BoxError, Error, Result, excerpt};
 use crate::faults;
+use crate::finished::{Report, Told};
 use crate::orphan::{self, Input, Orphan};
-use crate::owner::OwnerLock;
+use crate::progress::Progress;
 use crate::retry::Retry;
-use crate::run::{Claim, Origin, Report};
+use crate::run::{Claim, Origin};
+use crate::tools::{Notice, Said, StopFlag, StopReason, Tools};
 
 /// Most that is kept of what an attempt printed.
 pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
-/// Any error. `?` in a handler means: try again.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// Most that is kept of what an attempt says of its progress.
+pub const MAX_PROGRESS_BYTES: usize = 1024;
 
 /// Carries out runs. Closures are handlers: `Fn(&Context) -> Result<T, E>` of any result that JSON can hold and any error.
 pub trait Handler: Send + Sync + 'static {
@@ -53,10 +56,15 @@ where
 {
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError> {
         let result = self(context).map_err(Into::into)?;
-        let json = serde_json::to_string(&result)?;
-        // `()` is no result; it would be stored with every run.
-        Ok((json != "null").then_some(json))
+        Ok(as_result(&result)?)
     }
+}
+
+/// What is stored of what a handler returns.
+pub(crate) fn as_result(returned: &impl Serialize) -> serde_json::Result<Option<String>> {
+    let json = serde_json::to_string(returned)?;
+    // `()` is no result; it would be stored with every run.
+    Ok((json != "null").then_some(json))
 }
 
 /// A failure that says what is to follow. Any other error means: try again after the task's backoff.
@@ -97,6 +105,11 @@ impl Failure {
     /// What it says about another try.
     pub fn retry(&self) -> Retry {
         self.retry
+    }
+
+    /// The error that it was made of.
+    pub fn error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        &*self.source
     }
 }
 
@@ -147,53 +160,6 @@ impl fmt::Debug for Handlers {
     }
 }
 
-/// Why a handler should stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StopReason {
-    /// Somebody asked for it, or another owner has taken the run.
-    Asked,
-    /// Its time is up.
-    TimeUp,
-    /// The scheduler leaves, and its deadline has passed.
-    Shutdown,
-}
-
-/// A request to stop, which a handler can look at and wait for.
-#[derive(Debug, Default)]
-pub(crate) struct StopFlag {
-    raised: Mutex<Option<StopReason>>,
-    changed: Condvar,
-}
-
-impl StopFlag {
-    /// Asks. What was asked first stands.
-    pub(crate) fn raise(&self, reason: StopReason) {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
-        self.changed.notify_all();
-    }
-
-    fn raised(&self) -> Option<StopReason> {
-        *self.raised.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until it is raised, at most so long; whether it is.
-    fn wait(&self, limit: Duration) -> bool {
-        let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(raised, limit, |raised| raised.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
-    }
-}
-
-/// What a handler says beside its result.
-#[derive(Debug, Default)]
-pub(crate) struct Said {
-    pub(crate) output: Option<String>,
-    pub(crate) exit_code: Option<i32>,
-    /// Removed when it is dropped.
-    input: Option<Input>,
-}
-
 /// What a handler is told of the run it carries out.
 pub struct Context {
     claim: Arc<Claim>,
@@ -201,17 +167,8 @@ pub struct Context {
     stop: Arc<StopFlag>,
     /// By the monotonic clock, and by the wall clock as it stood at the start.
     deadline: Option<(Duration, Timestamp)>,
-    said: Mutex<Said>,
-    /// The way to the loop, and the owner's lock, which knows the database. None under a stepper.
-    link: Option<Link>,
-}
-
-/// What a worker has of its scheduler.
-#[derive(Clone, Debug)]
-pub(crate) struct Link {
-    pub(crate) reports: Sender<Report>,
-    /// The owner is alive as long as one of its workers is.
-    pub(crate) alive: Arc<OwnerLock>,
+    began: Timestamp,
+    tools: Tools,
 }
 
 impl Context {
@@ -220,11 +177,11 @@ impl Context {
         clock: Arc<dyn Clock>,
         stop: Arc<StopFlag>,
         timeout: Option<Duration>,
-        link: Option<Link>,
+        tools: Tools,
     ) -> Self {
         let now = clock.now();
         let deadline = timeout.map(|limit| (now.monotonic.saturating_add(limit), now.wall.plus(limit)));
-        Context { claim, clock, stop, deadline, said: Mutex::default(), link }
+        Context { claim, clock, stop, deadline, began: now.wall, tools }
     }
 
     /// The payload, as the type the handler expects.
@@ -313,7 +270,7 @@ impl Context {
     /// # Errors
     /// If the file cannot be made in the folder beside the database; or there is no scheduler, but a stepper.
     pub fn command_input(&self, content: &[u8]) -> io::Result<File> {
-        let Some(link) = &self.link else { return Err(io::ErrorKind::Unsupported.into()) };
+        let Some(link) = &self.tools.link else { return Err(io::ErrorKind::Unsupported.into()) };
         let (input, file) = Input::make(link.alive.folder(), self.claim.run_id, self.claim.attempt, content)?;
         self.said().input = Some(input);
         Ok(file)
@@ -323,16 +280,58 @@ impl Context {
     /// with its number. It must lead a process group of its own, and must not have been waited for. Where the system does
     /// not tell processes apart, nothing is written: the command's input is then the only sign of it.
     pub fn record_process(&self, pid: u32) {
-        let Some(link) = &self.link else { return };
+        let Some(link) = &self.tools.link else { return };
         faults::reach("spawned");
         if let Some(process) = orphan::record_of(pid) {
+            let (run, attempt, told) = (self.claim.run_id, self.claim.attempt, Told::Process(process));
             // The loop lives as long as its workers.
-            let _ = link.reports.send(Report { run: self.claim.run_id, attempt: self.claim.attempt, process });
+            let _ = link.notices.send(Notice::Report(Report { run, attempt, told }));
         }
     }
 
-    pub(crate) fn said(&self) -> std::sync::MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Says how far the attempt has come, for people who look at it while it runs: up to [`MAX_PROGRESS_BYTES`]. The newest
+    /// words are written down, once a second at most, so that a handler may say them as often as it likes; the last ones
+    /// are kept with the run, until it is tried again.
+    pub fn progress(&self, words: impl AsRef<str>) {
+        let words = excerpt(words.as_ref(), MAX_PROGRESS_BYTES);
+        let progress = {
+            let mut said = self.said();
+            let new = || Arc::new(Progress::new(self.claim.run_id, self.claim.attempt));
+            said.progress.get_or_insert_with(new).clone()
+        };
+        // Never waited for: the end of the attempt brings the last words in any case.
+        if progress.say(words)
+            && let Some(link) = &self.tools.link
+            && link.notices.try_send(Notice::Progress(progress.clone())).is_err()
+        {
+            progress.unannounced();
+        }
+    }
+
+    pub(crate) fn said(&self) -> MutexGuard<'_, Said> {
+        self.tools.said()
+    }
+
+    pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.tools.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The database.
+    pub(crate) fn file(&self) -> &Path {
+        &self.tools.file
+    }
+
+    pub(crate) fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now().wall
+    }
+
+    /// When the handler was entered.
+    pub(crate) fn began(&self) -> Timestamp {
+        self.began
     }
 
     pub(crate) fn time_is_up(&self) -> bool {

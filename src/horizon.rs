@@ -1,9 +1,37 @@
-//! What was last seen of the future. Pure.
+//! What was last seen of the future, and when what was refused is tried again. Pure.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::store::work::Done;
+
+/// The first and the longest wait before a refused write is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// A database that refuses to be written is tried again with growing waits.
+#[derive(Debug, Default)]
+pub(crate) struct Refusal {
+    /// When to try again, and the wait after that.
+    next: Option<(Duration, Duration)>,
+}
+
+impl Refusal {
+    /// Whether this is the first since it was last written.
+    pub(crate) fn happened(&mut self, now: Duration) -> bool {
+        let wait = self.next.map_or(RETRY.0, |(_, wait)| wait);
+        self.next.replace((now + wait, (wait * 2).min(RETRY.1))).is_none()
+    }
+
+    /// Whether it had been refused.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.next.take().is_some()
+    }
+
+    /// When to try again.
+    pub(crate) fn until(&self) -> Option<Duration> {
+        self.next.map(|(at, _)| at)
+    }
+}
 
 /// What a turn saw that is to come.
 #[derive(Debug, Default)]

@@ -10,11 +10,12 @@ use std::time::Duration;
 use crate::clock::{Now, Timestamp};
 use crate::error::{Error, Result};
 use crate::event::{Event, Observer, Observers};
-use crate::horizon::Horizon;
+use crate::finished::{self, Finished, Report};
+use crate::horizon::{Horizon, Refusal};
 use crate::orphan::Orphan;
 use crate::owner::{Kept, OwnerLock};
 use crate::platform;
-use crate::run::{Claim, Finished, Report};
+use crate::run::Claim;
 use crate::schedule::zone_data;
 use crate::settings::Settings;
 use crate::steps::{Step, Steps};
@@ -30,8 +31,6 @@ const RESOLVE_AHEAD: usize = 32;
 const BEHIND: Duration = Duration::from_secs(1);
 /// How soon a turn looks again at tasks that it left due because no worker was free.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// The first and the longest wait before a refused write is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// How far the time that is written down may lag behind: well below a step back that is noticed.
 const LONGEST_UNSEEN: Duration = Duration::from_secs(3600);
 
@@ -76,8 +75,7 @@ pub(crate) struct Poller {
     next_heartbeat: Duration,
     /// Since when more has been due than was resolved.
     behind_since: Option<Duration>,
-    /// Set while the database refuses to be written: when to try again, and the wait after that.
-    refused: Option<(Duration, Duration)>,
+    refused: Refusal,
     /// Set when the tables are of a newer version: why this owner leaves.
     newer: Option<Error>,
 }
@@ -124,7 +122,7 @@ impl Poller {
             horizon: Horizon::default(),
             next_heartbeat: now.monotonic,
             behind_since: None,
-            refused: None,
+            refused: Refusal::default(),
             newer: None,
         };
         if let Some(before) = other_zones {
@@ -160,7 +158,7 @@ impl Poller {
 
     /// Keeps what a worker tells, for the next turn to write.
     pub(crate) fn report(&mut self, report: Report) {
-        self.reports.push(report);
+        report.join(&mut self.reports);
     }
 
     /// Takes one turn. What finished is kept until it is written, however often that fails.
@@ -169,8 +167,11 @@ impl Poller {
     /// Only if going on would be wrong: the file was removed or replaced; or its tables are of a newer version, and nothing of
     /// this owner's runs any more. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Slots) -> Result<Turn> {
-        self.outbox.extend(finished);
-        if self.refused.is_some_and(|(at, _)| now.monotonic < at) {
+        for (run, event) in finished::told(finished, &mut self.outbox) {
+            self.held.remove(&run);
+            self.emit(&event);
+        }
+        if self.refused.until().is_some_and(|at| now.monotonic < at) {
             return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() });
         }
         if !self.look_at_the_clock(now) {
@@ -285,7 +286,7 @@ impl Poller {
         if full {
             self.next_heartbeat = now.monotonic.saturating_add((self.settings.lease / 3).min(LONGEST_UNSEEN));
         }
-        if self.refused.take().is_some() {
+        if self.refused.is_over() {
             self.emit(&Event::Recovered);
         }
         self.remember(&done, now);
@@ -374,17 +375,15 @@ impl Poller {
 
     /// Nothing could be written: said once, tried again with growing waits.
     fn refuse(&mut self, now: Now, slots: Slots, reason: &str) -> Turn {
-        let wait = self.refused.map_or(RETRY.0, |(_, wait)| wait);
-        if self.refused.is_none() {
+        if self.refused.happened(now.monotonic) {
             self.emit(&Event::Degraded { reason: reason.to_owned() });
         }
-        self.refused = Some((now.monotonic + wait, (wait * 2).min(RETRY.1)));
         Turn { wake_at: self.wake_at(now, slots), ..Turn::default() }
     }
 
     /// When the next turn is due at the latest.
     fn wake_at(&self, now: Now, slots: Slots) -> Duration {
-        if let Some((at, _)) = self.refused {
+        if let Some(at) = self.refused.until() {
             return at;
         }
         if !self.outbox.is_empty() || !self.reports.is_empty() {

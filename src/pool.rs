@@ -11,12 +11,15 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::clock::Clock;
-use crate::error::{Error, Result};
-use crate::handler::{BoxError, Context, Failure, Handler, Handlers, Link, Said, StopFlag, StopReason};
+use crate::desk::{Desk, Desks};
+use crate::error::{BoxError, Error, Result};
+use crate::finished::Finished;
+use crate::handler::{Context, Failure, Handler, Handlers};
 use crate::orphan::Orphan;
 use crate::owner::OwnerLock;
 use crate::retry::Retry;
-use crate::run::{AttemptOutcome, Claim, Finished, Outcome, Report};
+use crate::run::{AttemptOutcome, Claim, Outcome};
+use crate::tools::{Link, Notice, OwnEnd, StopFlag, StopReason, Tools};
 
 /// Claims that may be handed over and not begun; more are never read ahead.
 pub(crate) const QUEUE: usize = 512;
@@ -45,7 +48,7 @@ pub(crate) struct Pool {
     /// The workers' end of the queue, to take back what none of them has begun.
     queue: Receiver<Arc<Claim>>,
     finished: Receiver<Finished>,
-    reports: Receiver<Report>,
+    notices: Receiver<Notice>,
     handlers: Arc<Handlers>,
     flags: Flags,
     limited: Limited,
@@ -66,6 +69,7 @@ struct Worker {
     flags: Flags,
     limited: Limited,
     link: Link,
+    desks: Desks,
 }
 
 impl Pool {
@@ -74,21 +78,23 @@ impl Pool {
         handlers: Handlers,
         clock: Arc<dyn Clock>,
         alive: Arc<OwnerLock>,
+        desks: Desks,
     ) -> Result<Self> {
         // As many again may be at work in place of those that are held.
         let most = QUEUE + 2 * workers;
         let (claims, queue) = bounded::<Arc<Claim>>(most);
         let (done, finished) = bounded(most);
-        let (told, reports) = bounded(most);
+        let (told, notices) = bounded(most);
         let (flags, limited, handlers) = (Flags::default(), Limited::default(), Arc::new(handlers));
-        let link = Link { reports: told, alive };
-        let worker = Worker { handlers: handlers.clone(), clock, flags: flags.clone(), limited: limited.clone(), link };
+        let link = Link { notices: told, alive };
+        let worker =
+            Worker { handlers: handlers.clone(), clock, flags: flags.clone(), limited: limited.clone(), link, desks };
         let (started, threads) = (0, Vec::with_capacity(workers));
         let mut pool = Pool {
             claims,
             queue,
             finished,
-            reports,
+            notices,
             handlers,
             flags,
             limited,
@@ -108,8 +114,9 @@ impl Pool {
         let (worker, queue, done) = (self.worker.clone(), self.queue.clone(), self.done.clone());
         let thread = thread::Builder::new().name(format!("duly-worker-{}", self.started + 1));
         self.threads.push(thread.spawn(move || {
+            let desk = Arc::new(Mutex::new(Desk::new(worker.desks.clone())));
             for claim in queue {
-                let (finished, replaced) = worker.carry_out(claim);
+                let (finished, replaced) = worker.carry_out(claim, desk.clone());
                 if done.send(finished).is_err() || replaced {
                     break;
                 }
@@ -167,8 +174,8 @@ impl Pool {
     }
 
     /// Where workers tell of attempts that go on.
-    pub(crate) fn reports(&self) -> &Receiver<Report> {
-        &self.reports
+    pub(crate) fn notices(&self) -> &Receiver<Notice> {
+        &self.notices
     }
 
     /// Has a handler end what a dead scheduler left at work, on a thread of its own. `then` is called when it has done what
@@ -228,8 +235,7 @@ impl Pool {
 
 impl Worker {
     /// Carries out an attempt. Answers with its end, and whether another worker has taken this one's place meanwhile.
-    fn carry_out(&self, claim: Arc<Claim>) -> (Finished, bool) {
-        let started_at = self.clock.now().wall;
+    fn carry_out(&self, claim: Arc<Claim>, desk: Arc<Mutex<Desk>>) -> (Finished, bool) {
         let flag = self.flags.lock().unwrap_or_else(PoisonError::into_inner).get(&claim.run_id).cloned();
         let is_limited = Cell::new(false);
         let begins = |limit: Duration| {
@@ -238,18 +244,20 @@ impl Worker {
             let limit = Limit { claim: claim.clone(), until, replaced: false };
             limits(&self.limited).insert((claim.run_id, claim.attempt), limit);
         };
-        let (outcome, said) = match self.handlers.get(&claim.handler) {
+        let finished = match self.handlers.get(&claim.handler) {
             Some(handler) => {
-                let link = Some(self.link.clone());
-                attempt(&**handler, &claim, self.clock.clone(), flag.unwrap_or_default(), link, begins)
+                let tools = Tools::new(desk, Some(self.link.clone()));
+                attempt(&**handler, &claim, self.clock.clone(), flag.unwrap_or_default(), tools, begins)
             }
             // A scheduler claims only what it has a handler for.
-            None => (Outcome::failed(format!("no handler is named {:?} here", claim.handler)), Said::default()),
+            None => {
+                let outcome = Outcome::failed(format!("no handler is named {:?} here", claim.handler));
+                let now = self.clock.now().wall;
+                Finished::new(claim.clone(), outcome, now, now)
+            }
         };
         self.flags.lock().unwrap_or_else(PoisonError::into_inner).remove(&claim.run_id);
         let limit = if is_limited.get() { limits(&self.limited).remove(&(claim.run_id, claim.attempt)) } else { None };
-        let finished = Finished::new(claim, outcome, started_at, self.clock.now().wall);
-        let finished = Finished { output: said.output, exit_code: said.exit_code, ..finished };
         (finished, limit.is_some_and(|limit| limit.replaced))
     }
 }
@@ -265,25 +273,37 @@ pub(crate) fn attempt(
     claim: &Arc<Claim>,
     clock: Arc<dyn Clock>,
     stop: Arc<StopFlag>,
-    link: Option<Link>,
+    tools: Tools,
     begins: impl FnOnce(Duration),
-) -> (Outcome, Said) {
+) -> Finished {
+    let started_at = clock.now().wall;
     // The handler's own limit and the text of its error are the user's code as well.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let timeout = claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero());
         if let Some(limit) = timeout {
             begins(limit);
         }
-        let context = Context::new(claim.clone(), clock, stop, timeout, link);
+        let context = Context::new(claim.clone(), clock.clone(), stop, timeout, tools.clone());
         let returned = handler.run(&context);
-        let outcome = judged(returned, timeout.filter(|_| context.time_is_up()));
-        (outcome, std::mem::take(&mut *context.said()))
+        judged(returned, timeout.filter(|_| context.time_is_up()))
     }));
-    ended.unwrap_or_else(|panic| {
+    let outcome = ended.unwrap_or_else(|panic| {
         let error = format!("the handler panicked: {}", panic_message(&*panic));
-        let outcome = Outcome::Failed { how: AttemptOutcome::Panicked, error, retry: Retry::Backoff };
-        (outcome, Said::default())
-    })
+        Outcome::Failed { how: AttemptOutcome::Panicked, error, retry: Retry::Backoff }
+    });
+    let said = std::mem::take(&mut *tools.said());
+    if let OwnEnd::Written(finished) = said.end {
+        if let Outcome::Failed { error, .. } = outcome {
+            let Claim { run_id, task, .. } = &**claim;
+            log::warn!(
+                "run {run_id} of {task:?} was finished by its handler; what failed then changes nothing: {error:?}"
+            );
+        }
+        return *finished;
+    }
+    let (output, exit_code) = (said.output, said.exit_code);
+    let progress = said.progress.and_then(|progress| progress.newest());
+    Finished { output, exit_code, progress, ..Finished::new(claim.clone(), outcome, started_at, clock.now().wall) }
 }
 
 /// What a handler's answer comes to. `exceeded`: the limit that it did not keep.

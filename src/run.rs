@@ -1,5 +1,5 @@
-//! A run: the keeping of one occurrence, or of one request by hand. Its row, its attempts, and what passes between the
-//! loop that claims it and the worker that carries it out.
+//! A run: the keeping of one occurrence, or of one request by hand. Its row, its attempts, the claim under which a worker
+//! carries it out, and how that ends.
 
 use std::fmt;
 use std::time::Duration;
@@ -213,6 +213,34 @@ impl RunFilter {
     }
 }
 
+text_enum! {
+    /// What is known of an effect.
+    EffectState {
+        /// It was begun. If no attempt is at it any more, nobody knows whether it was done: it is in doubt.
+        Intent = "intent",
+        /// It was done.
+        Done = "done",
+    }
+}
+
+/// A row of `task_effects`: see [`Context::effect`](crate::Context::effect).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Effect {
+    /// Its name within the run.
+    pub key: String,
+    /// The run under which it is kept: the first of those that were retried one by another.
+    pub run_id: i64,
+    /// What is known of it.
+    pub state: EffectState,
+    /// What came of it, JSON.
+    pub value: Option<String>,
+    /// When it was begun.
+    pub created_at: Timestamp,
+    /// When it was known to be done.
+    pub done_at: Option<Timestamp>,
+}
+
 /// A row of `task_attempts`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -289,6 +317,11 @@ impl Claim {
         }
     }
 
+    /// The run under which effects are kept, so that a retry knows what was done before it.
+    pub(crate) fn first_id(&self) -> i64 {
+        self.first.map_or(self.run_id, |first| first.id)
+    }
+
     /// How many attempts count, this one included.
     pub(crate) fn counted(&self) -> u32 {
         self.attempt.saturating_sub(self.forgiven)
@@ -327,44 +360,4 @@ impl Outcome {
     pub fn succeeded() -> Self {
         Outcome::Succeeded { result: None }
     }
-}
-
-/// An attempt that has come to an end and has still to be settled.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Finished {
-    /// The claim it was made under.
-    pub claim: std::sync::Arc<Claim>,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// When the handler was entered.
-    pub started_at: Timestamp,
-    /// When it returned.
-    pub finished_at: Timestamp,
-    /// What it printed, of a command.
-    pub output: Option<String>,
-    /// What it exited with, of a command.
-    pub exit_code: Option<i32>,
-}
-
-impl Finished {
-    /// An attempt that printed nothing.
-    pub(crate) fn new(
-        claim: std::sync::Arc<Claim>,
-        outcome: Outcome,
-        started_at: Timestamp,
-        finished_at: Timestamp,
-    ) -> Self {
-        // No table takes the time of a clock that has lost its battery.
-        let (started_at, finished_at) = (started_at.max(Timestamp::MIN), finished_at.max(Timestamp::MIN));
-        Finished { claim, outcome, started_at, finished_at, output: None, exit_code: None }
-    }
-}
-
-/// What a worker tells of an attempt that goes on.
-#[derive(Clone, Debug)]
-pub(crate) struct Report {
-    pub(crate) run: i64,
-    pub(crate) attempt: u32,
-    /// The record of its command's process.
-    pub(crate) process: String,
 }

@@ -8,16 +8,19 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use rusqlite::Connection;
 use serde::Serialize;
 
 use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
-use crate::error::{Error, Result};
+use crate::desk::{Desks, Prepare};
+use crate::error::{BoxError, Error, Result};
 use crate::event::{Event, Observer};
-use crate::handler::{BoxError, Context, Handler, Handlers};
+use crate::handler::{Context, Handler, Handlers};
 use crate::owner;
 use crate::poller::Poller;
 use crate::pool::Pool;
+use crate::progress::Waiting;
 use crate::settings::{Retention, Settings};
 use crate::store::{Durability, Missing, Store, owners};
 use crate::turning::{Order, Turning};
@@ -36,11 +39,12 @@ pub struct Builder {
     durability: Durability,
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
+    prepare: Option<Arc<Prepare>>,
 }
 
 impl Builder {
-    /// Registers a closure for tasks that name this handler. What it returns is stored as the run's result, as JSON; an
-    /// error means: try again, unless it is a [`Failure`](crate::Failure) that says otherwise.
+    /// Registers a closure for tasks that name this handler. What it returns is stored as the run's result, as JSON of up to
+    /// [`MAX_RESULT_BYTES`](crate::MAX_RESULT_BYTES); an error means: try again, unless it is a [`Failure`](crate::Failure) that says otherwise.
     pub fn handler<F, T, E>(self, name: impl Into<String>, handler: F) -> Self
     where
         F: Fn(&Context) -> Result<T, E> + Send + Sync + 'static,
@@ -105,6 +109,32 @@ impl Builder {
         self
     }
 
+    /// Prepares each connection on which handlers write rows of their own with [`Context::finish`]: registers functions,
+    /// sets a busy time-out, makes temporary tables. What duly relies on is set again afterwards. A worker opens its
+    /// connection when a handler first needs it; if `prepare` fails then, so does the attempt.
+    ///
+    /// ```
+    /// use duly::{Context, NewTask, Scheduler};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let (told, hears) = std::sync::mpsc::channel();
+    /// let scheduler = Scheduler::builder(&file)
+    ///     .on_connect(|connection| Ok(connection.execute_batch("CREATE TEMP TABLE seen (id INTEGER)")?))
+    ///     .handler("look", move |run: &Context| {
+    ///         let seen: i64 = run.finish(|tx| Ok(tx.query_row("SELECT count(*) FROM seen", [], |row| row.get(0))?))?;
+    /// #       told.send(seen)?;
+    ///         Ok::<_, duly::BoxError>(seen)
+    ///     })
+    ///     .start()?;
+    /// # scheduler.add(NewTask::once("look", "2020-01-01T00:00:00Z".parse()?).handler("look"))?;
+    /// # assert_eq!(hears.recv()?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_connect(mut self, prepare: impl Fn(&Connection) -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
+        self.prepare = Some(Arc::new(prepare));
+        self
+    }
+
     /// Where the time comes from. Default: the machine.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -122,7 +152,7 @@ impl Builder {
     /// # Errors
     /// [`Error::UnusableDatabase`] if the file cannot be used; [`Error::InvalidConfig`] if a setting makes no sense.
     pub fn start(self) -> Result<Scheduler> {
-        let Builder { path, missing, handlers, refused, settings, durability, clock, mut observers } = self;
+        let Builder { path, missing, handlers, refused, settings, durability, clock, mut observers, prepare } = self;
         if let Some(error) = refused {
             return Err(error);
         }
@@ -131,15 +161,17 @@ impl Builder {
         let store = Store::open(&path, missing, durability)?;
         let mut own = Store::open(&path, Missing::Refuse, durability)?;
         sweep(&mut own)?;
-        let names = handlers.names();
+        let (file, names) = (store.path().into(), handlers.names());
         let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;
-        let pool = Pool::start(settings.workers, handlers, clock.clone(), poller.lock())?;
+        let desks = Desks { file, durability, owner: poller.owner().into(), prepare };
+        let pool = Pool::start(settings.workers, handlers, clock.clone(), poller.lock(), desks)?;
         let (wake, woken) = bounded(1);
         let (order, orders) = bounded(2);
         let (report, reports) = bounded(1);
         let client = Client::new(own, clock.clone(), Some(wake.clone()));
-        let (in_flight, handed) = (0, VecDeque::new());
-        let turning = Turning { poller, pool, clock, settings, wake, woken, orders, report, in_flight, handed };
+        let (in_flight, handed, progress) = (0, VecDeque::new(), Waiting::default());
+        let turning =
+            Turning { poller, pool, clock, settings, wake, woken, orders, report, in_flight, handed, progress };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
             .spawn(move || turning.run())
@@ -196,6 +228,7 @@ impl Scheduler {
             durability: Durability::default(),
             clock: Arc::new(SystemClock::new()),
             observers: Vec::new(),
+            prepare: None,
         }
     }
 

@@ -3,22 +3,27 @@
 //! A day of cron tasks passes in milliseconds, a crash is a dropped value, and nothing sleeps.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use rusqlite::Connection;
 
 pub use crate::clock::ManualClock;
 
 use crate::client::Client;
 use crate::clock::{Clock, Timestamp};
-use crate::error::{Error, Result};
+use crate::desk::{Desk, Desks, Prepare};
+use crate::error::{BoxError, Error, Result};
 use crate::event::Observer;
-use crate::handler::{Context, Handler, Handlers, StopFlag};
+use crate::finished::Finished;
+use crate::handler::{Context, Handler, Handlers};
 use crate::poller::Poller;
 use crate::pool;
-use crate::run::{Claim, Finished, Outcome};
+use crate::run::{Claim, Outcome};
 use crate::settings::{Retention, Settings};
 use crate::store::opening::Slots;
 use crate::store::{Durability, Missing, Store};
+use crate::tools::{StopFlag, Tools};
 
 /// A scheduler without threads, for tests.
 ///
@@ -51,6 +56,7 @@ pub struct Stepper {
     clock: ManualClock,
     client: Client,
     handlers: Handlers,
+    desk: Arc<Mutex<Desk>>,
     workers: usize,
     running: Vec<Arc<Claim>>,
     finished: Vec<Finished>,
@@ -68,6 +74,7 @@ pub struct StepperBuilder {
     settings: Settings,
     seed: u64,
     observers: Vec<Arc<dyn Observer>>,
+    prepare: Option<Arc<Prepare>>,
 }
 
 impl StepperBuilder {
@@ -126,26 +133,37 @@ impl StepperBuilder {
         self
     }
 
+    /// As [`Builder::on_connect`](crate::Builder::on_connect).
+    pub fn on_connect(mut self, prepare: impl Fn(&Connection) -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
+        self.prepare = Some(Arc::new(prepare));
+        self
+    }
+
     /// Opens the file, and registers as its owner. The first step recovers what dead ones left.
     ///
     /// # Errors
     /// As [`Builder::start`](crate::Builder::start).
     pub fn start(self) -> Result<Stepper> {
-        let StepperBuilder { path, clock, handlers, refused, settings, seed, observers } = self;
+        let StepperBuilder { path, clock, handlers, refused, settings, seed, observers, prepare } = self;
         if let Some(error) = refused {
             return Err(error);
         }
         // Relaxed: a test's process may die, its machine does not.
-        let open = |missing| Store::open(&path, missing, Durability::MayRepeatAfterPowerLoss);
+        let durability = Durability::MayRepeatAfterPowerLoss;
+        let open = |missing| Store::open(&path, missing, durability);
         let (store, own) = (open(Missing::Create)?, open(Missing::Refuse)?);
+        let file = store.path().into();
         let client = Client::new(own, Arc::new(clock.clone()), None);
         // Two steppers of one test must not draw the same owner's name.
         let random = fastrand::Rng::with_seed(seed ^ fastrand::u64(..));
         let mut poller = Poller::new(store, handlers.names(), settings, observers, random, clock.now())?;
         poller.reseed(seed);
+        let desk = Desk::new(Desks { file, durability, owner: poller.owner().into(), prepare });
+        let desk = Arc::new(Mutex::new(desk));
         let workers = settings.workers;
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Stepper { poller, clock, client, handlers, workers, running, finished, stopped, wake_at: Duration::ZERO })
+        let wake_at = Duration::ZERO;
+        Ok(Stepper { poller, clock, client, handlers, desk, workers, running, finished, stopped, wake_at })
     }
 }
 
@@ -160,6 +178,7 @@ impl Stepper {
             settings: Settings::default(),
             seed: 0,
             observers: Vec::new(),
+            prepare: None,
         }
     }
 
@@ -190,9 +209,13 @@ impl Stepper {
 
     /// Says how an attempt ended, now. The next step settles it.
     pub fn finish(&mut self, claim: &Arc<Claim>, outcome: Outcome) {
-        self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
+        self.forget(claim);
         let (started_at, finished_at) = (claim.claimed_at, self.clock.now().wall);
         self.finished.push(Finished::new(claim.clone(), outcome, started_at, finished_at));
+    }
+
+    fn forget(&mut self, claim: &Claim) {
+        self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
     }
 
     /// Attempts that were claimed and not finished.
@@ -232,12 +255,10 @@ impl Stepper {
             for claim in &claims {
                 let Some(handler) = self.handlers.get(&claim.handler).cloned() else { continue };
                 let clock = Arc::new(self.clock.clone());
-                let (outcome, said) =
-                    pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()), None, |_| {});
-                self.finish(claim, outcome);
-                if let Some(finished) = self.finished.last_mut() {
-                    (finished.output, finished.exit_code) = (said.output, said.exit_code);
-                }
+                let tools = Tools::new(self.desk.clone(), None);
+                let finished = pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()), tools, |_| {});
+                self.forget(claim);
+                self.finished.push(finished);
             }
             done.extend(self.finished.iter().cloned());
             if !self.finished.is_empty() {

@@ -10,12 +10,14 @@ use crate::clock::Clock;
 use crate::error::Result;
 use crate::event::Event;
 use crate::faults;
+use crate::finished::Finished;
 use crate::poller::Poller;
 use crate::pool::{Pool, QUEUE};
-use crate::run::Finished;
+use crate::progress::Waiting;
 use crate::settings::Settings;
 use crate::store::opening::Slots;
 use crate::store::work::MAX_OUTCOMES;
+use crate::tools::Notice;
 
 /// Claims that wait this long for a worker are given back.
 const UNSTARTED: Duration = Duration::from_millis(500);
@@ -46,6 +48,8 @@ pub(crate) struct Turning {
     pub(crate) in_flight: usize,
     /// When, and how many at a time; the oldest that may still be un-started first.
     pub(crate) handed: VecDeque<(Duration, usize)>,
+    /// What handlers say of their progress, until it is time to write it down.
+    pub(crate) progress: Waiting,
 }
 
 impl Turning {
@@ -80,6 +84,7 @@ impl Turning {
                 let held = self.pool.replace_held(now.monotonic);
                 held.into_iter().for_each(|claim| self.poller.emit(&Event::WorkerHeld { claim }));
             }
+            self.progress.take(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
             let slots = if draining { Slots::default() } else { self.slots(ended) };
             if ended > 0 {
                 faults::reach("ended");
@@ -107,6 +112,7 @@ impl Turning {
             }
 
             let replace = self.pool.next_replacement().filter(|_| !draining).unwrap_or(Duration::MAX);
+            let words = self.progress.next().unwrap_or(Duration::MAX);
             let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
             select! {
                 recv(self.pool.finished()) -> one => {
@@ -114,7 +120,11 @@ impl Turning {
                     self.gather(&mut finished);
                     self.in_flight -= finished.len();
                 }
-                recv(self.pool.reports()) -> report => report.into_iter().for_each(|report| self.poller.report(report)),
+                recv(self.pool.notices()) -> notice => match notice {
+                    Ok(Notice::Report(report)) => self.poller.report(report),
+                    Ok(Notice::Progress(progress)) => self.progress.add(progress),
+                    Err(_) => {}
+                },
                 recv(self.woken) -> _ => {}
                 recv(self.orders) -> order => match order {
                     Ok(order) => {
@@ -129,7 +139,7 @@ impl Turning {
                     // Nobody is left to give orders.
                     Err(_) => (draining, self.orders) = (true, crossbeam_channel::never()),
                 },
-                default(self.clock.until(turn.wake_at.min(give_back).min(replace))) => {}
+                default(self.clock.until(turn.wake_at.min(give_back).min(replace).min(words))) => {}
             }
         }
     }

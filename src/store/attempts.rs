@@ -1,4 +1,4 @@
-//! What is kept of attempts: what they printed, which process they are, and each that did not simply succeed.
+//! What is kept of attempts: what they printed and said, which process they are, and each that did not simply succeed.
 
 use rusqlite::{Transaction, named_params};
 
@@ -34,6 +34,32 @@ pub(crate) fn keep_process(tx: &Transaction<'_>, fence: &Fence<'_>, process: &st
     tx.prepare_cached(KEEP_PROCESS)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":process": process,
+        })
+        .map(judged)
+}
+
+const KEEP_PROGRESS: &str = "
+    UPDATE task_runs SET progress = :progress
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps how far an attempt says that it has come.
+pub(crate) fn keep_progress(tx: &Transaction<'_>, fence: &Fence<'_>, progress: &str) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_PROGRESS)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":progress": progress,
+        })
+        .map(judged)
+}
+
+const KEEP_REMARK: &str = "
+    UPDATE task_runs SET error = :remark
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps what is to be said of an attempt although it succeeds.
+pub(crate) fn keep_remark(tx: &Transaction<'_>, fence: &Fence<'_>, remark: &str) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_REMARK)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":remark": remark,
         })
         .map(judged)
 }

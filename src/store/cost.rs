@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Timestamp;
-use crate::run::{Claim, Finished, Outcome};
+use crate::finished::Finished;
+use crate::run::{Claim, Outcome};
 use crate::store::opening::Slots;
 use crate::store::work::{Done, Memory, Work};
 use crate::store::{Durability, Missing, Store, tasks, turn};

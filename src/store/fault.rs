@@ -45,6 +45,13 @@ impl Fault {
         }
     }
 
+    pub(crate) fn into_error(self, doing: &'static str) -> Error {
+        match self {
+            Fault::Told(error) | Fault::Newer(error) => error,
+            Fault::Sqlite(source) => Error::store(doing, source),
+        }
+    }
+
     /// Whether the tables are not such as the statement was written for: those of a newer version may not be.
     pub(crate) fn is_about_the_tables(&self) -> bool {
         match self {

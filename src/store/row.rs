@@ -8,7 +8,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::retry::RetryPolicy;
-use crate::run::{Attempt, AttemptOutcome, Origin, Run, RunStatus};
+use crate::run::{Attempt, AttemptOutcome, Effect, EffectState, Origin, Run, RunStatus};
 use crate::schedule::ScheduleKind;
 use crate::task::{Definition, Misfire, Overlap, Task, TaskStatus};
 
@@ -43,7 +43,7 @@ macro_rules! stored_as_text {
         }
     )+ };
 }
-stored_as_text!(AttemptOutcome, Misfire, Origin, Overlap, RunStatus, TaskStatus);
+stored_as_text!(AttemptOutcome, EffectState, Misfire, Origin, Overlap, RunStatus, TaskStatus);
 
 impl ToSql for ScheduleKind {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
@@ -208,5 +208,17 @@ pub(crate) fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
         locked_by: row.get("locked_by")?,
         started_at: row.get("started_at")?,
         finished_at: row.get("finished_at")?,
+    })
+}
+
+/// An effect, from a row with all columns.
+pub(crate) fn effect(row: &Row<'_>) -> rusqlite::Result<Effect> {
+    Ok(Effect {
+        key: row.get("key")?,
+        run_id: row.get("run_id")?,
+        state: row.get("state")?,
+        value: row.get("value")?,
+        created_at: row.get("created_at")?,
+        done_at: row.get("done_at")?,
     })
 }

@@ -5,13 +5,16 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 use crate::clock::{Timestamp, millis};
 use crate::error::excerpt;
 use crate::event::Event;
+use crate::finished::Finished;
 use crate::retry::{Retry, Verdict};
-use crate::run::{AttemptOutcome, Claim, Finished, Outcome, RunStatus};
+use crate::run::{AttemptOutcome, Claim, Outcome, RunStatus};
 use crate::schedule::Schedules;
 use crate::store::opening::{self, Written};
 use crate::store::runs::{self, End, Fence, Success, Wrote};
 use crate::store::{Fault, attempts, dying, owners, waiting};
 
+/// Longest result that is kept, in bytes.
+pub const MAX_RESULT_BYTES: usize = 256 * 1024;
 /// Longest part of a result that the event of a late outcome tells, in bytes.
 const MAX_DETAIL: usize = 16 * 1024;
 
@@ -33,13 +36,22 @@ pub(crate) fn settle(
         // If the claim no longer holds, what follows finds out.
         let _ = attempts::keep_printed(tx, &fence, finished.output.as_deref(), finished.exit_code)?;
     }
+    if let Some(progress) = &finished.progress {
+        let _ = attempts::keep_progress(tx, &fence, progress)?;
+    }
     let (status, error, next_attempt) = match &finished.outcome {
         Outcome::Succeeded { result } => {
             let (started, ended) = (finished.started_at, finished.finished_at);
-            if success.record(&fence, started, ended, result.as_deref())? == Wrote::Superseded {
+            // What the handler did is done: to try again for the sake of what it returned would do it twice.
+            let remark = result.as_ref().and_then(|result| too_long(result));
+            let result = result.as_deref().filter(|_| remark.is_none());
+            if let Some(remark) = &remark {
+                let _ = attempts::keep_remark(tx, &fence, remark)?;
+            }
+            if success.record(&fence, started, ended, result)? == Wrote::Superseded {
                 return superseded(tx, &fence, finished, now, written);
             }
-            (RunStatus::Succeeded, None, None)
+            (RunStatus::Succeeded, remark, None)
         }
         Outcome::Failed { how, error, retry } => {
             let error = runs::stored_error(error);
@@ -75,6 +87,13 @@ pub(crate) fn settle(
     written.events.push(Event::Finished { claim, status, error, took, next_attempt, next_due });
     written.events.append(&mut follows);
     Ok(())
+}
+
+/// What is said of a result that is too long to be kept.
+fn too_long(result: &str) -> Option<String> {
+    let length = result.len();
+    (length > MAX_RESULT_BYTES)
+        .then(|| format!("its result is not kept: expected at most {MAX_RESULT_BYTES} bytes of JSON, found {length}"))
 }
 
 /// running -> failed, dead or cancelled. `None`: the claim no longer holds.

@@ -12,8 +12,9 @@ use crate::clock::Timestamp;
 use crate::error::excerpt;
 use crate::event::Event;
 use crate::faults;
+use crate::finished::{Finished, Told};
 use crate::resolve::Rest;
-use crate::run::{Finished, Outcome};
+use crate::run::Outcome;
 use crate::schedule::Schedules;
 use crate::store::opening::Slots;
 use crate::store::pruning::Pruned;
@@ -98,7 +99,11 @@ impl<'a> Turning<'a> {
             let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };
             // Of one that has ended meanwhile nothing is to be kept.
             self.item(Item::Report(report.run), |_| {
-                attempts::keep_process(tx, &fence, &report.process).map(|_| ()).map_err(Fault::from)
+                let kept = match &report.told {
+                    Told::Process(process) => attempts::keep_process(tx, &fence, process),
+                    Told::Progress(progress) => attempts::keep_progress(tx, &fence, progress),
+                };
+                kept.map(|_| ()).map_err(Fault::from)
             })?;
         }
         if self.work.newer {
@@ -244,7 +249,7 @@ impl<'a> Turning<'a> {
             Outcome::Succeeded { .. } => Outcome::succeeded(),
             Outcome::Released => Outcome::Released,
         };
-        let plain = Finished { outcome, output: None, exit_code: None, ..finished.clone() };
+        let plain = Finished { outcome, output: None, exit_code: None, progress: None, ..finished.clone() };
         let again = self.attempt(|turn| store(turn, &plain))?;
         if again.is_some() {
             self.done.unwritten.push(finished.clone());

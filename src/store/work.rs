@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use crate::clock::Timestamp;
-use crate::run::{Finished, Report};
+use crate::finished::{Finished, Report};
 use crate::settings::Retention;
 use crate::store::opening::{Slots, Written};
 use crate::store::owners::Lost;

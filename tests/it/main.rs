@@ -18,6 +18,8 @@ mod command;
 mod crash;
 /// Twenty programs at once that change the same tasks, while a scheduler carries them out.
 mod crowd;
+/// Processes killed around their deeds: an effect is done once or in doubt, rows and outcomes never disagree.
+mod deeds;
 /// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.
 mod docs;
 /// `doctor` finds each broken rule, and none in a file that is sound.
@@ -26,12 +28,16 @@ mod doctor;
 mod double_run;
 /// The same doors: what a change by SQL does to work that is due, that waits, or that is at work.
 mod edits;
+/// Effects are done once, or in doubt and said so; whoever lost its claim begins none.
+mod effects;
 /// Delay tasks count from the end of their last run, whatever the end was.
 mod ends;
 /// `duly run` killed between a promise and its keeping: what may start only once does, everything else is recovered.
 mod faults;
 /// Opening: whose file it is, what is left alone, what is said, and what happens when the file goes.
 mod files;
+/// Ends that a handler commits together with rows of its own: both, or neither; and the connection it does so on.
+mod finish;
 /// Files of older versions open, answer, run on, and end up with the tables of a new one.
 mod fixture;
 /// Handlers that do not return when their time is up: their workers are replaced, and no more than so many.
@@ -56,6 +62,8 @@ mod nanoclaw;
 mod neighbours;
 /// Commands that outlive their scheduler: who waits for them, who ends them, and when their run goes on.
 mod orphans;
+/// Tasks added inside a transaction of the application's own.
+mod outbox;
 /// Occurrences that fall due while a run is unfinished: overlap policies, and the order in which what waits may start.
 mod overlap;
 /// Statements fit the schema, hot ones use their index, pragmas hold.
@@ -82,6 +90,8 @@ mod table;
 mod takeover;
 /// The real scheduler with its threads, and how it leaves.
 mod threads;
+/// What a run says of itself: how far it has come, and what came of it.
+mod told;
 /// What a turn costs and whom it serves first.
 mod turns;
 /// Two versions on one file: an older duly that finds the tables of a newer one.

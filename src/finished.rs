@@ -1,0 +1,87 @@
+//! What passes from a worker back to the loop: how an attempt ended, and what is told of it while it goes on.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::clock::Timestamp;
+use crate::event::Event;
+use crate::run::{Claim, Outcome, RunStatus};
+
+/// An attempt that has come to an end, and is settled by the loop, unless its handler has done that.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// The claim it was made under.
+    pub claim: Arc<Claim>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When the handler was entered.
+    pub started_at: Timestamp,
+    /// When it returned.
+    pub finished_at: Timestamp,
+    /// What it printed, of a command.
+    pub output: Option<String>,
+    /// What it exited with, of a command.
+    pub exit_code: Option<i32>,
+    /// What it last said of its progress.
+    pub progress: Option<String>,
+    /// Set if the handler committed this end together with rows of its own.
+    pub(crate) recorded: Option<Recorded>,
+}
+
+/// What the loop is to tell of an end that is written down already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub(crate) error: Option<String>,
+    pub(crate) next_due: Option<Timestamp>,
+}
+
+impl Finished {
+    /// An attempt that printed nothing.
+    pub(crate) fn new(claim: Arc<Claim>, outcome: Outcome, started_at: Timestamp, finished_at: Timestamp) -> Self {
+        // No table takes the time of a clock that has lost its battery.
+        let (started_at, finished_at) = (started_at.max(Timestamp::MIN), finished_at.max(Timestamp::MIN));
+        let (output, exit_code, progress, recorded) = (None, None, None, None);
+        Finished { claim, outcome, started_at, finished_at, output, exit_code, progress, recorded }
+    }
+}
+
+/// Sorts ends: those that are still to be settled join the others; the others are answered, with what is to be told of them.
+pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) -> Vec<(i64, Event)> {
+    let mut events = Vec::new();
+    for mut finished in finished {
+        let Some(Recorded { error, next_due }) = finished.recorded.take() else {
+            unsettled.push_back(finished);
+            continue;
+        };
+        let (run, took) = (finished.claim.run_id, finished.finished_at.since(finished.started_at));
+        let (claim, status, next_attempt) = (finished.claim, RunStatus::Succeeded, None);
+        events.push((run, Event::Finished { claim, status, error, took, next_attempt, next_due }));
+    }
+    events
+}
+
+/// What a worker tells of an attempt that goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) run: i64,
+    pub(crate) attempt: u32,
+    pub(crate) told: Told,
+}
+
+/// What it tells.
+#[derive(Clone, Debug)]
+pub(crate) enum Told {
+    /// The record of its command's process.
+    Process(String),
+    /// How far it has come.
+    Progress(String),
+}
+
+impl Report {
+    /// Joins those that wait to be written. Of what is said of one run's progress the newest is enough.
+    pub(crate) fn join(self, others: &mut Vec<Report>) {
+        let progress = |report: &Report| matches!(report.told, Told::Progress(_));
+        others.retain(|other| other.run != self.run || !progress(other) || !progress(&self));
+        others.push(self);
+    }
+}

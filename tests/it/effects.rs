@@ -1,0 +1,336 @@
+//! Effects: done once, or in doubt and said so. The outside world is a list of deeds, which nobody takes back.
+
+use std::sync::{Arc, Mutex};
+
+use duly::testing::Stepper;
+use duly::{BoxError, Context, Error, Failure, NewTask, Outcome, RetryPolicy, RunStatus};
+
+use crate::house::{House, at};
+
+const START: &str = "2027-03-14T12:00:00Z";
+const END: &str = "2027-03-14T12:05:00Z";
+
+/// What was done outside, in order.
+#[derive(Clone, Default)]
+struct World(Arc<Mutex<Vec<String>>>);
+
+impl World {
+    fn deed(&self, what: &str) -> String {
+        let mut done = self.0.lock().unwrap();
+        done.push(what.to_owned());
+        format!("{what} {}", done.len())
+    }
+
+    fn deeds(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+fn once(name: &str) -> NewTask {
+    NewTask::once(name, at(START)).handler("work")
+}
+
+/// A stepper whose handler `work` is this one, and one task of it; beside it a bystander, and an effect of the bystander's.
+fn with(house: &House, handler: impl Fn(&Context) -> Result<String, BoxError> + Send + Sync + 'static) -> Stepper {
+    let stepper = house.builder(START).handler("work", handler).start().unwrap();
+    stepper.client().add(once("subject")).unwrap();
+    let bystander = "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 999, 'intent', 1)";
+    house.plain().execute(bystander, []).unwrap();
+    stepper
+}
+
+/// The effects of a run, beside that of the bystander, which stands as it stood.
+#[track_caller]
+fn effects(house: &House, run: i64) -> Vec<String> {
+    let all = house.rows("SELECT run_id, key, state, value FROM task_effects ORDER BY run_id, key");
+    assert_eq!(all.last().map(String::as_str), Some("999|pay|intent|-"), "the bystander has changed");
+    let of_run = format!("{run}|");
+    all.iter().filter_map(|row| row.strip_prefix(&of_run)).map(str::to_owned).collect()
+}
+
+fn run(house: &House, run: i64) -> (RunStatus, Option<String>, Option<String>) {
+    let run = house.client().run(run).unwrap().unwrap();
+    (run.status, run.result, run.error)
+}
+
+#[test]
+fn an_effect_is_done_once_however_often_its_run_is_tried_and_retried() {
+    let (house, world) = (House::new(), World::default());
+    let outside = world.clone();
+    let mut stepper = with(&house, move |run| {
+        let paid: String = run.effect("pay", || Ok(outside.deed("paid")))?;
+        let sent: String = run.effect("send", || Ok(outside.deed("sent")))?;
+        match run.run_id() {
+            2 => Ok(format!("{paid}, {sent}")),
+            _ => Err("out of paper".into()),
+        }
+    });
+    stepper.client().replace(once("subject").retry(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() })).unwrap();
+    assert_eq!(stepper.run_until(at(END)).unwrap().len(), 3, "three attempts");
+    assert_eq!(world.deeds(), ["paid", "sent"]);
+    assert_eq!(run(&house, 1).0, RunStatus::Dead);
+
+    // Its retry is another run, and the same piece of work; that of a retry too.
+    assert_eq!(stepper.client().retry(1).unwrap(), 2);
+    stepper.run_until(at(END)).unwrap();
+    assert_eq!(run(&house, 2).1.as_deref(), Some(r#""paid 1, sent 2""#));
+    assert_eq!(world.deeds(), ["paid", "sent"]);
+    assert_eq!(effects(&house, 1), [r#"pay|done|"paid 1""#, r#"send|done|"sent 2""#], "kept under the first run");
+
+    // Another run of the task is another piece of work.
+    stepper.client().trigger("subject").unwrap();
+    stepper.run_until(at(END)).unwrap();
+    assert_eq!(world.deeds(), ["paid", "sent", "paid", "sent"]);
+    assert_eq!(effects(&house, 3).len(), 2);
+    house.assert_sound();
+}
+
+/// How a deed ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ends {
+    Fails,
+    GivesUp,
+    Panics,
+    TooLong,
+    NoJson,
+}
+
+#[test]
+fn what_failed_may_be_done_again_and_what_nobody_knows_is_in_doubt() {
+    let doubt = "effect \"pay\" of run 1 of \"subject\" is in doubt";
+    for (ends, kept, status, says) in [
+        (Ends::Fails, "", RunStatus::Succeeded, ""),
+        (Ends::GivesUp, "", RunStatus::Dead, "no such account"),
+        (Ends::Panics, "pay|intent|-", RunStatus::Dead, doubt),
+        (Ends::TooLong, "pay|intent|-", RunStatus::Dead, "at most 262144 bytes of JSON, found 262147"),
+        (Ends::NoJson, "pay|intent|-", RunStatus::Dead, "it was done, and is in doubt"),
+    ] {
+        let (house, world) = (House::new(), World::default());
+        let outside = world.clone();
+        let mut stepper = with(&house, move |run| {
+            let first = run.attempt() == 1 && run.run_id() == 1;
+            if ends == Ends::NoJson && first {
+                let nan = || Ok(std::collections::BTreeMap::from([(outside.deed("paid").into_bytes(), 1)]));
+                run.effect("pay", nan)?;
+            }
+            run.effect("pay", || match ends {
+                _ if !first => Ok(outside.deed("paid")),
+                Ends::Fails => Err("the bank is closed".into()),
+                Ends::GivesUp => Err(Failure::give_up("no such account").into()),
+                Ends::TooLong => Ok("x".repeat(262_145)),
+                Ends::Panics | Ends::NoJson => panic!("the bank is on fire"),
+            })
+        });
+        stepper.run_until(at("2027-03-14T12:00:01Z")).unwrap();
+        assert_eq!(effects(&house, 1).join(" "), kept, "{ends:?}");
+        stepper.run_until(at(END)).unwrap();
+        let (found, _, error) = run(&house, 1);
+        assert_eq!(found, status, "{ends:?}: {error:?}");
+        assert!(error.clone().unwrap_or_default().contains(says), "{ends:?}: {error:?}");
+        assert_eq!(world.deeds().len(), usize::from(matches!(ends, Ends::Fails | Ends::NoJson)), "{ends:?}");
+
+        // A person looks, settles the doubt, and retries.
+        if status == RunStatus::Dead && !kept.is_empty() {
+            let was_done = ends == Ends::NoJson;
+            let settle = if was_done {
+                "UPDATE task_effects SET state = 'done', value = '\"found\"' WHERE run_id = 1 AND key = 'pay'"
+            } else {
+                "DELETE FROM task_effects WHERE run_id = 1 AND key = 'pay'"
+            };
+            assert_eq!(house.plain().execute(settle, []).unwrap(), 1);
+            stepper.client().retry(1).unwrap();
+            stepper.run_until(at(END)).unwrap();
+            let result = if was_done { "\"found\"" } else { "\"paid 1\"" };
+            assert_eq!(run(&house, 2).1.as_deref(), Some(result), "{ends:?}");
+            assert_eq!(world.deeds(), ["paid"], "{ends:?}");
+        }
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn what_is_in_doubt_names_the_effect_the_run_and_what_to_do() {
+    let house = House::new();
+    let mut stepper = with(&house, |run| {
+        let failed = run.effect("pay", || Ok(String::new())).unwrap_err();
+        let failure = failed.downcast_ref::<Failure>().expect("a failure that gives up");
+        let doubt = failure.error().downcast_ref::<Error>().expect("an error of duly");
+        assert!(matches!(doubt, Error::InDoubt { run: 2, first: 1, key, .. } if key == "pay"), "{doubt:?}");
+        Err(failed)
+    });
+    let mut dead = house.builder(START).accept("nothing").start().unwrap();
+    dead.step().unwrap();
+    // An attempt of the first run began it, and the run is dead.
+    let begun = "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 1, 'intent', 1)";
+    house.plain().execute(begun, []).unwrap();
+    let claims = stepper.step().unwrap();
+    let hopeless = "hopeless".to_owned();
+    let (how, retry) = (duly::AttemptOutcome::Failed, duly::Retry::GiveUp);
+    stepper.finish(&claims[0], Outcome::Failed { how, error: hopeless, retry });
+    stepper.step().unwrap();
+    stepper.client().retry(1).unwrap();
+    stepper.run_until(at(END)).unwrap();
+    let (status, _, error) = run(&house, 2);
+    assert_eq!(status, RunStatus::Dead, "it is not tried again");
+    assert_eq!(
+        error.unwrap(),
+        "effect \"pay\" of run 2 of \"subject\" is in doubt: an attempt began it, and nobody knows whether it was done; \
+         look, then delete its row of task_effects (run_id 1) if it was not, or set its state to 'done' and its value if it \
+         was, and retry the run; or let the handler look, with effect_or"
+    );
+}
+
+#[test]
+fn a_handler_that_can_look_settles_its_doubt() {
+    for (found, deeds, result, doubts) in [
+        // It had been done; it had not; the first look fails, and the next finds it.
+        (vec![Ok(Some("receipt 7"))], 0, "receipt 7", 1),
+        (vec![Ok(None)], 1, "paid 1", 1),
+        (vec![Err("no connection"), Ok(Some("receipt 7"))], 0, "receipt 7", 2),
+        (vec![Err("no connection"), Ok(None)], 1, "paid 1", 2),
+    ] {
+        let (house, world) = (House::new(), World::default());
+        let (outside, looks) = (world.clone(), Arc::new(Mutex::new(found.into_iter())));
+        let looked = Arc::new(Mutex::new(0));
+        let counts = looked.clone();
+        let mut stepper = with(&house, move |run| {
+            let look_up = || {
+                *counts.lock().unwrap() += 1;
+                let found = looks.lock().unwrap().next().expect("no more looks than that");
+                Ok(found.map(|found| found.map(str::to_owned))?)
+            };
+            run.effect_or("pay", look_up, || {
+                assert!(run.attempt() > 1, "the first attempt dies in it");
+                Ok(outside.deed("paid"))
+            })
+        });
+        stepper.run_until(at(END)).unwrap();
+        assert_eq!((world.deeds().len(), *looked.lock().unwrap()), (deeds, doubts), "{result}");
+        assert_eq!(run(&house, 1).1, Some(format!("\"{result}\"")));
+        assert_eq!(effects(&house, 1), [format!("pay|done|\"{result}\"")]);
+    }
+}
+
+#[test]
+fn nonsense_is_refused_and_not_tried_again() {
+    type Asks = fn(&Context) -> Result<String, BoxError>;
+    let cases: [(&str, Asks); 6] = [
+        ("expected a key of 1 to 200 bytes, found 0", |run| run.effect("", || Ok(String::new()))),
+        ("expected a key of 1 to 200 bytes, found 201", |run| run.effect(&"k".repeat(201), || Ok(String::new()))),
+        ("this attempt is at it already", |run| run.effect("pay", || run.effect("pay", || Ok(String::new())))),
+        ("do it before `finish`", |run| run.finish(|_| run.effect("pay", || Ok(String::new())))),
+        ("its run is finished", |run| {
+            run.finish(|_| Ok(()))?;
+            let refused = run.effect("pay", || Ok(String::new()));
+            assert!(refused.unwrap_err().to_string().contains("its run is finished"));
+            Err("do it before `finish`: its run is finished".into())
+        }),
+        ("the value of effect \"pay\" of run 1 of \"subject\" cannot be used: found \"text\"", |run| {
+            run.effect("pay", || Ok("text".to_owned()))?;
+            run.effect::<u32>("pay", || unreachable!("it is done"))?;
+            Ok(String::new())
+        }),
+    ];
+    for (says, asks) in cases {
+        let house = House::new();
+        let mut stepper = with(&house, asks);
+        stepper.run_until(at(END)).unwrap();
+        let (status, _, error) = run(&house, 1);
+        if says.contains("is finished") {
+            assert_eq!((status, error), (RunStatus::Succeeded, None));
+            continue;
+        }
+        assert_eq!(status, RunStatus::Dead, "{says}");
+        assert!(error.clone().unwrap().contains(says), "{says}: {error:?}");
+        assert_eq!(house.ask("SELECT attempt FROM task_runs WHERE id = 1"), "1", "{says}");
+        let intents = effects(&house, 1).into_iter().filter(|effect| effect.contains("intent")).count();
+        assert_eq!(intents, 0, "{says}: what was refused is not in doubt");
+    }
+}
+
+#[test]
+fn a_deed_that_cannot_be_written_down_is_in_doubt() {
+    let (house, world) = (House::new(), World::default());
+    let outside = world.clone();
+    let mut stepper = with(&house, move |run| run.effect("pay", || Ok(outside.deed("paid"))));
+    let full = "CREATE TRIGGER full BEFORE UPDATE ON task_effects BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
+    house.plain().execute_batch(full).unwrap();
+    stepper.run_until(at("2027-03-14T12:00:01Z")).unwrap();
+    let error = "cannot record an effect: the disk is full";
+    assert_eq!(run(&house, 1), (RunStatus::Failed, None, Some(error.to_owned())));
+    house.plain().execute_batch("DROP TRIGGER full").unwrap();
+    stepper.run_until(at(END)).unwrap();
+    let (status, _, error) = run(&house, 1);
+    assert_eq!((status, world.deeds().len()), (RunStatus::Dead, 1));
+    assert!(error.unwrap().contains("is in doubt"));
+}
+
+/// When the run is taken from its owner.
+#[derive(Clone, Copy, Debug)]
+enum Taken {
+    Before,
+    InADeedThatSucceeds,
+    InADeedThatFails,
+    WhileLooking,
+}
+
+#[test]
+fn a_claim_that_no_longer_holds_begins_nothing() {
+    for (taken, deeds, kept) in [
+        (Taken::Before, 0, vec![]),
+        // It was done, whoever holds the claim: the next attempt must know. If it was not, another may be at it by now.
+        (Taken::InADeedThatSucceeds, 1, vec![r#"pay|done|"paid 1""#]),
+        (Taken::InADeedThatFails, 1, vec!["pay|intent|-"]),
+        (Taken::WhileLooking, 0, vec!["pay|intent|-"]),
+    ] {
+        let (house, world) = (House::new(), World::default());
+        let (file, outside) = (house.file().to_owned(), world.clone());
+        let mut stepper = with(&house, move |run| {
+            let take = || {
+                let plain = rusqlite::Connection::open(&file).unwrap();
+                plain.execute("UPDATE task_runs SET locked_by = 'another' WHERE id = 1", []).unwrap();
+            };
+            let done = match taken {
+                Taken::Before => {
+                    take();
+                    run.effect("pay", || Ok(outside.deed("paid")))
+                }
+                Taken::InADeedThatSucceeds | Taken::InADeedThatFails => run.effect("pay", || {
+                    take();
+                    let paid = outside.deed("paid");
+                    if matches!(taken, Taken::InADeedThatFails) { Err("and robbed".into()) } else { Ok(paid) }
+                }),
+                Taken::WhileLooking => {
+                    let plain = rusqlite::Connection::open(&file).unwrap();
+                    let begun =
+                        "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 1, 'intent', 1)";
+                    plain.execute(begun, []).unwrap();
+                    let look_up = || {
+                        take();
+                        Ok(None)
+                    };
+                    run.effect_or("pay", look_up, || Ok(outside.deed("paid")))
+                }
+            };
+            let superseded = done.as_ref().is_err_and(|error| {
+                matches!(error.downcast_ref::<Error>(), Some(Error::Superseded { run: 1, attempt: 1, .. }))
+            });
+            assert_eq!(superseded, matches!(taken, Taken::Before | Taken::WhileLooking), "{taken:?}: {done:?}");
+            Ok(String::new())
+        });
+        stepper.run_until(at("2027-03-14T12:00:30Z")).unwrap();
+        assert_eq!(world.deeds().len(), deeds, "{taken:?}");
+        assert_eq!(effects(&house, 1), kept, "{taken:?}");
+        assert_eq!(house.ask("SELECT outcome || error FROM task_attempts"), "supersededsucceeded", "{taken:?}");
+    }
+}
+
+#[test]
+fn effects_go_with_their_run() {
+    let house = House::new();
+    let mut stepper = with(&house, |run| run.effect("pay", || Ok("paid".to_owned())));
+    stepper.run_until(at(END)).unwrap();
+    assert_eq!(effects(&house, 1).len(), 1);
+    stepper.client().remove("subject").unwrap();
+    assert!(effects(&house, 1).is_empty());
+}

@@ -1,0 +1,383 @@
+//! Ends that a handler commits together with rows of its own: both are there, or neither is.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duly::testing::Stepper;
+use duly::{BoxError, Context, Error, Event, NewTask, RunStatus, Scheduler};
+
+use crate::house::{House, at, eventually, seconds};
+
+const START: &str = "2027-03-14T12:00:00Z";
+const SOON: &str = "2027-03-14T12:00:05Z";
+const END: &str = "2027-03-14T12:05:00Z";
+
+fn once(name: &str) -> NewTask {
+    NewTask::once(name, at(START)).handler("work")
+}
+
+/// A house with a table of the application's.
+fn shop() -> House {
+    let house = House::new();
+    drop(house.client());
+    house.plain().execute_batch("CREATE TABLE sold (run INTEGER, what TEXT) STRICT").unwrap();
+    house
+}
+
+/// A stepper whose handler `work` is this one, one task of it, and a bystander.
+fn with<T: serde::Serialize + 'static>(
+    house: &House,
+    handler: impl Fn(&Context) -> Result<T, BoxError> + Send + Sync + 'static,
+) -> (Stepper, Vec<String>) {
+    let stepper = house.builder(START).handler("work", handler).start().unwrap();
+    let bystander = house.add_bystander(&stepper);
+    stepper.client().add(once("subject")).unwrap();
+    (stepper, bystander)
+}
+
+fn sell(run: &Context, what: &str) -> Result<usize, BoxError> {
+    run.finish(|tx| Ok(tx.execute("INSERT INTO sold (run, what) VALUES (?1, ?2)", (run.run_id(), what))?))
+}
+
+fn subject(house: &House) -> Vec<String> {
+    house.rows(
+        "SELECT r.status, r.attempt, r.result, r.error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+          WHERE t.name = 'subject' ORDER BY r.id",
+    )
+}
+
+fn sold(house: &House) -> Vec<String> {
+    house.rows("SELECT what FROM sold ORDER BY rowid")
+}
+
+#[test]
+fn rows_and_outcome_are_committed_together_and_told_once() {
+    let house = shop();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let teller = told.clone();
+    let file = house.file().to_owned();
+    let mut stepper = house
+        .builder(START)
+        .handler("work", move |run: &Context| {
+            run.progress("half way");
+            run.record_output("printed");
+            run.finish(|tx| {
+                tx.execute("INSERT INTO sold (run, what) VALUES (?1, 'tea')", [run.run_id()])?;
+                // Nobody else sees it, nor that the run is over.
+                let plain = rusqlite::Connection::open(&file)?;
+                let seen = "SELECT (SELECT count(*) FROM sold) || (SELECT status FROM task_runs WHERE id = 2)";
+                assert_eq!(plain.query_row(seen, [], |row| row.get::<_, String>(0))?, "0running");
+                Ok(vec![1, 2])
+            })
+        })
+        .observe(move |event: &Event| teller.lock().unwrap().push(event.clone()))
+        .start()
+        .unwrap();
+    let bystander = house.add_bystander(&stepper);
+    stepper.client().add(NewTask::delay("subject", seconds(3600)).handler("work")).unwrap();
+    stepper.client().trigger("subject").unwrap();
+    stepper.run_until(at("2027-03-14T12:00:02Z")).unwrap();
+
+    assert_eq!(subject(&house), ["succeeded|1|[1,2]|-"]);
+    assert_eq!(sold(&house), ["tea"]);
+    let row =
+        "SELECT output || progress || (finished_at IS NOT NULL) || (locked_by IS NULL) FROM task_runs WHERE id = 2";
+    assert_eq!(house.ask(row), "printedhalf way11");
+    // All that follows from an end has followed: the delay counts from it.
+    let task = house.client().task("subject").unwrap().unwrap();
+    assert_eq!(task.last_status, Some(RunStatus::Succeeded));
+    let ended = house.client().run(2).unwrap().unwrap().finished_at.unwrap();
+    assert_eq!(task.next_run, Some(ended.plus(seconds(3600))));
+    let ends = told.lock().unwrap().iter().filter(|event| matches!(event, Event::Finished { .. })).count();
+    assert_eq!(ends, 1, "{told:?}");
+    house.assert_bystander(&bystander);
+    stepper.stop().unwrap();
+    let locks = std::fs::read_dir(house.home().join("agent.db-owners")).unwrap().count();
+    assert_eq!(locks, 0, "the owner believes that it still has a run");
+    house.assert_sound();
+}
+
+#[test]
+fn what_waits_for_a_finished_run_goes_on() {
+    let house = shop();
+    let (mut stepper, bystander) = with(&house, |run| sell(run, run.task()));
+    for name in ["a", "b", "c"] {
+        stepper.client().add(once(name).concurrency_key("till")).unwrap();
+    }
+    let done = stepper.run_until(at(SOON)).unwrap();
+    assert_eq!(done.len(), 4);
+    let mut sold = sold(&house);
+    sold.sort();
+    assert_eq!(sold, ["a", "b", "c", "subject"]);
+    assert_eq!(stepper.running().len(), 0);
+    house.assert_bystander(&bystander);
+    house.assert_sound();
+}
+
+/// A handler, how its run stands after the first attempt and when all is over, and what was sold then.
+type Case =
+    (&'static str, fn(&Context) -> Result<usize, BoxError>, &'static str, &'static str, &'static [&'static str]);
+
+#[test]
+fn nothing_is_committed_by_halves() {
+    let cases: [Case; 9] = [
+        (
+            "the closure fails, and the handler hands the error on",
+            |run| {
+                run.finish(|tx| {
+                    tx.execute("INSERT INTO sold VALUES (1, 'half')", [])?;
+                    if run.attempt() == 1 { Err("no change".into()) } else { Ok(7) }
+                })
+            },
+            "failed|1|-|no change",
+            "succeeded|2|7|-",
+            &["half"],
+        ),
+        (
+            "the closure fails, and the handler makes another end",
+            |run| {
+                let failed = run.finish(|tx| {
+                    tx.execute("INSERT INTO sold VALUES (1, 'half')", [])?;
+                    Err::<(), _>("no change".into())
+                });
+                assert_eq!(failed.unwrap_err().to_string(), "no change");
+                sell(run, "whole")
+            },
+            "succeeded|1|1|-",
+            "succeeded|1|1|-",
+            &["whole"],
+        ),
+        (
+            "SQLite refuses a row",
+            |run| run.finish(|tx| Ok(tx.execute("INSERT INTO sold VALUES ('no number', 'x')", [])?)),
+            "failed|1|-|cannot store TEXT value in INTEGER column sold.run",
+            "dead|5|-|cannot store TEXT value in INTEGER column sold.run",
+            &[],
+        ),
+        (
+            "the closure panics",
+            |run| {
+                run.finish(|tx| {
+                    tx.execute("INSERT INTO sold VALUES (1, 'half')", [])?;
+                    assert!(run.attempt() > 1, "dropped the till");
+                    Ok(0)
+                })
+            },
+            "failed|1|-|the handler panicked: dropped the till",
+            "succeeded|2|0|-",
+            &["half"],
+        ),
+        (
+            "the handler fails after its end",
+            |run| {
+                sell(run, "tea")?;
+                Err("too late to say so".into())
+            },
+            "succeeded|1|1|-",
+            "succeeded|1|1|-",
+            &["tea"],
+        ),
+        (
+            "the handler panics after its end, and says something else",
+            |run| {
+                sell(run, "tea")?;
+                run.record_output("too late to say so");
+                panic!("too late to say so")
+            },
+            "succeeded|1|1|-",
+            "succeeded|1|1|-",
+            &["tea"],
+        ),
+        (
+            "a second end",
+            |run| {
+                sell(run, "tea")?;
+                let refused = sell(run, "more tea").unwrap_err().to_string();
+                assert_eq!(refused, "cannot finish run 2 of \"subject\": it is finished already");
+                Ok(3)
+            },
+            "succeeded|1|1|-",
+            "succeeded|1|1|-",
+            &["tea"],
+        ),
+        (
+            "an end within an end",
+            |run| run.finish(|_| sell(run, "tea")),
+            "failed|1|-|cannot finish run 2 of \"subject\": it is being finished already",
+            "dead|5|-|cannot finish run 2 of \"subject\": it is being finished already",
+            &[],
+        ),
+        (
+            "the closure ends the transaction by itself",
+            |run| run.finish(|tx| Ok(tx.execute_batch("ROLLBACK").map(|()| 0)?)),
+            "failed|1|-|cannot finish run 2 of \"subject\": its transaction was ended within: leave BEGIN and COMMIT to duly",
+            "dead|5|-|cannot finish run 2 of \"subject\": its transaction was ended within: leave BEGIN and COMMIT to duly",
+            &[],
+        ),
+    ];
+    for (what, handler, first, at_last, rows) in cases {
+        let house = shop();
+        let (mut stepper, bystander) = with(&house, handler);
+        stepper.run_until(at(SOON)).unwrap();
+        assert_eq!(subject(&house), [first], "{what}");
+        stepper.run_until(at(END)).unwrap();
+        assert_eq!(subject(&house), [at_last], "{what}");
+        assert_eq!(sold(&house), rows, "{what}");
+        assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE output IS NOT NULL"), "0", "{what}");
+        house.assert_bystander(&bystander);
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn an_attempt_whose_claim_or_time_is_gone_commits_nothing() {
+    for (taken, says) in [
+        ("UPDATE task_runs SET locked_by = 'another' WHERE id = 2", "no longer belongs to attempt 1"),
+        ("UPDATE task_runs SET attempt = 2 WHERE id = 2", "no longer belongs to attempt 1"),
+        ("", "its time is up"),
+    ] {
+        let house = shop();
+        let file = house.file().to_owned();
+        let clock = Arc::new(Mutex::new(None::<duly::testing::ManualClock>));
+        let hands = clock.clone();
+        let (mut stepper, bystander) = with(&house, move |run| {
+            if taken.is_empty() {
+                hands.lock().unwrap().as_ref().unwrap().advance(seconds(61));
+            } else {
+                rusqlite::Connection::open(&file).unwrap().execute(taken, []).unwrap();
+            }
+            let refused = sell(run, "tea").unwrap_err();
+            assert!(refused.to_string().contains(says), "{refused}");
+            let is_superseded = matches!(refused.downcast_ref::<Error>(), Some(Error::Superseded { run: 2, .. }));
+            assert_eq!(is_superseded, !taken.is_empty());
+            Err::<(), _>(refused)
+        });
+        *clock.lock().unwrap() = Some(stepper.clock().clone());
+        stepper.client().replace(once("subject").timeout(seconds(60))).unwrap();
+        stepper.run_until(at(SOON)).unwrap();
+        assert!(sold(&house).is_empty(), "{says}");
+        let outcome = if taken.is_empty() { "timed_out" } else { "superseded" };
+        assert_eq!(house.rows("SELECT outcome FROM task_attempts"), [outcome]);
+        house.assert_bystander(&bystander);
+    }
+}
+
+#[test]
+fn a_claim_that_is_lost_within_the_closure_takes_its_rows_along() {
+    let house = shop();
+    let (mut stepper, bystander) = with(&house, |run| {
+        let refused = run.finish(|tx| {
+            tx.execute("INSERT INTO sold VALUES (1, 'half')", [])?;
+            Ok(tx.execute("UPDATE task_runs SET locked_by = 'another' WHERE id = 2", [])?)
+        });
+        assert!(matches!(refused.unwrap_err().downcast_ref::<Error>(), Some(Error::Superseded { .. })));
+        sell(run, "tea")
+    });
+    stepper.run_until(at(SOON)).unwrap();
+    assert_eq!((subject(&house), sold(&house)), (vec!["succeeded|1|1|-".to_owned()], vec!["tea".to_owned()]));
+    house.assert_bystander(&bystander);
+}
+
+// ------------------------------------------------------------------------------------------- on_connect --
+
+#[test]
+fn each_worker_prepares_one_connection_and_what_is_relied_on_holds() {
+    let house = shop();
+    let prepared = Arc::new(AtomicUsize::new(0));
+    let count = prepared.clone();
+    let scheduler = Scheduler::builder(house.file())
+        .workers(2)
+        .on_connect(move |connection| {
+            count.fetch_add(1, Ordering::Relaxed);
+            connection.execute_batch("PRAGMA foreign_keys = OFF; PRAGMA synchronous = OFF")?;
+            Ok(connection.execute_batch("CREATE TEMP TABLE till (what TEXT)")?)
+        })
+        .handler("work", |run: &Context| {
+            run.finish(|tx| {
+                tx.execute("INSERT INTO till VALUES (?1)", [run.task()])?;
+                let pragmas = ["foreign_keys", "synchronous", "trusted_schema"];
+                let read = |name| tx.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+                Ok(pragmas.map(read).into_iter().collect::<Result<Vec<_>, _>>()?)
+            })
+        })
+        .handler("idle", |_: &Context| Ok::<_, BoxError>(()))
+        .start()
+        .unwrap();
+    scheduler.add(NewTask::once("idle", at("2020-01-01T00:00:00Z")).handler("idle")).unwrap();
+    let succeeded = |count: &str| house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") == count;
+    eventually("the idle one is done", || succeeded("1"));
+    assert_eq!(prepared.load(Ordering::Relaxed), 0, "opened when it is needed");
+    for n in 0..20 {
+        scheduler.add(NewTask::once(format!("t{n}"), at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+    }
+    eventually("all are done", || succeeded("21"));
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert!((1..=2).contains(&prepared.load(Ordering::Relaxed)), "{prepared:?}");
+    assert_eq!(house.rows("SELECT DISTINCT result FROM task_runs WHERE handler = 'work'"), ["[1,2,0]"]);
+    house.assert_sound();
+}
+
+#[test]
+fn a_connection_that_cannot_be_prepared_fails_the_attempt_and_is_tried_again() {
+    for (broken, says) in [
+        ("SELECT no_such_function()", "no such function: no_such_function"),
+        ("BEGIN", "it was left within a transaction: commit what it begins"),
+    ] {
+        let house = shop();
+        let tries = AtomicUsize::new(0);
+        let mut stepper = house
+            .builder(START)
+            .handler("work", |run: &Context| sell(run, "tea"))
+            .on_connect(move |connection| match tries.fetch_add(1, Ordering::Relaxed) {
+                0 => Ok(connection.execute_batch(broken)?),
+                _ => Ok(()),
+            })
+            .start()
+            .unwrap();
+        stepper.client().add(once("subject")).unwrap();
+        stepper.run_until(at(SOON)).unwrap();
+        let error = house.ask("SELECT error FROM task_runs");
+        assert!(error.starts_with("cannot prepare a worker's connection (on_connect): "), "{error}");
+        assert!(error.contains(says), "{error}");
+        stepper.run_until(at(END)).unwrap();
+        assert_eq!((subject(&house), sold(&house)), (vec!["succeeded|2|1|-".to_owned()], vec!["tea".to_owned()]));
+    }
+}
+
+// -------------------------------------------------------------------------------------- the real scheduler --
+
+#[test]
+fn the_loop_learns_of_a_finished_run_and_writes_it_no_second_time() {
+    let house = shop();
+    let (told, hears) = std::sync::mpsc::channel();
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let scheduler = Scheduler::builder(house.file())
+        .workers(1)
+        .poll(Duration::from_millis(50))
+        // Heartbeats come between the end of the run and the return of its handler.
+        .lease(seconds(1))
+        .handler("work", move |run: &Context| {
+            sell(run, run.task())?;
+            gate.lock().unwrap().recv()?;
+            Ok::<_, BoxError>("something else")
+        })
+        .observe(move |event: &Event| drop(told.send(event.clone())))
+        .start()
+        .unwrap();
+    scheduler.add(NewTask::once("subject", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+    eventually("the run is over", || subject(&house) == ["succeeded|1|1|-"]);
+    let seen = house.ask("SELECT seen_at FROM scheduler_instances");
+    eventually("a heartbeat", || house.ask("SELECT seen_at FROM scheduler_instances") != seen);
+    let row = house.rows("SELECT * FROM task_runs");
+    open.send(()).unwrap();
+    // It knows that nothing is left for it to settle.
+    scheduler.drain();
+    eventually("the scheduler has stopped", || scheduler.has_stopped());
+    assert_eq!(house.rows("SELECT * FROM task_runs"), row);
+    assert!(house.rows("SELECT * FROM task_attempts").is_empty());
+    let ends: Vec<_> = hears.try_iter().filter(|event| matches!(event, Event::Finished { .. })).collect();
+    assert!(matches!(&ends[..], [Event::Finished { status: RunStatus::Succeeded, error: None, .. }]), "{ends:?}");
+    house.assert_sound();
+}

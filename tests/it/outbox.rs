@@ -1,0 +1,132 @@
+//! Tasks added inside a transaction of the application's own, on its own connection: there if it commits, and only then.
+
+use duly::{BoxError, Change, Client, Context, Error, NewTask};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use crate::house::{House, at};
+
+const START: &str = "2027-03-14T12:00:00Z";
+
+fn ship(order: i64) -> NewTask {
+    NewTask::once(format!("ship:{order}"), at(START)).handler("work").payload(order)
+}
+
+/// A house with a table of the application's, and the application's connection.
+fn shop() -> (House, Client, Connection) {
+    let house = House::new();
+    let client = house.client();
+    let plain = house.plain();
+    plain.execute_batch("CREATE TABLE orders (id INTEGER) STRICT; INSERT INTO orders VALUES (0)").unwrap();
+    (house, client, plain)
+}
+
+fn begin(plain: &mut Connection) -> Transaction<'_> {
+    plain.transaction_with_behavior(TransactionBehavior::Immediate).unwrap()
+}
+
+#[test]
+fn a_task_is_there_if_the_transaction_commits_and_only_then() {
+    for commits in [true, false] {
+        let (house, client, mut plain) = shop();
+        client.add(ship(0)).unwrap();
+        let bystander = house.rows("SELECT * FROM scheduled_tasks");
+        let tx = begin(&mut plain);
+        tx.execute("INSERT INTO orders VALUES (7)", []).unwrap();
+        let added = client.add_in(&tx, ship(7)).unwrap();
+        assert_eq!((added.name.as_str(), added.change, added.next_run), ("ship:7", Change::Created, Some(at(START))));
+        assert_eq!(client.add_in(&tx, ship(7)).unwrap().change, Change::Unchanged, "a name is an idempotency key");
+        assert!(client.task("ship:7").unwrap().is_none(), "nobody sees it yet");
+        if commits {
+            tx.commit().unwrap()
+        } else {
+            tx.rollback().unwrap()
+        }
+        assert_eq!(client.task("ship:7").unwrap().is_some(), commits);
+        assert_eq!(house.ask("SELECT count(*) FROM orders WHERE id = 7"), i64::from(commits).to_string());
+        assert_eq!(house.rows("SELECT * FROM scheduled_tasks WHERE name = 'ship:0'"), bystander);
+
+        // A scheduler carries it out like any other.
+        let mut stepper = house.stepper(START);
+        assert_eq!(stepper.step().unwrap().len(), 1 + usize::from(commits));
+    }
+}
+
+#[test]
+fn what_cannot_be_added_leaves_the_transaction_as_it_was() {
+    let (house, client, mut plain) = shop();
+    client.add(ship(0)).unwrap();
+    let tx = begin(&mut plain);
+    tx.execute("INSERT INTO orders VALUES (7)", []).unwrap();
+    let refused = |task: NewTask| client.add_in(&tx, task).unwrap_err();
+    assert!(matches!(refused(ship(0).priority(3)), Error::TaskDiffers { field: "priority", .. }));
+    assert!(matches!(refused(NewTask::cron("x", "every day").handler("work")), Error::InvalidSchedule { .. }));
+    assert!(matches!(
+        refused(NewTask::once("no spaces, please", at(START)).handler("work")),
+        Error::InvalidTask { .. }
+    ));
+    // This one is found to be good for nothing when its row is written.
+    let never = NewTask::cron("never", "0 7 * * *").handler("work").ends_at(at("2020-01-01T00:00:00Z"));
+    assert!(matches!(refused(never), Error::InvalidSchedule { .. }));
+    tx.commit().unwrap();
+    assert_eq!(house.rows("SELECT name FROM scheduled_tasks"), ["ship:0"]);
+    assert_eq!(house.rows("SELECT id FROM orders"), ["0", "7"], "what the application wrote stays");
+}
+
+#[test]
+fn a_transaction_on_another_file_is_refused() {
+    let (house, client, _plain) = shop();
+    let elsewhere = house.home().join("other.db");
+    let mut memory = Connection::open_in_memory().unwrap();
+    let mut other = Connection::open(&elsewhere).unwrap();
+    other.execute("ATTACH ?1 AS duly", [house.file().to_str()]).unwrap();
+    for (connection, found) in [(&mut memory, "it is on a database in memory"), (&mut other, "other.db")] {
+        let error = client.add_in(&connection.transaction().unwrap(), ship(7)).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("cannot add task \"ship:7\" in a transaction: it is on "), "{text}");
+        assert!(text.contains(found) && text.contains("begin it on a connection to that file"), "{text}");
+    }
+    // By another name it is the same file.
+    let link = house.home().join("link.db");
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(house.file(), &link).unwrap();
+        let mut linked = Connection::open(&link).unwrap();
+        let tx = begin(&mut linked);
+        assert_eq!(client.add_in(&tx, ship(7)).unwrap().change, Change::Created);
+    }
+    assert!(client.task("ship:7").unwrap().is_none());
+}
+
+#[test]
+fn a_finished_run_leaves_its_next_step_behind_and_a_failed_one_leaves_none() {
+    let (house, _, _plain) = shop();
+    let mut stepper = house
+        .builder(START)
+        .handler("work", |run: &Context| {
+            let order: i64 = run.payload()?;
+            if order == 9 {
+                return Ok(());
+            }
+            run.finish(|tx| {
+                // Due a quarter of an hour after this one, by the same clock.
+                let later = run.scheduled_for().plus(std::time::Duration::from_secs(900));
+                run.add_in(tx, NewTask::once(format!("bill:{order}"), later).handler("work").payload(9))?;
+                tx.execute("INSERT INTO orders VALUES (?1)", [order])?;
+                if run.attempt() < 3 { Err(BoxError::from("the printer is out of paper")) } else { Ok(()) }
+            })
+        })
+        .start()
+        .unwrap();
+    stepper.client().add(ship(7)).unwrap();
+    let tasks = |house: &House| house.rows("SELECT name, status FROM scheduled_tasks ORDER BY id");
+    stepper.run_until(at("2027-03-14T12:00:15Z")).unwrap();
+    assert_eq!(house.ask("SELECT count(*) FROM task_attempts"), "2");
+    assert_eq!((tasks(&house).len(), house.ask("SELECT count(*) FROM orders")), (1, "1".to_owned()));
+    stepper.run_until(at("2027-03-14T12:14:59Z")).unwrap();
+    assert_eq!(tasks(&house), ["ship:7|completed", "bill:7|active"]);
+    assert_eq!(house.rows("SELECT id FROM orders"), ["0", "7"]);
+    stepper.run_until(at("2027-03-14T12:15:01Z")).unwrap();
+    assert_eq!(tasks(&house), ["ship:7|completed", "bill:7|completed"]);
+    house.assert_sound();
+}
