@@ -151,9 +151,12 @@ const OLDEST_OTHERS: &str = "
      WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
      ORDER BY (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) LIMIT :limit";
 
+/// What a run has done outside is what its retries must not do again: that is kept as long as one of them.
 const REMOVE_RUN: &str = "
     DELETE FROM task_runs
-     WHERE id = :run AND status <> 'queued' AND status <> 'failed' AND status <> 'running'";
+     WHERE id = :run AND status <> 'queued' AND status <> 'failed' AND status <> 'running'
+       AND (NOT EXISTS (SELECT 1 FROM task_effects e WHERE e.run_id = :run)
+            OR NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.retry_of = :run))";
 
 /// Removes final runs of a task that has `runs`: the old ones, and the oldest of too many; never the newest few.
 fn remove_runs(
@@ -181,7 +184,8 @@ fn remove_runs(
     let mut removed = 0;
     for (place, run) in oldest.into_iter().take(spare).enumerate() {
         if run.goes(before, place < excess) {
-            removed += tx.prepare_cached(REMOVE_RUN)?.execute(named_params! { ":run": run.id })?;
+            let params = named_params! { ":run": run.id, ":task": task };
+            removed += tx.prepare_cached(REMOVE_RUN)?.execute(params)?;
         }
     }
     Ok(removed)

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use duly::testing::Stepper;
-use duly::{BoxError, Context, Error, Failure, NewTask, Outcome, RetryPolicy, RunStatus};
+use duly::{BoxError, Context, Error, Failure, NewTask, Outcome, Retention, RetryPolicy, RunStatus};
 
 use crate::house::{House, at};
 
@@ -323,6 +323,37 @@ fn a_claim_that_no_longer_holds_begins_nothing() {
         assert_eq!(effects(&house, 1), kept, "{taken:?}");
         assert_eq!(house.ask("SELECT outcome || error FROM task_attempts"), "supersededsucceeded", "{taken:?}");
     }
+}
+
+#[test]
+fn what_was_done_is_kept_as_long_as_a_run_that_retries_it() {
+    let house = House::new();
+    let paid = Arc::new(Mutex::new(0));
+    let counts = paid.clone();
+    let mut stepper = with(&house, move |run| {
+        run.effect("pay", || {
+            *counts.lock().unwrap() += 1;
+            Ok("paid".to_owned())
+        })?;
+        Err(Failure::give_up("out of paper").into())
+    });
+    stepper.client().replace(NewTask::cron("subject", "0 13 * * *").handler("work")).unwrap();
+    stepper.run_until(at(END)).unwrap();
+    assert_eq!(stepper.client().effects(1).unwrap().len(), 1);
+    // A month later, before the first goes, a person tries it again; and once more when it would be gone.
+    stepper.clock().set_wall(at("2027-04-12T12:00:00Z"));
+    let retry = stepper.client().retry(1).unwrap();
+    stepper.run_until(at("2027-04-12T12:00:01Z")).unwrap();
+    stepper.clock().set_wall(at("2027-04-14T12:00:00Z"));
+    let keep = Retention { least_runs: 0, ..Retention::default() };
+    stepper.client().prune(keep).unwrap();
+    let again = stepper.client().retry(retry).unwrap();
+    let before = *paid.lock().unwrap();
+    stepper.run_until(at("2027-04-14T12:00:01Z")).unwrap();
+    assert_eq!(*paid.lock().unwrap(), before, "the same piece of work");
+    assert_eq!(stepper.client().effects(again).unwrap(), stepper.client().effects(1).unwrap());
+    assert_eq!(effects(&house, 1), [r#"pay|done|"paid""#]);
+    assert!(matches!(stepper.client().effects(99), Err(Error::UnknownRun { id: 99 })));
 }
 
 #[test]
