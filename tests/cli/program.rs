@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use duly::{Client, Context, Failure, NewTask, Scheduler};
+use duly::{BoxError, Client, Context, Failure, NewTask, Scheduler};
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_duly");
@@ -52,6 +52,60 @@ fn a_run_can_be_waited_for() {
     assert_eq!((code, &document["status"], &document["payload"]), (1, &"dead".into(), &"bad".into()));
     assert_eq!(err.lines().count(), 1, "{err}");
     scheduler.shutdown(Duration::from_secs(30)).expect("an end");
+}
+
+#[test]
+fn a_run_that_is_at_work_shows_how_far_it_has_come() {
+    let home = house();
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let gate = std::sync::Mutex::new(gate);
+    let scheduler = Scheduler::builder(home.path().join("duly.db"))
+        .handler("work", move |run: &Context| {
+            run.effect("fetch", || Ok(120))?;
+            run.progress("page 7 of 120\u{1b}[2J, and words without end");
+            gate.lock().map(|gate| gate.recv()).is_ok().then_some("done").ok_or(BoxError::from("a gate that is broken"))
+        })
+        .start()
+        .expect("a scheduler");
+    let past = "2020-01-01T12:00:00Z".parse().expect("an instant");
+    scheduler.add(NewTask::once("t", past).handler("work")).expect("a task");
+    let runs = || scheduler.history("t", 1).expect("runs");
+    while runs().first().is_none_or(|run| run.progress.is_none()) {
+        std::thread::yield_now();
+    }
+    for line in [&["history"][..], &["show", "t"]] {
+        let (code, out, err) = said(&duly(home.path(), line));
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert!(out.contains("running (page 7 of 120\\u{1b}[2J, and words w...)"), "{out}");
+    }
+    let words = "page 7 of 120\u{1b}[2J, and words without end";
+    for line in [&["history", "--json"][..], &["show", "t", "--json"], &["logs", "1", "--json"]] {
+        let (_, out, _) = said(&duly(home.path(), line));
+        let document: serde_json::Value = serde_json::from_str(&out).expect("one document");
+        let run = document.get(0).or(document.get("runs").and_then(|runs| runs.get(0))).unwrap_or(&document);
+        assert_eq!(run["progress"], words, "{line:?}: {out}");
+    }
+    open.send(()).expect("a handler that waits");
+    scheduler.shutdown(Duration::from_secs(30)).expect("an end");
+    let (_, out, _) = said(&duly(home.path(), &["logs", "1"]));
+    assert!(out.contains("page 7 of 120\\u{1b}[2J, and words without end"), "{out}");
+    assert!(out.contains("result") && out.contains("\"done\""), "{out}");
+    assert!(out.contains("fetch: done"), "{out}");
+    let (_, out, _) = said(&duly(home.path(), &["history"]));
+    assert!(out.contains("succeeded ") && !out.contains("page 7"), "{out}");
+
+    // What an effect that nobody is at any more looks like.
+    let plain = rusqlite::Connection::open(home.path().join("duly.db")).expect("a connection");
+    plain.execute_batch("UPDATE task_effects SET state = 'intent', created_at = 1805000000000").expect("an update");
+    let (_, out, _) = said(&duly(home.path(), &["logs", "1"]));
+    assert!(out.contains("fetch: in doubt, begun 2027-03-14 04:53:20"), "{out}");
+    let (_, out, _) = said(&duly(home.path(), &["logs", "1", "--json"]));
+    let document: serde_json::Value = serde_json::from_str(&out).expect("one document");
+    let effect = serde_json::json!([{
+        "key": "fetch", "run_id": 1, "state": "intent", "value": 120, "created_at": "2027-03-14T04:53:20.000Z",
+        "done_at": document["effects"][0]["done_at"],
+    }]);
+    assert_eq!(document["effects"], effect, "{out}");
 }
 
 #[test]

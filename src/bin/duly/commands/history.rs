@@ -10,8 +10,9 @@ use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::{Times, took};
 use crate::values::reason;
 
-/// So much of an error is shown in a table; `logs` has all of it.
+/// So much of an error, and of what a run says of its progress, is shown in a table; `logs` has all of it.
 const ERROR_SHOWN: usize = 60;
+const PROGRESS_SHOWN: usize = 30;
 
 pub(crate) fn history(
     client: &Client,
@@ -62,13 +63,23 @@ pub(crate) fn table(runs: &[Run], times: &Times) -> Table {
             Cell::from(run.task.as_str()),
             Cell::from(times.both(run.scheduled_for)),
             Cell::from(run.origin.as_str()),
-            Cell::new(&status(run), run_tone(run.status)),
+            Cell::new(&progressing(run), run_tone(run.status)),
             Cell::from(if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() }),
             Cell::from(duration(run)),
-            Cell::new(&shortened(run.error.as_deref().unwrap_or_default()), Tone::Faint),
+            Cell::new(&shortened(run.error.as_deref().unwrap_or_default(), ERROR_SHOWN), Tone::Faint),
         ]);
     }
     table
+}
+
+/// Where a run stands, and how far it has come while it is at work.
+fn progressing(run: &Run) -> String {
+    match &run.progress {
+        Some(words) if run.status == RunStatus::Running => {
+            format!("{} ({})", status(run), shortened(words, PROGRESS_SHOWN))
+        }
+        _ => status(run),
+    }
 }
 
 /// Where a run stands, and why it waits, or for how many occurrences it stands.
@@ -97,11 +108,11 @@ fn duration(run: &Run) -> String {
     }
 }
 
-fn shortened(error: &str) -> String {
-    let line = error.lines().next().unwrap_or_default();
-    match line.char_indices().nth(ERROR_SHOWN) {
+fn shortened(text: &str, shown: usize) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    match line.char_indices().nth(shown) {
         Some((cut, _)) => format!("{}...", &line[..cut]),
-        None if line.len() < error.trim_end().len() => format!("{line} ..."),
+        None if line.len() < text.trim_end().len() => format!("{line} ..."),
         None => line.to_owned(),
     }
 }

@@ -1,13 +1,13 @@
 //! `logs`: what a run's attempts said and printed.
 
-use duly::{Attempt, Client, Error, Run, RunStatus, Timestamp};
+use duly::{Attempt, Client, Effect, EffectState, Error, Run, RunStatus, Timestamp};
 use serde::Serialize;
 
 use crate::commands::history::status;
 use crate::commands::list::run_tone;
 use crate::failure::Failure;
 use crate::output::printer::Printer;
-use crate::output::rows::{AttemptRow, RunRow};
+use crate::output::rows::{AttemptRow, EffectRow, RunRow};
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::{Times, took};
 
@@ -16,16 +16,18 @@ struct Document<'a> {
     #[serde(flatten)]
     run: RunRow<'a>,
     attempts: Vec<AttemptRow<'a>>,
+    effects: Vec<EffectRow<'a>>,
 }
 
 pub(crate) fn logs(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let run = client.run(id)?.ok_or(Error::UnknownRun { id })?;
-    let attempts = client.attempts(id)?;
+    let (attempts, effects) = (client.attempts(id)?, client.effects(id)?);
     if printer.json {
         let attempts = attempts.iter().map(AttemptRow::from).collect();
-        return Ok(printer.document(&Document { run: RunRow::from(&run), attempts })?);
+        let effects = effects.iter().map(EffectRow::from).collect();
+        return Ok(printer.document(&Document { run: RunRow::from(&run), attempts, effects })?);
     }
-    printer.table(about(&run, &printer.times), "")?;
+    printer.table(about(&run, &effects, &printer.times), "")?;
     for attempt in &attempts {
         one(attempt, printer)?;
     }
@@ -35,7 +37,7 @@ pub(crate) fn logs(client: &Client, id: i64, printer: &mut Printer<'_>) -> Resul
     Ok(())
 }
 
-fn about(run: &Run, times: &Times) -> Table {
+fn about(run: &Run, effects: &[Effect], times: &Times) -> Table {
     let mut table = Table::default();
     let mut row = |name: &str, value: Option<String>, tone: Tone| {
         if let Some(value) = value {
@@ -55,6 +57,16 @@ fn about(run: &Run, times: &Times) -> Table {
     row("reason", run.error.clone().filter(|_| run.attempt == 0), Tone::Plain);
     row("progress", run.progress.clone(), Tone::Plain);
     row("result", run.result.clone(), Tone::Plain);
+    for effect in effects {
+        let begun = times.local(effect.created_at);
+        let (known, tone) = match effect.state {
+            EffectState::Done => ("done".to_owned(), Tone::Plain),
+            // An attempt may be at it now.
+            _ if run.status == RunStatus::Running => (format!("begun {begun}"), Tone::Plain),
+            _ => (format!("in doubt, begun {begun}"), Tone::Bad),
+        };
+        row("effect", Some(format!("{}: {known}", effect.key)), tone);
+    }
     table
 }
 

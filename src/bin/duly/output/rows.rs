@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{Attempt, Recent, Run, Task, Timestamp};
+use duly::{Attempt, Effect, Recent, Run, Task, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -100,6 +100,17 @@ pub(crate) struct AttemptRow<'a> {
     locked_by: &'a str,
     started_at: Option<String>,
     finished_at: String,
+}
+
+/// An effect as its row has it.
+#[derive(Serialize)]
+pub(crate) struct EffectRow<'a> {
+    key: &'a str,
+    run_id: i64,
+    state: &'a str,
+    value: Option<Json>,
+    created_at: String,
+    done_at: Option<String>,
 }
 
 /// A column that holds JSON: as it is, or as text if it was damaged.
@@ -225,6 +236,19 @@ impl<'a> From<&'a Attempt> for AttemptRow<'a> {
             locked_by: &attempt.locked_by,
             started_at: maybe(attempt.started_at),
             finished_at: time(attempt.finished_at),
+        }
+    }
+}
+
+impl<'a> From<&'a Effect> for EffectRow<'a> {
+    fn from(effect: &'a Effect) -> Self {
+        EffectRow {
+            key: &effect.key,
+            run_id: effect.run_id,
+            state: effect.state.as_str(),
+            value: effect.value.as_deref().map(json),
+            created_at: time(effect.created_at),
+            done_at: maybe(effect.done_at),
         }
     }
 }
