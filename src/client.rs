@@ -15,11 +15,10 @@ use crate::error::{Error, Result};
 use crate::new_task::NewTask;
 use crate::run::{Attempt, Effect, Origin, Run, RunFilter, RunStatus};
 use crate::schedule::{ScheduleKind, Schedules};
+use crate::store::effects::of_chain;
 use crate::store::manual::Request;
 use crate::store::opening::Written;
-use crate::store::{
-    Durability, Fault, Missing, Store, claiming, due, effects, history, manual, owners, runs, settling, tasks,
-};
+use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, settling, tasks};
 use crate::task::{Task, TaskStatus, check_payload};
 
 /// Most tasks that one look-up answers.
@@ -302,7 +301,7 @@ impl Client {
         let now = self.now();
         self.read("read the effects", |tx, _| {
             let claim = runs::claimed(tx, run, now)?.ok_or(Error::UnknownRun { id: run })?;
-            Ok(effects::of_chain(tx, claim.first_id())?)
+            Ok(of_chain(tx, claim.first_id())?)
         })
     }
 

@@ -186,7 +186,11 @@ fn what_a_room_does_alone_no_other_does() {
         (&["schedule/pattern.rs"], "croner", &["croner::"]),
         (&["schedule/zone_data.rs"], "zone data", &["chrono_tz::", "/zoneinfo", "TZDIR"]),
         (&["schedule/zone_file.rs"], "TZif", &["from_tz_data("]),
-        (&["store/database.rs"], "begins transactions", &["transaction_with_behavior(", ".unchecked_transaction("]),
+        (
+            &["store/database.rs", "store/file.rs"],
+            "begins transactions",
+            &["transaction_with_behavior(", ".unchecked_transaction("],
+        ),
         (&threads, "owns threads", &["thread::Builder", "thread::spawn", "thread::scope"]),
         (
             &["bin/duly/main.rs"],
