@@ -1,0 +1,70 @@
+//! Adding tasks that are due some day: each in a commit of its own, and many in one.
+
+use std::time::Instant;
+
+use duly::{Client, NewTask, Scheduler, Timestamp};
+
+use crate::Options;
+use crate::bare::Bare;
+use crate::measure::{median, wall_nanos};
+use crate::ours::{DURABILITIES, Home};
+use crate::report::{ENQUEUE, ENQUEUE_ALL, Goal, Report};
+
+/// In so many turns the two add one by one.
+const TURNS: usize = 20;
+
+/// Beside the bare rows; a client's commits are on the disk in full, but for that of a scheduler that was told otherwise.
+pub(crate) fn run(options: &Options, report: &mut Report) {
+    let (one_by_one, at_once) = (options.scaled(1_000, 300), options.scaled(20_000, 5_000));
+    for (name, durability, synchronous) in DURABILITIES {
+        let (mut bare_single, mut bare_all, mut single, mut all) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..options.rounds {
+            let home = Home::new();
+            let at = wall_nanos() / 1_000_000 + 86_400_000;
+            let mut bare = Bare::open(&home.file("bare.db"), synchronous);
+            let (file, due) = (home.file("duly.db"), Timestamp::from_millis(at));
+            // Its loop sleeps, and is woken by what is added.
+            let scheduler = Scheduler::builder(&file).durability(durability).start().expect("a scheduler");
+            let own = (name == "full").then(|| Client::open(&file).expect("a client"));
+            let client = own.as_ref().unwrap_or_else(|| scheduler.client());
+            let task = |prefix: &str, n: usize| NewTask::once(format!("{prefix}-{n}"), due).handler("none");
+
+            // In short turns: how fast a commit is changes from one moment to the next.
+            let (mut bare_time, mut time) = (0.0, 0.0);
+            for turn in 0..TURNS {
+                bare_time += seconds(|| bare.add_one_by_one(one_by_one / TURNS, at));
+                time += seconds(|| {
+                    for n in 0..one_by_one / TURNS {
+                        client.add(task(&format!("turn-{turn}"), n)).expect("a new task");
+                    }
+                });
+            }
+            bare_single.push(bare_time);
+            single.push(time);
+            bare_all.push(seconds(|| bare.add(at_once, at)));
+            all.push(seconds(|| drop(client.add_all((0..at_once).map(|n| task("all", n))).expect("new tasks"))));
+        }
+        let rates =
+            |tasks: usize, bare: Vec<f64>, duly: Vec<f64>| (tasks as f64 / median(bare), tasks as f64 / median(duly));
+        report.ratio(
+            ("add, a commit each", name),
+            rates(one_by_one, bare_single, single),
+            "/s",
+            &Goal::AtLeast(ENQUEUE),
+        );
+        report.ratio(
+            (format!("add {at_once} in one commit"), name),
+            rates(at_once, bare_all, all),
+            "/s",
+            &Goal::AtLeast(ENQUEUE_ALL),
+        );
+    }
+    report
+        .detail("add: at normal through a running scheduler's client, which wakes it; at full through a client alone");
+}
+
+fn seconds(f: impl FnOnce()) -> f64 {
+    let begin = Instant::now();
+    f();
+    begin.elapsed().as_secs_f64()
+}

@@ -1,0 +1,109 @@
+//! What a turn costs, against what is stored; and with many runs behind one key. Turn by turn on a clock that stands still
+//! between them, as the tests do, at normal durability: one run is claimed, the next turn settles it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use duly::testing::Stepper;
+use duly::{NewTask, Outcome, Timestamp};
+
+use crate::Options;
+use crate::measure::{exponent, median};
+use crate::ours::{Home, LONG_AGO, fill_with_future, fill_with_history, fill_with_waiting};
+use crate::report::{Goal, KEY_RATE, KEY_TURN, Report, TURN_GROWTH};
+
+/// Turns in a round.
+const TURNS: usize = 100;
+/// Puts so many rows into a file, at that time.
+type Fill = fn(&Path, usize, i64);
+
+/// Runs that wait behind one key.
+const WAITING: usize = 100_000;
+
+/// Against future tasks, and against runs that are over.
+pub(crate) fn run(options: &Options, report: &mut Report) {
+    let sizes = if options.quick { [1_000, 10_000, 100_000] } else { [10_000, 100_000, 1_000_000] };
+    let fills: [(&str, Fill); 2] = [("future tasks", fill_with_future), ("rows of history", fill_with_history)];
+    for (what, fill) in fills {
+        let home = Home::new();
+        let mut steppers = sizes.map(|size| {
+            let file = home.file(&format!("{size}.db"));
+            fill(&file, size, LONG_AGO);
+            let mut stepper = stepper(&file, 1);
+            let tick = NewTask::interval("tick", Duration::from_secs(1)).handler("none");
+            stepper.client().add(tick).expect("a new task");
+            assert!(stepper.step().expect("a turn").is_empty(), "not due yet");
+            (size, stepper, Vec::new())
+        });
+        for _ in 0..options.rounds {
+            for (_, stepper, times) in &mut steppers {
+                for _ in 0..TURNS {
+                    stepper.clock().advance(Duration::from_secs(1));
+                    times.push(claim_and_settle(stepper));
+                }
+            }
+        }
+        let points = steppers.map(|(size, _, times)| (size as f64, median(times)));
+        let workload = format!("growth of a turn, {what}");
+        report.figure((workload, "normal"), (f64::NAN, exponent(&points)), "", &Goal::AtMost(TURN_GROWTH));
+        let figures = points.map(|(size, seconds)| format!("{size:.0}: {:.0}", seconds * 1e6)).join(", ");
+        report.detail(format!("a run's two turns, in us, against {what}: {figures}"));
+    }
+}
+
+/// A hundred thousand runs behind one key, beside as many that are free; one at a time.
+pub(crate) fn behind_a_key(options: &Options, report: &mut Report) {
+    let home = Home::new();
+    let mut both = [("free", None), ("key", Some("one"))].map(|(name, key)| {
+        let file = home.file(name);
+        fill_with_waiting(&file, WAITING, LONG_AGO, key);
+        let mut stepper = stepper(&file, 1);
+        let claims = stepper.step().expect("a turn");
+        assert_eq!(claims.len(), 1, "{name}");
+        stepper.finish(&claims[0], Outcome::succeeded());
+        (stepper, Vec::new())
+    });
+    for _ in 0..options.rounds {
+        for (stepper, times) in &mut both {
+            for _ in 0..TURNS * 5 {
+                let begin = Instant::now();
+                let claims = stepper.step().expect("a turn");
+                times.push(begin.elapsed().as_secs_f64());
+                assert_eq!(claims.len(), 1, "one at a time");
+                stepper.finish(&claims[0], Outcome::succeeded());
+            }
+        }
+    }
+    let [free, keyed] = both.map(|(_, times)| median(times));
+    report.figure(
+        (format!("turn, {WAITING} behind one key"), "normal"),
+        (f64::NAN, keyed * 1e3),
+        "ms",
+        &Goal::AtMost(KEY_TURN),
+    );
+    report.figure(("  .. drained, to free ones", "normal"), (f64::NAN, free / keyed), "", &Goal::AtLeast(KEY_RATE));
+    report.detail(format!(
+        "one at a time, a turn settles a run and claims the next: {:.0} us behind a key ({:.0} runs/s), {:.0} us free ({:.0} \
+         runs/s)",
+        keyed * 1e6,
+        1.0 / keyed,
+        free * 1e6,
+        1.0 / free,
+    ));
+}
+
+fn stepper(file: &Path, workers: usize) -> Stepper {
+    let now = Timestamp::from_millis(LONG_AGO + 1000);
+    Stepper::builder(file, now).accept("none").workers(workers).start().expect("a stepper")
+}
+
+/// Seconds of the two turns that a run takes.
+fn claim_and_settle(stepper: &mut Stepper) -> f64 {
+    let begin = Instant::now();
+    let claims = stepper.step().expect("a turn");
+    assert_eq!(claims.len(), 1, "due on every second");
+    stepper.finish(&claims[0], Outcome::succeeded());
+    let more = stepper.step().expect("a turn");
+    assert!(more.is_empty(), "nothing else is due");
+    begin.elapsed().as_secs_f64()
+}

@@ -1,0 +1,124 @@
+//! What is measured, and how: medians, slopes, the processor's time, the commits of a file.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The middle one; of an even number the upper of the two.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    percentile(values, 50)
+}
+
+/// The value below which so many of a hundred lie. Nothing measured is no number.
+pub(crate) fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get((values.len() * percent / 100).min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+/// By which power of `x` it grows, by least squares over the logarithms.
+pub(crate) fn exponent(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let logs = || points.iter().map(|(x, y)| (x.ln(), y.ln()));
+    let (x, y) = (logs().map(|(x, _)| x).sum::<f64>() / count, logs().map(|(_, y)| y).sum::<f64>() / count);
+    logs().map(|(a, b)| (a - x) * (b - y)).sum::<f64>() / logs().map(|(a, _)| (a - x).powi(2)).sum::<f64>()
+}
+
+/// Now, in nanoseconds since the Unix epoch: finer than what is stored.
+pub(crate) fn wall_nanos() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock that is set");
+    i64::try_from(since.as_nanos()).expect("a date before 2262")
+}
+
+/// What one round took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    pub(crate) time: Duration,
+    /// Seconds of processor time of this whole process.
+    pub(crate) cpu: Option<f64>,
+    pub(crate) commits: Option<u64>,
+    /// What the file holds when all is written back.
+    pub(crate) bytes: u64,
+}
+
+/// A round that goes on.
+pub(crate) struct Watch {
+    commits: Commits,
+    begin: Instant,
+    before: (Option<f64>, Option<u64>),
+}
+
+impl Watch {
+    /// Begins. Somebody must have the database open, and keep it open until the watch is gone.
+    pub(crate) fn begin(file: &Path) -> Self {
+        let commits = Commits::of(file);
+        let before = (own_cpu(), commits.count());
+        Watch { commits, begin: Instant::now(), before }
+    }
+
+    pub(crate) fn begun(&self) -> Instant {
+        self.begin
+    }
+
+    /// Ends, at an instant that was noted where the end was seen.
+    pub(crate) fn end(&self, begin: Instant, end: Instant) -> Round {
+        let (cpu, commits) = self.before;
+        Round {
+            time: end.duration_since(begin),
+            cpu: own_cpu().zip(cpu).map(|(after, before)| after - before),
+            commits: self.commits.count().zip(commits).map(|(after, before)| after - before),
+            bytes: 0,
+        }
+    }
+}
+
+/// The commits of a database in WAL mode: SQLite counts them in the header of the shared index of the log, its third word.
+struct Commits(Option<File>);
+
+impl Commits {
+    /// The file is closed with this value: a close drops the locks that this process holds on it.
+    fn of(database: &Path) -> Self {
+        let mut name = database.as_os_str().to_owned();
+        name.push("-shm");
+        Commits(File::open(PathBuf::from(name)).ok())
+    }
+
+    #[cfg(unix)]
+    fn count(&self) -> Option<u64> {
+        use std::os::unix::fs::FileExt;
+        let mut word = [0; 4];
+        self.0.as_ref()?.read_exact_at(&mut word, 8).ok()?;
+        Some(u64::from(u32::from_ne_bytes(word)))
+    }
+
+    #[cfg(not(unix))]
+    fn count(&self) -> Option<u64> {
+        self.0.as_ref().and(None)
+    }
+}
+
+/// Seconds of processor time of this process, threads that have ended included, to a hundredth. Linux alone tells.
+fn own_cpu() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let after_name = text.rsplit_once(") ")?.1;
+    let ticks = |place: usize| after_name.split(' ').nth(place)?.parse::<f64>().ok();
+    // Fields 14 and 15 of all; a tick is a hundredth of a second wherever Linux runs programs.
+    Some((ticks(11)? + ticks(12)?) / 100.0)
+}
+
+/// Seconds of processor time of the threads that another process has now, to a nanosecond.
+pub(crate) fn cpu_of(process: u32) -> Option<f64> {
+    let mut nanos = 0.0;
+    for thread in std::fs::read_dir(format!("/proc/{process}/task")).ok()? {
+        let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        nanos += text.split(' ').next()?.parse::<f64>().ok()?;
+    }
+    Some(nanos / 1e9)
+}
+
+/// MiB of memory that another process has.
+pub(crate) fn memory_of(process: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<f64>().ok()? / 1024.0)
+}
