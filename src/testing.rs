@@ -72,7 +72,8 @@ pub struct StepperBuilder {
     handlers: Handlers,
     refused: Option<Error>,
     settings: Settings,
-    seed: u64,
+    seed: Option<u64>,
+    patience: Option<Duration>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
 }
@@ -121,9 +122,17 @@ impl StepperBuilder {
         self
     }
 
-    /// What all chance is drawn from. Default 0.
+    /// What all chance is drawn from, the owner's name too, so that the same seed tells the same story: two owners of one
+    /// file need two seeds, or the second is refused. Default: a name that nobody else has, and 0 for the rest.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
+        self.seed = Some(seed);
+        self
+    }
+
+    /// How long, in real time, a write waits for another connection's; zero: a busy database is an error at once. Default
+    /// 5 s, as for a scheduler.
+    pub fn busy_timeout(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
         self
     }
 
@@ -144,20 +153,24 @@ impl StepperBuilder {
     /// # Errors
     /// As [`Builder::start`](crate::Builder::start).
     pub fn start(self) -> Result<Stepper> {
-        let StepperBuilder { path, clock, handlers, refused, settings, seed, observers, prepare } = self;
+        let StepperBuilder { path, clock, handlers, refused, settings, seed, patience, observers, prepare } = self;
         if let Some(error) = refused {
             return Err(error);
         }
         // Relaxed: a test's process may die, its machine does not.
         let durability = Durability::MayRepeatAfterPowerLoss;
         let open = |missing| Store::open(&path, missing, durability);
-        let (store, own) = (open(Missing::Create)?, open(Missing::Refuse)?);
+        let (mut store, mut own) = (open(Missing::Create)?, open(Missing::Refuse)?);
+        if let Some(patience) = patience {
+            store.wait_at_most(patience)?;
+            own.wait_at_most(patience)?;
+        }
         let file = store.path().into();
         let client = Client::new(own, Arc::new(clock.clone()), None);
-        // Two steppers of one test must not draw the same owner's name.
-        let random = fastrand::Rng::with_seed(seed ^ fastrand::u64(..));
+        // Two steppers of one test that names no seed must not draw the same owner's name.
+        let random = fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..)));
         let mut poller = Poller::new(store, handlers.names(), settings, observers, random, clock.now())?;
-        poller.reseed(seed);
+        poller.reseed(seed.unwrap_or_default());
         let desk = Desk::new(Desks { file, durability, owner: poller.owner().into(), prepare });
         let desk = Arc::new(Mutex::new(desk));
         let workers = settings.workers;
@@ -176,7 +189,8 @@ impl Stepper {
             handlers: Handlers::default(),
             refused: None,
             settings: Settings::default(),
-            seed: 0,
+            seed: None,
+            patience: None,
             observers: Vec::new(),
             prepare: None,
         }
@@ -198,7 +212,18 @@ impl Stepper {
     /// # Errors
     /// As the running scheduler: only if the file was removed or replaced.
     pub fn step(&mut self) -> Result<Vec<Arc<Claim>>> {
-        let free = self.workers.saturating_sub(self.running.len());
+        self.turn(self.workers.saturating_sub(self.running.len()))
+    }
+
+    /// Takes a turn as a scheduler does that is about to leave: what was finished is settled, nothing is claimed.
+    ///
+    /// # Errors
+    /// As [`Stepper::step`].
+    pub fn settle(&mut self) -> Result<()> {
+        self.turn(0).map(|_| ())
+    }
+
+    fn turn(&mut self, free: usize) -> Result<Vec<Arc<Claim>>> {
         let finished = std::mem::take(&mut self.finished);
         let turn = self.poller.turn(self.clock.now(), finished, Slots { room: free, idle: free })?;
         self.running.extend(turn.claims.iter().cloned());

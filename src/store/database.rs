@@ -33,6 +33,8 @@ pub(crate) struct Store {
     version: i64,
     /// Set when no more than outcomes is written: then newer tables will do.
     accepts_newer: bool,
+    /// How long a write waits for another connection's.
+    patience: Duration,
 }
 
 impl Store {
@@ -45,8 +47,8 @@ impl Store {
     pub(crate) fn open_as(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Self> {
         let Opened { connection, path, identity } =
             file::open(path, missing, durability, tables).map_err(|fault| file::unopened(path, fault))?;
-        let (schedules, version) = (Schedules::default(), tables.version);
-        Ok(Store { connection, path, identity, schedules, transactions: 0, version, accepts_newer: false })
+        let (schedules, version, patience) = (Schedules::default(), tables.version, file::BUSY_TIMEOUT);
+        Ok(Store { connection, path, identity, schedules, transactions: 0, version, accepts_newer: false, patience })
     }
 
     /// Lets an application set its own things on this connection. What is relied on holds afterwards all the same.
@@ -168,10 +170,16 @@ impl Store {
                 .connection
                 .busy_timeout(Duration::ZERO)
                 .and_then(|()| self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
-            let patient = self.connection.busy_timeout(file::BUSY_TIMEOUT);
+            let patient = self.connection.busy_timeout(self.patience);
             return shrunk.and(patient).map_err(|error| Error::store("shrink the log", error));
         }
         Ok(())
+    }
+
+    /// Waits no longer for another writer, from now on.
+    pub(crate) fn wait_at_most(&mut self, patience: Duration) -> Result<()> {
+        self.patience = patience;
+        self.connection.busy_timeout(patience).map_err(|error| Error::store("set the busy timeout", error))
     }
 
     /// How many write transactions were begun; for tests of what an idle loop costs.
