@@ -146,7 +146,7 @@ const CLAIM: &str = "
        SET status = 'running', attempt = attempt + 1, locked_by = :owner, locked_until = :until, started_at = :now,
            finished_at = NULL, error = NULL, exit_code = NULL, output = NULL, progress = NULL
      WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NULL AND cancel_requested = 0
-       AND (expires_at IS NULL OR expires_at > :now OR attempt > forgiven)
+       AND (expires_at IS NULL OR expires_at > :now OR attempt > forgiven OR status = 'failed')
        AND NOT EXISTS (SELECT 1 FROM task_runs k
                         WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key)";
 

@@ -40,6 +40,8 @@ mod files;
 mod finish;
 /// Files of older versions open, answer, run on, and end up with the tables of a new one.
 mod fixture;
+/// What the simulation has found, each told in small.
+mod found;
 /// Handlers that do not return when their time is up: their workers are replaced, and no more than so many.
 mod held;
 /// What was, as those who ask narrow it, and what lies ahead.
