@@ -272,16 +272,17 @@ pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<
         .map(judged)
 }
 
-/// running -> queued: given back un-started, which does not count. Else as above.
+/// running -> queued: given back un-started, which does not count. It was due when it was claimed, whatever the clock shows
+/// since. Else as above.
 const GIVE_BACK: &str = "
     UPDATE task_runs
        SET status = 'queued', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id), forgiven = forgiven + 1, blocked = 'key', started_at = NULL, locked_by = NULL,
-           locked_until = NULL
+           locked_until = NULL, run_at = min(run_at, :now)
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-pub(crate) fn give_back(tx: &Transaction<'_>, fence: &Fence<'_>) -> rusqlite::Result<Wrote> {
+pub(crate) fn give_back(tx: &Transaction<'_>, fence: &Fence<'_>, now: Timestamp) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(GIVE_BACK)?
-        .execute(named_params! { ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt })
+        .execute(named_params! { ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":now": now })
         .map(judged)
 }
 

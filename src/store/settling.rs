@@ -61,7 +61,7 @@ pub(crate) fn settle(
             (status, Some(error), next)
         }
         Outcome::Released => {
-            if runs::give_back(tx, &fence)? == Wrote::Superseded {
+            if runs::give_back(tx, &fence, now)? == Wrote::Superseded {
                 return superseded(tx, &fence, finished, now, written);
             }
             attempts::keep_attempt(tx, &fence, AttemptOutcome::Released, None, now, None, None)?;
