@@ -304,9 +304,20 @@ impl Opener<'_, '_> {
     fn pass_over(&mut self, status: RunStatus, span: &Span, reason: &str) -> Result<(), Fault> {
         let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
         let reason = format!("{least}{reason}");
-        let run = opening(self.due, span.first, Origin::Schedule);
-        if !runs::pass_over(self.tx, &run, status, span, &reason, self.now)? {
-            return Ok(once::already(self.tx, self.due.id, span.first, self.now)?);
+        let mut span = *span;
+        // After a clock that was wrong the oldest may have rows: what follows them has none, and is told for itself.
+        while !runs::pass_over(
+            self.tx,
+            &opening(self.due, span.first, Origin::Schedule),
+            status,
+            &span,
+            &reason,
+            self.now,
+        )? {
+            once::already(self.tx, self.due.id, span.first, self.now)?;
+            let next = resolve::occurrence_after(&self.due.plan, span.first).filter(|next| *next <= span.last);
+            let Some(first) = next.filter(|_| span.count > 1) else { return Ok(()) };
+            span = Span { first, count: span.count - 1, ..span };
         }
         self.written.events.push(Event::PassedOver {
             task: self.due.name.clone(),

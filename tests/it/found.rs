@@ -1,10 +1,10 @@
 //! What the simulation has found, each told in small.
 
 use duly::testing::Stepper;
-use duly::{AttemptOutcome, NewTask, Outcome, Retry};
+use duly::{AttemptOutcome, Misfire, NewTask, Outcome, Retry};
 
 use crate::house::{House, at, minutes, seconds};
-use crate::table::{claim, step};
+use crate::table::{claim, step, succeed};
 
 const START: &str = "2027-03-14T12:00:00Z";
 
@@ -29,6 +29,30 @@ fn what_was_cut_short_is_taken_up_again_though_it_would_have_expired() {
     owner.settle().unwrap();
     owner.clock().advance(minutes(1));
     assert_eq!(claim(&mut owner).attempt, 2, "it had begun in time");
+}
+
+#[test]
+fn an_occurrence_that_has_a_row_does_not_hide_those_that_were_missed_after_it() {
+    let house = House::new();
+    let mut owner = house.stepper(&day("12:59"));
+    let hourly = NewTask::cron("hourly", "0 * * * *").handler("work").misfire(Misfire::Skip, seconds(60));
+    owner.client().add(hourly).unwrap();
+    owner.clock().advance(minutes(1));
+    let first = claim(&mut owner);
+    succeed(&mut owner, &first);
+    step_at(&mut owner, "16:30", 0);
+    // The clock was wrong, and is set right; then nobody is there for hours.
+    step_at(&mut owner, "12:30", 0);
+    step_at(&mut owner, "19:30", 0);
+    let day = "2027-03-14";
+    house.assert_history(
+        "hourly",
+        &[
+            &format!("{day} 13:00:00 schedule succeeded"),
+            &format!("{day} 14:00:00 schedule missed x3 to {day} 16:00:00"),
+            &format!("{day} 15:00:00 schedule missed x5 to {day} 19:00:00"),
+        ],
+    );
 }
 
 #[test]
