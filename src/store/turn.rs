@@ -136,6 +136,10 @@ impl<'a> Turning<'a> {
             let room = self.slots.room;
             let claimer = Claimer { owner: self.work.owner, handlers, until: self.work.until };
             self.resolve(if room >= QUICK { room } else { room.max(self.work.ahead) }, Some(&claimer))?;
+            // One that goes before another run of its key, which is not due yet, could not be started as it was opened.
+            if self.slots.room > 0 && self.done.written.blocked {
+                self.claim()?;
+            }
         }
         if let Some(keep) = self.work.prune
             && self.done.written.claims.is_empty()

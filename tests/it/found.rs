@@ -1,7 +1,7 @@
 //! What the simulation has found, each told in small.
 
 use duly::testing::Stepper;
-use duly::{AttemptOutcome, Misfire, NewTask, Outcome, Retry};
+use duly::{AttemptOutcome, Misfire, NewTask, Outcome, Retry, RetryPolicy};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::table::{claim, step, succeed};
@@ -53,6 +53,21 @@ fn an_occurrence_that_has_a_row_does_not_hide_those_that_were_missed_after_it() 
             &format!("{day} 15:00:00 schedule missed x5 to {day} 19:00:00"),
         ],
     );
+}
+
+#[test]
+fn what_goes_before_a_run_of_its_key_that_is_not_due_yet_starts_when_it_is_due() {
+    let house = House::new();
+    let mut owner = house.stepper(START);
+    let retry = RetryPolicy { backoff: minutes(10), ..RetryPolicy::default() };
+    let keyed = |name: &str, due| NewTask::once(name, due).handler("work").concurrency_key("chat").retry(retry);
+    owner.client().add(keyed("first", at(START))).unwrap();
+    owner.client().add(keyed("second", at(START).plus(seconds(10)))).unwrap();
+    let first = claim(&mut owner);
+    owner.finish(&first, Outcome::failed("offline"));
+    step(&mut owner, 0);
+    owner.clock().advance(seconds(10));
+    assert_eq!(claim(&mut owner).task, "second");
 }
 
 #[test]
