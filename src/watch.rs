@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::orphan::Orphan;
 use crate::owner::{DeadOwner, Standing, standing};
-use crate::store::owners::Lost;
+use crate::store::owners::{Dead, Lost, Proof};
 
 /// What one owner knows of the others.
 #[derive(Debug)]
@@ -85,8 +85,13 @@ impl Watch {
     }
 
     /// Owners that are dead and not yet recovered.
-    pub(crate) fn dead(&self) -> Vec<String> {
-        self.dying.keys().cloned().collect()
+    pub(crate) fn dead(&self) -> Vec<Dead> {
+        let lease = |owner: &String| self.watched.get(owner).map(|watched| watched.lease);
+        let dead = |(owner, dying): (&String, &Dying)| {
+            let proof = if dying.lock.is_some() { Proof::Lock } else { Proof::Lease(lease(owner)) };
+            Dead { owner: owner.clone(), proof }
+        };
+        self.dying.iter().map(dead).collect()
     }
 
     /// Whether there is something to recover now.

@@ -83,6 +83,29 @@ pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<
         .collect()
 }
 
+/// An owner that is taken for dead.
+#[derive(Clone, Debug)]
+pub(crate) struct Dead {
+    pub(crate) owner: String,
+    pub(crate) proof: Proof,
+}
+
+/// Why it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Proof {
+    /// Its lock is ours.
+    Lock,
+    /// Its lease has stood still at this value. Whoever saw that may have slept since, and the owner not.
+    Lease(Option<Timestamp>),
+}
+
+/// Whether the proof holds in the snapshot of this transaction.
+pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusqlite::Result<bool> {
+    let Proof::Lease(seen) = dead.proof else { return Ok(true) };
+    let now = others(tx, observer)?.into_iter().find(|(owner, _)| *owner == dead.owner).map(|(_, lease)| lease);
+    Ok(now.is_some() && now == seen)
+}
+
 const NOT_STOPPED: &str = "
     SELECT id FROM scheduler_instances WHERE stopped_at IS NULL AND id <> :owner";
 

@@ -114,8 +114,10 @@ impl<'a> Turning<'a> {
             self.done.not_stopped = owners::not_stopped(tx, self.work.owner)?;
             self.item(Item::Sweep, |turn| Ok(waiting::sweep(tx, &mut turn.memory.round, SWEEP, now)?))?;
         }
-        for owner in self.work.dead {
-            self.recover(owner)?;
+        for dead in self.work.dead {
+            if owners::is_dead(tx, self.work.owner, dead)? {
+                self.recover(&dead.owner)?;
+            }
         }
         let expiring = settling::expiring(tx, now, self.budget / 2)?;
         for run in expiring {

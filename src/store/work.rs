@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::finished::{Finished, Report};
 use crate::settings::Retention;
 use crate::store::opening::{Slots, Written};
-use crate::store::owners::Lost;
+use crate::store::owners::{Dead, Lost};
 use crate::store::waiting::Round;
 
 /// Most items that one turn writes.
@@ -23,7 +23,7 @@ pub(crate) struct Work<'a> {
     pub(crate) finished: &'a [Finished],
     pub(crate) reports: &'a [Report],
     /// Owners that are proved dead.
-    pub(crate) dead: &'a [String],
+    pub(crate) dead: &'a [Dead],
     /// Whether the command of a lost run is still at work.
     pub(crate) at_work: &'a dyn Fn(&Lost) -> bool,
     /// Set after a clock that was far ahead: what it had shown.

@@ -71,6 +71,29 @@ fn what_goes_before_a_run_of_its_key_that_is_not_due_yet_starts_when_it_is_due()
 }
 
 #[test]
+fn an_observer_that_slept_does_not_take_what_it_saw_before_for_the_present() {
+    let house = House::new();
+    let mut owner = house.stepper(START);
+    let mut observer = house.builder(START).accept("work").clock(owner.clock()).start().unwrap();
+    owner.client().add(NewTask::once("long", at(START)).handler("work")).unwrap();
+    claim(&mut owner);
+    step(&mut observer, 0);
+    // The observer stands still; the owner extends its lease. Then a cleaner removes its lock file.
+    for _ in 0..15 {
+        owner.clock().advance(seconds(20));
+        step(&mut owner, 0);
+    }
+    std::fs::remove_file(house.home().join("agent.db-owners").join(owner.owner())).unwrap();
+    step(&mut observer, 0);
+    assert_eq!(house.ask("SELECT status || attempt FROM task_runs"), "running1", "its lease has not stood still");
+    assert_eq!(house.ask("SELECT count(*) FROM task_attempts"), "0");
+    // Whoever does not move, and has no lock file, is dead a lease later.
+    observer.clock().advance(seconds(61));
+    step(&mut observer, 0);
+    assert_eq!(house.ask("SELECT status || attempt FROM task_runs"), "failed1");
+}
+
+#[test]
 fn what_is_given_back_after_the_clock_was_set_right_does_not_wait_for_the_wrong_time() {
     let house = House::new();
     let mut owner = house.stepper(&day("20:00"));
