@@ -200,7 +200,7 @@ fn tell(step: Step, fates: &mut Vec<Fate>, waiting: &mut Vec<Unfinished>) {
         Step::Open { scheduled_for: at, origin } => {
             let one = told(RunStatus::Queued, Span { first: at, last: at, count: 1, exact: true });
             fates.push(Fate { origin, ..one });
-            waiting.push(Unfinished { id: 0, origin, status: RunStatus::Queued });
+            waiting.push(Unfinished { id: 0, origin, status: RunStatus::Queued, scheduled_for: at });
         }
         Step::Skip(span) => match fates.last_mut() {
             // As in the table, where the row of the turn before grows.

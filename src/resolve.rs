@@ -38,6 +38,7 @@ pub(crate) struct Unfinished {
     pub(crate) id: i64,
     pub(crate) origin: Origin,
     pub(crate) status: RunStatus,
+    pub(crate) scheduled_for: Timestamp,
 }
 
 /// Several occurrences that are told in one row.

@@ -66,12 +66,12 @@ const MAX_LOOKED_AT: i64 = 2 * MAX_CATCH_UP as i64;
 // By name: after an ANALYZE SQLite would take the index that holds all that is over as well. Of the others it matters only
 // whether there are any.
 const UNFINISHED: &str = "
-    SELECT * FROM (SELECT id, origin, status FROM task_runs INDEXED BY task_runs_unfinished
+    SELECT * FROM (SELECT id, origin, status, scheduled_for FROM task_runs INDEXED BY task_runs_unfinished
      WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
        AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
      ORDER BY scheduled_for LIMIT :limit)
     UNION ALL
-    SELECT * FROM (SELECT id, origin, status FROM task_runs INDEXED BY task_runs_unfinished
+    SELECT * FROM (SELECT id, origin, status, scheduled_for FROM task_runs INDEXED BY task_runs_unfinished
      WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
        AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
      LIMIT 1)";
@@ -84,7 +84,8 @@ fn unfinished(tx: &Transaction<'_>, task: i64, overlap: Overlap) -> rusqlite::Re
     };
     let mut statement = tx.prepare_cached(UNFINISHED)?;
     let rows = statement.query_map(named_params! { ":task": task, ":limit": limit }, |row| {
-        Ok(Unfinished { id: row.get(0)?, origin: row.get(1)?, status: row.get(2)? })
+        let (id, origin, status) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(Unfinished { id, origin, status, scheduled_for: row.get(3)? })
     })?;
     rows.collect()
 }
@@ -133,6 +134,7 @@ pub(crate) fn resolve_due(
         claimer: None,
         unfinished: unfinished.len(),
         scheduled: unfinished.iter().filter(|run| run.origin.is_scheduled()).count(),
+        newest: unfinished.iter().filter(|run| run.origin.is_scheduled()).map(|run| run.scheduled_for).max(),
         written,
     };
     // What a later step cancels must not start before that step.
@@ -235,6 +237,8 @@ struct Opener<'a, 'c> {
     /// Runs of the task that are not final, and how many of them keep an occurrence.
     unfinished: usize,
     scheduled: usize,
+    /// The newest occurrence that one of these keeps.
+    newest: Option<Timestamp>,
     written: &'c mut Written,
 }
 
@@ -298,6 +302,11 @@ impl Opener<'_, '_> {
         }
         self.unfinished += 1;
         self.scheduled += 1;
+        if self.newest.is_some_and(|newest| newest > scheduled_for) {
+            // A clock that was wrong has opened runs of occurrences to come: this one goes before them.
+            self.written.blocked = true;
+            waiting::derive_task(self.tx, self.due.id, false, self.due.plan.overlap != Overlap::Allow, self.now)?;
+        }
         Ok(())
     }
 

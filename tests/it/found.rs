@@ -1,7 +1,7 @@
 //! What the simulation has found, each told in small.
 
 use duly::testing::Stepper;
-use duly::{AttemptOutcome, Misfire, NewTask, Outcome, Retry, RetryPolicy};
+use duly::{AttemptOutcome, Misfire, NewTask, Outcome, Overlap, Retry, RetryPolicy};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::table::{claim, step, succeed};
@@ -91,6 +91,19 @@ fn an_observer_that_slept_does_not_take_what_it_saw_before_for_the_present() {
     observer.clock().advance(seconds(61));
     step(&mut observer, 0);
     assert_eq!(house.ask("SELECT status || attempt FROM task_runs"), "failed1");
+}
+
+#[test]
+fn what_a_wrong_clock_opened_waits_for_what_the_right_one_opens() {
+    let house = House::new();
+    let mut owner = house.stepper(&day("19:30"));
+    owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("nobody").overlap(Overlap::BufferAll)).unwrap();
+    step_at(&mut owner, "20:00", 0);
+    step_at(&mut owner, "12:30", 0);
+    step_at(&mut owner, "13:00", 0);
+    let waiting = "SELECT strftime('%H:%M', scheduled_for / 1000, 'unixepoch'), blocked FROM task_runs ORDER BY 1";
+    assert_eq!(house.rows(waiting), ["13:00|-", "20:00|order"]);
+    house.assert_sound();
 }
 
 #[test]
