@@ -12,7 +12,7 @@ use crate::task::{Overlap, Task};
 /// While a run of a delay task is unfinished, nobody can say when it is due again: the next turn finds it so.
 const DELAY_BEGINS: &str = "
     UPDATE scheduled_tasks SET next_run = NULL, planned = 0
-     WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1";
+     WHERE id = :task AND schedule_type = 'delay' AND status = 'active'";
 
 const UNFINISHED_RETRY: &str = "
     SELECT id FROM task_runs

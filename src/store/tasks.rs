@@ -188,7 +188,7 @@ pub(crate) fn change(
         ":next": old.next_run, ":planned": old.planned, ":since": old.active_since, ":reason": old.invalid_reason,
     })?;
     waiting::derive_task(tx, old.id, old.status == TaskStatus::Paused, task.overlap != Overlap::Allow, now)?;
-    Ok(())
+    Ok(recall(tx, old.id)?)
 }
 
 /// Resolves what is due of a task that is about to be changed, under its old state; answers with the task as it is then.
@@ -207,12 +207,25 @@ pub(crate) fn resolve_before_a_change(
     let mut written = Written::default();
     opening::resolve_due(&mut due::Reader::new(tx)?, schedules, task.id, now, Rest::Cut, None, &mut written)?;
     opening::finish(tx, None, &mut written, now)?;
+    recall(tx, task.id)?;
     Ok(by_id(tx, task.id)?.unwrap_or(task))
 }
 
 /// Now, or as soon after `before` as the clock allows: active_since tells the program's own change by having moved.
 fn after(now: Timestamp, before: Timestamp) -> Timestamp {
     now.max(Timestamp::from_millis(before.as_millis() + 1))
+}
+
+/// A waiting run that was asked to stop by SQL is cancelled by whoever looks at its task next: that is still to be done.
+const RECALL: &str = "
+    UPDATE scheduled_tasks SET planned = 0
+     WHERE id = :task
+       AND EXISTS (SELECT 1 FROM task_runs
+                    WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
+                      AND status <> 'running' AND cancel_requested = 1)";
+
+fn recall(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
+    tx.prepare_cached(RECALL)?.execute(named_params! { ":task": task }).map(|_| ())
 }
 
 /// One statement, as above.
@@ -244,6 +257,7 @@ pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, reason: Option<&str>, now:
         ":since": after(now, task.active_since), ":now": now,
     })?;
     waiting::derive_task(tx, task.id, true, true, now)?;
+    recall(tx, task.id)?;
     owners::record(tx, now, "paused", Some(task.id), None, reason)?;
     Ok(())
 }
@@ -269,6 +283,7 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     })?;
     tx.prepare_cached(END_STREAK)?.execute(named_params! { ":task": task.id })?;
     waiting::derive_task(tx, task.id, false, task.definition.overlap != Overlap::Allow, now)?;
+    recall(tx, task.id)?;
     let detail = format!("occurrences from {} to {since} were passed over", task.active_since);
     owners::record(tx, now, "resumed", Some(task.id), None, Some(&detail))?;
     Ok(())
@@ -369,5 +384,6 @@ const INVALIDATE: &str = "
 /// Takes a row out of the schedule that cannot be used, and says why.
 pub(crate) fn invalidate(tx: &Transaction<'_>, id: i64, reason: &str, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(INVALIDATE)?.execute(named_params! { ":task": id, ":reason": reason, ":now": now })?;
-    waiting::derive_task(tx, id, true, true, now)
+    waiting::derive_task(tx, id, true, true, now)?;
+    recall(tx, id)
 }

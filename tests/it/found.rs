@@ -107,6 +107,31 @@ fn what_a_wrong_clock_opened_waits_for_what_the_right_one_opens() {
 }
 
 #[test]
+fn a_run_that_was_cancelled_by_sql_is_not_forgotten_when_its_task_is_paused_or_changed() {
+    let house = House::new();
+    let mut owner = house.stepper(START);
+    let hourly = |handler: &str| NewTask::cron("hourly", "0 * * * *").handler("nobody").payload(handler);
+    for change in ["pause", "resume", "replace"] {
+        let _ = owner.client().remove("hourly");
+        owner.client().add(hourly("before")).unwrap();
+        if change == "resume" {
+            owner.client().pause("hourly").unwrap();
+        }
+        let run = owner.client().trigger("hourly").unwrap();
+        step(&mut owner, 0);
+        house.plain().execute("UPDATE task_runs SET cancel_requested = 1", []).unwrap();
+        match change {
+            "pause" => owner.client().pause("hourly").unwrap(),
+            "resume" => owner.client().resume("hourly").unwrap(),
+            _ => _ = owner.client().replace(NewTask::cron("hourly", "30 * * * *").handler("nobody")).unwrap(),
+        }
+        step(&mut owner, 0);
+        let stands = owner.client().run(run).unwrap().unwrap().status;
+        assert_eq!(stands, duly::RunStatus::Cancelled, "{change}");
+    }
+}
+
+#[test]
 fn what_is_given_back_after_the_clock_was_set_right_does_not_wait_for_the_wrong_time() {
     let house = House::new();
     let mut owner = house.stepper(&day("20:00"));
@@ -115,4 +140,19 @@ fn what_is_given_back_after_the_clock_was_set_right_does_not_wait_for_the_wrong_
     step_at(&mut owner, "09:00", 0);
     owner.finish(&one, Outcome::Released);
     assert_eq!(claim(&mut owner).attempt, 2);
+}
+
+#[test]
+fn what_is_due_is_resolved_before_a_task_rests_though_a_run_of_it_was_cancelled_by_sql() {
+    let house = House::new();
+    let mut owner = house.stepper(&day("11:59"));
+    let task = NewTask::cron("hourly", "0 * * * *").handler("nobody").overlap(Overlap::BufferAll);
+    owner.client().add(task).unwrap();
+    step_at(&mut owner, "12:00", 0);
+    owner.clock().set_wall(at(&day("13:00")));
+    house.plain().execute("UPDATE task_runs SET cancel_requested = 1", []).unwrap();
+    owner.client().pause("hourly").unwrap();
+    step(&mut owner, 0);
+    let rows = ["2027-03-14 12:00:00 schedule cancelled", "2027-03-14 13:00:00 schedule queued"];
+    house.assert_history("hourly", &rows);
 }
