@@ -111,7 +111,7 @@ const GROW_SKIP: &str = "
      WHERE id = (SELECT id FROM task_runs
                   WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
                   ORDER BY scheduled_for DESC LIMIT 1)
-       AND status = 'skipped' AND scheduled_for < :first";
+       AND status = 'skipped' AND ifnull(last_scheduled_for, scheduled_for) < :first";
 
 /// Records occurrences that get no run. Consecutive skips of a task are one row. `false`: there is a row already.
 pub(crate) fn pass_over(

@@ -132,6 +132,27 @@ fn a_run_that_was_cancelled_by_sql_is_not_forgotten_when_its_task_is_paused_or_c
 }
 
 #[test]
+fn a_row_of_skips_stands_for_no_less_after_the_clock_is_set_right() {
+    let house = House::new();
+    let mut owner = house.stepper("2027-03-14T19:30:00Z");
+    owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
+    step_at(&mut owner, "20:00", 1);
+    for time in ["21:00", "22:00", "23:00"] {
+        step_at(&mut owner, time, 0);
+    }
+    for time in ["2027-03-15T00:00:00Z", "2027-03-15T01:00:00Z"] {
+        owner.clock().set_wall(at(time));
+        step(&mut owner, 0);
+    }
+    let skips =
+        "SELECT scheduled_for, last_scheduled_for, occurrences FROM task_runs WHERE status = 'skipped' ORDER BY id";
+    let before = house.rows(skips);
+    step_at(&mut owner, "21:30", 0);
+    step_at(&mut owner, "22:00", 0);
+    assert_eq!(house.rows(skips)[0], before[0]);
+}
+
+#[test]
 fn what_is_given_back_after_the_clock_was_set_right_does_not_wait_for_the_wrong_time() {
     let house = House::new();
     let mut owner = house.stepper(&day("20:00"));
