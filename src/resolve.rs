@@ -105,15 +105,18 @@ pub(crate) fn occurrence_after(plan: &Plan, after: Timestamp) -> Option<Timestam
     plan.schedule.next_after(after).filter(|next| plan.ends_at.is_none_or(|ends| *next <= ends))
 }
 
+/// When a delay is over that is counted from an instant, within the task's bounds.
+pub(crate) fn delayed(plan: &Plan, from: Timestamp, delay: Duration) -> Next {
+    let counted = from.plus(delay);
+    let next = plan.starts_at.map_or(counted, |starts| counted.max(starts));
+    if plan.ends_at.is_none_or(|ends| next <= ends) { Next::At(next) } else { Next::Never }
+}
+
 /// When a task is due that has just been added, edited or resumed. `unfinished`: whether a run of it is.
 pub(crate) fn first(plan: &Plan, unfinished: bool) -> Next {
     let next = match &plan.schedule {
         Schedule::Delay(_) if unfinished => return Next::AfterTheRun,
-        Schedule::Delay(delay) => {
-            let counted = plan.active_since.plus(*delay);
-            let next = plan.starts_at.map_or(counted, |starts| counted.max(starts));
-            Some(next).filter(|next| plan.ends_at.is_none_or(|ends| *next <= ends))
-        }
+        Schedule::Delay(delay) => return delayed(plan, plan.active_since, *delay),
         // A past instant counts too, unless it was resolved: it is due at once.
         Schedule::Once(at) => Some(*at)
             .filter(|at| plan.resolved_until.is_none_or(|until| *at > until))
@@ -173,10 +176,7 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
     }
     let next = match (&plan.schedule, due) {
         (Schedule::Delay(_), None) if work.unfinished > 0 => Next::AfterTheRun,
-        (Schedule::Delay(delay), None) => {
-            let next = now.plus(*delay);
-            if plan.ends_at.is_none_or(|ends| next <= ends) { Next::At(next) } else { Next::Never }
-        }
+        (Schedule::Delay(delay), None) => delayed(plan, now, *delay),
         (_, due) => due.map_or(Next::Never, Next::At),
     };
     Resolution { steps: work.steps, next, resolved_until: work.resolved_until }

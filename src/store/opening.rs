@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::resolve::{self, Next, Rest, Span, Step, Unfinished};
 use crate::retry::RetryPolicy;
 use crate::run::{Claim, Origin, RunStatus};
-use crate::schedule::{ScheduleKind, Schedules, parse_duration};
+use crate::schedule::{Schedule, ScheduleKind, Schedules, parse_duration};
 use crate::store::due::{self, Due};
 use crate::store::once::{self, Once};
 use crate::store::runs::{self, Claimer, Opening, Wrote};
@@ -143,12 +143,19 @@ pub(crate) fn resolve_due(
     before.iter().try_for_each(|step| opener.take(step))?;
     opener.claimer = claimer;
     after.iter().try_for_each(|step| opener.take(step))?;
-    if due.kind == ScheduleKind::Once && resolution.next == Next::Never {
+    let next = match (&due.plan.schedule, resolution.next) {
+        // It had a row already, from a clock that was wrong: there is no run whose end could be waited for.
+        (Schedule::Delay(delay), Next::AfterTheRun) if opener.unfinished == 0 => {
+            resolve::delayed(&due.plan, now, *delay)
+        }
+        (_, next) => next,
+    };
+    if due.kind == ScheduleKind::Once && next == Next::Never {
         written.once.completed.push(id);
         return Ok(());
     }
-    written.more |= matches!(resolution.next, Next::At(at) if at <= now);
-    advance(tx, id, resolution.next, resolution.resolved_until, now)?;
+    written.more |= matches!(next, Next::At(at) if at <= now);
+    advance(tx, id, next, resolution.resolved_until, now)?;
     Ok(())
 }
 

@@ -132,6 +132,27 @@ fn a_run_that_was_cancelled_by_sql_is_not_forgotten_when_its_task_is_paused_or_c
 }
 
 #[test]
+fn a_delay_goes_on_though_its_occurrence_has_a_row() {
+    let house = House::new();
+    let mut owner = house.stepper(START);
+    owner.client().add(NewTask::delay("hourly", minutes(60)).handler("work")).unwrap();
+    for _ in 0..4 {
+        owner.clock().advance(minutes(60));
+        let one = claim(&mut owner);
+        succeed(&mut owner, &one);
+    }
+    // The clock was wrong by four hours and more. What it met stays met, and the task goes on.
+    step_at(&mut owner, "11:00", 0);
+    owner.clock().advance(minutes(60));
+    let one = claim(&mut owner);
+    succeed(&mut owner, &one);
+    owner.clock().advance(minutes(60));
+    step(&mut owner, 0);
+    assert_eq!(house.next("hourly"), "2027-03-14 14:00:00 active");
+    house.assert_sound();
+}
+
+#[test]
 fn a_row_of_skips_stands_for_no_less_after_the_clock_is_set_right() {
     let house = House::new();
     let mut owner = house.stepper("2027-03-14T19:30:00Z");
@@ -150,6 +171,19 @@ fn a_row_of_skips_stands_for_no_less_after_the_clock_is_set_right() {
     step_at(&mut owner, "21:30", 0);
     step_at(&mut owner, "22:00", 0);
     assert_eq!(house.rows(skips)[0], before[0]);
+}
+
+#[test]
+fn a_delay_that_was_hastened_waits_for_its_start_all_the_same() {
+    let house = House::new();
+    let mut owner = house.stepper(START);
+    let delay = NewTask::delay("late", minutes(10)).handler("work").misfire(Misfire::Skip, seconds(0));
+    owner.client().add(delay.starts_at(at(&day("15:00")))).unwrap();
+    let now = at(START).as_millis();
+    house.plain().execute("UPDATE scheduled_tasks SET next_run = ?1", [now]).unwrap();
+    step_at(&mut owner, "12:30", 0);
+    house.assert_history("late", &["2027-03-14 12:00:00 schedule missed"]);
+    assert_eq!(house.next("late"), "2027-03-14 15:00:00 active");
 }
 
 #[test]
