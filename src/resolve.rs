@@ -150,7 +150,7 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
     let mut due = match plan.resolved_until {
         Some(until) if plan.next_run <= until => match plan.schedule {
             Schedule::Delay(_) if !unfinished.is_empty() => None,
-            _ => occurrence_after(plan, until),
+            _ => occurrence_after(plan, until.max(plan.active_since)),
         },
         _ => Some(plan.next_run),
     };

@@ -60,11 +60,12 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
     let millis = |column| row::millis_at(row, column).map(Option::unwrap_or_default);
     let kind: ScheduleKind = row.get(3)?;
     let starts_at: Option<Timestamp> = row.get(6)?;
-    let next_run: Timestamp = row.get(8)?;
+    let (next_run, resolved_until): (Timestamp, Option<Timestamp>) = (row.get(8)?, row.get(9)?);
     let overlap: Overlap = row.get(11)?;
     let schedule = match kind {
-        // Its one occurrence is at hand; the text was checked when it was planned.
-        ScheduleKind::Once => Schedule::Once(next_run),
+        // Its one occurrence is at hand; the text was checked when it was planned. One that somebody set to what is resolved
+        // already is not: then the text says when it is.
+        ScheduleKind::Once if resolved_until.is_none_or(|until| next_run > until) => Schedule::Once(next_run),
         _ => {
             let (value, zone) = (row.get_ref(4)?.as_str(), row.get_ref(5)?.as_str());
             let (value, zone) = (value.map_err(rusqlite::Error::from)?, zone.map_err(rusqlite::Error::from)?);
@@ -83,7 +84,7 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
         plan: Plan {
             schedule,
             next_run,
-            resolved_until: row.get(9)?,
+            resolved_until,
             active_since: row.get(10)?,
             starts_at,
             ends_at: row.get(7)?,

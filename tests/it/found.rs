@@ -186,6 +186,39 @@ fn a_delay_that_was_hastened_waits_for_its_start_all_the_same() {
     assert_eq!(house.next("late"), "2027-03-14 15:00:00 active");
 }
 
+/// Sets `next_run` of a task by SQL.
+fn set_next_run(house: &House, name: &str, time: &str) {
+    let text = "UPDATE scheduled_tasks SET next_run = ?2 WHERE name = ?1";
+    house.plain().execute(text, (name, at(&day(time)).as_millis())).unwrap();
+}
+
+#[test]
+fn what_fell_in_a_pause_is_over_though_next_run_is_set_to_what_was_resolved() {
+    let house = House::new();
+    let mut owner = house.stepper(&day("11:59"));
+    owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
+    step_at(&mut owner, "12:00", 1);
+    owner.client().pause("hourly").unwrap();
+    owner.clock().set_wall(at(&day("13:30")));
+    owner.client().resume("hourly").unwrap();
+    // The clock is two hours behind, and somebody wants it to run now: the occurrence of then is met already.
+    set_next_run(&house, "hourly", "11:30");
+    step_at(&mut owner, "11:30", 0);
+    assert_eq!(house.next("hourly"), "2027-03-14 14:00:00 active");
+}
+
+#[test]
+fn a_task_that_is_due_once_is_not_over_because_next_run_is_set_to_what_was_resolved() {
+    let house = House::new();
+    let mut owner = house.stepper(&day("11:59"));
+    owner.client().add(NewTask::cron("task", "0 * * * *").handler("work")).unwrap();
+    step_at(&mut owner, "12:00", 1);
+    owner.client().replace(NewTask::once("task", at(&day("15:00"))).handler("work")).unwrap();
+    set_next_run(&house, "task", "12:00");
+    owner.step().unwrap();
+    assert_eq!(house.next("task"), "2027-03-14 15:00:00 active");
+}
+
 #[test]
 fn what_is_given_back_after_the_clock_was_set_right_does_not_wait_for_the_wrong_time() {
     let house = House::new();
