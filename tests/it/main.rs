@@ -82,6 +82,8 @@ mod rounds;
 mod runs;
 /// `duly run` as a process: signals, exit codes, what it logs, what it costs; the harness for other tests of it.
 mod sidecar;
+/// Days of virtual time from a seed: owners that die, clocks that step, and a checker that knows what may come of it.
+mod simulation;
 /// The tables as an interface, through a plain connection and through Debian's sqlite3 shell: rows written and refused.
 mod sql;
 /// Schedulers that are alive and stand still, or that nobody can ask the kernel about.

@@ -1,0 +1,137 @@
+//! Days of virtual time with owners that die, clocks that step and a file that is busy, all of it drawn from a seed; and a
+//! checker that knows what may have come of it, in the manner of Jepsen's test of Chronos.
+//!
+//! A failing seed prints itself, and tells how to see it again. `DULY_SEED=7` runs one seed, `DULY_SEEDS=2000` as many.
+
+mod arrows;
+mod calendar;
+mod deeds;
+mod faults;
+mod history;
+mod policies;
+mod promises;
+mod quiet;
+mod rows;
+mod starts;
+mod work;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::simulation::history::Check;
+use crate::simulation::world::{World, humantime_of};
+
+/// Turns that each seed takes at least, and faults that it meets.
+const TURNS: u64 = 200;
+const FAULTS: u64 = 3;
+/// Seeds of an ordinary test run.
+const SEEDS: u64 = 60;
+
+/// What a seed has come to.
+#[derive(Debug, Default, PartialEq)]
+struct Story {
+    turns: u64,
+    passed: Duration,
+    faults: BTreeMap<&'static str, u64>,
+    fingerprint: u64,
+}
+
+/// Lives through one seed. The error tells all that is to be known of it.
+fn live(seed: u64) -> Result<Story, String> {
+    let mut world = World::new(seed);
+    match days(&mut world) {
+        Ok(()) => Ok(Story {
+            turns: world.turns,
+            passed: world.now().monotonic,
+            fingerprint: world.fingerprint(),
+            faults: world.faults,
+        }),
+        Err(broken) => Err(world.told(&broken)),
+    }
+}
+
+fn days(world: &mut World) -> Check {
+    for _ in 0..world.rng.u32(2..6) {
+        world.add()?;
+    }
+    world.start_one()?;
+    while world.turns < TURNS || world.faults.values().sum::<u64>() < FAULTS {
+        match world.rng.u32(..100) {
+            0..70 => world.pass_and_turn()?,
+            70..88 => world.deed()?,
+            88..97 => world.go_wrong()?,
+            _ => world.start_one()?,
+        }
+        if world.once_in(200) {
+            world.check_sound()?;
+        }
+    }
+    world.quiet_down()?;
+    world.check_sound()
+}
+
+/// Lives through seeds on as many threads as there are processors. Stops at the first that fails.
+fn live_through(seeds: std::ops::Range<u64>) -> Story {
+    let next = AtomicU64::new(seeds.start);
+    let stop = AtomicBool::new(false);
+    let (sum, failed) = (Mutex::new(Story::default()), Mutex::new(None));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    match live(seed) {
+                        Ok(story) => {
+                            let mut sum = sum.lock().expect("a sum");
+                            sum.turns += story.turns;
+                            sum.passed += story.passed;
+                            story
+                                .faults
+                                .into_iter()
+                                .for_each(|(kind, times)| *sum.faults.entry(kind).or_default() += times);
+                        }
+                        Err(told) => {
+                            stop.store(true, Ordering::Relaxed);
+                            failed.lock().expect("a failure").get_or_insert(told);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some(told) = failed.into_inner().expect("a failure") {
+        panic!("{told}");
+    }
+    sum.into_inner().expect("a sum")
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{variable}: a number")))
+}
+
+#[test]
+fn whatever_happens_each_occurrence_is_met_once_and_all_work_ends() {
+    let seeds = match (number("DULY_SEED"), number("DULY_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, seeds) => 0..seeds.unwrap_or(SEEDS),
+    };
+    let count = seeds.end - seeds.start;
+    let story = live_through(seeds);
+    println!("{count} seeds, {} turns, {} of virtual time", story.turns, humantime_of(story.passed));
+    for (kind, times) in &story.faults {
+        println!("{times:>9} {kind}");
+    }
+    assert!(story.turns >= TURNS * count && story.faults.values().sum::<u64>() >= FAULTS * count);
+}
+
+#[test]
+fn the_same_seed_tells_the_same_story() {
+    assert_eq!(live(7).unwrap_or_else(|told| panic!("{told}")), live(7).unwrap_or_else(|told| panic!("{told}")));
+}

@@ -1,0 +1,287 @@
+//! The runs and their attempts: which moves a row may make, and who may make them.
+
+use std::time::Duration;
+
+use duly::{AttemptOutcome, Origin, Outcome, Overlap, Retry, RunStatus};
+
+use crate::simulation::history::{Check, Deed, History, Step};
+use crate::simulation::rows::{RunRow, Tables};
+
+/// What an attempt must have come to.
+struct End {
+    status: RunStatus,
+    forgiven: bool,
+    /// Of one that failed: between which instants it is tried again.
+    again: Option<(i64, i64)>,
+    /// What is kept of the attempt.
+    kept: Option<&'static str>,
+}
+
+impl History {
+    pub(crate) fn check_arrows(&mut self, step: &Step<'_>, monotonic: Duration) -> Check {
+        let mut kept = Vec::new();
+        for (before, after) in &step.changed {
+            match (before, after) {
+                (Some(before), Some(after)) => self.check_move(step, before, after, monotonic, &mut kept)?,
+                (None, Some(after)) => check_new(step, after)?,
+                (Some(gone), _) if step.after.tasks.contains_key(&gone.task) => {
+                    return Err(format!("run {} is gone, and its task is not", gone.id));
+                }
+                _ => {}
+            }
+        }
+        self.check_settled(step, &mut kept)?;
+        self.check_kept(step, kept)?;
+        if let Some(turn) = step.turn() {
+            self.check_claims(step, turn)?;
+        }
+        self.check_dead(step)?;
+        if let Some(turn) = step.turn() {
+            let owner = &mut self.owners[turn.owner];
+            if let Some(lease) = lease_of(&owner.name, step.after) {
+                owner.leases.entry(lease).or_insert(monotonic);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_move(
+        &mut self,
+        step: &Step<'_>,
+        before: &RunRow,
+        after: &RunRow,
+        monotonic: Duration,
+        kept: &mut Vec<(i64, u32, String)>,
+    ) -> Check {
+        let id = after.id;
+        let fixed = |run: &RunRow| {
+            (run.task, run.scheduled_for, run.origin, run.retry_of, run.priority, run.key.clone(), run.expires_at)
+        };
+        if fixed(before) != fixed(after) || after.forgiven < before.forgiven {
+            return Err(format!("run {id} became another: {before:?} -> {after:?}"));
+        }
+        if before.status.is_final() {
+            return check_growth(step, before, after);
+        }
+        let mut from = before.status;
+        let mut forgiven = before.forgiven;
+        if from == RunStatus::Running && (after.status != RunStatus::Running || after.attempt != before.attempt) {
+            let end = self.end(step, before, monotonic)?;
+            from = end.status;
+            forgiven += u32::from(end.forgiven);
+            if end.forgiven {
+                *self.forgiven.entry(id).or_default() += 1;
+            }
+            if let Some((soonest, latest)) = end.again.filter(|_| after.status == RunStatus::Failed)
+                && !(soonest..=latest).contains(&after.run_at)
+            {
+                return Err(format!("run {id} is tried again at {}, expected {soonest} to {latest}", after.run_at));
+            }
+            kept.extend(end.kept.map(|outcome| (id, before.attempt, outcome.to_owned())));
+        }
+        if after.forgiven != forgiven {
+            return Err(format!("run {id} has {} forgiven attempts, expected {forgiven}", after.forgiven));
+        }
+        let overtakes = |tables: &Tables| {
+            tables.tasks.get(&after.task).is_some_and(|task| task.overlap == Overlap::CancelRunning)
+                && after.is_scheduled()
+        };
+        let is_turn = step.turn().is_some();
+        let allowed = match (from, after.status) {
+            (was, is) if was == is && was != RunStatus::Running => after.attempt == before.attempt,
+            (RunStatus::Running, RunStatus::Running) => after.attempt == before.attempt,
+            (RunStatus::Queued | RunStatus::Failed, RunStatus::Running) => {
+                is_turn && after.attempt == before.attempt + 1
+            }
+            (RunStatus::Queued | RunStatus::Failed, RunStatus::Cancelled) => {
+                let newer = overtakes(step.before) || overtakes(step.after);
+                matches!(step.deed, Deed::Cancelled(_)) || before.cancel_requested || newer
+            }
+            (RunStatus::Queued, RunStatus::Missed) => {
+                is_turn && after.counted() == 0 && after.expires_at.is_some_and(|at| at <= step.now)
+            }
+            _ => false,
+        };
+        if !allowed {
+            return Err(format!(
+                "run {id} went from {} to {} (attempt {} to {}), which no arrow allows here",
+                from, after.status, before.attempt, after.attempt
+            ));
+        }
+        Ok(())
+    }
+
+    /// What the attempt that has left `running` must have come to: what its handler returned, or its owner's death.
+    fn end(&mut self, step: &Step<'_>, before: &RunRow, monotonic: Duration) -> Check<End> {
+        let (id, number) = (before.id, before.attempt);
+        let Some(turn) = step.turn() else {
+            return Err(format!("run {id} left running without a turn of anybody"));
+        };
+        let task = step.after.tasks.get(&before.task).expect("a task");
+        let lease = self.lease;
+        let attempt = self.attempts.get_mut(&(id, number)).expect("an attempt that was handed out");
+        let (outcome, policy) = match &attempt.outcome {
+            Some(outcome) if attempt.owner == turn.owner => (Some(outcome.clone()), attempt.policy),
+            _ => {
+                let owner = &self.owners[attempt.owner];
+                let written = lease_of(&owner.name, step.before).and_then(|lease| owner.leases.get(&lease));
+                let stood_still = monotonic.saturating_sub(written.copied().unwrap_or(monotonic));
+                if owner.lives && !owner.lock.exists() && stood_still > lease {
+                    attempt.robbed = true;
+                } else if owner.lives {
+                    return Err(format!(
+                        "run {id} was taken from owner {}, which lives and has not finished attempt {number}",
+                        attempt.owner
+                    ));
+                }
+                (None, (task.max_attempts, task.backoff, task.cap))
+            }
+        };
+        // What was counted here, not what the row says.
+        let counted = number - self.forgiven.get(&id).copied().unwrap_or_default();
+        Ok(end_of(outcome.as_ref(), before.cancel_requested, counted, policy, step.now))
+    }
+
+    /// Every outcome that was delivered before a turn that could write is written by it.
+    fn check_settled(&mut self, step: &Step<'_>, kept: &mut Vec<(i64, u32, String)>) -> Check {
+        let Some(turn) = step.turn().filter(|turn| !turn.refused) else { return Ok(()) };
+        let name = self.owners[turn.owner].name.clone();
+        let delivered = |key: &(i64, u32)| {
+            let attempt = &self.attempts[key];
+            attempt.owner == turn.owner && attempt.outcome.is_some()
+        };
+        let delivered: Vec<_> = self.open.iter().copied().filter(delivered).collect();
+        for (id, number) in delivered {
+            let holds = |run: &RunRow| {
+                run.status == RunStatus::Running && run.attempt == number && run.owner.as_deref() == Some(&*name)
+            };
+            if step.after.runs.get(&id).is_some_and(|run| holds(run)) {
+                return Err(format!("attempt {number} of run {id} has ended, and a turn left it as it was"));
+            }
+            self.open.remove(&(id, number));
+            match step.before.runs.get(&id) {
+                Some(run) if holds(run) => {
+                    let attempt = &self.attempts[&(id, number)];
+                    let Some(after) = step.after.runs.get(&id) else { continue };
+                    if let Some(Outcome::Succeeded { result }) = &attempt.outcome
+                        && (after.status != RunStatus::Succeeded || after.result != *result)
+                    {
+                        return Err(format!("run {id} succeeded with {result:?}; its row says {after:?}"));
+                    }
+                }
+                Some(_) => kept.push((id, number, "superseded".to_owned())),
+                None => {
+                    let told = |(kind, run, _): &(String, Option<i64>, _)| kind == "late_outcome" && *run == Some(id);
+                    if !step.news.events.iter().any(told) {
+                        return Err(format!("run {id} is gone, and the late end of attempt {number} was not told"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The attempts that are kept are those that did not simply succeed, once each.
+    fn check_kept(&self, step: &Step<'_>, mut kept: Vec<(i64, u32, String)>) -> Check {
+        let mut found = step.news.attempts.clone();
+        found.retain(|(run, ..)| step.after.runs.contains_key(run));
+        kept.retain(|(run, ..)| step.after.runs.contains_key(run));
+        found.sort();
+        kept.sort();
+        if found == kept { Ok(()) } else { Err(format!("attempts kept: {found:?}, expected {kept:?}")) }
+    }
+
+    /// What follows from a death: somebody is told, and a task that keeps dying rests.
+    fn check_dead(&self, step: &Step<'_>) -> Check {
+        let mut told: Vec<i64> = Vec::new();
+        for run in &step.died {
+            let task = &step.after.tasks[&run.task];
+            let target = task.on_dead.as_deref().filter(|_| run.origin != Origin::OnDead);
+            told.extend(
+                target.and_then(|name| step.after.named(name)).filter(|task| task.status != "invalid").map(|t| t.id),
+            );
+            if task.is_active() && task.kind != "once" && task.pause_after.is_some_and(|most| task.failures >= most) {
+                return Err(format!("{:?} has died {} times in a row and goes on", task.name, task.failures));
+            }
+        }
+        let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
+        let mut found: Vec<i64> = new.filter(|run| run.origin == Origin::OnDead).map(|run| run.task).collect();
+        told.sort_unstable();
+        found.sort_unstable();
+        if told == found { Ok(()) } else { Err(format!("of deaths were told the tasks {found:?}, expected {told:?}")) }
+    }
+}
+
+/// The newest value of an owner's lease.
+fn lease_of(owner: &str, tables: &Tables) -> Option<i64> {
+    tables.unfinished().filter(|run| run.owner.as_deref() == Some(owner)).filter_map(|run| run.lease).max()
+}
+
+fn end_of(outcome: Option<&Outcome>, asked: bool, counted: u32, policy: (u32, i64, i64), now: i64) -> End {
+    let (most, backoff, cap) = policy;
+    let end = |status, kept| End { status, forgiven: false, again: None, kept };
+    let (how, retry) = match outcome {
+        Some(Outcome::Succeeded { .. }) => return end(RunStatus::Succeeded, None),
+        Some(Outcome::Released) => {
+            let status = if asked { RunStatus::Cancelled } else { RunStatus::Queued };
+            return End { forgiven: true, ..end(status, Some("released")) };
+        }
+        Some(Outcome::Failed { how, retry, .. }) => (*how, *retry),
+        _ => (AttemptOutcome::Lost, Retry::Backoff),
+    };
+    if asked {
+        let kept = if how == AttemptOutcome::Failed { "cancelled" } else { how.as_str() };
+        return end(RunStatus::Cancelled, Some(kept));
+    }
+    let kept = Some(how.as_str());
+    if retry == Retry::Interrupted && most > 1 {
+        return End { forgiven: true, again: Some((now, now)), ..end(RunStatus::Failed, kept) };
+    }
+    if retry == Retry::GiveUp || counted >= most {
+        return end(RunStatus::Dead, kept);
+    }
+    let full = backoff.saturating_mul(1 << (counted - 1).min(30)).min(cap);
+    let (soonest, latest) = match retry {
+        Retry::After(wait) => {
+            let wait = i64::try_from(wait.as_millis()).expect("a wait");
+            (wait, wait)
+        }
+        _ => (full / 2, full),
+    };
+    End { again: Some((now + soonest.max(1), now + latest.max(1))), ..end(RunStatus::Failed, kept) }
+}
+
+fn check_new(step: &Step<'_>, run: &RunRow) -> Check {
+    let attempts = u32::from(run.status == RunStatus::Running);
+    let status = match run.status {
+        RunStatus::Running => step.turn().is_some(),
+        RunStatus::Queued | RunStatus::Skipped | RunStatus::Missed => true,
+        // Opened, and overtaken in the same resolution.
+        RunStatus::Cancelled => [step.before, step.after]
+            .iter()
+            .any(|tables| tables.tasks.get(&run.task).is_some_and(|task| task.overlap == Overlap::CancelRunning)),
+        _ => false,
+    };
+    if !status || run.attempt != attempts || run.forgiven != 0 {
+        return Err(format!("run {} is new, and stands so: {run:?}", run.id));
+    }
+    Ok(())
+}
+
+/// A final row changes in one way: the newest row of skips grows.
+fn check_growth(step: &Step<'_>, before: &RunRow, after: &RunRow) -> Check {
+    let grown =
+        RunRow { occurrences: after.occurrences, last: after.last, finished_at: after.finished_at, ..before.clone() };
+    let newer =
+        |run: &RunRow| run.task == before.task && run.is_scheduled() && run.scheduled_for > before.scheduled_for;
+    let newest = !step.before.runs.values().any(|run| newer(run));
+    if before.status == RunStatus::Skipped
+        && grown == *after
+        && after.occurrences > before.occurrences
+        && after.newest() > before.newest()
+        && newest
+    {
+        return Ok(());
+    }
+    Err(format!("run {} was final, and changed: {before:?} -> {after:?}", before.id))
+}

@@ -1,0 +1,247 @@
+//! The checker: told of everything that is done and of every attempt that begins and ends, it looks at the tables after each
+//! step, and knows what may have changed in them.
+//!
+//! It shares no code with what it checks. What it believes of a task or an attempt follows from what was done, and is held
+//! against the rows: the occurrences in `promises`, the runs and their attempts in `arrows`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use duly::{Claim, Now, Outcome};
+
+use crate::simulation::promises::Promise;
+use crate::simulation::rows::{Look, News, RunRow, Tables};
+
+/// What is broken, in a sentence; or nothing.
+pub(crate) type Check<T = ()> = Result<T, String>;
+
+/// Something that was done. What failed did nothing.
+#[derive(Clone, Debug)]
+pub(crate) enum Deed {
+    /// Nothing that may change a task or a run.
+    Nothing,
+    /// A turn of an owner's loop.
+    Turn(Turn),
+    /// By the client or by SQL, to the task of this name.
+    Added(String),
+    /// Its definition; `by_sql`: nothing was resolved before.
+    Edited {
+        task: String,
+        by_sql: bool,
+    },
+    Paused {
+        task: String,
+        by_sql: bool,
+    },
+    Resumed {
+        task: String,
+        by_sql: bool,
+    },
+    Triggered(String),
+    Removed(String),
+    /// `next_run = now`, by SQL.
+    Hastened(String),
+    /// Some runs of a task, or one.
+    Cancelled(String),
+}
+
+impl Deed {
+    /// The task that it is about.
+    pub(crate) fn task(&self) -> Option<&str> {
+        match self {
+            Deed::Nothing | Deed::Turn(_) => None,
+            Deed::Edited { task, .. } | Deed::Paused { task, .. } | Deed::Resumed { task, .. } => Some(task),
+            Deed::Added(task)
+            | Deed::Triggered(task)
+            | Deed::Removed(task)
+            | Deed::Hastened(task)
+            | Deed::Cancelled(task) => Some(task),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) owner: usize,
+    pub(crate) claims: Vec<Arc<Claim>>,
+    /// The database refuses this owner, as far as it knows: it may write nothing for a while.
+    pub(crate) refused: bool,
+    /// How long it would sleep now, and how many of its workers are idle.
+    pub(crate) sleeps: Duration,
+    pub(crate) idle: usize,
+}
+
+/// An owner, as the checker knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) name: String,
+    pub(crate) handlers: Vec<&'static str>,
+    pub(crate) lock: PathBuf,
+    /// Its process runs, or is stopped and can go on.
+    pub(crate) lives: bool,
+    /// When each value of its lease was written, by the monotonic clock.
+    pub(crate) leases: BTreeMap<i64, Duration>,
+    /// The newest wall time that it goes by: read when it started, or shown at its turns.
+    pub(crate) believed: i64,
+}
+
+/// An attempt that was handed out.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) owner: usize,
+    pub(crate) key: Option<String>,
+    /// As the task had them when it was claimed: attempts, backoff, cap.
+    pub(crate) policy: (u32, i64, i64),
+    /// Its handler has returned this.
+    pub(crate) outcome: Option<Outcome>,
+    /// Its owner lived, and was taken for dead as the contract allows: no lock file, and a lease that stood still.
+    pub(crate) robbed: bool,
+}
+
+pub(crate) struct History {
+    pub(crate) owners: Vec<Owner>,
+    pub(crate) lease: Duration,
+    pub(crate) attempts: BTreeMap<(i64, u32), Attempt>,
+    /// Those of them whose end is not yet known to be written.
+    pub(crate) open: BTreeSet<(i64, u32)>,
+    /// Attempts of a run that were given back or cut short, and do not count.
+    pub(crate) forgiven: BTreeMap<i64, u32>,
+    /// The largest `max_attempts` that the task of a run has had meanwhile.
+    pub(crate) most_attempts: BTreeMap<i64, u32>,
+    pub(crate) promises: BTreeMap<i64, Promise>,
+    pub(crate) tables: Tables,
+    look: Look,
+}
+
+/// One step, as the rules see it.
+pub(crate) struct Step<'a> {
+    pub(crate) deed: &'a Deed,
+    pub(crate) now: i64,
+    pub(crate) before: &'a Tables,
+    pub(crate) after: &'a Tables,
+    pub(crate) news: &'a News,
+    /// Runs whose rows are new, changed or gone.
+    pub(crate) changed: Vec<(Option<&'a RunRow>, Option<&'a RunRow>)>,
+    /// Runs that died in this step.
+    pub(crate) died: Vec<&'a RunRow>,
+}
+
+impl Step<'_> {
+    pub(crate) fn turn(&self) -> Option<&Turn> {
+        match self.deed {
+            Deed::Turn(turn) => Some(turn),
+            _ => None,
+        }
+    }
+
+    /// Whether the clock was found to have been wrong.
+    pub(crate) fn rewound(&self) -> bool {
+        self.news.events.iter().any(|(kind, _, _)| kind == "clock_back")
+    }
+}
+
+impl History {
+    pub(crate) fn new(look: Look, lease: Duration) -> Self {
+        History {
+            owners: Vec::new(),
+            lease,
+            attempts: BTreeMap::new(),
+            open: BTreeSet::new(),
+            forgiven: BTreeMap::new(),
+            most_attempts: BTreeMap::new(),
+            promises: BTreeMap::new(),
+            tables: Tables::default(),
+            look,
+        }
+    }
+
+    /// A handler has returned.
+    pub(crate) fn delivered(&mut self, run: i64, attempt: u32, outcome: Outcome) {
+        self.attempts.get_mut(&(run, attempt)).expect("an attempt").outcome = Some(outcome);
+    }
+
+    /// The process of an owner is gone, and all that it was at.
+    pub(crate) fn died(&mut self, owner: usize) {
+        self.owners[owner].lives = false;
+    }
+
+    /// Looks at what a deed has changed. Answers with the changes, for the log, and whether they are right.
+    pub(crate) fn observe(&mut self, deed: &Deed, now: Now) -> (String, Check) {
+        let (after, news) = match self.look.again() {
+            Some((after, news)) => (after, news),
+            None => (self.tables.clone(), News::default()),
+        };
+        let before = std::mem::take(&mut self.tables);
+        let changed = changed(&before, &after);
+        let newly_dead = |(before, after): &(Option<&RunRow>, Option<&RunRow>)| {
+            after.is_some_and(|run| run.status == duly::RunStatus::Dead)
+                && before.is_none_or(|run| !run.status.is_final())
+        };
+        let died = changed.iter().filter(|pair| newly_dead(pair)).filter_map(|pair| pair.1).collect();
+        let wall = now.wall.as_millis();
+        let step = Step { deed, now: wall, before: &before, after: &after, news: &news, changed, died };
+        let checked = self.check(&step, now.monotonic);
+        let told = told(&step);
+        self.tables = after;
+        (told, checked)
+    }
+
+    fn check(&mut self, step: &Step<'_>, monotonic: Duration) -> Check {
+        let believes = |turn: &Turn| self.owners[turn.owner].believed;
+        if step.rewound() && step.turn().map_or(0, believes) - step.now <= 3 * 3_600_000 {
+            return Err("the clock was taken for wrong that had gone back by three hours at most".to_owned());
+        }
+        if let Some(turn) = step.turn() {
+            let believed = &mut self.owners[turn.owner].believed;
+            *believed = if step.rewound() { step.now } else { step.now.max(*believed) };
+        }
+        self.check_arrows(step, monotonic)?;
+        self.check_promises(step)?;
+        self.check_nothing_waits(step)
+    }
+}
+
+fn changed<'a>(before: &'a Tables, after: &'a Tables) -> Vec<(Option<&'a RunRow>, Option<&'a RunRow>)> {
+    let mut changed = Vec::new();
+    for (id, row) in &after.runs {
+        let old = before.runs.get(id);
+        if old.is_none_or(|old| !Rc::ptr_eq(old, row)) {
+            changed.push((old.map(Rc::as_ref), Some(&**row)));
+        }
+    }
+    let gone = before.runs.values().filter(|row| !after.runs.contains_key(&row.id));
+    changed.extend(gone.map(|row| (Some(&**row), None)));
+    changed
+}
+
+/// What changed, as one line of the log.
+fn told(step: &Step<'_>) -> String {
+    let mut line = String::new();
+    for (before, after) in &step.changed {
+        let was = before.map_or("-", |run| run.status.as_str());
+        let Some(run) = after.or(*before) else { continue };
+        let is = after.map_or("gone", |run| run.status.as_str());
+        let _ = write!(line, "; run {} of task {}", run.id, run.task);
+        let _ = match was == is {
+            true => write!(line, " {is}"),
+            false => write!(line, " {was} -> {is}"),
+        };
+        let _ = write!(line, " #{}-{}", run.attempt, run.forgiven);
+        if run.occurrences > 1 {
+            let _ = write!(line, " x{}", run.occurrences);
+        }
+        if before.is_none() {
+            let _ = write!(line, " {} for {}", run.origin, duly::Timestamp::from_millis(run.scheduled_for));
+        }
+    }
+    for (kind, run, detail) in &step.news.events {
+        if kind != "owner_lost" {
+            let _ = write!(line, "; event {kind} {run:?} {}", detail.as_deref().unwrap_or_default());
+        }
+    }
+    line
+}

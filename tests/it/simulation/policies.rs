@@ -1,0 +1,189 @@
+//! What becomes of occurrences that are due: misfire and overlap, as the contract says it, and not as the program does it.
+
+use std::fmt::Debug;
+
+use duly::{Misfire, Origin, Overlap, RunStatus};
+
+use crate::simulation::history::{Check, Step};
+use crate::simulation::rows::{RunRow, TaskRow};
+
+/// What the contract makes of some occurrences, before the overlap policy is asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Item {
+    /// One row for all of them.
+    Miss { first: i64, last: i64, count: i64 },
+    /// A run, or a skip if the overlap policy says so.
+    Admit { at: i64, late: bool },
+}
+
+/// What becomes of all that is due of a task that counts from `since`.
+pub(crate) fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64) -> Vec<Item> {
+    let is_late = |at: &i64| (*at).max(since) < now - task.grace;
+    let (late, timely): (Vec<i64>, Vec<i64>) = due.iter().partition(|at| is_late(at));
+    let runs = match task.misfire {
+        Misfire::RunOnce => usize::from(timely.is_empty()),
+        Misfire::RunAll => task.limit,
+        _ => 0,
+    };
+    let (missed, late) = late.split_at(late.len().saturating_sub(runs));
+    let mut items = Vec::new();
+    if let (Some(first), Some(last)) = (missed.first(), missed.last()) {
+        items.push(Item::Miss { first: *first, last: *last, count: i64::try_from(missed.len()).expect("a count") });
+    }
+    items.extend(late.iter().map(|at| Item::Admit { at: *at, late: true }));
+    items.extend(timely.iter().map(|at| Item::Admit { at: *at, late: false }));
+    items
+}
+
+/// Whether the rows that were written are those of the items, in order.
+pub(crate) fn judge(step: &Step<'_>, task: &TaskRow, items: &[Item], rows: &[(&RunRow, i64)]) -> Check {
+    let mut left = items;
+    let mut house = House::of(step, task);
+    for (row, count) in rows {
+        // Opened, and expired in the same turn.
+        let status = if row.expires_at.is_some() { RunStatus::Queued } else { row.status };
+        let taken = match status {
+            RunStatus::Skipped => usize::try_from(*count).expect("a count"),
+            _ => 1,
+        };
+        let Some((items, rest)) = left.split_at_checked(taken) else {
+            return Err(format!("run {} stands for {count} occurrences, of which {left:?} were due", row.id));
+        };
+        left = rest;
+        let grown = row.occurrences > *count;
+        let fits = match (status, items) {
+            (RunStatus::Missed, [Item::Miss { first, last, count: missed }]) => {
+                row.scheduled_for == *first && row.newest() == *last && count == missed
+            }
+            (RunStatus::Missed, _) => false,
+            (RunStatus::Skipped, [Item::Admit { at: first, .. }, ..]) => {
+                let last = items.last();
+                let admits = items.iter().all(|item| matches!(item, Item::Admit { .. }));
+                let is_last = matches!(last, Some(Item::Admit { at, .. }) if *at == row.newest());
+                admits && is_last && (grown || row.scheduled_for == *first)
+            }
+            (_, [Item::Admit { at, late }]) => {
+                let origin = if *late { Origin::CatchUp } else { Origin::Schedule };
+                row.scheduled_for == *at && row.origin == origin
+            }
+            _ => false,
+        };
+        if !fits {
+            return Err(format!("run {} is {row:?}, expected {items:?} of {:?}", row.id, all(rows)));
+        }
+        if status == RunStatus::Skipped {
+            house.check_skip(task, row)?;
+        } else if status != RunStatus::Missed {
+            house.check_open(task, row)?;
+        }
+    }
+    if !left.is_empty() {
+        return Err(format!("was due and has no row: {left:?}"));
+    }
+    Ok(())
+}
+
+fn all(rows: &[(&RunRow, i64)]) -> impl Debug {
+    rows.iter().map(|(row, count)| (row.id, row.scheduled_for, row.status, *count)).collect::<Vec<_>>()
+}
+
+/// How many there are: at least, and at most.
+#[derive(Clone, Copy, Debug, Default)]
+struct Range(usize, usize);
+
+impl Range {
+    fn add(&mut self, certain: bool) {
+        self.0 += usize::from(certain);
+        self.1 += 1;
+    }
+}
+
+/// The runs of a task as they stood when its occurrences were looked at: a turn writes down first what has ended.
+struct House {
+    unfinished: Range,
+    /// Scheduled runs that are queued, and those that wait, queued or for another try.
+    queued: Range,
+    waiting: Range,
+    /// Scheduled runs that were not final before and after.
+    scheduled: Vec<(i64, RunStatus, bool)>,
+}
+
+impl House {
+    fn of(step: &Step<'_>, task: &TaskRow) -> Self {
+        let none = Range::default();
+        let mut house = House { unfinished: none, queued: none, waiting: none, scheduled: Vec::new() };
+        // What dies may open a run of another task, or bring its own to rest, in the middle of what is written down.
+        let exact = step.died.is_empty();
+        for before in step.before.unfinished().filter(|run| run.task == task.id) {
+            let Some(after) = step.after.runs.get(&before.id) else { continue };
+            let overtaken = after.status == RunStatus::Cancelled && task.overlap == Overlap::CancelRunning;
+            let ended = after.status.is_final() && !overtaken;
+            if ended && exact && step.turn().is_some() {
+                continue;
+            }
+            house.unfinished.add(!ended);
+            if !before.is_scheduled() {
+                continue;
+            }
+            house.scheduled.push((after.id, after.status, after.cancel_requested));
+            let (queued, waits) = match (before.status, after.status, after.attempt - before.attempt) {
+                (RunStatus::Queued, ..) => (Some(true), Some(true)),
+                (RunStatus::Failed, ..) => (Some(false), Some(true)),
+                (_, RunStatus::Running, 0) => (Some(false), Some(false)),
+                (_, RunStatus::Queued, _) => (Some(true), Some(true)),
+                (_, RunStatus::Failed, _) => (Some(false), Some(true)),
+                // Given back or cut short, and claimed again.
+                (_, RunStatus::Running, _) => (None, Some(true)),
+                _ => (None, None),
+            };
+            if queued != Some(false) {
+                house.queued.add(queued == Some(true) && !ended);
+            }
+            if waits != Some(false) {
+                house.waiting.add(waits == Some(true) && !ended);
+            }
+        }
+        let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
+        for _ in new.filter(|run| run.task == task.id && run.origin == Origin::OnDead) {
+            house.unfinished.add(false);
+        }
+        house
+    }
+
+    fn check_skip(&self, task: &TaskRow, row: &RunRow) -> Check {
+        let room = match task.overlap {
+            Overlap::Skip => self.unfinished.1 == 0,
+            Overlap::BufferOne => self.queued.1 == 0,
+            Overlap::BufferAll => self.waiting.1 < task.limit,
+            _ => true,
+        };
+        if room { Err(format!("{} was skipped (run {}) though there was room", row.newest(), row.id)) } else { Ok(()) }
+    }
+
+    fn check_open(&mut self, task: &TaskRow, row: &RunRow) -> Check {
+        let full = match task.overlap {
+            Overlap::Skip => self.unfinished.0 > 0,
+            Overlap::BufferOne => self.queued.0 > 0,
+            Overlap::BufferAll => self.waiting.0 >= task.limit,
+            _ => false,
+        };
+        if full {
+            return Err(format!("run {} was opened though {} allows no more", row.id, task.overlap));
+        }
+        if task.overlap == Overlap::CancelRunning {
+            let goes_on = |(_, status, asked): &&(i64, RunStatus, bool)| match status {
+                RunStatus::Queued | RunStatus::Failed => true,
+                RunStatus::Running => !asked,
+                _ => false,
+            };
+            if let Some((older, ..)) = self.scheduled.iter().find(goes_on) {
+                return Err(format!("run {} was opened, and the older run {older} goes on", row.id));
+            }
+        } else {
+            for range in [&mut self.unfinished, &mut self.queued, &mut self.waiting] {
+                range.add(true);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! The end of a simulation: faults stop, and all that can be finished is, in bounded time.
+
+use std::time::Duration;
+
+use duly::{Origin, RunStatus};
+
+use crate::simulation::history::{Check, Deed};
+use crate::simulation::rows::RunRow;
+use crate::simulation::work;
+use crate::simulation::world::{HANDLERS, World};
+
+/// Within so long all is done: a clock that is three hours behind, the longest time-out, backoffs, and some patience.
+const BOUND: Duration = Duration::from_secs(8 * 3600);
+/// Turns in which it must be done.
+const TURNS: u32 = 6000;
+
+impl World {
+    /// Faults stop. Handlers succeed at once from now on.
+    pub(crate) fn quiet_down(&mut self) -> Check {
+        self.let_go();
+        for agent in &mut self.agents {
+            agent.suspended = None;
+        }
+        let every = self.which(|agent| agent.stepper.is_some());
+        for one in every {
+            self.turn(one)?;
+        }
+        self.start(&HANDLERS)?;
+        // Nothing new falls due.
+        let active: Vec<String> =
+            self.history.tables.tasks.values().filter(|task| task.is_active()).map(|task| task.name.clone()).collect();
+        for name in active {
+            let deed = Deed::Paused { task: name.clone(), by_sql: false };
+            let paused = self.client.pause(&name);
+            self.done(&if paused.is_ok() { deed } else { Deed::Nothing }, &format!("{name} rests, for the end"))?;
+            let deed = Deed::Resumed { task: name.clone(), by_sql: false };
+            let resumed = self.client.resume(&name);
+            self.done(&if resumed.is_ok() { deed } else { Deed::Nothing }, &format!("{name} goes on, for the end"))?;
+        }
+        let begin = self.now().monotonic;
+        let waiting: Vec<i64> = self.history.tables.unfinished().map(|run| run.id).collect();
+        for _ in 0..TURNS {
+            if self.all_over(&waiting) {
+                return Ok(());
+            }
+            let living = self.which(|agent| agent.stepper.is_some());
+            for one in living {
+                self.finish_quickly(one);
+                self.turn(one)?;
+            }
+            self.pass_quickly();
+            if self.now().monotonic.saturating_sub(begin) > BOUND {
+                break;
+            }
+        }
+        let stuck = |run: &&RunRow| waiting.contains(&run.id) && !self.may_wait(run.id);
+        let left: Vec<_> = self.history.tables.unfinished().filter(stuck).map(|run| run.id).collect();
+        let all: Vec<_> = self.history.tables.unfinished().map(RunRow::brief).collect();
+        Err(format!("faults have stopped for {BOUND:?}, and runs {left:?} are not over: {}", all.join(", ")))
+    }
+
+    fn may_wait(&self, run: i64) -> bool {
+        let tables = &self.history.tables;
+        let run = &tables.runs[&run];
+        tables.tasks[&run.task].rests() && run.origin != Origin::Manual && run.status != RunStatus::Running
+    }
+
+    fn all_over(&self, runs: &[i64]) -> bool {
+        let tables = &self.history.tables;
+        let over = |run: &i64| tables.runs.get(run).is_none_or(|row| row.status.is_final()) || self.may_wait(*run);
+        runs.iter().all(over) && !tables.tasks.keys().any(|task| self.history.owes(*task, self.wall()))
+    }
+
+    fn finish_quickly(&mut self, one: usize) {
+        let now = self.now().monotonic;
+        for work in &mut self.agents[one].works {
+            work.ends_at = now;
+            work.outcome = work::succeeded(&work.claim);
+        }
+    }
+
+    /// Time passes until something may happen.
+    fn pass_quickly(&mut self) {
+        let next = self.history.tables.unfinished().map(|run| run.run_at).filter(|at| *at > self.wall()).min();
+        let millis = next.map_or(1000, |at| at - self.wall()).clamp(100, 60_000);
+        self.clock.advance(Duration::from_millis(millis.unsigned_abs()));
+    }
+
+    /// What must hold whatever has happened.
+    pub(crate) fn check_sound(&self) -> Check {
+        let findings = self.client.doctor().map_err(|error| format!("doctor: {error}"))?;
+        if findings.is_empty() { Ok(()) } else { Err(format!("doctor: {findings:?}")) }
+    }
+}

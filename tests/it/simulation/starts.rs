@@ -1,0 +1,141 @@
+//! What may start, and that all that may does: claims, keys, order, time.
+
+use duly::{Origin, Overlap, RunStatus};
+
+use crate::simulation::history::{Attempt, Check, History, Step, Turn};
+use crate::simulation::rows::{RunRow, Tables, TaskRow};
+
+impl History {
+    pub(crate) fn check_claims(&mut self, step: &Step<'_>, turn: &Turn) -> Check {
+        let name = self.owners[turn.owner].name.clone();
+        let begun = step.changed.iter().filter(|(before, after)| {
+            let began = |run: &&RunRow| before.is_none_or(|before| before.attempt < run.attempt);
+            after.is_some_and(|run| run.status == RunStatus::Running && began(&run))
+        });
+        if begun.count() != turn.claims.len() {
+            return Err(format!("{} claims were handed out, which the rows do not tell", turn.claims.len()));
+        }
+        for claim in &turn.claims {
+            let (id, number) = (claim.run_id, claim.attempt);
+            let Some(run) = step.after.runs.get(&id) else {
+                return Err(format!("run {id} was claimed and is not there"));
+            };
+            if run.status != RunStatus::Running || run.attempt != number || run.owner.as_deref() != Some(&*name) {
+                return Err(format!("attempt {number} of run {id} was handed out; its row says {run:?}"));
+            }
+            let task = &step.after.tasks[&run.task];
+            let before = step.before.runs.get(&id).map(AsRef::as_ref);
+            self.check_start(step, turn, task, before, run)?;
+            let policy = (task.max_attempts, task.backoff, task.cap);
+            let attempt = Attempt { owner: turn.owner, key: run.key.clone(), policy, outcome: None, robbed: false };
+            if self.attempts.insert((id, number), attempt).is_some() {
+                return Err(format!("attempt {number} of run {id} was handed out twice"));
+            }
+            self.open.insert((id, number));
+        }
+        Ok(())
+    }
+
+    fn check_start(
+        &mut self,
+        step: &Step<'_>,
+        turn: &Turn,
+        task: &TaskRow,
+        before: Option<&RunRow>,
+        run: &RunRow,
+    ) -> Check {
+        let id = run.id;
+        let wrong = |what: &str| Err(format!("run {id} of {:?} started {what}", task.name));
+        if run.run_at > step.now {
+            return wrong("before its run_at");
+        }
+        if task.rests() && run.origin != Origin::Manual {
+            return wrong("though its task rests");
+        }
+        if before.is_some_and(|before| before.cancel_requested) {
+            return wrong("though it was asked to stop");
+        }
+        let has_begun = before.is_some_and(|run| run.counted() > 0 || run.status == RunStatus::Failed);
+        if !has_begun && run.expires_at.is_some_and(|at| at <= step.now) {
+            return wrong("after it had expired");
+        }
+        if !self.owners[turn.owner].handlers.contains(&&*run.handler) || run.handler != task.handler {
+            return wrong(&format!("with handler {:?}, which is not its task's or not here", run.handler));
+        }
+        let counted = run.attempt - self.forgiven.get(&id).copied().unwrap_or_default();
+        if counted != run.counted() || counted > self.most_attempts.get(&run.task).copied().unwrap_or_default() {
+            return wrong(&format!("for the {counted}. time that counts; its row says {}", run.counted()));
+        }
+        // What a wrong clock opened is not in order with what the right one opens.
+        let rewound = step.rewound() || self.promises.get(&run.task).is_some_and(|promise| promise.rewound);
+        if let Some(older) = holds_back(step.after, task, run).filter(|_| !rewound) {
+            return wrong(&format!("before the older run {older}"));
+        }
+        // In real time: what the handlers do, whatever the rows say.
+        for key in &self.open {
+            let attempt = &self.attempts[key];
+            let at_work = attempt.outcome.is_none() && self.owners[attempt.owner].lives && !attempt.robbed;
+            if at_work && key.0 == id {
+                return wrong(&format!("while attempt {} of it is at work", key.1));
+            }
+            if at_work && run.key.is_some() && attempt.key == run.key && (key.0, key.1) != (id, run.attempt) {
+                return wrong(&format!("while run {} with the same key is at work", key.0));
+            }
+        }
+        let same_key = |other: &&RunRow| {
+            other.id != id && other.status == RunStatus::Running && run.key.is_some() && other.key == run.key
+        };
+        match step.after.unfinished().find(same_key) {
+            Some(other) => wrong(&format!("beside run {}, which has its key", other.id)),
+            None => Ok(()),
+        }
+    }
+
+    /// An owner that would go to sleep leaves nothing that it could start.
+    pub(crate) fn check_nothing_waits(&self, step: &Step<'_>) -> Check {
+        let Some(turn) = step.turn().filter(|turn| !turn.refused && turn.idle > 0 && !turn.sleeps.is_zero()) else {
+            return Ok(());
+        };
+        let handlers = &self.owners[turn.owner].handlers;
+        let is_over = |run: &RunRow| {
+            let begun = run.counted() > 0 || run.status != RunStatus::Queued;
+            !begun && run.expires_at.is_some_and(|at| at <= step.now)
+        };
+        // What has expired keeps its place until the next look, and hides until then what else could be claimed.
+        if step.after.unfinished().any(is_over) {
+            return Ok(());
+        }
+        // What a wrong clock opened may be taken for older, until somebody looks at all.
+        let rewound = |run: &RunRow| self.promises.get(&run.task).is_some_and(|promise| promise.rewound);
+        let other = |run: &RunRow| {
+            step.after.unfinished().any(|other| other.task == run.task && other.is_scheduled() && other.id != run.id)
+        };
+        let waits = |run: &&RunRow| {
+            let task = &step.after.tasks[&run.task];
+            let held = |other: &RunRow| other.key == run.key && other.status == RunStatus::Running;
+            run.status != RunStatus::Running
+                && run.run_at <= step.now
+                && !run.cancel_requested
+                && handlers.contains(&&*run.handler)
+                && !(task.rests() && run.origin != Origin::Manual)
+                && holds_back(step.after, task, run).is_none()
+                && !(rewound(run) && other(run))
+                && !(run.key.is_some() && step.after.unfinished().any(held))
+        };
+        match step.after.unfinished().find(waits) {
+            Some(run) => Err(format!("run {} could start, and owner {} goes to sleep: {run:?}", run.id, turn.owner)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The older scheduled run of its task that a run must wait for.
+fn holds_back(tables: &Tables, task: &TaskRow, run: &RunRow) -> Option<i64> {
+    if task.overlap == Overlap::Allow || !run.is_scheduled() {
+        return None;
+    }
+    let older = |other: &&RunRow| {
+        other.task == run.task && other.is_scheduled() && other.scheduled_for < run.scheduled_for && other.id != run.id
+    };
+    tables.unfinished().find(older).map(|run| run.id)
+}

@@ -1,0 +1,68 @@
+//! What becomes of an attempt: how long its handler takes, and what it returns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use duly::{AttemptOutcome, Claim, Outcome, Retry};
+
+/// An attempt that a worker is at.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    pub(crate) claim: Arc<Claim>,
+    /// By the monotonic clock.
+    pub(crate) ends_at: Duration,
+    pub(crate) outcome: Outcome,
+    /// Whether it has noticed that it should stop.
+    pub(crate) asked: bool,
+}
+
+fn failed(how: AttemptOutcome, error: &str, retry: Retry) -> Outcome {
+    Outcome::Failed { how, error: error.to_owned(), retry }
+}
+
+pub(crate) fn succeeded(claim: &Claim) -> Outcome {
+    Outcome::Succeeded { result: Some(format!("{}", claim.attempt)) }
+}
+
+/// Draws the fate of an attempt that begins now.
+pub(crate) fn fate(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Duration) -> Work {
+    let millis = Duration::from_millis;
+    let (short, long) = (millis(rng.u64(..3000)), millis(rng.u64(..1_500_000)));
+    let (takes, outcome) = match rng.u32(..100) {
+        0..40 => (short, succeeded(claim)),
+        40..58 => (long, succeeded(claim)),
+        58..72 => (short, failed(AttemptOutcome::Failed, "it did not work", Retry::Backoff)),
+        72..77 => (long, failed(AttemptOutcome::Failed, "it did not work after all", Retry::Backoff)),
+        77..82 => (short, failed(AttemptOutcome::Failed, "no use", Retry::GiveUp)),
+        82..87 => {
+            let wait = Duration::from_secs(rng.u64(..600));
+            (short, failed(AttemptOutcome::Failed, "come back later", Retry::After(wait)))
+        }
+        87..92 => (short, failed(AttemptOutcome::Panicked, "the handler panicked", Retry::Backoff)),
+        92..95 => (short, failed(AttemptOutcome::Failed, "cut short", Retry::Interrupted)),
+        _ => {
+            // It does not heed its limit.
+            let limit = claim.timeout.filter(|limit| !limit.is_zero()).unwrap_or(Duration::from_secs(60));
+            (limit + long * 4, failed(AttemptOutcome::TimedOut, "it took too long", Retry::Backoff))
+        }
+    };
+    Work { claim: claim.clone(), ends_at: now + takes, outcome, asked: false }
+}
+
+impl Work {
+    /// It sees that it should stop: most handlers do, some have just succeeded, some never look.
+    pub(crate) fn heed(&mut self, rng: &mut fastrand::Rng, now: Duration) {
+        self.asked = true;
+        match rng.u32(..10) {
+            0..6 => {
+                self.ends_at = now + Duration::from_millis(rng.u64(..2000));
+                self.outcome = failed(AttemptOutcome::Failed, "stopped", Retry::Backoff);
+            }
+            6..8 => {
+                self.ends_at = now;
+                self.outcome = succeeded(&self.claim);
+            }
+            _ => {}
+        }
+    }
+}

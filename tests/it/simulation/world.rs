@@ -1,0 +1,372 @@
+//! A world for one seed: a file, a clock, owners that come and go, and the work that their workers are at. Whatever is done
+//! in it goes through [`World::done`], so that the checker sees each step.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use duly::testing::{ManualClock, Stepper};
+use duly::{Claim, Client, Clock, Event, Now, Outcome, Retention, Timestamp};
+use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
+use tempfile::TempDir;
+
+use crate::simulation::history::{Check, Deed, History, Owner, Turn};
+use crate::simulation::rows::Look;
+use crate::simulation::work::{self, Work};
+
+/// Every handler that a task may have.
+pub(crate) const HANDLERS: [&str; 3] = ["work", "post", "rare"];
+/// Days on which clocks change, and the end of a leap February.
+const BEGINNINGS: [&str; 3] = ["2027-03-12T22:30:00Z", "2027-10-29T21:10:00Z", "2028-02-28T09:59:00Z"];
+/// Lines of the log that a failure shows.
+const SHOWN: usize = 40;
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// A scheduler that has been started. `None`: it is gone.
+pub(crate) struct Agent {
+    pub(crate) stepper: Option<Stepper>,
+    pub(crate) workers: usize,
+    pub(crate) works: Vec<Work>,
+    /// Stopped by a signal until then, by the monotonic clock: alive for the kernel, and it does not step.
+    pub(crate) suspended: Option<Duration>,
+    refused: Arc<AtomicBool>,
+}
+
+impl Agent {
+    pub(crate) fn can_step(&self) -> bool {
+        self.stepper.is_some() && self.suspended.is_none()
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) clock: ManualClock,
+    pub(crate) agents: Vec<Agent>,
+    pub(crate) history: History,
+    pub(crate) client: Client,
+    /// What another program would open. Its clock is ours.
+    pub(crate) shell: Connection,
+    /// The shell holds the write lock.
+    pub(crate) held: bool,
+    pub(crate) lease: Duration,
+    pub(crate) turns: u64,
+    /// Faults, by kind.
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    pub(crate) named: u64,
+    log: VecDeque<String>,
+    hash: DefaultHasher,
+    seed: u64,
+    file: PathBuf,
+    _home: TempDir,
+}
+
+/// A folder in memory where the system has one, else on the disk.
+fn home() -> TempDir {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let in_memory = mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"]));
+    let place = if in_memory { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+    tempfile::Builder::new().prefix("duly-simulation-").tempdir_in(place).expect("a temporary folder")
+}
+
+/// A connection without anything of ours; SQLite's clock in it is the world's. Both instants of a comparison are of one
+/// kind then: a tenth of a millisecond past, so that rounding does not hide what is due now.
+fn shell(file: &PathBuf, clock: &ManualClock) -> Connection {
+    let shell = Connection::open(file).expect("a shell");
+    shell.busy_timeout(Duration::ZERO).expect("no patience");
+    shell.pragma_update(None, "synchronous", 0).expect("a pragma");
+    let (clock, flags) = (clock.clone(), FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS);
+    let now = move |_: &rusqlite::functions::Context<'_>| {
+        let millis = clock.now().wall.as_millis() as f64 + 0.1;
+        Ok(millis / 86_400_000.0 + 2_440_587.5)
+    };
+    shell.create_scalar_function("julianday", 1, flags, now).expect("a clock");
+    shell
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let home = home();
+        let file = home.path().join("agent.db");
+        let beginning: Timestamp = BEGINNINGS[rng.usize(..BEGINNINGS.len())].parse().expect("an instant");
+        let clock = ManualClock::new(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
+        // The tables, and a client that outlives every owner.
+        let builder = Stepper::builder(&file, clock.now().wall).clock(&clock).seed(u64::MAX - seed);
+        let mut first = builder.busy_timeout(Duration::ZERO).start().expect("a stepper");
+        first.step().expect("a first step");
+        let client = first.client().clone();
+        first.stop().expect("it leaves");
+        let lease = Duration::from_secs([15, 60][rng.usize(..2)]);
+        let mut history = History::new(Look::new(Connection::open(&file).expect("a look")), lease);
+        history.observe(&Deed::Nothing, clock.now()).1.expect("empty tables");
+        World {
+            rng,
+            agents: Vec::new(),
+            history,
+            client,
+            shell: shell(&file, &clock),
+            clock,
+            held: false,
+            lease,
+            turns: 0,
+            faults: BTreeMap::new(),
+            named: 0,
+            log: VecDeque::new(),
+            hash: DefaultHasher::new(),
+            seed,
+            file,
+            _home: home,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    pub(crate) fn wall(&self) -> i64 {
+        self.now().wall.as_millis()
+    }
+
+    /// Whether a fault that comes about once in so many draws comes about.
+    pub(crate) fn once_in(&mut self, draws: u32) -> bool {
+        self.rng.u32(..draws) == 0
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+        among[self.rng.usize(..among.len())]
+    }
+
+    pub(crate) fn fault(&mut self, kind: &'static str) {
+        *self.faults.entry(kind).or_default() += 1;
+    }
+
+    /// Owners for which this holds.
+    pub(crate) fn which(&self, holds: impl Fn(&Agent) -> bool) -> Vec<usize> {
+        (0..self.agents.len()).filter(|id| holds(&self.agents[*id])).collect()
+    }
+
+    /// Has the checker look at what a deed has done.
+    pub(crate) fn done(&mut self, deed: &Deed, what: &str) -> Check {
+        let now = self.now();
+        let (changes, checked) = self.history.observe(deed, now);
+        let line = format!("{} +{:?} {what}{changes}", now.wall, now.monotonic);
+        line.hash(&mut self.hash);
+        if self.log.len() == SHOWN {
+            self.log.pop_front();
+        }
+        self.log.push_back(line);
+        checked
+    }
+
+    /// Starts an owner. With the write lock held it cannot register.
+    pub(crate) fn start(&mut self, handlers: &[&'static str]) -> Check {
+        let (workers, poll) = (self.rng.usize(1..=3), self.pick(&[1, 30]));
+        let refused = Arc::new(AtomicBool::new(false));
+        let tell = refused.clone();
+        let id = self.agents.len();
+        let keep = Retention { once: YEAR, runs: YEAR, events: YEAR, ..Retention::default() };
+        let mut builder = Stepper::builder(&self.file, self.now().wall)
+            .clock(&self.clock)
+            .workers(workers)
+            .lease(self.lease)
+            .poll(Duration::from_secs(poll))
+            .retention(keep)
+            .busy_timeout(Duration::ZERO)
+            .seed(self.seed.wrapping_mul(1000) + id as u64)
+            .observe(move |event: &Event| match event {
+                Event::Degraded { .. } => tell.store(true, Ordering::Relaxed),
+                Event::Recovered => tell.store(false, Ordering::Relaxed),
+                _ => {}
+            });
+        for handler in handlers {
+            builder = builder.accept(*handler);
+        }
+        match builder.start() {
+            Ok(stepper) => {
+                let name = stepper.owner().to_owned();
+                let lock = PathBuf::from(format!("{}-owners", self.file.display())).join(&name);
+                let handlers = handlers.to_vec();
+                let believed = self.history.tables.seen_at.unwrap_or_default();
+                self.history.owners.push(Owner {
+                    name,
+                    handlers,
+                    lock,
+                    lives: true,
+                    leases: BTreeMap::new(),
+                    believed,
+                });
+                self.agents.push(Agent {
+                    stepper: Some(stepper),
+                    workers,
+                    works: Vec::new(),
+                    suspended: None,
+                    refused,
+                });
+                self.done(&Deed::Nothing, &format!("owner {id} starts"))
+            }
+            Err(_) if self.held => self.done(&Deed::Nothing, "an owner cannot start"),
+            Err(error) => Err(format!("an owner cannot start: {error}")),
+        }
+    }
+
+    /// An owner's process ends. What its handlers were at ends with it.
+    pub(crate) fn crash(&mut self, id: usize, when: &str) -> Check {
+        let agent = &mut self.agents[id];
+        agent.works.clear();
+        agent.suspended = None;
+        if let Some(stepper) = agent.stepper.take() {
+            stepper.crash();
+        }
+        self.history.died(id);
+        self.done(&Deed::Nothing, &format!("owner {id} is killed {when}"))
+    }
+
+    /// One turn of an owner, with all that its handlers have returned until now.
+    pub(crate) fn turn(&mut self, id: usize) -> Check {
+        self.deliver(id);
+        self.turns += 1;
+        let agent = &mut self.agents[id];
+        let stepper = agent.stepper.as_mut().expect("a stepper");
+        let claims = stepper.step().map_err(|error| format!("owner {id} stops: {error}"))?;
+        let deed = Deed::Turn(Turn {
+            owner: id,
+            claims: claims.clone(),
+            refused: agent.refused.load(Ordering::Relaxed),
+            sleeps: stepper.sleeps(),
+            idle: agent.workers - stepper.running().len(),
+        });
+        self.done(&deed, &format!("turn of owner {id}"))?;
+        for claim in claims {
+            let work = self.fate(&claim);
+            self.agents[id].works.push(work);
+        }
+        self.stop_what_was_asked(id);
+        Ok(())
+    }
+
+    /// What is at work and has ended by now is handed to the loop. Answers with how much.
+    pub(crate) fn deliver(&mut self, id: usize) -> usize {
+        let now = self.now().monotonic;
+        let agent = &mut self.agents[id];
+        let Some(stepper) = &mut agent.stepper else { return 0 };
+        let (ended, works): (Vec<_>, Vec<_>) = agent.works.drain(..).partition(|work| work.ends_at <= now);
+        agent.works = works;
+        for work in &ended {
+            stepper.finish(&work.claim, work.outcome.clone());
+            self.history.delivered(work.claim.run_id, work.claim.attempt, work.outcome.clone());
+        }
+        ended.len()
+    }
+
+    /// Hands one attempt back with this outcome, now.
+    pub(crate) fn end_now(&mut self, id: usize, claim: &Arc<Claim>, outcome: Outcome) {
+        let now = self.now().monotonic;
+        let works = &mut self.agents[id].works;
+        if let Some(work) = works.iter_mut().find(|work| Arc::ptr_eq(&work.claim, claim)) {
+            (work.ends_at, work.outcome) = (now, outcome);
+        }
+    }
+
+    /// Draws what becomes of an attempt.
+    fn fate(&mut self, claim: &Arc<Claim>) -> Work {
+        let now = self.now().monotonic;
+        work::fate(&mut self.rng, claim, now)
+    }
+
+    /// Handlers that were asked to stop mostly do, soon.
+    fn stop_what_was_asked(&mut self, id: usize) {
+        let now = self.now().monotonic;
+        let World { agents, rng, .. } = self;
+        let agent = &mut agents[id];
+        let Some(stepper) = &agent.stepper else { return };
+        for work in agent.works.iter_mut().filter(|work| !work.asked && stepper.stopped().contains(&work.claim.run_id))
+        {
+            work.heed(rng, now);
+        }
+    }
+
+    /// A turn in which nothing is claimed, as one takes who is about to leave.
+    pub(crate) fn drain(&mut self, id: usize) -> Check {
+        self.deliver(id);
+        self.turns += 1;
+        let agent = &mut self.agents[id];
+        let stepper = agent.stepper.as_mut().expect("a stepper");
+        stepper.settle().map_err(|error| format!("owner {id} stops: {error}"))?;
+        let refused = agent.refused.load(Ordering::Relaxed);
+        let deed = Deed::Turn(Turn { owner: id, claims: Vec::new(), refused, sleeps: stepper.sleeps(), idle: 0 });
+        self.done(&deed, &format!("last turn of owner {id}"))
+    }
+
+    /// Time passes, and some owners turn.
+    pub(crate) fn pass_and_turn(&mut self) -> Check {
+        let by = match self.rng.u32(..100) {
+            0..10 => 0,
+            10..30 => self.rng.i64(1..1000),
+            30..45 => self.rng.i64(1000..30_000),
+            45..75 => self.next_instant(),
+            75..90 => self.rng.i64(30_000..900_000),
+            90..98 => self.rng.i64(900_000..7_200_000),
+            _ => self.rng.i64(7_200_000..40_000_000),
+        };
+        self.clock.advance(Duration::from_millis(by.unsigned_abs()));
+        if self.held && self.once_in(2) {
+            self.let_go();
+        }
+        let now = self.now().monotonic;
+        for agent in &mut self.agents {
+            agent.suspended = agent.suspended.filter(|until| *until > now);
+        }
+        for one in self.which(Agent::can_step) {
+            if !self.once_in(4) {
+                self.turn(one)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How long until the next instant that something waits for, or just not yet.
+    fn next_instant(&mut self) -> i64 {
+        let (now, tables) = (self.wall(), &self.history.tables);
+        let due = tables.tasks.values().filter_map(|task| task.next_run);
+        let instants = due.chain(tables.unfinished().flat_map(|run| [Some(run.run_at), run.expires_at]).flatten());
+        let next = instants.filter(|at| *at > now).min().unwrap_or(now + 1000) - now;
+        let next = next.min(12 * 3_600_000);
+        if self.once_in(5) { next - 1 } else { next }
+    }
+
+    /// What is told of a seed that fails.
+    pub(crate) fn told(&self, broken: &str) -> String {
+        let now = self.now();
+        let log: Vec<&str> = self.log.iter().map(String::as_str).collect();
+        format!(
+            "seed {}, turn {}, {} of virtual time, at {}:\n  {broken}\nlast events:\n  {}\nagain: DULY_SEED={} cargo test \
+             --test it simulation -- --nocapture",
+            self.seed,
+            self.turns,
+            humantime_of(now.monotonic),
+            now.wall,
+            log.join("\n  "),
+            self.seed
+        )
+    }
+
+    /// A number that two histories share only if they are the same.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.hash.finish()
+    }
+
+    /// The wall clock is set, or the machine has slept: no time passes for anybody.
+    pub(crate) fn set_wall(&mut self, to: i64) {
+        self.clock.set_wall(Timestamp::from_millis(to));
+    }
+}
+
+/// A length of time, whole seconds of it.
+pub(crate) fn humantime_of(length: Duration) -> String {
+    let seconds = length.as_secs();
+    format!("{}d {:02}:{:02}:{:02}", seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
+}
