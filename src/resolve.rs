@@ -212,7 +212,10 @@ impl Work<'_> {
         let past_the_end = self.plan.ends_at.map(|ends| ends.plus(Duration::from_millis(1)));
         let instant = past_the_end.map_or(instant, |end| instant.min(end));
         match self.plan.schedule.previous_before(instant) {
-            Some(previous) if previous > oldest => Some(previous),
+            // The oldest may have been set by hand to before the start: between the two there is nothing.
+            Some(previous) if previous > oldest && self.plan.starts_at.is_none_or(|starts| previous >= starts) => {
+                Some(previous)
+            }
             _ => (oldest < instant).then_some(oldest),
         }
     }

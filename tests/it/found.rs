@@ -244,3 +244,15 @@ fn what_is_due_is_resolved_before_a_task_rests_though_a_run_of_it_was_cancelled_
     let rows = ["2027-03-14 12:00:00 schedule cancelled", "2027-03-14 13:00:00 schedule queued"];
     house.assert_history("hourly", &rows);
 }
+
+#[test]
+fn nothing_is_met_between_a_next_run_that_was_set_and_the_start() {
+    let house = House::new();
+    let mut owner = house.stepper(START);
+    let task = NewTask::cron("late", "*/10 * * * *").handler("work").misfire(Misfire::RunOnce, seconds(0));
+    owner.client().add(task.starts_at(at(&day("15:00")))).unwrap();
+    set_next_run(&house, "late", "12:05");
+    step_at(&mut owner, "12:35", 1);
+    house.assert_history("late", &["2027-03-14 12:05:00 catch_up running"]);
+    assert_eq!(house.next("late"), "2027-03-14 15:00:00 active");
+}
