@@ -15,9 +15,9 @@ use crate::event::Event;
 use crate::finished::{Finished, Recorded};
 use crate::run::Claim;
 use crate::store::effects::{self, Known};
-use crate::store::opening::{self, Written};
+use crate::store::opening::Written;
 use crate::store::runs::{Fence, Success, Wrote};
-use crate::store::{Durability, Missing, Store, settling, waiting};
+use crate::store::{Durability, Missing, Store, delays, settling, waiting};
 
 /// What an application does with each connection that its handlers are to write on.
 pub(crate) type Prepare = dyn Fn(&Connection) -> Result<(), BoxError> + Send + Sync;
@@ -151,7 +151,7 @@ impl Desk {
             if tx.is_autocommit() {
                 return Err(refused(claim, "its transaction was ended within: leave BEGIN and COMMIT to duly").into());
             }
-            let (blocked, delayed) = (waiting::any_blocked(tx)?, opening::any_delayed(tx)?);
+            let (blocked, delayed) = (waiting::any_blocked(tx)?, delays::any(tx)?);
             let mut written = Written { blocked, delayed, ..Written::default() };
             // Nothing is drawn: a success is not tried again.
             let mut random = fastrand::Rng::with_seed(0);

@@ -8,6 +8,7 @@ pub(crate) mod claiming;
 #[cfg(test)]
 mod cost;
 pub(crate) mod database;
+pub(crate) mod delays;
 pub(crate) mod due;
 pub(crate) mod dying;
 pub(crate) mod effects;

@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::event::Event;
 use crate::resolve::{self, Next, Rest, Span, Step, Unfinished};
 use crate::retry::RetryPolicy;
 use crate::run::{Claim, Origin, RunStatus};
-use crate::schedule::{Schedule, ScheduleKind, Schedules, parse_duration};
+use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::due::{self, Due};
 use crate::store::once::{self, Once};
 use crate::store::runs::{self, Claimer, Opening, Wrote};
@@ -34,7 +34,7 @@ pub(crate) struct Written {
     pub(crate) more: bool,
     /// Whether a run was written that waits behind something; see [`waiting::any_blocked`].
     pub(crate) blocked: bool,
-    /// Whether a delay task may wait for the end of a run; see [`any_delayed`].
+    /// Whether a delay task may wait for the end of a run; see [`delays::any`].
     pub(crate) delayed: bool,
 }
 
@@ -193,45 +193,6 @@ fn advance(
         }
     };
     tx.prepare_cached(ADVANCE)?.execute(named_params! { ":task": task, ":next": next, ":until": until })?;
-    Ok(())
-}
-
-const DELAY_OVER: &str = "
-    UPDATE scheduled_tasks
-       SET next_run = iif(max(:next, ifnull(starts_at, 0)) > ends_at, NULL, max(:next, ifnull(starts_at, 0))),
-           status = iif(max(:next, ifnull(starts_at, 0)) > ends_at, 'completed', 'active')
-     WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1 AND next_run IS NULL
-       AND NOT EXISTS (SELECT 1 FROM task_runs
-                        WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))";
-
-const ANY_DELAYED: &str = "
-    SELECT EXISTS (SELECT 1 FROM scheduled_tasks
-                    WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run IS NULL)";
-
-/// Whether a delay task waits for the end of a run; if none does, nobody has to be asked when a run ends.
-pub(crate) fn any_delayed(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
-    let mut statement = tx.prepare_cached(ANY_DELAYED)?;
-    for priority in 0..=3_i64 {
-        if statement.query_row(named_params! { ":priority": priority }, |row| row.get(0))? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-const AWAITED_DELAY: &str = "
-    SELECT schedule_value FROM scheduled_tasks
-     WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1 AND next_run IS NULL";
-
-/// The last unfinished run of a delay task is over: the task is due again so long after its end. The delay is the task's of
-/// now: it may have become a delay task, or another, while the run was at work.
-pub(crate) fn delay_over(tx: &Transaction<'_>, task: i64, ended: Timestamp) -> rusqlite::Result<()> {
-    let value: Option<String> =
-        tx.prepare_cached(AWAITED_DELAY)?.query_row(named_params! { ":task": task }, |row| row.get(0)).optional()?;
-    if let Some(delay) = value.and_then(|value| parse_duration(&value).ok()) {
-        let next = ended.plus(delay).min(Timestamp::MAX);
-        tx.prepare_cached(DELAY_OVER)?.execute(named_params! { ":task": task, ":next": next })?;
-    }
     Ok(())
 }
 

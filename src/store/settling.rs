@@ -9,9 +9,9 @@ use crate::finished::Finished;
 use crate::retry::{Retry, Verdict};
 use crate::run::{AttemptOutcome, Claim, Outcome, RunStatus};
 use crate::schedule::Schedules;
-use crate::store::opening::{self, Written};
+use crate::store::opening::Written;
 use crate::store::runs::{self, End, Fence, Success, Wrote};
-use crate::store::{Fault, attempts, dying, owners, waiting};
+use crate::store::{Fault, attempts, delays, dying, owners, waiting};
 
 /// Longest result that is kept, in bytes.
 pub const MAX_RESULT_BYTES: usize = 256 * 1024;
@@ -147,7 +147,7 @@ fn after(
         waiting::after_the_end(tx, claim.task_id, key, now)?;
     }
     if written.delayed {
-        opening::delay_over(tx, claim.task_id, ended)?;
+        delays::over(tx, claim.task_id, ended)?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::store::pruning::Pruned;
 use crate::store::runs::{Claimer, Fence, Success};
 use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Work};
 use crate::store::{
-    Fault, Store, attempts, claiming, database, due, opening, owners, pruning, replan, settling, tasks, waiting,
+    Fault, Store, attempts, claiming, database, delays, due, opening, owners, pruning, replan, settling, tasks, waiting,
 };
 
 /// Keys and tasks whose waiting runs a full turn looks at again.
@@ -82,7 +82,7 @@ impl<'a> Turning<'a> {
         let mut done = Done { data_version: database::data_version(tx)?, ..Done::default() };
         // What newer tables do not tell is asked of each.
         done.written.blocked = work.newer || waiting::any_blocked(tx)?;
-        done.written.delayed = work.newer || opening::any_delayed(tx)?;
+        done.written.delayed = work.newer || delays::any(tx)?;
         Ok(Turning { tx, schedules, work, memory, mode, done, slots: work.slots, budget: MAX_ITEMS })
     }
 
