@@ -278,11 +278,11 @@ BEGIN
 END;
 
 -- A change of schedule or zone, a pause and a resume made by SQL. The program does the same work itself, resolves what
--- is due under the old state first, and passes its own active_since, by which it is told apart.
+-- is due under the old state first, and passes its own active_since, or what it has resolved, by which it is told apart.
 CREATE TRIGGER scheduled_tasks_edited AFTER UPDATE OF
     schedule_type, schedule_value, time_zone, starts_at, ends_at, status
 ON scheduled_tasks
-WHEN NEW.active_since IS OLD.active_since
+WHEN NEW.resolved_until IS OLD.resolved_until AND NEW.active_since IS OLD.active_since
  AND (NEW.schedule_type IS NOT OLD.schedule_type OR NEW.schedule_value IS NOT OLD.schedule_value
       OR NEW.time_zone IS NOT OLD.time_zone OR NEW.starts_at IS NOT OLD.starts_at OR NEW.ends_at IS NOT OLD.ends_at
       OR (NEW.status IS NOT OLD.status AND (NEW.status = 'active' OR NEW.status = 'paused')))

@@ -2,15 +2,15 @@
 //!
 //! A statement for each would spend half of its time on beginning and ending, and on calling the triggers of the task's row.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use rusqlite::{Transaction, params};
 
 use crate::clock::Timestamp;
+use crate::error::Error;
 use crate::run::{Claim, Origin};
 use crate::store::runs::Claimer;
-use crate::store::{Fault, owners};
+use crate::store::{Fault, owners, row};
 
 /// `once` tasks that the rules have decided about, and that are not yet written.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Once {
             claims.retain(|claim| claim.run_id != UNNUMBERED);
         }
         if !completed.is_empty() {
-            tx.prepare_cached(COMPLETE_ALL)?.execute(params![list(completed.into_iter()), now])?;
+            tx.prepare_cached(COMPLETE_ALL)?.execute(params![row::list(completed.into_iter()), now])?;
         }
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Once {
 /// The number of a run that is yet to be opened.
 pub(crate) const UNNUMBERED: i64 = 0;
 
-const STARTED: &str = "SELECT task_id, id FROM task_runs WHERE id > ?1";
+const STARTED: &str = "SELECT task_id, id FROM task_runs WHERE id > ?1 ORDER BY id";
 
 /// Starts what is of one origin.
 fn start(
@@ -81,26 +81,32 @@ fn start(
     if places.is_empty() {
         return Ok(());
     }
-    let tasks = list(places.iter().map(|place| claims[*place].task_id));
+    let tasks = row::list(places.iter().map(|place| claims[*place].task_id));
     let params = params![claimer.owner, claimer.until, now, tasks, origin];
     let started = tx.prepare_cached(START_ALL)?.execute(params)?;
-    let mut numbers: HashMap<i64, i64> = HashMap::with_capacity(started);
-    if started > 0 {
-        let before = tx.last_insert_rowid() - i64::try_from(started).unwrap_or(i64::MAX);
-        let mut statement = tx.prepare_cached(STARTED)?;
-        let mut rows = statement.query([before])?;
-        while let Some(row) = rows.next()? {
-            numbers.insert(row.get(0)?, row.get(1)?);
-        }
-    }
+    let before = tx.last_insert_rowid() - i64::try_from(started).unwrap_or(i64::MAX);
+    let mut statement = tx.prepare_cached(STARTED)?;
+    let mut rows = statement.query([if started > 0 { before } else { i64::MAX }])?;
+    let mut next = || -> rusqlite::Result<Option<(i64, i64)>> {
+        rows.next()?.map(|row| Ok((row.get(0)?, row.get(1)?))).transpose()
+    };
+    // In the order of the list, but for those that had a row already.
+    let mut run = next()?;
     for place in places {
         let claim = Arc::make_mut(&mut claims[*place]);
-        match numbers.get(&claim.task_id) {
-            Some(run) => claim.run_id = *run,
-            None => already(tx, claim.task_id, claim.scheduled_for, now)?,
+        match run {
+            Some((task, id)) if task == claim.task_id => {
+                claim.run_id = id;
+                run = next()?;
+            }
+            _ => already(tx, claim.task_id, claim.scheduled_for, now)?,
         }
     }
-    Ok(())
+    match run {
+        None => Ok(()),
+        // A run that nobody has claimed would be running for ever: each is started by itself.
+        Some((_, id)) => Err(Error::store("start what is due", format!("run {id} was not in its place")).into()),
+    }
 }
 
 /// An occurrence that has a row already is passed over with an event: never a second row, never an error.
@@ -112,15 +118,4 @@ pub(crate) fn already(
 ) -> rusqlite::Result<()> {
     let detail = format!("the occurrence of {scheduled_for} has a run already");
     owners::record(tx, now, "passed_over", Some(task), None, Some(&detail))
-}
-
-/// A JSON array.
-fn list(ids: impl ExactSizeIterator<Item = i64>) -> String {
-    let mut text = String::with_capacity(ids.len() * 8 + 2);
-    for id in ids {
-        text.push(if text.is_empty() { '[' } else { ',' });
-        text.push_str(&id.to_string());
-    }
-    text.push(']');
-    text
 }

@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::resolve::{self, Next, Rest, Span, Step, Unfinished};
 use crate::retry::RetryPolicy;
 use crate::run::{Claim, Origin, RunStatus};
-use crate::schedule::{Schedule, ScheduleKind, Schedules};
+use crate::schedule::{Schedule, ScheduleKind};
 use crate::store::due::{self, Due};
 use crate::store::once::{self, Once};
 use crate::store::runs::{self, Claimer, Opening, Wrote};
@@ -115,21 +115,19 @@ pub(crate) fn any_running(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<b
 /// Resolves what is due of one task and moves it on to its next occurrence. `claimer`: who may start what is opened. When all
 /// is resolved, [`finish`] is to be called.
 pub(crate) fn resolve_due(
-    reader: &mut due::Reader<'_>,
-    schedules: &mut Schedules,
-    id: i64,
+    tx: &Transaction<'_>,
+    due: &Due,
     now: Timestamp,
     rest: Rest,
     claimer: Option<(&Claimer<'_>, &mut Slots)>,
     written: &mut Written,
 ) -> Result<(), Fault> {
-    let tx = reader.tx;
-    let Some(due) = reader.due(schedules, id, now)? else { return Ok(()) };
+    let id = due.id;
     let unfinished = if due.any_unfinished { unfinished(tx, id, due.plan.overlap)? } else { Vec::new() };
     let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
     let mut opener = Opener {
         tx,
-        due: &due,
+        due,
         now,
         claimer: None,
         unfinished: unfinished.len(),

@@ -1,5 +1,6 @@
 //! Rows to values and back. A value in the file that no version of ours would write is an error that names its column.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use rusqlite::Row;
@@ -221,4 +222,16 @@ pub(crate) fn effect(row: &Row<'_>) -> rusqlite::Result<Effect> {
         created_at: row.get("created_at")?,
         done_at: row.get("done_at")?,
     })
+}
+
+/// Ids as a JSON array, for a statement that takes many.
+pub(crate) fn list(ids: impl ExactSizeIterator<Item = i64>) -> String {
+    let mut text = String::with_capacity(ids.len() * 8 + 2);
+    text.push('[');
+    for (place, id) in ids.enumerate() {
+        // Nothing is refused by a String.
+        let _ = write!(text, "{}{id}", if place > 0 { "," } else { "" });
+    }
+    text.push(']');
+    text
 }

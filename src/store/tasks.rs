@@ -205,7 +205,9 @@ pub(crate) fn resolve_before_a_change(
         return Ok(by_id(tx, task.id)?.unwrap_or(task));
     }
     let mut written = Written::default();
-    opening::resolve_due(&mut due::Reader::new(tx)?, schedules, task.id, now, Rest::Cut, None, &mut written)?;
+    for (_, due) in due::due(tx, schedules, &[task.id], now)? {
+        opening::resolve_due(tx, &due?, now, Rest::Cut, None, &mut written)?;
+    }
     opening::finish(tx, None, &mut written, now)?;
     recall(tx, task.id)?;
     Ok(by_id(tx, task.id)?.unwrap_or(task))

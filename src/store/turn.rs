@@ -307,12 +307,12 @@ impl<'a> Turning<'a> {
         lists.iter_mut().for_each(|list| list.retain(|(_, task)| !self.rests(Item::Task(*task))));
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
-        let mut reader = due::Reader::new(tx)?;
-        for task in claiming::by_urgency(lists, &mut order).take(limit) {
+        let chosen: Vec<i64> = claiming::by_urgency(lists, &mut order).take(limit).collect();
+        for (task, due) in due::due(tx, self.schedules, &chosen, now)? {
             self.task(task, |turn| {
                 let (written, slots) = (&mut turn.done.written, &mut turn.slots);
                 let starter = claimer.map(|claimer| (claimer, slots));
-                opening::resolve_due(&mut reader, turn.schedules, task, now, Rest::Later, starter, written)?;
+                opening::resolve_due(tx, &due?, now, Rest::Later, starter, written)?;
                 // Together with the others, unless each must stand for itself.
                 if turn.mode == Mode::OneByOne { opening::finish(tx, claimer, written, now) } else { Ok(()) }
             })?;

@@ -121,6 +121,7 @@ const HOT: &[(&str, &[&str])] = &[
     (
         "due::DUE",
         &[
+            "SCAN json_each VIRTUAL TABLE INDEX 1:",
             "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)",
             "CORRELATED SCALAR SUBQUERY 1",
             "SEARCH r USING INDEX task_runs_unfinished (task_id=?)",
@@ -257,6 +258,7 @@ const MAY_SCAN: &[&str] = &[
     "owners::STOP_ALL",
     "owners::NEWEST_SEEN",
     "pruning::INSTANCES",
+    "due::DUE",
     "once::COMPLETE_ALL",
     "once::START_ALL",
     "invariants::RUNS_WITHOUT_TASK",
