@@ -1,6 +1,6 @@
 //! Names for what has none: readable, legal, and the same at the next import, wherever in the source it stands then. Pure.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// Most bytes of a command's own name that are taken over.
 const LONGEST: usize = 60;
@@ -32,12 +32,13 @@ const INTERPRETERS: [&str; 10] = ["sh", "bash", "dash", "zsh", "php", "python", 
 #[derive(Debug)]
 pub(crate) struct Names<'a> {
     prefix: &'a str,
-    given: HashSet<String>,
+    /// With the highest number that was put behind each.
+    given: HashMap<String, usize>,
 }
 
 impl<'a> Names<'a> {
     pub(crate) fn new(prefix: &'a str) -> Self {
-        Names { prefix, given: HashSet::new() }
+        Names { prefix, given: HashMap::new() }
     }
 
     /// A name for a command at its times: `cron:backup.sh-yo2y3zwt`. What tells it from others goes in by its hash, so that
@@ -56,12 +57,20 @@ impl<'a> Names<'a> {
     }
 
     fn unused(&mut self, name: String) -> String {
-        let mut unused = name.clone();
-        let mut number = 1;
-        while !self.given.insert(unused.clone()) {
+        let Some(mut number) = self.given.get(&name).copied() else {
+            self.given.insert(name.clone(), 1);
+            return name;
+        };
+        let unused = loop {
             number += 1;
-            unused = format!("{name}-{number}");
-        }
+            let unused = format!("{name}-{number}");
+            if !self.given.contains_key(&unused) {
+                break unused;
+            }
+        };
+        // Counted on from here: a line may stand there very often.
+        self.given.insert(name, number);
+        self.given.insert(unused.clone(), 1);
         unused
     }
 }
@@ -165,6 +174,23 @@ mod tests {
         assert_eq!(moved, [&given[2], &given[0], &given[3], &given[1]].map(String::clone));
         // They are kept in databases: this one has been given.
         assert_eq!(given[0], "cron:a-yo2y3zwt");
+    }
+
+    #[test]
+    fn a_name_that_a_number_made_is_given_once_too() {
+        let mut names = Names::new("n");
+        assert_eq!(
+            ["a", "a-2", "a", "a", "a-2"].map(|id| names.of_id(id)),
+            ["n:a", "n:a-2", "n:a-3", "n:a-4", "n:a-2-2"]
+        );
+    }
+
+    #[test]
+    fn a_line_that_stands_there_very_often_is_numbered_in_no_time() {
+        // Were they counted from one each time, it would take some minutes.
+        let mut names = Names::new("cron");
+        let last = (0..50_000).map(|_| names.of_command("a", &["@daily", "a"])).last();
+        assert!(last.is_some_and(|name| name.ends_with("-50000")));
     }
 
     #[test]
