@@ -234,6 +234,20 @@ fn a_byte_that_is_no_text_costs_one_line() {
 }
 
 #[test]
+fn a_variable_that_no_system_can_pass_on_costs_its_own_line() {
+    let house = House::new();
+    write(&house, "crontab", "\"A=B\" = c\nN=a\0b\nHOME=/\0\nKEPT=1\n@daily a\n");
+    let document = document(&house, &["import", "crontab", "crontab"]);
+    assert_eq!(places(&document, "tasks"), ["5: added"]);
+    let nul = "no system can pass on a NUL character";
+    assert_eq!(
+        places(&document, "refused"),
+        ["1: expected the name of a variable, found \"A=B\"".to_owned(), format!("2: {nul}"), format!("3: {nul}")]
+    );
+    assert_eq!(payload(&house, "a")["env"], serde_json::json!({ "KEPT": "1" }));
+}
+
+#[test]
 fn a_trial_leaves_nothing_behind() {
     let house = House::new();
     write(&house, "crontab", CRONTAB);

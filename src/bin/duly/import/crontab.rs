@@ -108,6 +108,13 @@ enum Heard {
 
 impl Above {
     fn set(&mut self, name: String, value: String, usual: &Zone) -> Heard {
+        // Told of its own line: the commands below can do without it.
+        if name.contains('=') {
+            return Heard::Refused(format!("expected the name of a variable, found {name:?}"));
+        }
+        if name.contains('\0') || value.contains('\0') {
+            return Heard::Refused("no system can pass on a NUL character".into());
+        }
         match name.as_str() {
             "CRON_TZ" => {
                 let zone = zone::named(&value).ok_or_else(|| format!("CRON_TZ names no time zone: {value:?}"));
