@@ -220,6 +220,26 @@ fn what_is_piped_in_is_a_source_of_its_own() {
     assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks WHERE instr(payload, char(13))"), "0");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pipe_of_the_shells_is_what_is_piped_in() {
+    let house = House::new();
+    let piped = |line: &[&str]| {
+        let mut child = program(&house, line);
+        let child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"@daily a\n").unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let import = |file: &str| said(piped(&["import", "crontab", file]));
+    // As bash has it for <(crontab -l).
+    assert!(import("/dev/fd/0").ends_with("1 added\n"));
+    assert!(import("-").ends_with("1 unchanged\n"), "the same source");
+    let refused = piped(&["apply", "/dev/fd/0"]);
+    let why = "error: /dev/fd/0: expected a file whose path lasts, which its tasks are kept by, found a pipe\n";
+    assert_eq!((refused.status.code(), String::from_utf8_lossy(&refused.stderr).as_ref()), (Some(1), why));
+}
+
 #[test]
 fn a_byte_that_is_no_text_costs_one_line() {
     let house = House::new();

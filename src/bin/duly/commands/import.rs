@@ -52,17 +52,19 @@ pub(crate) fn import(db: &Path, what: &Import, printer: &mut Printer<'_>) -> Res
 fn of_crontab(asked: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Found), Failure> {
     let zone = zone::typed(&asked.common.tz)?;
     let in_file = |error: io::Error| Failure::Refused(format!("{}: {error}", asked.file.display()));
-    let typed_in = asked.file == Path::new("-");
-    let (bytes, file) = if typed_in {
-        (bytes_of(io::stdin().lock()).map_err(in_file)?, asked.file.clone())
+    let (bytes, file) = if asked.file == Path::new("-") {
+        (bytes_of(io::stdin().lock()).map_err(in_file)?, None)
     } else {
-        let bytes = File::open(&asked.file).and_then(bytes_of).map_err(in_file)?;
-        (bytes, std::fs::canonicalize(&asked.file).map_err(in_file)?)
+        let file = File::open(&asked.file).map_err(in_file)?;
+        // A pipe of the shell's, as in <(crontab -l), has no path that lasts.
+        let lasts = file.metadata().map_err(in_file)?.is_file();
+        let path = lasts.then(|| std::fs::canonicalize(&asked.file)).transpose().map_err(in_file)?;
+        (bytes_of(file).map_err(in_file)?, path)
     };
     let person = asked.user.as_deref().map_or_else(people::me, people::named);
-    let by_place = !asked.system && crontab::is_of_the_system(&file);
-    let system = asked.system || by_place;
-    if by_place {
+    let by_place = file.as_deref().filter(|file| !asked.system && crontab::is_of_the_system(file));
+    let system = asked.system || by_place.is_some();
+    if let Some(file) = by_place {
         printer.say(format!(
             "{} is taken for a system crontab, whose lines name a user: those of {} come",
             file.display(),
@@ -70,10 +72,10 @@ fn of_crontab(asked: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Fou
         ))?;
     }
     // What one of several people, or of several inputs, brought is not the others' to prune.
-    let source = match (typed_in, system) {
-        (true, _) => format!("crontab of {} on standard input ({})", person.name, asked.prefix),
-        (false, true) => format!("{} for {}", file.display(), person.name),
-        (false, false) => file.display().to_string(),
+    let source = match &file {
+        None => format!("crontab of {} on standard input ({})", person.name, asked.prefix),
+        Some(file) if system => format!("{} for {}", file.display(), person.name),
+        Some(file) => file.display().to_string(),
     };
     let reading = crontab::Reading { system, person, people: &people::all(), zone: &zone, prefix: &asked.prefix };
     Ok((source, crontab::read(&bytes, &reading)))

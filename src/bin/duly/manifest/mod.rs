@@ -73,7 +73,9 @@ pub(crate) struct Manifest {
 pub(crate) fn read(path: &Path) -> Result<Manifest, String> {
     let in_file = |reason: String| format!("{}: {reason}", path.display());
     let text = text_of(path).map_err(|error| in_file(error.to_string()))?;
-    let file = std::fs::canonicalize(path).map_err(|error| in_file(error.to_string()))?;
+    // It has just been read: a pipe of the shell's has a path that leads nowhere.
+    let nameless = |_| in_file("expected a file whose path lasts, which its tasks are kept by, found a pipe".into());
+    let file = std::fs::canonicalize(path).map_err(nameless)?;
     let folder = file.parent().map_or_else(PathBuf::new, Path::to_owned);
     let tasks = parse(&text, &folder).map_err(in_file)?;
     Ok(Manifest { name: file.display().to_string(), tasks })
