@@ -70,11 +70,21 @@ pub struct Brought {
     pub task: NewTask,
     /// It rests there, so a new one rests here: its schedule counts once it is resumed.
     pub paused: bool,
+    /// Why it cannot come as it stands there, if that is known already. Of the task only the name counts then: one that came
+    /// before stays as it is.
+    pub refused: Option<String>,
+}
+
+impl Brought {
+    /// A task that is there, and cannot come: it is answered so, and one of this name that came before is not pruned.
+    pub fn refused(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Brought { refused: Some(reason.into()), ..NewTask::cron(name, "").into() }
+    }
 }
 
 impl From<NewTask> for Brought {
     fn from(task: NewTask) -> Self {
-        Brought { task, paused: false }
+        Brought { task, paused: false, refused: None }
     }
 }
 
@@ -200,6 +210,10 @@ impl Applied {
 /// What is to be stored of a task, and whether it rests; or its name, as far as it has one, and what is wrong with it.
 fn definition(brought: Brought, source: &str, now: Timestamp) -> Result<(Definition, bool), (String, Error)> {
     let name = brought.task.name().unwrap_or_default().to_owned();
+    if let Some(reason) = brought.refused {
+        let error = Error::Refused { request: request(&name), reason };
+        return Err((name, error));
+    }
     let mut definition = brought.task.into_definition(now).map_err(|error| (name, error))?;
     definition.managed_by = Some(source.to_owned());
     Ok((definition, brought.paused))
@@ -301,7 +315,8 @@ fn rest_of(
     let mut gone = tasks::managed_by(tx, source)?;
     gone.retain(|name| !declared.contains(name));
     gone.sort_unstable();
-    advance.expect((applied.len() + gone.len()) as u64);
+    // With what was refused before the transaction began.
+    advance.set(applied.len() as u64, (applied.len() + gone.len()) as u64);
     for name in gone {
         applied.push(undeclared(tx, schedules, name, how, now)?);
         advance.reach(applied.len() as u64);

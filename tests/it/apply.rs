@@ -182,7 +182,10 @@ fn what_cannot_be_brought_over_keeps_nothing_back_and_what_is_not_the_sources_st
     imported(&client, tasks(), PRUNE);
     assert_eq!(all(&house), rows, "and a second time changes nothing");
 
-    // One that is refused now stays as it was accepted before; one that is gone goes.
+    // One that is refused now stays as it was accepted before, whoever refuses it; one that is gone goes.
+    let applied = imported(&client, vec![Brought::refused("a", "unread"), hourly("b").into()], PRUNE);
+    assert_eq!((done(&applied), reason(&applied[1])), (vec![("b", "unchanged"), ("a", "refused")], "unread"));
+    assert_eq!(all(&house), rows);
     let later = vec![Brought::from(NewTask::cron("a", "0 7 * *").handler("work"))];
     let applied = imported(&client, later, PRUNE);
     assert_eq!(done(&applied), [("a", "refused"), ("b", "removed")]);
@@ -196,7 +199,7 @@ fn what_rested_there_rests_here_and_is_not_begun_by_being_brought() {
     let mut stepper = house.stepper(NOON);
     let client = stepper.client().clone();
     let past = || NewTask::once("past", at("2027-03-01T12:00:00Z")).handler("work");
-    let tasks = || [past(), hourly("rests")].map(|task| Brought { task, paused: true }).into();
+    let tasks = || [past(), hourly("rests")].map(|task| Brought { paused: true, ..task.into() }).into();
     assert_eq!(done(&imported(&client, tasks(), PRUNE)), [("past", "created"), ("rests", "created")]);
     stepper.clock().advance(minutes(200));
     assert!(stepper.step().unwrap().is_empty());

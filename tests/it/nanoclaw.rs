@@ -116,6 +116,37 @@ fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
     house.assert_sound();
 }
 
+#[test]
+fn what_cannot_be_read_any_more_is_not_pruned_and_what_is_over_is() {
+    let house = House::new();
+    let source = nanoclaw(&house.home().join("messages.db"));
+    let far = "'2999-07-01T13:30:00.000Z'";
+    for (id, kind, value) in [
+        ("i", "interval", "300000"),
+        ("c", "cron", "@daily"),
+        ("o", "once", "2999-07-01T15:30:00"),
+        ("s", "cron", "@daily"),
+    ] {
+        row(&source, id, kind, value, far, "NULL", "active");
+    }
+    let import = || -> Value {
+        let line = ["import", "nanoclaw", "messages.db", "--prune", "--json", "--", "true"];
+        serde_json::from_str(&said(duly(&house, &line))).expect("one document")
+    };
+    import();
+    let rows = all(&house);
+    source.execute_batch("UPDATE scheduled_tasks SET schedule_value = 'soon', next_run = NULL").unwrap();
+    source.execute_batch("UPDATE scheduled_tasks SET status = 'asleep' WHERE id = 's'").unwrap();
+    let second = import();
+    assert_eq!(places(&second, "tasks"), [""; 0]);
+    assert_eq!(second["refused"].as_array().unwrap().len(), 4, "each is told once: {second}");
+    assert_eq!(all(&house), rows);
+    source.execute_batch("UPDATE scheduled_tasks SET status = 'completed' WHERE id = 'o'").unwrap();
+    let third = import();
+    assert_eq!(third["tasks"][0]["name"], "nanoclaw:o");
+    assert_eq!(all(&house).len(), 3, "{third}");
+}
+
 /// NanoClaw would begin it at its next start.
 #[cfg(target_os = "linux")]
 #[test]

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use duly::{Applied, Apply, Client, Done};
+use duly::{Applied, Apply, Brought, Client, Done};
 use serde::Serialize;
 
 use crate::commands::apply::{self, Row};
@@ -107,7 +107,7 @@ fn of_nanoclaw(asked: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Found
 
 /// Has what was found come, and tells what came of it.
 fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let Found { tasks, mut refused, mut remarks } = found;
+    let Found { tasks, mut refused, staying, mut remarks } = found;
     let how = Apply { prune: common.prune, dry_run: common.dry_run };
     let mut places = HashMap::with_capacity(tasks.len());
     let mut brought = Vec::with_capacity(tasks.len());
@@ -115,6 +115,7 @@ fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut P
         places.insert(task.name, (task.place, task.text));
         brought.push(task.brought);
     }
+    brought.extend(staying.into_iter().map(|name| Brought::refused(name, "")));
     let applied = printer.watched("importing", |advance| {
         let bring = |client: Client| client.import_watched(source, brought, how, advance);
         if how.dry_run && !db.exists() { on_a_trial_file(db, bring) } else { Ok(bring(Client::open(db)?)?) }
@@ -127,8 +128,10 @@ fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut P
         }
     }
     for (name, reason) in held {
-        let (place, text) = places.get(&name).cloned().unwrap_or_default();
-        refused.push(Said { place, text, reason });
+        // Of what stays the reason is told already.
+        if let Some((place, text)) = places.get(&name).cloned() {
+            refused.push(Said { place, text, reason });
+        }
     }
     // What was to be known of a task when it came is old by now.
     let old = came.iter().filter(|one| one.done == Done::Unchanged).filter_map(|one| places.get(&one.name));

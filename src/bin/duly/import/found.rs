@@ -40,6 +40,8 @@ pub(crate) struct Found {
     pub(crate) tasks: Vec<Coming>,
     /// What cannot come, and why.
     pub(crate) refused: Vec<Said>,
+    /// The names of those of them that may have come before, and are still there: nothing to prune.
+    pub(crate) staying: Vec<String>,
     /// What comes otherwise than somebody may think.
     pub(crate) remarks: Vec<Said>,
 }

@@ -37,38 +37,57 @@ pub(crate) fn read(rows: &[Row], how: &Reading<'_>) -> Found {
         let part = |column| row.text(column).unwrap_or("nothing");
         let text = format!("{} {}", part("schedule_type"), part("schedule_value"));
         let said = |reason: String| Said { place: place.clone(), text: text.clone(), reason };
-        match task(row, how, &mut names) {
-            Ok((name, brought, remark)) => {
+        let Some(name) = row.text("id").map(|id| names.of_id(id)) else {
+            found.refused.push(said("its id is missing".into()));
+            continue;
+        };
+        match task(row, &name, how) {
+            Ok((brought, remark)) => {
                 found.remarks.extend(remark.map(said));
                 found.tasks.push(Coming { place: place.clone(), text: text.clone(), name, brought });
             }
-            Err(reason) => found.refused.push(said(reason)),
+            Err(Not::Over(reason)) => found.refused.push(said(reason)),
+            Err(Not::Read(reason)) => {
+                found.refused.push(said(reason));
+                found.staying.push(name);
+            }
         }
     }
     found
 }
 
-type Read = (String, Brought, Option<String>);
+/// Why a row cannot come.
+enum Not {
+    /// Nothing of it is left to run.
+    Over(String),
+    /// It says what has no meaning here.
+    Read(String),
+}
 
-fn task(row: &Row, how: &Reading<'_>, names: &mut Names<'_>) -> Result<Read, String> {
+impl From<String> for Not {
+    fn from(reason: String) -> Self {
+        Not::Read(reason)
+    }
+}
+
+fn task(row: &Row, name: &str, how: &Reading<'_>) -> Result<(Brought, Option<String>), Not> {
     let column = |name: &'static str| row.text(name).ok_or_else(|| format!("its {name} is missing"));
     let paused = match column("status")? {
         "active" => false,
         "paused" => true,
-        "completed" => return Err("it is completed: nothing is left to run".into()),
-        other => return Err(format!("expected the status active, paused or completed, found {other:?}")),
+        "completed" => return Err(Not::Over("it is completed: nothing is left to run".into())),
+        other => return Err(format!("expected the status active, paused or completed, found {other:?}").into()),
     };
-    let name = names.of_id(column("id")?);
     let value = column("schedule_value")?;
-    let scheduled = |kind, value: &str| NewTask::scheduled(&name, kind, value).time_zone(how.zone.name());
+    let scheduled = |kind, value: &str| NewTask::scheduled(name, kind, value).time_zone(how.zone.name());
     let (task, remark) = match column("schedule_type")? {
         "cron" => (scheduled(ScheduleKind::Cron, value), None),
-        "interval" => (interval(row, &name, value)?, None),
+        "interval" => (interval(row, name, value)?, None),
         "once" => {
             let (value, remark) = once(row, value, paused, how)?;
             (scheduled(ScheduleKind::Once, &value), remark)
         }
-        other => return Err(format!("expected the type cron, interval or once, found {other:?}")),
+        other => return Err(format!("expected the type cron, interval or once, found {other:?}").into()),
     };
     let told: serde_json::Map<_, _> = TOLD.iter().map(|name| (name.to_string(), json!(row.text(name)))).collect();
     let payload = Payload {
@@ -81,7 +100,7 @@ fn task(row: &Row, how: &Reading<'_>, names: &mut Names<'_>) -> Result<Read, Str
     let payload = payload.checked()?;
     let key = format!("chat:{}", column("chat_jid")?);
     let task = task.handler("command").payload(payload).concurrency_key(key);
-    Ok((name, Brought { task, paused }, remark))
+    Ok((Brought { paused, ..task.into() }, remark))
 }
 
 /// Every so many milliseconds, on the grid that NanoClaw was on: reckoned from its beginning, so that the task is the same
@@ -104,7 +123,7 @@ fn interval(row: &Row, name: &str, value: &str) -> Result<NewTask, String> {
 
 /// The instant of a task that runs once, and what is to be known of it. NanoClaw goes by `next_run`, which does not change when
 /// the time is edited or the zone is another.
-fn once(row: &Row, value: &str, paused: bool, how: &Reading<'_>) -> Result<(String, Option<String>), String> {
+fn once(row: &Row, value: &str, paused: bool, how: &Reading<'_>) -> Result<(String, Option<String>), Not> {
     let told = how.zone.instant(value);
     let next = row.text("next_run").and_then(|text| text.parse::<Timestamp>().ok());
     let at = match (next, &told) {
@@ -115,17 +134,17 @@ fn once(row: &Row, value: &str, paused: bool, how: &Reading<'_>) -> Result<(Stri
                 duly::Error::InvalidSchedule { reason, .. } => reason.clone(),
                 other => other.to_string(),
             };
-            return Err(format!("it has no next_run, and its time cannot be read: {what}"));
+            return Err(format!("it has no next_run, and its time cannot be read: {what}").into());
         }
     };
     let past = at <= how.now;
     if let Some(last) = row.text("last_run").filter(|_| past) {
-        return Err(format!("it has run, at {last}"));
+        return Err(Not::Over(format!("it has run, at {last}")));
     }
     if past && next.is_none() {
-        return Err(format!(
+        return Err(Not::Over(format!(
             "its time has passed ({at}), and NanoClaw has no run of it to come: its next_run is empty"
-        ));
+        )));
     }
     let differs = told.as_ref().map_or(true, |told| *told != at);
     let remark = match (past, differs) {
