@@ -275,4 +275,11 @@ fn a_trial_leaves_nothing_behind() {
     assert!(said.ends_with("nothing was written: this would be 19 added; 7 not imported\n"), "{said}");
     let left: Vec<_> = house.home().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["crontab"]);
+    // Nor in a file of somebody else's.
+    rusqlite::Connection::open(house.file()).unwrap().execute_batch("CREATE TABLE theirs (a)").unwrap();
+    let before = std::fs::read(house.file()).unwrap();
+    let refused = duly(&house, &["import", "crontab", "crontab", "--dry-run"]);
+    let err = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(4) && err.ends_with(": it holds no tables of duly\n"), "{err}");
+    assert_eq!(std::fs::read(house.file()).unwrap(), before);
 }

@@ -118,7 +118,12 @@ fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut P
     brought.extend(staying.into_iter().map(|name| Brought::refused(name, "")));
     let applied = printer.watched("importing", |advance| {
         let bring = |client: Client| client.import_watched(source, brought, how, advance);
-        if how.dry_run && !db.exists() { on_a_trial_file(db, bring) } else { Ok(bring(Client::open(db)?)?) }
+        match how.dry_run {
+            true if !db.exists() => on_a_trial_file(db, bring),
+            // Whose tables the file has none of yet, it gets none for a look.
+            true => Ok(bring(Client::open_existing(db)?)?),
+            false => Ok(bring(Client::open(db)?)?),
+        }
     })?;
     let (mut came, mut held) = (Vec::with_capacity(applied.len()), Vec::new());
     for one in applied {
