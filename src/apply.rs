@@ -5,21 +5,21 @@ use std::collections::HashSet;
 
 use rusqlite::Transaction;
 
-use crate::adding::{Added, Change, Existing, create, meet};
+use crate::adding::{Added, Existing, create, meet};
 use crate::advance::Advance;
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
 use crate::schedule::Schedules;
-use crate::store::{Fault, opening, tasks};
-use crate::task::Definition;
+use crate::store::{Fault, opening, owners, tasks};
+use crate::task::{Definition, TaskStatus};
 
 /// How the tasks of a manifest are applied.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Apply {
     /// Tasks that the manifest declared before and does not any more are removed, with their history. One of which a run is
-    /// running is paused, and removed the next time.
+    /// running is paused, and removed the next time; or resumed, if it is declared again by then.
     pub prune: bool,
     /// Nothing is written: the answer is what would be done.
     pub dry_run: bool,
@@ -284,10 +284,22 @@ fn apply_one(
         }
         None => {}
     }
-    let (added, fields) = meet(tx, schedules, &old, task, Existing::Replace, now)?;
-    let done = if added.change == Change::Unchanged { Done::Unchanged } else { Done::Replaced { fields } };
-    Ok(Applied { name: added.name, done, next_run: added.next_run })
+    let (Added { name, mut next_run, .. }, mut fields) = meet(tx, schedules, &old, task, Existing::Replace, now)?;
+    // What was only to go once its run had ended is declared again.
+    let was_to_go =
+        old.status == TaskStatus::Paused && owners::is_recorded(tx, old.active_since, "paused", old.id, UNDECLARED)?;
+    if was_to_go && tasks::expect(tx, &name)?.status == TaskStatus::Paused {
+        tasks::resume(tx, schedules, &name, now)?;
+        let met = tasks::expect(tx, &name)?;
+        fields.push(("status", TaskStatus::Paused.to_string(), met.status.to_string()));
+        next_run = met.next_run;
+    }
+    let done = if fields.is_empty() { Done::Unchanged } else { Done::Replaced { fields } };
+    Ok(Applied { name, done, next_run })
 }
+
+/// Why a task was paused that is to go once its run has ended.
+const UNDECLARED: &str = "it is not declared any more";
 
 fn request(name: &str) -> String {
     format!("apply task {name:?}")
@@ -334,7 +346,7 @@ fn undeclared(
     let done = if !how.prune {
         Done::Left
     } else if opening::any_running(tx, tasks::expect(tx, &name)?.id)? {
-        match tasks::pause(tx, schedules, &name, now) {
+        match tasks::pause(tx, schedules, &name, Some(UNDECLARED), now) {
             // What has no schedule left needs no pause.
             Ok(()) | Err(Fault::Told(Error::Refused { .. })) => Done::Paused,
             Err(fault) => return Err(fault),

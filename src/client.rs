@@ -175,7 +175,7 @@ impl Client {
     /// [`Error::UnknownTask`]; [`Error::Refused`] if it is completed or invalid.
     pub fn pause(&self, name: &str) -> Result<()> {
         let now = self.now();
-        self.write("pause a task", |tx, schedules| tasks::pause(tx, schedules, name, now))
+        self.write("pause a task", |tx, schedules| tasks::pause(tx, schedules, name, None, now))
     }
 
     /// Lets a paused task's schedule count again, from now: what fell meanwhile is neither run nor missed, but for a

@@ -237,7 +237,14 @@ const SET_STATUS: &str = "
      WHERE id = :task";
 
 /// Stops a task for a while. What is due is resolved first; its waiting runs wait on, but for those asked for by hand.
-pub(crate) fn pause(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str, now: Timestamp) -> Result<(), Fault> {
+/// `reason`: why, if no person asked for it.
+pub(crate) fn pause(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    name: &str,
+    reason: Option<&str>,
+    now: Timestamp,
+) -> Result<(), Fault> {
     let task = expect(tx, name)?;
     match task.status {
         TaskStatus::Paused => return Ok(()),
@@ -249,10 +256,10 @@ pub(crate) fn pause(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str,
     if task.status == TaskStatus::Invalid {
         return Err(refused("pause", &task));
     }
-    rest(tx, &task, None, now)
+    rest(tx, &task, reason, now)
 }
 
-/// Pauses a task of which all that is due has been resolved. `reason`: why, if no person asked for it.
+/// Pauses a task of which all that is due has been resolved.
 pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, reason: Option<&str>, now: Timestamp) -> Result<(), Fault> {
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
         ":task": task.id, ":status": TaskStatus::Paused, ":next": None::<Timestamp>,

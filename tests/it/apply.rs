@@ -94,6 +94,38 @@ fn what_is_no_longer_declared_goes_only_if_asked_and_only_what_was_declared() {
 }
 
 #[test]
+fn what_was_to_go_and_is_declared_again_is_active_but_not_what_a_person_paused() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    let manifest = || ["by-us", "by-hand"].map(|name| NewTask::interval(name, minutes(10)).handler("work"));
+    client.apply("m", manifest(), PRUNE).unwrap();
+    stepper.clock().advance(minutes(10));
+    let claims = stepper.step().unwrap();
+    assert_eq!(claims.len(), 2);
+    client.pause("by-hand").unwrap();
+    assert_eq!(done(&client.apply("m", [], PRUNE).unwrap()), [("by-hand", "paused"), ("by-us", "paused")]);
+    let again = client.apply("m", manifest(), PRUNE).unwrap();
+    let fields = vec![("status", "paused".to_owned(), "active".to_owned())];
+    assert_eq!((&again[0].done, &again[1].done), (&Done::Replaced { fields }, &Done::Unchanged));
+    assert_eq!(again[0].next_run, Some(at("2027-03-14T12:20:00Z")));
+    assert_eq!(
+        done(&client.apply("m", manifest(), PRUNE).unwrap()),
+        [("by-us", "unchanged"), ("by-hand", "unchanged")]
+    );
+
+    // A person who pauses it later means it.
+    client.pause("by-us").unwrap();
+    assert_eq!(done(&client.apply("m", manifest(), PRUNE).unwrap())[0], ("by-us", "unchanged"));
+    assert_eq!(house.rows("SELECT DISTINCT status FROM scheduled_tasks"), ["paused"]);
+    for claim in &claims {
+        stepper.finish(claim, Outcome::succeeded());
+    }
+    stepper.step().unwrap();
+    house.assert_sound();
+}
+
+#[test]
 fn one_bad_task_and_nothing_is_applied() {
     let house = House::new();
     let client = house.client();
