@@ -61,6 +61,9 @@ const OF_ALL: &[&str] = &[
 /// Largest file that is read.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
+/// Most letters of a key that are looked at if it means nothing.
+const LONGEST_KEY: usize = 80;
+
 /// Tasks, and the file that they are from.
 #[derive(Debug)]
 pub(crate) struct Manifest {
@@ -125,7 +128,9 @@ fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
 fn known(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String> {
     let keys = || keys.iter().flat_map(|keys| keys.iter());
     let Some(unknown) = table.keys().find(|key| !keys().any(|known| known == key)) else { return Ok(()) };
-    let near = keys().map(|known| (strsim::damerau_levenshtein(known, unknown), known)).min();
+    // None is as long: it is not shown whole, nor compared letter by letter.
+    let unknown: String = unknown.chars().take(LONGEST_KEY).collect();
+    let near = keys().map(|known| (strsim::damerau_levenshtein(known, &unknown), known)).min();
     let hint = match near {
         Some((distance, known)) if distance <= 1 + unknown.len() / 4 => format!("did you mean {known:?}?"),
         _ => format!("expected one of {}", keys().copied().collect::<Vec<_>>().join(", ")),
@@ -250,6 +255,12 @@ mod tests {
             let tasks = format!("{:?}", parse(&text, Path::new("/etc")).unwrap());
             assert!(tasks.contains(&format!("max_attempts: {attempts},")), "{text}\n{tasks}");
         }
+    }
+
+    #[test]
+    fn a_key_without_an_end_is_told_in_a_line_that_can_be_read() {
+        let error = refused(&task(&format!("{} = 1", "k".repeat(1_000_000))));
+        assert!(error.starts_with("task \"t\": unknown key \"kkk") && error.len() < 1000, "{error:.300}");
     }
 
     #[cfg(unix)]
