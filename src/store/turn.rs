@@ -123,7 +123,10 @@ impl<'a> Turning<'a> {
         for run in expiring {
             self.item(Item::Expiry(run), |turn| settling::expire(tx, run, now, &mut turn.done.written))?;
         }
-        for task in tasks::unplanned(tx, self.budget)? {
+        let mut unplanned = tasks::unplanned(tx, self.budget + self.memory.aside.len() + 1)?;
+        unplanned.retain(|task| !self.rests(Item::Task(*task)));
+        let more_unplanned = unplanned.len() > self.budget;
+        for task in unplanned.into_iter().take(self.budget) {
             self.task(task, |turn| turn.plan(task))?;
         }
 
@@ -143,6 +146,8 @@ impl<'a> Turning<'a> {
                 self.claim()?;
             }
         }
+        // No instant announces them: the next turn follows at once.
+        self.done.more_due |= more_unplanned;
         if let Some(keep) = self.work.prune
             && self.done.written.claims.is_empty()
             && !self.done.more_due

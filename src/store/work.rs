@@ -107,7 +107,7 @@ pub(crate) struct Done {
     pub(crate) recovered: Vec<String>,
     /// How many own runs had their lease extended, in a full turn.
     pub(crate) extended: Option<usize>,
-    /// Whether more is due than was resolved.
+    /// Whether more is due than was resolved, or more rows are to be looked at than were.
     pub(crate) more_due: bool,
     pub(crate) next_due: Option<Timestamp>,
     pub(crate) next_claimable: Option<Timestamp>,

@@ -93,6 +93,22 @@ pub(crate) fn names(claims: &[std::sync::Arc<Claim>]) -> Vec<&str> {
 }
 
 #[test]
+fn more_rows_than_a_turn_can_look_at_are_looked_at_by_turns_that_follow_at_once() {
+    let (house, mut stepper) = at_present();
+    Door::Plain.tell(
+        &house,
+        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
+         SELECT 'row-' || i, 'work', 'cron', '0 6 * * *' FROM n",
+    );
+    for more in [true, true, false] {
+        stepper.step().unwrap();
+        assert_eq!(stepper.sleeps().is_zero(), more);
+    }
+    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks WHERE planned = 0"), "0");
+}
+
+#[test]
 fn a_row_that_sql_inserts_runs_within_the_poll_interval() {
     for door in doors() {
         let house = House::new();
