@@ -58,14 +58,15 @@ impl Printer<'_> {
     pub(crate) fn document(&mut self, document: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_string_pretty(document)?;
         // Outside its texts a document holds no such character, but for the ends of its lines.
-        for letter in text.chars() {
-            if acts(letter) && letter != '\n' && letter != '\t' && letter != '\r' {
-                write!(self.out, "\\u{:04x}", u32::from(letter))?;
-            } else {
-                write!(self.out, "{letter}")?;
-            }
+        let mut rest = text.as_str();
+        while let Some(at) = rest.find(|letter| acts(letter) && !"\n\t\r".contains(letter)) {
+            let (before, acting) = rest.split_at(at);
+            let mut letters = acting.chars();
+            let letter = letters.next().map_or(0, u32::from);
+            write!(self.out, "{before}\\u{letter:04x}")?;
+            rest = letters.as_str();
         }
-        writeln!(self.out)
+        writeln!(self.out, "{rest}")
     }
 
     /// Does a piece of work that may take long, and shows how far it has come.
