@@ -113,12 +113,14 @@ impl Store {
             .map_err(|fault| file::told(&self.path, fault, doing))
     }
 
-    /// Runs `f` over one snapshot, without a lock that a writer would wait for.
+    /// Runs `f` over one snapshot, without a lock that a writer would wait for. A file that the path no longer names tells
+    /// nothing: whoever waits for it to change would wait for ever.
     pub(crate) fn read<T>(
         &mut self,
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
+        self.check_in_place()?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Deferred)

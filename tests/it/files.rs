@@ -338,3 +338,16 @@ fn nothing_is_promised_into_a_file_that_is_gone() {
         assert!(error.to_string().contains(says), "{error}");
     }
 }
+
+#[test]
+fn nobody_waits_for_a_file_that_is_gone() {
+    for harm in [take_away as fn(&House) -> &'static str, replace] {
+        let house = House::new();
+        let client = house.client();
+        client.add(NewTask::cron("digest", "0 7 * * *").handler("digest")).unwrap();
+        let run = client.trigger("digest").unwrap();
+        let reason = harm(&house);
+        let said = client.run(run).unwrap_err().to_string();
+        assert!(said.contains(reason), "{said}");
+    }
+}
