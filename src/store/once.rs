@@ -67,6 +67,9 @@ impl Once {
 /// The number of a run that is yet to be opened.
 pub(crate) const UNNUMBERED: i64 = 0;
 
+/// Numbers are not without gaps: one is spent on each occurrence that has a row already.
+const NEWEST: &str = "SELECT ifnull(max(id), 0) FROM task_runs";
+
 const STARTED: &str = "SELECT task_id, id FROM task_runs WHERE id > ?1 ORDER BY id";
 
 /// Starts what is of one origin.
@@ -83,10 +86,10 @@ fn start(
     }
     let tasks = row::list(places.iter().map(|place| claims[*place].task_id));
     let params = params![claimer.owner, claimer.until, now, tasks, origin];
-    let started = tx.prepare_cached(START_ALL)?.execute(params)?;
-    let before = tx.last_insert_rowid() - i64::try_from(started).unwrap_or(i64::MAX);
+    let before: i64 = tx.prepare_cached(NEWEST)?.query_row([], |row| row.get(0))?;
+    tx.prepare_cached(START_ALL)?.execute(params)?;
     let mut statement = tx.prepare_cached(STARTED)?;
-    let mut rows = statement.query([if started > 0 { before } else { i64::MAX }])?;
+    let mut rows = statement.query([before])?;
     let mut next = || -> rusqlite::Result<Option<(i64, i64)>> {
         rows.next()?.map(|row| Ok((row.get(0)?, row.get(1)?))).transpose()
     };

@@ -256,3 +256,26 @@ fn nothing_is_met_between_a_next_run_that_was_set_and_the_start() {
     house.assert_history("late", &["2027-03-14 12:05:00 catch_up running"]);
     assert_eq!(house.next("late"), "2027-03-14 15:00:00 active");
 }
+
+#[test]
+fn what_starts_beside_an_occurrence_that_has_a_row_already_is_known_to_have_started() {
+    let house = House::new();
+    let mut owner = house.stepper("2030-01-01T00:00:00Z");
+    let task = |name: &str| NewTask::once(name, at(&day("12:00"))).handler("work");
+    owner.client().add(task("second")).unwrap();
+    let one = claim(&mut owner);
+    owner.finish(&one, Outcome::succeeded());
+    step(&mut owner, 0);
+    // The clock was wrong, and somebody has the task run again: its occurrence has a row.
+    step_at(&mut owner, "11:00", 0);
+    owner.client().replace(task("second").starts_at(at(&day("11:30")))).unwrap();
+    owner.client().add_all(["first", "third"].map(task)).unwrap();
+    house.plain().execute("UPDATE scheduled_tasks SET priority = 0 WHERE name = 'first'", []).unwrap();
+    owner.clock().set_wall(at(&day("12:00")));
+    let started: Vec<i64> = owner.step().unwrap().iter().map(|claim| claim.run_id).collect();
+    let running = house.rows("SELECT id FROM task_runs WHERE status = 'running' ORDER BY id");
+    assert_eq!(started.iter().map(ToString::to_string).collect::<Vec<_>>(), running);
+    assert_eq!(running.len(), 2);
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'passed_over'"), "1");
+    house.assert_sound();
+}
