@@ -93,6 +93,8 @@ pub(crate) fn claim(
 ) -> Result<(), Fault> {
     let Some(mut claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
     if !slots.admits(&claim.retry) {
+        // It waits for an idle worker. There would never be one if what comes after it were read ahead meanwhile.
+        slots.room = 0;
         return Ok(());
     }
     let key = claim.concurrency_key.as_deref();

@@ -334,15 +334,19 @@ impl<'a> Turning<'a> {
         let lists = claiming::claimable(tx, work.handlers, now, self.slots.room + self.memory.aside.len())?;
         let mut order = std::mem::take(&mut self.memory.claimed);
         let mut runs = claiming::by_urgency(lists, &mut order);
+        let mut refused = false;
         while self.slots.room > 0
             && let Some(run) = runs.next()
         {
+            let claimed = self.done.written.claims.len();
             self.item(Item::Claim(run), |turn| {
                 claiming::claim(tx, &claimer, run, now, &mut turn.slots, &mut turn.done.written)
             })?;
+            refused = self.slots.room == 0 && self.done.written.claims.len() == claimed;
         }
         drop(runs);
-        self.memory.claimed = order;
+        // The one that waits for an idle worker is the next in the next turn too.
+        self.memory.claimed = if refused { order.wrapping_sub(1) } else { order };
         Ok(())
     }
 }

@@ -327,3 +327,30 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     }
     assert!(!house.file().exists(), "nothing was made for a scheduler that cannot start");
 }
+
+/// How many of two hundred short runs, of which as many are read ahead as may be, begin before one that may start only once.
+fn begun_before(once: NewTask) -> Option<usize> {
+    let house = House::new();
+    let (work, begins, open) = gated();
+    let scheduler = Scheduler::builder(house.file()).workers(2).handler("work", work).start().unwrap();
+    scheduler.add_all((0..200).map(|number| due(&format!("bulk-{number}")))).unwrap();
+    let next = || begins.recv_timeout(seconds(30)).unwrap();
+    let more = || {
+        open.send(()).unwrap();
+        next()
+    };
+    let _ = [next(), next(), more(), more(), more()];
+    scheduler.add(once.at_most_once()).unwrap();
+    let is_once = |run: i64| scheduler.run(run).unwrap().is_some_and(|run| run.task == "once");
+    let before = (0..150).find(|_| is_once(more()));
+    drop(open);
+    before
+}
+
+#[test]
+fn what_may_start_only_once_is_not_overtaken_by_what_is_read_ahead() {
+    let urgent = begun_before(due("once").priority(0));
+    assert!(urgent.is_some_and(|before| before < 20), "more than were read ahead when it came: {urgent:?}");
+    let oldest = begun_before(NewTask::once("once", at("2019-01-01T00:00:00Z")).handler("work").priority(3));
+    assert!(oldest.is_some_and(|before| before < 40), "it is the oldest, and every eighth goes by age: {oldest:?}");
+}
