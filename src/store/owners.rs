@@ -40,7 +40,8 @@ pub(crate) fn registered(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<Strin
     tx.prepare_cached(REGISTERED)?.query_map([], |row| row.get(0))?.collect()
 }
 
-const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now WHERE id = :owner";
+/// One that was taken for dead, and goes on, has not left: tables are not changed under it.
+const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now, stopped_at = NULL WHERE id = :owner";
 
 const EXTEND: &str = "
     UPDATE task_runs INDEXED BY task_runs_running SET locked_until = :until

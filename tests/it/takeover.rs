@@ -118,6 +118,15 @@ fn an_owner_that_shows_itself_before_its_death_is_written_down_keeps_its_runs() 
 }
 
 #[test]
+fn an_owner_that_was_taken_for_dead_and_goes_on_is_counted_among_the_living() {
+    let (mut pair, _second) = taken_over();
+    let stopped = format!("SELECT stopped_at IS NULL FROM scheduler_instances WHERE id = '{}'", pair.stepper.owner());
+    assert_eq!(pair.house.ask(&stopped), "0");
+    pair.stepper.step().unwrap();
+    assert_eq!(pair.house.ask(&stopped), "1");
+}
+
+#[test]
 fn a_late_outcome_of_a_run_that_is_gone_becomes_an_event() {
     let (mut pair, _second) = taken_over();
     pair.house.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'subject'", []).unwrap();
