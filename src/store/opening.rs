@@ -32,6 +32,8 @@ pub(crate) struct Written {
     pub(crate) once: Once,
     /// Whether a task is still due that was resolved in part.
     pub(crate) more: bool,
+    /// Whether a run was opened that has expired already.
+    pub(crate) expired: bool,
     /// Whether a run was written that waits behind something; see [`waiting::any_blocked`].
     pub(crate) blocked: bool,
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
@@ -257,6 +259,7 @@ impl Opener<'_, '_> {
                 let blocked = if !in_order { Some("order") } else { (!key_is_free).then_some("key") };
                 let id = runs::open(self.tx, &run, blocked)?;
                 self.written.blocked |= blocked.is_some();
+                self.written.expired |= run.expires_at.is_some_and(|at| at <= self.now);
                 if let (Some("key"), Some(key)) = (blocked, run.key) {
                     waiting::derive_key(self.tx, key, self.now)?;
                 }

@@ -308,7 +308,7 @@ pub(crate) fn cancel_waiting(
 pub(crate) fn expire(tx: &Transaction<'_>, run: i64, now: Timestamp, written: &mut Written) -> Result<(), Fault> {
     let Some(claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
     if runs::expire(tx, run, now)? == Wrote::Done {
-        written.blocked = true;
+        (written.blocked, written.delayed) = (true, true);
         after(tx, &claim, RunStatus::Missed, now, now, written)?;
         written.events.push(Event::Expired { run, task: claim.task });
     }

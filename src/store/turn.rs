@@ -119,10 +119,7 @@ impl<'a> Turning<'a> {
                 self.recover(&dead.owner)?;
             }
         }
-        let expiring = settling::expiring(tx, now, self.budget / 2)?;
-        for run in expiring {
-            self.item(Item::Expiry(run), |turn| settling::expire(tx, run, now, &mut turn.done.written))?;
-        }
+        self.expire()?;
         let mut unplanned = tasks::unplanned(tx, self.budget + self.memory.aside.len() + 1)?;
         unplanned.retain(|task| !self.rests(Item::Task(*task)));
         let more_unplanned = unplanned.len() > self.budget;
@@ -303,6 +300,15 @@ impl<'a> Turning<'a> {
         Ok(())
     }
 
+    /// Ends what has expired before it began.
+    fn expire(&mut self) -> Result<(), Fault> {
+        let (tx, now) = (self.tx, self.work.now);
+        for run in settling::expiring(tx, now, self.budget / 2)? {
+            self.item(Item::Expiry(run), |turn| settling::expire(tx, run, now, &mut turn.done.written))?;
+        }
+        Ok(())
+    }
+
     /// Resolves up to `limit` due tasks, most urgent first.
     fn resolve(&mut self, limit: usize, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
@@ -324,7 +330,9 @@ impl<'a> Turning<'a> {
         }
         self.memory.resolved = order;
         self.done.more_due |= std::mem::take(&mut self.done.written.more);
-        opening::finish(tx, claimer, &mut self.done.written, now)
+        opening::finish(tx, claimer, &mut self.done.written, now)?;
+        // What was resolved too late to begin would be taken for what could be claimed.
+        if std::mem::take(&mut self.done.written.expired) { self.expire() } else { Ok(()) }
     }
 
     /// Claims as many waiting runs as there are slots, most urgent first.

@@ -279,3 +279,23 @@ fn what_starts_beside_an_occurrence_that_has_a_row_already_is_known_to_have_star
     assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'passed_over'"), "1");
     house.assert_sound();
 }
+
+#[test]
+fn what_expired_while_nobody_was_there_keeps_nobody_from_starting_in_time() {
+    let house = House::new();
+    let mut owner = house.builder(START).accept("work").poll(minutes(60)).start().unwrap();
+    let late = NewTask::cron("late", "0 * * * *").handler("work").expires(minutes(10));
+    let retry = RetryPolicy { max_attempts: 2, backoff: seconds(2), cap: seconds(2) };
+    owner.client().add(late).unwrap();
+    owner.client().add(NewTask::once("soon", at(START)).handler("work").retry(retry)).unwrap();
+    let soon = claim(&mut owner);
+    owner.clock().set_wall(at(START).plus(minutes(100)));
+    owner.finish(&soon, Outcome::failed("not yet"));
+    step(&mut owner, 0);
+    assert!(owner.sleeps() <= seconds(2), "{:?}", owner.sleeps());
+    assert_eq!(
+        house.ask("SELECT count(*) || status || count(finished_at) FROM task_runs WHERE task_id = 1"),
+        "1missed1"
+    );
+    house.assert_sound();
+}

@@ -201,6 +201,7 @@ impl History {
         }
         self.check_arrows(step, monotonic)?;
         self.check_promises(step)?;
+        self.check_wakes(step)?;
         self.check_nothing_waits(step)
     }
 }

@@ -1,5 +1,7 @@
 //! What may start, and that all that may does: claims, keys, order, time.
 
+use std::time::Duration;
+
 use duly::{Origin, Overlap, RunStatus};
 
 use crate::simulation::history::{Attempt, Check, History, Step, Turn};
@@ -91,20 +93,28 @@ impl History {
         }
     }
 
+    /// An owner that has a worker free sleeps no longer than until the next instant at which there is something to do.
+    pub(crate) fn check_wakes(&self, step: &Step<'_>) -> Check {
+        let Some(turn) = step.turn().filter(|turn| !turn.refused && turn.idle > 0) else { return Ok(()) };
+        let handlers = &self.owners[turn.owner].handlers;
+        let due = step.after.tasks.values().filter(|task| task.is_active()).filter_map(|task| task.next_run);
+        let may_start = |run: &&RunRow| {
+            run.status != RunStatus::Running && run.blocked.is_none() && handlers.contains(&&*run.handler)
+        };
+        let starts = step.after.unfinished().filter(may_start).map(|run| run.run_at);
+        let next = due.chain(starts).filter(|at| *at > step.now).min();
+        match next.map(|at| Duration::from_millis(at.abs_diff(step.now))).filter(|wait| turn.sleeps > *wait) {
+            Some(wait) => Err(format!("owner {} sleeps for {:?}, and is needed in {wait:?}", turn.owner, turn.sleeps)),
+            None => Ok(()),
+        }
+    }
+
     /// An owner that would go to sleep leaves nothing that it could start.
     pub(crate) fn check_nothing_waits(&self, step: &Step<'_>) -> Check {
         let Some(turn) = step.turn().filter(|turn| !turn.refused && turn.idle > 0 && !turn.sleeps.is_zero()) else {
             return Ok(());
         };
         let handlers = &self.owners[turn.owner].handlers;
-        let is_over = |run: &RunRow| {
-            let begun = run.counted() > 0 || run.status != RunStatus::Queued;
-            !begun && run.expires_at.is_some_and(|at| at <= step.now)
-        };
-        // What has expired keeps its place until the next look, and hides until then what else could be claimed.
-        if step.after.unfinished().any(is_over) {
-            return Ok(());
-        }
         // What a wrong clock opened may be taken for older, until somebody looks at all.
         let rewound = |run: &RunRow| self.promises.get(&run.task).is_some_and(|promise| promise.rewound);
         let other = |run: &RunRow| {
