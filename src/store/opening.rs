@@ -150,7 +150,9 @@ pub(crate) fn resolve_due(
         }
         (_, next) => next,
     };
-    if due.kind == ScheduleKind::Once && next == Next::Never {
+    // Together with the others, unless what was resolved is not what next_run says: somebody had set that.
+    let as_planned = resolution.resolved_until == due.plan.resolved_until.max(Some(due.plan.next_run));
+    if due.kind == ScheduleKind::Once && next == Next::Never && as_planned {
         written.once.completed.push(id);
         return Ok(());
     }

@@ -217,6 +217,11 @@ fn a_task_that_is_due_once_is_not_over_because_next_run_is_set_to_what_was_resol
     set_next_run(&house, "task", "12:00");
     owner.step().unwrap();
     assert_eq!(house.next("task"), "2027-03-14 15:00:00 active");
+    owner.clock().set_wall(at(&day("15:00")));
+    set_next_run(&house, "task", "12:00");
+    step(&mut owner, 0);
+    let until = house.ask("SELECT resolved_until FROM scheduled_tasks");
+    assert_eq!(until, at(&day("15:00")).as_millis().to_string(), "what was resolved is known without its row");
 }
 
 #[test]
