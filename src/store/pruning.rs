@@ -140,23 +140,26 @@ const IS_RETRYING: &str = "
                     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
                       AND retry_of IS NOT NULL)";
 
-// Both in the order of the index that is a task's history: scheduled runs by occurrence, the others by id.
+// Both in the order of the index that is a task's history: scheduled runs by occurrence, the others by id. What was retried
+// is kept as long as its retry: a later one finds through both the key, and what was done outside.
 const OLDEST_SCHEDULED: &str = "
     SELECT scheduled_for, id, status, finished_at FROM task_runs
      WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+       AND id NOT IN (SELECT r.retry_of FROM task_runs r
+                       WHERE r.task_id = :task AND (iif(r.origin = 'schedule' OR r.origin = 'catch_up', 0, r.id)) > 0
+                         AND r.retry_of IS NOT NULL)
      ORDER BY scheduled_for LIMIT :limit";
 
 const OLDEST_OTHERS: &str = "
     SELECT scheduled_for, id, status, finished_at FROM task_runs
      WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
+       AND id NOT IN (SELECT r.retry_of FROM task_runs r
+                       WHERE r.task_id = :task AND (iif(r.origin = 'schedule' OR r.origin = 'catch_up', 0, r.id)) > 0
+                         AND r.retry_of IS NOT NULL)
      ORDER BY (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) LIMIT :limit";
 
-/// What a run has done outside is what its retries must not do again: that is kept as long as one of them.
 const REMOVE_RUN: &str = "
-    DELETE FROM task_runs
-     WHERE id = :run AND status <> 'queued' AND status <> 'failed' AND status <> 'running'
-       AND (NOT EXISTS (SELECT 1 FROM task_effects e WHERE e.run_id = :run)
-            OR NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.retry_of = :run))";
+    DELETE FROM task_runs WHERE id = :run AND status <> 'queued' AND status <> 'failed' AND status <> 'running'";
 
 /// Removes final runs of a task that has `runs`: the old ones, and the oldest of too many; never the newest few.
 fn remove_runs(
@@ -184,8 +187,7 @@ fn remove_runs(
     let mut removed = 0;
     for (place, run) in oldest.into_iter().take(spare).enumerate() {
         if run.goes(before, place < excess) {
-            let params = named_params! { ":run": run.id, ":task": task };
-            removed += tx.prepare_cached(REMOVE_RUN)?.execute(params)?;
+            removed += tx.prepare_cached(REMOVE_RUN)?.execute(named_params! { ":run": run.id })?;
         }
     }
     Ok(removed)

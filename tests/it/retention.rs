@@ -1,9 +1,12 @@
 //! What is long over goes, little by little or at once; what is not over, and the newest few of each task, stays.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{AttemptOutcome, Error, NewTask, Outcome, Retention, Retry};
+use duly::{AttemptOutcome, BoxError, Context, Error, Failure, NewTask, Outcome, Retention, Retry};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::table::{claim, step, succeed, work_off};
@@ -140,7 +143,43 @@ fn a_retry_keeps_the_run_whose_key_it_has() {
     assert_eq!((second.run_id, second.idempotency_key()), (retry, dead.idempotency_key()));
     succeed(&mut stepper, &second);
     pass(&mut stepper, days(2));
+    // The retry first, and then what it has retried.
+    pass(&mut stepper, minutes(1));
     assert_eq!(runs(&house), "0");
+}
+
+#[test]
+fn a_chain_of_retries_is_kept_as_long_as_its_last_may_be_retried() {
+    let house = House::new();
+    let keep = Retention { runs: days(2), least_runs: 0, ..Retention::default() };
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (count, keys) = (calls.clone(), Arc::new(Mutex::new(BTreeSet::new())));
+    let seen = keys.clone();
+    let handler = move |run: &Context| -> Result<(), BoxError> {
+        seen.lock().unwrap().insert(run.idempotency_key());
+        run.effect("pay", || Ok(count.fetch_add(1, Ordering::Relaxed)))?;
+        Err(Failure::give_up("out of paper").into())
+    };
+    let mut stepper = house.builder(NOON).handler("work", handler).retention(keep).start().unwrap();
+    let client = stepper.client().clone();
+    client.add(NewTask::interval("subject", days(300)).handler("work")).unwrap();
+    let mut run = client.trigger("subject").unwrap();
+    let mut lasts = |time: Duration| {
+        stepper.run_until(at(NOON)).unwrap();
+        pass(&mut stepper, time);
+    };
+    lasts(days(1));
+    for _ in 0..4 {
+        run = client.retry(run).unwrap();
+        lasts(days(1));
+    }
+    // The first is older than is kept by far; the last is not.
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "what the first has done is known to the last");
+    assert_eq!(keys.lock().unwrap().len(), 1, "{keys:?}");
+    assert_eq!((client.would_prune(keep).unwrap().runs, client.prune(keep).unwrap().runs), (0, 0));
+    (0..5).for_each(|_| lasts(days(2)));
+    assert_eq!(runs(&house), "0", "and then they go, the last one first");
+    house.assert_sound();
 }
 
 #[test]
