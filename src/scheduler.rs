@@ -211,8 +211,8 @@ pub struct Scheduler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shutdown {
-    /// Handlers that had not returned by the deadline. Each still records its outcome when it returns; if the process ends
-    /// before, its run is recovered by the next scheduler.
+    /// Runs whose handler had not returned by the deadline, or whose end could not be written down. Each is still recorded
+    /// when it can be; if the process ends before, the run is recovered by the next scheduler.
     pub unfinished: usize,
 }
 

@@ -133,7 +133,8 @@ impl Turning {
                             self.pool.stop_all();
                         }
                         if order == Order::Cut {
-                            let _ = self.report.try_send(self.in_flight);
+                            // An end that is not written down is none yet, though its handler has returned.
+                            let _ = self.report.try_send(self.in_flight.max(self.poller.unsettled()));
                         }
                     }
                     // Nobody is left to give orders.

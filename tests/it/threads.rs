@@ -212,6 +212,26 @@ fn a_handler_that_outlives_the_deadline_still_records_its_outcome() {
 }
 
 #[test]
+fn a_shutdown_tells_of_an_end_that_could_not_be_written_down() {
+    let house = House::new();
+    let (observer, events) = listen();
+    let builder = Scheduler::builder(house.file()).lease(seconds(1)).observe(observer);
+    let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
+    let client = scheduler.client().clone();
+    let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.status = 'succeeded'
+                  BEGIN SELECT RAISE(ABORT, 'not today'); END";
+    house.plain().execute_batch(refuse).unwrap();
+    client.add(due("short")).unwrap();
+    assert!(events.iter().any(|event| matches!(event, Event::SetAside { .. })));
+    assert_eq!(scheduler.shutdown(std::time::Duration::ZERO).unwrap().unfinished, 1, "its handler has returned");
+    let status = || client.history("short", 1).unwrap()[0].status;
+    assert_eq!(status(), RunStatus::Running);
+
+    house.plain().execute_batch("DROP TRIGGER refuse").unwrap();
+    eventually("it is written down after all", || status() == RunStatus::Succeeded);
+}
+
+#[test]
 fn claims_that_no_worker_begins_are_given_back_and_do_not_count() {
     let house = House::new();
     let (begun, begins) = channel();
