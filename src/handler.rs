@@ -56,7 +56,9 @@ where
 {
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError> {
         let result = self(context).map_err(Into::into)?;
-        Ok(as_result(&result)?)
+        // What the handler did is done: another attempt would do it again, and return the same.
+        Ok(as_result(&result)
+            .map_err(|error| Failure::give_up(format!("what it returned cannot be stored: {error}")))?)
     }
 }
 

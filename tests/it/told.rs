@@ -1,5 +1,6 @@
 //! What a run says of itself: how far it has come, and what came of it.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use duly::{BoxError, Context, Event, MAX_RESULT_BYTES, NewTask, Scheduler};
@@ -159,5 +160,20 @@ fn a_result_that_is_too_long_is_told_and_not_kept_and_nothing_is_done_twice() {
     let [finishes, returns] = ["finishes", "returns"].map(|name| format!("{name}|succeeded|1|-|{remark}"));
     assert_eq!(rows, [finishes, "fits|succeeded|1|262144|-".to_owned(), returns]);
     assert_eq!(hears.try_iter().filter(|line| line.contains(remark)).count(), 2, "and the log says so");
+    house.assert_sound();
+}
+
+#[test]
+fn a_result_that_is_no_json_is_told_and_nothing_is_done_twice() {
+    let house = House::new();
+    let mut stepper = house
+        .builder(START)
+        .handler("work", |_: &Context| Ok::<_, BoxError>(BTreeMap::from([((1, 2), 3)])))
+        .start()
+        .unwrap();
+    stepper.client().add(once("pairs")).unwrap();
+    assert_eq!(stepper.run_until(at("2027-03-14T12:30:00Z")).unwrap().len(), 1, "one attempt");
+    let error = "what it returned cannot be stored: key must be a string";
+    assert_eq!(house.rows("SELECT status, attempt, error FROM task_runs"), [format!("dead|1|{error}")]);
     house.assert_sound();
 }
