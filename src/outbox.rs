@@ -84,7 +84,9 @@ pub(crate) fn put_in(tx: &Transaction<'_>, file: &Path, task: NewTask, now: Time
     if now < Timestamp::MIN {
         return Err(refused(format!("the clock of this machine shows {now}: set it first")));
     }
-    database::within(tx, "add a task in a transaction", |schedules| put(tx, schedules, task, Existing::Refuse, now))
+    database::within(tx, file, "add a task in a transaction", |schedules| {
+        put(tx, schedules, task, Existing::Refuse, now)
+    })
 }
 
 /// Whether two paths name one file.

@@ -225,15 +225,18 @@ impl Store {
     }
 }
 
-/// Runs `f` inside a transaction of the application: if it fails, what it wrote is taken back, and nothing else.
+/// Runs `f` inside a transaction of the application on this file: if it fails, what it wrote is taken back, and nothing else.
 pub(crate) fn within<T>(
     tx: &Transaction<'_>,
+    path: &Path,
     doing: &'static str,
     f: impl FnOnce(&mut Schedules) -> Result<T, Fault>,
 ) -> Result<T> {
     let mark = |sql| tx.execute_batch(sql).map_err(|error| Error::store(doing, error));
     mark("SAVEPOINT duly_within")?;
-    let answer = f(&mut Schedules::default()).map_err(|fault| fault.into_error(doing));
+    let answer = schema::check_version(tx, path, Tables::CURRENT.version)
+        .and_then(|()| f(&mut Schedules::default()))
+        .map_err(|fault| fault.into_error(doing));
     if answer.is_err() {
         // An error that ended the whole transaction has taken the savepoint with it.
         let _ = mark("ROLLBACK TO duly_within");

@@ -91,6 +91,18 @@ fn a_scheduler_with_nothing_at_work_stops_at_once() {
 }
 
 #[test]
+fn nothing_is_added_to_newer_tables_within_a_transaction_of_the_application() {
+    let house = House::new();
+    let (client, mut plain) = (house.client(), house.plain());
+    plain.execute_batch(RAISE).unwrap();
+    let tasks = house.rows("SELECT name FROM scheduled_tasks");
+    let tx = plain.transaction().unwrap();
+    assert!(is_newer(&client.add_in(&tx, due("one")).unwrap_err()));
+    tx.commit().unwrap();
+    assert_eq!(house.rows("SELECT name FROM scheduled_tasks"), tasks);
+}
+
+#[test]
 fn claims_that_no_worker_has_begun_are_given_back() {
     let house = House::new();
     let mut stepper = house.stepper(NOON);
