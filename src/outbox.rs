@@ -81,6 +81,9 @@ pub(crate) fn put_in(tx: &Transaction<'_>, file: &Path, task: NewTask, now: Time
             "it is on {found}, and the tasks are in {file}: begin it on a connection to that file"
         )));
     }
+    if tx.is_autocommit() {
+        return Err(refused("it has ended".to_owned()));
+    }
     if now < Timestamp::MIN {
         return Err(refused(format!("the clock of this machine shows {now}: set it first")));
     }

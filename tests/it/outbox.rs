@@ -99,6 +99,18 @@ fn a_transaction_on_another_file_is_refused() {
 }
 
 #[test]
+fn a_transaction_that_was_ended_within_takes_no_task() {
+    let (house, client, mut plain) = shop();
+    for end in ["COMMIT", "ROLLBACK"] {
+        let tx = begin(&mut plain);
+        tx.execute_batch(end).unwrap();
+        let error = client.add_in(&tx, ship(7)).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }) && error.to_string().ends_with("it has ended"), "{error}");
+    }
+    assert!(house.rows("SELECT name FROM scheduled_tasks").is_empty(), "it would be there for good");
+}
+
+#[test]
 fn a_finished_run_leaves_its_next_step_behind_and_a_failed_one_leaves_none() {
     let (house, _, _plain) = shop();
     let mut stepper = house
