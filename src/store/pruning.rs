@@ -134,12 +134,6 @@ fn remove_over(tx: &Transaction<'_>, task: i64, before: Timestamp) -> rusqlite::
     Ok(tx.prepare_cached(REMOVE_OVER)?.execute(named_params! { ":task": task, ":before": before })? == 1)
 }
 
-/// The key of a retried run is read from the first of its chain.
-const IS_RETRYING: &str = "
-    SELECT EXISTS (SELECT 1 FROM task_runs
-                    WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
-                      AND retry_of IS NOT NULL)";
-
 // Both in the order of the index that is a task's history: scheduled runs by occurrence, the others by id. What was retried
 // is kept as long as its retry: a later one finds through both the key, and what was done outside.
 const OLDEST_SCHEDULED: &str = "
@@ -171,7 +165,7 @@ fn remove_runs(
     limit: usize,
 ) -> Result<usize, Fault> {
     let spare = runs.saturating_sub(usize::try_from(keep.least_runs).unwrap_or(usize::MAX)).min(limit);
-    if spare == 0 || tx.prepare_cached(IS_RETRYING)?.query_row(named_params! { ":task": task }, |row| row.get(0))? {
+    if spare == 0 {
         return Ok(0);
     }
     let (before, excess) =
@@ -299,7 +293,7 @@ fn removable(
     limit: usize,
 ) -> rusqlite::Result<usize> {
     let spare = runs.saturating_sub(usize::try_from(keep.least_runs).unwrap_or(usize::MAX));
-    if spare == 0 || tx.prepare_cached(IS_RETRYING)?.query_row(named_params! { ":task": task }, |row| row.get(0))? {
+    if spare == 0 {
         return Ok(0);
     }
     let (before, excess) =

@@ -183,6 +183,26 @@ fn a_chain_of_retries_is_kept_as_long_as_its_last_may_be_retried() {
 }
 
 #[test]
+fn a_retry_that_nobody_carries_out_keeps_no_more_than_its_chain() {
+    let house = House::new();
+    let keep = Retention { runs: days(1), least_runs: 0, ..Retention::default() };
+    let mut stepper = hourly(&house, keep, 5);
+    let client = stepper.client().clone();
+    let run = client.trigger("subject").unwrap();
+    let dead = claim(&mut stepper);
+    client.cancel(run).unwrap();
+    stepper.finish(&dead, Outcome::failed("no"));
+    step(&mut stepper, 0);
+    client.pause("subject").unwrap();
+    house.plain().execute("UPDATE scheduled_tasks SET handler = 'nobody'", []).unwrap();
+    let retry = client.retry(run).unwrap();
+    assert_eq!(runs(&house), "7");
+    pass(&mut stepper, days(3));
+    assert_eq!(house.rows("SELECT id FROM task_runs ORDER BY id"), [run.to_string(), retry.to_string()]);
+    house.assert_sound();
+}
+
+#[test]
 fn events_and_schedulers_that_stopped_are_forgotten() {
     let house = House::new();
     house.stepper(NOON).stop().unwrap();
