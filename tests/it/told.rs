@@ -96,10 +96,12 @@ fn words_are_shown_while_the_run_is_running_the_newest_and_not_more_than_once_a_
              BEGIN INSERT INTO written VALUES (NEW.progress); END",
         )
         .unwrap();
+    let begin = std::time::Instant::now();
     open.send(()).unwrap();
     eventually("the newest words are shown", || progress(&house) == ["words|running|step 9999"]);
     let written = house.rows("SELECT words FROM written");
-    assert!(written.len() <= 2, "{written:?}");
+    // One at once, and one for each second that it took, which on a busy machine may be more than one.
+    assert!(written.len() as u64 <= 2 + begin.elapsed().as_secs(), "{written:?}");
     open.send(()).unwrap();
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
     assert_eq!(progress(&house), ["words|succeeded|step 9999"]);
