@@ -6,7 +6,9 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crossbeam_channel::{Receiver, Sender, bounded};
 use rusqlite::{Connection, Transaction};
 
 use crate::clock::Timestamp;
@@ -14,10 +16,14 @@ use crate::error::{BoxError, Error, Result};
 use crate::event::Event;
 use crate::finished::{Finished, Recorded};
 use crate::run::Claim;
+use crate::schedule::Schedules;
 use crate::store::effects::{self, Known};
 use crate::store::opening::Written;
 use crate::store::runs::{Fence, Success, Wrote};
-use crate::store::{Durability, Missing, Store, delays, settling, waiting};
+use crate::store::{Durability, Fault, Missing, Store, delays, settling, waiting};
+
+/// How long a worker stands in line at most. Who is first by then is slow, and SQLite will say so.
+const LINE: Duration = Duration::from_secs(30);
 
 /// What an application does with each connection that its handlers are to write on.
 pub(crate) type Prepare = dyn Fn(&Connection) -> Result<(), BoxError> + Send + Sync;
@@ -30,6 +36,37 @@ pub(crate) struct Desks {
     /// The owner whose claims they work under.
     pub(crate) owner: Arc<str>,
     pub(crate) prepare: Option<Arc<Prepare>>,
+    pub(crate) line: Line,
+}
+
+/// The workers of one scheduler write one after another. Of those who wait for its lock SQLite lets in whoever happens to
+/// ask at the right moment: of many, one would wait in vain until its patience ends, and its attempt would fail.
+#[derive(Clone)]
+pub(crate) struct Line {
+    /// Holds nothing while somebody writes.
+    free: Receiver<()>,
+    leave: Sender<()>,
+}
+
+/// A place at the head of the line, left when it is dropped.
+struct Head(Sender<()>);
+
+impl Line {
+    pub(crate) fn new() -> Self {
+        let (leave, free) = bounded(1);
+        let _ = leave.try_send(());
+        Line { free, leave }
+    }
+
+    fn wait(&self) -> Option<Head> {
+        self.free.recv_timeout(LINE).ok().map(|()| Head(self.leave.clone()))
+    }
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        let _ = self.0.try_send(());
+    }
 }
 
 /// One worker's.
@@ -75,10 +112,21 @@ impl Desk {
         Ok(self.store.insert(store))
     }
 
+    /// As [`Store::write`], when it is this worker's turn.
+    fn write<T>(
+        &mut self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.store()?;
+        let _head = self.how.line.wait();
+        self.store()?.write(doing, f)
+    }
+
     /// Commits the intent of an effect, unless the effect is known.
     pub(crate) fn begin(&mut self, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> {
         let (owner, first) = (self.how.owner.clone(), claim.first_id());
-        self.store()?.write("begin an effect", |tx, _| {
+        self.write("begin an effect", |tx, _| {
             if !effects::holds(tx, &fence(claim, &owner))? {
                 return Err(superseded(claim).into());
             }
@@ -107,7 +155,7 @@ impl Desk {
     /// the first to say so.
     pub(crate) fn record(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
         let first = claim.first_id();
-        self.store()?.write("record an effect", |tx, _| {
+        self.write("record an effect", |tx, _| {
             if effects::record(tx, first, key, value, now.max(Timestamp::MIN))? == Wrote::Done {
                 return Ok(None);
             }
@@ -121,7 +169,7 @@ impl Desk {
     /// Takes the intent of an effect back that was not done.
     pub(crate) fn take_back(&mut self, claim: &Claim, key: &str) -> Result<()> {
         let (owner, first) = (self.how.owner.clone(), claim.first_id());
-        self.store()?.write("take an effect back", |tx, _| {
+        self.write("take an effect back", |tx, _| {
             // Under a claim that does not hold any more it stays, in doubt.
             let _ = effects::take_back(tx, &fence(claim, &owner), first, key)?;
             Ok(())
@@ -137,7 +185,7 @@ impl Desk {
     ) -> Result<Recorded, BoxError> {
         let owner = self.how.owner.clone();
         let mut theirs = None;
-        let committed = self.store()?.write("finish a run", |tx, schedules| {
+        let committed = self.write("finish a run", |tx, schedules| {
             if !effects::holds(tx, &fence(claim, &owner))? {
                 return Err(superseded(claim).into());
             }

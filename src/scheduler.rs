@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
-use crate::desk::{Desks, Prepare};
+use crate::desk::{Desks, Line, Prepare};
 use crate::error::{BoxError, Error, Result};
 use crate::event::{Event, Observer};
 use crate::handler::{Context, Handler, Handlers};
@@ -163,7 +163,7 @@ impl Builder {
         sweep(&mut own)?;
         let (file, names) = (store.path().into(), handlers.names());
         let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;
-        let desks = Desks { file, durability, owner: poller.owner().into(), prepare };
+        let desks = Desks { file, durability, owner: poller.owner().into(), prepare, line: Line::new() };
         let pool = Pool::start(settings.workers, handlers, clock.clone(), poller.lock(), desks)?;
         let (wake, woken) = bounded(1);
         let (order, orders) = bounded(2);

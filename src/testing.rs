@@ -12,7 +12,7 @@ pub use crate::clock::ManualClock;
 
 use crate::client::Client;
 use crate::clock::{Clock, Timestamp};
-use crate::desk::{Desk, Desks, Prepare};
+use crate::desk::{Desk, Desks, Line, Prepare};
 use crate::error::{BoxError, Error, Result};
 use crate::event::Observer;
 use crate::finished::Finished;
@@ -171,7 +171,7 @@ impl StepperBuilder {
         let random = fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..)));
         let mut poller = Poller::new(store, handlers.names(), settings, observers, random, clock.now())?;
         poller.reseed(seed.unwrap_or_default());
-        let desk = Desk::new(Desks { file, durability, owner: poller.owner().into(), prepare });
+        let desk = Desk::new(Desks { file, durability, owner: poller.owner().into(), prepare, line: Line::new() });
         let desk = Arc::new(Mutex::new(desk));
         let workers = settings.workers;
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());

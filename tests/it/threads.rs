@@ -305,6 +305,31 @@ fn two_schedulers_in_one_process_share_the_work_and_double_nothing() {
 }
 
 #[test]
+fn workers_write_one_after_another_and_none_waits_in_vain() {
+    const WORKERS: u32 = 8;
+    let (patience, work) = (std::time::Duration::from_millis(1500), std::time::Duration::from_millis(250));
+    assert!(work * (WORKERS - 1) > patience, "the last one would lose it");
+    let house = House::new();
+    let scheduler = Scheduler::builder(house.file())
+        .workers(WORKERS as usize)
+        .on_connect(move |connection| Ok(connection.busy_timeout(patience)?))
+        .handler("work", move |run: &Context| {
+            run.finish(|_| {
+                std::thread::sleep(work);
+                Ok(())
+            })
+        })
+        .start()
+        .unwrap();
+    scheduler.add_all((0..WORKERS).map(|n| due(&format!("t{n}")).at_most_once())).unwrap();
+    let over = "SELECT count(*) FROM task_runs WHERE status = 'succeeded' OR status = 'dead'";
+    eventually("all are over", || house.ask(over) == WORKERS.to_string());
+    assert_eq!(house.rows("SELECT DISTINCT status, error FROM task_runs"), ["succeeded|-"]);
+    drop(scheduler);
+    house.assert_sound();
+}
+
+#[test]
 fn handlers_are_asked_to_stop_when_the_file_is_gone() {
     let house = House::new();
     let (begun, begins) = channel();
