@@ -13,26 +13,15 @@ use crate::adding::{Added, Existing, put};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
-use crate::run::{Attempt, Effect, Origin, Run, RunFilter, RunStatus};
+use crate::run::{Attempt, Effect, Origin, Run, RunFilter};
 use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::effects::of_chain;
 use crate::store::manual::Request;
-use crate::store::opening::Written;
-use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, settling, tasks};
+use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, tasks};
 use crate::task::{Task, TaskStatus, check_payload};
 
 /// Most tasks that one look-up answers.
 pub(crate) const MAX_LISTED: i64 = 1_000_000;
-
-/// What became of a request to cancel a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Cancel {
-    /// It waited, and is cancelled.
-    Done,
-    /// It is running: its handler is asked to stop, and if it then fails the run is cancelled.
-    Asked,
-}
 
 /// Adds, changes and looks up tasks in one file, beside whatever scheduler runs them. Cheap to clone.
 ///
@@ -63,6 +52,16 @@ impl Client {
     /// [`Error::UnusableDatabase`] if the file is not, or cannot become, a database of this version of duly.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let store = Store::open(path.as_ref(), Missing::Create, Durability::Full)?;
+        Ok(Client::new(store, Arc::new(SystemClock::new()), None))
+    }
+
+    /// As [`Client::open`], but a file in which another program keeps tables of its own, and none of duly's are, is left as it
+    /// is: for whoever is told the file by hand.
+    ///
+    /// # Errors
+    /// As [`Client::open`]; and if the file is such a one.
+    pub fn open_own(path: impl AsRef<Path>) -> Result<Self> {
+        let store = Store::open(path.as_ref(), Missing::CreateAlone, Durability::Full)?;
         Ok(Client::new(store, Arc::new(SystemClock::new()), None))
     }
 
@@ -186,38 +185,6 @@ impl Client {
     pub fn resume(&self, name: &str) -> Result<()> {
         let now = self.now();
         self.write("resume a task", |tx, schedules| tasks::resume(tx, schedules, name, now))
-    }
-
-    /// Cancels a run, or asks it to stop if it is running.
-    ///
-    /// # Errors
-    /// [`Error::UnknownRun`]; [`Error::Refused`] if it is over.
-    pub fn cancel(&self, run: i64) -> Result<Cancel> {
-        let now = self.now();
-        self.write("cancel a run", |tx, _| {
-            let found = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?;
-            let request = format!("cancel run {run}");
-            if found.status.is_final() {
-                return Err(Error::Refused { request, reason: format!("it is over: {}", found.status) }.into());
-            }
-            cancel(tx, run, found.status, now)
-        })
-    }
-
-    /// Cancels all unfinished runs of a task, and answers how many there were.
-    ///
-    /// # Errors
-    /// [`Error::UnknownTask`].
-    pub fn cancel_all(&self, name: &str) -> Result<usize> {
-        let now = self.now();
-        self.write("cancel runs", |tx, _| {
-            let task = tasks::expect(tx, name)?;
-            let unfinished = history::unfinished(tx, task.id)?;
-            for (run, status) in &unfinished {
-                cancel(tx, *run, *status, now)?;
-            }
-            Ok(unfinished.len())
-        })
     }
 
     /// Removes a task with its whole history.
@@ -388,13 +355,4 @@ impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
     }
-}
-
-fn cancel(tx: &Transaction<'_>, run: i64, status: RunStatus, now: Timestamp) -> Result<Cancel, Fault> {
-    if status == RunStatus::Running {
-        runs::ask_to_stop(tx, run)?;
-        return Ok(Cancel::Asked);
-    }
-    settling::cancel_waiting(tx, run, now, &mut Written::default())?;
-    Ok(Cancel::Done)
 }

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Completed tasks that were due once, with their runs. A name is an idempotency key as long as its row is kept.
+    /// Completed tasks that were due once, with their runs. A name is an idempotency key as long as its row is kept; one that a
+    /// manifest declares stays, since it would run again when that is applied again.
     pub once: Duration,
     /// Final runs of other tasks.
     pub runs: Duration,

@@ -40,6 +40,8 @@ pub enum Durability {
 pub(crate) enum Missing {
     /// Make it, or make our tables beside an application's own.
     Create,
+    /// The same, but leave a file as it is that holds tables of an application.
+    CreateAlone,
     /// Say so.
     Refuse,
 }
@@ -74,6 +76,11 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     let contents = schema::examine(&connection, path, tables.version)?;
     if missing == Missing::Refuse && matches!(contents, Contents::Free { .. }) {
         return Err(unusable(path, "it holds no tables of duly".into()).into());
+    }
+    if missing == Missing::CreateAlone && contents == (Contents::Free { foreign_tables: true }) {
+        let reason = "it holds tables of another program and none of duly: name a file of duly's own, or have its tables made \
+                      beside those (duly run --create)";
+        return Err(unusable(path, reason.into()).into());
     }
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     configure(&connection, path, durability)?;
@@ -121,7 +128,7 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
             }
             platform::Writable::Owner => Ok(()),
         },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && missing == Missing::Create => {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && missing != Missing::Refuse => {
             match platform::create_private(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                     Err(unusable(path, format!("it cannot be made: {error}")))

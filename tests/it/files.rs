@@ -351,3 +351,20 @@ fn nobody_waits_for_a_file_that_is_gone() {
         assert!(said.contains(reason), "{said}");
     }
 }
+
+#[test]
+fn who_was_given_the_file_by_hand_leaves_what_others_keep_as_it_is() {
+    let house = House::new();
+    drop(foreign(&house, "CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('buy milk')"));
+    let before = std::fs::read(house.file()).unwrap();
+    let said = Client::open_own(house.file()).unwrap_err().to_string();
+    assert!(said.contains("it holds tables of another program and none of duly"), "{said}");
+    assert!(std::fs::read(house.file()).unwrap() == before);
+    // Once duly's tables are beside them, they are there for everybody.
+    drop(Client::open(house.file()).unwrap());
+    drop(Client::open_own(house.file()).unwrap());
+    assert_eq!(house.ask("SELECT text FROM notes"), "buy milk");
+    let new = house.home().join("new.db");
+    drop(Client::open_own(&new).unwrap());
+    assert!(new.exists());
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{AttemptOutcome, BoxError, Context, Error, Failure, NewTask, Outcome, Retention, Retry};
+use duly::{Apply, AttemptOutcome, BoxError, Context, Done, Error, Failure, NewTask, Outcome, Retention, Retry};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::table::{claim, step, succeed, work_off};
@@ -58,6 +58,23 @@ fn a_completed_once_task_goes_thirty_days_after_it_ended() {
     assert_eq!(names(&house), ["running", "elsewhere", "bystander"]);
     house.assert_bystander(&bystander);
     house.assert_sound();
+}
+
+#[test]
+fn a_once_task_that_a_manifest_declares_does_not_run_again() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    let apply =
+        || client.apply("tasks.toml", [NewTask::once("once", at(NOON)).handler("work")], Apply::default()).unwrap();
+    assert_eq!(apply()[0].done, Done::Created);
+    let run = claim(&mut stepper);
+    succeed(&mut stepper, &run);
+    pass(&mut stepper, days(40));
+    assert_eq!(client.prune(Retention { once: seconds(1), ..Retention::default() }).unwrap().tasks, 0);
+    assert_eq!(apply()[0].done, Done::Unchanged);
+    assert!(stepper.step().unwrap().is_empty());
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs"), "1");
 }
 
 /// A task with an hourly run for so long, all succeeded.

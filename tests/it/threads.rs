@@ -19,9 +19,7 @@ fn due(name: &str) -> NewTask {
 fn listen() -> (impl Fn(&Event) + Send + Sync, Receiver<Event>) {
     let (told, hears) = channel();
     let told = Mutex::new(told);
-    let observer = move |event: &Event| {
-        let _ = told.lock().unwrap().send(event.clone());
-    };
+    let observer = move |event: &Event| drop(told.lock().unwrap().send(event.clone()));
     (observer, hears)
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(),
         // What cannot be added makes no file. Where there is one, a task that is there already needs no occurrence to come.
         task.occurrences(printer.times.now, 0)?;
     }
-    let client = Client::open(db)?;
+    let client = Client::open_own(db)?;
     let added = match (add.replace, add.if_absent) {
         (true, _) => client.replace(task)?,
         (_, true) => client.add_if_absent(task)?,

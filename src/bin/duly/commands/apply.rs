@@ -33,7 +33,7 @@ struct Field<'a> {
 
 pub(crate) fn apply(db: &Path, file: &Path, how: Apply, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let manifest = printer.watched("reading", |_| manifest::read(file)).map_err(Failure::Refused)?;
-    let client = if how.dry_run { Client::open_existing(db)? } else { Client::open(db)? };
+    let client = if how.dry_run { Client::open_existing(db)? } else { Client::open_own(db)? };
     let applied = printer.watched("applying", |advance| of(&client, manifest, how, advance))?;
     if printer.json {
         return Ok(printer.document(&applied.iter().map(row).collect::<Vec<_>>())?);

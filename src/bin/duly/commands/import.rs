@@ -122,7 +122,7 @@ fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut P
             true if !db.exists() => on_a_trial_file(db, bring),
             // Whose tables the file has none of yet, it gets none for a look.
             true => Ok(bring(Client::open_existing(db)?)?),
-            false => Ok(bring(Client::open(db)?)?),
+            false => Ok(bring(Client::open_own(db)?)?),
         }
     })?;
     let (mut came, mut held) = (Vec::with_capacity(applied.len()), Vec::new());

@@ -49,7 +49,8 @@ enum Notice {
 pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
     if let Some(tasks) = &args.tasks {
         let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
-        apply_logged(&Client::open(file)?, tasks, manifest)?;
+        let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
+        apply_logged(&client, tasks, manifest)?;
     }
     let cannot = |doing, source: io::Error| Error::Store { doing, source: source.into() };
     let (notify, notices) = sync_channel(NOTICES);
