@@ -313,7 +313,7 @@ fn workers_write_one_after_another_and_none_waits_in_vain() {
         .on_connect(move |connection| Ok(connection.busy_timeout(patience)?))
         .handler("work", move |run: &Context| {
             run.finish(|_| {
-                std::thread::sleep(work);
+                run.wait_cancelled(work);
                 Ok(())
             })
         })
