@@ -50,11 +50,11 @@ impl Advance {
     /// assert_eq!((advance.done(), advance.share()), (3, Some(1.0)));
     /// ```
     pub fn set(&self, done: u64, total: u64) {
-        self.expect(total);
+        self.total_is(total);
         self.reach(done);
     }
 
-    pub(crate) fn expect(&self, total: u64) {
+    pub(crate) fn total_is(&self, total: u64) {
         self.counts[1].store(total, Ordering::Relaxed);
     }
 

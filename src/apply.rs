@@ -139,7 +139,7 @@ impl Client {
         let now = self.now();
         let tasks = tasks.into_iter().map(|task| definition(task.into(), manifest, now));
         let tasks = tasks.collect::<Result<Vec<_>, _>>().map_err(|(_, error)| error)?;
-        advance.expect(tasks.len() as u64);
+        advance.total_is(tasks.len() as u64);
         let apply = |tx: &Transaction<'_>, schedules: &mut Schedules| {
             let applied = apply(tx, (manifest, Source::Manifest), tasks, advance, now)?;
             rest_of(tx, schedules, manifest, applied, how, advance, now)
@@ -191,7 +191,7 @@ impl Client {
                 Err((name, error)) => refused.push(Applied::refused(name, reason(error))),
             }
         }
-        advance.expect(good.len() as u64);
+        advance.total_is(good.len() as u64);
         let import = |tx: &Transaction<'_>, schedules: &mut Schedules| {
             let mut applied = apply(tx, (source, Source::Foreign), good, advance, now)?;
             applied.extend(refused);

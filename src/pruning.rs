@@ -52,7 +52,7 @@ impl Client {
                 Ok((after, pruned, pruning::last_task(tx)?))
             })?;
             // The last round finds nothing, and is quick: it does not begin the count anew.
-            advance.expect(last);
+            advance.total_is(last);
             advance.reach(advance.done().max(after.unsigned_abs()));
             // A writer that waits for the lock only looks now and then: without a pause it would find it taken again, until
             // it gives up.
@@ -90,7 +90,7 @@ impl Client {
         let now = self.now();
         let mut after = 0;
         let mut pruned = self.read("count what is over", |tx, _| {
-            advance.expect(pruning::last_task(tx)?);
+            advance.total_is(pruning::last_task(tx)?);
             Ok(pruning::beside_tasks(tx, &keep, now)?)
         })?;
         loop {

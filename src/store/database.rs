@@ -138,7 +138,7 @@ impl Store {
         let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
         let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let pages = number("page_count").and_then(|pages| Ok(pages - number("freelist_count")?)).map_err(store)?;
-        advance.expect((pages * number("page_size").map_err(store)?).unsigned_abs());
+        advance.total_is((pages * number("page_size").map_err(store)?).unsigned_abs());
         let (looks, file) = (advance.clone(), copy.to_owned());
         // SQLite tells nobody how far it is; it lets somebody look now and then.
         let look = move || {

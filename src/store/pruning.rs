@@ -157,6 +157,12 @@ const OLDEST_OTHERS: &str = "
 const REMOVE_RUN: &str = "
     DELETE FROM task_runs WHERE id = :run AND status <> 'queued' AND status <> 'failed' AND status <> 'running'";
 
+/// How many runs of a task that has `runs` are more than the newest few, and how many more than any task keeps.
+fn surplus(keep: &Retention, runs: usize) -> (usize, usize) {
+    let more_than = |kept: u32| runs.saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX));
+    (more_than(keep.least_runs), more_than(keep.most_runs))
+}
+
 /// Removes final runs of a task that has `runs`: the old ones, and the oldest of too many; never the newest few.
 fn remove_runs(
     tx: &Transaction<'_>,
@@ -166,12 +172,12 @@ fn remove_runs(
     runs: usize,
     limit: usize,
 ) -> Result<usize, Fault> {
-    let spare = runs.saturating_sub(usize::try_from(keep.least_runs).unwrap_or(usize::MAX)).min(limit);
+    let (spare, excess) = surplus(keep, runs);
+    let spare = spare.min(limit);
     if spare == 0 {
         return Ok(0);
     }
-    let (before, excess) =
-        (now.minus(keep.runs), runs.saturating_sub(usize::try_from(keep.most_runs).unwrap_or(usize::MAX)));
+    let before = now.minus(keep.runs);
     let mut oldest = Vec::new();
     for statement in [OLDEST_SCHEDULED, OLDEST_OTHERS] {
         let mut statement = tx.prepare_cached(statement)?;
@@ -294,12 +300,11 @@ fn removable(
     runs: usize,
     limit: usize,
 ) -> rusqlite::Result<usize> {
-    let spare = runs.saturating_sub(usize::try_from(keep.least_runs).unwrap_or(usize::MAX));
+    let (spare, excess) = surplus(keep, runs);
     if spare == 0 {
         return Ok(0);
     }
-    let (before, excess) =
-        (now.minus(keep.runs), runs.saturating_sub(usize::try_from(keep.most_runs).unwrap_or(usize::MAX)));
+    let before = now.minus(keep.runs);
     let (mut scheduled, mut others) = (tx.prepare_cached(OLDEST_SCHEDULED)?, tx.prepare_cached(OLDEST_OTHERS)?);
     let mut scheduled = old_runs(&mut scheduled, task, spare)?;
     let mut others = old_runs(&mut others, task, spare)?;
