@@ -114,9 +114,12 @@ impl World {
             _ => ("once", Timestamp::from_millis(self.wall() + self.rng.i64(-60_000..600_000)).to_string()),
         };
         let (zone, overlap) = (self.pick(&ZONES), self.pick(Overlap::ALL));
-        let text = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, time_zone, overlap)
-                    VALUES (?1, 'work', ?2, ?3, ?4, ?5)";
-        let by_sql = self.shell.execute(text, (name, kind, &value, zone, overlap.as_str()));
+        // With the limit that a column has of itself, a seed may come to consist of one task's backlog.
+        let limit = if self.once_in(10) { 100 } else { 4 };
+        let text = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, time_zone, overlap,
+                                                 catch_up_limit)
+                    VALUES (?1, 'work', ?2, ?3, ?4, ?5, ?6)";
+        let by_sql = self.shell.execute(text, (name, kind, &value, zone, overlap.as_str(), limit));
         self.by_sql(by_sql, Deed::Added(name.to_owned()), &format!("{name} is inserted"))
     }
 

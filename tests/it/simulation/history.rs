@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,22 +170,21 @@ impl History {
 
     /// Looks at what a deed has changed. Answers with the changes, for the log, and whether they are right.
     pub(crate) fn observe(&mut self, deed: &Deed, now: Now) -> (String, Check) {
-        let (after, news) = match self.look.again() {
-            Some((after, news)) => (after, news),
-            None => (self.tables.clone(), News::default()),
-        };
-        let before = std::mem::take(&mut self.tables);
-        let changed = changed(&before, &after);
+        let (changes, news) = self.look.again().unwrap_or_default();
+        let changed =
+            changes.runs.iter().map(|(before, after)| (before.as_deref(), after.as_deref())).collect::<Vec<_>>();
         let newly_dead = |(before, after): &(Option<&RunRow>, Option<&RunRow>)| {
             after.is_some_and(|run| run.status == duly::RunStatus::Dead)
                 && before.is_none_or(|run| !run.status.is_final())
         };
         let died = changed.iter().filter(|pair| newly_dead(pair)).filter_map(|pair| pair.1).collect();
         let wall = now.wall.as_millis();
+        let (mut before, after) = (std::mem::take(&mut self.tables), std::mem::take(&mut self.look.tables));
         let step = Step { deed, now: wall, before: &before, after: &after, news: &news, changed, died };
         let checked = self.check(&step, now.monotonic);
         let told = told(&step);
-        self.tables = after;
+        before.follow(&changes, &after);
+        (self.tables, self.look.tables) = (before, after);
         (told, checked)
     }
 
@@ -204,19 +202,6 @@ impl History {
         self.check_wakes(step)?;
         self.check_nothing_waits(step)
     }
-}
-
-fn changed<'a>(before: &'a Tables, after: &'a Tables) -> Vec<(Option<&'a RunRow>, Option<&'a RunRow>)> {
-    let mut changed = Vec::new();
-    for (id, row) in &after.runs {
-        let old = before.runs.get(id);
-        if old.is_none_or(|old| !Rc::ptr_eq(old, row)) {
-            changed.push((old.map(Rc::as_ref), Some(&**row)));
-        }
-    }
-    let gone = before.runs.values().filter(|row| !after.runs.contains_key(&row.id));
-    changed.extend(gone.map(|row| (Some(&**row), None)));
-    changed
 }
 
 /// What changed, as one line of the log.

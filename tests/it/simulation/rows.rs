@@ -1,11 +1,11 @@
 //! What the tables hold, read through a connection of its own after everything that happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use duly::{Misfire, Origin, Overlap, RunStatus};
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 /// A row of `scheduled_tasks`, as far as it says what is promised.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +112,8 @@ impl RunRow {
 pub(crate) struct Tables {
     pub(crate) tasks: BTreeMap<i64, Rc<TaskRow>>,
     pub(crate) runs: BTreeMap<i64, Rc<RunRow>>,
+    /// Those that are not final.
+    unfinished: BTreeMap<i64, Rc<RunRow>>,
     /// The newest sign of life of any owner.
     pub(crate) seen_at: Option<i64>,
 }
@@ -123,7 +125,7 @@ impl Tables {
 
     /// Runs that are not final.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = &RunRow> {
-        self.runs.values().map(Rc::as_ref).filter(|run| !run.status.is_final())
+        self.unfinished.values().map(Rc::as_ref)
     }
 }
 
@@ -143,54 +145,54 @@ const TASKS: &str = "
       FROM scheduled_tasks";
 
 /// The columns of `task_runs` that are looked at.
-const COLUMNS: [&str; 23] = [
-    "id",
-    "task_id",
-    "handler",
-    "scheduled_for",
-    "origin",
-    "retry_of",
-    "status",
-    "run_at",
-    "expires_at",
-    "blocked",
-    "attempt",
-    "forgiven",
-    "priority",
-    "concurrency_key",
-    "locked_by",
-    "locked_until",
-    "started_at",
-    "finished_at",
-    "error",
-    "result",
-    "cancel_requested",
-    "occurrences",
-    "last_scheduled_for",
-];
+const RUNS: &str = "
+    SELECT id, task_id, handler, scheduled_for, origin, retry_of, status, run_at, expires_at, blocked, attempt, forgiven,
+           priority, concurrency_key, locked_by, locked_until, started_at, finished_at, error, result, cancel_requested,
+           occurrences, last_scheduled_for
+      FROM task_runs";
+/// Looks of which one reads every row: there are hundreds, and a step may change a few of them.
+const WHOLE: u32 = 32;
 
-/// Every row is held against what it was, by SQLite itself: there are hundreds, and a step changes a few.
-struct Statements {
-    make: String,
-    changed: String,
-    keep: String,
+/// A run before and after, as far as there was one.
+pub(crate) type Changed = (Option<Rc<RunRow>>, Option<Rc<RunRow>>);
+
+/// What a look has found to differ from the one before.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) tasks: BTreeMap<i64, Option<Rc<TaskRow>>>,
+    pub(crate) runs: Vec<Changed>,
 }
 
-impl Statements {
-    fn new() -> Self {
-        let columns = COLUMNS.join(", ");
-        let of = |table: &str| COLUMNS.map(|column| format!("{table}.{column}")).join(", ");
-        let differ = COLUMNS[1..].iter().map(|column| format!("r.{column} IS NOT s.{column}")).collect::<Vec<_>>();
-        Statements {
-            make: format!("CREATE TEMP TABLE seen (id INTEGER PRIMARY KEY, {})", COLUMNS[1..].join(", ")),
-            changed: format!(
-                "SELECT {} FROM main.task_runs r LEFT JOIN temp.seen s ON s.id = r.id WHERE s.id IS NULL OR {}",
-                of("r"),
-                differ.join(" OR ")
-            ),
-            keep: format!(
-                "INSERT OR REPLACE INTO temp.seen ({columns}) SELECT {columns} FROM main.task_runs WHERE id = ?1"
-            ),
+impl Tables {
+    /// Takes over what has changed.
+    pub(crate) fn follow(&mut self, changes: &Changes, after: &Tables) {
+        for (id, task) in &changes.tasks {
+            match task {
+                Some(task) => self.tasks.insert(*id, task.clone()),
+                None => self.tasks.remove(id),
+            };
+        }
+        for (before, after) in &changes.runs {
+            self.put(before.as_deref().map(|run| run.id), after.clone());
+        }
+        self.seen_at = after.seen_at;
+    }
+
+    fn put(&mut self, gone: Option<i64>, run: Option<Rc<RunRow>>) {
+        match (gone, run) {
+            (_, Some(run)) => {
+                if run.status.is_final() {
+                    self.unfinished.remove(&run.id);
+                } else {
+                    self.unfinished.insert(run.id, run.clone());
+                }
+                self.runs.insert(run.id, run);
+            }
+            (Some(id), None) => {
+                self.unfinished.remove(&id);
+                self.runs.remove(&id);
+            }
+            (None, None) => {}
         }
     }
 }
@@ -198,41 +200,36 @@ impl Statements {
 /// A connection that only looks.
 pub(crate) struct Look {
     connection: Connection,
-    statements: Statements,
-    tables: Tables,
+    pub(crate) tables: Tables,
+    /// Of each task the newest occurrence that has a row, and that row: it grows, if it is a skip.
+    newest: BTreeMap<i64, (i64, i64)>,
     version: Option<i64>,
+    looks: u32,
+    run: i64,
     attempt: i64,
     event: i64,
 }
 
 impl Look {
     pub(crate) fn new(connection: Connection) -> Self {
-        let statements = Statements::new();
-        connection.execute_batch(&statements.make).expect("a table of its own");
-        Look { connection, statements, tables: Tables::default(), version: None, attempt: 0, event: 0 }
+        let (tables, newest) = (Tables::default(), BTreeMap::new());
+        Look { connection, tables, newest, version: None, looks: 0, run: 0, attempt: 0, event: 0 }
     }
 
-    /// The tables as they are now, if anybody has committed since the last look.
-    pub(crate) fn again(&mut self) -> Option<(Tables, News)> {
+    /// What has changed since the last look, if anybody has committed. A row that nothing may change any more is looked at
+    /// now and then only.
+    pub(crate) fn again(&mut self) -> Option<(Changes, News)> {
         let version = self.ask("PRAGMA data_version");
         if self.version == Some(version) {
             return None;
         }
         self.version = Some(version);
-        for row in self.all(TASKS, [], task) {
-            if self.tables.tasks.get(&row.id).is_none_or(|known| **known != row) {
-                self.tables.tasks.insert(row.id, Rc::new(row));
-            }
-        }
-        self.forget_the_gone();
-        for row in self.all(&self.statements.changed, [], run) {
-            self.connection
-                .prepare_cached(&self.statements.keep)
-                .expect("a statement")
-                .execute([row.id])
-                .expect("a copy");
-            self.tables.runs.insert(row.id, Rc::new(row));
-        }
+        self.looks += 1;
+        // One snapshot: locks cost more than the rows.
+        self.connection.execute_batch("BEGIN").expect("a snapshot");
+        let mut changes = Changes::default();
+        self.look_at_tasks(&mut changes);
+        self.look_at_runs(&mut changes);
         self.tables.seen_at = self.ask("SELECT max(seen_at) FROM scheduler_instances");
         let attempts = "SELECT run_id, attempt, outcome, id FROM task_attempts WHERE id > ?1 ORDER BY id";
         let attempts = self.all(attempts, [self.attempt], |row| (at(row, 3), (at(row, 0), at(row, 1), at(row, 2))));
@@ -240,25 +237,79 @@ impl Look {
         let events = "SELECT kind, run_id, detail, id FROM scheduler_events WHERE id > ?1 ORDER BY id";
         let events = self.all(events, [self.event], |row| (at(row, 3), (at(row, 0), at(row, 1), at(row, 2))));
         self.event = events.last().map_or(self.event, |(id, _)| *id);
+        self.connection.execute_batch("COMMIT").expect("its end");
         let (attempts, events) =
             (attempts.into_iter().map(|(_, row)| row).collect(), events.into_iter().map(|(_, row)| row).collect());
-        Some((self.tables.clone(), News { attempts, events }))
+        Some((changes, News { attempts, events }))
     }
 
-    /// Takes note of tasks and runs that were removed.
-    fn forget_the_gone(&mut self) {
-        let tasks: i64 = self.ask("SELECT count(*) FROM scheduled_tasks");
-        let seen = "SELECT count(*) FROM temp.seen WHERE id IN (SELECT id FROM main.task_runs)";
-        let gone = self.tables.tasks.len() != usize::try_from(tasks).expect("a count")
-            || self.tables.runs.len() != usize::try_from(self.ask::<i64>(seen)).expect("a count");
-        if gone {
-            let ids = |query| self.all(query, [], |row| at::<i64>(row, 0));
-            let (tasks, runs) = (ids("SELECT id FROM scheduled_tasks"), ids("SELECT id FROM main.task_runs"));
-            self.tables.tasks.retain(|id, _| tasks.contains(id));
-            self.tables.runs.retain(|id, _| runs.contains(id));
-            let forget = "DELETE FROM temp.seen WHERE id NOT IN (SELECT id FROM main.task_runs)";
-            self.connection.execute(forget, []).expect("a removal");
+    fn look_at_tasks(&mut self, changes: &mut Changes) {
+        let rows = self.all(TASKS, [], task);
+        let ids: BTreeSet<i64> = rows.iter().map(|row| row.id).collect();
+        for row in rows {
+            if self.tables.tasks.get(&row.id).is_none_or(|known| **known != row) {
+                changes.tasks.insert(row.id, Some(Rc::new(row)));
+            }
         }
+        changes.tasks.extend(self.tables.tasks.keys().filter(|id| !ids.contains(id)).map(|id| (*id, None)));
+        for (id, row) in &changes.tasks {
+            match row {
+                Some(row) => self.tables.tasks.insert(*id, row.clone()),
+                None => self.tables.tasks.remove(id),
+            };
+        }
+    }
+
+    fn look_at_runs(&mut self, changes: &mut Changes) {
+        let mut rows = self.all(&format!("{RUNS} WHERE id > ?1"), [self.run], run);
+        let known = if self.looks.is_multiple_of(WHOLE) {
+            self.all(&format!("{RUNS} WHERE id <= ?1"), [self.run], run)
+        } else {
+            let one = format!("{RUNS} WHERE id = ?1");
+            let mut one = self.connection.prepare_cached(&one).expect("a statement");
+            let may_change = self.tables.unfinished.keys().copied().chain(self.newest.values().map(|(_, id)| *id));
+            may_change.filter_map(|id| one.query_row([id], |row| Ok(run(row))).optional().expect("a run")).collect()
+        };
+        rows.extend(known);
+        for row in rows {
+            let before = self.tables.runs.get(&row.id).cloned();
+            if before.as_deref() != Some(&row) {
+                self.changed(changes, before, Some(Rc::new(row)));
+            }
+        }
+        let count: i64 = self.ask("SELECT count(*) FROM task_runs");
+        if self.tables.runs.len() != usize::try_from(count).expect("a count") {
+            let left: BTreeSet<i64> = self.all("SELECT id FROM task_runs", [], |row| at(row, 0)).into_iter().collect();
+            let gone: Vec<_> = self.tables.runs.values().filter(|row| !left.contains(&row.id)).cloned().collect();
+            for row in gone {
+                self.changed(changes, Some(row), None);
+            }
+        }
+        changes
+            .runs
+            .sort_by_key(|(before, after)| (after.is_none(), after.as_ref().or(before.as_ref()).map(|run| run.id)));
+    }
+
+    fn changed(&mut self, changes: &mut Changes, before: Option<Rc<RunRow>>, after: Option<Rc<RunRow>>) {
+        self.tables.put(before.as_deref().map(|run| run.id), after.clone());
+        let begins = |row: &RunRow| Some((row.scheduled_for, row.id)).filter(|_| row.is_scheduled());
+        match (&before, &after) {
+            (_, Some(row)) => {
+                self.run = self.run.max(row.id);
+                if let Some(begins) = begins(row) {
+                    let newest = self.newest.entry(row.task).or_insert(begins);
+                    *newest = begins.max(*newest);
+                }
+            }
+            (Some(row), None) if self.newest.get(&row.task).is_some_and(|(_, id)| *id == row.id) => {
+                let left = self.tables.runs.values().filter(|run| run.task == row.task);
+                let newest = left.filter_map(|run| begins(run)).max();
+                self.newest.remove(&row.task);
+                self.newest.extend(newest.map(|newest| (row.task, newest)));
+            }
+            _ => {}
+        }
+        changes.runs.push((before, after));
     }
 
     /// The one value of a query.
