@@ -76,6 +76,7 @@ pub struct StepperBuilder {
     patience: Option<Duration>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
+    client: Option<Client>,
 }
 
 impl StepperBuilder {
@@ -148,25 +149,36 @@ impl StepperBuilder {
         self
     }
 
+    /// Gives out this client, of the same file and clock, instead of opening the file for one of its own: for a test that
+    /// starts owners by the thousand.
+    pub fn client(mut self, client: &Client) -> Self {
+        self.client = Some(client.clone());
+        self
+    }
+
     /// Opens the file, and registers as its owner. The first step recovers what dead ones left.
     ///
     /// # Errors
     /// As [`Builder::start`](crate::Builder::start).
     pub fn start(self) -> Result<Stepper> {
-        let StepperBuilder { path, clock, handlers, refused, settings, seed, patience, observers, prepare } = self;
+        let StepperBuilder { path, clock, handlers, refused, settings, seed, patience, observers, prepare, client } =
+            self;
         if let Some(error) = refused {
             return Err(error);
         }
         // Relaxed: a test's process may die, its machine does not.
         let durability = Durability::MayRepeatAfterPowerLoss;
-        let open = |missing| Store::open(&path, missing, durability);
-        let (mut store, mut own) = (open(Missing::Create)?, open(Missing::Refuse)?);
-        if let Some(patience) = patience {
-            store.wait_at_most(patience)?;
-            own.wait_at_most(patience)?;
-        }
+        let open = |missing| {
+            let mut store = Store::open(&path, missing, durability)?;
+            patience.map_or(Ok(()), |patience| store.wait_at_most(patience))?;
+            Ok::<_, Error>(store)
+        };
+        let store = open(Missing::Create)?;
         let file = store.path().into();
-        let client = Client::new(own, Arc::new(clock.clone()), None);
+        let client = match client {
+            Some(client) => client,
+            None => Client::new(open(Missing::Refuse)?, Arc::new(clock.clone()), None),
+        };
         // Two steppers of one test that names no seed must not draw the same owner's name.
         let random = fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..)));
         let mut poller = Poller::new(store, handlers.names(), settings, observers, random, clock.now())?;
@@ -193,6 +205,7 @@ impl Stepper {
             patience: None,
             observers: Vec::new(),
             prepare: None,
+            client: None,
         }
     }
 

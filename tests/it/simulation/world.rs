@@ -171,6 +171,7 @@ impl World {
         let keep = Retention { once: YEAR, runs: YEAR, events: YEAR, ..Retention::default() };
         let mut builder = Stepper::builder(&self.file, self.now().wall)
             .clock(&self.clock)
+            .client(&self.client)
             .workers(workers)
             .lease(self.lease)
             .poll(Duration::from_secs(poll))
