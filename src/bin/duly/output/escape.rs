@@ -24,9 +24,10 @@ fn escape(text: &str, kept: &str) -> String {
 }
 
 /// Whether a terminal does something else with a character than to show it. U+2028 and its like break lines or turn text
-/// around as control characters do.
+/// around as control characters do; the marks of direction and of byte order do so without being seen.
 pub(crate) fn acts(letter: char) -> bool {
-    letter.is_control() || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    letter.is_control()
+        || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// One word as a shell reads it: in quotes if need be.
@@ -46,6 +47,7 @@ mod tests {
     fn nothing_reaches_the_terminal_that_it_would_obey() {
         assert_eq!(one_line("a\nb\u{1b}[2J\u{9b}31m\u{7f}"), r"a\nb\u{1b}[2J\u{9b}31m\u{7f}");
         assert_eq!(one_line("moc.elpmaxe\u{202e}"), r"moc.elpmaxe\u{202e}");
+        assert_eq!(one_line("a\u{200e}b\u{200f}c\u{61c}d\u{feff}"), r"a\u{200e}b\u{200f}c\u{61c}d\u{feff}");
         assert_eq!(one_line("è già \u{1f600}"), "è già \u{1f600}");
         assert_eq!(lines("a\tb\r\nc\u{8}\n"), "a\tb\\r\nc\\u{8}\n");
     }
