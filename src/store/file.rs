@@ -117,6 +117,9 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
     }
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(unusable(path, "it is a folder: expected a file".into())),
+        Ok(metadata) if !metadata.is_file() => {
+            Err(unusable(path, "it is a pipe, a socket or a device: expected a file".into()))
+        }
         Ok(metadata) => match platform::writable(&metadata) {
             platform::Writable::Anyone => Err(unusable(
                 path,

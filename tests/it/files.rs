@@ -160,6 +160,10 @@ fn what_is_no_database_is_refused_with_what_it_is() {
         assert_eq!(refused(&house, Path::new(path)), says);
     }
     assert_eq!(refused(&house, house.home()), "it is a folder: expected a file");
+    if cfg!(unix) {
+        let says = "it is a pipe, a socket or a device: expected a file";
+        assert_eq!(refused(&house, Path::new("/dev/null")), says);
+    }
     let nowhere = house.home().join("missing").join("agent.db");
     let error = Client::open(&nowhere).unwrap_err().to_string();
     assert!(error.contains("cannot be made") && error.contains("missing"), "{error}");

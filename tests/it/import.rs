@@ -236,7 +236,7 @@ fn a_pipe_of_the_shells_is_what_is_piped_in() {
     assert!(import("/dev/fd/0").ends_with("1 added\n"));
     assert!(import("-").ends_with("1 unchanged\n"), "the same source");
     let refused = piped(&["apply", "/dev/fd/0"]);
-    let why = "error: /dev/fd/0: expected a file whose path lasts, which its tasks are kept by, found a pipe\n";
+    let why = "error: /dev/fd/0: expected a file whose path lasts, which its tasks are kept by, found a pipe, a socket or a device\n";
     assert_eq!((refused.status.code(), String::from_utf8_lossy(&refused.stderr).as_ref()), (Some(1), why));
 }
 

@@ -48,6 +48,10 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Row>, String> {
     if file.is_dir() {
         return Err(in_file("expected NanoClaw's database, found a folder".into()));
     }
+    // Whoever opened a pipe would wait for somebody to write.
+    if !file.is_file() {
+        return Err(in_file("expected NanoClaw's database, found a pipe, a socket or a device".into()));
+    }
     let connection = open(&file).map_err(|error| in_file(error.to_string()))?;
     rows(&connection).map_err(|error| {
         in_file(match error {

@@ -75,16 +75,21 @@ pub(crate) struct Manifest {
 /// Reads a manifest. An error is one line that names the file, the task and the key, what was found, and what would do.
 pub(crate) fn read(path: &Path) -> Result<Manifest, String> {
     let in_file = |reason: String| format!("{}: {reason}", path.display());
-    let text = text_of(path).map_err(|error| in_file(error.to_string()))?;
-    // It has just been read: a pipe of the shell's has a path that leads nowhere.
-    let nameless = |_| in_file("expected a file whose path lasts, which its tasks are kept by, found a pipe".into());
-    let file = std::fs::canonicalize(path).map_err(nameless)?;
+    let failed = |error: io::Error| in_file(error.to_string());
+    // Nothing else is opened: a scheduler that reads its manifest anew would wait for somebody to write into a pipe.
+    let kind = std::fs::metadata(path).map_err(failed)?;
+    if !kind.is_file() && !kind.is_dir() {
+        let expected = "expected a file whose path lasts, which its tasks are kept by";
+        return Err(in_file(format!("{expected}, found a pipe, a socket or a device")));
+    }
+    let text = text_of(path).map_err(failed)?;
+    let file = std::fs::canonicalize(path).map_err(failed)?;
     let folder = file.parent().map_or_else(PathBuf::new, Path::to_owned);
     let tasks = parse(&text, &folder).map_err(in_file)?;
     Ok(Manifest { name: file.display().to_string(), tasks })
 }
 
-/// No more is read than is allowed: some files have no end, and no size either.
+/// No more is read than is allowed, however long the file is by then.
 fn text_of(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     let read = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
@@ -263,11 +268,22 @@ mod tests {
         assert!(error.starts_with("task \"t\": unknown key \"kkk") && error.len() < 1000, "{error:.300}");
     }
 
+    #[test]
+    fn a_file_that_is_too_long_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("tasks.toml");
+        std::fs::File::create(&path).unwrap().set_len(16 * 1024 * 1024 + 1).unwrap();
+        let error = super::read(&path).unwrap_err();
+        assert!(error.ends_with("tasks.toml: it is too long: expected at most 16777216 bytes"), "{error}");
+    }
+
     #[cfg(unix)]
     #[test]
-    fn a_file_without_an_end_is_refused() {
+    fn what_is_no_file_is_refused_unopened() {
         let error = super::read(Path::new("/dev/zero")).unwrap_err();
-        assert_eq!(error, "/dev/zero: it is too long: expected at most 16777216 bytes");
+        let expected =
+            "expected a file whose path lasts, which its tasks are kept by, found a pipe, a socket or a device";
+        assert_eq!(error, format!("/dev/zero: {expected}"));
     }
 
     #[cfg(unix)]
