@@ -184,7 +184,8 @@ impl NewTask {
         self
     }
 
-    /// The task starts a fixed part of this, by a hash of its name, later than it is due; at most a day. Default zero.
+    /// The task starts a fixed part of this, by a hash of its name, later than it is due; at most a day, and at most
+    /// what a run expires after. Default zero.
     #[must_use]
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.rest.jitter = jitter;

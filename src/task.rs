@@ -201,6 +201,11 @@ impl Definition {
         check_duration("jitter_ms", self.jitter, Duration::ZERO, MAX_JITTER)?;
         check_duration("timeout_ms", self.timeout.unwrap_or_default(), Duration::ZERO, MAX_DURATION)?;
         check_duration("expires_ms", self.expires.unwrap_or(some), some, MAX_DURATION)?;
+        // A task's part of a longer jitter may be so long that none of its runs could ever begin.
+        if let Some(expires) = self.expires.filter(|expires| *expires < self.jitter) {
+            let expected = format!("at most {}, the time in which a run expires", duration_text(expires));
+            return Err(Error::invalid_task("jitter_ms", duration_text(self.jitter), expected));
+        }
         let anchor = self.starts_at.unwrap_or(created_at);
         let schedule = schedules.get(self.schedule_type, &self.schedule_value, &self.time_zone, anchor)?;
         if let Schedule::Once(at) = &schedule {
