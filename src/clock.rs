@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat, Timelike, Utc};
 
 /// An instant of the wall clock: milliseconds since the Unix epoch, UTC. It is what the tables store.
 ///
@@ -102,12 +102,16 @@ impl std::str::FromStr for Timestamp {
     type Err = crate::error::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        DateTime::parse_from_rfc3339(text).map(|at| Timestamp::from(at.with_timezone(&Utc))).map_err(|error| {
-            crate::error::Error::InvalidSchedule {
-                text: text.to_owned(),
-                reason: format!("expected a date and time as in 2027-03-14T12:00:00Z: {error}"),
-            }
-        })
+        let invalid = |reason: String| crate::error::Error::InvalidSchedule {
+            text: text.to_owned(),
+            reason: format!("expected a date and time as in 2027-03-14T12:00:00Z: {reason}"),
+        };
+        let at = DateTime::parse_from_rfc3339(text).map_err(|error| invalid(error.to_string()))?.with_timezone(&Utc);
+        // The crate reads a second 60 of any minute; a leap second ends a day of UTC.
+        if at.nanosecond() >= 1_000_000_000 && (at.hour(), at.minute()) != (23, 59) {
+            return Err(invalid("found a leap second in the middle of a day".to_owned()));
+        }
+        Ok(Timestamp::from(at))
     }
 }
 

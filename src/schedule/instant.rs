@@ -36,6 +36,7 @@ impl Zone {
 
 fn read(text: &str, zone: &Zone) -> Result<Timestamp, String> {
     let local = LOCAL_FORMS.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok());
+    let local = local.filter(|_| is_local_form(text));
     // A second 60, which the crate reads as a leap second of any minute: no zone's rules know of it.
     let local = local.filter(|local| local.nanosecond() < 1_000_000_000);
     let at = match local {
@@ -46,6 +47,18 @@ fn read(text: &str, zone: &Zone) -> Result<Timestamp, String> {
         return Err(format!("expected an instant from {} to {}", Timestamp::MIN, Timestamp::MAX));
     }
     Ok(at)
+}
+
+/// Numbers between their marks, of as many digits as they may have. The crate also takes signs, blanks before a number and
+/// none where there should be one: it reads 2027-03-1122:00 as the 11th.
+fn is_local_form(text: &str) -> bool {
+    let number = |most: usize| {
+        move |digits: &str| (1..=most).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let Some((date, time)) = text.split_once(['T', ' ']) else { return false };
+    let (year, days) = date.split_once('-').unwrap_or_default();
+    let (clock, part) = time.split_once('.').unwrap_or((time, "0"));
+    year.len() == 4 && number(4)(year) && days.split('-').chain(clock.split(':')).all(number(2)) && number(9)(part)
 }
 
 /// Of a text that begins with a date which no calendar has: how long that month is.
@@ -86,6 +99,9 @@ mod tests {
             ("2027-11-07T01:30", "2027-11-07T05:30:00.000Z"),
             ("2027-11-07T01:30:00-05:00", "2027-11-07T06:30:00.000Z"),
             ("2027-03-14T03:00", "2027-03-14T07:00:00.000Z"),
+            ("2027-3-9 9:05", "2027-03-09T14:05:00.000Z"),
+            // A leap second ends a day of UTC; clocks do not show it.
+            ("2027-12-31T23:59:60Z", "2028-01-01T00:00:00.000Z"),
         ] {
             let at = Zone::named("America/New_York").unwrap().instant(text).unwrap();
             assert_eq!(at.to_string(), instant, "{text}");
@@ -120,6 +136,16 @@ mod tests {
             (
                 "UTC",
                 "2027-03-14T12:00:60",
+                "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00",
+            ),
+            (
+                "UTC",
+                "2027-03-1122:00",
+                "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00",
+            ),
+            (
+                "UTC",
+                "2027-03-14T12:00:60Z",
                 "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00",
             ),
             ("UTC", "2027-02-29T12:00", "there is no day 29 in February 2027, which has 28 days"),
