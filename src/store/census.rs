@@ -3,6 +3,7 @@
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::store::row;
 
 const TASKS: &str = "SELECT status, count(*) FROM scheduled_tasks GROUP BY status";
 
@@ -65,8 +66,9 @@ const INSTANCES: &str = "
 
 pub(crate) fn instances(tx: &Transaction<'_>) -> rusqlite::Result<Vec<Instance>> {
     let read = |row: &Row<'_>| {
-        let (id, host, pid, version) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        let (workers, started_at, seen_at) = (row.get(4)?, row.get(5)?, row.get(6)?);
+        let (id, host, version) = (row::shown(row, 0)?, row::shown(row, 1)?, row::shown(row, 3)?);
+        let (pid, workers) = (row::saturating(row, 2)?, row::saturating(row, 4)?);
+        let (started_at, seen_at) = (row.get(5)?, row.get(6)?);
         Ok(Instance { id, host, pid, version, workers, started_at, seen_at })
     };
     tx.prepare_cached(INSTANCES)?.query_map([], read)?.collect()

@@ -3,6 +3,7 @@
 use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::store::row;
 
 /// A task, with an instant that says since when.
 pub(crate) type Since = (String, Timestamp);
@@ -33,7 +34,7 @@ pub(crate) fn failing(
 ) -> rusqlite::Result<Vec<(String, u32, String)>> {
     tx.prepare_cached(FAILING)?
         .query_map(named_params! { ":failures": failures, ":limit": bound(limit) }, |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            Ok((row.get(0)?, row::saturating(row, 1)?, row::shown(row, 2)?))
         })?
         .collect()
 }
@@ -59,7 +60,9 @@ const DEAD: &str = "
 
 /// The newest dead run since an instant of each task that is not failing as a whole, unless it has succeeded since.
 pub(crate) fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32, limit: usize) -> rusqlite::Result<Vec<Dead>> {
-    let read = |row: &Row<'_>| Ok(Dead { run: row.get(0)?, task: row.get(1)?, count: row.get(2)?, error: row.get(3)? });
+    let read = |row: &Row<'_>| {
+        Ok(Dead { run: row.get(0)?, task: row.get(1)?, count: row.get(2)?, error: row::shown(row, 3)? })
+    };
     tx.prepare_cached(DEAD)?
         .query_map(named_params! { ":since": since, ":failures": failures, ":limit": bound(limit) }, read)?
         .collect()
@@ -92,8 +95,8 @@ const STUCK: &str = "
 
 pub(crate) fn stuck(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<Stuck>> {
     let read = |row: &Row<'_>| {
-        let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        let (owner, process, started_at, past_lease) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
+        let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row.get(2)?, row::shown(row, 3)?);
+        let (owner, process, started_at, past_lease) = (row::shown(row, 4)?, row.get(5)?, row.get(6)?, row.get(7)?);
         Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease })
     };
     tx.prepare_cached(STUCK)?.query_map(named_params! { ":now": now, ":limit": bound(limit) }, read)?.collect()
@@ -106,7 +109,7 @@ const INVALID: &str = "
 /// Tasks that cannot be scheduled, and why.
 pub(crate) fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
     tx.prepare_cached(INVALID)?
-        .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row.get(0)?, row.get(1)?)))?
+        .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row.get(0)?, row::shown(row, 1)?)))?
         .collect()
 }
 
@@ -125,7 +128,9 @@ pub(crate) fn nobody_to_tell(
     limit: usize,
 ) -> rusqlite::Result<Vec<(String, String, Option<String>)>> {
     tx.prepare_cached(NOBODY_TO_TELL)?
-        .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .query_map(named_params! { ":limit": bound(limit) }, |row| {
+            Ok((row.get(0)?, row::shown(row, 1)?, row::shown_if_any(row, 2)?))
+        })?
         .collect()
 }
 
@@ -158,7 +163,7 @@ const HELD_FOR_NOTHING: &str = "
 
 /// Runs that have waited since before an instant for something that does not hold them back.
 pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
-    let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row.get(1)?, reason: row.get(2)? });
+    let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row.get(1)?, reason: row::shown(row, 2)? });
     tx.prepare_cached(HELD_FOR_NOTHING)?
         .query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?
         .collect()
@@ -181,7 +186,7 @@ const WAITING: &str = "
 pub(crate) fn waiting(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Waiting>> {
     let read = |row: &Row<'_>| {
         let count: i64 = row.get(1)?;
-        Ok(Waiting { handler: row.get(0)?, count: count.unsigned_abs(), since: row.get(2)? })
+        Ok(Waiting { handler: row::shown(row, 0)?, count: count.unsigned_abs(), since: row.get(2)? })
     };
     tx.prepare_cached(WAITING)?.query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?.collect()
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use rusqlite::Row;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, Type, ValueRef};
+use rusqlite::{Row, RowIndex};
 
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -84,6 +84,11 @@ pub(crate) fn number<T: TryFrom<i64>>(row: &Row<'_>, column: &str) -> rusqlite::
     })
 }
 
+/// A number that is shown and decides nothing, as far as the type goes: no table checks it.
+pub(crate) fn saturating(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<u32> {
+    Ok(u32::try_from(row.get::<_, i64>(column)?.max(0)).unwrap_or(u32::MAX))
+}
+
 /// The same, where NULL means something of its own.
 pub(crate) fn optional_number<T: TryFrom<i64>>(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<T>> {
     match row.get_ref(column)? {
@@ -101,15 +106,50 @@ pub(crate) fn retry_policy(row: &Row<'_>) -> rusqlite::Result<RetryPolicy> {
     })
 }
 
-/// What a person says of a task, from a row with all columns.
-fn definition(row: &Row<'_>) -> rusqlite::Result<Definition> {
+/// Text for those who look on: what is no UTF-8 in it is replaced. SQLite lets every byte into a column of text.
+struct Replaced(String);
+
+impl FromSql for Replaced {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        match value {
+            ValueRef::Text(bytes) => Ok(Replaced(String::from_utf8_lossy(bytes).into_owned())),
+            _ => Err(FromSqlError::InvalidType),
+        }
+    }
+}
+
+impl From<Replaced> for String {
+    fn from(text: Replaced) -> Self {
+        text.0
+    }
+}
+
+/// A text that is shown and decides nothing: what is no UTF-8 in it is replaced.
+pub(crate) fn shown(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<String> {
+    row.get::<_, Replaced>(column).map(String::from)
+}
+
+/// The same, where there may be none.
+pub(crate) fn shown_if_any(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<Option<String>> {
+    Ok(row.get::<_, Option<Replaced>>(column)?.map(String::from))
+}
+
+/// What a command exited with, if that is a number that one can exit with.
+fn exit_code(row: &Row<'_>) -> rusqlite::Result<Option<i32>> {
+    Ok(row.get::<_, Option<i64>>("exit_code")?.and_then(|code| i32::try_from(code).ok()))
+}
+
+/// What a person says of a task, from a row with all columns. `T`: how its texts are read.
+fn definition<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Definition> {
+    let text = |column| row.get::<_, T>(column).map(Into::into);
+    let optional = |column| row.get::<_, Option<T>>(column).map(|text| text.map(Into::into));
     Ok(Definition {
-        name: row.get("name")?,
-        handler: row.get("handler")?,
-        payload: row.get("payload")?,
+        name: text("name")?,
+        handler: text("handler")?,
+        payload: text("payload")?,
         schedule_type: row.get("schedule_type")?,
-        schedule_value: row.get("schedule_value")?,
-        time_zone: row.get("time_zone")?,
+        schedule_value: text("schedule_value")?,
+        time_zone: text("time_zone")?,
         starts_at: row.get("starts_at")?,
         ends_at: row.get("ends_at")?,
         overlap: row.get("overlap")?,
@@ -121,10 +161,10 @@ fn definition(row: &Row<'_>) -> rusqlite::Result<Definition> {
         timeout: optional_duration(row, "timeout_ms")?,
         jitter: duration(row, "jitter_ms")?,
         priority: number(row, "priority")?,
-        concurrency_key: row.get("concurrency_key")?,
-        on_dead: row.get("on_dead")?,
+        concurrency_key: optional("concurrency_key")?,
+        on_dead: optional("on_dead")?,
         pause_after_failures: optional_number(row, "pause_after_failures")?,
-        managed_by: row.get("managed_by")?,
+        managed_by: optional("managed_by")?,
     })
 }
 
@@ -140,13 +180,27 @@ fn naming(row: &Row<'_>, error: rusqlite::Error) -> rusqlite::Error {
 
 /// A task, from a row with all columns.
 pub(crate) fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
-    read_task(row).map_err(|error| naming(row, error))
+    read_task::<String>(row).map_err(|error| naming(row, error))
 }
 
-fn read_task(row: &Row<'_>) -> rusqlite::Result<Task> {
+/// The same, for those who look on, or ask for it by its name: one bad row must not hide the others, nor itself. What cannot be
+/// read in it is replaced, and it is invalid, whether a scheduler has looked at it or not.
+pub(crate) fn shown_task(row: &Row<'_>) -> rusqlite::Result<Task> {
+    let error = match task(row) {
+        Ok(task) => return Ok(task),
+        Err(error) => error,
+    };
+    let mut shown = read_task::<Replaced>(row).map_err(|other| naming(row, other))?;
+    shown.status = TaskStatus::Invalid;
+    shown.next_run = None;
+    shown.invalid_reason.get_or_insert_with(|| error.to_string());
+    Ok(shown)
+}
+
+fn read_task<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Task> {
     Ok(Task {
         id: row.get("id")?,
-        definition: definition(row)?,
+        definition: definition::<T>(row)?,
         status: row.get("status")?,
         next_run: row.get("next_run")?,
         planned: row.get("planned")?,
@@ -154,11 +208,11 @@ fn read_task(row: &Row<'_>) -> rusqlite::Result<Task> {
         active_since: row.get("active_since")?,
         last_run: row.get("last_run")?,
         last_finished: row.get("last_finished")?,
-        last_status: row.get("last_status")?,
+        last_status: shown_if_any(row, "last_status")?.as_deref().and_then(RunStatus::parse),
         last_duration: optional_duration(row, "last_duration_ms")?,
-        last_error: row.get("last_error")?,
-        failure_count: number(row, "failure_count")?,
-        invalid_reason: row.get("invalid_reason")?,
+        last_error: shown_if_any(row, "last_error")?,
+        failure_count: saturating(row, "failure_count")?,
+        invalid_reason: shown_if_any(row, "invalid_reason")?,
         created_at: row.get("created_at")?,
         updated_at: row.get("updated_at")?,
     })
@@ -169,28 +223,28 @@ pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
     Ok(Run {
         id: row.get("id")?,
         task: row.get("name")?,
-        handler: row.get("handler")?,
+        handler: shown(row, "handler")?,
         scheduled_for: row.get("scheduled_for")?,
         origin: row.get("origin")?,
         retry_of: row.get("retry_of")?,
         status: row.get("status")?,
         run_at: row.get("run_at")?,
         expires_at: row.get("expires_at")?,
-        blocked: row.get("blocked")?,
+        blocked: shown_if_any(row, "blocked")?,
         attempt: number(row, "attempt")?,
         forgiven: number(row, "forgiven")?,
         priority: number(row, "priority")?,
-        concurrency_key: row.get("concurrency_key")?,
-        payload: row.get("payload")?,
-        locked_by: row.get("locked_by")?,
+        concurrency_key: shown_if_any(row, "concurrency_key")?,
+        payload: shown_if_any(row, "payload")?,
+        locked_by: shown_if_any(row, "locked_by")?,
         locked_until: row.get("locked_until")?,
         started_at: row.get("started_at")?,
         finished_at: row.get("finished_at")?,
-        error: row.get("error")?,
-        exit_code: row.get("exit_code")?,
-        output: row.get("output")?,
-        result: row.get("result")?,
-        progress: row.get("progress")?,
+        error: shown_if_any(row, "error")?,
+        exit_code: exit_code(row)?,
+        output: shown_if_any(row, "output")?,
+        result: shown_if_any(row, "result")?,
+        progress: shown_if_any(row, "progress")?,
         cancel_requested: row.get("cancel_requested")?,
         occurrences: number(row, "occurrences")?,
         last_scheduled_for: row.get("last_scheduled_for")?,
@@ -201,12 +255,12 @@ pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
 pub(crate) fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
     Ok(Attempt {
         run_id: row.get("run_id")?,
-        attempt: number(row, "attempt")?,
+        attempt: saturating(row, "attempt")?,
         outcome: row.get("outcome")?,
-        error: row.get("error")?,
-        output: row.get("output")?,
-        exit_code: row.get("exit_code")?,
-        locked_by: row.get("locked_by")?,
+        error: shown_if_any(row, "error")?,
+        output: shown_if_any(row, "output")?,
+        exit_code: exit_code(row)?,
+        locked_by: shown(row, "locked_by")?,
         started_at: row.get("started_at")?,
         finished_at: row.get("finished_at")?,
     })
@@ -215,10 +269,10 @@ pub(crate) fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
 /// An effect, from a row with all columns.
 pub(crate) fn effect(row: &Row<'_>) -> rusqlite::Result<Effect> {
     Ok(Effect {
-        key: row.get("key")?,
+        key: shown(row, "key")?,
         run_id: row.get("run_id")?,
         state: row.get("state")?,
-        value: row.get("value")?,
+        value: shown_if_any(row, "value")?,
         created_at: row.get("created_at")?,
         done_at: row.get("done_at")?,
     })

@@ -13,7 +13,7 @@ use crate::task::{Definition, Overlap, Task, TaskStatus};
 const BY_NAME: &str = "SELECT * FROM scheduled_tasks WHERE name = :name";
 
 pub(crate) fn by_name(tx: &Transaction<'_>, name: &str) -> rusqlite::Result<Option<Task>> {
-    tx.prepare_cached(BY_NAME)?.query_row(named_params! { ":name": name }, row::task).optional()
+    tx.prepare_cached(BY_NAME)?.query_row(named_params! { ":name": name }, row::shown_task).optional()
 }
 
 /// The task of this name, which somebody has asked for.
@@ -36,7 +36,7 @@ pub(crate) fn name(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<String> 
 const ALL: &str = "SELECT * FROM scheduled_tasks ORDER BY name LIMIT :limit";
 
 pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task>> {
-    tx.prepare_cached(ALL)?.query_map(named_params! { ":limit": limit }, row::task)?.collect()
+    tx.prepare_cached(ALL)?.query_map(named_params! { ":limit": limit }, row::shown_task)?.collect()
 }
 
 const NAMES: &str = "SELECT name FROM scheduled_tasks ORDER BY name LIMIT :limit";
