@@ -134,7 +134,7 @@ impl Store {
     /// the bytes that are there.
     pub(crate) fn copy_into(&mut self, copy: &Path, advance: &Advance) -> Result<()> {
         let doing = "copy the database";
-        let store = |error| Error::store(doing, error);
+        let store = |error: rusqlite::Error| file::told(&self.path, error.into(), doing);
         let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
         let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let pages = number("page_count").and_then(|pages| Ok(pages - number("freelist_count")?)).map_err(store)?;
