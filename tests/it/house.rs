@@ -19,7 +19,16 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) fn new() -> Self {
-        let home = tempfile::tempdir().expect("a temporary folder");
+        Self::of(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    /// One in the memory of the machine, where the system has a folder there: for the many houses of a loop, which would
+    /// wait for the disk most of the time.
+    pub(crate) fn brief() -> Self {
+        Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder"))
+    }
+
+    fn of(home: TempDir) -> Self {
         let file = home.path().join("agent.db");
         House { home, file }
     }

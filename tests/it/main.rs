@@ -58,6 +58,8 @@ mod life;
 mod manifests;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
 mod misfire;
+/// Input as nobody would write it, to every door: text with a few changes, odd rows, files with bytes exchanged.
+mod mutations;
 /// NanoClaw's table, brought over likewise, from a database that may be in use.
 mod nanoclaw;
 /// A healthy task beside some that panic, hang and kill; handlers that share a key and not a process.

@@ -1,0 +1,165 @@
+//! What the loops are made of: seeds that differ by one from case to case, and a mutator that is drawn from each. The
+//! program's own tests share this file.
+
+use fastrand::Rng;
+
+/// Characters that mean something to one reader or another, or to nobody.
+const ODD: &str = "\0\n\r\t \u{1b}\u{7f}\"'\\%~-+*/,#=@[]{}().:;_<>|&$!?^`0159AaZzTLW\u{e9}\u{130}\u{17f}\u{200e}\u{202e}\u{feff}\u{fffd}\u{1f600}";
+
+/// Numbers at and beyond the ends of types and of ranges.
+const NUMBERS: [&str; 22] = [
+    "0",
+    "-0",
+    "00",
+    "1",
+    "-1",
+    "+1",
+    "7",
+    "31",
+    "59",
+    "60",
+    "0.1",
+    "1.5",
+    "1e9",
+    "256",
+    "65536",
+    "2147483648",
+    "4294967296",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551616",
+    "99999999999999999999999999",
+    "NaN",
+];
+
+/// Carries out a loop of so many cases, or of `DULY_MUTATIONS` times as many, each with a seed of its own. A case that fails
+/// prints its seed and what it made; `DULY_SEED` with that seed begins with it.
+pub(crate) fn each(usual: u64, mut case: impl FnMut(&mut Mutator)) {
+    let from_environment = |name: &str, otherwise: u64| {
+        std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}: {text:?}")))
+    };
+    let (first, times) = (from_environment("DULY_SEED", 0x5eed_0000), from_environment("DULY_MUTATIONS", 1));
+    for seed in first..first + usual * times {
+        case(&mut Mutator { random: Rng::with_seed(seed), seed, made: String::new() });
+    }
+}
+
+/// The same, for what might hang: a case that takes longer than a minute fails, and is left to itself.
+pub(crate) fn each_in_time(usual: u64, mut case: impl FnMut(&mut Mutator) + Send + 'static) {
+    let (begun, begins) = std::sync::mpsc::channel();
+    let loops = std::thread::spawn(move || {
+        each(usual, |mutator| {
+            let _ = begun.send(mutator.seed);
+            case(mutator);
+        });
+    });
+    let mut newest = None;
+    loop {
+        match begins.recv_timeout(std::time::Duration::from_secs(60)) {
+            Ok(seed) => newest = Some(seed),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it hangs: DULY_SEED={newest:?}"),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    if let Err(panic) = loops.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Makes input as nobody would write it, out of what somebody might.
+pub(crate) struct Mutator {
+    pub(crate) random: Rng,
+    pub(crate) seed: u64,
+    made: String,
+}
+
+impl Drop for Mutator {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("DULY_SEED={} fails; it made:{}", self.seed, self.made);
+        }
+    }
+}
+
+impl Mutator {
+    /// Has a failing case tell of something more.
+    pub(crate) fn note(&mut self, made: impl std::fmt::Debug) {
+        self.made += &format!("\n    {made:.2000?}");
+    }
+
+    pub(crate) fn choice<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
+        of[self.random.usize(..of.len())]
+    }
+
+    /// One of the seeds with up to six changes; one in sixteen stays as it is.
+    pub(crate) fn text(&mut self, seeds: &[&str]) -> String {
+        let mut text: Vec<char> = self.choice(seeds).chars().collect();
+        let changes = if self.random.u8(..16) == 0 { 0 } else { self.random.usize(1..=6) };
+        for _ in 0..changes {
+            self.change(&mut text, seeds);
+        }
+        let text = String::from_iter(text);
+        self.note(&text);
+        text
+    }
+
+    /// The same, with a few bytes changed after that: it need not be UTF-8.
+    pub(crate) fn bytes(&mut self, seeds: &[&str]) -> Vec<u8> {
+        let mut bytes = self.text(seeds).into_bytes();
+        for _ in 0..self.random.usize(..3) {
+            let at = self.random.usize(..=bytes.len());
+            match bytes.get_mut(at) {
+                Some(byte) => *byte = self.random.u8(..),
+                None => bytes.push(self.random.u8(..)),
+            }
+        }
+        self.note(bytes.escape_ascii().to_string());
+        bytes
+    }
+
+    fn change(&mut self, text: &mut Vec<char>, seeds: &[&str]) {
+        let (from, to) = self.stretch(text.len());
+        match self.random.u8(..9) {
+            0 => drop(text.drain(from..to)),
+            1 => {
+                let twice: Vec<char> = text[from..to].to_vec();
+                // Now and then more of it than any reader should take.
+                let times = if self.random.u8(..24) == 0 { 300 } else { 1 };
+                text.splice(from..from, twice.repeat(times));
+            }
+            2 if to > from => text.swap(from, to - 1),
+            3 => drop(text.splice(from..to, NUMBERS[self.random.usize(..NUMBERS.len())].chars())),
+            // A number, whole, where one stands.
+            4 => {
+                let Some(begin) = text[from..].iter().position(char::is_ascii_digit).map(|at| from + at) else {
+                    return;
+                };
+                let length = text[begin..].iter().take_while(|letter| letter.is_ascii_digit()).count();
+                drop(text.splice(begin..begin + length, NUMBERS[self.random.usize(..NUMBERS.len())].chars()));
+            }
+            // A piece of another seed: what is right elsewhere.
+            5 | 6 => {
+                let other: Vec<char> = self.choice(seeds).chars().collect();
+                let (begin, end) = self.stretch(other.len());
+                drop(text.splice(from..to, other[begin..end].iter().copied()));
+            }
+            7 => {
+                for letter in &mut text[from..to] {
+                    *letter =
+                        if letter.is_lowercase() { letter.to_ascii_uppercase() } else { letter.to_ascii_lowercase() };
+                }
+            }
+            _ => {
+                let odd = ODD.chars().nth(self.random.usize(..ODD.chars().count()));
+                text.splice(from..to.min(from + 1), odd);
+            }
+        }
+    }
+
+    /// A stretch of so many things: often a short one.
+    fn stretch(&mut self, length: usize) -> (usize, usize) {
+        let from = self.random.usize(..=length);
+        let most = if self.random.bool() { 3 } else { length };
+        (from, length.min(from + self.random.usize(..=most)))
+    }
+}

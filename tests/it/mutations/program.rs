@@ -1,0 +1,257 @@
+//! The program as a process: lines that somebody may type, files that it is given, databases with bytes exchanged. It ends by
+//! itself, with a code that it has a word for; what it says of a failure is one line, and no terminal obeys what it prints.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rusqlite::Connection;
+
+use crate::house::{House, eventually};
+use crate::mutations::file::Bytes;
+use crate::mutations::mutator::{Mutator, each};
+
+/// Runs the program in a folder, for a minute at most.
+fn run(home: &Path, arguments: &[String]) -> Output {
+    let (out, err) = (home.join("out"), home.join("err"));
+    let file = |path: &Path| std::fs::File::create(path).expect("a file");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_duly"))
+        .args(arguments)
+        .current_dir(home)
+        .env_remove("DULY_DB")
+        .stdin(Stdio::null())
+        .stdout(file(&out))
+        .stderr(file(&err))
+        .spawn()
+        .expect("the program");
+    let mut status = None;
+    eventually("the program has ended", || {
+        status = child.try_wait().expect("its status");
+        status.is_some()
+    });
+    let read = |path: &Path| std::fs::read(path).expect("what it said");
+    Output { status: status.expect("a status"), stdout: read(&out), stderr: read(&err) }
+}
+
+/// Holds what the program said and how it ended against what it promises.
+fn judge(said: &Output, arguments: &[String]) -> i32 {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    let (out, err) = (text(&said.stdout), text(&said.stderr));
+    let code = said.status.code();
+    assert!(matches!(code, Some(0 | 1 | 2 | 4)), "{arguments:?}: {:?}\n{err}", said.status);
+    assert!(!err.contains("panicked"), "{arguments:?}: {err}");
+    let acts =
+        |letter: char| (letter.is_control() && !"\n\t".contains(letter)) || "\u{202e}\u{200e}\u{feff}".contains(letter);
+    assert!(!out.contains(acts) && !err.contains(acts), "{arguments:?}: {out:?}\n{err:?}");
+    match code {
+        // A check that found something, and a report of what could not come, end with 1 as well, and say it elsewhere.
+        Some(1 | 4) if !err.is_empty() => {
+            let last = err.lines().last().unwrap_or_default();
+            assert!(last.starts_with("error: ") && last.len() < 3000, "{arguments:?}: {err}");
+        }
+        Some(2) => assert!(err.starts_with("error: ") || err.contains("Usage:"), "{arguments:?}: {err}"),
+        _ => {}
+    }
+    let broken = ["malformed", "not a database", "is corrupt", "not an SQLite"].iter().any(|word| err.contains(word));
+    assert!(
+        !broken || code == Some(4) || arguments.iter().any(|word| word == "nanoclaw"),
+        "{arguments:?}: {code:?} {err}"
+    );
+    code.unwrap_or(-1)
+}
+
+const LINES: [&str; 24] = [
+    "add t --cron|0 7 * * *|--tz|Europe/Rome|--|true",
+    "add t --every 15m --jitter 1m --expires 1h --handler h --payload|{\"a\": 1}",
+    "add t --at|2027-03-14 12:00|--shell|echo $HOME",
+    "add t --in 5m --at-most-once --env A=b --env-from HOME --cwd . -- ./x",
+    "add t --after 1h --overlap buffer_all --misfire run_all --catch-up-limit 7 --priority 0 -- a",
+    "add t --now --key chat:7 --on-dead u --pause-after 3 --timeout 0 --max-attempts 3 --backoff 1s -- a",
+    "list --json",
+    "list --names",
+    "status",
+    "status --json",
+    "check --overdue 5m --failures 2",
+    "doctor",
+    "show told",
+    "next told -n 3",
+    "next|*/5 * * * *|--tz|America/New_York|--from|2027-03-14",
+    "next|@daily|--if-down|3d",
+    "history --status failed --since 2h -n 5",
+    "history cron --json",
+    "logs 1",
+    "trigger told --payload 7",
+    "pause cron",
+    "cancel 3",
+    "retry 5",
+    "prune --dry-run",
+];
+
+/// A line as a list of words: between bars they stand as they are.
+fn words(line: &str) -> Vec<String> {
+    let parts = line.split('|').enumerate();
+    parts
+        .flat_map(|(at, part)| if at == 0 { part.split(' ').collect() } else { vec![part] })
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn lines_as_they_may_be_typed() {
+    let template = Bytes::of_a_crash();
+    each(60, |mutator| {
+        let house = template.written();
+        let mut line = words(mutator.choice(&LINES));
+        for _ in 0..mutator.random.usize(..3) {
+            let at = mutator.random.usize(..line.len());
+            match mutator.random.u8(..4) {
+                0 => drop(line.remove(at)),
+                1 => line.insert(at, words(mutator.choice(&LINES)).remove(0)),
+                _ => line[at] = mutator.text(&[&line[at].clone(), "--", "-n", "--json", "7"]),
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        // No argument of a process holds it.
+        line.iter_mut().for_each(|word| word.retain(|letter| letter != '\0'));
+        // It would work on until it is told to leave, or wait for a run that nobody carries out.
+        line.retain(|word| word != "run" && !word.starts_with("--w"));
+        let line = [vec!["--db".to_owned(), "agent.db".to_owned()], line].concat();
+        mutator.note(&line);
+        judge(&run(house.home(), &line), &line);
+        house.assert_sound();
+    });
+}
+
+const MANIFEST: &str = "[defaults]\ntime_zone = \"Europe/Rome\"\n[[task]]\nname = \"a\"\ncron = \"0 6 * * *\"\n\
+    command = [\"./report.sh\", \"--yesterday\"]\ntimeout = \"10m\"\n[[task]]\nname = \"b\"\nevery = \"1h\"\nhandler = \"h\"\n\
+    payload = { a = [1, 2.5, true], b = \"x\" }\nstarts_at = 2027-03-14T07:00:00Z\n";
+const CRONTAB: &str = "SHELL=/bin/bash\nMAILTO=\"\"\n# comment\n*/5 * * * * /usr/bin/true\n@daily cat%one%two\n\
+    CRON_TZ=Europe/Rome\n0 2 * * 1-5 backup.sh >/dev/null 2>&1\n30 1 L * * date +\\%F\n";
+
+#[test]
+fn files_that_it_is_given() {
+    each(40, |mutator| {
+        let house = House::brief();
+        let (text, line) = if mutator.random.bool() {
+            (mutator.bytes(&[MANIFEST]), ["apply", "given", "--prune"])
+        } else {
+            (mutator.bytes(&[CRONTAB]), ["import", "crontab", "given"])
+        };
+        std::fs::write(house.home().join("given"), text).expect("a file");
+        let line: Vec<String> = ["--db", "agent.db"].iter().chain(&line).map(|word| (*word).to_owned()).collect();
+        let (first, json) = (run(house.home(), &line), [line.clone(), vec!["--json".into()]].concat());
+        let first = judge(&first, &line);
+        // The same again changes nothing, and ends in the same way.
+        let rows =
+            |house: &House| house.file().exists().then(|| house.rows("SELECT * FROM scheduled_tasks ORDER BY id"));
+        let before = rows(&house);
+        assert_eq!((judge(&run(house.home(), &json), &json), rows(&house)), (first, before));
+        if house.file().exists() {
+            house.assert_sound();
+        }
+    });
+}
+
+/// NanoClaw's table, of which the columns take any kind of value; and its file with bytes exchanged.
+#[test]
+fn what_it_imports_from_a_database() {
+    let kinds = ["cron", "interval", "once", "", "CRON"];
+    let values = ["0 9 * * *", "300000", "2027-03-14T12:00:00.000Z", "2027-03-14T12:00:00", "9223372036854775807", ""];
+    let times = ["2027-03-14T12:00:00.000Z", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "now", ""];
+    each(25, |mutator| {
+        let house = House::brief();
+        let other = house.home().join("messages.db");
+        let table = Connection::open(&other).expect("a database");
+        table
+            .execute_batch(
+                "CREATE TABLE scheduled_tasks (id, group_folder, chat_jid, prompt, schedule_type, schedule_value, next_run,
+                 last_run, status, created_at, context_mode)",
+            )
+            .expect("a table");
+        for number in 0..5 {
+            let mut column = |seeds: &[&str]| match mutator.random.u8(..8) {
+                0 => "NULL".to_owned(),
+                1 => ["0", "-1", "1e300", "x'ff00'", "9223372036854775807"][mutator.random.usize(..5)].to_owned(),
+                2 | 3 => format!("'{}'", mutator.text(seeds).replace(['\'', '\0'], "''")),
+                _ => format!("'{}'", mutator.choice(seeds)),
+            };
+            let id = format!("task-{number}");
+            let row = [
+                column(&[&id]),
+                column(&["main"]),
+                column(&["1@g.us"]),
+                column(&["say hello"]),
+                column(&kinds),
+                column(&values),
+                column(&times),
+                column(&times),
+                column(&["active", "paused", "completed"]),
+                column(&times),
+                column(&["group"]),
+            ];
+            table.execute_batch(&format!("INSERT INTO scheduled_tasks VALUES ({})", row.join(", "))).expect("a row");
+        }
+        drop(table);
+        if mutator.random.u8(..3) == 0 {
+            let mut bytes = std::fs::read(&other).expect("a file");
+            for _ in 0..mutator.random.usize(1..20) {
+                let at = mutator.random.usize(..bytes.len());
+                bytes[at] ^= 1 << mutator.random.u8(..8);
+            }
+            std::fs::write(&other, bytes).expect("a file");
+        }
+        let line = words("--db agent.db import nanoclaw messages.db --tz Europe/Rome -- node x.js");
+        let first = judge(&run(house.home(), &line), &line);
+        assert_eq!(judge(&run(house.home(), &line), &line), first);
+        if house.file().exists() {
+            house.assert_sound();
+        }
+    });
+}
+
+#[test]
+fn a_database_that_is_not_what_it_was() {
+    let whole = Bytes::of_a_crash();
+    each(25, |mutator: &mut Mutator| {
+        let house = whole.changed(mutator).written();
+        for line in [
+            "list --json",
+            "status",
+            "doctor",
+            "check",
+            "history",
+            "show cron",
+            "logs 1",
+            "trigger told",
+            "backup b.db",
+        ] {
+            let line = words(&format!("--db agent.db {line}"));
+            mutator.note(&line);
+            judge(&run(house.home(), &line), &line);
+        }
+    });
+}
+
+/// Nobody is at the other end: whoever opened one would wait for ever.
+#[cfg(unix)]
+#[test]
+fn a_pipe_keeps_nobody_waiting() {
+    let house = House::new();
+    assert!(Command::new("mkfifo").arg(house.home().join("pipe")).status().expect("mkfifo").success());
+    for (line, code, says) in [
+        ("--db pipe list", 4, "cannot use pipe: it is a pipe, a socket or a device: expected a file"),
+        ("--db pipe add t --now -- true", 4, "cannot use pipe: it is a pipe, a socket or a device: expected a file"),
+        (
+            "apply pipe",
+            1,
+            "pipe: expected a file whose path lasts, which its tasks are kept by, found a pipe, a socket or a device",
+        ),
+        ("import nanoclaw pipe -- node", 1, "pipe: expected NanoClaw's database, found a pipe, a socket or a device"),
+    ] {
+        let line = words(line);
+        let said = run(house.home(), &line);
+        let told = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!((judge(&said, &line), told), (code, format!("error: {says}\n")));
+    }
+}

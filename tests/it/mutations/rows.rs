@@ -1,0 +1,280 @@
+//! Rows whose every column was set to something odd by SQL, with the tables' own checks and without them. What the checks let
+//! through is told, and hides no other row; nothing makes a reader panic or keeps another task from its run.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use duly::testing::Stepper;
+use duly::{Client, Clock, Error, Limits, NewTask, Outcome, Result, TaskStatus};
+
+use crate::house::{House, at, minutes};
+use crate::mutations::mutator::{Mutator, each_in_time};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+/// Values as SQL writes them.
+const VALUES: [&str; 36] = [
+    "NULL",
+    "''",
+    "0",
+    "-1",
+    "1",
+    "2",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "4294967296",
+    "1805025600000",
+    "1805025600",
+    "64060588800001",
+    "1e300",
+    "0.5",
+    "'0'",
+    "' '",
+    "x''",
+    "x'00ff'",
+    "CAST(x'ff' AS TEXT)",
+    "'\"' || CAST(x'c328' AS TEXT) || '\"'",
+    "'a' || char(0) || 'b'",
+    "char(10) || char(27) || '[2J'",
+    "char(8238) || 'txt'",
+    "replace(hex(zeroblob(200)), '0', 'x')",
+    "replace(hex(zeroblob(200000)), '0', '[')",
+    "'{\"a\": [1, null]}'",
+    "'#1'",
+    "'active'",
+    "'running'",
+    "'queued'",
+    "'@yearly'",
+    "'* * * * * *'",
+    "'1ms'",
+    "'2027-03-14T12:00:00Z'",
+    "'Europe/Rome'",
+    "'bystander'",
+];
+
+const TABLES: [&str; 7] = [
+    "scheduled_tasks",
+    "task_runs",
+    "task_attempts",
+    "task_effects",
+    "scheduler_instances",
+    "scheduler_events",
+    "scheduler_meta",
+];
+
+/// A house with tasks of every kind and runs in every state, and a bystander that is due in a minute.
+pub(crate) fn furnished() -> House {
+    let house = House::brief();
+    let mut stepper = house.builder(NOON).accept("work").workers(8).seed(7).start().expect("a stepper");
+    let (client, now) = (stepper.client(), at(NOON));
+    for task in [
+        NewTask::cron("cron", "* * * * *").time_zone("Europe/Rome").on_dead("told").at_most_once(),
+        NewTask::interval("interval", minutes(2)).concurrency_key("shared"),
+        NewTask::delay("delay", minutes(1)).concurrency_key("shared"),
+        NewTask::once("once", now.plus(minutes(1))).at_most_once().expires(minutes(60)),
+        NewTask::interval("told", minutes(60)).jitter(minutes(2)),
+        NewTask::cron("paused", "@hourly"),
+    ] {
+        client.add(task.handler("work").payload(["hello"])).expect("a task");
+    }
+    client.pause("paused").expect("a pause");
+    for minute in 1..6 {
+        stepper.clock().advance(minutes(1));
+        stepper.step().expect("a turn");
+        for (place, claim) in stepper.running().to_vec().iter().enumerate() {
+            match (minute + place) % 4 {
+                0 => stepper.finish(claim, Outcome::succeeded()),
+                1 => stepper.finish(claim, Outcome::failed("no route to host")),
+                2 => stepper.clock().advance(std::time::Duration::from_millis(1)),
+                _ => stepper.client().cancel(claim.run_id).map(|_| ()).expect("a request"),
+            }
+        }
+        stepper.step().expect("a turn");
+    }
+    let client = stepper.client();
+    client.trigger("paused").expect("a run");
+    client.trigger("told").expect("a run");
+    let bystander = NewTask::once("bystander", stepper.clock().now().wall.plus(minutes(1))).handler("other");
+    client.add(bystander).expect("a task");
+    // It dies with runs at work: whoever comes next recovers them.
+    stepper.crash();
+    house
+}
+
+/// What everybody who looks on asks, with what each was answered.
+pub(crate) fn look(file: &Path) -> Vec<(&'static str, Result<usize>)> {
+    let client = match Client::open_existing(file) {
+        Ok(client) => client,
+        Err(error) => return vec![("open", Err(error))],
+    };
+    let count = |of: Result<Vec<_>>| of.map(|of| of.len());
+    let tasks = client.tasks();
+    let runs = client.newest_runs(1000);
+    let of_tasks = tasks.iter().flatten().map(|task| {
+        client.task(task.name())?.map(|task| task.occurrences(at(NOON), 3).map_or(0, |ahead| ahead.len()));
+        client.history(task.name(), 1000).map(|runs| runs.len())
+    });
+    let of_tasks = of_tasks.collect::<Vec<_>>().into_iter().sum();
+    let of_runs = runs.iter().flatten().map(|run| {
+        client.run(run.id)?;
+        // Of a task that cannot be read there are none to tell.
+        client.effects(run.id).err().iter().for_each(|error| one_line("effects", error));
+        client.attempts(run.id).map(|attempts| attempts.len())
+    });
+    let of_runs = of_runs.collect::<Vec<_>>().into_iter().sum();
+    vec![
+        ("tasks", count(tasks.map(|tasks| tasks.into_iter().map(|task| task.id).collect()))),
+        ("runs", runs.map(|runs| runs.len())),
+        ("each task", of_tasks),
+        ("each run", of_runs),
+        ("names", client.names().map(|names| names.len())),
+        ("recent", client.recent(10).map(|recent| recent.len())),
+        ("status", client.status().map(|_| 1)),
+        ("check", client.check(&Limits::default()).map(|found| found.len())),
+        ("doctor", client.doctor().map(|found| found.len())),
+    ]
+}
+
+/// Has a scheduler work for some minutes; everything it begins succeeds or fails.
+pub(crate) fn work(file: &Path, seed: u64) -> Result<Vec<String>> {
+    let builder = Stepper::builder(file, at("2027-03-14T12:06:30Z")).accept("work").accept("other").accept("command");
+    let mut stepper = builder.workers(8).seed(seed).start()?;
+    let mut begun = Vec::new();
+    for minute in 0..5 {
+        for claim in stepper.step()? {
+            begun.push(claim.task.clone());
+            let outcome = if minute % 2 == 0 { Outcome::succeeded() } else { Outcome::failed("no route to host") };
+            stepper.finish(&claim, outcome);
+        }
+        stepper.step()?;
+        stepper.clock().advance(minutes(1));
+    }
+    stepper.stop()?;
+    Ok(begun)
+}
+
+/// A copy of a file in a house of its own.
+pub(crate) fn copied(template: &Path) -> House {
+    let house = House::brief();
+    std::fs::copy(template, house.file()).expect("a copy");
+    house
+}
+
+/// Sets columns of some rows, or of one more row, to odd values. Answers with what was written, if the tables let it in.
+fn disturb(mutator: &mut Mutator, file: &Path, checked: bool) -> Option<&'static str> {
+    let plain = rusqlite::Connection::open(file).expect("a plain connection");
+    let table = mutator.choice(&TABLES.map(|table| -> &'static str { table }));
+    let columns = format!("SELECT name FROM pragma_table_info('{table}') WHERE name <> 'id'");
+    let mut columns: Vec<String> = plain
+        .prepare(&columns)
+        .and_then(|mut asked| asked.query_map([], |row| row.get(0))?.collect())
+        .expect("the columns");
+    mutator.random.shuffle(&mut columns);
+    columns.truncate(mutator.random.usize(1..=3));
+    let mut sql = String::new();
+    if !checked {
+        sql += "PRAGMA ignore_check_constraints = 1;";
+    }
+    let values: Vec<&str> = columns.iter().map(|_| mutator.choice(&VALUES)).collect();
+    if table == "scheduled_tasks" && mutator.random.bool() {
+        sql += "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+                VALUES ('odd', 'work', 'cron', '* * * * *');";
+    }
+    let spared = if table == "scheduled_tasks" { "name <> 'bystander'" } else { "1" };
+    let some = match mutator.random.u8(..3) {
+        0 => "1".to_owned(),
+        _ => format!("rowid % 4 = {}", mutator.random.u8(..4)),
+    };
+    let set: Vec<String> = columns.iter().zip(values).map(|(column, value)| format!("{column} = {value}")).collect();
+    sql += &format!("UPDATE {table} SET {} WHERE {spared} AND {some}", set.join(", "));
+    mutator.note(&sql);
+    plain.execute_batch(&sql).is_ok().then_some(table)
+}
+
+#[test]
+fn what_the_checks_let_through_hides_nothing_and_keeps_nobody_from_working() {
+    let (template, let_in) = (furnished(), Arc::new(AtomicU64::new(0)));
+    let count = let_in.clone();
+    each_in_time(120, move |mutator| {
+        let house = copied(template.file());
+        let Some(table) = disturb(mutator, house.file(), true) else { return };
+        count.fetch_add(1, Relaxed);
+        let fits = |answer: &Result<_>| match answer {
+            Ok(_) => true,
+            Err(error) => table == "scheduler_meta" && matches!(error, Error::UnusableDatabase { .. }),
+        };
+        for seed in 1..3 {
+            for (door, answer) in look(house.file()) {
+                assert!(fits(&answer), "{door}: {answer:?}");
+            }
+            let begun = work(house.file(), seed).map(|begun| {
+                assert!(seed > 1 || begun.contains(&"bystander".to_owned()), "{begun:?}");
+                begun.len()
+            });
+            assert!(fits(&begun), "{begun:?}");
+        }
+    });
+    assert!(let_in.load(Relaxed) > 20, "{let_in:?} were let in");
+}
+
+/// As a program leaves them that switches the checks off, or a disk that turns a bit: whatever is answered, it is an answer.
+#[test]
+fn what_no_check_would_let_through_is_answered() {
+    let template = furnished();
+    each_in_time(60, move |mutator| {
+        let house = copied(template.file());
+        if disturb(mutator, house.file(), false).is_none() {
+            return;
+        }
+        for seed in 1..3 {
+            for (door, answer) in look(house.file()) {
+                answer.err().iter().for_each(|error| one_line(door, error));
+            }
+            work(house.file(), seed).err().iter().for_each(|error| one_line("work", error));
+        }
+    });
+}
+
+/// An error is one line, however odd what it tells of.
+pub(crate) fn one_line(door: &str, error: &Error) {
+    let told = error.to_string();
+    assert!(told.lines().count() == 1 && told.len() < 2000, "{door}: {told:.3000}");
+}
+
+/// One row that no text can hold hides no other: it is told, as invalid, and can be mended or removed.
+#[test]
+fn a_row_that_is_no_text_is_told_and_can_be_mended() {
+    for column in ["handler", "payload", "time_zone", "concurrency_key", "on_dead", "managed_by"] {
+        let (house, mut stepper) = (House::brief(), None);
+        for looked_at in [false, true] {
+            let client = house.client();
+            let bad = NewTask::interval("bad", minutes(1)).handler("work").payload("hello").concurrency_key("key");
+            client.replace(bad.clone()).expect("a task");
+            client.replace(NewTask::interval("good", minutes(1)).handler("work")).expect("a task");
+            let sql =
+                format!("UPDATE scheduled_tasks SET {column} = '\"' || CAST(x'ff' AS TEXT) || '\"' WHERE name = 'bad'");
+            house.plain().execute_batch(&(sql + "; UPDATE scheduled_tasks SET planned = 0")).expect("a row");
+            if looked_at {
+                let stepper = stepper.get_or_insert_with(|| house.stepper(NOON));
+                stepper.step().expect("a turn");
+                let reason =
+                    house.ask("SELECT status || ' ' || invalid_reason FROM scheduled_tasks WHERE name = 'bad'");
+                assert!(reason.starts_with("invalid ") && reason.contains(column), "{reason}");
+            }
+            let tasks = client.tasks().expect("the tasks");
+            assert_eq!(tasks.iter().map(|task| task.name()).collect::<Vec<_>>(), ["bad", "good"]);
+            assert_eq!((tasks[0].status, tasks[1].status), (TaskStatus::Invalid, TaskStatus::Active));
+            let reason = tasks[0].invalid_reason.as_deref().unwrap_or_default();
+            assert!(reason.contains(column) && reason.lines().count() == 1, "{reason}");
+            assert_eq!(client.task("bad").expect("a look").as_ref(), Some(&tasks[0]));
+            let refused = client.trigger("bad").expect_err("an invalid task").to_string();
+            assert!(refused.starts_with("cannot trigger task \"bad\": it is invalid: "), "{refused}");
+            // Put right, or taken away.
+            client.replace(bad).expect("the repair");
+            assert_eq!(client.task("bad").expect("a look").map(|task| task.status), Some(TaskStatus::Active));
+            house.plain().execute_batch(&format!("UPDATE scheduled_tasks SET {column} = CAST(x'ff' AS TEXT)")).err();
+            client.remove("bad").expect("its end");
+        }
+    }
+}
