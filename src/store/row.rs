@@ -7,7 +7,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 use rusqlite::{Row, RowIndex};
 
 use crate::clock::Timestamp;
-use crate::error::Error;
+use crate::error::{Error, excerpt};
 use crate::retry::RetryPolicy;
 use crate::run::{Attempt, AttemptOutcome, Effect, EffectState, Origin, Run, RunStatus};
 use crate::schedule::ScheduleKind;
@@ -38,7 +38,7 @@ macro_rules! stored_as_text {
             fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
                 let text = value.as_str()?;
                 $name::parse(text).ok_or_else(|| {
-                    FromSqlError::Other(format!("unknown {}: {text:?}", stringify!($name)).into())
+                    FromSqlError::Other(format!("unknown {}: {:?}", stringify!($name), excerpt(text, 80)).into())
                 })
             }
         }
@@ -231,8 +231,8 @@ pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
         run_at: row.get("run_at")?,
         expires_at: row.get("expires_at")?,
         blocked: shown_if_any(row, "blocked")?,
-        attempt: number(row, "attempt")?,
-        forgiven: number(row, "forgiven")?,
+        attempt: saturating(row, "attempt")?,
+        forgiven: saturating(row, "forgiven")?,
         priority: number(row, "priority")?,
         concurrency_key: shown_if_any(row, "concurrency_key")?,
         payload: shown_if_any(row, "payload")?,
