@@ -65,6 +65,8 @@ impl Fault {
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            // Without the statement, which has many lines.
+            Fault::Sqlite(rusqlite::Error::SqlInputError { msg, .. }) => f.write_str(msg),
             Fault::Sqlite(error) => error.fmt(f),
             Fault::Told(error) | Fault::Newer(error) => error.fmt(f),
         }

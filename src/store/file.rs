@@ -190,6 +190,9 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
 
 /// What SQLite's error means for somebody who wants to use the file.
 fn describe(error: &rusqlite::Error) -> String {
+    if let rusqlite::Error::SqlInputError { msg, .. } = error {
+        return format!("its tables are not as duly made them ({msg}): restore a backup; duly repairs nothing");
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => "it is not an SQLite database".into(),
         Some(ErrorCode::DatabaseCorrupt) => "it is corrupt: restore a backup; duly repairs nothing".into(),
@@ -208,9 +211,11 @@ pub(crate) fn unopened(path: &Path, fault: Fault) -> Error {
     }
 }
 
-/// Why something could not be done, for the caller. A file that has become no database, or a corrupt one, stays so.
+/// Why something could not be done, for the caller. A file that has become no database, or a corrupt one, stays so; as does one
+/// whose tables no statement of ours fits, which a turned bit in their definition is enough for.
 pub(crate) fn told(path: &Path, fault: Fault, doing: &'static str) -> Error {
     match fault {
+        Fault::Sqlite(error @ rusqlite::Error::SqlInputError { .. }) => unusable(path, describe(&error)),
         Fault::Sqlite(error) => match error.sqlite_error_code() {
             Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => unusable(path, describe(&error)),
             _ => Error::store(doing, error),
