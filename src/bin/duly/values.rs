@@ -21,6 +21,17 @@ pub(crate) fn reason(error: Error) -> String {
     }
 }
 
+/// Longest that a text is shown beside what is wrong with it.
+const SHOWN: usize = 80;
+
+/// The beginning of a text, for a message that stays one line to read.
+pub(crate) fn brief(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// JSON, kept as it was typed.
 pub(crate) fn json(text: &str) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text.to_owned())

@@ -6,6 +6,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::values::brief;
+
 /// A payload that can be carried out. Written as JSON it holds what was given, in this order: the same command has the same
 /// text, whoever added it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -37,7 +39,11 @@ impl Payload {
             return Err(format!("the payload of a command: expected an object with argv, found {}", kind(&value)));
         };
         if let Some(unknown) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-            return Err(format!("the payload of a command has no field {unknown:?}, only {}", FIELDS.join(", ")));
+            return Err(format!(
+                "the payload of a command has no field {:?}, only {}",
+                brief(unknown),
+                FIELDS.join(", ")
+            ));
         }
         let payload = Payload {
             argv: texts(&fields, "argv")?,
@@ -59,7 +65,7 @@ impl Payload {
         let names = payload.env.keys().map(|name| ("env", name));
         for (field, name) in names.chain(payload.env_from.iter().map(|name| ("env_from", name))) {
             if name.is_empty() || name.contains('=') {
-                return Err(format!("{field}: expected the name of a variable, found {name:?}"));
+                return Err(format!("{field}: expected the name of a variable, found {:?}", brief(name)));
             }
         }
         Ok(payload)
@@ -102,7 +108,7 @@ fn pairs(fields: &Map<String, Value>, name: &str) -> Result<BTreeMap<String, Str
         None => Ok(BTreeMap::new()),
         Some(Value::Object(values)) => {
             let pair = |(key, value): (&String, &Value)| {
-                let field = format!("{name}.{key}");
+                let field = format!("{name}.{}", brief(key));
                 Ok((one(&Value::String(key.clone()), &field)?, one(value, &field)?))
             };
             values.iter().map(pair).collect()

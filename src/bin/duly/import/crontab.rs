@@ -11,6 +11,7 @@ use crate::import::found::{Coming, Found, Place, Said};
 use crate::import::lines::{self, Entry, Line};
 use crate::import::name::Names;
 use crate::import::people::Person;
+use crate::values::brief;
 use crate::zone;
 
 /// How late a start is none that was missed: cron makes up for as much after a sleep of its own.
@@ -110,14 +111,14 @@ impl Above {
     fn set(&mut self, name: String, value: String, usual: &Zone) -> Heard {
         // Told of its own line: the commands below can do without it.
         if name.contains('=') {
-            return Heard::Refused(format!("expected the name of a variable, found {name:?}"));
+            return Heard::Refused(format!("expected the name of a variable, found {:?}", brief(&name)));
         }
         if name.contains('\0') || value.contains('\0') {
             return Heard::Refused("no system can pass on a NUL character".into());
         }
         match name.as_str() {
             "CRON_TZ" => {
-                let zone = zone::named(&value).ok_or_else(|| format!("CRON_TZ names no time zone: {value:?}"));
+                let zone = zone::named(&value).ok_or_else(|| format!("CRON_TZ names no time zone: {:?}", brief(&value)));
                 let heard = match &zone {
                     Ok(_) => Heard::Kept,
                     Err(reason) => Heard::Refused(format!("{reason}; what follows has no times without it")),
@@ -152,7 +153,7 @@ impl Above {
     fn task(&self, line: &str, how: &Reading<'_>, names: &mut Names<'_>) -> Result<(String, NewTask), String> {
         let Entry { times, user, command, input } = lines::entry(line, how.system)?;
         if let Some(user) = user.filter(|user| *user != how.person.name) {
-            let mine = &how.person.name;
+            let (user, mine) = (brief(user), &how.person.name);
             return Err(format!("it is for {user}, and only what is for {mine} is taken: import with --user {user}"));
         }
         let zone = match &self.zone {

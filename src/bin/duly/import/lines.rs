@@ -1,6 +1,8 @@
 //! The lines of a crontab, as crontab(5) has them: variables, and times with a command. What the times mean is for others to
 //! say. Pure.
 
+use crate::values::brief;
+
 /// What a line of a crontab is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
@@ -87,7 +89,10 @@ pub(crate) fn entry(line: &str, system: bool) -> Result<Entry<'_>, String> {
         return Err(format!("expected five fields of times, or one such as @daily{user}, and a command"));
     }
     if let Some(random) = times.iter().find(|field| field.contains('~')) {
-        return Err(format!("{random:?} is drawn by chance: write a time that is fixed, or spread starts with jitter"));
+        return Err(format!(
+            "{:?} is drawn by chance: write a time that is fixed, or spread starts with jitter",
+            brief(random)
+        ));
     }
     let (command, input) = percent(rest);
     if command.trim().is_empty() {

@@ -9,7 +9,7 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use crate::exec::payload::Payload;
-use crate::values::length;
+use crate::values::{brief, length};
 
 /// One `[[task]]`, with the defaults behind it.
 pub(crate) struct Entry<'a> {
@@ -169,13 +169,16 @@ impl Entry<'_> {
     fn instant(&self, key: &str) -> Result<Option<Timestamp>, String> {
         let Some(text) = self.time(key)? else { return Ok(None) };
         text.parse().map(Some).map_err(|_| {
-            format!("{key}: expected a date and time with its offset, such as 2027-03-14T07:00:00Z, found {text:?}")
+            format!(
+                "{key}: expected a date and time with its offset, such as 2027-03-14T07:00:00Z, found {:?}",
+                brief(&text)
+            )
         })
     }
 
     fn duration(&self, key: &str) -> Result<Option<Duration>, String> {
         let Some(text) = self.text(key)? else { return Ok(None) };
-        length(&text).map(Some).map_err(|reason| format!("{key}: {reason}, found {text:?}"))
+        length(&text).map(Some).map_err(|reason| format!("{key}: {reason}, found {:?}", brief(&text)))
     }
 
     fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<Option<T>, String> {
@@ -190,7 +193,7 @@ impl Entry<'_> {
 
     fn word<T>(&self, key: &str, parse: fn(&str) -> Option<T>, expected: &str) -> Result<Option<T>, String> {
         let Some(text) = self.text(key)? else { return Ok(None) };
-        parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {text:?}"))
+        parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {:?}", brief(&text)))
     }
 
     fn list(&self, key: &str) -> Result<Option<Vec<String>>, String> {

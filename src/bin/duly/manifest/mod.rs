@@ -20,6 +20,7 @@ use duly::NewTask;
 use toml::{Table, Value};
 
 use crate::manifest::entry::{Entry, wrong};
+use crate::values::brief;
 
 /// Keys that say what a task is, and cannot have a default.
 const OF_A_TASK: &[&str] = &[
@@ -99,7 +100,7 @@ fn text_of(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("expected text in UTF-8"))
 }
 
-fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
+pub(crate) fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
     let file: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("line {line}: {}", error.message().replace('\n', ", "))
@@ -120,7 +121,7 @@ fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
     let read = |(number, task): (usize, &Value)| {
         let Value::Table(table) = task else { return Err(wrong("task", "tables, [[task]]", task)) };
         let place = match table.get("name") {
-            Some(Value::String(name)) => format!("task {name:?}: "),
+            Some(Value::String(name)) => format!("task {:?}: ", brief(name)),
             _ => format!("task {}: ", number + 1),
         };
         known(table, &place, &[OF_A_TASK, OF_ALL])?;
