@@ -12,6 +12,8 @@ mod failure;
 mod import;
 mod keep;
 mod manifest;
+#[cfg(test)]
+mod mutations;
 mod output;
 mod signals;
 mod values;

@@ -84,7 +84,9 @@ impl Drop for Mutator {
 impl Mutator {
     /// Has a failing case tell of something more.
     pub(crate) fn note(&mut self, made: impl std::fmt::Debug) {
-        self.made += &format!("\n    {made:.2000?}");
+        let made = format!("{made:?}");
+        self.made.push_str("\n    ");
+        self.made.extend(made.chars().take(2000));
     }
 
     pub(crate) fn choice<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {

@@ -1,0 +1,181 @@
+//! For its tests: what only the program reads, as nobody would write it. Never a panic; a refusal is one line that can be read;
+//! what is accepted is the same when it is written out and read again.
+
+/// Seeds and changes, as the library's doors are tested with.
+#[path = "../../../tests/it/mutations/mutator.rs"]
+mod mutator;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use clap::Parser;
+use duly::{Timestamp, Zone};
+use toml::Table;
+
+use crate::args::Args;
+use crate::exec::payload::Payload;
+use crate::import::crontab::{self, Reading};
+use crate::import::people::Person;
+use crate::manifest;
+use crate::mutations::mutator::{each, each_in_time};
+use crate::output::escape::{acts, lines, one_line, shell_word};
+use crate::values::{json, length, variable};
+
+const MANIFESTS: [&str; 5] = [
+    "[defaults]\ntime_zone = \"Europe/Rome\"\nmax_attempts = 3\nenv = { A = \"1\" }\n\n[[task]]\nname = \"nightly\"\n\
+     cron = \"0 6 * * *\"\ncommand = [\"./report.sh\", \"--yesterday\"]\ntimeout = \"10m\"\n",
+    "[[task]]\nname = \"a\"\nevery = \"90000\"\nshell = \"echo $HOME\"\njitter = \"1m\"\nexpires = \"1h\"\npriority = 0\n",
+    "[[task]]\nname = \"b\"\nat = 2027-03-14T07:00:00\nhandler = \"h\"\npayload = { to = [1, 2.5, \"x\", true], at = 07:00:00 }\n\
+     starts_at = 2027-03-14T07:00:00Z\nends_at = \"2028-03-14T07:00:00+01:00\"\n",
+    "[[task]]\nname = \"c\"\nafter = \"1h 30m\"\ncommand = [\"x\"]\noverlap = \"buffer_all\"\nmisfire = \"run_all\"\n\
+     misfire_grace = \"0\"\ncatch_up_limit = 7\nat_most_once = true\nbackoff = \"1s\"\nbackoff_cap = \"1m\"\n",
+    "[[task]]\nname = \"d\"\ncron = \"@daily\"\nhandler = \"command\"\npayload.argv = [\"x\"]\nconcurrency_key = \"chat:7\"\n\
+     on_dead = \"e\"\npause_after_failures = 3\n[[task]]\nname = \"e\"\nevery = '1m'\nhandler = '''h'''\n",
+];
+
+fn one_readable_line(reason: &str, of: &str) {
+    assert!(reason.lines().count() == 1 && reason.len() < 2000, "{of:?}\n{reason:.3000}");
+}
+
+/// A manifest is read as the same tasks, however its TOML is written.
+#[test]
+fn manifests() {
+    let mut read = 0;
+    each(4000, |mutator| {
+        let text = mutator.text(&MANIFESTS);
+        match manifest::parse(&text, Path::new("/etc")) {
+            Err(reason) => one_readable_line(&reason, &text),
+            Ok(tasks) => {
+                let written = text.parse::<Table>().expect("TOML").to_string();
+                let again = manifest::parse(&written, Path::new("/etc")).expect("the same, written otherwise");
+                assert_eq!(format!("{tasks:?}"), format!("{again:?}"), "{written}");
+                for task in &tasks {
+                    if let Err(error) = task.occurrences(Timestamp::MIN, 2) {
+                        one_readable_line(&error.to_string(), &text);
+                    }
+                }
+                read += 1;
+            }
+        }
+    });
+    assert!(read > 200, "{read} were read");
+}
+
+#[test]
+fn payloads_of_commands() {
+    let seeds = [
+        r#"{"argv": ["sh", "-c", "echo $HOME"], "cwd": "/srv", "env": {"A": "1"}, "env_from": ["HOME"], "stdin": "x\u0000"}"#,
+        r#"{"argv": ["true"], "cwd": null, "stdin": null}"#,
+        r#"{"argv": ["a", "b c", "\ud83d\ude00", ""], "env": {"": "", "B=C": "x"}}"#,
+        "null",
+        "[[[[[]]]]]",
+        "7",
+        "\"argv\"",
+    ];
+    let mut read = 0;
+    each(8000, |mutator| {
+        let text = mutator.text(&seeds);
+        match Payload::parse(&text) {
+            Err(reason) => one_readable_line(&reason, &text),
+            Ok(payload) => {
+                let written = payload.checked().expect("what was read");
+                assert_eq!(Payload::parse(written.get()).expect("its own text"), payload);
+                assert!(!payload.argv[0].is_empty() && payload.argv.iter().all(|word| !word.contains('\0')));
+                read += 1;
+            }
+        }
+    });
+    assert!(read > 200, "{read} were read");
+}
+
+const CRONTABS: [&str; 4] = [
+    "SHELL=/bin/bash\nMAILTO=\"\"\n# comment\n*/5 * * * * /usr/bin/true\n@daily cat%one%two\n",
+    "CRON_TZ=Europe/Rome\n0 2 * * 1-5 anna backup.sh >/dev/null 2>&1\nTZ=UTC\n-0 5 * * * root x\n",
+    "  PATH = '/usr/bin:$HOME/bin'  \r\n30 1 L * * date +\\%F%50\\% of\\it\r\n0~30 5 * * * a\r\n",
+    "\"B C\" = d\n17 * * * *\troot    cd / && run-parts --report /etc/cron.hourly\n@reboot x\n@daily %only input",
+];
+
+/// Each line comes, is refused, or says nothing; what comes can be planned, or is refused then; and a comment changes nothing.
+#[test]
+fn crontabs() {
+    let zone = Zone::named("Europe/Rome").expect("a zone");
+    let people = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
+    each_in_time(4000, move |mutator| {
+        let bytes = mutator.bytes(&CRONTABS);
+        let person = Person { name: "anna".into(), home: Some("/home/anna".into()) };
+        let reading = Reading { system: mutator.random.bool(), person, people: &people, zone: &zone, prefix: "cron" };
+        let found = crontab::read(&bytes, &reading);
+        let count = bytes.split(|byte| *byte == b'\n').count();
+        assert!(found.tasks.len() + found.refused.len() <= count);
+        let names: BTreeSet<_> = found.tasks.iter().map(|task| task.name.clone()).collect();
+        assert_eq!(names.len(), found.tasks.len(), "a name stands twice");
+        for said in found.refused.iter().chain(&found.remarks) {
+            one_readable_line(&said.reason, &said.text);
+        }
+        let more = crontab::read(&[b"# a comment\xff\n\n", &bytes[..], b"\n# another"].concat(), &reading);
+        assert_eq!(more.refused.len(), found.refused.len());
+        let told = |found: &crate::import::found::Found| {
+            found.tasks.iter().map(|task| (task.name.clone(), format!("{:?}", task.brought))).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&more), told(&found));
+    });
+}
+
+#[test]
+fn lines_as_they_are_typed() {
+    let seeds = [
+        "add t --cron|0 7 * * *|--tz|Europe/Rome|--|true",
+        "add t --every 15m --jitter 1m --expires 1h --handler h --payload|{\"a\": 1}",
+        "add t --in 5m --at-most-once --env A=b --env-from HOME --cwd . -- ./x",
+        "--db a.db -vv --json history --status failed --since 2h -n 5",
+        "next|0 7 * * *|--tz|local|--from|2027-03-14|-n|3",
+        "run --tasks f --workers 4 --poll 1s --lease 1m --drain 30s --until-idle --keep-for 30d",
+        "cancel 7",
+        "logs -1",
+        "import crontab - --system --user root --prefix x --prune",
+        "import nanoclaw f --tz local -- node x",
+        "trigger t --payload -7 --wait",
+        "check --overdue 5m --failures 2",
+        "completions bash",
+        "man add",
+    ];
+    let mut understood = 0;
+    each(4000, |mutator| {
+        let mut line: Vec<String> = vec!["duly".to_owned()];
+        for (at, part) in mutator.text(&seeds).split('|').enumerate() {
+            let words: Vec<&str> = if at == 0 { part.split(' ').collect() } else { vec![part] };
+            line.extend(words.into_iter().map(str::to_owned));
+        }
+        match Args::try_parse_from(&line) {
+            Ok(_) => understood += 1,
+            Err(error) => {
+                assert!([0, 2].contains(&error.exit_code()), "{error}");
+                assert!(!lines(&error.render().to_string()).trim().is_empty());
+            }
+        }
+    });
+    assert!(understood > 200, "{understood} were understood");
+}
+
+#[test]
+fn values_and_what_is_printed_of_them() {
+    let seeds =
+        ["1h 30m", "0", "A=b=c", "{\"a\": 1}", "it's", "a\u{1b}[2J\u{202e}b\r\n", "-7", "\u{9b}31m", "two words"];
+    each(8000, |mutator| {
+        let text = mutator.text(&seeds);
+        assert!(!one_line(&text).contains(acts), "{text:?}");
+        assert!(!lines(&text).replace(['\n', '\t'], "").contains(acts), "{text:?}");
+        if let Ok(value) = json(&text) {
+            assert_eq!(json(value.get()).expect("its own text").get(), value.get());
+        }
+        if let Ok((name, value)) = variable(&text) {
+            assert_eq!(format!("{name}={value}"), text);
+        }
+        if let Ok(value) = length(&text) {
+            assert_eq!(length(&duly::duration_text(value)), Ok(value));
+        }
+        // As a shell reads it: quotes taken off, there is nothing else in it than the word.
+        let word = shell_word(&text);
+        assert!(word == text || word[1..word.len() - 1].replace(r"'\''", "'") == text, "{word}");
+    });
+}
