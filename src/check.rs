@@ -18,8 +18,8 @@ use crate::owner;
 use crate::platform::{self, Writable};
 use crate::schedule::duration_text;
 use crate::status::{Instance, instances};
-use crate::store::Fault;
 use crate::store::problems::{self, Stuck};
+use crate::store::{Fault, invariants};
 
 /// Most problems of a kind that are told one by one.
 const MOST: usize = 100;
@@ -283,7 +283,7 @@ impl Look<'_> {
     }
 
     fn blocked(&mut self) -> Result<(), Fault> {
-        for held in problems::held_for_nothing(self.tx, self.now.minus(self.limits.overdue), MOST)? {
+        for held in invariants::held_for_nothing(self.tx, self.now.minus(self.limits.overdue), MOST)? {
             let text = format!("run {} of {} waits ({}) for nothing", held.run, held.task, held.reason);
             let advice = "a scheduler at work mends it within minutes; if it does not, duly doctor, and report it";
             self.of_run(ProblemKind::Blocked, held.run, held.task, text, advice);

@@ -12,10 +12,9 @@ use crate::advance::Advance;
 use crate::error::{BoxError, Error, Result};
 use crate::platform;
 use crate::schedule::Schedules;
-use crate::store::Fault;
 use crate::store::file::{self, Durability, Missing, Opened};
 use crate::store::migration::Tables;
-use crate::store::schema;
+use crate::store::{Fault, invariants, schema};
 
 /// A write-ahead log larger than this is cut when nothing else is to be done.
 const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
@@ -87,7 +86,10 @@ impl Store {
         if !self.accepts_newer {
             schema::check_version(&transaction, &self.path, self.version)?;
         }
+        // What others wrote is not ours to answer for; what we write breaks no rule that held.
+        let held = cfg!(debug_assertions) && invariants::hold(&transaction);
         let answer = f(&transaction, &mut self.schedules)?;
+        debug_assert!(!held || invariants::hold(&transaction), "{:?}", invariants::broken(&transaction, 1));
         transaction.commit()?;
         Ok(answer)
     }

@@ -1,9 +1,12 @@
 //! What must be true of the rows, whatever happened: each rule as a statement that finds what breaks it.
+//!
+//! `doctor` asks them of a file; tests, the simulation among them, ask `doctor`; and in debug builds every transaction of ours
+//! is held against them before it is committed.
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
-use crate::store::problems;
+use crate::store::row;
 
 /// A rule, and the statement that answers with a text for each row that breaks it.
 const RULES: [(&str, &str); 10] = [
@@ -84,21 +87,69 @@ const OCCURRENCES_MISCOUNTED: &str = "
 /// What breaks a rule: the rule, and the row.
 pub(crate) type Broken = (&'static str, String);
 
+/// A waiting run, its task, and the reason that its row gives.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) run: i64,
+    pub(crate) task: String,
+    pub(crate) reason: String,
+}
+
+/// As `waiting::REASON` derives it. Where a scheduler has still to look at a row, reasons are not all derived yet.
+const HELD_FOR_NOTHING: &str = "
+    SELECT r.id, t.name, r.blocked FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE (r.status = 'queued' OR r.status = 'failed') AND r.blocked > '' AND r.run_at < :before
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+       AND NOT (r.blocked = 'paused' AND r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'))
+       AND NOT (r.blocked = 'order' AND t.overlap <> 'allow'
+                AND EXISTS (SELECT 1 FROM task_runs o
+                             WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
+                               AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
+                               AND (o.origin = 'schedule' OR o.origin = 'catch_up')))
+       AND NOT (r.blocked = 'key'
+                AND (EXISTS (SELECT 1 FROM task_runs k
+                              WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key)
+                     OR EXISTS (SELECT 1 FROM task_runs k
+                                 WHERE (k.status = 'queued' OR k.status = 'failed') AND k.blocked IS NULL
+                                   AND k.concurrency_key = r.concurrency_key AND k.handler = r.handler)))
+     ORDER BY r.id LIMIT :limit";
+
+/// Runs that have waited since before an instant for something that does not hold them back.
+pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
+    let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row.get(1)?, reason: row::shown(row, 2)? });
+    tx.prepare_cached(HELD_FOR_NOTHING)?
+        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?
+        .collect()
+}
+
+/// With more rows [`hold`] answers without looking: debug builds are to be of use with large tables too.
+const FEW: i64 = 300;
+const FEW_RUNS: &str = "SELECT count(*) <= ?1 FROM (SELECT 1 FROM task_runs LIMIT ?1 + 1)";
+
+/// Whether nothing breaks our rules, as far as can be told: of many rows, or of tables of another version, it cannot.
+pub(crate) fn hold(tx: &Transaction<'_>) -> bool {
+    let few = tx.prepare_cached(FEW_RUNS).and_then(|mut few| few.query_row([FEW], |row| row.get(0)));
+    !few.unwrap_or(false) || broken(tx, 1).map_or(true, |broken| broken.is_empty())
+}
+
 /// What breaks our own rules, up to a limit for each.
 pub(crate) fn broken(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
-    let bound = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut found = Vec::new();
     for (rule, statement) in RULES {
-        let mut statement = tx.prepare(statement)?;
-        for row in statement.query_map(named_params! { ":limit": bound }, |row| row.get(0))? {
+        let mut statement = tx.prepare_cached(statement)?;
+        for row in statement.query_map(named_params! { ":limit": bound(limit) }, |row| row.get(0))? {
             found.push((rule, row?));
         }
     }
-    for held in problems::held_for_nothing(tx, Timestamp::MAX, limit)? {
+    for held in held_for_nothing(tx, Timestamp::MAX, limit)? {
         let row = format!("run {} of task {} ({})", held.run, held.task, held.reason);
         found.push(("a run that is held back is so by something", row));
     }
     Ok(found)
+}
+
+fn bound(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 /// What SQLite itself finds: damaged pages and indexes, broken constraints; and rows that refer to none.

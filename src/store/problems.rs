@@ -134,41 +134,6 @@ pub(crate) fn nobody_to_tell(
         .collect()
 }
 
-/// A waiting run, its task, and the reason that its row gives.
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) run: i64,
-    pub(crate) task: String,
-    pub(crate) reason: String,
-}
-
-/// As `waiting::REASON` derives it. Where a scheduler has still to look at a row, reasons are not all derived yet.
-const HELD_FOR_NOTHING: &str = "
-    SELECT r.id, t.name, r.blocked FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE (r.status = 'queued' OR r.status = 'failed') AND r.blocked > '' AND r.run_at < :before
-       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
-       AND NOT (r.blocked = 'paused' AND r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'))
-       AND NOT (r.blocked = 'order' AND t.overlap <> 'allow'
-                AND EXISTS (SELECT 1 FROM task_runs o
-                             WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
-                               AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
-                               AND (o.origin = 'schedule' OR o.origin = 'catch_up')))
-       AND NOT (r.blocked = 'key'
-                AND (EXISTS (SELECT 1 FROM task_runs k
-                              WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key)
-                     OR EXISTS (SELECT 1 FROM task_runs k
-                                 WHERE (k.status = 'queued' OR k.status = 'failed') AND k.blocked IS NULL
-                                   AND k.concurrency_key = r.concurrency_key AND k.handler = r.handler)))
-     ORDER BY r.id LIMIT :limit";
-
-/// Runs that have waited since before an instant for something that does not hold them back.
-pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
-    let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row.get(1)?, reason: row::shown(row, 2)? });
-    tx.prepare_cached(HELD_FOR_NOTHING)?
-        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?
-        .collect()
-}
-
 /// Runs of a handler that may start, and that nobody has started.
 #[derive(Debug)]
 pub(crate) struct Waiting {
