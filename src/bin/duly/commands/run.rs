@@ -23,6 +23,9 @@ const LOOK_LEAVING: Duration = Duration::from_millis(50);
 /// Longest that commands may take to end when they must, and what became of them to be written down. A database that
 /// refuses to be written must not keep the program for ever.
 const LAST_WAIT: Duration = Duration::from_secs(20);
+/// How long a file may seem of no use before it is: of a page that the disk cannot read just now, SQLite says the same as of
+/// one that is corrupt.
+const UNUSABLE: Duration = Duration::from_secs(3);
 /// Messages that may wait to be read.
 const NOTICES: usize = 64;
 
@@ -45,7 +48,7 @@ enum Notice {
 /// Runs the scheduler until a signal, or until nothing is left to do.
 ///
 /// # Errors
-/// If a manifest cannot be applied; if it cannot start; or had to stop by itself, since the file was removed or replaced.
+/// If a manifest cannot be applied; if it cannot start; or had to stop by itself, since the file was removed, replaced or corrupt.
 pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
     if let Some(tasks) = &args.tasks {
         let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
@@ -99,8 +102,9 @@ struct Stay<'a> {
 impl Stay<'_> {
     /// Waits for a signal, for the scheduler to stop by itself, or, if that is asked, until nothing is left to do.
     fn until_told_to_leave(&self) -> Result<(), Error> {
+        let (clock, mut unusable) = (SystemClock::new(), None);
         while !self.scheduler.has_stopped() {
-            if self.args.until_idle && self.scheduler.is_idle()? {
+            if self.args.until_idle && self.is_idle(&mut unusable, clock.now().monotonic)? {
                 log::info!("nothing is left to do; leaving");
                 return Ok(());
             }
@@ -115,6 +119,17 @@ impl Stay<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing is left to do. What cannot be read now may be read later: the scheduler goes on as well. A file that
+    /// cannot be used for so long that it must be so is an error. `since`: when that was first seen, by the clock of `now`.
+    fn is_idle(&self, since: &mut Option<Duration>, now: Duration) -> Result<bool, Error> {
+        let told = self.scheduler.is_idle();
+        if !matches!(told, Err(Error::UnusableDatabase { .. })) {
+            *since = None;
+            return Ok(told.unwrap_or_default());
+        }
+        if now.saturating_sub(*since.get_or_insert(now)) < UNUSABLE { Ok(false) } else { told }
     }
 
     /// Applies the manifest again. If that fails nothing has changed, and the work goes on.
