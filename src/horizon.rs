@@ -8,11 +8,17 @@ use crate::store::work::Done;
 /// The first and the longest wait before a refused write is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// Tries in a row after which a database that is called damaged is so: some seconds. SQLite says it of a page that the disk
+/// could not read just now, too.
+const TRIES_IF_DAMAGED: u32 = 6;
+
 /// A database that refuses to be written is tried again with growing waits.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal {
     /// When to try again, and the wait after that.
     next: Option<(Duration, Duration)>,
+    /// At how many tries in a row it was called damaged.
+    damaged: u32,
 }
 
 impl Refusal {
@@ -22,8 +28,15 @@ impl Refusal {
         self.next.replace((now + wait, (wait * 2).min(RETRY.1))).is_none()
     }
 
+    /// Takes whether this time it was called damaged. Whether it is, as far as can be known.
+    pub(crate) fn is_damaged(&mut self, called: bool) -> bool {
+        self.damaged = if called { self.damaged + 1 } else { 0 };
+        self.damaged >= TRIES_IF_DAMAGED
+    }
+
     /// Whether it had been refused.
     pub(crate) fn is_over(&mut self) -> bool {
+        self.damaged = 0;
         self.next.take().is_some()
     }
 

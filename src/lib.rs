@@ -9,6 +9,7 @@ mod cancelling;
 mod check;
 mod client;
 mod clock;
+mod complaints;
 mod desk;
 mod doctor;
 mod effects;
@@ -42,6 +43,7 @@ mod store;
 mod task;
 pub mod testing;
 mod tools;
+mod turn;
 mod turning;
 mod watch;
 

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Now, Timestamp};
+use crate::complaints::Complaints;
 use crate::error::{Error, Result};
 use crate::event::{Event, Observer, Observers};
 use crate::finished::{self, Finished, Report};
 use crate::horizon::{Horizon, Refusal};
-use crate::orphan::Orphan;
 use crate::owner::{Kept, OwnerLock};
 use crate::platform;
-use crate::run::Claim;
 use crate::schedule::zone_data;
 use crate::settings::Settings;
 use crate::steps::{Step, Steps};
@@ -23,6 +22,7 @@ use crate::store::opening::Slots;
 use crate::store::owners::Registration;
 use crate::store::work::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
 use crate::store::{Fault, Store, owners, replan, turn};
+use crate::turn::Turn;
 use crate::watch::Watch;
 
 /// Due tasks that a turn resolves although no worker is free for them: what is due must not wait to be told.
@@ -33,21 +33,6 @@ const BEHIND: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How far the time that is written down may lag behind: well below a step back that is noticed.
 const LONGEST_UNSEEN: Duration = Duration::from_secs(3600);
-
-/// What a turn answers.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    /// To be started now. They are recorded.
-    pub(crate) claims: Vec<Arc<Claim>>,
-    /// Runs whose handler is to be asked to stop.
-    pub(crate) stop: Vec<i64>,
-    /// Commands of dead owners that are to be ended.
-    pub(crate) orphans: Vec<Orphan>,
-    /// When the next turn is due at the latest, by the monotonic clock.
-    pub(crate) wake_at: Duration,
-    /// Whether nothing more is claimed, since the tables are of a newer version: what runs is to come to its end.
-    pub(crate) leaves: bool,
-}
 
 /// The writing of one scheduler.
 #[derive(Debug)]
@@ -76,6 +61,7 @@ pub(crate) struct Poller {
     /// Since when more has been due than was resolved.
     behind_since: Option<Duration>,
     refused: Refusal,
+    complaints: Complaints,
     /// Set when the tables are of a newer version: why this owner leaves.
     newer: Option<Error>,
 }
@@ -123,6 +109,7 @@ impl Poller {
             next_heartbeat: now.monotonic,
             behind_since: None,
             refused: Refusal::default(),
+            complaints: Complaints::default(),
             newer: None,
         };
         if let Some(before) = other_zones {
@@ -165,7 +152,7 @@ impl Poller {
     ///
     /// # Errors
     /// Only if going on would be wrong: the file was removed or replaced; or its tables are of a newer version, and nothing of
-    /// this owner's runs any more. A database that refuses to be written is retried.
+    /// this owner's runs any more; or it is corrupt. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Slots) -> Result<Turn> {
         for (run, event) in finished::told(finished, &mut self.outbox) {
             self.held.remove(&run);
@@ -180,12 +167,15 @@ impl Poller {
         let wrong = self.steps.was_wrong(now);
         let full = wrong || now.monotonic >= self.next_heartbeat;
         if full {
-            self.store.check_in_place()?;
+            if let Err(error) = self.store.check_in_place() {
+                return self.refuse(now, slots, error.into());
+            }
             self.keep_lock();
             self.outbox.extend(self.aside.drain(..));
         }
         self.watch.look(now.monotonic);
-        let told = !self.outbox.is_empty() || !self.reports.is_empty();
+        // After a refusal, whether it can be written again is a question that only a write answers.
+        let told = !self.outbox.is_empty() || !self.reports.is_empty() || self.refused.until().is_some();
         if !full && !told && self.newer.is_none() && !self.watch.presses() && !self.is_due(now, slots) {
             // Whether somebody else has committed since the last look.
             if self.store.data_version().is_ok_and(|version| self.horizon.data_version == Some(version)) {
@@ -218,9 +208,16 @@ impl Poller {
         true
     }
 
-    /// Writes down that this owner leaves; its lock file goes.
+    /// Writes down that this owner leaves; its lock file goes. What can be written down no more is no reason to call a stay
+    /// that is over a failure: the lock file stays then, and its free lock tells the next scheduler the same.
     pub(crate) fn stop(&mut self, now: Now) -> Result<()> {
-        self.store.write("leave", |tx, _| Ok(owners::stopped(tx, &self.owner, now.wall)?))?;
+        match self.store.write("leave", |tx, _| Ok(owners::stopped(tx, &self.owner, now.wall)?)) {
+            Err(error @ Error::Store { .. }) => {
+                log::warn!("{error}; the next scheduler takes this one for dead, with nothing to recover");
+                return Ok(());
+            }
+            left => left?,
+        }
         // With a run still claimed the file stays: its free lock is the proof by which the run is recovered at once.
         if self.held.is_empty() {
             self.lock.retire();
@@ -272,7 +269,7 @@ impl Poller {
         let mut done = match turn::turn(&mut self.store, &work, &mut self.memory) {
             Ok(done) => done,
             Err(Fault::Newer(error)) => return self.outlive(now, error),
-            Err(fault) => return Ok(self.refuse(now, slots, &fault.to_string())),
+            Err(fault) => return self.refuse(now, slots, fault),
         };
         let settled = self.outbox.drain(..outcomes).map(|finished| finished.claim.run_id);
         settled.for_each(|run| _ = self.held.remove(&run));
@@ -306,8 +303,8 @@ impl Poller {
         orphans.iter().for_each(|orphan| self.emit(&Event::Orphaned { orphan: orphan.clone() }));
         orphans.retain(|orphan| self.handlers.contains(orphan.handler()));
         if extended.is_some_and(|extended| extended != self.held.len()) {
-            let gone = self.no_longer_ours().inspect_err(|error| log::warn!("{error}; at the next heartbeat"));
-            stop.extend(gone.unwrap_or_default());
+            let gone = self.no_longer_ours();
+            stop.extend(self.complaints.judge("claims that were taken over are not known", gone).unwrap_or_default());
         }
         self.behind_since = if more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
         for claim in &written.claims {
@@ -323,12 +320,8 @@ impl Poller {
             self.stop(now)?;
             return Err(error);
         }
-        if full
-            && outcomes == 0
-            && written.claims.is_empty()
-            && let Err(error) = self.store.shrink_log()
-        {
-            log::warn!("{error}; tried again at the next heartbeat");
+        if full && outcomes == 0 && written.claims.is_empty() {
+            self.complaints.judge("the log stays long", self.store.shrink_log());
         }
         let left = Slots { room: slots.room.saturating_sub(written.claims.len()), ..slots };
         // What could have been written and was not, waits for something else than time: an idle worker, or a look at the
@@ -349,11 +342,10 @@ impl Poller {
         self.watch.see(&done.others, now.monotonic);
     }
 
-    fn keep_lock(&self) {
-        match self.lock.keep() {
-            Ok(Kept::AsItWas) => {}
-            Ok(Kept::MadeAgain) => self.emit(&Event::LockMadeAgain),
-            Err(error) => log::warn!("the owner's lock file cannot be made again: {error}; at the next heartbeat"),
+    fn keep_lock(&mut self) {
+        let kept = self.complaints.judge("the owner's lock file cannot be made again", self.lock.keep());
+        if kept == Some(Kept::MadeAgain) {
+            self.emit(&Event::LockMadeAgain);
         }
     }
 
@@ -373,12 +365,19 @@ impl Poller {
         self.write(now, Slots::default(), true)
     }
 
-    /// Nothing could be written: said once, tried again with growing waits.
-    fn refuse(&mut self, now: Now, slots: Slots, reason: &str) -> Turn {
-        if self.refused.happened(now.monotonic) {
-            self.emit(&Event::Degraded { reason: reason.to_owned() });
+    /// Nothing could be written: said once, tried again with growing waits. What no later try can mend ends the loop.
+    fn refuse(&mut self, now: Now, slots: Slots, fault: Fault) -> Result<Turn> {
+        let (reason, damaged) = (fault.to_string(), fault.is_damage());
+        let lasts = self.refused.is_damaged(damaged);
+        if let error @ Error::UnusableDatabase { .. } = self.store.told(fault, "take a turn")
+            && (lasts || !damaged)
+        {
+            return Err(error);
         }
-        Turn { wake_at: self.wake_at(now, slots), ..Turn::default() }
+        if self.refused.happened(now.monotonic) {
+            self.emit(&Event::Degraded { reason });
+        }
+        Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() })
     }
 
     /// When the next turn is due at the latest.

@@ -223,7 +223,7 @@ impl Stepper {
     /// nothing runs.
     ///
     /// # Errors
-    /// As the running scheduler: only if the file was removed or replaced.
+    /// As the running scheduler: only if the file was removed or replaced, or is corrupt.
     pub fn step(&mut self) -> Result<Vec<Arc<Claim>>> {
         self.turn(self.workers.saturating_sub(self.running.len()))
     }
@@ -316,7 +316,7 @@ impl Stepper {
     /// Leaves in order. What was claimed and not finished stays with this owner.
     ///
     /// # Errors
-    /// If that cannot be written down.
+    /// As [`Stepper::step`].
     pub fn stop(mut self) -> Result<()> {
         self.poller.stop(self.clock.now())
     }

@@ -2,6 +2,7 @@
 //!
 //! Nothing is promised into a file that is not ours, that the path no longer names, or whose tables are of a newer version.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,7 +74,12 @@ impl Store {
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
         self.check_in_place()?;
-        self.try_write(f).map_err(|fault| file::told(&self.path, fault, doing))
+        self.try_write(f).map_err(|fault| self.told(fault, doing))
+    }
+
+    /// What a fault means for whoever asked.
+    pub(crate) fn told(&self, fault: Fault, doing: &'static str) -> Error {
+        file::told(&self.path, fault, doing)
     }
 
     /// The same, for a caller that can tell what to do about a fault, and looks after the file itself.
@@ -222,7 +228,11 @@ impl Store {
             Ok(_) => {
                 Err(file::unusable(&self.path, "it was replaced by another file while it was open: start again".into()))
             }
-            Err(error) => Err(file::unusable(&self.path, format!("it was removed while it was open ({error})"))),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Err(file::unusable(&self.path, format!("it was removed while it was open ({error})")))
+            }
+            // A disk that does not answer, a folder that may not be looked into: it is there for all that is known.
+            Err(error) => Err(Error::store("look whether the database is in its place", error)),
         }
     }
 }

@@ -45,6 +45,13 @@ impl Fault {
         }
     }
 
+    /// Whether SQLite calls the file no database, or a corrupt one, or its tables such as no statement of ours fits.
+    pub(crate) fn is_damage(&self) -> bool {
+        let Fault::Sqlite(error) = self else { return false };
+        matches!(error, rusqlite::Error::SqlInputError { .. })
+            || matches!(error.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
+    }
+
     pub(crate) fn into_error(self, doing: &'static str) -> Error {
         match self {
             Fault::Told(error) | Fault::Newer(error) => error,

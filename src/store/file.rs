@@ -215,11 +215,7 @@ pub(crate) fn unopened(path: &Path, fault: Fault) -> Error {
 /// whose tables no statement of ours fits, which a turned bit in their definition is enough for.
 pub(crate) fn told(path: &Path, fault: Fault, doing: &'static str) -> Error {
     match fault {
-        Fault::Sqlite(error @ rusqlite::Error::SqlInputError { .. }) => unusable(path, describe(&error)),
-        Fault::Sqlite(error) => match error.sqlite_error_code() {
-            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => unusable(path, describe(&error)),
-            _ => Error::store(doing, error),
-        },
+        Fault::Sqlite(ref error) if fault.is_damage() => unusable(path, describe(error)),
         fault => fault.into_error(doing),
     }
 }

@@ -33,6 +33,14 @@ impl House {
         House { home, file }
     }
 
+    /// The same, with the database in a folder of its own below: another disk may be there.
+    pub(crate) fn with_folder(folder: &str) -> Self {
+        let House { home, .. } = House::new();
+        let file = home.path().join(folder).join("agent.db");
+        std::fs::create_dir(home.path().join(folder)).expect("a folder");
+        House { home, file }
+    }
+
     pub(crate) fn home(&self) -> &Path {
         self.home.path()
     }

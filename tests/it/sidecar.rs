@@ -46,15 +46,23 @@ impl Sidecar {
 
     /// Starts it with these variables in its environment.
     pub(crate) fn spawn_with(house: &House, options: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::spawn_by(house, options, Command::new(env!("CARGO_BIN_EXE_duly")).envs(variables.iter().copied()))
+    }
+
+    /// Has another program start it, which is given what to start behind its own arguments.
+    pub(crate) fn spawn_within(house: &House, options: &[&str], program: &str, arguments: &[&str]) -> Self {
+        Self::spawn_by(house, options, Command::new(program).args(arguments).arg(env!("CARGO_BIN_EXE_duly")))
+    }
+
+    fn spawn_by(house: &House, options: &[&str], program: &mut Command) -> Self {
         let log = house.home().join(format!("log-{}", fastrand::u64(..)));
         let poll: &[&str] = if options.contains(&"--poll") { &[] } else { &["--poll", "50ms"] };
-        let child = Command::new(env!("CARGO_BIN_EXE_duly"))
+        let child = program
             .arg("--db")
             .arg(house.file())
             .arg("run")
             .args(poll)
             .args(options)
-            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create_new(&log).expect("a log file"))
