@@ -13,6 +13,8 @@ use duly::{NewTask, RetryPolicy};
 use crate::house::House;
 use crate::sidecar::shell;
 
+/// The file itself: replaced, removed, corrupt, foreign, newer, read-only.
+mod file;
 /// The n-th write, sync or read fails, from the first until none is left.
 mod injected;
 /// A writer that holds the lock for long, and a reader that holds an old snapshot.

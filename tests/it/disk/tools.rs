@@ -174,6 +174,12 @@ impl SmallDisk {
     pub(crate) fn clear(&self) {
         std::fs::remove_file(self.folder.join("filling")).expect("the file that fills it");
     }
+
+    /// Nothing there can be written from now on.
+    pub(crate) fn seal(&self) {
+        let disk = self.folder.to_str().expect("a name");
+        assert!(succeeds("mount", &["-o", "remount,bind,ro", disk]), "a disk that is read-only");
+    }
 }
 
 impl Drop for SmallDisk {
