@@ -19,6 +19,8 @@ mod file;
 mod injected;
 /// A writer that holds the lock for long, and a reader that holds an old snapshot.
 mod locks;
+/// SQLite's heap is full.
+mod memory;
 /// A fault that begins at a chosen moment and lasts: errors of the disk, a full disk, a limit, a lock.
 mod spells;
 /// The tools: strace, a small disk, a limit on the size of files.
