@@ -13,6 +13,8 @@ use duly::{NewTask, RetryPolicy};
 use crate::house::House;
 use crate::sidecar::shell;
 
+/// The same where handlers write: effects are done once, rows and outcomes never disagree.
+mod deeds;
 /// The file itself: replaced, removed, corrupt, foreign, newer, read-only.
 mod file;
 /// The n-th write, sync or read fails, from the first until none is left.
