@@ -35,13 +35,17 @@ impl Zone {
 }
 
 fn read(text: &str, zone: &Zone) -> Result<Timestamp, String> {
-    let local = LOCAL_FORMS.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok());
-    let local = local.filter(|_| is_local_form(text));
-    // A second 60, which the crate reads as a leap second of any minute: no zone's rules know of it.
-    let local = local.filter(|local| local.nanosecond() < 1_000_000_000);
-    let at = match local {
-        Some(local) => first_pass(local, zone)?,
-        None => text.parse().map_err(|_| no_such_day(text).unwrap_or_else(|| EXPECTED.to_owned()))?,
+    // With its offset before without: no text is both, and the stored ones, which are read for every task, have one.
+    let at = match text.parse() {
+        Ok(at) => at,
+        Err(_) => {
+            let local = LOCAL_FORMS.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok());
+            let local = local.filter(|_| is_local_form(text));
+            // A second 60, which the crate reads as a leap second of any minute: no zone's rules know of it.
+            let local = local.filter(|local| local.nanosecond() < 1_000_000_000);
+            let local = local.ok_or_else(|| no_such_day(text).unwrap_or_else(|| EXPECTED.to_owned()))?;
+            first_pass(local, zone)?
+        }
     };
     if !(Timestamp::MIN..=Timestamp::MAX).contains(&at) {
         return Err(format!("expected an instant from {} to {}", Timestamp::MIN, Timestamp::MAX));
