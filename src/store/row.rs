@@ -1,6 +1,5 @@
 //! Rows to values and back. A value in the file that no version of ours would write is an error that names its column.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, Type, ValueRef};
@@ -283,9 +282,38 @@ pub(crate) fn list(ids: impl ExactSizeIterator<Item = i64>) -> String {
     let mut text = String::with_capacity(ids.len() * 8 + 2);
     text.push('[');
     for (place, id) in ids.enumerate() {
-        // Nothing is refused by a String.
-        let _ = write!(text, "{}{id}", if place > 0 { "," } else { "" });
+        if place > 0 {
+            text.push(',');
+        }
+        push_number(&mut text, id);
     }
     text.push(']');
     text
+}
+
+/// As `write!` does, for a tenth: a turn writes four of them for each run.
+fn push_number(text: &mut String, number: i64) {
+    let mut digits = [b'0'; 20];
+    let (mut first, mut rest) = (digits.len(), number.unsigned_abs());
+    while rest > 0 || first == digits.len() {
+        first -= 1;
+        digits[first] += (rest % 10) as u8;
+        rest /= 10;
+    }
+    if number < 0 {
+        text.push('-');
+    }
+    text.extend(digits[first..].iter().map(|digit| char::from(*digit)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::list;
+
+    #[test]
+    fn ids_as_json() {
+        assert_eq!(list([].into_iter()), "[]");
+        let ids = [0, 7, 10, -19, i64::MAX, i64::MIN];
+        assert_eq!(list(ids.into_iter()), "[0,7,10,-19,9223372036854775807,-9223372036854775808]");
+    }
 }
