@@ -166,6 +166,39 @@ pub(crate) fn asked_to_stop(tx: &Transaction<'_>, owner: &str) -> rusqlite::Resu
     tx.prepare_cached(ASKED_TO_STOP)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
 }
 
+/// The two above in one look, for every turn: each of them goes through all that is running.
+const WATCHED: &str = "
+    SELECT id, locked_by, locked_until FROM task_runs INDEXED BY task_runs_running
+     WHERE status = 'running' AND (cancel_requested = 1 OR locked_by <> ?1)";
+
+/// What an owner looks out for among all that is running.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// As [`asked_to_stop`].
+    pub(crate) stop: Vec<i64>,
+    /// As [`others`].
+    pub(crate) others: Vec<(String, Timestamp)>,
+}
+
+pub(crate) fn watched(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Watched> {
+    let Watched { mut stop, mut others } = Watched::default();
+    let mut statement = tx.prepare_cached(WATCHED)?;
+    let mut rows = statement.query([owner])?;
+    while let Some(row) = rows.next()? {
+        let by = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
+        let until: Timestamp = row.get(2)?;
+        if by == owner {
+            stop.push(row.get(0)?);
+        } else if let Some((_, newest)) = others.iter_mut().find(|(other, _)| other == by) {
+            *newest = until.max(*newest);
+        } else {
+            others.push((by.to_owned(), until));
+        }
+    }
+    others.sort_unstable();
+    Ok(Watched { stop, others })
+}
+
 const RECORD: &str = "
     INSERT INTO scheduler_events (at, kind, task_id, run_id, detail) VALUES (:now, :kind, :task, :run, :detail)";
 

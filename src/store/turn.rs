@@ -361,8 +361,7 @@ impl<'a> Turning<'a> {
 
 /// What is to come, as far as this owner is concerned.
 fn look_ahead(tx: &Transaction<'_>, owner: &str, handlers: &BTreeSet<String>, done: &mut Done) -> rusqlite::Result<()> {
-    done.stop = owners::asked_to_stop(tx, owner)?;
-    done.others = owners::others(tx, owner)?;
+    (done.stop, done.others) = owners::watched(tx, owner).map(|watched| (watched.stop, watched.others))?;
     done.next_due = due::next_due(tx)?;
     done.next_claimable = claiming::next(tx, handlers)?;
     done.next_expiry = settling::next_expiry(tx)?;

@@ -183,6 +183,7 @@ const HOT: &[(&str, &[&str])] = &[
     ("owners::EXTEND", &["SCAN task_runs USING INDEX task_runs_running"]),
     ("owners::STILL_CLAIMED", &["SCAN task_runs USING INDEX task_runs_running"]),
     ("owners::ASKED_TO_STOP", &["SCAN task_runs USING INDEX task_runs_running"]),
+    ("owners::WATCHED", &["SCAN task_runs USING INDEX task_runs_running"]),
     ("owners::OTHERS", &["SCAN task_runs USING INDEX task_runs_running", "USE TEMP B-TREE FOR GROUP BY"]),
     ("settling::EXPIRING", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>? AND expires_at<?)"]),
     ("settling::NEXT_EXPIRY", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>?)"]),
