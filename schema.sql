@@ -8,6 +8,7 @@
 --
 -- Times are INTEGER milliseconds since the Unix epoch, UTC; a CHECK refuses seconds. Durations are milliseconds.
 -- Enumerations are checked with = and OR: an IN list of three constants opens an ephemeral b-tree at every statement.
+-- What is written most often stands first in them.
 -- json_valid(NULL) is 0 before SQLite 3.45, so NULL is allowed for itself.
 -- Only defaults, the triggers below and the views read SQLite's clock; the program passes its own.
 
@@ -23,8 +24,8 @@ CREATE TABLE scheduled_tasks (
     payload          TEXT NOT NULL DEFAULT 'null'
                      CHECK (json_valid(payload) AND length(CAST(payload AS BLOB)) <= 262144),
 
-    schedule_type    TEXT NOT NULL CHECK (schedule_type = 'cron' OR schedule_type = 'interval'
-                                          OR schedule_type = 'delay' OR schedule_type = 'once'),
+    schedule_type    TEXT NOT NULL CHECK (schedule_type = 'once' OR schedule_type = 'cron'
+                                          OR schedule_type = 'interval' OR schedule_type = 'delay'),
     -- cron: an expression; interval, delay: a duration such as '15m' or '1h 30m', or whole milliseconds; once: RFC 3339,
     -- or a local date and time read in time_zone.
     schedule_value   TEXT NOT NULL CHECK (length(schedule_value) BETWEEN 1 AND 256),
@@ -35,7 +36,7 @@ CREATE TABLE scheduled_tasks (
 
     -- completed: no occurrence is left. invalid: written by someone else and unusable; invalid_reason says why.
     status           TEXT NOT NULL DEFAULT 'active'
-                     CHECK (status = 'active' OR status = 'paused' OR status = 'completed' OR status = 'invalid'),
+                     CHECK (status = 'active' OR status = 'completed' OR status = 'paused' OR status = 'invalid'),
     -- The next occurrence; NULL: none, or none known yet.
     next_run         INTEGER CHECK (next_run BETWEEN 1000000000000 AND 64060588800000),
     -- 0: a scheduler has still to look at this row and compute next_run (unless it is given); 1: next_run stands.
@@ -109,8 +110,8 @@ CREATE TABLE task_runs (
     -- The dead or cancelled run that a person retried with this one.
     retry_of         INTEGER,
     -- Unfinished: queued, running, failed (will be tried again at run_at). The others are final.
-    status           TEXT NOT NULL CHECK (status = 'queued' OR status = 'running' OR status = 'failed'
-                                          OR status = 'succeeded' OR status = 'dead' OR status = 'cancelled'
+    status           TEXT NOT NULL CHECK (status = 'running' OR status = 'succeeded' OR status = 'queued'
+                                          OR status = 'failed' OR status = 'dead' OR status = 'cancelled'
                                           OR status = 'skipped' OR status = 'missed'),
     -- Not before; not begun after.
     run_at           INTEGER NOT NULL CHECK (run_at BETWEEN 1000000000000 AND 64060588800000),
@@ -146,10 +147,9 @@ CREATE TABLE task_runs (
     occurrences      INTEGER NOT NULL DEFAULT 1 CHECK (occurrences >= 1),
     last_scheduled_for INTEGER CHECK (last_scheduled_for BETWEEN 1000000000000 AND 64060588800000),
 
-    CHECK ((status = 'running') = (locked_by IS NOT NULL)),
-    CHECK ((status = 'running') = (locked_until IS NOT NULL)),
+    CHECK ((status = 'running') = (locked_by IS NOT NULL) AND (locked_by IS NULL) = (locked_until IS NULL)),
     CHECK (blocked IS NULL OR status = 'queued' OR status = 'failed'),
-    CHECK (status = 'queued' OR status = 'running' OR finished_at IS NOT NULL),
+    CHECK (finished_at IS NOT NULL OR status = 'running' OR status = 'queued'),
     CHECK ((occurrences = 1 AND last_scheduled_for IS NULL) OR status = 'missed' OR status = 'skipped')
 ) STRICT;
 
