@@ -27,6 +27,9 @@ pub(crate) const QUEUE: usize = 512;
 /// Stop flags of the attempts that are handed over and not finished, by run.
 type Flags = Arc<Mutex<HashMap<i64, Arc<StopFlag>>>>;
 
+/// A claim that is handed over, with its stop flag.
+type Handed = (Arc<Claim>, Arc<StopFlag>);
+
 /// How long after its time is up a handler may still hold its worker. One that heeds the request to stop is back by then.
 const GRACE: Duration = Duration::from_millis(250);
 
@@ -44,9 +47,9 @@ struct Limit {
 
 /// The workers of one scheduler. They end when it is dropped and their handlers have returned.
 pub(crate) struct Pool {
-    claims: Sender<Arc<Claim>>,
+    claims: Sender<Handed>,
     /// The workers' end of the queue, to take back what none of them has begun.
-    queue: Receiver<Arc<Claim>>,
+    queue: Receiver<Handed>,
     finished: Receiver<Finished>,
     notices: Receiver<Notice>,
     handlers: Arc<Handlers>,
@@ -82,7 +85,7 @@ impl Pool {
     ) -> Result<Self> {
         // As many again may be at work in place of those that are held.
         let most = QUEUE + 2 * workers;
-        let (claims, queue) = bounded::<Arc<Claim>>(most);
+        let (claims, queue) = bounded::<Handed>(most);
         let (done, finished) = bounded(most);
         let (told, notices) = bounded(most);
         let (flags, limited, handlers) = (Flags::default(), Limited::default(), Arc::new(handlers));
@@ -115,8 +118,8 @@ impl Pool {
         let thread = thread::Builder::new().name(format!("duly-worker-{}", self.started + 1));
         self.threads.push(thread.spawn(move || {
             let desk = Arc::new(Mutex::new(Desk::new(worker.desks.clone())));
-            for claim in queue {
-                let (finished, replaced) = worker.carry_out(claim, desk.clone());
+            for (claim, flag) in queue {
+                let (finished, replaced) = worker.carry_out(claim, flag, desk.clone());
                 if done.send(finished).is_err() || replaced {
                     break;
                 }
@@ -162,9 +165,10 @@ impl Pool {
 
     /// Hands a claim to the workers. The queue holds as many as a scheduler may claim ahead.
     pub(crate) fn submit(&self, claim: Arc<Claim>) {
-        self.flags().insert(claim.run_id, Arc::default());
+        let flag = Arc::<StopFlag>::default();
+        self.flags().insert(claim.run_id, flag.clone());
         // The workers live as long as the pool: the queue cannot be closed.
-        let sent = self.claims.send(claim);
+        let sent = self.claims.send((claim, flag));
         debug_assert!(sent.is_ok(), "the workers are gone");
     }
 
@@ -201,7 +205,7 @@ impl Pool {
 
     /// Takes back what no worker has begun.
     pub(crate) fn recall(&self, now: crate::clock::Timestamp) -> Vec<Finished> {
-        let recalled = self.queue.try_iter().map(|claim| {
+        let recalled = self.queue.try_iter().map(|(claim, _)| {
             self.flags().remove(&claim.run_id);
             Finished::new(claim, Outcome::Released, now, now)
         });
@@ -235,8 +239,7 @@ impl Pool {
 
 impl Worker {
     /// Carries out an attempt. Answers with its end, and whether another worker has taken this one's place meanwhile.
-    fn carry_out(&self, claim: Arc<Claim>, desk: Arc<Mutex<Desk>>) -> (Finished, bool) {
-        let flag = self.flags.lock().unwrap_or_else(PoisonError::into_inner).get(&claim.run_id).cloned();
+    fn carry_out(&self, claim: Arc<Claim>, flag: Arc<StopFlag>, desk: Arc<Mutex<Desk>>) -> (Finished, bool) {
         let is_limited = Cell::new(false);
         let begins = |limit: Duration| {
             is_limited.set(true);
@@ -247,7 +250,7 @@ impl Worker {
         let finished = match self.handlers.get(&claim.handler) {
             Some(handler) => {
                 let tools = Tools::new(desk, Some(self.link.clone()));
-                attempt(&**handler, &claim, self.clock.clone(), flag.unwrap_or_default(), tools, begins)
+                attempt(&**handler, &claim, self.clock.clone(), flag, tools, begins)
             }
             // A scheduler claims only what it has a handler for.
             None => {
