@@ -5,6 +5,7 @@ use rusqlite::Transaction;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::schedule::Schedules;
+use crate::store::adder::Adder;
 use crate::store::{Fault, owners, tasks};
 use crate::task::{Definition, Task, TaskStatus};
 
@@ -43,27 +44,28 @@ pub(crate) enum Existing {
 /// Adds a task, or has the one of its name meet it.
 pub(crate) fn put(
     tx: &Transaction<'_>,
+    adder: &mut Adder<'_>,
     schedules: &mut Schedules,
     task: Definition,
     existing: Existing,
     now: Timestamp,
 ) -> Result<Added, Fault> {
-    match tasks::by_name(tx, &task.name)? {
-        None => create(tx, schedules, task, now),
-        Some(old) => meet(tx, schedules, &old, task, existing, now).map(|(added, _)| added),
+    if !adder.is_taken(&task.name)? {
+        return create(adder, schedules, task, now);
     }
+    let old = tasks::expect(tx, &task.name)?;
+    meet(tx, schedules, &old, task, existing, now).map(|(added, _)| added)
 }
 
 /// Adds a task whose name is free.
 pub(crate) fn create(
-    tx: &Transaction<'_>,
+    adder: &mut Adder<'_>,
     schedules: &mut Schedules,
     task: Definition,
     now: Timestamp,
 ) -> Result<Added, Fault> {
     let schedule = task.check(now, schedules)?;
-    let next = tasks::add(tx, &task, &schedule, now)?;
-    let (_, next_run) = tasks::stored(next, TaskStatus::Active);
+    let next_run = adder.add(&task, schedule, now)?;
     Ok(Added { name: task.name, change: Change::Created, next_run })
 }
 

@@ -12,6 +12,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
 use crate::schedule::Schedules;
+use crate::store::adder::Adder;
 use crate::store::{Fault, opening, owners, tasks};
 use crate::task::{Definition, TaskStatus};
 
@@ -228,12 +229,13 @@ fn apply(
 ) -> Result<Vec<Applied>, Fault> {
     // What is kept between transactions is for the lines of a turn: these are read once, and many are the same.
     let schedules = &mut Schedules::for_many();
+    let mut adder = Adder::new(tx)?;
     let mut declared = HashSet::new();
     let mut applied = Vec::with_capacity(tasks.len());
     for (task, paused) in tasks {
         let name = task.name.clone();
         let done = if declared.insert(name.clone()) {
-            apply_one(tx, schedules, (source, kind), task, paused, now)
+            apply_one(tx, &mut adder, schedules, (source, kind), task, paused, now)
         } else {
             Err(Error::Refused { request: request(&name), reason: "the manifest declares it twice".into() }.into())
         };
@@ -253,6 +255,7 @@ fn apply(
 
 fn apply_one(
     tx: &Transaction<'_>,
+    adder: &mut Adder<'_>,
     schedules: &mut Schedules,
     (source, kind): (&str, Source),
     task: Definition,
@@ -261,7 +264,7 @@ fn apply_one(
 ) -> Result<Applied, Fault> {
     let request = request(&task.name);
     let Some(old) = tasks::by_name(tx, &task.name)? else {
-        let Added { name, next_run, .. } = create(tx, schedules, task, now)?;
+        let Added { name, next_run, .. } = create(adder, schedules, task, now)?;
         if !paused {
             return Ok(Applied { name, done: Done::Created, next_run });
         }

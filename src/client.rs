@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::new_task::NewTask;
 use crate::run::{Attempt, Effect, Origin, Run, RunFilter};
 use crate::schedule::{ScheduleKind, Schedules};
+use crate::store::adder::Adder;
 use crate::store::effects::of_chain;
 use crate::store::manual::Request;
 use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, tasks};
@@ -112,7 +113,8 @@ impl Client {
         let now = self.now();
         let definitions: Vec<_> = tasks.into_iter().map(|task| task.into_definition(now)).collect::<Result<_>>()?;
         self.write("add tasks", |tx, schedules| {
-            definitions.into_iter().map(|task| put(tx, schedules, task, Existing::Refuse, now)).collect()
+            let mut adder = Adder::new(tx)?;
+            definitions.into_iter().map(|task| put(tx, &mut adder, schedules, task, Existing::Refuse, now)).collect()
         })
     }
 
@@ -126,7 +128,7 @@ impl Client {
     fn put(&self, task: NewTask, existing: Existing) -> Result<Added> {
         let now = self.now();
         let task = task.into_definition(now)?;
-        self.write("add a task", |tx, schedules| put(tx, schedules, task, existing, now))
+        self.write("add a task", |tx, schedules| put(tx, &mut Adder::new(tx)?, schedules, task, existing, now))
     }
 
     /// Opens a run of a task now, beside its schedule, and answers with the run's id. It waits for the task's concurrency

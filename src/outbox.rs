@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::handler::Context;
 use crate::new_task::NewTask;
 use crate::platform;
+use crate::store::adder::Adder;
 use crate::store::database;
 
 impl Client {
@@ -88,7 +89,7 @@ pub(crate) fn put_in(tx: &Transaction<'_>, file: &Path, task: NewTask, now: Time
         return Err(refused(format!("the clock of this machine shows {now}: set it first")));
     }
     database::within(tx, file, "add a task in a transaction", |schedules| {
-        put(tx, schedules, task, Existing::Refuse, now)
+        put(tx, &mut Adder::new(tx)?, schedules, task, Existing::Refuse, now)
     })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The store takes no decision: it applies the pure rules inside a transaction. It reads no clock; `now` is an argument.
 
+pub(crate) mod adder;
 pub(crate) mod attempts;
 pub(crate) mod census;
 pub(crate) mod claiming;

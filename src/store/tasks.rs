@@ -1,6 +1,6 @@
 //! The promises: added, looked up, changed, planned. What is due is resolved under the old state before a change.
 
-use rusqlite::{OptionalExtension, Transaction, named_params, params};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
@@ -50,55 +50,6 @@ const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = :m
 /// The names of the tasks that a manifest declared: there may be many, and most are as they should be.
 pub(crate) fn managed_by(tx: &Transaction<'_>, manifest: &str) -> rusqlite::Result<Vec<String>> {
     tx.prepare_cached(MANAGED_BY)?.query_map(named_params! { ":manifest": manifest }, |row| row.get(0))?.collect()
-}
-
-const ADD: &str = "
-    INSERT INTO scheduled_tasks
-        (name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
-         active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
-         backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by,
-         created_at, updated_at)
-    VALUES (:name, :handler, :payload, :type, :value, :zone, :starts, :ends, :status, :next, 1,
-            :now, :overlap, :misfire, :grace, :limit, :expires, :attempts, :backoff,
-            :cap, :timeout, :jitter, :priority, :key, :on_dead, :pause_after, :manager, :now, :now)";
-
-/// Adds a task that has been checked, and whose name is free. One that no occurrence awaits is refused, and leaves no row.
-pub(crate) fn add(tx: &Transaction<'_>, task: &Definition, schedule: &Schedule, now: Timestamp) -> Result<Next, Fault> {
-    let next = resolve::first(&plan(task, schedule.clone(), now, None, now), false);
-    if next == Next::Never {
-        return Err(Error::never(task.schedule_value.clone()).into());
-    }
-    let (status, next_run) = stored(next, TaskStatus::Active);
-    // By their place in the statement: to look so many names up costs a seventh of adding a task.
-    tx.prepare_cached(ADD)?.execute(params![
-        task.name,
-        task.handler,
-        task.payload,
-        task.schedule_type,
-        task.schedule_value,
-        task.time_zone,
-        task.starts_at,
-        task.ends_at,
-        status,
-        next_run,
-        now,
-        task.overlap,
-        task.misfire,
-        millis(task.misfire_grace),
-        task.catch_up_limit,
-        task.expires.map(millis),
-        task.retry.max_attempts,
-        millis(task.retry.backoff),
-        millis(task.retry.cap),
-        task.timeout.map(millis),
-        millis(task.jitter),
-        task.priority,
-        task.concurrency_key,
-        task.on_dead,
-        task.pause_after_failures,
-        task.managed_by,
-    ])?;
-    Ok(next)
 }
 
 /// What the rules need to know of a task.
