@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
 use rusqlite::Transaction;
 use serde::Serialize;
 
@@ -20,6 +19,7 @@ use crate::store::effects::of_chain;
 use crate::store::manual::Request;
 use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, tasks};
 use crate::task::{Task, TaskStatus, check_payload};
+use crate::wake::Wake;
 
 /// Most tasks that one look-up answers.
 pub(crate) const MAX_LISTED: i64 = 1_000_000;
@@ -43,7 +43,7 @@ pub(crate) const MAX_LISTED: i64 = 1_000_000;
 pub struct Client {
     store: Arc<Mutex<Store>>,
     clock: Arc<dyn Clock>,
-    wake: Option<Sender<()>>,
+    wake: Option<Wake>,
 }
 
 impl Client {
@@ -75,7 +75,7 @@ impl Client {
         Ok(Client::new(store, Arc::new(SystemClock::new()), None))
     }
 
-    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, wake: Option<Sender<()>>) -> Self {
+    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, wake: Option<Wake>) -> Self {
         Client { store: Arc::new(Mutex::new(store)), clock, wake }
     }
 
@@ -112,23 +112,33 @@ impl Client {
     pub fn add_all(&self, tasks: impl IntoIterator<Item = NewTask>) -> Result<Vec<Added>> {
         let now = self.now();
         let definitions: Vec<_> = tasks.into_iter().map(|task| task.into_definition(now)).collect::<Result<_>>()?;
-        self.write("add tasks", |tx, schedules| {
+        let added: Vec<Added> = self.write_unheard("add tasks", |tx, schedules| {
             let mut adder = Adder::new(tx)?;
             definitions.into_iter().map(|task| put(tx, &mut adder, schedules, task, Existing::Refuse, now)).collect()
-        })
+        })?;
+        self.wake_for(&added);
+        Ok(added)
     }
 
     /// Has the scheduler that this client belongs to look at once at what was written beside it. It only hastens: within a
     /// poll interval it would have looked by itself.
     pub fn wake(&self) {
-        // A wake that is already waiting will do, and one that is lost only delays: the loop polls.
-        let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
+        let _ = self.wake.as_ref().map(Wake::now);
     }
 
     fn put(&self, task: NewTask, existing: Existing) -> Result<Added> {
         let now = self.now();
         let task = task.into_definition(now)?;
-        self.write("add a task", |tx, schedules| put(tx, &mut Adder::new(tx)?, schedules, task, existing, now))
+        let added = self.write_unheard("add a task", |tx, schedules| {
+            put(tx, &mut Adder::new(tx)?, schedules, task, existing, now)
+        })?;
+        self.wake_for(std::slice::from_ref(&added));
+        Ok(added)
+    }
+
+    /// What is due later than the scheduler's next look at the file wakes nobody.
+    fn wake_for(&self, added: &[Added]) {
+        let _ = self.wake.as_ref().map(|wake| wake.for_added(added, self.now()));
     }
 
     /// Opens a run of a task now, beside its schedule, and answers with the run's id. It waits for the task's concurrency
@@ -319,10 +329,19 @@ impl Client {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_clock()?;
-        let answer = self.store.lock().unwrap_or_else(PoisonError::into_inner).write(doing, f)?;
+        let answer = self.write_unheard(doing, f)?;
         self.wake();
         Ok(answer)
+    }
+
+    /// The same, and wakes nobody.
+    fn write_unheard<T>(
+        &self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.check_clock()?;
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).write(doing, f)
     }
 
     /// No table takes the time of a clock that was never set.

@@ -45,6 +45,7 @@ pub mod testing;
 mod tools;
 mod turn;
 mod turning;
+mod wake;
 mod watch;
 
 pub use adding::{Added, Change};

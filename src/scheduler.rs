@@ -24,6 +24,7 @@ use crate::progress::Waiting;
 use crate::settings::{Retention, Settings};
 use crate::store::{Durability, Missing, Store, owners};
 use crate::turning::{Order, Turning};
+use crate::wake::Wake;
 
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -168,7 +169,7 @@ impl Builder {
         let (wake, woken) = bounded(1);
         let (order, orders) = bounded(2);
         let (report, reports) = bounded(1);
-        let client = Client::new(own, clock.clone(), Some(wake.clone()));
+        let client = Client::new(own, clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let (in_flight, handed, progress) = (0, VecDeque::new(), Waiting::default());
         let turning =
             Turning { poller, pool, clock, settings, wake, woken, orders, report, in_flight, handed, progress };
