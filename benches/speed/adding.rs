@@ -23,7 +23,7 @@ pub(crate) fn run(options: &Options, report: &mut Report) {
             let at = wall_nanos() / 1_000_000 + 86_400_000;
             let mut bare = Bare::open(&home.file("bare.db"), synchronous);
             let (file, due) = (home.file("duly.db"), Timestamp::from_millis(at));
-            // Its loop sleeps, and is woken by what is added.
+            // Its loop sleeps on: what is added is due in a day.
             let scheduler = Scheduler::builder(&file).durability(durability).start().expect("a scheduler");
             let own = (name == "full").then(|| Client::open(&file).expect("a client"));
             let client = own.as_ref().unwrap_or_else(|| scheduler.client());
@@ -59,8 +59,9 @@ pub(crate) fn run(options: &Options, report: &mut Report) {
             &Goal::AtLeast(ENQUEUE_ALL),
         );
     }
-    report
-        .detail("add: at normal through a running scheduler's client, which wakes it; at full through a client alone");
+    report.detail(
+        "add: at normal through a running scheduler's client, which need not wake it; at full through a client alone",
+    );
 }
 
 fn seconds(f: impl FnOnce()) -> f64 {
