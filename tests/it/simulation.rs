@@ -11,6 +11,7 @@ mod history;
 mod policies;
 mod promises;
 mod quiet;
+mod retention;
 mod rows;
 mod starts;
 mod work;
@@ -74,6 +75,7 @@ fn days(world: &mut World) -> Check {
         }
         world.quiet_down()?;
         if world.turns >= TURNS {
+            world.forget_what_is_over()?;
             return world.check_sound();
         }
         until = TURNS;

@@ -19,23 +19,25 @@ struct End {
 
 impl History {
     pub(crate) fn check_arrows(&mut self, step: &Step<'_>, monotonic: Duration) -> Check {
-        let mut kept = Vec::new();
+        let (mut kept, mut gone) = (Vec::new(), Vec::new());
         for (before, after) in &step.changed {
             match (before, after) {
                 (Some(before), Some(after)) => self.check_move(step, before, after, monotonic, &mut kept)?,
                 (None, Some(after)) => check_new(step, after)?,
-                (Some(gone), _) if step.after.tasks.contains_key(&gone.task) => {
-                    return Err(format!("run {} is gone, and its task is not", gone.id));
+                (Some(run), None) if step.after.tasks.contains_key(&run.task) => {
+                    gone.push((*run, self.end_of_gone(step, run, monotonic)?));
                 }
                 _ => {}
             }
         }
+        self.check_gone(step, &gone, monotonic)?;
         self.check_settled(step, &mut kept)?;
         self.check_kept(step, kept)?;
         if let Some(turn) = step.turn() {
             self.check_claims(step, turn)?;
         }
-        self.check_dead(step)?;
+        let dead = gone.iter().filter(|(run, status)| !run.status.is_final() && *status == RunStatus::Dead);
+        self.check_dead(step, dead.map(|(run, _)| *run))?;
         if let Some(turn) = step.turn() {
             let owner = &mut self.owners[turn.owner];
             if let Some(lease) = lease_of(&owner.name, step.after) {
@@ -82,10 +84,6 @@ impl History {
         if after.forgiven != forgiven {
             return Err(format!("run {id} has {} forgiven attempts, expected {forgiven}", after.forgiven));
         }
-        let overtakes = |tables: &Tables| {
-            tables.tasks.get(&after.task).is_some_and(|task| task.overlap == Overlap::CancelRunning)
-                && after.is_scheduled()
-        };
         let is_turn = step.turn().is_some();
         let allowed = match (from, after.status) {
             (was, is) if was == is && was != RunStatus::Running => after.attempt == before.attempt,
@@ -94,8 +92,7 @@ impl History {
                 is_turn && after.attempt == before.attempt + 1
             }
             (RunStatus::Queued | RunStatus::Failed, RunStatus::Cancelled) => {
-                let newer = overtakes(step.before) || overtakes(step.after);
-                matches!(step.deed, Deed::Cancelled(_)) || before.cancel_requested || newer
+                matches!(step.deed, Deed::Cancelled(_)) || before.cancel_requested || step.overtakes(after)
             }
             (RunStatus::Queued, RunStatus::Missed) => {
                 is_turn && after.counted() == 0 && after.expires_at.is_some_and(|at| at <= step.now)
@@ -109,6 +106,18 @@ impl History {
             ));
         }
         Ok(())
+    }
+
+    /// How a run stood that was removed: a turn may have ended it before.
+    fn end_of_gone(&mut self, step: &Step<'_>, run: &RunRow, monotonic: Duration) -> Check<RunStatus> {
+        match run.status {
+            RunStatus::Running => self.end(step, run, monotonic).map(|end| end.status),
+            RunStatus::Queued if run.expires_at.is_some_and(|at| at <= step.now) => Ok(RunStatus::Missed),
+            RunStatus::Queued | RunStatus::Failed if run.cancel_requested || step.overtakes(run) => {
+                Ok(RunStatus::Cancelled)
+            }
+            status => Ok(status),
+        }
     }
 
     /// What the attempt that has left `running` must have come to: what its handler returned, or its owner's death.
@@ -192,9 +201,9 @@ impl History {
     }
 
     /// What follows from a death: somebody is told, and a task that keeps dying rests.
-    fn check_dead(&self, step: &Step<'_>) -> Check {
+    fn check_dead<'r>(&self, step: &Step<'r>, gone: impl Iterator<Item = &'r RunRow>) -> Check {
         let mut told: Vec<i64> = Vec::new();
-        for run in &step.died {
+        for run in step.died.iter().copied().chain(gone) {
             let task = &step.after.tasks[&run.task];
             let target = task.on_dead.as_deref().filter(|_| run.origin != Origin::OnDead);
             told.extend(
@@ -209,6 +218,15 @@ impl History {
         told.sort_unstable();
         found.sort_unstable();
         if told == found { Ok(()) } else { Err(format!("of deaths were told the tasks {found:?}, expected {told:?}")) }
+    }
+}
+
+impl Step<'_> {
+    /// Whether a newer occurrence may take the place of a run that waits.
+    fn overtakes(&self, run: &RunRow) -> bool {
+        let policy =
+            |tables: &Tables| tables.tasks.get(&run.task).is_some_and(|task| task.overlap == Overlap::CancelRunning);
+        run.is_scheduled() && (policy(self.before) || policy(self.after))
     }
 }
 

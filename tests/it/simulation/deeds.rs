@@ -144,6 +144,7 @@ impl World {
             72..79 => self.retry(),
             79..88 => self.cancel(sql),
             88..91 => self.remove(),
+            91..93 => self.prune(),
             _ if !self.held => self.hasten(),
             _ => Ok(()),
         }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{Claim, Now, Outcome};
+use duly::{Claim, Now, Outcome, Retention};
 
 use crate::simulation::promises::Promise;
 use crate::simulation::rows::{Look, News, RunRow, Tables};
@@ -46,13 +46,15 @@ pub(crate) enum Deed {
     Hastened(String),
     /// Some runs of a task, or one.
     Cancelled(String),
+    /// What is over was removed, by hand.
+    Pruned,
 }
 
 impl Deed {
     /// The task that it is about.
     pub(crate) fn task(&self) -> Option<&str> {
         match self {
-            Deed::Nothing | Deed::Turn(_) => None,
+            Deed::Nothing | Deed::Turn(_) | Deed::Pruned => None,
             Deed::Edited { task, .. } | Deed::Paused { task, .. } | Deed::Resumed { task, .. } => Some(task),
             Deed::Added(task)
             | Deed::Triggered(task)
@@ -86,6 +88,9 @@ pub(crate) struct Owner {
     pub(crate) leases: BTreeMap<i64, Duration>,
     /// The newest wall time that it goes by: read when it started, or shown at its turns.
     pub(crate) believed: i64,
+    /// When it last looked at the clock, and when it then saw a step of a day or more.
+    pub(crate) looked: Now,
+    pub(crate) leapt: Option<Duration>,
 }
 
 /// An attempt that was handed out.
@@ -104,6 +109,7 @@ pub(crate) struct Attempt {
 pub(crate) struct History {
     pub(crate) owners: Vec<Owner>,
     pub(crate) lease: Duration,
+    pub(crate) keep: Retention,
     pub(crate) attempts: BTreeMap<(i64, u32), Attempt>,
     /// Those of them whose end is not yet known to be written.
     pub(crate) open: BTreeSet<(i64, u32)>,
@@ -120,6 +126,7 @@ pub(crate) struct History {
 pub(crate) struct Step<'a> {
     pub(crate) deed: &'a Deed,
     pub(crate) now: i64,
+    pub(crate) keep: Retention,
     pub(crate) before: &'a Tables,
     pub(crate) after: &'a Tables,
     pub(crate) news: &'a News,
@@ -144,10 +151,11 @@ impl Step<'_> {
 }
 
 impl History {
-    pub(crate) fn new(look: Look, lease: Duration) -> Self {
+    pub(crate) fn new(look: Look, lease: Duration, keep: Retention) -> Self {
         History {
             owners: Vec::new(),
             lease,
+            keep,
             attempts: BTreeMap::new(),
             open: BTreeSet::new(),
             forgiven: BTreeMap::new(),
@@ -180,7 +188,11 @@ impl History {
         let died = changed.iter().filter(|pair| newly_dead(pair)).filter_map(|pair| pair.1).collect();
         let wall = now.wall.as_millis();
         let (mut before, after) = (std::mem::take(&mut self.tables), std::mem::take(&mut self.look.tables));
-        let step = Step { deed, now: wall, before: &before, after: &after, news: &news, changed, died };
+        let step =
+            Step { deed, now: wall, keep: self.keep, before: &before, after: &after, news: &news, changed, died };
+        if let Some(turn) = step.turn().filter(|turn| !turn.refused) {
+            self.owners[turn.owner].look_at_the_clock(now);
+        }
         let checked = self.check(&step, now.monotonic);
         let told = told(&step);
         before.follow(&changes, &after);

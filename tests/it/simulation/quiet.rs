@@ -72,7 +72,7 @@ impl World {
         runs.iter().all(over) && !tables.tasks.keys().any(|task| self.history.owes(*task, self.wall()))
     }
 
-    fn finish_quickly(&mut self, one: usize) {
+    pub(crate) fn finish_quickly(&mut self, one: usize) {
         let now = self.now().monotonic;
         for work in &mut self.agents[one].works {
             work.ends_at = now;

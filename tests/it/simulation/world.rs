@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use duly::testing::{ManualClock, Stepper};
-use duly::{Claim, Client, Clock, Event, Now, Outcome, Retention, Timestamp};
+use duly::{Claim, Client, Clock, Event, Now, Outcome, Timestamp};
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 use tempfile::TempDir;
 
 use crate::simulation::history::{Check, Deed, History, Owner, Turn};
+use crate::simulation::retention;
 use crate::simulation::rows::Look;
 use crate::simulation::work::{self, Work};
 
@@ -24,7 +25,6 @@ pub(crate) const HANDLERS: [&str; 3] = ["work", "post", "rare"];
 const BEGINNINGS: [&str; 3] = ["2027-03-12T22:30:00Z", "2027-10-29T21:10:00Z", "2028-02-28T09:59:00Z"];
 /// Lines of the log that a failure shows.
 const SHOWN: usize = 40;
-const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// A scheduler that has been started. `None`: it is gone.
 pub(crate) struct Agent {
@@ -101,7 +101,8 @@ impl World {
         let client = first.client().clone();
         first.stop().expect("it leaves");
         let lease = Duration::from_secs([15, 60][rng.usize(..2)]);
-        let mut history = History::new(Look::new(Connection::open(&file).expect("a look")), lease);
+        let keep = retention::draw(&mut rng);
+        let mut history = History::new(Look::new(Connection::open(&file).expect("a look")), lease, keep);
         history.observe(&Deed::Nothing, clock.now()).1.expect("empty tables");
         World {
             rng,
@@ -168,14 +169,13 @@ impl World {
         let refused = Arc::new(AtomicBool::new(false));
         let tell = refused.clone();
         let id = self.agents.len();
-        let keep = Retention { once: YEAR, runs: YEAR, events: YEAR, ..Retention::default() };
         let mut builder = Stepper::builder(&self.file, self.now().wall)
             .clock(&self.clock)
             .client(&self.client)
             .workers(workers)
             .lease(self.lease)
             .poll(Duration::from_secs(poll))
-            .retention(keep)
+            .retention(self.history.keep)
             .busy_timeout(Duration::ZERO)
             .seed(self.seed.wrapping_mul(1000) + id as u64)
             .observe(move |event: &Event| match event {
@@ -199,6 +199,8 @@ impl World {
                     lives: true,
                     leases: BTreeMap::new(),
                     believed,
+                    looked: self.clock.now(),
+                    leapt: None,
                 });
                 self.agents.push(Agent {
                     stepper: Some(stepper),
