@@ -5,7 +5,9 @@
 
 mod arrows;
 mod calendar;
+mod deaths;
 mod deeds;
+mod expiry;
 mod faults;
 mod history;
 mod policies;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{AttemptOutcome, Origin, Outcome, Overlap, Retry, RunStatus};
+use duly::{AttemptOutcome, Outcome, Overlap, Retry, RunStatus};
 
 use crate::simulation::history::{Check, Deed, History, Step};
 use crate::simulation::rows::{RunRow, Tables};
@@ -36,8 +36,8 @@ impl History {
         if let Some(turn) = step.turn() {
             self.check_claims(step, turn)?;
         }
-        let dead = gone.iter().filter(|(run, status)| !run.status.is_final() && *status == RunStatus::Dead);
-        self.check_dead(step, dead.map(|(run, _)| *run))?;
+        self.check_dead(step, &gone)?;
+        self.check_expiry(step)?;
         if let Some(turn) = step.turn() {
             let owner = &mut self.owners[turn.owner];
             if let Some(lease) = lease_of(&owner.name, step.after) {
@@ -198,26 +198,6 @@ impl History {
         found.sort();
         kept.sort();
         if found == kept { Ok(()) } else { Err(format!("attempts kept: {found:?}, expected {kept:?}")) }
-    }
-
-    /// What follows from a death: somebody is told, and a task that keeps dying rests.
-    fn check_dead<'r>(&self, step: &Step<'r>, gone: impl Iterator<Item = &'r RunRow>) -> Check {
-        let mut told: Vec<i64> = Vec::new();
-        for run in step.died.iter().copied().chain(gone) {
-            let task = &step.after.tasks[&run.task];
-            let target = task.on_dead.as_deref().filter(|_| run.origin != Origin::OnDead);
-            told.extend(
-                target.and_then(|name| step.after.named(name)).filter(|task| task.status != "invalid").map(|t| t.id),
-            );
-            if task.is_active() && task.kind != "once" && task.pause_after.is_some_and(|most| task.failures >= most) {
-                return Err(format!("{:?} has died {} times in a row and goes on", task.name, task.failures));
-            }
-        }
-        let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
-        let mut found: Vec<i64> = new.filter(|run| run.origin == Origin::OnDead).map(|run| run.task).collect();
-        told.sort_unstable();
-        found.sort_unstable();
-        if told == found { Ok(()) } else { Err(format!("of deaths were told the tasks {found:?}, expected {told:?}")) }
     }
 }
 

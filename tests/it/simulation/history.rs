@@ -100,6 +100,8 @@ pub(crate) struct Attempt {
     pub(crate) key: Option<String>,
     /// As the task had them when it was claimed: attempts, backoff, cap.
     pub(crate) policy: (u32, i64, i64),
+    /// Whether its task had a streak of deaths to keep then: one that is due once has none.
+    pub(crate) recurring: bool,
     /// Its handler has returned this.
     pub(crate) outcome: Option<Outcome>,
     /// Its owner lived, and was taken for dead as the contract allows: no lock file, and a lease that stood still.
@@ -164,6 +166,10 @@ impl History {
             tables: Tables::default(),
             look,
         }
+    }
+
+    pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
+        self.look.dead_run_of(run)
     }
 
     /// A handler has returned.

@@ -26,6 +26,7 @@ pub(crate) struct TaskRow {
     pub(crate) misfire: Misfire,
     pub(crate) grace: i64,
     pub(crate) limit: usize,
+    pub(crate) expires: Option<i64>,
     pub(crate) max_attempts: u32,
     pub(crate) backoff: i64,
     pub(crate) cap: i64,
@@ -141,7 +142,7 @@ pub(crate) struct News {
 const TASKS: &str = "
     SELECT id, name, handler, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
            active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, max_attempts, backoff_ms, backoff_cap_ms,
-           on_dead, pause_after_failures, failure_count
+           on_dead, pause_after_failures, failure_count, expires_ms
       FROM scheduled_tasks";
 
 /// The columns of `task_runs` that are looked at.
@@ -312,6 +313,11 @@ impl Look {
         changes.runs.push((before, after));
     }
 
+    /// The run whose death an `on_dead` run tells of.
+    pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
+        self.ask(&format!("SELECT ifnull(json_extract(payload, '$.id'), 0) FROM task_runs WHERE id = {run}"))
+    }
+
     /// The one value of a query.
     pub(crate) fn ask<T: FromSql>(&self, query: &str) -> T {
         let mut statement = self.connection.prepare_cached(query).expect(query);
@@ -358,6 +364,7 @@ fn task(row: &Row<'_>) -> TaskRow {
         on_dead: at(row, 19),
         pause_after: at(row, 20),
         failures: at(row, 21),
+        expires: at(row, 22),
     }
 }
 

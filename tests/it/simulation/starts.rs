@@ -29,7 +29,8 @@ impl History {
             let before = step.before.runs.get(&id).map(AsRef::as_ref);
             self.check_start(step, turn, task, before, run)?;
             let policy = (task.max_attempts, task.backoff, task.cap);
-            let attempt = Attempt { owner: turn.owner, key: run.key.clone(), policy, outcome: None, robbed: false };
+            let (owner, key, recurring) = (turn.owner, run.key.clone(), task.kind != "once");
+            let attempt = Attempt { owner, key, policy, recurring, outcome: None, robbed: false };
             if self.attempts.insert((id, number), attempt).is_some() {
                 return Err(format!("attempt {number} of run {id} was handed out twice"));
             }
@@ -102,7 +103,8 @@ impl History {
             run.status != RunStatus::Running && run.blocked.is_none() && handlers.contains(&&*run.handler)
         };
         let starts = step.after.unfinished().filter(may_start).map(|run| run.run_at);
-        let next = due.chain(starts).filter(|at| *at > step.now).min();
+        let expires = step.after.unfinished().filter(|run| run.may_expire()).filter_map(|run| run.expires_at);
+        let next = due.chain(starts).chain(expires).filter(|at| *at > step.now).min();
         match next.map(|at| Duration::from_millis(at.abs_diff(step.now))).filter(|wait| turn.sleeps > *wait) {
             Some(wait) => Err(format!("owner {} sleeps for {:?}, and is needed in {wait:?}", turn.owner, turn.sleeps)),
             None => Ok(()),
