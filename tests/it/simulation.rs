@@ -10,6 +10,7 @@ mod deeds;
 mod expiry;
 mod faults;
 mod history;
+mod order;
 mod policies;
 mod promises;
 mod quiet;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use duly::{Claim, Now, Outcome, Retention};
 
+use crate::simulation::order::Order;
 use crate::simulation::promises::Promise;
 use crate::simulation::rows::{Look, News, RunRow, Tables};
 
@@ -91,6 +92,7 @@ pub(crate) struct Owner {
     /// When it last looked at the clock, and when it then saw a step of a day or more.
     pub(crate) looked: Now,
     pub(crate) leapt: Option<Duration>,
+    pub(crate) order: Order,
 }
 
 /// An attempt that was handed out.

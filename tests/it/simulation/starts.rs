@@ -36,7 +36,7 @@ impl History {
             }
             self.open.insert((id, number));
         }
-        Ok(())
+        self.check_order(step, turn)
     }
 
     fn check_start(

@@ -15,6 +15,7 @@ use rusqlite::functions::FunctionFlags;
 use tempfile::TempDir;
 
 use crate::simulation::history::{Check, Deed, History, Owner, Turn};
+use crate::simulation::order::Order;
 use crate::simulation::retention;
 use crate::simulation::rows::Look;
 use crate::simulation::work::{self, Work};
@@ -201,6 +202,7 @@ impl World {
                     believed,
                     looked: self.clock.now(),
                     leapt: None,
+                    order: Order::default(),
                 });
                 self.agents.push(Agent {
                     stepper: Some(stepper),
