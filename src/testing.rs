@@ -252,6 +252,36 @@ impl Stepper {
         self.finished.push(Finished::new(claim.clone(), outcome, started_at, finished_at));
     }
 
+    /// Carries out an attempt with its registered handler, at once and on this thread, and answers with how it ended; the
+    /// next step settles it. What it [finished](Context::finish) together with rows of its own is written already. `None`: no
+    /// such handler is registered.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).handler("pay", |run: &Context| run.finish(|_| Ok(5))).start()?;
+    /// let client = stepper.client().clone();
+    /// client.add(NewTask::once("rent", noon).handler("pay"))?;
+    /// let claims = stepper.step()?;
+    /// stepper.carry_out(&claims[0]);
+    /// // Killed before anybody is told: what it finished is finished.
+    /// stepper.crash();
+    /// assert_eq!(client.history("rent", 1)?[0].status, RunStatus::Succeeded);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn carry_out(&mut self, claim: &Arc<Claim>) -> Option<Finished> {
+        let handler = self.handlers.get(&claim.handler).cloned()?;
+        let clock = Arc::new(self.clock.clone());
+        let tools = Tools::new(self.desk.clone(), None);
+        let finished = pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()), tools, |_| {});
+        self.forget(claim);
+        self.finished.push(finished.clone());
+        Some(finished)
+    }
+
     fn forget(&mut self, claim: &Claim) {
         self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
     }
@@ -291,12 +321,7 @@ impl Stepper {
         loop {
             let claims = self.step()?;
             for claim in &claims {
-                let Some(handler) = self.handlers.get(&claim.handler).cloned() else { continue };
-                let clock = Arc::new(self.clock.clone());
-                let tools = Tools::new(self.desk.clone(), None);
-                let finished = pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()), tools, |_| {});
-                self.forget(claim);
-                self.finished.push(finished);
+                self.carry_out(claim);
             }
             done.extend(self.finished.iter().cloned());
             if !self.finished.is_empty() {

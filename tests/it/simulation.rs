@@ -10,6 +10,7 @@ mod deeds;
 mod expiry;
 mod faults;
 mod history;
+mod ledger;
 mod order;
 mod policies;
 mod promises;
@@ -79,6 +80,7 @@ fn days(world: &mut World) -> Check {
         world.quiet_down()?;
         if world.turns >= TURNS {
             world.forget_what_is_over()?;
+            world.check_books()?;
             return world.check_sound();
         }
         until = TURNS;

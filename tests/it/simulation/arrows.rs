@@ -123,14 +123,14 @@ impl History {
     /// What the attempt that has left `running` must have come to: what its handler returned, or its owner's death.
     fn end(&mut self, step: &Step<'_>, before: &RunRow, monotonic: Duration) -> Check<End> {
         let (id, number) = (before.id, before.attempt);
-        let Some(turn) = step.turn() else {
+        let Some(ender) = step.ender(id, number) else {
             return Err(format!("run {id} left running without a turn of anybody"));
         };
         let task = step.after.tasks.get(&before.task).expect("a task");
         let lease = self.lease;
         let attempt = self.attempts.get_mut(&(id, number)).expect("an attempt that was handed out");
         let (outcome, policy) = match &attempt.outcome {
-            Some(outcome) if attempt.owner == turn.owner => (Some(outcome.clone()), attempt.policy),
+            Some(outcome) if attempt.owner == ender => (Some(outcome.clone()), attempt.policy),
             _ => {
                 let owner = &self.owners[attempt.owner];
                 let written = lease_of(&owner.name, step.before).and_then(|lease| owner.leases.get(&lease));
@@ -146,6 +146,9 @@ impl History {
                 (None, (task.max_attempts, task.backoff, task.cap))
             }
         };
+        if step.turn().is_none() {
+            self.open.remove(&(id, number));
+        }
         // What was counted here, not what the row says.
         let counted = number - self.forgiven.get(&id).copied().unwrap_or_default();
         Ok(end_of(outcome.as_ref(), before.cancel_requested, counted, policy, step.now))

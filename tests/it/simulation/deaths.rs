@@ -77,7 +77,7 @@ impl History {
                 continue;
             }
             let attempt = &self.attempts[&(run.id, run.attempt)];
-            let own = attempt.outcome.is_some() && step.turn().is_some_and(|turn| turn.owner == attempt.owner);
+            let own = attempt.outcome.is_some() && step.ender(run.id, run.attempt) == Some(attempt.owner);
             let recurring = if own { attempt.recurring } else { step.after.tasks[&task].kind != "once" };
             match status {
                 RunStatus::Dead if recurring => ends.dead += 1,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use duly::{Change, Misfire, NewTask, Overlap, RetryPolicy, RunStatus, Timestamp};
 
 use crate::simulation::history::{Check, Deed};
+use crate::simulation::ledger::LEDGER;
 use crate::simulation::rows::TaskRow;
 use crate::simulation::world::{HANDLERS, World};
 
@@ -40,7 +41,7 @@ impl World {
             70..85 => NewTask::delay(name, seconds(self.pick(&[30, 600, 3600]))),
             _ => NewTask::once(name, Timestamp::from_millis(now + self.rng.i64(-3_600_000..6 * 3_600_000))),
         };
-        let handler = self.pick(&["work", "work", "work", "post", "rare"]);
+        let handler = self.pick(&["work", "work", "work", "post", "rare", LEDGER]);
         let overlap = self.pick(Overlap::ALL);
         let all = matches!(overlap, Overlap::BufferAll | Overlap::Allow) && self.once_in(2);
         let misfire = if all { Misfire::RunAll } else { self.pick(&[Misfire::RunOnce, Misfire::Skip]) };
@@ -89,13 +90,21 @@ impl World {
         self.rng.choice(names)
     }
 
+    pub(crate) fn has_room(&self) -> bool {
+        self.history.tables.tasks.len() < MOST
+    }
+
+    pub(crate) fn new_name(&mut self) -> String {
+        self.named += 1;
+        format!("task-{}", self.named)
+    }
+
     /// Adds a task under a new name.
     pub(crate) fn add(&mut self) -> Check {
-        if self.history.tables.tasks.len() >= MOST {
+        if !self.has_room() {
             return Ok(());
         }
-        self.named += 1;
-        let name = format!("task-{}", self.named);
+        let name = self.new_name();
         if self.once_in(4) {
             return self.insert(&name);
         }

@@ -7,7 +7,7 @@ use duly::Outcome;
 
 use crate::simulation::history::{Check, Deed};
 use crate::simulation::work;
-use crate::simulation::world::World;
+use crate::simulation::world::{HANDLERS, World};
 
 const HOUR: i64 = 3_600_000;
 /// Owners that live at the same time.
@@ -53,7 +53,7 @@ impl World {
         if self.which(|agent| agent.stepper.is_some()).len() >= MOST_OWNERS {
             return Ok(());
         }
-        let handlers = self.pick(&[&["work", "post", "rare"][..], &["work", "post"], &["work"], &["post", "rare"]]);
+        let handlers = self.pick(&[&HANDLERS[..], &HANDLERS[..], &["work", "post"], &["work"], &["post", "rare"]]);
         self.start(handlers)
     }
 
@@ -62,7 +62,10 @@ impl World {
         let Some(one) = self.rng.choice(busy) else { return Ok(()) };
         let claim = self.agents[one].works[0].claim.clone();
         self.end_now(one, &claim, work::succeeded(&claim));
-        self.deliver(one);
+        self.deliver(one)?;
+        if self.agents[one].stepper.is_none() {
+            return Ok(());
+        }
         self.fault("killed after a handler ended, before that was written");
         self.crash(one, "before an end was written")
     }
@@ -84,7 +87,8 @@ impl World {
         self.drain(one)?;
         let agent = &mut self.agents[one];
         agent.works.clear();
-        let left = agent.stepper.take().expect("a stepper").stop();
+        let Some(stepper) = agent.stepper.take() else { return Ok(()) };
+        let left = stepper.stop();
         self.history.died(one);
         let how = if left.is_ok() { "leaves" } else { "leaves without a word" };
         self.done(&Deed::Nothing, &format!("owner {one} {how}"))

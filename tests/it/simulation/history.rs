@@ -49,6 +49,13 @@ pub(crate) enum Deed {
     Cancelled(String),
     /// What is over was removed, by hand.
     Pruned,
+    /// A handler has ended its run together with rows of its own, and perhaps with a task that it adds.
+    Finished {
+        owner: usize,
+        run: i64,
+        attempt: u32,
+        added: Option<String>,
+    },
 }
 
 impl Deed {
@@ -56,6 +63,7 @@ impl Deed {
     pub(crate) fn task(&self) -> Option<&str> {
         match self {
             Deed::Nothing | Deed::Turn(_) | Deed::Pruned => None,
+            Deed::Finished { added, .. } => added.as_deref(),
             Deed::Edited { task, .. } | Deed::Paused { task, .. } | Deed::Resumed { task, .. } => Some(task),
             Deed::Added(task)
             | Deed::Triggered(task)
@@ -148,6 +156,15 @@ impl Step<'_> {
         }
     }
 
+    /// The owner that writes down how an attempt ended.
+    pub(crate) fn ender(&self, run: i64, attempt: u32) -> Option<usize> {
+        match self.deed {
+            Deed::Turn(turn) => Some(turn.owner),
+            Deed::Finished { owner, run: id, attempt: number, .. } if (*id, *number) == (run, attempt) => Some(*owner),
+            _ => None,
+        }
+    }
+
     /// Whether the clock was found to have been wrong.
     pub(crate) fn rewound(&self) -> bool {
         self.news.events.iter().any(|(kind, _, _)| kind == "clock_back")
@@ -172,6 +189,15 @@ impl History {
 
     pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
         self.look.dead_run_of(run)
+    }
+
+    /// Rows of the application's own: by which attempts of a run they were written, and how many there are.
+    pub(crate) fn ledger_of(&self, run: i64) -> Vec<u32> {
+        self.look.all("SELECT attempt FROM ledger WHERE run = ?1", [run], |row| row.get(0).expect("a column"))
+    }
+
+    pub(crate) fn ledger(&self) -> usize {
+        usize::try_from(self.look.ask::<i64>("SELECT count(*) FROM ledger")).expect("a count")
     }
 
     /// A handler has returned.

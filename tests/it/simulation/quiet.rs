@@ -5,6 +5,7 @@ use std::time::Duration;
 use duly::{Origin, RunStatus};
 
 use crate::simulation::history::{Check, Deed};
+use crate::simulation::ledger::Fate;
 use crate::simulation::rows::RunRow;
 use crate::simulation::work;
 use crate::simulation::world::{HANDLERS, World};
@@ -77,6 +78,7 @@ impl World {
         for work in &mut self.agents[one].works {
             work.ends_at = now;
             work.outcome = work::succeeded(&work.claim);
+            work.fate = Fate::Nothing;
         }
     }
 

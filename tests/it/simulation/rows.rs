@@ -324,7 +324,7 @@ impl Look {
         statement.query_row([], |row| row.get(0)).expect(query)
     }
 
-    fn all<T>(&self, query: &str, given: impl rusqlite::Params, read: impl Fn(&Row<'_>) -> T) -> Vec<T> {
+    pub(crate) fn all<T>(&self, query: &str, given: impl rusqlite::Params, read: impl Fn(&Row<'_>) -> T) -> Vec<T> {
         let mut statement = self.connection.prepare_cached(query).expect(query);
         let rows = statement.query_map(given, |row| Ok(read(row))).expect(query);
         rows.collect::<Result<_, _>>().expect(query)

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use duly::{AttemptOutcome, Claim, Outcome, Retry};
 
+use crate::simulation::ledger::{Fate, LEDGER};
+
 /// An attempt that a worker is at.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
@@ -14,6 +16,8 @@ pub(crate) struct Work {
     pub(crate) outcome: Outcome,
     /// Whether it has noticed that it should stop.
     pub(crate) asked: bool,
+    /// What is to befall it while it does what it does once.
+    pub(crate) fate: Fate,
 }
 
 fn failed(how: AttemptOutcome, error: &str, retry: Retry) -> Outcome {
@@ -46,10 +50,21 @@ pub(crate) fn fate(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Duration) -
             (limit + long * 4, failed(AttemptOutcome::TimedOut, "it took too long", Retry::Backoff))
         }
     };
-    Work { claim: claim.clone(), ends_at: now + takes, outcome, asked: false }
+    let fate = if claim.handler == LEDGER { Fate::draw(rng) } else { Fate::Nothing };
+    Work { claim: claim.clone(), ends_at: now + takes, outcome, asked: false, fate }
 }
 
 impl Work {
+    /// Whether it is carried out to its end: what it was to do once it does then.
+    pub(crate) fn is_done_for_real(&self) -> bool {
+        self.claim.handler == LEDGER
+            && matches!(self.outcome, Outcome::Succeeded { .. } | Outcome::Failed { retry: Retry::Backoff, .. })
+    }
+
+    pub(crate) fn fails(&self) -> bool {
+        !matches!(self.outcome, Outcome::Succeeded { .. })
+    }
+
     /// It sees that it should stop: most handlers do, some have just succeeded, some never look.
     pub(crate) fn heed(&mut self, rng: &mut fastrand::Rng, now: Duration) {
         self.asked = true;

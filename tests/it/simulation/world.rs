@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::{ManualClock, Stepper};
@@ -15,13 +15,14 @@ use rusqlite::functions::FunctionFlags;
 use tempfile::TempDir;
 
 use crate::simulation::history::{Check, Deed, History, Owner, Turn};
+use crate::simulation::ledger::{self, LEDGER, Ledger, Script};
 use crate::simulation::order::Order;
 use crate::simulation::retention;
 use crate::simulation::rows::Look;
 use crate::simulation::work::{self, Work};
 
 /// Every handler that a task may have.
-pub(crate) const HANDLERS: [&str; 3] = ["work", "post", "rare"];
+pub(crate) const HANDLERS: [&str; 4] = ["work", "post", "rare", LEDGER];
 /// Days on which clocks change, and the end of a leap February.
 const BEGINNINGS: [&str; 3] = ["2027-03-12T22:30:00Z", "2027-10-29T21:10:00Z", "2028-02-28T09:59:00Z"];
 /// Lines of the log that a failure shows.
@@ -35,6 +36,7 @@ pub(crate) struct Agent {
     /// Stopped by a signal until then, by the monotonic clock: alive for the kernel, and it does not step.
     pub(crate) suspended: Option<Duration>,
     refused: Arc<AtomicBool>,
+    pub(crate) script: Arc<Mutex<Script>>,
 }
 
 impl Agent {
@@ -58,6 +60,7 @@ pub(crate) struct World {
     /// Faults, by kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) named: u64,
+    pub(crate) ledger: Ledger,
     log: VecDeque<String>,
     hash: DefaultHasher,
     seed: u64,
@@ -101,6 +104,8 @@ impl World {
         first.step().expect("a first step");
         let client = first.client().clone();
         first.stop().expect("it leaves");
+        let shell = shell(&file, &clock);
+        shell.execute_batch(ledger::TABLE).expect("a table of the application's own");
         let lease = Duration::from_secs([15, 60][rng.usize(..2)]);
         let keep = retention::draw(&mut rng);
         let mut history = History::new(Look::new(Connection::open(&file).expect("a look")), lease, keep);
@@ -110,13 +115,14 @@ impl World {
             agents: Vec::new(),
             history,
             client,
-            shell: shell(&file, &clock),
+            shell,
             clock,
             held: false,
             lease,
             turns: 0,
             faults: BTreeMap::new(),
             named: 0,
+            ledger: Ledger::default(),
             log: VecDeque::new(),
             hash: DefaultHasher::new(),
             seed,
@@ -184,8 +190,12 @@ impl World {
                 Event::Recovered => tell.store(false, Ordering::Relaxed),
                 _ => {}
             });
+        let script = Arc::new(Mutex::new(Script::default()));
         for handler in handlers {
-            builder = builder.accept(*handler);
+            builder = match *handler {
+                LEDGER => builder.handler(LEDGER, ledger::handler(script.clone())),
+                handler => builder.accept(handler),
+            };
         }
         match builder.start() {
             Ok(stepper) => {
@@ -210,6 +220,7 @@ impl World {
                     works: Vec::new(),
                     suspended: None,
                     refused,
+                    script,
                 });
                 self.done(&Deed::Nothing, &format!("owner {id} starts"))
             }
@@ -232,10 +243,11 @@ impl World {
 
     /// One turn of an owner, with all that its handlers have returned until now.
     pub(crate) fn turn(&mut self, id: usize) -> Check {
-        self.deliver(id);
+        self.deliver(id)?;
         self.turns += 1;
         let agent = &mut self.agents[id];
-        let stepper = agent.stepper.as_mut().expect("a stepper");
+        // What it was at may have been the end of it.
+        let Some(stepper) = &mut agent.stepper else { return Ok(()) };
         let claims = stepper.step().map_err(|error| format!("owner {id} stops: {error}"))?;
         let deed = Deed::Turn(Turn {
             owner: id,
@@ -253,18 +265,23 @@ impl World {
         Ok(())
     }
 
-    /// What is at work and has ended by now is handed to the loop. Answers with how much.
-    pub(crate) fn deliver(&mut self, id: usize) -> usize {
-        let now = self.now().monotonic;
+    /// What is at work and has ended by now is handed to the loop.
+    pub(crate) fn deliver(&mut self, id: usize) -> Check {
+        let (now, held) = (self.now().monotonic, self.held);
         let agent = &mut self.agents[id];
-        let Some(stepper) = &mut agent.stepper else { return 0 };
-        let (ended, works): (Vec<_>, Vec<_>) = agent.works.drain(..).partition(|work| work.ends_at <= now);
+        // Who writes by himself would wait for the lock.
+        let has_ended = |work: &Work| work.ends_at <= now && !(held && work.is_done_for_real());
+        let (ended, works): (Vec<_>, Vec<_>) = agent.works.drain(..).partition(has_ended);
         agent.works = works;
         for work in &ended {
-            stepper.finish(&work.claim, work.outcome.clone());
-            self.history.delivered(work.claim.run_id, work.claim.attempt, work.outcome.clone());
+            if work.is_done_for_real() {
+                self.carry_out(id, work)?;
+            } else if let Some(stepper) = &mut self.agents[id].stepper {
+                stepper.finish(&work.claim, work.outcome.clone());
+                self.history.delivered(work.claim.run_id, work.claim.attempt, work.outcome.clone());
+            }
         }
-        ended.len()
+        Ok(())
     }
 
     /// Hands one attempt back with this outcome, now.
@@ -296,10 +313,10 @@ impl World {
 
     /// A turn in which nothing is claimed, as one takes who is about to leave.
     pub(crate) fn drain(&mut self, id: usize) -> Check {
-        self.deliver(id);
+        self.deliver(id)?;
         self.turns += 1;
         let agent = &mut self.agents[id];
-        let stepper = agent.stepper.as_mut().expect("a stepper");
+        let Some(stepper) = &mut agent.stepper else { return Ok(()) };
         stepper.settle().map_err(|error| format!("owner {id} stops: {error}"))?;
         let refused = agent.refused.load(Ordering::Relaxed);
         let deed = Deed::Turn(Turn { owner: id, claims: Vec::new(), refused, sleeps: stepper.sleeps(), idle: 0 });
