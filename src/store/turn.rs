@@ -335,8 +335,19 @@ impl<'a> Turning<'a> {
         if std::mem::take(&mut self.done.written.expired) { self.expire() } else { Ok(()) }
     }
 
-    /// Claims as many waiting runs as there are slots, most urgent first.
+    /// Claims as many waiting runs as there are slots, most urgent first. Behind those that had to be set aside there may be
+    /// others, which the lists had no room for.
     fn claim(&mut self) -> Result<(), Fault> {
+        loop {
+            let aside = self.memory.aside.len();
+            self.claim_first()?;
+            if self.slots.room == 0 || self.budget == 0 || self.memory.aside.len() == aside {
+                return Ok(());
+            }
+        }
+    }
+
+    fn claim_first(&mut self) -> Result<(), Fault> {
         let (tx, now, work) = (self.tx, self.work.now, self.work);
         let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
         let lists = claiming::claimable(tx, work.handlers, now, self.slots.room + self.memory.aside.len())?;

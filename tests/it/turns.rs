@@ -207,6 +207,23 @@ fn what_is_set_aside_is_in_nobodys_way() {
 }
 
 #[test]
+fn what_waits_behind_a_claim_that_is_refused_starts_in_the_same_turn() {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).workers(1).accept("work").start().expect("a stepper");
+    let names = ["refused", "refused-too", "next"];
+    for name in names {
+        stepper.client().add(NewTask::cron(name, "@yearly").handler("work")).expect("a task");
+        stepper.client().trigger(name).expect("a run");
+    }
+    let triggers = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id <= 2
+                    BEGIN SELECT RAISE(ABORT, 'not in my house'); END";
+    house.plain().execute_batch(triggers).expect("a trigger");
+    assert_eq!(claim(&mut stepper).task, "next");
+    house.plain().execute_batch("DROP TRIGGER no").expect("no trigger");
+    house.assert_sound();
+}
+
+#[test]
 fn what_was_set_aside_is_on_time_again_when_nothing_is_wrong_any_more() {
     let house = House::new();
     let mut stepper = house.stepper(NOON);
