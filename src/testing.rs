@@ -225,7 +225,16 @@ impl Stepper {
     /// # Errors
     /// As the running scheduler: only if the file was removed or replaced, or is corrupt.
     pub fn step(&mut self) -> Result<Vec<Arc<Claim>>> {
-        self.turn(self.workers.saturating_sub(self.running.len()))
+        self.step_ahead(0)
+    }
+
+    /// As [`Stepper::step`], of a scheduler that reads ahead: up to so many runs more are claimed than workers are free.
+    ///
+    /// # Errors
+    /// As [`Stepper::step`].
+    pub fn step_ahead(&mut self, ahead: usize) -> Result<Vec<Arc<Claim>>> {
+        let idle = self.workers.saturating_sub(self.running.len());
+        self.turn(Slots { room: idle + ahead, idle })
     }
 
     /// Takes a turn as a scheduler does that is about to leave: what was finished is settled, nothing is claimed.
@@ -233,12 +242,12 @@ impl Stepper {
     /// # Errors
     /// As [`Stepper::step`].
     pub fn settle(&mut self) -> Result<()> {
-        self.turn(0).map(|_| ())
+        self.turn(Slots::default()).map(|_| ())
     }
 
-    fn turn(&mut self, free: usize) -> Result<Vec<Arc<Claim>>> {
+    fn turn(&mut self, slots: Slots) -> Result<Vec<Arc<Claim>>> {
         let finished = std::mem::take(&mut self.finished);
-        let turn = self.poller.turn(self.clock.now(), finished, Slots { room: free, idle: free })?;
+        let turn = self.poller.turn(self.clock.now(), finished, slots)?;
         self.running.extend(turn.claims.iter().cloned());
         self.stopped.extend(turn.stop);
         self.wake_at = turn.wake_at;

@@ -151,7 +151,10 @@ impl History {
         }
         // What was counted here, not what the row says.
         let counted = number - self.forgiven.get(&id).copied().unwrap_or_default();
-        Ok(end_of(outcome.as_ref(), before.cancel_requested, counted, policy, step.now))
+        // What its task resolves when it comes to rest may ask it to stop, in the same turn and before it is looked at.
+        let overtaken = step.overtakes(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
+        let asked = before.cancel_requested || overtaken;
+        Ok(end_of(outcome.as_ref(), asked, counted, policy, step.now))
     }
 
     /// Every outcome that was delivered before a turn that could write is written by it.
@@ -167,7 +170,11 @@ impl History {
             let holds = |run: &RunRow| {
                 run.status == RunStatus::Running && run.attempt == number && run.owner.as_deref() == Some(&*name)
             };
-            if step.after.runs.get(&id).is_some_and(|run| holds(run)) {
+            let left = step.after.runs.get(&id).is_some_and(|run| holds(run));
+            if left && self.was_stuck(id) {
+                continue;
+            }
+            if left {
                 return Err(format!("attempt {number} of run {id} has ended, and a turn left it as it was"));
             }
             self.open.remove(&(id, number));

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use duly::{NewTask, Timestamp, parse_duration};
 
 use crate::simulation::rows::TaskRow;
+use crate::simulation::spoilt::NONSENSE;
 
 /// Before every instant that a simulation asks about.
 const DAWN: i64 = 1_798_761_600_000;
@@ -20,10 +21,19 @@ static LINES: Mutex<BTreeMap<(String, String), Line>> = Mutex::new(BTreeMap::new
 
 #[derive(Clone)]
 pub(crate) enum Calendar {
-    Cron { line: Line, text: String, zone: String },
-    Grid { every: i64, anchor: i64 },
+    Cron {
+        line: Line,
+        text: String,
+        zone: String,
+    },
+    Grid {
+        every: i64,
+        anchor: i64,
+    },
     Delay(i64),
     Once(i64),
+    /// Of a row that cannot be used.
+    Nonsense,
 }
 
 impl Calendar {
@@ -31,6 +41,7 @@ impl Calendar {
     pub(crate) fn of(row: &TaskRow, created: i64) -> Self {
         let length = || i64::try_from(parse_duration(&row.value).expect("a duration").as_millis()).expect("a length");
         match row.kind.as_str() {
+            _ if row.value == NONSENSE => Calendar::Nonsense,
             "interval" => Calendar::Grid { every: length(), anchor: row.starts.unwrap_or(created) },
             "delay" => Calendar::Delay(length()),
             "once" => Calendar::Once(row.value.parse::<Timestamp>().expect("an instant").as_millis()),
@@ -59,7 +70,7 @@ impl Calendar {
             }
             Calendar::Grid { anchor, .. } if at < *anchor => Some(*anchor),
             Calendar::Grid { every, anchor } => Some(at - (at - anchor).rem_euclid(*every) + every),
-            Calendar::Delay(_) => None,
+            Calendar::Delay(_) | Calendar::Nonsense => None,
             Calendar::Once(instant) => Some(*instant).filter(|instant| *instant > at),
         }
     }

@@ -84,7 +84,7 @@ impl World {
         self.history.tables.tasks.values().map(|task| task.name.clone()).collect()
     }
 
-    fn any_task(&mut self, holds: impl Fn(&TaskRow) -> bool) -> Option<String> {
+    pub(crate) fn any_task(&mut self, holds: impl Fn(&TaskRow) -> bool) -> Option<String> {
         let tasks = self.history.tables.tasks.values().filter(|task| holds(task));
         let names: Vec<String> = tasks.map(|task| task.name.clone()).collect();
         self.rng.choice(names)
@@ -133,7 +133,7 @@ impl World {
     }
 
     /// What a statement of the shell has done. While it holds the write lock it does nothing else.
-    fn by_sql(&mut self, done: rusqlite::Result<usize>, deed: Deed, what: &str) -> Check {
+    pub(crate) fn by_sql(&mut self, done: rusqlite::Result<usize>, deed: Deed, what: &str) -> Check {
         match done {
             Ok(1) => self.done(&deed, what),
             Ok(_) => self.done(&Deed::Nothing, &format!("{what}, in vain")),
@@ -155,6 +155,7 @@ impl World {
             79..88 => self.cancel(sql),
             88..91 => self.remove(),
             91..93 => self.prune(),
+            93..95 if !self.held => self.spoil(),
             _ if !self.held => self.hasten(),
             _ => Ok(()),
         }

@@ -36,7 +36,9 @@ impl History {
         if step.turn().is_none_or(|turn| turn.refused) {
             return Ok(());
         }
-        let expired = |run: &&RunRow| run.may_expire() && run.expires_at.is_some_and(|at| at <= step.now);
+        let expired = |run: &&RunRow| {
+            run.may_expire() && !self.was_stuck(run.id) && run.expires_at.is_some_and(|at| at <= step.now)
+        };
         let mut left = step.after.unfinished().filter(expired);
         match left.next() {
             Some(run) if left.count() < AT_ONCE => {

@@ -43,7 +43,8 @@ impl World {
             44..56 => self.suspend(one),
             56..66 => self.hold_the_lock(),
             66..72 => self.clean(),
-            72..88 => self.step_the_clock(),
+            72..86 => self.step_the_clock(),
+            86..92 => self.stick(),
             _ => self.start_one(),
         }
     }

@@ -83,6 +83,8 @@ pub(crate) struct Turn {
     /// How long it would sleep now, and how many of its workers are idle.
     pub(crate) sleeps: Duration,
     pub(crate) idle: usize,
+    /// How many could be begun at once; what was claimed beyond them was read ahead.
+    pub(crate) free: usize,
 }
 
 /// An owner, as the checker knows it.
@@ -130,6 +132,8 @@ pub(crate) struct History {
     /// The largest `max_attempts` that the task of a run has had meanwhile.
     pub(crate) most_attempts: BTreeMap<i64, u32>,
     pub(crate) promises: BTreeMap<i64, Promise>,
+    /// Runs that could not be written at some time, and whether they still cannot.
+    pub(crate) stuck: BTreeMap<i64, bool>,
     pub(crate) tables: Tables,
     look: Look,
 }
@@ -182,6 +186,7 @@ impl History {
             forgiven: BTreeMap::new(),
             most_attempts: BTreeMap::new(),
             promises: BTreeMap::new(),
+            stuck: BTreeMap::new(),
             tables: Tables::default(),
             look,
         }

@@ -128,7 +128,8 @@ impl World {
             let deed = Deed::Finished { owner: one, run: id, attempt: number, added: name };
             self.done(&deed, &format!("owner {one} has finished run {id}"))?;
         } else {
-            let may_fail = fate != Fate::Nothing && fate != Fate::KilledAfter || in_doubt || !holds;
+            let may_fail =
+                fate != Fate::Nothing && fate != Fate::KilledAfter || in_doubt || !holds || self.history.is_stuck(id);
             // A task that is refused takes all else with it.
             if !may_fail && name.is_none() {
                 return Err(format!(

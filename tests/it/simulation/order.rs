@@ -43,13 +43,15 @@ impl History {
         };
         let left: Vec<&RunRow> = step.after.unfinished().filter(could).collect();
         let claimed: Vec<&RunRow> = turn.claims.iter().map(|claim| &*step.after.runs[&claim.run_id]).collect();
+        let stuck = &self.stuck;
         let order = &mut self.owners[turn.owner].order;
-        // Two that share a key may both have been free, and taken; one of them in vain.
-        let lost_the_key = |run: &RunRow| {
-            let one = claimed.iter().find(|one| run.key.is_some() && one.key == run.key);
-            one.is_some_and(|one| one.id != run.id)
+        // Two handlers' runs that share a key may both be free, and taken; one of them in vain.
+        let in_vain = |run: &RunRow| {
+            let rival = |one: &&RunRow| one.id != run.id && one.key == run.key && one.handler != run.handler;
+            run.status != RunStatus::Running && run.key.is_some() && claimed.iter().any(|one| rival(one))
         };
-        if step.before.unfinished().any(|run| waits(run) && lost_the_key(run)) {
+        let is_stuck = |run: &RunRow| stuck.contains_key(&run.id) && run.status != RunStatus::Running;
+        if step.after.unfinished().any(|run| in_vain(run) || is_stuck(run)) {
             *order = Order::default();
             return Ok(());
         }

@@ -231,6 +231,8 @@ impl Promise {
         if subject && matches!(step.deed, Deed::Hastened(_)) && before.is_active() {
             self.by_hand = Some(step.now);
             self.next = match self.calendar {
+                // It is told to be invalid, and does not run.
+                Calendar::Nonsense => None,
                 Calendar::Delay(_) => self.by_hand.filter(|at| self.until.is_none_or(|until| *at > until)),
                 // No occurrence is resolved twice, and what fell in a pause is over.
                 _ if self.until.is_some_and(|until| step.now <= until) => self.first(after),
@@ -242,6 +244,16 @@ impl Promise {
 
     /// What is believed is what the row says, as soon as a scheduler has looked at it.
     fn compare(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow) -> Check {
+        let is_nonsense = matches!(self.calendar, Calendar::Nonsense);
+        if is_nonsense
+            && step.turn().is_some_and(|turn| !turn.refused)
+            && matches!(&*after.status, "active" | "completed")
+        {
+            return Err("it cannot be used, and a turn left it so".to_owned());
+        }
+        if after.status == "invalid" && !is_nonsense {
+            return Err("it is invalid, and nothing is wrong with it".to_owned());
+        }
         if after.status == "invalid" || !after.planned {
             if matches!(self.calendar, Calendar::Delay(_)) {
                 let is_new = |at: &i64| self.until.is_none_or(|until| *at > until);

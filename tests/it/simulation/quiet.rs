@@ -19,6 +19,7 @@ impl World {
     /// Faults stop. Handlers succeed at once from now on.
     pub(crate) fn quiet_down(&mut self) -> Check {
         self.let_go();
+        self.mend_all()?;
         for agent in &mut self.agents {
             agent.suspended = None;
         }

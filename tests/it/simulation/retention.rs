@@ -16,7 +16,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Full turns in which all that is over goes.
 const ROUNDS: u32 = 12;
 
-/// Runs that wait: behind twice as many a batch of retention finds nothing.
+/// Runs of a task that are looked at: behind a batch of those that stay nobody looks.
 const MANY: usize = 200;
 
 /// Draws how long a seed keeps what is over. Of some nothing goes.
@@ -127,14 +127,13 @@ impl History {
                 }
                 continue;
             }
-            // What a wrong clock has opened is not in order with what the right one opened; and behind so many that wait
-            // nobody looks.
-            let waiting = runs.iter().filter(|run| !run.status.is_final()).count();
-            if self.was_rewound(task.id) || waiting > MANY {
+            // What a wrong clock has opened is not in order with what the right one opened.
+            if self.was_rewound(task.id) {
                 continue;
             }
             let (least, most) = (keep.least_runs as usize, keep.most_runs as usize);
-            let may_go = runs.iter().filter(|run| !retried.contains(&run.id)).take(runs.len().saturating_sub(least));
+            let may_go = runs.iter().filter(|run| !retried.contains(&run.id));
+            let may_go = may_go.take(runs.len().saturating_sub(least).min(MANY));
             for (at, run) in may_go.enumerate().filter(|(_, run)| run.status.is_final()) {
                 let old = run.finished_at.is_some_and(|at| at < now - millis(keep.runs));
                 if old || at < runs.len().saturating_sub(most) {
@@ -211,7 +210,9 @@ impl World {
             if left.is_ok() || living.iter().any(|one| self.history.owners[*one].leapt.is_some()) {
                 break;
             }
-            if round + 1 == ROUNDS {
+            // A turn that has something to start does nothing else.
+            let busy = self.history.tables.unfinished().any(|run| run.run_at <= self.wall());
+            if round + 1 == ROUNDS && !busy {
                 return left;
             }
         }

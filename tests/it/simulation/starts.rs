@@ -36,6 +36,7 @@ impl History {
             }
             self.open.insert((id, number));
         }
+        self.check_ahead(step, turn)?;
         self.check_order(step, turn)
     }
 
@@ -104,6 +105,10 @@ impl History {
         };
         let starts = step.after.unfinished().filter(may_start).map(|run| run.run_at);
         let expires = step.after.unfinished().filter(|run| run.may_expire()).filter_map(|run| run.expires_at);
+        // Behind one that cannot be written the others are seen at the next poll.
+        if step.after.unfinished().any(|run| self.was_stuck(run.id)) {
+            return Ok(());
+        }
         let next = due.chain(starts).chain(expires).filter(|at| *at > step.now).min();
         match next.map(|at| Duration::from_millis(at.abs_diff(step.now))).filter(|wait| turn.sleeps > *wait) {
             Some(wait) => Err(format!("owner {} sleeps for {:?}, and is needed in {wait:?}", turn.owner, turn.sleeps)),
@@ -122,11 +127,17 @@ impl History {
         let other = |run: &RunRow| {
             step.after.unfinished().any(|other| other.task == run.task && other.is_scheduled() && other.id != run.id)
         };
+        // What cannot be written now is tried again in a full turn, and may be the first behind its key.
+        let behind_the_stuck = |run: &RunRow| {
+            let same = |other: &RunRow| other.id == run.id || run.key.is_some() && other.key == run.key;
+            !self.stuck.is_empty() && step.after.unfinished().any(|other| self.was_stuck(other.id) && same(other))
+        };
         let waits = |run: &&RunRow| {
             let task = &step.after.tasks[&run.task];
             let held = |other: &RunRow| other.key == run.key && other.status == RunStatus::Running;
             run.status != RunStatus::Running
                 && run.run_at <= step.now
+                && !behind_the_stuck(run)
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
                 && !(task.rests() && run.origin != Origin::Manual)

@@ -6,6 +6,7 @@ use std::time::Duration;
 use duly::{AttemptOutcome, Claim, Outcome, Retry};
 
 use crate::simulation::ledger::{Fate, LEDGER};
+use crate::simulation::world::World;
 
 /// An attempt that a worker is at.
 #[derive(Clone, Debug)]
@@ -78,6 +79,35 @@ impl Work {
                 self.outcome = succeeded(&self.claim);
             }
             _ => {}
+        }
+    }
+}
+
+impl World {
+    /// Hands one attempt back with this outcome, now.
+    pub(crate) fn end_now(&mut self, id: usize, claim: &Arc<Claim>, outcome: Outcome) {
+        let now = self.now().monotonic;
+        let works = &mut self.agents[id].works;
+        if let Some(work) = works.iter_mut().find(|work| Arc::ptr_eq(&work.claim, claim)) {
+            (work.ends_at, work.outcome) = (now, outcome);
+        }
+    }
+
+    /// Draws what becomes of an attempt.
+    pub(crate) fn fate(&mut self, claim: &Arc<Claim>) -> Work {
+        let now = self.now().monotonic;
+        fate(&mut self.rng, claim, now)
+    }
+
+    /// Handlers that were asked to stop mostly do, soon.
+    pub(crate) fn stop_what_was_asked(&mut self, id: usize) {
+        let now = self.now().monotonic;
+        let World { agents, rng, .. } = self;
+        let agent = &mut agents[id];
+        let Some(stepper) = &agent.stepper else { return };
+        for work in agent.works.iter_mut().filter(|work| !work.asked && stepper.stopped().contains(&work.claim.run_id))
+        {
+            work.heed(rng, now);
         }
     }
 }

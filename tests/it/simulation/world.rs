@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::{ManualClock, Stepper};
-use duly::{Claim, Client, Clock, Event, Now, Outcome, Timestamp};
+use duly::{Client, Clock, Event, Now, Outcome, Timestamp};
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 use tempfile::TempDir;
@@ -17,9 +17,11 @@ use tempfile::TempDir;
 use crate::simulation::history::{Check, Deed, History, Owner, Turn};
 use crate::simulation::ledger::{self, LEDGER, Ledger, Script};
 use crate::simulation::order::Order;
+use crate::simulation::reader::Reader;
 use crate::simulation::retention;
 use crate::simulation::rows::Look;
-use crate::simulation::work::{self, Work};
+use crate::simulation::spoilt;
+use crate::simulation::work::Work;
 
 /// Every handler that a task may have.
 pub(crate) const HANDLERS: [&str; 4] = ["work", "post", "rare", LEDGER];
@@ -55,6 +57,7 @@ pub(crate) struct World {
     pub(crate) shell: Connection,
     /// The shell holds the write lock.
     pub(crate) held: bool,
+    pub(crate) reader: Reader,
     pub(crate) lease: Duration,
     pub(crate) turns: u64,
     /// Faults, by kind.
@@ -78,7 +81,7 @@ fn home() -> TempDir {
 
 /// A connection without anything of ours; SQLite's clock in it is the world's. Both instants of a comparison are of one
 /// kind then: a tenth of a millisecond past, so that rounding does not hide what is due now.
-fn shell(file: &PathBuf, clock: &ManualClock) -> Connection {
+pub(crate) fn shell(file: &PathBuf, clock: &ManualClock) -> Connection {
     let shell = Connection::open(file).expect("a shell");
     shell.busy_timeout(Duration::ZERO).expect("no patience");
     shell.pragma_update(None, "synchronous", 0).expect("a pragma");
@@ -104,8 +107,9 @@ impl World {
         first.step().expect("a first step");
         let client = first.client().clone();
         first.stop().expect("it leaves");
-        let shell = shell(&file, &clock);
+        let (reader, shell) = (Reader::new(shell(&file, &clock)), shell(&file, &clock));
         shell.execute_batch(ledger::TABLE).expect("a table of the application's own");
+        shell.execute_batch(spoilt::GUARD).expect("a trigger of the application's own");
         let lease = Duration::from_secs([15, 60][rng.usize(..2)]);
         let keep = retention::draw(&mut rng);
         let mut history = History::new(Look::new(Connection::open(&file).expect("a look")), lease, keep);
@@ -118,6 +122,7 @@ impl World {
             shell,
             clock,
             held: false,
+            reader,
             lease,
             turns: 0,
             faults: BTreeMap::new(),
@@ -245,20 +250,27 @@ impl World {
     pub(crate) fn turn(&mut self, id: usize) -> Check {
         self.deliver(id)?;
         self.turns += 1;
+        let ahead = if self.once_in(6) { self.rng.usize(1..5) } else { 0 };
         let agent = &mut self.agents[id];
         // What it was at may have been the end of it.
         let Some(stepper) = &mut agent.stepper else { return Ok(()) };
-        let claims = stepper.step().map_err(|error| format!("owner {id} stops: {error}"))?;
+        let free = agent.workers.saturating_sub(stepper.running().len());
+        let claims = stepper.step_ahead(ahead).map_err(|error| format!("owner {id} stops: {error}"))?;
         let deed = Deed::Turn(Turn {
             owner: id,
             claims: claims.clone(),
             refused: agent.refused.load(Ordering::Relaxed),
             sleeps: stepper.sleeps(),
-            idle: agent.workers - stepper.running().len(),
+            idle: agent.workers.saturating_sub(stepper.running().len()),
+            free,
         });
         self.done(&deed, &format!("turn of owner {id}"))?;
-        for claim in claims {
-            let work = self.fate(&claim);
+        for (place, claim) in claims.iter().enumerate() {
+            let mut work = self.fate(claim);
+            // Nobody has begun it, and it is given back.
+            if place >= free && self.once_in(2) {
+                (work.ends_at, work.outcome) = (self.now().monotonic + Duration::from_secs(2), Outcome::Released);
+            }
             self.agents[id].works.push(work);
         }
         self.stop_what_was_asked(id);
@@ -284,33 +296,6 @@ impl World {
         Ok(())
     }
 
-    /// Hands one attempt back with this outcome, now.
-    pub(crate) fn end_now(&mut self, id: usize, claim: &Arc<Claim>, outcome: Outcome) {
-        let now = self.now().monotonic;
-        let works = &mut self.agents[id].works;
-        if let Some(work) = works.iter_mut().find(|work| Arc::ptr_eq(&work.claim, claim)) {
-            (work.ends_at, work.outcome) = (now, outcome);
-        }
-    }
-
-    /// Draws what becomes of an attempt.
-    fn fate(&mut self, claim: &Arc<Claim>) -> Work {
-        let now = self.now().monotonic;
-        work::fate(&mut self.rng, claim, now)
-    }
-
-    /// Handlers that were asked to stop mostly do, soon.
-    fn stop_what_was_asked(&mut self, id: usize) {
-        let now = self.now().monotonic;
-        let World { agents, rng, .. } = self;
-        let agent = &mut agents[id];
-        let Some(stepper) = &agent.stepper else { return };
-        for work in agent.works.iter_mut().filter(|work| !work.asked && stepper.stopped().contains(&work.claim.run_id))
-        {
-            work.heed(rng, now);
-        }
-    }
-
     /// A turn in which nothing is claimed, as one takes who is about to leave.
     pub(crate) fn drain(&mut self, id: usize) -> Check {
         self.deliver(id)?;
@@ -319,7 +304,8 @@ impl World {
         let Some(stepper) = &mut agent.stepper else { return Ok(()) };
         stepper.settle().map_err(|error| format!("owner {id} stops: {error}"))?;
         let refused = agent.refused.load(Ordering::Relaxed);
-        let deed = Deed::Turn(Turn { owner: id, claims: Vec::new(), refused, sleeps: stepper.sleeps(), idle: 0 });
+        let deed =
+            Deed::Turn(Turn { owner: id, claims: Vec::new(), refused, sleeps: stepper.sleeps(), idle: 0, free: 0 });
         self.done(&deed, &format!("last turn of owner {id}"))
     }
 
@@ -337,6 +323,12 @@ impl World {
         self.clock.advance(Duration::from_millis(by.unsigned_abs()));
         if self.held && self.once_in(2) {
             self.let_go();
+        }
+        if self.once_in(8) {
+            self.unstick()?;
+        }
+        if self.once_in(6) {
+            self.read()?;
         }
         let now = self.now().monotonic;
         for agent in &mut self.agents {
