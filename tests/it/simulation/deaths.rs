@@ -44,22 +44,26 @@ impl History {
 
     /// Of each death the task is told that wants to be, once; or an event says why not.
     fn check_told(&self, step: &Step<'_>, died: &[&RunRow]) -> Check {
-        let mut expected = Vec::new();
-        for run in died.iter().filter(|run| run.origin != Origin::OnDead) {
-            let Some(target) = step.after.tasks[&run.task].on_dead.as_deref() else { continue };
-            match step.after.named(target).filter(|task| task.status != "invalid") {
-                Some(task) => expected.push((task.id, run.id)),
-                None => {
-                    let tells = |(kind, of, _): &(String, Option<i64>, _)| kind == "on_dead" && *of == Some(run.id);
-                    if step.news.events.iter().filter(|event| tells(event)).count() != 1 {
-                        return Err(format!("run {} died, {target:?} cannot be told, and no event says so", run.id));
-                    }
-                }
-            }
-        }
         let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
         let new = new.filter(|run| run.origin == Origin::OnDead);
         let mut found: Vec<(i64, i64)> = new.map(|run| (run.task, self.dead_run_of(run.id))).collect();
+        let mut expected = Vec::new();
+        for run in died.iter().filter(|run| run.origin != Origin::OnDead) {
+            let Some(target) = step.after.tasks[&run.task].on_dead.as_deref() else { continue };
+            let task = step.after.named(target);
+            // One that is found to be nonsense in this turn may have been told before that was found.
+            if let Some(task) = task.filter(|task| task.status != "invalid" || found.contains(&(task.id, run.id))) {
+                let was_invalid = step.before.named(target).is_some_and(|task| task.status == "invalid");
+                if task.status != "invalid" || !was_invalid {
+                    expected.push((task.id, run.id));
+                }
+                continue;
+            }
+            let tells = |(kind, of, _): &(String, Option<i64>, _)| kind == "on_dead" && *of == Some(run.id);
+            if step.news.events.iter().filter(|event| tells(event)).count() != 1 {
+                return Err(format!("run {} died, {target:?} cannot be told, and no event says so", run.id));
+            }
+        }
         expected.sort_unstable();
         found.sort_unstable();
         match found == expected {
