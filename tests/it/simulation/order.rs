@@ -48,7 +48,7 @@ impl History {
         // Two handlers' runs that share a key may both be free, and taken; one of them in vain.
         let in_vain = |run: &RunRow| {
             let rival = |one: &&RunRow| one.id != run.id && one.key == run.key && one.handler != run.handler;
-            run.status != RunStatus::Running && run.key.is_some() && claimed.iter().any(|one| rival(one))
+            run.status != RunStatus::Running && run.key.is_some() && claimed.iter().any(rival)
         };
         let is_stuck = |run: &RunRow| stuck.contains_key(&run.id) && run.status != RunStatus::Running;
         if step.after.unfinished().any(|run| in_vain(run) || is_stuck(run)) {
