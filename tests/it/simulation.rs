@@ -11,6 +11,7 @@ mod expiry;
 mod faults;
 mod history;
 mod ledger;
+mod newer;
 mod order;
 mod policies;
 mod promises;
@@ -83,7 +84,8 @@ fn days(world: &mut World) -> Check {
         if world.turns >= TURNS {
             world.forget_what_is_over()?;
             world.check_books()?;
-            return world.check_sound();
+            world.check_sound()?;
+            return world.outlive();
         }
         until = TURNS;
     }

@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    fn trigger(&mut self) -> Check {
+    pub(crate) fn trigger(&mut self) -> Check {
         let Some(name) = self.any_task(|_| true) else { return Ok(()) };
         let done = self.client.trigger(&name);
         self.by_client(done, Deed::Triggered(name.clone()), &format!("{name} is triggered"))
