@@ -230,6 +230,21 @@ impl Stepper {
 
     /// As [`Stepper::step`], of a scheduler that reads ahead: up to so many runs more are claimed than workers are free.
     ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{NewTask, RetryPolicy};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).workers(1).accept("post").start()?;
+    /// let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    /// stepper.client().add(NewTask::once("first", noon).handler("post"))?;
+    /// stepper.client().add(NewTask::once("second", noon).handler("post").retry(once))?;
+    /// // What may start only once is never read ahead.
+    /// assert_eq!(stepper.step_ahead(1)?.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Stepper::step`].
     pub fn step_ahead(&mut self, ahead: usize) -> Result<Vec<Arc<Claim>>> {
