@@ -127,17 +127,15 @@ impl History {
         let other = |run: &RunRow| {
             step.after.unfinished().any(|other| other.task == run.task && other.is_scheduled() && other.id != run.id)
         };
-        // What cannot be written now is tried again in a full turn, and may be the first behind its key.
-        let behind_the_stuck = |run: &RunRow| {
-            let same = |other: &RunRow| other.id == run.id || run.key.is_some() && other.key == run.key;
-            !self.stuck.is_empty() && step.after.unfinished().any(|other| self.was_stuck(other.id) && same(other))
-        };
+        // Behind what cannot be written the others are seen at the next poll.
+        if step.after.unfinished().any(|run| self.was_stuck(run.id) && run.status != RunStatus::Running) {
+            return Ok(());
+        }
         let waits = |run: &&RunRow| {
             let task = &step.after.tasks[&run.task];
             let held = |other: &RunRow| other.key == run.key && other.status == RunStatus::Running;
             run.status != RunStatus::Running
                 && run.run_at <= step.now
-                && !behind_the_stuck(run)
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
                 && !(task.rests() && run.origin != Origin::Manual)
