@@ -127,15 +127,21 @@ impl History {
         let other = |run: &RunRow| {
             step.after.unfinished().any(|other| other.task == run.task && other.is_scheduled() && other.id != run.id)
         };
-        // Behind what cannot be written the others are seen at the next poll.
-        if step.after.unfinished().any(|run| self.was_stuck(run.id) && run.status != RunStatus::Running) {
+        // Behind what cannot be written the others are seen in the turn that finds it so, and then at the next poll.
+        let stuck = || step.after.unfinished().filter(|run| self.was_stuck(run.id) && run.status != RunStatus::Running);
+        let is_found =
+            step.news.events.iter().any(|(_, _, detail)| detail.as_ref().is_some_and(|it| it.contains("the claim of")));
+        if stuck().next().is_some() && !is_found {
             return Ok(());
         }
+        let behind_the_stuck =
+            |run: &RunRow| stuck().any(|other| other.id == run.id || run.key.is_some() && other.key == run.key);
         let waits = |run: &&RunRow| {
             let task = &step.after.tasks[&run.task];
             let held = |other: &RunRow| other.key == run.key && other.status == RunStatus::Running;
             run.status != RunStatus::Running
                 && run.run_at <= step.now
+                && !behind_the_stuck(run)
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
                 && !(task.rests() && run.origin != Origin::Manual)
