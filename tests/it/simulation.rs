@@ -25,6 +25,7 @@ mod work;
 mod world;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,7 +51,12 @@ struct Story {
 /// Lives through one seed. The error tells all that is to be known of it.
 fn live(seed: u64) -> Result<Story, String> {
     let mut world = World::new(seed);
-    match days(&mut world) {
+    // What duly asserts of itself is told with its seed too.
+    let lived = catch_unwind(AssertUnwindSafe(|| days(&mut world))).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().cloned();
+        Err(words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned())).unwrap_or_default())
+    });
+    match lived {
         Ok(()) => Ok(Story {
             turns: world.turns,
             passed: world.now().monotonic,
