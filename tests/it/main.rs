@@ -84,6 +84,8 @@ mod retention;
 mod rounds;
 /// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
 mod runs;
+/// `duly selftest`: a disk that can be trusted, one that cannot, and that nothing is left. Shares its checker.
+mod selftest;
 /// `duly run` as a process: signals, exit codes, what it logs, what it costs; the harness for other tests of it.
 mod sidecar;
 /// Days of virtual time from a seed: owners that die, clocks that step, and a checker that knows what may come of it.

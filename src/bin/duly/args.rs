@@ -192,6 +192,19 @@ pub(crate) enum Command {
     /// Look whether the file is sound. It may be in use; nothing is written.
     #[command(after_help = examples::DOCTOR)]
     Doctor,
+    /// Try whether duly can be trusted on this disk, in a folder that goes away.
+    #[command(after_help = examples::SELFTEST)]
+    Selftest {
+        /// How long, about.
+        #[arg(long = "for", value_name = "DUR", default_value = "10s", value_parser = length)]
+        length: Duration,
+        /// Where: the folder is made in this one. Default: the folder of --db, which itself is not opened.
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// The same choices as that time: who is killed, and when.
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+    },
     /// Copy the whole file while it is in use. A scheduler on the copy is a second one.
     #[command(after_help = examples::BACKUP)]
     Backup {

@@ -92,6 +92,13 @@ pub(crate) const PRUNE: &str = r#"Examples:
 pub(crate) const DOCTOR: &str = r#"Examples:
   duly doctor"#;
 
+pub(crate) const SELFTEST: &str = r#"Exit code 1, and the folder is kept, if anything is found that should not be.
+
+Examples:
+  duly selftest
+  duly selftest --for 10m --dir /var/lib/agent
+  duly selftest --seed 7 --json"#;
+
 pub(crate) const BACKUP: &str = r#"Examples:
   duly backup agent-copy.db"#;
 

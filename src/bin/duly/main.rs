@@ -15,11 +15,13 @@ mod manifest;
 #[cfg(test)]
 mod mutations;
 mod output;
+mod selftest;
 mod signals;
 mod values;
 mod zone;
 
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -36,6 +38,7 @@ use crate::output::escape;
 use crate::output::printer::Printer;
 use crate::output::spark::Heights;
 use crate::output::times::Times;
+use crate::selftest::parts::Part;
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
@@ -77,6 +80,11 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
             Ended::InOrder => ExitCode::SUCCESS,
             Ended::CutShort => ExitCode::from(3),
         });
+    }
+    if let (Command::Selftest { .. }, Some(part)) = (&args.command, Part::asked()) {
+        log_to_stderr(args);
+        part.play().map_err(|error| Failure::Unsuccessful(error.to_string()))?;
+        return Ok(ExitCode::SUCCESS);
     }
     let terminal = io::stdout().is_terminal();
     let dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
@@ -166,6 +174,12 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         }
         Command::Prune { dry_run, keep } => prune::prune(&there()?, keep.retention(), *dry_run, printer),
         Command::Doctor => doctor::doctor(&there()?, printer),
+        Command::Selftest { length, dir, seed } => {
+            // A name alone is of a file here.
+            let beside = args.db.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let folder = dir.as_deref().unwrap_or(beside);
+            commands::selftest::selftest(&commands::selftest::Asked { folder, length: *length, seed: *seed }, printer)
+        }
         Command::Backup { file } => backup::backup(&there()?, file, printer),
         Command::Completions { shell } => shell::completions(*shell, printer),
         Command::Man { command } => shell::man(command.as_deref(), printer),

@@ -13,6 +13,7 @@ pub(crate) mod logs;
 pub(crate) mod next;
 pub(crate) mod prune;
 pub(crate) mod run;
+pub(crate) mod selftest;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod status;

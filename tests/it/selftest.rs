@@ -1,0 +1,319 @@
+//! `duly selftest`: what it says of a disk that can be trusted, that nothing is left of it however it ends, and that each
+//! fault which it may find is found.
+
+use std::collections::BTreeSet;
+
+use duly::{AttemptOutcome, NewTask, Outcome, RunStatus, Timestamp};
+
+use crate::house::{House, at, seconds};
+
+#[path = "../../src/bin/duly/selftest/checker.rs"]
+pub(crate) mod checker;
+
+use checker::{Fault, Line, Promise, Told};
+
+const START: &str = "2027-03-14T12:00:00Z";
+
+/// What handlers wrote down of a few seconds, and what the tables tell of them.
+#[derive(Clone)]
+struct Case {
+    lines: Vec<Line>,
+    told: Told,
+    promises: Vec<Promise>,
+}
+
+impl Case {
+    /// Three occurrences of a task that fails at first, beside one that may start only once.
+    fn new() -> Case {
+        let (house, start) = (House::new(), at(START));
+        let mut stepper = house.builder(START).accept("work").start().expect("a stepper");
+        let task = |name: &str| NewTask::interval(name, seconds(10)).starts_at(start.plus(seconds(10))).handler("work");
+        let end = start.plus(seconds(30));
+        stepper.client().add(task("again").ends_at(end)).expect("a task");
+        stepper.client().add(task("once").ends_at(end).at_most_once()).expect("a task");
+        let mut lines = Vec::new();
+        for _ in 0..60 {
+            for claim in stepper.step().expect("a turn") {
+                let (run, attempt) = (claim.run_id, claim.attempt);
+                let fails = claim.task == "again" && attempt == 1;
+                let (task, scheduled_for) = (claim.task.clone(), claim.scheduled_for);
+                lines.push(Line::Began { run, attempt, process: 7, scheduled_for, task });
+                lines.push(Line::Ended { run, attempt });
+                stepper.finish(&claim, if fails { Outcome::failed("not yet") } else { Outcome::succeeded() });
+            }
+            stepper.step().expect("a turn");
+            stepper.clock().advance(seconds(1));
+        }
+        let told = Told::read(&house.client()).expect("the tables");
+        let due: BTreeSet<Timestamp> = (1..=3).map(|nth| start.plus(seconds(10 * nth))).collect();
+        let promise = |task: &str| Promise {
+            task: task.to_owned(),
+            due: Some(due.clone()),
+            at_most_once: task == "once",
+            alone: true,
+        };
+        Case { lines, told, promises: vec![promise("again"), promise("once")] }
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        checker::judge(&self.lines, &self.told, &self.promises)
+    }
+
+    /// The rules that are broken when this is done to it, each once for as often as it is in a row.
+    fn with(&self, change: impl FnOnce(&mut Case)) -> Vec<&'static str> {
+        let mut other = self.clone();
+        change(&mut other);
+        let mut rules: Vec<_> = other.faults().iter().map(|fault| fault.rule).collect();
+        rules.dedup();
+        rules
+    }
+
+    /// Where something begins that is of this task and attempt.
+    fn begins(&self, wanted: &str, number: u32) -> usize {
+        let is =
+            |line: &Line| matches!(line, Line::Began { task, attempt, .. } if task == wanted && *attempt == number);
+        self.lines.iter().position(is).expect("such a start")
+    }
+}
+
+#[test]
+fn what_was_written_down_and_what_is_told_agree_or_each_fault_is_found() {
+    let case = Case::new();
+    assert_eq!(
+        (case.lines.len(), case.told.runs.len(), case.told.attempts.len()),
+        (18, 6, 3),
+        "{case:?}",
+        case = case.lines
+    );
+    assert_eq!(case.faults(), []);
+    let (first, again, once) = (case.begins("again", 1), case.begins("again", 2), case.begins("once", 1));
+
+    // What handlers wrote down.
+    let double = case.with(|case| {
+        let once_more = [case.lines[again].clone(), case.lines[again + 1].clone()];
+        case.lines.splice(again + 2..again + 2, once_more);
+    });
+    assert_eq!(double, ["double"]);
+    let both = case.with(|case| case.lines.swap(first + 1, again));
+    assert!(both.contains(&"at once"), "{both:?}");
+    let killed = case.with(|case| {
+        case.lines[first + 1] = Line::Doomed { process: 7 };
+    });
+    assert_eq!(killed, [""; 0], "what was killed need not have ended");
+    let last = case.lines.len() - 1;
+    assert_eq!(case.with(|case| drop(case.lines.remove(last))), ["not done"]);
+    let of = |change: fn(&mut Line)| case.with(|case| change(&mut case.lines[first]));
+    let other_run = of(|line| {
+        if let Line::Began { run, .. } = line {
+            *run = 99
+        }
+    });
+    assert_eq!(other_run, ["at once", "unrecorded"], "it never ended");
+    let other_task = of(|line| {
+        if let Line::Began { task, .. } = line {
+            *task = "third".into()
+        }
+    });
+    assert_eq!(other_task, ["unrecorded"]);
+    let other_time = of(|line| {
+        if let Line::Began { scheduled_for, .. } = line {
+            *scheduled_for = Timestamp::MIN
+        }
+    });
+    assert_eq!(other_time, ["unrecorded"]);
+    let late = case.with(|case| {
+        let mut line = case.lines[once].clone();
+        let Line::Began { attempt, .. } = &mut line else { panic!("{line:?}") };
+        *attempt = 2;
+        case.lines.insert(once + 2, line);
+    });
+    assert_eq!(late, ["at most once", "at once", "unrecorded"], "nor may anything else of its task begin now");
+    assert_eq!(case.with(|case| case.lines.clear()), ["not done", "unrecorded"]);
+
+    // What is told.
+    let retold = |change: fn(&mut Told)| case.with(|case| change(&mut case.told));
+    assert_eq!(retold(|told| told.attempts.clear()), ["unrecorded", "attempts"]);
+    assert_eq!(retold(|told| told.attempts[0].1 = AttemptOutcome::Released), ["released"]);
+    assert_eq!(retold(|told| told.attempts[0].1 = AttemptOutcome::Lost), [""; 0], "it may have ended all the same");
+    assert_eq!(retold(|told| told.runs[0].status = RunStatus::Queued), ["unrecorded", "unfinished"]);
+    let gone = retold(|told| drop(told.runs.remove(0)));
+    assert!(gone.contains(&"lost") && gone.contains(&"unrecorded"), "{gone:?}");
+    let twice = retold(|told| {
+        let mut copy = told.runs[0].clone();
+        (copy.id, copy.status, copy.attempt) = (99, RunStatus::Skipped, 0);
+        told.runs.push(copy);
+    });
+    assert_eq!(twice, ["twice"]);
+
+    // What was promised.
+    let promised = |change: fn(&mut BTreeSet<Timestamp>)| {
+        case.with(|case| change(case.promises[0].due.as_mut().expect("a schedule")))
+    };
+    assert_eq!(promised(|due| due.extend([at("2027-03-14T12:00:40Z")])), ["lost"]);
+    assert_eq!(promised(|due| due.retain(|due| *due != at("2027-03-14T12:00:10Z"))), ["unasked"]);
+}
+
+#[test]
+fn a_row_that_stands_for_several_keeps_all_of_them() {
+    let case = Case::new();
+    let of_it = |case: &mut Case| {
+        case.told.runs.retain(|run| run.task == "again");
+        case.lines.retain(|line| !matches!(line, Line::Began { task, .. } if task == "once"));
+        case.told.runs.sort_by_key(|run| run.scheduled_for);
+    };
+    let skipped = |last: &'static str| {
+        case.with(|case| {
+            of_it(case);
+            case.promises.truncate(1);
+            let begun = case.told.runs.split_off(1);
+            let skip = &mut case.told.runs[0];
+            (skip.status, skip.attempt, skip.last_scheduled_for) = (RunStatus::Skipped, 0, Some(at(last)));
+            let kept: BTreeSet<i64> = begun.iter().skip(1).map(|run| run.id).collect();
+            case.told.runs.extend(begun.into_iter().skip(1));
+            case.lines
+                .retain(|line| matches!(line, Line::Began { run, .. } | Line::Ended { run, .. } if kept.contains(run)));
+            case.told.attempts.retain(|((run, _), _)| kept.contains(run));
+        })
+    };
+    assert_eq!(skipped("2027-03-14T12:00:20Z"), [""; 0]);
+    assert_eq!(skipped("2027-03-14T12:00:15Z"), ["lost"]);
+    assert_eq!(skipped("2027-03-14T12:00:30Z"), ["twice"]);
+}
+
+#[test]
+fn lines_are_read_as_they_were_written_and_half_a_line_is_told() {
+    let case = Case::new();
+    let mut text: String = case.lines.iter().map(ToString::to_string).collect();
+    text.push_str(&Line::Doomed { process: 12 }.to_string());
+    let (lines, torn) = checker::read(&text);
+    assert_eq!(torn, []);
+    assert_eq!(lines, [case.lines.as_slice(), &[Line::Doomed { process: 12 }]].concat());
+    let (lines, torn) = checker::read("ended 1 1\nbegan 2 1\nended 2 one\n");
+    assert_eq!(lines, [Line::Ended { run: 1, attempt: 1 }]);
+    let told: Vec<String> = torn.iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["torn: line 2 of the journal: \"began 2 1\"", "torn: line 3 of the journal: \"ended 2 one\""]);
+    let sums = checker::Sums::of(&case.lines, &case.told);
+    assert_eq!(sums, checker::Sums { occurrences: 6, starts: 9, lost: 0, skipped: 0 });
+}
+
+// ------------------------------------------------------------------------------------------------ the program --
+
+#[cfg(target_os = "linux")]
+mod program {
+    use std::path::PathBuf;
+    use std::process::{Child, Command, Output, Stdio};
+
+    use serde_json::Value;
+
+    use crate::house::{House, eventually};
+    use crate::sidecar::signal;
+
+    /// The program, as somebody would start it in the house.
+    fn selftest(house: &House, line: &[&str]) -> Command {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
+        program.arg("selftest").args(line).current_dir(house.home()).env_remove("DULY_DB").stdin(Stdio::null());
+        program
+    }
+
+    fn said(output: &Output) -> (Option<i32>, String, String) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// The folders that it has made there.
+    fn folders(house: &House) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(house.home()).expect("a folder").map(|entry| entry.expect("an entry").path());
+        entries.filter(|path| path.is_dir()).collect()
+    }
+
+    /// Live processes at work in a folder of the house, with the part that each plays.
+    fn parts(house: &House) -> Vec<(String, String)> {
+        let processes = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
+        let of_it = processes.filter_map(|process| {
+            let there = std::fs::read_link(process.path().join("cwd")).ok()?;
+            let variables = std::fs::read(process.path().join("environ")).ok()?;
+            let variables = String::from_utf8_lossy(&variables).into_owned();
+            let part = variables.split('\0').find_map(|one| one.strip_prefix("DULY_SELFTEST_PART="))?.to_owned();
+            let beside = there.strip_prefix(house.home()).ok()?.file_name()?.to_string_lossy().into_owned();
+            let id = process.file_name().to_string_lossy().into_owned();
+            Some((id, format!("{beside}/{part}")))
+        });
+        of_it.collect()
+    }
+
+    /// Waits until two schedulers are at work for a check, and answers who they are.
+    fn schedulers(house: &House, check: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        eventually(&format!("two schedulers are at work for {check}"), || {
+            let of_it = |(id, part): (String, String)| (part == format!("{check}/schedule")).then_some(id);
+            found = parts(house).into_iter().filter_map(of_it).collect();
+            found.len() == 2
+        });
+        found
+    }
+
+    fn begin(house: &House, line: &[&str]) -> Child {
+        selftest(house, line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program")
+    }
+
+    #[test]
+    fn a_disk_that_can_be_trusted_is_told_so_and_nothing_is_left_on_it() {
+        let house = House::new();
+        std::fs::write(house.file(), "of the user, and no database").expect("a file");
+        let output = selftest(&house, &["--for", "3s", "--seed", "7", "--json", "--db", "agent.db"]).output();
+        let (code, out, err) = said(&output.expect("the program"));
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+        let document: Value = serde_json::from_str(&out).expect("one document");
+        assert_eq!(
+            (&document["seed"], &document["trusted"], &document["kept"]),
+            (&7.into(), &true.into(), &Value::Null)
+        );
+        let checks = document["checks"].as_array().expect("checks");
+        let names: Vec<_> = checks.iter().map(|check| check["check"].as_str().expect("a name")).collect();
+        let all = ["file system", "locks", "shared memory", "syncs", "naive loop", "duly", "kills", "doctor"];
+        assert_eq!(names, all);
+        assert!(checks.iter().all(|check| check["verdict"] != "bad"), "{out}");
+        assert_eq!(std::fs::read_dir(house.home()).expect("a folder").count(), 1, "nothing is left beside the user's");
+        assert_eq!(std::fs::read_to_string(house.file()).expect("a file"), "of the user, and no database");
+        assert_eq!(parts(&house), []);
+    }
+
+    #[test]
+    fn a_scheduler_that_ends_by_itself_fails_its_check_and_the_folder_is_kept() {
+        let house = House::new();
+        let child = begin(&house, &["--for", "5s", "--quiet"]);
+        signal("KILL", &schedulers(&house, "bench")[0]);
+        let (code, out, err) = said(&child.wait_with_output().expect("an end"));
+        assert_eq!(code, Some(1), "{out}{err}");
+        assert!(out.starts_with("BAD ") && out.contains("duly") && out.contains("ended by itself, signal: 9"), "{out}");
+        assert!(!out.contains("good"), "whoever wants quiet hears of what is wrong: {out}");
+        let [kept] = folders(&house).try_into().expect("one folder");
+        assert!(err.starts_with("error: not to be trusted, 1 of 7 checks failed: "), "{err}");
+        assert!(err.ends_with(&format!("; kept in {}\n", kept.display())), "{err}");
+        assert!(kept.join("bench/agent.db").exists() && kept.join("bench/log").exists());
+        assert_eq!(parts(&house), []);
+    }
+
+    #[test]
+    fn ctrl_c_leaves_no_process_and_no_folder() {
+        for name in ["INT", "TERM", "HUP"] {
+            let house = House::new();
+            let child = begin(&house, &["--for", "1h"]);
+            schedulers(&house, "bench");
+            signal(name, &child.id().to_string());
+            let (code, out, err) = said(&child.wait_with_output().expect("an end"));
+            let told = format!("error: SIG{name}: stopped before anything could be said; nothing is left\n");
+            assert_eq!((code, out.as_str(), err), (Some(1), "", told));
+            assert_eq!((parts(&house), folders(&house).len()), (vec![], 0));
+        }
+    }
+
+    #[test]
+    fn nothing_is_at_work_any_more_when_the_program_itself_is_killed() {
+        let house = House::new();
+        let mut child = begin(&house, &["--for", "1h"]);
+        schedulers(&house, "bench");
+        child.kill().and_then(|()| child.wait()).expect("its end");
+        eventually("its schedulers have left", || parts(&house).is_empty());
+    }
+}
