@@ -239,6 +239,28 @@ fn a_second_signal_ends_the_wait() {
 }
 
 #[test]
+fn one_whose_leaving_cannot_be_written_down_leaves_all_the_same_and_the_next_finds_it_out() {
+    let house = House::new();
+    let client = house.client();
+    client.add(shell("fine", "true")).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    stands(&client, "fine", RunStatus::Succeeded);
+    let refuse = "CREATE TRIGGER nobody_leaves BEFORE UPDATE OF stopped_at ON scheduler_instances
+                  BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    house.plain().execute_batch(refuse).unwrap();
+    sidecar.leave();
+    assert!(sidecar.log().contains("not now; the next scheduler finds it out"), "{}", sidecar.log());
+    let (there, left) = ("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL", "agent.db-owners");
+    assert_eq!(house.ask(there), "1", "nobody could write it down");
+    house.plain().execute_batch("DROP TRIGGER nobody_leaves").unwrap();
+    let mut next = Sidecar::start(&house, &[]);
+    eventually("the next has found it out", || house.ask(there) == "1");
+    next.leave();
+    assert_eq!(std::fs::read_dir(house.home().join(left)).unwrap().count(), 0, "nothing is left");
+    house.assert_sound();
+}
+
+#[test]
 fn until_idle_does_what_there_is_and_ends() {
     let house = House::new();
     let client = house.client();
