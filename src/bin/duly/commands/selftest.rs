@@ -12,7 +12,7 @@ use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 use crate::selftest::folder::Folder;
 use crate::selftest::patience::{Halt, Patience};
-use crate::selftest::report::{Check, Verdict};
+use crate::selftest::report::{Check, Verdict, so_many};
 use crate::selftest::{bench, disk, kills};
 use crate::signals;
 
@@ -140,7 +140,9 @@ fn tell_all(checks: &[Check], seed: u64, kept: Option<&Path>, printer: &mut Prin
 
 /// The sentence that somebody wants to hear.
 fn trusted(checks: &[Check]) -> String {
-    let notes: Vec<&str> = checks.iter().filter_map(|check| check.advice).collect();
-    let but = if notes.is_empty() { String::new() } else { format!("; but {}", notes.join("; and ")) };
+    let but = match checks.iter().filter(|check| check.verdict == Verdict::Odd).count() {
+        0 => String::new(),
+        notes => format!("; but read the {} above", so_many(notes, "note")),
+    };
     format!("This disk can be trusted: no occurrence ran twice, and none was lost{but}.")
 }

@@ -25,7 +25,7 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Line::Began { run, attempt, process, scheduled_for, task } => {
-                writeln!(f, "began {run} {attempt} {process} {} {task}", scheduled_for.as_millis())
+                writeln!(f, "began {run} {attempt} {process} {scheduled_for} {task}")
             }
             Line::Ended { run, attempt } => writeln!(f, "ended {run} {attempt}"),
             Line::Doomed { process } => writeln!(f, "doomed {process}"),
@@ -42,7 +42,7 @@ impl Line {
                 run: run.parse().ok()?,
                 attempt: attempt.parse().ok()?,
                 process: process.parse().ok()?,
-                scheduled_for: Timestamp::from_millis(at.parse().ok()?),
+                scheduled_for: at.parse().ok()?,
                 task: task.to_owned(),
             }),
             ["ended", run, attempt] => Some(Line::Ended { run: run.parse().ok()?, attempt: attempt.parse().ok()? }),
