@@ -102,6 +102,8 @@ mod takeover;
 mod threads;
 /// What a run says of itself: how far it has come, and what came of it.
 mod told;
+/// Everything at once, for as long as is asked: schedulers killed, stopped, locked out and lied to by their clocks, and edits.
+mod torture;
 /// What a turn costs and whom it serves first.
 mod turns;
 /// Two versions on one file: an older duly that finds the tables of a newer one.

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use crate::house::{House, eventually};
 
 /// Where Debian's package `faketime` puts it. Without it these tests say that they are skipped, but in CI they fail.
-fn library() -> Option<PathBuf> {
+pub(crate) fn library() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let found = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1")).find(|path| path.exists());
     if found.is_none() {

@@ -1,0 +1,116 @@
+//! The tasks: by handler, by policy, and what each promises.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use duly::{Misfire, NewTask, Overlap, RetryPolicy, Timestamp};
+use serde_json::{Value, json};
+
+use crate::house::House;
+use crate::selftest::checker::Promise;
+
+/// The file in which handlers write down when they begin and end.
+pub(crate) const JOURNAL: &str = "journal";
+/// The handler of the child's closures, and one that ends with a row of its own.
+pub(crate) const CLOSURE: &str = "closure";
+pub(crate) const FINISH: &str = "finish";
+
+/// A task that is edited by nobody, and due on a grid.
+struct Grid {
+    name: &'static str,
+    handler: &'static str,
+    every: u64,
+    takes: u64,
+    overlap: Overlap,
+    fails_first: bool,
+    at_most_once: bool,
+}
+
+const PLAIN: Grid = Grid {
+    name: "",
+    handler: CLOSURE,
+    every: 0,
+    takes: 0,
+    overlap: Overlap::Skip,
+    fails_first: false,
+    at_most_once: false,
+};
+
+const GRIDS: [Grid; 11] = [
+    Grid { name: "short", every: 200, takes: 5, ..PLAIN },
+    Grid { name: "slow", every: 500, takes: 900, ..PLAIN },
+    Grid { name: "buffered", every: 700, takes: 150, overlap: Overlap::BufferAll, ..PLAIN },
+    Grid { name: "beside-itself", every: 900, takes: 1100, overlap: Overlap::Allow, ..PLAIN },
+    Grid { name: "replaced", every: 800, takes: 1000, overlap: Overlap::CancelRunning, ..PLAIN },
+    Grid { name: "frail", every: 600, takes: 10, fails_first: true, ..PLAIN },
+    Grid { name: "at-most-once", every: 300, takes: 20, at_most_once: true, ..PLAIN },
+    Grid { name: "with-rows", handler: FINISH, every: 400, takes: 10, fails_first: true, ..PLAIN },
+    Grid { name: "command", handler: "command", every: 500, takes: 30, ..PLAIN },
+    Grid { name: "long-command", handler: "command", every: 1300, takes: 1500, overlap: Overlap::BufferOne, ..PLAIN },
+    Grid { name: "command-once", handler: "command", every: 900, takes: 300, at_most_once: true, ..PLAIN },
+];
+
+/// Those that are edited by SQL while they are at work; nobody can say beforehand when they are due.
+pub(crate) const EDITED: [&str; 3] = ["edited-1", "edited-2", "edited-3"];
+/// Those that run when they are asked to.
+pub(crate) const ASKED: [&str; 2] = ["asked-closure", "asked-command"];
+/// Takes longer than it may, each time; the next is told when it is dead.
+pub(crate) const LATE: &str = "late";
+pub(crate) const TOLD: &str = "told";
+
+/// A line for the shell that writes down what the closures of the child do. What finds another of its run at work writes a
+/// line that the checker cannot read. The lock lives as long as the command, or any child of its.
+fn line(house: &House, millis: u64) -> String {
+    let home = house.home().display();
+    format!(
+        "me=\"$DULY_RUN_ID $DULY_ATTEMPT\"; trap 'echo \"ended $me\" >>{home}/{JOURNAL}; exit 1' TERM
+         exec 9>>{home}/lock-$DULY_RUN_ID; flock -n 9 || echo \"overlap $me\" >>{home}/{JOURNAL}
+         echo \"began $me $PPID $DULY_SCHEDULED_FOR $DULY_TASK\" >>{home}/{JOURNAL}
+         sleep {}.{:03}; echo \"ended $me\" >>{home}/{JOURNAL}",
+        millis / 1000,
+        millis % 1000
+    )
+}
+
+fn payload(house: &House, handler: &str, millis: u64, fails_first: bool) -> Value {
+    match handler {
+        "command" => json!({ "argv": ["sh", "-c", line(house, millis)] }),
+        _ => json!({ "millis": millis, "fails_first": fails_first }),
+    }
+}
+
+/// As often as it takes, at short intervals.
+fn soon(task: NewTask, max_attempts: u32) -> NewTask {
+    task.retry(RetryPolicy { max_attempts, backoff: Duration::from_millis(20), cap: Duration::from_millis(200) })
+}
+
+/// Every task, due from one instant to another, and what it promises.
+pub(crate) fn tasks(house: &House, from: Timestamp, to: Timestamp) -> Vec<(NewTask, Promise)> {
+    let mut all = Vec::new();
+    for Grid { name, handler, every, takes, overlap, fails_first, at_most_once } in GRIDS {
+        let every = Duration::from_millis(every);
+        let task = NewTask::interval(name, every).starts_at(from).ends_at(to).handler(handler);
+        let task = task.payload(payload(house, handler, takes, fails_first)).overlap(overlap);
+        // Of one that was missed by a clock that ran ahead a row is enough.
+        let task = soon(task, if at_most_once { 1 } else { 100_000 }).misfire(Misfire::RunOnce, Duration::from_secs(2));
+        let instants = std::iter::successors(Some(from), |at| Some(at.plus(every))).take_while(|at| *at <= to);
+        let (task_name, alone) = (name.to_owned(), overlap != Overlap::Allow);
+        let due: BTreeSet<Timestamp> = instants.collect();
+        all.push((task, Promise { task: task_name, due: Some(due), at_most_once, alone }));
+    }
+    let open = |name: &str| Promise { task: name.to_owned(), due: None, at_most_once: false, alone: true };
+    for (name, handler) in EDITED.into_iter().zip([CLOSURE, CLOSURE, "command"]) {
+        let task = NewTask::interval(name, Duration::from_millis(700)).starts_at(from).ends_at(to).handler(handler);
+        all.push((soon(task.payload(payload(house, handler, 100, false)), 100_000), open(name)));
+    }
+    for (name, handler) in ASKED.into_iter().zip([CLOSURE, "command"]) {
+        let task = NewTask::once(name, Timestamp::MAX).handler(handler).payload(payload(house, handler, 50, false));
+        all.push((soon(task, 100_000), open(name)));
+    }
+    let told = NewTask::once(TOLD, Timestamp::MAX).handler(CLOSURE).payload(json!({}));
+    all.push((soon(told, 100_000), open(TOLD)));
+    let late = NewTask::interval(LATE, Duration::from_millis(1500)).starts_at(from).ends_at(to).handler("command");
+    let late = late.payload(payload(house, "command", 3_000, false)).timeout(Duration::from_millis(300)).on_dead(TOLD);
+    all.push((soon(late, 2), open(LATE)));
+    all
+}
