@@ -215,9 +215,12 @@ impl Play {
             }
             12..=16 => self.edit(),
             17..=21 if self.is_free() => {
-                let asked = self.client.trigger(ASKED[self.random.usize(..ASKED.len())]);
-                if let Some(run) = self.unless_locked(asked) {
-                    self.deeds.requests.push(run);
+                // Several at once, so that they wait for each other.
+                let name = ASKED[self.random.usize(..ASKED.len())];
+                for _ in 0..self.random.u8(1..=4) {
+                    let asked = self.client.trigger(name);
+                    let run = self.unless_locked(asked);
+                    self.deeds.requests.extend(run);
                 }
             }
             _ if self.is_free() => {
