@@ -40,7 +40,7 @@ pub(crate) fn bench(folder: &Path, length: Duration, patience: &Patience) -> Res
 /// What it means that the loop started so much.
 pub(crate) fn doubled(starts: usize, occurrences: usize) -> Check {
     let found = format!(
-        "a task that takes {} ms, asked for every {}: {} of {}, {} too many",
+        "a task that takes {} ms, polled every {} ms: {} of {}, {} too many",
         BENCH.takes,
         POLL.as_millis(),
         so_many(starts, "start"),
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_bench_that_sees_no_double_proves_nothing() {
         let seen = doubled(14, 2);
-        let found = "a task that takes 350 ms, asked for every 50: 14 starts of 2 occurrences, 12 too many";
+        let found = "a task that takes 350 ms, polled every 50 ms: 14 starts of 2 occurrences, 12 too many";
         assert_eq!((seen.verdict, seen.found.as_str()), (Verdict::Good, found));
         assert_eq!([doubled(2, 2).verdict, doubled(0, 0).verdict], [Verdict::Bad; 2]);
     }
