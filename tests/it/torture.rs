@@ -12,7 +12,6 @@ mod tasks;
 
 use std::time::{Duration, Instant};
 
-use crate::torture::cast::Actor;
 use crate::torture::play::Play;
 
 /// How long where nobody asks for more.
@@ -37,10 +36,7 @@ fn whatever_is_done_to_them_each_occurrence_is_kept_once_and_nothing_is_left_und
     }
     play.calm();
     let quiet = play.quiet();
-    for actor in &mut play.schedulers {
-        actor.ask();
-    }
-    play.schedulers.drain(..).for_each(Actor::see_out);
+    play.end();
     let sums = play.judge();
     println!("{}\n{sums:?}, all done {} ms after the last of it", play.deeds, quiet.as_millis());
     assert!(sums.starts > 0, "they were at work meanwhile");

@@ -11,6 +11,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::house::House;
 use crate::selftest::checker::{self, Line, Promise, Sums, Told};
+use crate::sidecar::Sidecar;
 use crate::torture::cast::{Actor, Part, set_clock};
 use crate::torture::tasks::{ASKED, EDITED, JOURNAL, TOLD, tasks};
 use crate::year;
@@ -54,7 +55,7 @@ impl fmt::Display for Deeds {
 /// The play, as it goes on.
 pub(crate) struct Play {
     // Before the house: they end while there is one.
-    pub(crate) schedulers: Vec<Actor>,
+    schedulers: Vec<Actor>,
     others: Vec<(Actor, Instant)>,
     /// Who was asked to leave.
     leaving: Vec<Actor>,
@@ -326,7 +327,11 @@ impl Play {
              UNION ALL
              SELECT 'run ' || r.id || ' of ' || name || ' is ' || r.status || ', ' || coalesce(blocked, 'not blocked')
                FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-              WHERE r.status = 'queued' OR r.status = 'running' OR r.status = 'failed'"
+              WHERE r.status = 'queued' OR r.status = 'running' OR r.status = 'failed'
+             UNION ALL
+             SELECT 'of ' || count(*) || ' schedulers not all live' FROM scheduler_instances
+              WHERE stopped_at IS NULL HAVING count(*) > {}",
+            self.schedulers.len()
         );
         loop {
             let rows = self.house.rows(&left);
@@ -337,6 +342,19 @@ impl Play {
             self.keep_time();
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// The lock files of owners, and what tells of commands at work.
+    fn lock_files(&self) -> Vec<String> {
+        let files = std::fs::read_dir(self.house.home().join("agent.db-owners")).expect("a folder");
+        files.map(|file| file.expect("a file").file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// Everybody leaves; and so does one more, who at its start sweeps up after those that were killed in theirs.
+    pub(crate) fn end(&mut self) {
+        self.schedulers.iter_mut().for_each(Actor::ask);
+        self.schedulers.drain(..).for_each(Actor::see_out);
+        Sidecar::start(&self.house, &[]).leave();
     }
 
     /// What the handlers wrote down, held against the tables; and the tables against their rules.
@@ -358,8 +376,7 @@ impl Play {
         let succeeded =
             "SELECT id, attempt FROM task_runs WHERE handler = 'finish' AND status = 'succeeded' ORDER BY 1";
         assert_eq!(kept, self.house.rows(succeeded), "rows of a handler's own, and how its runs ended");
-        let files = std::fs::read_dir(self.house.home().join("agent.db-owners")).expect("a folder");
-        assert_eq!(files.map(|file| file.expect("a file").file_name()).collect::<Vec<_>>(), [""; 0], "nothing is left");
+        assert_eq!(self.lock_files(), [""; 0], "nothing is left");
         Sums::of(&lines, &told)
     }
 }
