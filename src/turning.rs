@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
 
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::Event;
 use crate::faults;
 use crate::finished::Finished;
@@ -63,11 +63,7 @@ impl Turning {
             self.pool.stop_all();
             return drained;
         }
-        match self.poller.stop(self.clock.now()) {
-            // How everything ended is written down. That this owner is gone, its free lock tells whoever comes next.
-            Err(error @ Error::Store { .. }) => log::warn!("{error}; the next scheduler finds it out"),
-            stopped => stopped?,
-        }
+        self.poller.stop(self.clock.now())?;
         self.pool.join();
         Ok(())
     }

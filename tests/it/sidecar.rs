@@ -249,7 +249,7 @@ fn one_whose_leaving_cannot_be_written_down_leaves_all_the_same_and_the_next_fin
                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
     house.plain().execute_batch(refuse).unwrap();
     sidecar.leave();
-    assert!(sidecar.log().contains("not now; the next scheduler finds it out"), "{}", sidecar.log());
+    assert!(sidecar.log().contains("not now; the next scheduler takes this one for dead"), "{}", sidecar.log());
     let (there, left) = ("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL", "agent.db-owners");
     assert_eq!(house.ask(there), "1", "nobody could write it down");
     house.plain().execute_batch("DROP TRIGGER nobody_leaves").unwrap();
