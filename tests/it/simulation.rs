@@ -73,13 +73,13 @@ fn days(world: &mut World) -> Check {
     }
     world.start_one()?;
     // A quiet end has some turns of its own, mostly more than these.
-    let mut until = TURNS - 40;
+    let mut until = TURNS - 50;
     loop {
         while world.turns < until || world.faults.values().sum::<u64>() < FAULTS {
             match world.rng.u32(..100) {
-                0..75 => world.pass_and_turn()?,
-                75..93 => world.deed()?,
-                93..98 => world.go_wrong()?,
+                0..76 => world.pass_and_turn()?,
+                76..94 => world.deed()?,
+                94..99 => world.go_wrong()?,
                 _ => world.start_one()?,
             }
             if world.once_in(200) {
@@ -87,8 +87,8 @@ fn days(world: &mut World) -> Check {
             }
         }
         world.quiet_down()?;
+        world.forget_what_is_over()?;
         if world.turns >= TURNS {
-            world.forget_what_is_over()?;
             world.check_books()?;
             world.check_sound()?;
             return world.outlive();

@@ -128,7 +128,7 @@ impl World {
         let text = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, time_zone, overlap,
                                                  catch_up_limit)
                     VALUES (?1, 'work', ?2, ?3, ?4, ?5, ?6)";
-        let by_sql = self.shell.execute(text, (name, kind, &value, zone, overlap.as_str(), limit));
+        let by_sql = self.type_in(text, (name, kind, &value, zone, overlap.as_str(), limit));
         self.by_sql(by_sql, Deed::Added(name.to_owned()), &format!("{name} is inserted"))
     }
 
@@ -191,7 +191,7 @@ impl World {
             _ => ("schedule_value", self.pick(&["90s", "11m", "3600000"]).to_owned()),
         };
         let text = format!("UPDATE scheduled_tasks SET {column} = ?2 WHERE name = ?1");
-        let done = self.shell.execute(&text, (&name, &value));
+        let done = self.type_in(&text, (&name, &value));
         let what = format!("{column} of {name} is set to {value} by SQL");
         self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
     }
@@ -201,7 +201,7 @@ impl World {
         let deed = Deed::Paused { task: name.clone(), by_sql: sql };
         if sql {
             let text = "UPDATE scheduled_tasks SET status = 'paused' WHERE name = ?1";
-            let done = self.shell.execute(text, [&name]);
+            let done = self.type_in(text, [&name]);
             return self.by_sql(done, deed, &format!("{name} is paused by SQL"));
         }
         let done = self.client.pause(&name);
@@ -213,7 +213,7 @@ impl World {
         let deed = Deed::Resumed { task: name.clone(), by_sql: sql };
         if sql {
             let text = "UPDATE scheduled_tasks SET status = 'active' WHERE name = ?1";
-            let done = self.shell.execute(text, [&name]);
+            let done = self.type_in(text, [&name]);
             return self.by_sql(done, deed, &format!("{name} is resumed by SQL"));
         }
         let done = self.client.resume(&name);
@@ -256,7 +256,7 @@ impl World {
         let deed = Deed::Cancelled(name.clone());
         if sql {
             let text = "UPDATE task_runs SET cancel_requested = 1 WHERE id = ?1";
-            let done = self.shell.execute(text, [run]);
+            let done = self.type_in(text, [run]);
             return self.by_sql(done, deed, &format!("run {run} is cancelled by SQL"));
         }
         if self.once_in(2) {
@@ -276,7 +276,7 @@ impl World {
     fn hasten(&mut self) -> Check {
         let Some(name) = self.any_task(TaskRow::is_active) else { return Ok(()) };
         let text = "UPDATE scheduled_tasks SET next_run = ?2 WHERE name = ?1";
-        let done = self.shell.execute(text, (&name, self.wall()));
+        let done = self.type_in(text, (&name, self.wall()));
         self.by_sql(done, Deed::Hastened(name.clone()), &format!("{name} is to run now"))
     }
 }

@@ -160,7 +160,9 @@ impl Promise {
     /// A change by SQL tells of one occurrence, if one was due.
     fn told_by_trigger(&mut self, step: &Step<'_>, before: &TaskRow) -> Check {
         let hastened = matches!(step.deed, Deed::Hastened(_));
-        let due = self.next.filter(|at| *at <= step.now && before.is_active() && !(hastened && before.kind == "once"));
+        // What somebody has set beside nonsense is told, should sense come before a scheduler.
+        let next = if matches!(self.calendar, Calendar::Nonsense) { self.by_hand } else { self.next };
+        let due = next.filter(|at| *at <= step.now && before.is_active() && !(hastened && before.kind == "once"));
         let due = due.filter(|at| self.until.is_none_or(|until| *at > until) && before.next_run == Some(*at));
         let due = due.filter(|at| !hastened || *at < step.now);
         let had_a_row = due.is_some_and(|at| has_a_row(step, before.id, at));

@@ -57,7 +57,7 @@ impl World {
 
     fn rewrite(&mut self, name: String, value: &str) -> Check {
         let text = "UPDATE scheduled_tasks SET schedule_value = ?2 WHERE name = ?1";
-        let done = self.shell.execute(text, [&*name, value]);
+        let done = self.type_in(text, [&*name, value]);
         let what = format!("{name} is rewritten by SQL: {value}");
         self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
     }

@@ -136,6 +136,11 @@ impl World {
         }
     }
 
+    /// A statement of the shell's, which is mostly one of a few.
+    pub(crate) fn type_in(&self, text: &str, given: impl rusqlite::Params) -> rusqlite::Result<usize> {
+        self.shell.prepare_cached(text)?.execute(given)
+    }
+
     pub(crate) fn now(&self) -> Now {
         self.clock.now()
     }
