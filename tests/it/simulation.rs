@@ -10,6 +10,7 @@ mod deeds;
 mod expiry;
 mod faults;
 mod history;
+mod law;
 mod ledger;
 mod newer;
 mod order;

@@ -45,6 +45,7 @@ impl World {
             66..72 => self.clean(),
             72..86 => self.step_the_clock(),
             86..92 => self.stick(),
+            92..96 => self.change_the_law(),
             _ => self.start_one(),
         }
     }
