@@ -48,7 +48,7 @@ impl Fault {
     /// Whether SQLite calls the file no database, or a corrupt one, or its tables such as no statement of ours fits.
     pub(crate) fn is_damage(&self) -> bool {
         let Fault::Sqlite(error) = self else { return false };
-        matches!(error, rusqlite::Error::SqlInputError { .. })
+        misfit(error).is_some()
             || matches!(error.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
     }
 
@@ -66,6 +66,20 @@ impl Fault {
             Fault::Sqlite(error) => matches!(error, rusqlite::Error::SqlInputError { .. }),
             Fault::Told(_) | Fault::Newer(_) => false,
         }
+    }
+}
+
+/// What SQLite misses in the tables for a statement of ours. One that had been prepared before they changed is prepared anew when
+/// it is run: the same words come without the statement then.
+pub(crate) fn misfit(error: &rusqlite::Error) -> Option<&str> {
+    match error {
+        rusqlite::Error::SqlInputError { msg, .. } => Some(msg),
+        rusqlite::Error::SqliteFailure(error, Some(msg)) if error.code == ErrorCode::Unknown => {
+            let misses = ["no such table: ", "no such column: ", "no such index: "];
+            let known = misses.iter().any(|miss| msg.starts_with(miss)) || msg.contains(" has no column named ");
+            known.then_some(msg.as_str())
+        }
+        _ => None,
     }
 }
 

@@ -10,7 +10,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::error::{Error, Result};
 use crate::platform;
-use crate::store::Fault;
+use crate::store::fault::{self, Fault};
 use crate::store::migration::{self, Tables};
 use crate::store::schema::{self, Contents};
 
@@ -190,7 +190,7 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
 
 /// What SQLite's error means for somebody who wants to use the file.
 fn describe(error: &rusqlite::Error) -> String {
-    if let rusqlite::Error::SqlInputError { msg, .. } = error {
+    if let Some(msg) = fault::misfit(error) {
         return format!("its tables are not as duly made them ({msg}): restore a backup; duly repairs nothing");
     }
     match error.sqlite_error_code() {

@@ -100,6 +100,22 @@ fn a_file_that_becomes_corrupt_ends_the_program() {
     }
 }
 
+/// Statements that were prepared before, and those that are prepared then.
+#[test]
+fn a_file_whose_tables_are_changed_ends_the_program() {
+    for change in [
+        "ALTER TABLE scheduled_tasks RENAME COLUMN jitter_ms TO jitter",
+        "DROP TABLE scheduler_meta",
+        "DROP INDEX task_runs_running",
+    ] {
+        ends_the_program(change, "its tables are not as duly made them (no such ", |house| {
+            let plain = house.plain();
+            plain.execute_batch(change).expect("another program's change");
+            plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("all is in the file");
+        });
+    }
+}
+
 /// What a command of the program says and exits with. It has a minute.
 fn says(file: &Path, arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new("timeout")
