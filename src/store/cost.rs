@@ -198,3 +198,12 @@ fn runs_of_a_paused_task_cost_a_turn_nothing_and_drain_in_order_when_it_is_resum
     site.store.write("resume", |tx, schedules| tasks::resume(tx, schedules, "crowded", now)).expect("a resumption");
     assert_in_order(&site.drain(usize::MAX), crowds()[1]);
 }
+
+const NOT_DUE_FOR_LONG: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned)
+    SELECT i + 1, 'crowded-' || i, 'work', 'once', '3000-01-01T00:00:00Z', 1805025600000, 1805025600000, 32503680000000, 1 FROM n";
+
+#[test]
+fn tasks_that_are_not_due_for_long_cost_a_turn_nothing() {
+    assert_level(NOT_DUE_FOR_LONG);
+}

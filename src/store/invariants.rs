@@ -116,32 +116,56 @@ const HELD_FOR_NOTHING: &str = "
 
 /// Runs that have waited since before an instant for something that does not hold them back.
 pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
+    held(tx, HELD_FOR_NOTHING, before, limit)
+}
+
+fn held(tx: &Transaction<'_>, statement: &str, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
     let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row.get(1)?, reason: row::shown(row, 2)? });
-    tx.prepare_cached(HELD_FOR_NOTHING)?
+    tx.prepare_cached(statement)?
         .query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?
         .collect()
 }
 
-/// With more rows [`hold`] answers without looking: debug builds are to be of use with large tables too.
+/// With more rows in a table nothing is told of its rules: debug builds are to be of use with large tables too.
 const FEW: i64 = 300;
-const FEW_RUNS: &str = "SELECT count(*) <= ?1 FROM (SELECT 1 FROM task_runs LIMIT ?1 + 1)";
+const FEW_ROWS: &str = "
+    SELECT (SELECT count(*) FROM (SELECT 1 FROM scheduled_tasks LIMIT ?1 + 1)) <= ?1
+       AND (SELECT count(*) FROM (SELECT 1 FROM task_runs LIMIT ?1 + 1)) <= ?1
+       AND (SELECT count(*) FROM (SELECT 1 FROM task_attempts LIMIT ?1 + 1)) <= ?1";
 
-/// Whether nothing breaks our rules, as far as can be told: of many rows, or of tables of another version, it cannot.
+fn are_few(tx: &Transaction<'_>) -> bool {
+    tx.prepare_cached(FEW_ROWS).and_then(|mut few| few.query_row([FEW], |row| row.get(0))).unwrap_or(false)
+}
+
+/// Whether it is certain that nothing breaks our rules. What others wrote that a scheduler has still to look at is no excuse
+/// here: when it has, it is none any more.
 pub(crate) fn hold(tx: &Transaction<'_>) -> bool {
-    let few = tx.prepare_cached(FEW_RUNS).and_then(|mut few| few.query_row([FEW], |row| row.get(0)));
-    !few.unwrap_or(false) || broken(tx, 1).map_or(true, |broken| broken.is_empty())
+    are_few(tx) && ask(tx, 1, without_excuse).is_ok_and(|broken| broken.is_empty())
+}
+
+/// Whether it is certain that something breaks them.
+pub(crate) fn are_broken(tx: &Transaction<'_>) -> bool {
+    are_few(tx) && broken(tx, 1).is_ok_and(|broken| !broken.is_empty())
+}
+
+fn without_excuse(statement: &str) -> String {
+    statement.replace("AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)", "")
 }
 
 /// What breaks our own rules, up to a limit for each.
 pub(crate) fn broken(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
+    ask(tx, limit, str::to_owned)
+}
+
+fn ask(tx: &Transaction<'_>, limit: usize, asked: fn(&str) -> String) -> rusqlite::Result<Vec<Broken>> {
     let mut found = Vec::new();
     for (rule, statement) in RULES {
-        let mut statement = tx.prepare_cached(statement)?;
+        let mut statement = tx.prepare_cached(&asked(statement))?;
         for row in statement.query_map(named_params! { ":limit": bound(limit) }, |row| row.get(0))? {
             found.push((rule, row?));
         }
     }
-    for held in held_for_nothing(tx, Timestamp::MAX, limit)? {
+    for held in held(tx, &asked(HELD_FOR_NOTHING), Timestamp::MAX, limit)? {
         let row = format!("run {} of task {} ({})", held.run, held.task, held.reason);
         found.push(("a run that is held back is so by something", row));
     }

@@ -193,3 +193,31 @@ fn whoever_looks_leaves_every_byte_as_it_was() {
     drop(client);
     assert!(bytes(&died) == before, "nothing is written back");
 }
+
+/// A debug build holds each write of its own against the rules. Where rows are many nobody looks; one write later they are few.
+#[test]
+fn a_write_that_leaves_few_rows_does_not_answer_for_what_others_broke() {
+    let house = House::new();
+    let client = house.client();
+    client.add(NewTask::once("once", at(NOON)).handler("work")).expect("a task");
+    client.add(NewTask::cron("crowded", "@yearly").handler("work")).expect("a task");
+    let many = "UPDATE scheduled_tasks SET status = 'completed' WHERE name = 'once';
+                WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
+                INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
+                SELECT 2, 'work', 1805000000000 + i, 'manual', 'cancelled', 1805000000000, 1805000000000 FROM n";
+    house.plain().execute_batch(many).expect("rows");
+    client.remove("crowded").expect("a removal");
+    assert_eq!(broken(&client), ["a completed task has no next run"]);
+}
+
+/// No rule counts for waiting runs while there is a row that a scheduler has still to look at. One write later it has.
+#[test]
+fn a_write_that_plans_does_not_answer_for_what_others_broke() {
+    let (house, mut stepper) = busy();
+    let free = "BEGIN; UPDATE task_runs SET blocked = NULL WHERE blocked = 'key';
+                INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value)
+                VALUES ('by-hand', 'work', 'null', 'once', '2030-01-01T00:00:00Z'); COMMIT";
+    house.plain().execute_batch(free).expect("rows");
+    stepper.step().expect("a turn");
+    assert_eq!(house.ask("SELECT planned FROM scheduled_tasks WHERE name = 'by-hand'"), "1");
+}

@@ -264,7 +264,7 @@ const MAY_SCAN: &[&str] = &[
     "once::START_ALL",
     "invariants::RUNS_WITHOUT_TASK",
     "invariants::ATTEMPTS_WITHOUT_RUN",
-    "invariants::FEW_RUNS",
+    "invariants::FEW_ROWS",
     "invariants::HELD_FOR_NOTHING",
     "invariants::OCCURRENCES_TWICE",
     "invariants::KEYS_TWICE",
