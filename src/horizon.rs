@@ -17,7 +17,7 @@ const TRIES_IF_DAMAGED: u32 = 6;
 pub(crate) struct Refusal {
     /// When to try again, and the wait after that.
     next: Option<(Duration, Duration)>,
-    /// At how many tries in a row it was called damaged.
+    /// At how many tries in a row it was called damaged. A success that has not read the same is none of them.
     damaged: u32,
 }
 
@@ -34,9 +34,11 @@ impl Refusal {
         self.damaged >= TRIES_IF_DAMAGED
     }
 
-    /// Whether it had been refused.
-    pub(crate) fn is_over(&mut self) -> bool {
-        self.damaged = 0;
+    /// Whether it had been refused. `sound`: what had been called damaged is not.
+    pub(crate) fn is_over(&mut self, sound: bool) -> bool {
+        if sound {
+            self.damaged = 0;
+        }
         self.next.take().is_some()
     }
 

@@ -283,7 +283,7 @@ impl Poller {
         if full {
             self.next_heartbeat = now.monotonic.saturating_add((self.settings.lease / 3).min(LONGEST_UNSEEN));
         }
-        if self.refused.is_over() {
+        if self.refused.is_over(!self.memory.damaged) {
             self.emit(&Event::Recovered);
         }
         self.remember(&done, now);

@@ -151,7 +151,9 @@ impl<'a> Turning<'a> {
         {
             let left = self.budget;
             self.item(Item::Prune, |turn| {
-                pruning::batch(tx, &keep, now, &mut turn.memory.pruned, left, &mut Pruned::default())
+                let pruned = pruning::batch(tx, &keep, now, &mut turn.memory.pruned, left, &mut Pruned::default());
+                turn.memory.damaged = pruned.as_ref().is_err_and(Fault::is_damage);
+                pruned
             })?;
         }
         look_ahead(tx, self.work.owner, handlers, &mut self.done)?;

@@ -81,6 +81,8 @@ pub(crate) struct Memory {
     pub(crate) round: Round,
     /// The task at which the last batch of retention ended.
     pub(crate) pruned: i64,
+    /// Whether that batch met damage: a turn without one cannot tell that it is gone.
+    pub(crate) damaged: bool,
 }
 
 impl Memory {

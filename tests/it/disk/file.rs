@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use duly::NewTask;
 use rusqlite::Connection;
@@ -98,6 +99,33 @@ fn a_file_that_becomes_corrupt_ends_the_program() {
             plain.execute_batch("INSERT INTO notes VALUES ('buy milk')").expect("a commit");
         });
     }
+}
+
+/// What nobody reads but retention, at heartbeats at which nothing else is to be done: turns in between succeed.
+#[test]
+fn a_corrupt_page_of_old_runs_ends_a_busy_program_too() {
+    let house = House::new();
+    let client = house.client();
+    client.add(NewTask::cron("old", "@yearly").handler("command")).unwrap();
+    let busy = NewTask::interval("busy", Duration::from_millis(50)).handler("command");
+    client.add(busy.payload(serde_json::json!({ "argv": ["true"] }))).unwrap();
+    drop(client);
+    let plain = house.plain();
+    let runs = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
+                INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at, output)
+                SELECT 1, 'command', 1700000000000 + i, 'manual', 'succeeded', 1700000000000, 1700000000000,
+                       'old ' || hex(zeroblob(200)) FROM n;
+                PRAGMA wal_checkpoint(TRUNCATE)";
+    plain.execute_batch(runs).expect("old runs");
+    drop(plain);
+    let bytes = std::fs::read(house.file()).expect("the file");
+    let old = bytes.chunks(PAGE as usize).zip(1..).filter(|(page, _)| page.windows(6).any(|text| text == b"old 00"));
+    old.skip(2).take(20).for_each(|(_, page)| damage(house.file(), page, 0xa5));
+    let mut sidecar = Sidecar::start(&house, &["--lease", "1s"]);
+    assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
+    let log = sidecar.log();
+    assert!(log.ends_with("it is corrupt: restore a backup; duly repairs nothing\n"), "{log}");
+    assert!(log.matches("cannot be written").count() <= 6, "{log}");
 }
 
 /// Statements that were prepared before, and those that are prepared then.
