@@ -24,7 +24,7 @@ use crate::tools::{Link, Notice, OwnEnd, StopFlag, StopReason, Tools};
 /// Claims that may be handed over and not begun; more are never read ahead.
 pub(crate) const QUEUE: usize = 512;
 
-/// Stop flags of the attempts that are handed over and not finished, by run.
+/// Stop flags of the attempts that are handed over and not finished, by run; of two attempts, that of the newer.
 type Flags = Arc<Mutex<HashMap<i64, Arc<StopFlag>>>>;
 
 /// A claim that is handed over, with its stop flag.
@@ -166,7 +166,10 @@ impl Pool {
     /// Hands a claim to the workers. The queue holds as many as a scheduler may claim ahead.
     pub(crate) fn submit(&self, claim: Arc<Claim>) {
         let flag = Arc::<StopFlag>::default();
-        self.flags().insert(claim.run_id, flag.clone());
+        // Still at work under another flag is what somebody recovered who took this owner for dead.
+        if let Some(superseded) = self.flags().insert(claim.run_id, flag.clone()) {
+            superseded.raise(StopReason::Asked);
+        }
         // The workers live as long as the pool: the queue cannot be closed.
         let sent = self.claims.send((claim, flag));
         debug_assert!(sent.is_ok(), "the workers are gone");
@@ -250,7 +253,7 @@ impl Worker {
         let finished = match self.handlers.get(&claim.handler) {
             Some(handler) => {
                 let tools = Tools::new(desk, Some(self.link.clone()));
-                attempt(&**handler, &claim, self.clock.clone(), flag, tools, begins)
+                attempt(&**handler, &claim, self.clock.clone(), flag.clone(), tools, begins)
             }
             // A scheduler claims only what it has a handler for.
             None => {
@@ -259,7 +262,11 @@ impl Worker {
                 Finished::new(claim.clone(), outcome, now, now)
             }
         };
-        self.flags.lock().unwrap_or_else(PoisonError::into_inner).remove(&claim.run_id);
+        let mut flags = self.flags.lock().unwrap_or_else(PoisonError::into_inner);
+        if flags.get(&claim.run_id).is_some_and(|newest| Arc::ptr_eq(newest, &flag)) {
+            flags.remove(&claim.run_id);
+        }
+        drop(flags);
         let limit = if is_limited.get() { limits(&self.limited).remove(&(claim.run_id, claim.attempt)) } else { None };
         (finished, limit.is_some_and(|limit| limit.replaced))
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crossbeam_channel::unbounded;
 use duly::testing::Stepper;
-use duly::{NewTask, Outcome};
+use duly::{Cancel, Context, NewTask, Outcome, RunStatus, Scheduler};
 
-use crate::house::{minutes, seconds};
+use crate::house::{House, at, eventually, minutes, seconds};
 use crate::runs::{BEFORE, Pair, as_is, attempts, result, status};
 
 #[test]
@@ -135,4 +136,35 @@ fn a_late_outcome_of_a_run_that_is_gone_becomes_an_event() {
     let events = pair.house.rows("SELECT run_id, detail FROM scheduler_events WHERE kind = 'late_outcome'");
     assert_eq!(events, [r#"1|attempt 1 of run 1 of "subject": succeeded [7]"#]);
     pair.house.assert_sound();
+}
+
+#[test]
+fn an_attempt_whose_run_comes_back_to_its_owner_is_asked_to_stop_and_so_can_the_next_be() {
+    let house = House::new();
+    let (told, hears) = unbounded();
+    let scheduler = Scheduler::builder(house.file())
+        .handler("work", move |run: &Context| {
+            let _ = told.send((run.attempt(), "begins"));
+            let asked = run.wait_cancelled(seconds(30));
+            let _ = told.send((run.attempt(), if asked { "is asked" } else { "waits in vain" }));
+            Err::<(), _>("half is done")
+        })
+        .start()
+        .unwrap();
+    scheduler.add(NewTask::once("long", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+    let next = || hears.recv_timeout(seconds(60)).unwrap();
+    assert_eq!(next(), (1, "begins"));
+    // As an owner does that takes this one for dead. Of the two it is this one that claims the run again.
+    let recover = "UPDATE task_runs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = run_at";
+    house.plain().execute_batch(recover).unwrap();
+    scheduler.wake();
+    let mut both = [next(), next()];
+    both.sort_unstable();
+    assert_eq!(both, [(1, "is asked"), (2, "begins")]);
+    eventually("the first end is kept", || house.ask("SELECT count(*) FROM task_attempts") == "1");
+    assert_eq!(scheduler.cancel(1).unwrap(), Cancel::Asked);
+    assert_eq!(next(), (2, "is asked"));
+    eventually("the run is over", || scheduler.run(1).unwrap().unwrap().status == RunStatus::Cancelled);
+    assert_eq!(house.rows("SELECT attempt, outcome FROM task_attempts"), ["1|superseded", "2|cancelled"]);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
