@@ -110,6 +110,8 @@ mod turns;
 mod versions;
 /// An imported crontab over the weeks in which the clock is changed, beside what cron does in them.
 mod week;
+/// A scheduler that sleeps, and what its own client asks of it.
+mod woken;
 /// The program on the nights on which the clock is changed, by libfaketime.
 mod year;
 /// Which zone data answers, and what is refused as a zone.
