@@ -233,7 +233,8 @@ impl Scheduler {
         }
     }
 
-    /// A client of the same file, whose requests wake this scheduler. It can outlive it.
+    /// A client of the same file, whose requests wake this scheduler, but for what its next look at the file sees in time. It
+    /// can outlive it.
     pub fn client(&self) -> &Client {
         &self.client
     }

@@ -22,6 +22,9 @@ const RULES: [(&str, &str); 10] = [
     ("occurrences are counted", OCCURRENCES_MISCOUNTED),
 ];
 
+/// As [`held_for_nothing`] finds what breaks it.
+const HELD: &str = "a run that is held back is so by something";
+
 const RUNS_WITHOUT_TASK: &str = "
     SELECT 'run ' || r.id || ' is of task ' || r.task_id FROM task_runs r
      WHERE NOT EXISTS (SELECT 1 FROM scheduled_tasks t WHERE t.id = r.task_id) LIMIT :limit";
@@ -167,7 +170,7 @@ fn ask(tx: &Transaction<'_>, limit: usize, asked: fn(&str) -> String) -> rusqlit
     }
     for held in held(tx, &asked(HELD_FOR_NOTHING), Timestamp::MAX, limit)? {
         let row = format!("run {} of task {} ({})", held.run, held.task, held.reason);
-        found.push(("a run that is held back is so by something", row));
+        found.push((HELD, row));
     }
     Ok(found)
 }
@@ -196,4 +199,17 @@ pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
         found.push(("foreign_key_check", row?));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HELD, RULES};
+
+    #[test]
+    fn every_rule_is_told_to_whoever_reads_how_duly_is_tested() {
+        let told = include_str!("../../docs/testing.md");
+        for rule in RULES.iter().map(|(rule, _)| *rule).chain([HELD]) {
+            assert!(told.contains(&format!("* {rule}\n")), "{rule}");
+        }
+    }
 }
