@@ -1,7 +1,8 @@
 //! Days of virtual time with owners that die, clocks that step and a file that is busy, all of it drawn from a seed; and a
 //! checker that knows what may have come of it, in the manner of Jepsen's test of Chronos.
 //!
-//! A failing seed prints itself, and tells how to see it again. `DULY_SEED=7` runs one seed, `DULY_SEEDS=2000` as many.
+//! A failing seed prints itself, and tells how to see it again. `DULY_SEED=7` runs one seed, `DULY_SEEDS=2000` as many, and
+//! `DULY_FROM=500` begins with that one.
 
 mod arrows;
 mod calendar;
@@ -145,7 +146,10 @@ fn number(variable: &str) -> Option<u64> {
 fn whatever_happens_each_occurrence_is_met_once_and_all_work_ends() {
     let seeds = match (number("DULY_SEED"), number("DULY_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
-        (None, seeds) => 0..seeds.unwrap_or(SEEDS),
+        (None, seeds) => {
+            let from = number("DULY_FROM").unwrap_or_default();
+            from..from + seeds.unwrap_or(SEEDS)
+        }
     };
     let count = seeds.end - seeds.start;
     let story = live_through(seeds);
