@@ -62,6 +62,19 @@ fn runs_of(tables: &Tables, task: i64) -> Vec<&RunRow> {
     runs
 }
 
+/// Runs beside the schedule that fell due before one that was opened before them: the clock had gone back. They go in the
+/// order in which they were opened.
+fn out_of_order<'r>(runs: impl Iterator<Item = &'r RunRow>) -> BTreeSet<i64> {
+    let mut runs: Vec<&RunRow> = runs.filter(|run| !run.is_scheduled()).collect();
+    runs.sort_by_key(|run| run.id);
+    let mut newest = i64::MIN;
+    let mut fell_before = |run: &&RunRow| {
+        newest = newest.max(run.scheduled_for);
+        run.scheduled_for < newest
+    };
+    runs.into_iter().filter(|run| fell_before(run)).map(|run| run.id).collect()
+}
+
 impl Step<'_> {
     /// Whether so many runs of a task are kept that one may have gone in the turn in which it was made.
     pub(crate) fn is_full(&self, task: i64) -> bool {
@@ -133,8 +146,9 @@ impl History {
             }
             let (least, most) = (keep.least_runs as usize, keep.most_runs as usize);
             let may_go = runs.iter().filter(|run| !retried.contains(&run.id));
-            let may_go = may_go.take(runs.len().saturating_sub(least).min(MANY));
-            for (at, run) in may_go.enumerate().filter(|(_, run)| run.status.is_final()) {
+            let may_go = may_go.take(runs.len().saturating_sub(least).min(MANY)).enumerate();
+            let late = out_of_order(runs.iter().copied());
+            for (at, run) in may_go.filter(|(_, run)| run.status.is_final() && !late.contains(&run.id)) {
                 let old = run.finished_at.is_some_and(|at| at < now - millis(keep.runs));
                 if old || at < runs.len().saturating_sub(most) {
                     return Err(format!("run {} of {:?} is kept, one of {}: {run:?}", run.id, task.name, runs.len()));
@@ -155,6 +169,7 @@ fn check_runs(step: &Step<'_>, task: i64, gone: &[(&RunRow, RunStatus)], rewound
     let (kept, retried, stood) = (runs_of(step.after, task), retried(step.after, task), retried(step.before, task));
     let gone: Vec<_> = gone.iter().filter(|(run, _)| run.task == task).collect();
     let too_many = (kept.len() + gone.len()).saturating_sub(most);
+    let late = out_of_order(kept.iter().copied().chain(gone.iter().map(|(run, _)| *run)));
     let mut young = 0;
     for (run, status) in &gone {
         let id = run.id;
@@ -171,7 +186,8 @@ fn check_runs(step: &Step<'_>, task: i64, gone: &[(&RunRow, RunStatus)], rewound
             continue;
         }
         young += 1;
-        let older = kept.iter().filter(|kept| place(kept) < place(run) && !stood.contains(&kept.id));
+        let older = kept.iter().filter(|kept| place(kept) < place(run) && !late.contains(&kept.id));
+        let older = older.filter(|kept| !stood.contains(&kept.id));
         let older = older.count() + gone.iter().filter(|(other, _)| place(other) < place(run)).count();
         // By hand many batches follow one another: of each this holds, and not of all together.
         if young > too_many || (older >= too_many && !rewound && step.turn().is_some()) {
