@@ -282,9 +282,11 @@ pub(crate) fn unplanned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<
     tx.prepare_cached(UNPLANNED)?.query_map(named_params! { ":limit": limit }, |row| row.get(0))?.collect()
 }
 
+/// What is found to be over is over from now on: whoever counts from its end does not count the time in which nobody looked.
 const SET_PLAN: &str = "
     UPDATE scheduled_tasks
-       SET planned = 1, status = :status, next_run = :next, active_since = :since, invalid_reason = NULL
+       SET planned = 1, status = :status, next_run = :next, active_since = :since, invalid_reason = NULL,
+           updated_at = iif(:status = 'completed' AND status <> 'completed', :now, updated_at)
      WHERE id = :task";
 
 /// When the newest of what became of a task came to its end.
@@ -326,7 +328,7 @@ pub(crate) fn settle_plan(
         }
     };
     tx.prepare_cached(SET_PLAN)?.execute(named_params! {
-        ":task": id, ":status": status, ":next": next_run, ":since": since,
+        ":task": id, ":status": status, ":next": next_run, ":since": since, ":now": now,
     })?;
     waiting::derive_task(tx, id, status == TaskStatus::Paused, ordered, now)?;
     Ok(None)

@@ -304,3 +304,28 @@ fn what_expired_while_nobody_was_there_keeps_nobody_from_starting_in_time() {
     );
     house.assert_sound();
 }
+
+#[test]
+fn what_is_found_to_be_over_is_kept_from_then_on_and_not_from_its_last_change() {
+    let house = House::new();
+    let mut owner = house.stepper(START);
+    owner.client().add(NewTask::once("over", at(START)).handler("work")).unwrap();
+    let run = claim(&mut owner);
+    succeed(&mut owner, &run);
+    // Whoever sets it going again has nobody look for a month; and nothing of it is left to run.
+    let shell = house.plain();
+    shell.execute("UPDATE scheduled_tasks SET status = 'active'", []).unwrap();
+    let start = at(START).as_millis();
+    shell.execute("UPDATE scheduled_tasks SET updated_at = ?1, active_since = ?1", [start]).unwrap();
+    let mut pass = |time| {
+        owner.clock().advance(time);
+        step(&mut owner, 0);
+    };
+    let there = || house.ask("SELECT count(*) || ifnull(max(status), '') FROM scheduled_tasks");
+    pass(minutes(31 * 24 * 60));
+    pass(minutes(1));
+    assert_eq!(there(), "1completed");
+    pass(minutes(30 * 24 * 60));
+    assert_eq!(there(), "0", "thirty days after that");
+    house.assert_sound();
+}
