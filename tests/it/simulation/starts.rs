@@ -1,5 +1,6 @@
 //! What may start, and that all that may does: claims, keys, order, time.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use duly::{Origin, Overlap, RunStatus};
@@ -128,26 +129,29 @@ impl History {
             step.after.unfinished().any(|other| other.task == run.task && other.is_scheduled() && other.id != run.id)
         };
         // Behind what cannot be written the others are seen in the turn that finds it so, and then at the next poll.
-        let stuck = || step.after.unfinished().filter(|run| self.was_stuck(run.id) && run.status != RunStatus::Running);
+        let is_stuck = |run: &&RunRow| run.status != RunStatus::Running && self.was_stuck(run.id);
+        let stuck: Vec<&RunRow> = step.after.unfinished().filter(is_stuck).collect();
         let is_found =
             step.news.events.iter().any(|(_, _, detail)| detail.as_ref().is_some_and(|it| it.contains("the claim of")));
-        if stuck().next().is_some() && !is_found {
+        if !stuck.is_empty() && !is_found {
             return Ok(());
         }
         let behind_the_stuck =
-            |run: &RunRow| stuck().any(|other| other.id == run.id || run.key.is_some() && other.key == run.key);
+            |run: &RunRow| stuck.iter().any(|other| other.id == run.id || run.key.is_some() && other.key == run.key);
+        // There may be thousands of runs: nobody is held against all the others.
+        let at_work = step.after.unfinished().filter(|run| run.status == RunStatus::Running);
+        let held: BTreeSet<&String> = at_work.filter_map(|run| run.key.as_ref()).collect();
         let waits = |run: &&RunRow| {
             let task = &step.after.tasks[&run.task];
-            let held = |other: &RunRow| other.key == run.key && other.status == RunStatus::Running;
             run.status != RunStatus::Running
                 && run.run_at <= step.now
                 && !behind_the_stuck(run)
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
                 && !(task.rests() && run.origin != Origin::Manual)
+                && !run.key.as_ref().is_some_and(|key| held.contains(key))
                 && holds_back(step.after, task, run).is_none()
                 && !(rewound(run) && other(run))
-                && !(run.key.is_some() && step.after.unfinished().any(held))
         };
         match step.after.unfinished().find(waits) {
             Some(run) => Err(format!("run {} could start, and owner {} goes to sleep: {run:?}", run.id, turn.owner)),
