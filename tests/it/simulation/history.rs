@@ -102,6 +102,8 @@ pub(crate) struct Owner {
     /// When it last looked at the clock, and when it then saw a step of a day or more.
     pub(crate) looked: Now,
     pub(crate) leapt: Option<Duration>,
+    /// When it may have seen such a step first, in a turn that was refused.
+    pub(crate) glimpsed: Option<Duration>,
     pub(crate) order: Order,
 }
 
@@ -229,8 +231,8 @@ impl History {
         let (mut before, after) = (std::mem::take(&mut self.tables), std::mem::take(&mut self.look.tables));
         let step =
             Step { deed, now: wall, keep: self.keep, before: &before, after: &after, news: &news, changed, died };
-        if let Some(turn) = step.turn().filter(|turn| !turn.refused) {
-            self.owners[turn.owner].look_at_the_clock(now);
+        if let Some(turn) = step.turn() {
+            self.owners[turn.owner].look_at_the_clock(now, turn.refused);
         }
         let checked = self.check(&step, now.monotonic);
         let told = told(&step);

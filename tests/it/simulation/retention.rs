@@ -35,14 +35,19 @@ fn millis(length: Duration) -> i64 {
 }
 
 impl Owner {
-    /// Takes note of a step of the clock, as it sees it at a turn.
-    pub(crate) fn look_at_the_clock(&mut self, now: Now) {
+    /// Takes note of a step of the clock, as it sees it at a turn. Of one that was refused nobody knows whether it got as far
+    /// as the clock.
+    pub(crate) fn look_at_the_clock(&mut self, now: Now, refused: bool) {
         let passed = now.monotonic.saturating_sub(self.looked.monotonic);
         let expected = self.looked.wall.plus(passed);
-        self.looked = now;
-        if expected.as_millis().abs_diff(now.wall.as_millis()) >= DAY.as_millis() as u64 {
-            self.leapt = Some(now.monotonic);
+        let leaps = expected.as_millis().abs_diff(now.wall.as_millis()) >= DAY.as_millis() as u64;
+        let seen = leaps.then(|| self.glimpsed.unwrap_or(now.monotonic));
+        if refused {
+            self.glimpsed = seen;
+            return;
         }
+        (self.looked, self.glimpsed) = (now, None);
+        self.leapt = seen.or(self.leapt);
     }
 }
 

@@ -222,6 +222,7 @@ impl World {
                     believed,
                     looked: self.clock.now(),
                     leapt: None,
+                    glimpsed: None,
                     order: Order::default(),
                 });
                 self.agents.push(Agent {
