@@ -81,9 +81,11 @@ fn out_of_order<'r>(runs: impl Iterator<Item = &'r RunRow>) -> BTreeSet<i64> {
 }
 
 impl Step<'_> {
-    /// Whether so many runs of a task are kept that one may have gone in the turn in which it was made.
+    /// Whether a task had so many runs that one may have gone in the turn in which it was made. Old ones may have gone with it.
     pub(crate) fn is_full(&self, task: i64) -> bool {
-        self.turn().is_some() && runs_of(self.after, task).len() >= self.keep.most_runs as usize
+        let gone =
+            self.changed.iter().filter(|(before, after)| after.is_none() && before.is_some_and(|run| run.task == task));
+        self.turn().is_some() && runs_of(self.after, task).len() + gone.count() >= self.keep.most_runs as usize
     }
 }
 
