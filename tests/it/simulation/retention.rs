@@ -222,13 +222,18 @@ impl World {
     pub(crate) fn forget_what_is_over(&mut self) -> Check {
         let keep = self.history.keep;
         for round in 0..ROUNDS {
-            self.clock.advance(self.lease / 2);
-            let living = self.which(|agent| agent.stepper.is_some());
-            for one in &living {
-                self.turn(*one)?;
-                self.finish_quickly(*one);
-                self.turn(*one)?;
+            // At the first of these instants each takes a full turn, and at the last; between, whatever falls due as often
+            // as full turns come has been started.
+            let instant = Duration::from_secs(1);
+            for by in [self.lease / 2, self.lease / 3 - instant, instant] {
+                self.clock.advance(by);
+                for one in self.which(|agent| agent.stepper.is_some()) {
+                    self.turn(one)?;
+                    self.finish_quickly(one);
+                    self.turn(one)?;
+                }
             }
+            let living = self.which(|agent| agent.stepper.is_some());
             let left = self.history.check_nothing_is_left(&keep, self.wall());
             if left.is_ok() || living.iter().any(|one| self.history.owners[*one].leapt.is_some()) {
                 break;
