@@ -111,7 +111,11 @@ impl History {
     /// How a run stood that was removed: a turn may have ended it before.
     fn end_of_gone(&mut self, step: &Step<'_>, run: &RunRow, monotonic: Duration) -> Check<RunStatus> {
         match run.status {
-            RunStatus::Running => self.end(step, run, monotonic).map(|end| end.status),
+            RunStatus::Running => match self.end(step, run, monotonic)?.status {
+                // Cut short, and overtaken at once by what was opened behind it.
+                RunStatus::Queued | RunStatus::Failed if step.overtakes(run) => Ok(RunStatus::Cancelled),
+                status => Ok(status),
+            },
             RunStatus::Queued if run.expires_at.is_some_and(|at| at <= step.now) => Ok(RunStatus::Missed),
             RunStatus::Queued | RunStatus::Failed if run.cancel_requested || step.overtakes(run) => {
                 Ok(RunStatus::Cancelled)
