@@ -203,13 +203,20 @@ pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
 
 #[cfg(test)]
 mod tests {
-    use super::{HELD, RULES};
+    use super::{FREE_THOUGH_HELD, FREE_TWICE, HELD, HELD_FOR_NOTHING, RULES, without_excuse};
 
     #[test]
     fn every_rule_is_told_to_whoever_reads_how_duly_is_tested() {
         let told = include_str!("../../docs/testing.md");
         for rule in RULES.iter().map(|(rule, _)| *rule).chain([HELD]) {
             assert!(told.contains(&format!("* {rule}\n")), "{rule}");
+        }
+    }
+
+    #[test]
+    fn the_excuse_is_found_where_it_stands() {
+        for statement in [FREE_THOUGH_HELD, FREE_TWICE, HELD_FOR_NOTHING] {
+            assert!(!without_excuse(statement).contains("planned"), "{statement}");
         }
     }
 }
