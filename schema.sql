@@ -285,7 +285,8 @@ ON scheduled_tasks
 WHEN NEW.resolved_until IS OLD.resolved_until AND NEW.active_since IS OLD.active_since
  AND (NEW.schedule_type IS NOT OLD.schedule_type OR NEW.schedule_value IS NOT OLD.schedule_value
       OR NEW.time_zone IS NOT OLD.time_zone OR NEW.starts_at IS NOT OLD.starts_at OR NEW.ends_at IS NOT OLD.ends_at
-      OR (NEW.status IS NOT OLD.status AND (NEW.status = 'active' OR NEW.status = 'paused')))
+      OR (NEW.status IS NOT OLD.status AND (NEW.status = 'active' OR NEW.status = 'paused')
+          AND (OLD.status <> 'completed' OR NEW.next_run IS NULL)))
 BEGIN
     -- An occurrence had come due under the old state and no scheduler has resolved it: it is told, not swallowed.
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error)
@@ -333,11 +334,13 @@ BEGIN
 END;
 
 -- next_run moved on by SQL, to run now, over an occurrence that had come due: that is told, as above; the one of a 'once'
--- task has moved along. NULL: it is computed anew. The program tells what it resolved, or sets planned, by which it is
--- told apart.
+-- task has moved along. NULL: it is computed anew. A completed task that is given one is active again. The program tells
+-- what it resolved, or sets planned, by which it is told apart.
 CREATE TRIGGER scheduled_tasks_moved AFTER UPDATE OF next_run ON scheduled_tasks
 WHEN NEW.resolved_until IS OLD.resolved_until AND NEW.active_since IS OLD.active_since AND NEW.planned = OLD.planned
- AND OLD.status = 'active' AND NEW.status = 'active' AND ifnull(NEW.next_run > OLD.next_run, OLD.next_run IS NOT NULL)
+ AND NEW.status = OLD.status
+ AND ((OLD.status = 'active' AND ifnull(NEW.next_run > OLD.next_run, OLD.next_run IS NOT NULL))
+      OR (OLD.status = 'completed' AND NEW.next_run IS NOT NULL))
 BEGIN
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error)
     SELECT OLD.id, OLD.handler, OLD.next_run, 'schedule', 'missed', OLD.next_run, OLD.priority,
@@ -348,7 +351,10 @@ BEGIN
     ON CONFLICT DO NOTHING;
 
     UPDATE scheduled_tasks
-       SET resolved_until = iif(schedule_type <> 'once' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
+       SET status = 'active',
+           updated_at = iif(OLD.status = 'completed', CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
+                            updated_at),
+           resolved_until = iif(schedule_type <> 'once' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
                                 max(OLD.next_run, ifnull(resolved_until, OLD.next_run)), resolved_until),
            planned = iif(next_run IS NULL, 0, planned)
      WHERE id = NEW.id;

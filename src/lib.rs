@@ -19,6 +19,7 @@ mod faults;
 mod finished;
 mod handler;
 mod horizon;
+mod housekeeping;
 mod new_task;
 mod orphan;
 mod outbox;

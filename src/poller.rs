@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Observer, Observers};
 use crate::finished::{self, Finished, Report};
 use crate::horizon::{Horizon, Refusal};
+use crate::housekeeping::Housekeeping;
 use crate::owner::{Kept, OwnerLock};
 use crate::platform;
 use crate::schedule::zone_data;
@@ -60,6 +61,7 @@ pub(crate) struct Poller {
     next_heartbeat: Duration,
     /// Since when more has been due than was resolved.
     behind_since: Option<Duration>,
+    housekeeping: Housekeeping,
     refused: Refusal,
     complaints: Complaints,
     /// Set when the tables are of a newer version: why this owner leaves.
@@ -108,6 +110,7 @@ impl Poller {
             horizon: Horizon::default(),
             next_heartbeat: now.monotonic,
             behind_since: None,
+            housekeeping: Housekeeping::new(settings.retention, now),
             refused: Refusal::default(),
             complaints: Complaints::default(),
             newer: None,
@@ -164,8 +167,7 @@ impl Poller {
         if !self.look_at_the_clock(now) {
             return Ok(Turn { wake_at: now.monotonic + self.settings.poll, ..Turn::default() });
         }
-        let wrong = self.steps.was_wrong(now);
-        let full = wrong || now.monotonic >= self.next_heartbeat;
+        let full = self.steps.was_wrong(now) || now.monotonic >= self.next_heartbeat;
         if full {
             if let Err(error) = self.store.check_in_place() {
                 return self.refuse(now, slots, error.into());
@@ -227,29 +229,28 @@ impl Poller {
 
     /// Whether something that is known of is due.
     fn is_due(&self, now: Now, slots: Slots) -> bool {
-        self.behind_since.is_some() || self.horizon.is_due(now.wall, slots.room)
+        self.behind_since.is_some() || self.housekeeping.is_due(now) || self.horizon.is_due(now.wall, slots.room)
     }
 
     /// Reads what somebody else's commit has brought. `None`: something that is to be written.
     fn look(&mut self, now: Now, slots: Slots) -> Result<Option<Turn>> {
         let (owner, handlers) = (&self.owner, &self.handlers);
         let (done, work) = self.store.read("look for changes", |tx, _| turn::look(tx, owner, handlers, now.wall))?;
-        let stop = done.stop.clone();
         self.remember(&done, now);
         // Whom it shows for the first time may be dead already: the next look is a poll interval away.
         self.watch.look(now.monotonic);
         if work || self.watch.presses() || self.is_due(now, slots) {
             return Ok(None);
         }
-        Ok(Some(Turn { stop, wake_at: self.wake_at(now, slots), ..Turn::default() }))
+        Ok(Some(Turn { stop: done.stop, wake_at: self.wake_at(now, slots), ..Turn::default() }))
     }
 
     fn write(&mut self, now: Now, slots: Slots, full: bool) -> Result<Turn> {
         let outcomes = self.outbox.len().min(MAX_OUTCOMES);
-        let dead = self.watch.dead();
         let at_work = |lost: &owners::Lost| self.watch.is_at_work(lost);
         let behind = self.behind_since.is_some_and(|since| now.monotonic.saturating_sub(since) >= BEHIND);
         let rewind = self.steps.was_wrong(now).then(|| self.steps.newest());
+        let prune = self.housekeeping.part(now, full && outcomes == 0, self.steps.is_calm(now));
         let work = Work {
             now: now.wall,
             owner: &self.owner,
@@ -257,12 +258,12 @@ impl Poller {
             until: now.wall.plus(self.settings.lease).min(Timestamp::MAX),
             finished: &self.outbox.make_contiguous()[..outcomes],
             reports: &self.reports,
-            dead: &dead,
+            dead: &self.watch.dead(),
             at_work: &at_work,
             rewind,
             newer: self.newer.is_some(),
             full,
-            prune: (full && outcomes == 0 && self.steps.is_calm(now)).then_some(self.settings.retention),
+            prune,
             slots,
             ahead: if behind { MAX_ITEMS } else { RESOLVE_AHEAD },
         };
@@ -280,6 +281,7 @@ impl Poller {
             self.emit(&Event::ClockWasWrong { believed, found: now.wall });
         }
         self.steps.believe(now);
+        self.housekeeping.took(prune, done.pruned, now);
         if full {
             self.next_heartbeat = now.monotonic.saturating_add((self.settings.lease / 3).min(LONGEST_UNSEEN));
         }
@@ -389,7 +391,7 @@ impl Poller {
             return now.monotonic;
         }
         let wait = self.horizon.wait(now.wall, slots.room).min(self.settings.poll);
-        now.monotonic.saturating_add(wait).min(self.next_heartbeat)
+        now.monotonic.saturating_add(wait).min(self.next_heartbeat).min(self.housekeeping.wake_at(now))
     }
 
     pub(crate) fn emit(&self, event: &Event) {

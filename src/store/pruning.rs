@@ -27,6 +27,7 @@ pub struct Pruned {
 
 /// Removes a batch of what is over: about `limit` rows. `after`: the task at which the last batch ended; 0 begins a round,
 /// and 0 again says that it is over.
+/// Whether it ended because it was large enough.
 pub(crate) fn batch(
     tx: &Transaction<'_>,
     keep: &Retention,
@@ -34,7 +35,7 @@ pub(crate) fn batch(
     after: &mut i64,
     limit: usize,
     pruned: &mut Pruned,
-) -> Result<(), Fault> {
+) -> Result<bool, Fault> {
     let mut left = limit;
     if *after == 0 {
         let events = events(tx, now.minus(keep.events), left)?;
@@ -45,13 +46,13 @@ pub(crate) fn batch(
     let mut counted = 0;
     for (task, is_over) in tasks(tx, *after)? {
         if left == 0 || counted >= MAX_COUNTED {
-            return Ok(());
+            return Ok(left == 0);
         }
         let most = usize::try_from(keep.most_runs).unwrap_or(usize::MAX);
         let runs = count(tx, task, most.saturating_add(limit))?;
         counted += runs;
         if is_over && runs > left && left < limit {
-            return Ok(());
+            return Ok(true);
         }
         if is_over && runs <= left && remove_over(tx, task, now.minus(keep.once))? {
             pruned.tasks += 1;
@@ -61,7 +62,7 @@ pub(crate) fn batch(
             left -= removed;
             if left == 0 {
                 // There may be more of this one.
-                return Ok(());
+                return Ok(true);
             }
         }
         *after = task;
@@ -69,7 +70,7 @@ pub(crate) fn batch(
     if tasks(tx, *after)?.is_empty() {
         *after = 0;
     }
-    Ok(())
+    Ok(false)
 }
 
 const EVENTS: &str = "

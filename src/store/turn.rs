@@ -13,6 +13,7 @@ use crate::error::excerpt;
 use crate::event::Event;
 use crate::faults;
 use crate::finished::{Finished, Told};
+use crate::housekeeping::Part;
 use crate::resolve::Rest;
 use crate::run::Outcome;
 use crate::schedule::Schedules;
@@ -145,15 +146,14 @@ impl<'a> Turning<'a> {
         }
         // No instant announces them: the next turn follows at once.
         self.done.more_due |= more_unplanned;
-        if let Some(keep) = self.work.prune
-            && self.done.written.claims.is_empty()
-            && !self.done.more_due
-        {
+        let is_idle = self.done.written.claims.is_empty() && !self.done.more_due;
+        if let Some(Part { keep, .. }) = self.work.prune.filter(|part| is_idle || !part.if_idle) {
             let left = self.budget;
             self.item(Item::Prune, |turn| {
-                let pruned = pruning::batch(tx, &keep, now, &mut turn.memory.pruned, left, &mut Pruned::default());
-                turn.memory.damaged = pruned.as_ref().is_err_and(Fault::is_damage);
-                pruned
+                let more = pruning::batch(tx, &keep, now, &mut turn.memory.pruned, left, &mut Pruned::default());
+                turn.memory.damaged = more.as_ref().is_err_and(Fault::is_damage);
+                turn.done.pruned = Some(more?);
+                Ok(())
             })?;
         }
         look_ahead(tx, self.work.owner, handlers, &mut self.done)?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use crate::clock::Timestamp;
 use crate::finished::{Finished, Report};
-use crate::settings::Retention;
+use crate::housekeeping::Part;
 use crate::store::opening::{Slots, Written};
 use crate::store::owners::{Dead, Lost};
 use crate::store::waiting::Round;
@@ -33,8 +33,8 @@ pub(crate) struct Work<'a> {
     /// Whether leases are to be extended and the whole looked at.
     pub(crate) full: bool,
     pub(crate) slots: Slots,
-    /// What is long over goes, where nothing else is to be done.
-    pub(crate) prune: Option<Retention>,
+    /// What is long over goes.
+    pub(crate) prune: Option<Part>,
     /// Most due tasks that are resolved although no worker is free for them.
     pub(crate) ahead: usize,
 }
@@ -114,6 +114,8 @@ pub(crate) struct Done {
     pub(crate) next_due: Option<Timestamp>,
     pub(crate) next_claimable: Option<Timestamp>,
     pub(crate) next_expiry: Option<Timestamp>,
+    /// Whether retention, if it took part, has more to remove.
+    pub(crate) pruned: Option<bool>,
     /// Of the snapshot that the turn saw.
     pub(crate) data_version: i64,
 }

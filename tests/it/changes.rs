@@ -326,3 +326,37 @@ fn next_run_moved_by_sql_swallows_nothing() {
         house.assert_sound();
     }
 }
+
+#[test]
+fn a_completed_task_runs_again_by_its_next_run() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
+        door.tell(&house, &(due("subject") + &due("beside")));
+        door.tell(
+            &house,
+            &format!(
+                "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, starts_at, ends_at)
+                 VALUES ('over', 'work', 'cron', '0 0 1 1 *', {now} - 60000, {now} - 1)"
+            ),
+        );
+        turn(&mut stepper).iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        turn(&mut stepper);
+        let rows = "SELECT name, status, next_run IS NULL FROM scheduled_tasks ORDER BY name";
+        assert_eq!(house.rows(rows), ["beside|completed|1", "over|completed|1", "subject|completed|1"]);
+        let beside = house.rows("SELECT * FROM scheduled_tasks WHERE name = 'beside'");
+
+        door.tell(&house, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name <> 'beside'"));
+        assert_eq!(house.rows(rows), ["beside|completed|1", "over|active|0", "subject|active|0"]);
+        let mut claims = turn(&mut stepper);
+        claims.sort_by(|one, other| one.task.cmp(&other.task));
+        assert_eq!(names(&claims), ["over", "subject"]);
+        claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        assert!(turn(&mut stepper).is_empty());
+        assert_eq!(house.rows(rows), ["beside|completed|1", "over|completed|1", "subject|completed|1"]);
+        let runs = "SELECT name, count(*) FROM scheduled_tasks t JOIN task_runs r ON r.task_id = t.id GROUP BY name";
+        assert_eq!(house.rows(runs), ["beside|1", "over|1", "subject|2"]);
+        assert_eq!(house.rows("SELECT * FROM scheduled_tasks WHERE name = 'beside'"), beside);
+        house.assert_sound();
+    }
+}

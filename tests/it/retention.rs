@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{Apply, AttemptOutcome, BoxError, Context, Done, Error, Failure, NewTask, Outcome, Retention, Retry};
+use duly::{Apply, AttemptOutcome, BoxError, Clock, Context, Done, Error, Failure, NewTask, Outcome, Retention, Retry};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::table::{claim, step, succeed, work_off};
@@ -216,6 +216,54 @@ fn a_retry_that_nobody_carries_out_keeps_no_more_than_its_chain() {
     assert_eq!(runs(&house), "7");
     pass(&mut stepper, days(3));
     assert_eq!(house.rows("SELECT id FROM task_runs ORDER BY id"), [run.to_string(), retry.to_string()]);
+    house.assert_sound();
+}
+
+#[test]
+fn of_a_scheduler_that_is_never_idle_it_goes_too() {
+    let house = House::new();
+    let keep = Retention { runs: seconds(1), least_runs: 1, ..Retention::default() };
+    let mut stepper = hourly(&house, keep, 3);
+    stepper.clock().advance(seconds(60));
+    stepper.client().pause("subject").unwrap();
+    let busy = NewTask::delay("busy", seconds(1)).handler("work").starts_at(stepper.clock().now().wall);
+    stepper.client().add(busy).unwrap();
+    // No heartbeat but has a run to start or to settle.
+    let mut turns = 0;
+    while runs(&house) != "1" {
+        for run in stepper.step().unwrap() {
+            stepper.finish(&run, Outcome::succeeded());
+        }
+        assert!(!stepper.running().is_empty() || turns % 2 == 0, "it is busy");
+        stepper.clock().advance(seconds(1));
+        turns += 1;
+        assert!(turns <= 200, "{} runs of the other task are kept", runs(&house));
+    }
+    house.assert_sound();
+}
+
+#[test]
+fn what_is_too_much_for_one_batch_goes_by_the_next_ones_soon() {
+    let house = House::new();
+    let keep = Retention { once: days(1), ..Retention::default() };
+    let mut stepper = house.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add_all((0..1200).map(|n| NewTask::once(format!("once-{n:04}"), at(NOON)).handler("work"))).unwrap();
+    work_off(&mut stepper);
+    let bystander = house.add_bystander(&stepper);
+    pass(&mut stepper, days(2));
+    let mut batches = 1;
+    while names(&house).len() > 1 {
+        assert!(stepper.sleeps() <= Duration::from_millis(100), "{:?}", stepper.sleeps());
+        let nap = stepper.sleeps();
+        pass(&mut stepper, nap);
+        batches += 1;
+        assert!(batches <= 10, "{} tasks are left", names(&house).len());
+    }
+    assert!(batches > 2, "each is a small one");
+    pass(&mut stepper, seconds(30));
+    assert!(stepper.sleeps() >= seconds(1), "nothing is left to do");
+    house.assert_bystander(&bystander);
     house.assert_sound();
 }
 
