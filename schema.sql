@@ -334,8 +334,8 @@ BEGIN
 END;
 
 -- next_run moved on by SQL, to run now, over an occurrence that had come due: that is told, as above; the one of a 'once'
--- task has moved along. NULL: it is computed anew. A completed task that is given one is active again. The program tells
--- what it resolved, or sets planned, by which it is told apart.
+-- task has moved along. NULL: it is computed anew. A completed task that is given one is active again, as soon as the
+-- loop has looked at it. The program tells what it resolved, or sets planned, by which it is told apart.
 CREATE TRIGGER scheduled_tasks_moved AFTER UPDATE OF next_run ON scheduled_tasks
 WHEN NEW.resolved_until IS OLD.resolved_until AND NEW.active_since IS OLD.active_since AND NEW.planned = OLD.planned
  AND NEW.status = OLD.status
@@ -351,12 +351,9 @@ BEGIN
     ON CONFLICT DO NOTHING;
 
     UPDATE scheduled_tasks
-       SET status = 'active',
-           updated_at = iif(OLD.status = 'completed', CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
-                            updated_at),
-           resolved_until = iif(schedule_type <> 'once' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
+       SET resolved_until = iif(schedule_type <> 'once' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
                                 max(OLD.next_run, ifnull(resolved_until, OLD.next_run)), resolved_until),
-           planned = iif(next_run IS NULL, 0, planned)
+           planned = iif(next_run IS NULL OR status = 'completed', 0, planned)
      WHERE id = NEW.id;
 END;
 

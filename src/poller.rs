@@ -250,7 +250,8 @@ impl Poller {
         let at_work = |lost: &owners::Lost| self.watch.is_at_work(lost);
         let behind = self.behind_since.is_some_and(|since| now.monotonic.saturating_sub(since) >= BEHIND);
         let rewind = self.steps.was_wrong(now).then(|| self.steps.newest());
-        let prune = self.housekeeping.part(now, full && outcomes == 0, self.steps.is_calm(now));
+        let calm = self.newer.is_none() && self.steps.is_calm(now);
+        let prune = self.housekeeping.part(now, full && outcomes == 0, calm);
         let work = Work {
             now: now.wall,
             owner: &self.owner,
@@ -332,8 +333,7 @@ impl Poller {
         self.horizon.put_off(now.wall, later, written.claims.is_empty());
         let mut wake_at = self.wake_at(now, left);
         if more_due {
-            let idle = left.room > 0 || behind;
-            wake_at = wake_at.min(if idle { now.monotonic } else { now.monotonic + LOOK_AGAIN });
+            wake_at = wake_at.min(now.monotonic + if left.room > 0 || behind { Duration::ZERO } else { LOOK_AGAIN });
         }
         Ok(Turn { claims: written.claims, stop, orphans, wake_at, leaves: self.newer.is_some() })
     }

@@ -3,6 +3,7 @@
 use rusqlite::{Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::finished::Told;
 use crate::run::AttemptOutcome;
 use crate::store::runs::{Fence, Wrote, judged};
 
@@ -29,8 +30,16 @@ const KEEP_PROCESS: &str = "
     UPDATE task_runs SET process = :process
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
+/// Keeps what an attempt that goes on tells of itself.
+pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, told: &Told) -> rusqlite::Result<Wrote> {
+    match told {
+        Told::Process(process) => keep_process(tx, fence, process),
+        Told::Progress(progress) => keep_progress(tx, fence, progress),
+    }
+}
+
 /// Keeps what tells an attempt's command from every other process, as long as the attempt lasts.
-pub(crate) fn keep_process(tx: &Transaction<'_>, fence: &Fence<'_>, process: &str) -> rusqlite::Result<Wrote> {
+fn keep_process(tx: &Transaction<'_>, fence: &Fence<'_>, process: &str) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(KEEP_PROCESS)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":process": process,

@@ -312,10 +312,10 @@ pub(crate) fn settle_plan(
     // A repaired row counts from its repair, as one does whose schedule was changed.
     let since = if task.status == TaskStatus::Invalid { after(now, task.active_since) } else { task.active_since };
     let (status, next_run) = match (task.status, task.next_run) {
+        // Set by hand, to run then.
+        (TaskStatus::Active | TaskStatus::Completed, Some(at)) => (TaskStatus::Active, Some(at)),
         // Neither is undone by a change of something else, or by a request about one of its runs.
         (TaskStatus::Paused | TaskStatus::Completed, _) => (task.status, None),
-        // Set by hand, to run then.
-        (TaskStatus::Active, Some(at)) => (TaskStatus::Active, Some(at)),
         (TaskStatus::Active | TaskStatus::Invalid, _) => {
             let unfinished = opening::any_unfinished(tx, id)?;
             // A run may have ended while the row waited to be looked at: a delay counts from there.

@@ -12,8 +12,7 @@ use crate::clock::Timestamp;
 use crate::error::excerpt;
 use crate::event::Event;
 use crate::faults;
-use crate::finished::{Finished, Told};
-use crate::housekeeping::Part;
+use crate::finished::Finished;
 use crate::resolve::Rest;
 use crate::run::Outcome;
 use crate::schedule::Schedules;
@@ -27,6 +26,9 @@ use crate::store::{
 
 /// Keys and tasks whose waiting runs a full turn looks at again.
 const SWEEP: usize = 500;
+
+/// Rows that retention removes beside other work. The turn writes so much less of that.
+const PRESSING: usize = 200;
 
 /// Room from which on runs are known to be short. What is due is then resolved as far as it can start, in one write instead
 /// of two.
@@ -92,6 +94,8 @@ impl<'a> Turning<'a> {
         if let Some(believed) = self.work.rewind {
             replan::rewind(tx, believed, now)?;
         }
+        // Before anything is settled: no outcome goes in the turn in which it is written, however long it had to wait for that.
+        self.prune(false, PRESSING)?;
         let mut success = Success::new(tx)?;
         for finished in self.work.finished {
             self.settle(&mut success, finished)?;
@@ -100,11 +104,8 @@ impl<'a> Turning<'a> {
             let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };
             // Of one that has ended meanwhile nothing is to be kept.
             self.item(Item::Report(report.run), |_| {
-                let kept = match &report.told {
-                    Told::Process(process) => attempts::keep_process(tx, &fence, process),
-                    Told::Progress(progress) => attempts::keep_progress(tx, &fence, progress),
-                };
-                kept.map(|_| ()).map_err(Fault::from)
+                let _ = attempts::keep(tx, &fence, &report.told)?;
+                Ok(())
             })?;
         }
         if self.work.newer {
@@ -146,21 +147,27 @@ impl<'a> Turning<'a> {
         }
         // No instant announces them: the next turn follows at once.
         self.done.more_due |= more_unplanned;
-        let is_idle = self.done.written.claims.is_empty() && !self.done.more_due;
-        if let Some(Part { keep, .. }) = self.work.prune.filter(|part| is_idle || !part.if_idle) {
-            let left = self.budget;
-            self.item(Item::Prune, |turn| {
-                let more = pruning::batch(tx, &keep, now, &mut turn.memory.pruned, left, &mut Pruned::default());
-                turn.memory.damaged = more.as_ref().is_err_and(Fault::is_damage);
-                turn.done.pruned = Some(more?);
-                Ok(())
-            })?;
+        if self.done.written.claims.is_empty() && !self.done.more_due {
+            self.prune(true, self.budget)?;
         }
         look_ahead(tx, self.work.owner, handlers, &mut self.done)?;
         if !self.done.written.claims.is_empty() {
             faults::reach("claiming");
         }
         Ok(self.done)
+    }
+
+    /// Removes a batch of what is long over, if this is the time for it.
+    fn prune(&mut self, idle: bool, limit: usize) -> Result<(), Fault> {
+        let Some(part) = self.work.prune.filter(|part| part.if_idle == idle) else { return Ok(()) };
+        self.item(Item::Prune, |turn| {
+            let (now, after) = (turn.work.now, &mut turn.memory.pruned);
+            let more = pruning::batch(turn.tx, &part.keep, now, after, limit, &mut Pruned::default());
+            turn.memory.damaged = more.as_ref().is_err_and(Fault::is_damage);
+            turn.done.pruned = Some(more?);
+            turn.budget = turn.budget.saturating_sub(limit);
+            Ok(())
+        })
     }
 
     /// What else is written into newer tables: that this owner is there, and whom of its runs somebody asks to stop.
@@ -218,11 +225,9 @@ impl<'a> Turning<'a> {
     fn set_aside(&mut self, item: Item, fault: &Fault) -> Result<(), Fault> {
         if self.memory.aside.insert(item) && !self.memory.told.contains(&item) {
             let (item, reason) = (item.to_string(), fault.to_string());
-            if self.work.newer {
-                self.done.written.events.push(Event::SetAside { item, reason });
-                return Ok(());
+            if !self.work.newer {
+                owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
             }
-            owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
             self.done.written.events.push(Event::SetAside { item, reason });
         }
         Ok(())

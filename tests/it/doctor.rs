@@ -76,7 +76,7 @@ fn each_broken_rule_is_found() {
             &["each active task has a next run, or a run that it waits for: task cron"],
         ),
         (
-            "UPDATE scheduled_tasks SET next_run = 1805025600000 WHERE name = 'once'".to_owned(),
+            "UPDATE scheduled_tasks SET next_run = 1805025600000, active_since = active_since + 1 WHERE name = 'once'".to_owned(),
             &["a completed task has no next run: task once"],
         ),
         (

@@ -274,7 +274,7 @@ impl World {
     }
 
     fn hasten(&mut self) -> Check {
-        let Some(name) = self.any_task(TaskRow::is_active) else { return Ok(()) };
+        let Some(name) = self.any_task(|task| !task.rests()) else { return Ok(()) };
         let text = "UPDATE scheduled_tasks SET next_run = ?2 WHERE name = ?1";
         let done = self.type_in(text, (&name, self.wall()));
         self.by_sql(done, Deed::Hastened(name.clone()), &format!("{name} is to run now"))

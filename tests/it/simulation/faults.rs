@@ -59,6 +59,10 @@ impl World {
         self.start(handlers)
     }
 
+    pub(crate) fn start_if_none_lives(&mut self) -> Check {
+        if self.which(|agent| agent.stepper.is_some()).is_empty() { self.start_one() } else { Ok(()) }
+    }
+
     fn kill_before_the_end_is_written(&mut self) -> Check {
         let busy = self.which(|agent| agent.can_step() && !agent.works.is_empty());
         let Some(one) = self.rng.choice(busy) else { return Ok(()) };

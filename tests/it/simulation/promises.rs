@@ -230,7 +230,7 @@ impl Promise {
             self.calendar = Calendar::of(after, self.created);
             self.next = if after.status == "paused" { None } else { self.first(after) };
         }
-        if subject && matches!(step.deed, Deed::Hastened(_)) && before.is_active() {
+        if subject && matches!(step.deed, Deed::Hastened(_)) && !before.rests() {
             self.by_hand = Some(step.now);
             self.next = match self.calendar {
                 // It is told to be invalid, and does not run.
@@ -259,7 +259,7 @@ impl Promise {
         if after.status == "invalid" || !after.planned {
             if matches!(self.calendar, Calendar::Delay(_)) {
                 let is_new = |at: &i64| self.until.is_none_or(|until| *at > until);
-                self.next = after.next_run.filter(is_new).filter(|_| after.is_active());
+                self.next = after.next_run.filter(is_new).filter(|_| !after.rests());
             }
             return Ok(());
         }

@@ -8,10 +8,13 @@ use crate::simulation::history::{Check, Deed};
 use crate::simulation::ledger::Fate;
 use crate::simulation::rows::RunRow;
 use crate::simulation::work;
-use crate::simulation::world::{HANDLERS, World};
+use crate::simulation::world::{Agent, HANDLERS, World};
 
 /// Within so long all is done: a clock that is three hours behind, the longest time-out, backoffs, and some patience.
 const BOUND: Duration = Duration::from_secs(8 * 3600);
+/// So many runs that wait are much for the workers that there are; and then there are so many.
+const MUCH: usize = 40;
+const MANY: usize = 20;
 /// Turns in which it must be done.
 const TURNS: u32 = 6000;
 
@@ -27,7 +30,13 @@ impl World {
         for one in every {
             self.turn(one)?;
         }
-        self.start(&HANDLERS)?;
+        // Who can do it all, and as quickly as there is much of it.
+        let all = |agent: &Agent| agent.stepper.is_some() && agent.handlers == HANDLERS.len();
+        let much = self.history.tables.unfinished().count() > MUCH;
+        if much || self.which(all).is_empty() {
+            let workers = if much { MANY } else { self.rng.usize(1..=3) };
+            self.start_with(&HANDLERS, workers)?;
+        }
         // Nothing new falls due.
         let active: Vec<String> =
             self.history.tables.tasks.values().filter(|task| task.is_active()).map(|task| task.name.clone()).collect();

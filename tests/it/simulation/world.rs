@@ -34,6 +34,8 @@ const SHOWN: usize = 40;
 pub(crate) struct Agent {
     pub(crate) stepper: Option<Stepper>,
     pub(crate) workers: usize,
+    /// How many of the handlers it has.
+    pub(crate) handlers: usize,
     pub(crate) works: Vec<Work>,
     /// Stopped by a signal until then, by the monotonic clock: alive for the kernel, and it does not step.
     pub(crate) suspended: Option<Duration>,
@@ -182,7 +184,12 @@ impl World {
 
     /// Starts an owner. With the write lock held it cannot register.
     pub(crate) fn start(&mut self, handlers: &[&'static str]) -> Check {
-        let (workers, poll) = (self.rng.usize(1..=3), self.pick(&[1, 30]));
+        let workers = self.rng.usize(1..=3);
+        self.start_with(handlers, workers)
+    }
+
+    pub(crate) fn start_with(&mut self, handlers: &[&'static str], workers: usize) -> Check {
+        let poll = self.pick(&[1, 30]);
         let refused = Arc::new(AtomicBool::new(false));
         let tell = refused.clone();
         let id = self.agents.len();
@@ -211,11 +218,10 @@ impl World {
             Ok(stepper) => {
                 let name = stepper.owner().to_owned();
                 let lock = PathBuf::from(format!("{}-owners", self.file.display())).join(&name);
-                let handlers = handlers.to_vec();
                 let believed = self.history.tables.seen_at.unwrap_or_default();
                 self.history.owners.push(Owner {
                     name,
-                    handlers,
+                    handlers: handlers.to_vec(),
                     lock,
                     lives: true,
                     leases: BTreeMap::new(),
@@ -228,6 +234,7 @@ impl World {
                 self.agents.push(Agent {
                     stepper: Some(stepper),
                     workers,
+                    handlers: handlers.len(),
                     works: Vec::new(),
                     suspended: None,
                     refused,
