@@ -293,8 +293,8 @@ BEGIN
     SELECT OLD.id, OLD.handler, OLD.next_run, 'schedule', 'missed', OLD.next_run, OLD.priority,
            CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
            'at least 1: the task was changed by SQL before what was due had been resolved'
-     WHERE OLD.status = 'active' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000
-       AND OLD.next_run > ifnull(OLD.resolved_until, 0)
+     WHERE (OLD.status = 'active' OR OLD.status = 'completed')
+       AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000 AND OLD.next_run > ifnull(OLD.resolved_until, 0)
     ON CONFLICT DO NOTHING;
 
     UPDATE scheduled_tasks
@@ -302,7 +302,8 @@ BEGIN
            updated_at = CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
            planned = 0,
            next_run = iif(NEW.next_run IS OLD.next_run, NULL, NEW.next_run),
-           resolved_until = iif(OLD.status = 'active' AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
+           resolved_until = iif((OLD.status = 'active' OR OLD.status = 'completed')
+                                AND OLD.next_run <= (julianday('now') - 2440587.5) * 86400000,
                                 max(OLD.next_run, ifnull(OLD.resolved_until, OLD.next_run)), OLD.resolved_until),
            status = iif(NEW.status = 'completed' OR NEW.status = 'invalid', 'active', NEW.status),
            failure_count = iif(OLD.status = 'paused' AND NEW.status = 'active', 0, failure_count),
@@ -340,7 +341,7 @@ CREATE TRIGGER scheduled_tasks_moved AFTER UPDATE OF next_run ON scheduled_tasks
 WHEN NEW.resolved_until IS OLD.resolved_until AND NEW.active_since IS OLD.active_since AND NEW.planned = OLD.planned
  AND NEW.status = OLD.status
  AND ((OLD.status = 'active' AND ifnull(NEW.next_run > OLD.next_run, OLD.next_run IS NOT NULL))
-      OR (OLD.status = 'completed' AND NEW.next_run IS NOT NULL))
+      OR (OLD.status = 'completed' AND ifnull(NEW.next_run > OLD.next_run, NEW.next_run IS NOT NULL)))
 BEGIN
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error)
     SELECT OLD.id, OLD.handler, OLD.next_run, 'schedule', 'missed', OLD.next_run, OLD.priority,

@@ -83,8 +83,9 @@ impl Builder {
         self
     }
 
-    /// How long what is over is kept. It goes little by little, at heartbeats at which nothing else is to be done, and not
-    /// within 24 hours after the clock stepped by a day or more: it may have been wrong.
+    /// How long what is over is kept. It goes little by little, at heartbeats at which nothing else is to be done, or beside
+    /// other work where there has been no such heartbeat for a minute; and not within 24 hours after the clock stepped by a
+    /// day or more: it may have been wrong.
     pub fn retention(mut self, keep: Retention) -> Self {
         self.settings.retention = keep;
         self

@@ -149,7 +149,9 @@ pub(crate) fn resolve_before_a_change(
     task: Task,
     now: Timestamp,
 ) -> Result<Task, Fault> {
-    if task.status != TaskStatus::Active {
+    // One that is over, and was given a next_run by SQL, is active as soon as somebody looks at it.
+    let again = task.status == TaskStatus::Completed && task.next_run.is_some();
+    if task.status != TaskStatus::Active && !again {
         return Ok(task);
     }
     if !task.planned && settle_plan(tx, schedules, task.id, now)?.is_some() {
