@@ -38,7 +38,7 @@ const LONGEST_UNSEEN: Duration = Duration::from_secs(3600);
 /// The writing of one scheduler.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    store: Store,
+    pub(crate) store: Store,
     owner: String,
     lock: Arc<OwnerLock>,
     handlers: BTreeSet<String>,

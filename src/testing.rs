@@ -77,7 +77,12 @@ pub struct StepperBuilder {
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
     client: Option<Client>,
+    after: Option<Crashed>,
 }
+
+/// What is left of a stepper that has crashed: its connection. See [`StepperBuilder::after`].
+#[derive(Debug)]
+pub struct Crashed(Store);
 
 impl StepperBuilder {
     /// Claims runs of this handler; the test says how they end, with [`Stepper::finish`].
@@ -123,6 +128,13 @@ impl StepperBuilder {
         self
     }
 
+    /// A new owner, on the connection of one that has crashed. It knows nothing of what that one knew, and must prepare no
+    /// statement again: a story of a thousand crashes is told in half the time.
+    pub fn after(mut self, crashed: Crashed) -> Self {
+        self.after = Some(crashed);
+        self
+    }
+
     /// What all chance is drawn from, the owner's name too, so that the same seed tells the same story: two owners of one
     /// file need two seeds, or the second is refused. Default: a name that nobody else has, and 0 for the rest.
     pub fn seed(mut self, seed: u64) -> Self {
@@ -161,8 +173,8 @@ impl StepperBuilder {
     /// # Errors
     /// As [`Builder::start`](crate::Builder::start).
     pub fn start(self) -> Result<Stepper> {
-        let StepperBuilder { path, clock, handlers, refused, settings, seed, patience, observers, prepare, client } =
-            self;
+        let StepperBuilder { path, clock, handlers, refused, settings, seed, .. } = self;
+        let StepperBuilder { patience, observers, prepare, client, after, .. } = self;
         if let Some(error) = refused {
             return Err(error);
         }
@@ -173,7 +185,10 @@ impl StepperBuilder {
             patience.map_or(Ok(()), |patience| store.wait_at_most(patience))?;
             Ok::<_, Error>(store)
         };
-        let store = open(Missing::Create)?;
+        let store = match after {
+            Some(Crashed(store)) => store.into_new(),
+            None => open(Missing::Create)?,
+        };
         let file = store.path().into();
         let client = match client {
             Some(client) => client,
@@ -206,6 +221,7 @@ impl Stepper {
             observers: Vec::new(),
             prepare: None,
             client: None,
+            after: None,
         }
     }
 
@@ -360,7 +376,9 @@ impl Stepper {
     }
 
     /// Ends like a process that is killed: nothing more is written, and the kernel frees the owner's lock.
-    pub fn crash(self) {}
+    pub fn crash(self) -> Crashed {
+        Crashed(self.poller.store)
+    }
 
     /// Leaves in order. What was claimed and not finished stays with this owner.
     ///

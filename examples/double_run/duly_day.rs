@@ -35,7 +35,7 @@ pub(crate) fn live_in(day: &Day, file: &Path) -> Result<Journal> {
     while now <= day.end() {
         match day.trouble {
             Trouble::Killed { at, .. } if at == now => {
-                processes.drain(..).for_each(|process| process.stepper.crash());
+                processes.drain(..).for_each(|process| drop(process.stepper.crash()));
                 journal.write(now, 'A', What::Killed);
             }
             Trouble::Killed { back, .. } if back == now => {

@@ -105,6 +105,11 @@ impl Store {
         self.accepts_newer = true;
     }
 
+    /// Without anything that is remembered between transactions, but for prepared statements.
+    pub(crate) fn into_new(self) -> Self {
+        Store { schedules: Schedules::default(), transactions: 0, accepts_newer: false, ..self }
+    }
+
     /// Runs `f` as [`Store::write`] does, and takes back what it wrote.
     pub(crate) fn rehearse<T>(
         &mut self,
