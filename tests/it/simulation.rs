@@ -13,6 +13,7 @@ mod faults;
 mod history;
 mod law;
 mod ledger;
+mod look;
 mod newer;
 mod order;
 mod policies;
@@ -22,6 +23,7 @@ mod reader;
 mod retention;
 mod rows;
 mod spoilt;
+mod stage;
 mod starts;
 mod work;
 mod world;
@@ -33,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::simulation::history::Check;
+use crate::simulation::stage::Stage;
 use crate::simulation::world::{World, humantime_of};
 
 /// Turns that each seed takes at least, those of them in which things go wrong, and faults that it meets.
@@ -51,21 +54,21 @@ struct Story {
     fingerprint: u64,
 }
 
-/// Lives through one seed. The error tells all that is to be known of it.
-fn live(seed: u64) -> Result<Story, String> {
-    let mut world = World::new(seed);
+/// Lives through one seed, and leaves the stage to the next. The error tells all that is to be known of it.
+fn live(seed: u64, stage: &mut Option<Stage>) -> Result<Story, String> {
+    let mut world = World::new(seed, stage.take().unwrap_or_else(Stage::new));
     // What duly asserts of itself is told with its seed too.
     let lived = catch_unwind(AssertUnwindSafe(|| days(&mut world))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().cloned();
         Err(words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned())).unwrap_or_default())
     });
     match lived {
-        Ok(()) => Ok(Story {
-            turns: world.turns,
-            passed: world.now().monotonic,
-            fingerprint: world.fingerprint(),
-            faults: world.faults,
-        }),
+        Ok(()) => {
+            let (passed, fingerprint) = (world.now().monotonic, world.fingerprint());
+            let (turns, faults) = (world.turns, std::mem::take(&mut world.faults));
+            *stage = world.into_stage();
+            Ok(Story { turns, passed, faults, fingerprint })
+        }
         Err(broken) => Err(world.told(&broken)),
     }
 }
@@ -107,12 +110,13 @@ fn live_through(seeds: std::ops::Range<u64>) -> Story {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
+                let mut stage = None;
                 while !stop.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds.end {
                         break;
                     }
-                    match live(seed) {
+                    match live(seed, &mut stage) {
                         Ok(story) => {
                             let mut sum = sum.lock().expect("a sum");
                             sum.turns += story.turns;
@@ -161,5 +165,10 @@ fn whatever_happens_each_occurrence_is_met_once_and_all_work_ends() {
 
 #[test]
 fn the_same_seed_tells_the_same_story() {
-    assert_eq!(live(7).unwrap_or_else(|told| panic!("{told}")), live(7).unwrap_or_else(|told| panic!("{told}")));
+    let mut stage = None;
+    let mut live = |seed| live(seed, &mut stage).unwrap_or_else(|told| panic!("{told}"));
+    let story = live(7);
+    // Whatever was lived through on the same stage.
+    live(8);
+    assert_eq!(live(7), story);
 }

@@ -45,7 +45,9 @@ impl World {
         let overlap = self.pick(Overlap::ALL);
         let all = matches!(overlap, Overlap::BufferAll | Overlap::Allow) && self.once_in(2);
         let misfire = if all { Misfire::RunAll } else { self.pick(&[Misfire::RunOnce, Misfire::Skip]) };
-        let grace = seconds(self.pick(&[0, 60, 60, 3600]));
+        // Where each occurrence becomes a run of its own, a key that is held for hours makes thousands of them.
+        let many = matches!(overlap, Overlap::BufferAll | Overlap::Allow) && !self.once_in(8);
+        let grace = seconds(if many { self.pick(&[0, 60]) } else { self.pick(&[0, 60, 60, 3600]) });
         let retry = RetryPolicy {
             max_attempts: self.pick(&[1, 2, 3, 5]),
             backoff: seconds(self.pick(&[1, 10, 60])),
@@ -109,7 +111,7 @@ impl World {
             return self.insert(&name);
         }
         let task = self.draw_task(&name);
-        match self.client.add(task) {
+        match self.stage.client.add(task) {
             Ok(_) => self.done(&Deed::Added(name.clone()), &format!("{name} is added")),
             Err(error) => self.done(&Deed::Nothing, &format!("{name} is not added: {error}")),
         }
@@ -124,7 +126,7 @@ impl World {
         };
         let (zone, overlap) = (self.pick(&ZONES), self.pick(Overlap::ALL));
         // With the limit that a column has of itself, a seed may come to consist of one task's backlog.
-        let limit = if self.once_in(10) { 100 } else { 4 };
+        let limit = if self.once_in(20) { 100 } else { 4 };
         let text = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, time_zone, overlap,
                                                  catch_up_limit)
                     VALUES (?1, 'work', ?2, ?3, ?4, ?5, ?6)";
@@ -167,7 +169,7 @@ impl World {
             return self.update(name);
         }
         let task = self.draw_task(&name);
-        match self.client.replace(task) {
+        match self.stage.client.replace(task) {
             Ok(added) if added.change == Change::Replaced => {
                 let deed = Deed::Edited { task: name.clone(), by_sql: false };
                 self.done(&deed, &format!("{name} is replaced"))
@@ -204,7 +206,7 @@ impl World {
             let done = self.type_in(text, [&name]);
             return self.by_sql(done, deed, &format!("{name} is paused by SQL"));
         }
-        let done = self.client.pause(&name);
+        let done = self.stage.client.pause(&name);
         self.by_client(done, deed, &format!("{name} is paused"))
     }
 
@@ -216,7 +218,7 @@ impl World {
             let done = self.type_in(text, [&name]);
             return self.by_sql(done, deed, &format!("{name} is resumed by SQL"));
         }
-        let done = self.client.resume(&name);
+        let done = self.stage.client.resume(&name);
         self.by_client(done, deed, &format!("{name} is resumed"))
     }
 
@@ -229,7 +231,7 @@ impl World {
 
     pub(crate) fn trigger(&mut self) -> Check {
         let Some(name) = self.any_task(|_| true) else { return Ok(()) };
-        let done = self.client.trigger(&name);
+        let done = self.stage.client.trigger(&name);
         self.by_client(done, Deed::Triggered(name.clone()), &format!("{name} is triggered"))
     }
 
@@ -245,7 +247,7 @@ impl World {
         let runs: Vec<i64> = over.map(|run| run.id).collect();
         let Some(run) = self.rng.choice(runs) else { return Ok(()) };
         let name = self.task_of(run);
-        let done = self.client.retry(run);
+        let done = self.stage.client.retry(run);
         self.by_client(done, Deed::Triggered(name), &format!("run {run} is retried"))
     }
 
@@ -260,16 +262,16 @@ impl World {
             return self.by_sql(done, deed, &format!("run {run} is cancelled by SQL"));
         }
         if self.once_in(2) {
-            let done = self.client.cancel_all(&name);
+            let done = self.stage.client.cancel_all(&name);
             return self.by_client(done, deed, &format!("all runs of {name} are cancelled"));
         }
-        let done = self.client.cancel(run);
+        let done = self.stage.client.cancel(run);
         self.by_client(done, deed, &format!("run {run} is cancelled"))
     }
 
     fn remove(&mut self) -> Check {
         let Some(name) = self.any_task(|_| true) else { return Ok(()) };
-        let done = self.client.remove(&name);
+        let done = self.stage.client.remove(&name);
         self.by_client(done, Deed::Removed(name.clone()), &format!("{name} is removed"))
     }
 

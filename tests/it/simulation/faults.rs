@@ -118,7 +118,7 @@ impl World {
 
     /// Another program begins to write, and takes its time.
     fn hold_the_lock(&mut self) -> Check {
-        if !self.held && self.shell.execute_batch("BEGIN IMMEDIATE").is_ok() {
+        if !self.held && self.stage.shell.execute_batch("BEGIN IMMEDIATE").is_ok() {
             self.held = true;
             self.fault("busy");
             return self.done(&Deed::Nothing, "another program holds the write lock");
@@ -128,7 +128,7 @@ impl World {
 
     pub(crate) fn let_go(&mut self) {
         if std::mem::take(&mut self.held) {
-            self.shell.execute_batch("ROLLBACK").expect("a rollback");
+            self.stage.shell.execute_batch("ROLLBACK").expect("a rollback");
         }
     }
 

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use duly::{Claim, Now, Outcome, Retention};
 
+use crate::simulation::look::{Look, News};
 use crate::simulation::order::Order;
 use crate::simulation::promises::Promise;
-use crate::simulation::rows::{Look, News, RunRow, Tables};
+use crate::simulation::rows::{RunRow, Tables};
 
 /// What is broken, in a sentence; or nothing.
 pub(crate) type Check<T = ()> = Result<T, String>;
@@ -104,6 +105,10 @@ pub(crate) struct Owner {
     pub(crate) leapt: Option<Duration>,
     /// When it may have seen such a step first, in a turn that was refused.
     pub(crate) glimpsed: Option<Duration>,
+    /// At its last turn, refused or not; and whether since it looked for sure one step between two turns was as long.
+    pub(crate) glanced: Now,
+    pub(crate) in_parts: bool,
+    pub(crate) may_have_leapt: bool,
     pub(crate) order: Order,
 }
 
@@ -137,7 +142,7 @@ pub(crate) struct History {
     /// Runs that could not be written at some time, and whether they still cannot.
     pub(crate) stuck: BTreeMap<i64, bool>,
     pub(crate) tables: Tables,
-    look: Look,
+    pub(crate) look: Look,
 }
 
 /// One step, as the rules see it.

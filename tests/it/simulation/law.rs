@@ -35,7 +35,8 @@ impl World {
     }
 
     fn count(&self, query: &str, given: impl rusqlite::Params) -> Check<i64> {
-        self.shell
+        self.stage
+            .shell
             .prepare_cached(query)
             .and_then(|mut query| query.query_row(given, |row| row.get(0)))
             .map_err(|error| error.to_string())

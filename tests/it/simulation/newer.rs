@@ -16,7 +16,7 @@ const TURNS: u32 = 3;
 
 impl World {
     pub(crate) fn outlive(&mut self) -> Check {
-        if !self.once_in(3) {
+        if !self.once_in(8) {
             return Ok(());
         }
         // Something to be at, and something that nobody may begin any more.
@@ -25,12 +25,15 @@ impl World {
             self.turn(one)?;
         }
         self.trigger()?;
-        self.shell.execute_batch(RAISE).map_err(|error| format!("the tables cannot be raised: {error}"))?;
+        self.is_over = true;
+        self.stage.shell.execute_batch(RAISE).map_err(|error| format!("the tables cannot be raised: {error}"))?;
         self.done(&Deed::Nothing, "the tables are of a newer version")?;
-        for one in self.which(|agent| agent.stepper.is_some()) {
-            self.drain_before_newer(one)?;
+        let living = self.which(|agent| agent.stepper.is_some());
+        for one in &living {
+            self.drain_before_newer(*one)?;
         }
-        match self.history.tables.unfinished().find(|run| run.owner.is_some()) {
+        let names: Vec<&String> = living.iter().map(|one| &self.history.owners[*one].name).collect();
+        match self.history.tables.unfinished().find(|run| run.owner.as_ref().is_some_and(|it| names.contains(&it))) {
             Some(run) => Err(format!("all owners have left, and one of them has run {}: {run:?}", run.id)),
             None => Ok(()),
         }

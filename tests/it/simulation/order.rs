@@ -96,7 +96,7 @@ impl World {
         let names: Vec<String> = tasks.map(|task| task.name.clone()).collect();
         for name in names.into_iter().take(3) {
             let times = self.rng.u32(3..10);
-            let asked = (0..times).filter(|_| self.client.trigger(&name).is_ok()).count();
+            let asked = (0..times).filter(|_| self.stage.client.trigger(&name).is_ok()).count();
             let deed = if asked > 0 { Deed::Triggered(name.clone()) } else { Deed::Nothing };
             self.done(&deed, &format!("{name} is triggered {asked} times"))?;
         }

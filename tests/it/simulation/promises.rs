@@ -108,6 +108,7 @@ fn task_of(pair: &(Option<&RunRow>, Option<&RunRow>)) -> i64 {
 impl Promise {
     fn live_through(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow, subject: bool) -> Check {
         let is_new = !step.before.tasks.contains_key(&after.id);
+        let until = self.until;
         if step.rewound() {
             self.rewind(before, step.now);
         }
@@ -127,7 +128,7 @@ impl Promise {
                 Deed::Paused { .. } => subject,
                 _ => subject && delayed,
             };
-            let active = before.is_active() || step.rewound() && after.is_active();
+            let active = !before.rests() || step.rewound() && after.is_active();
             self.resolve(step, before, must && active && !is_new)?;
         }
         if !is_new {
@@ -135,7 +136,8 @@ impl Promise {
         }
         if after.status != "completed" {
             self.over_since = None;
-        } else if before.status != "completed" || is_new {
+        } else if before.status != "completed" || is_new || self.until > until {
+            // Also of one that had been over, and ran again for somebody who set its next_run.
             self.over_since = self.over_since.max(Some(step.now));
         }
         self.compare(step, before, after)
@@ -162,7 +164,7 @@ impl Promise {
         let hastened = matches!(step.deed, Deed::Hastened(_));
         // What somebody has set beside nonsense is told, should sense come before a scheduler.
         let next = if matches!(self.calendar, Calendar::Nonsense) { self.by_hand } else { self.next };
-        let due = next.filter(|at| *at <= step.now && before.is_active() && !(hastened && before.kind == "once"));
+        let due = next.filter(|at| *at <= step.now && !before.rests() && !(hastened && before.kind == "once"));
         let due = due.filter(|at| self.until.is_none_or(|until| *at > until) && before.next_run == Some(*at));
         let due = due.filter(|at| !hastened || *at < step.now);
         let had_a_row = due.is_some_and(|at| has_a_row(step, before.id, at));

@@ -34,6 +34,13 @@ impl Reader {
         self.began = Some(tables.clone());
     }
 
+    /// Lets go, whatever it was about to read.
+    pub(crate) fn let_go(&mut self) {
+        if self.began.take().is_some() {
+            self.connection.execute_batch("COMMIT").expect("the end of reading");
+        }
+    }
+
     /// Reads all that the page shows, and lets go.
     fn end(&mut self, now: i64) -> Check {
         let Some(tables) = self.began.take() else { return Ok(()) };
@@ -114,10 +121,10 @@ impl World {
     /// The page begins to read, or reads what it began with, turns later, and lets go.
     pub(crate) fn read(&mut self) -> Check {
         let now = self.wall();
-        if self.reader.began.is_some() {
-            return self.reader.end(now);
+        if self.stage.reader.began.is_some() {
+            return self.stage.reader.end(now);
         }
-        self.reader.begin(&self.history.tables);
-        if self.once_in(3) { self.reader.end(now) } else { Ok(()) }
+        self.stage.reader.begin(&self.history.tables);
+        if self.once_in(3) { self.stage.reader.end(now) } else { Ok(()) }
     }
 }

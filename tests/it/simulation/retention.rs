@@ -34,20 +34,29 @@ fn millis(length: Duration) -> i64 {
     i64::try_from(length.as_millis()).expect("a length")
 }
 
+/// How far the wall clock has stepped between two looks at it.
+fn step(from: Now, to: Now) -> u64 {
+    let expected = from.wall.plus(to.monotonic.saturating_sub(from.monotonic));
+    expected.as_millis().abs_diff(to.wall.as_millis())
+}
+
 impl Owner {
     /// Takes note of a step of the clock, as it sees it at a turn. Of one that was refused nobody knows whether it got as far
-    /// as the clock.
+    /// as the clock: what it may have seen in parts is a step for sure only if one of the parts is.
     pub(crate) fn look_at_the_clock(&mut self, now: Now, refused: bool) {
-        let passed = now.monotonic.saturating_sub(self.looked.monotonic);
-        let expected = self.looked.wall.plus(passed);
-        let leaps = expected.as_millis().abs_diff(now.wall.as_millis()) >= DAY.as_millis() as u64;
+        let day = DAY.as_millis() as u64;
+        self.in_parts |= step(self.glanced, now) >= day;
+        self.glanced = now;
+        let leaps = step(self.looked, now) >= day;
         let seen = leaps.then(|| self.glimpsed.unwrap_or(now.monotonic));
+        self.may_have_leapt |= leaps || self.in_parts;
         if refused {
             self.glimpsed = seen;
             return;
         }
+        let for_sure = std::mem::take(&mut self.in_parts);
         (self.looked, self.glimpsed) = (now, None);
-        self.leapt = seen.or(self.leapt);
+        self.leapt = seen.filter(|_| for_sure).or(self.leapt);
     }
 }
 
@@ -207,7 +216,7 @@ fn check_runs(step: &Step<'_>, task: i64, gone: &[(&RunRow, RunStatus)], rewound
 impl World {
     /// Somebody removes what is over, by hand.
     pub(crate) fn prune(&mut self) -> Check {
-        match self.client.prune(self.history.keep) {
+        match self.stage.client.prune(self.history.keep) {
             Ok(pruned) => {
                 if pruned.tasks + pruned.runs > 0 {
                     self.fault("history removed by hand");
@@ -226,7 +235,7 @@ impl World {
             // as full turns come has been started.
             let instant = Duration::from_secs(1);
             for by in [self.lease / 2, self.lease / 3 - instant, instant] {
-                self.clock.advance(by);
+                self.stage.clock.advance(by);
                 for one in self.which(|agent| agent.stepper.is_some()) {
                     self.turn(one)?;
                     self.finish_quickly(one);
@@ -235,7 +244,7 @@ impl World {
             }
             let living = self.which(|agent| agent.stepper.is_some());
             let left = self.history.check_nothing_is_left(&keep, self.wall());
-            if left.is_ok() || living.iter().any(|one| self.history.owners[*one].leapt.is_some()) {
+            if left.is_ok() || living.iter().any(|one| self.history.owners[*one].may_have_leapt) {
                 break;
             }
             // A turn that has something to start does nothing else.

@@ -1,11 +1,11 @@
-//! What the tables hold, read through a connection of its own after everything that happens.
+//! What the tables hold: their rows, and how they differ from those before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use duly::{Misfire, Origin, Overlap, RunStatus};
+use rusqlite::Row;
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension, Row};
 
 /// A row of `scheduled_tasks`, as far as it says what is promised.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,7 +114,7 @@ pub(crate) struct Tables {
     pub(crate) tasks: BTreeMap<i64, Rc<TaskRow>>,
     pub(crate) runs: BTreeMap<i64, Rc<RunRow>>,
     /// Those that are not final.
-    unfinished: BTreeMap<i64, Rc<RunRow>>,
+    pub(crate) unfinished: BTreeMap<i64, Rc<RunRow>>,
     /// The newest sign of life of any owner.
     pub(crate) seen_at: Option<i64>,
 }
@@ -129,30 +129,6 @@ impl Tables {
         self.unfinished.values().map(Rc::as_ref)
     }
 }
-
-/// What the last look has not seen of the tables that only grow.
-#[derive(Debug, Default)]
-pub(crate) struct News {
-    /// Run, attempt and outcome.
-    pub(crate) attempts: Vec<(i64, u32, String)>,
-    /// Kind, run and detail.
-    pub(crate) events: Vec<(String, Option<i64>, Option<String>)>,
-}
-
-const TASKS: &str = "
-    SELECT id, name, handler, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
-           active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, max_attempts, backoff_ms, backoff_cap_ms,
-           on_dead, pause_after_failures, failure_count, expires_ms
-      FROM scheduled_tasks";
-
-/// The columns of `task_runs` that are looked at.
-const RUNS: &str = "
-    SELECT id, task_id, handler, scheduled_for, origin, retry_of, status, run_at, expires_at, blocked, attempt, forgiven,
-           priority, concurrency_key, locked_by, locked_until, started_at, finished_at, error, result, cancel_requested,
-           occurrences, last_scheduled_for
-      FROM task_runs";
-/// Looks of which one reads every row: there are hundreds, and a step may change a few of them.
-const WHOLE: u32 = 32;
 
 /// A run before and after, as far as there was one.
 pub(crate) type Changed = (Option<Rc<RunRow>>, Option<Rc<RunRow>>);
@@ -179,7 +155,7 @@ impl Tables {
         self.seen_at = after.seen_at;
     }
 
-    fn put(&mut self, gone: Option<i64>, run: Option<Rc<RunRow>>) {
+    pub(crate) fn put(&mut self, gone: Option<i64>, run: Option<Rc<RunRow>>) {
         match (gone, run) {
             (_, Some(run)) => {
                 if run.status.is_final() {
@@ -198,146 +174,82 @@ impl Tables {
     }
 }
 
-/// A connection that only looks.
-pub(crate) struct Look {
-    connection: Connection,
-    pub(crate) tables: Tables,
-    /// Of each task the newest occurrence that has a row, and that row: it grows, if it is a skip.
-    newest: BTreeMap<i64, (i64, i64)>,
-    version: Option<i64>,
-    looks: u32,
-    run: i64,
-    attempt: i64,
-    event: i64,
-}
-
-impl Look {
-    pub(crate) fn new(connection: Connection) -> Self {
-        let (tables, newest) = (Tables::default(), BTreeMap::new());
-        Look { connection, tables, newest, version: None, looks: 0, run: 0, attempt: 0, event: 0 }
-    }
-
-    /// What has changed since the last look, if anybody has committed. A row that nothing may change any more is looked at
-    /// now and then only.
-    pub(crate) fn again(&mut self) -> Option<(Changes, News)> {
-        let version = self.ask("PRAGMA data_version");
-        if self.version == Some(version) {
-            return None;
-        }
-        self.version = Some(version);
-        self.looks += 1;
-        // One snapshot: locks cost more than the rows.
-        self.connection.execute_batch("BEGIN").expect("a snapshot");
-        let mut changes = Changes::default();
-        self.look_at_tasks(&mut changes);
-        self.look_at_runs(&mut changes);
-        self.tables.seen_at = self.ask("SELECT max(seen_at) FROM scheduler_instances");
-        let attempts = "SELECT run_id, attempt, outcome, id FROM task_attempts WHERE id > ?1 ORDER BY id";
-        let attempts = self.all(attempts, [self.attempt], |row| (at(row, 3), (at(row, 0), at(row, 1), at(row, 2))));
-        self.attempt = attempts.last().map_or(self.attempt, |(id, _)| *id);
-        let events = "SELECT kind, run_id, detail, id FROM scheduler_events WHERE id > ?1 ORDER BY id";
-        let events = self.all(events, [self.event], |row| (at(row, 3), (at(row, 0), at(row, 1), at(row, 2))));
-        self.event = events.last().map_or(self.event, |(id, _)| *id);
-        self.connection.execute_batch("COMMIT").expect("its end");
-        let (attempts, events) =
-            (attempts.into_iter().map(|(_, row)| row).collect(), events.into_iter().map(|(_, row)| row).collect());
-        Some((changes, News { attempts, events }))
-    }
-
-    fn look_at_tasks(&mut self, changes: &mut Changes) {
-        let rows = self.all(TASKS, [], task);
-        let ids: BTreeSet<i64> = rows.iter().map(|row| row.id).collect();
-        for row in rows {
-            if self.tables.tasks.get(&row.id).is_none_or(|known| **known != row) {
-                changes.tasks.insert(row.id, Some(Rc::new(row)));
-            }
-        }
-        changes.tasks.extend(self.tables.tasks.keys().filter(|id| !ids.contains(id)).map(|id| (*id, None)));
-        for (id, row) in &changes.tasks {
-            match row {
-                Some(row) => self.tables.tasks.insert(*id, row.clone()),
-                None => self.tables.tasks.remove(id),
-            };
-        }
-    }
-
-    fn look_at_runs(&mut self, changes: &mut Changes) {
-        let mut rows = self.all(&format!("{RUNS} WHERE id > ?1"), [self.run], run);
-        let known = if self.looks.is_multiple_of(WHOLE) {
-            self.all(&format!("{RUNS} WHERE id <= ?1"), [self.run], run)
-        } else {
-            let one = format!("{RUNS} WHERE id = ?1");
-            let mut one = self.connection.prepare_cached(&one).expect("a statement");
-            let may_change = self.tables.unfinished.keys().copied().chain(self.newest.values().map(|(_, id)| *id));
-            may_change.filter_map(|id| one.query_row([id], |row| Ok(run(row))).optional().expect("a run")).collect()
-        };
-        rows.extend(known);
-        for row in rows {
-            let before = self.tables.runs.get(&row.id).cloned();
-            if before.as_deref() != Some(&row) {
-                self.changed(changes, before, Some(Rc::new(row)));
-            }
-        }
-        let count: i64 = self.ask("SELECT count(*) FROM task_runs");
-        if self.tables.runs.len() != usize::try_from(count).expect("a count") {
-            let left: BTreeSet<i64> = self.all("SELECT id FROM task_runs", [], |row| at(row, 0)).into_iter().collect();
-            let gone: Vec<_> = self.tables.runs.values().filter(|row| !left.contains(&row.id)).cloned().collect();
-            for row in gone {
-                self.changed(changes, Some(row), None);
-            }
-        }
-        changes
-            .runs
-            .sort_by_key(|(before, after)| (after.is_none(), after.as_ref().or(before.as_ref()).map(|run| run.id)));
-    }
-
-    fn changed(&mut self, changes: &mut Changes, before: Option<Rc<RunRow>>, after: Option<Rc<RunRow>>) {
-        self.tables.put(before.as_deref().map(|run| run.id), after.clone());
-        let begins = |row: &RunRow| Some((row.scheduled_for, row.id)).filter(|_| row.is_scheduled());
-        match (&before, &after) {
-            (_, Some(row)) => {
-                self.run = self.run.max(row.id);
-                if let Some(begins) = begins(row) {
-                    let newest = self.newest.entry(row.task).or_insert(begins);
-                    *newest = begins.max(*newest);
-                }
-            }
-            (Some(row), None) if self.newest.get(&row.task).is_some_and(|(_, id)| *id == row.id) => {
-                let left = self.tables.runs.values().filter(|run| run.task == row.task);
-                let newest = left.filter_map(|run| begins(run)).max();
-                self.newest.remove(&row.task);
-                self.newest.extend(newest.map(|newest| (row.task, newest)));
-            }
-            _ => {}
-        }
-        changes.runs.push((before, after));
-    }
-
-    /// The run whose death an `on_dead` run tells of.
-    pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
-        self.ask(&format!("SELECT ifnull(json_extract(payload, '$.id'), 0) FROM task_runs WHERE id = {run}"))
-    }
-
-    /// The one value of a query.
-    pub(crate) fn ask<T: FromSql>(&self, query: &str) -> T {
-        let mut statement = self.connection.prepare_cached(query).expect(query);
-        statement.query_row([], |row| row.get(0)).expect(query)
-    }
-
-    pub(crate) fn all<T>(&self, query: &str, given: impl rusqlite::Params, read: impl Fn(&Row<'_>) -> T) -> Vec<T> {
-        let mut statement = self.connection.prepare_cached(query).expect(query);
-        let rows = statement.query_map(given, |row| Ok(read(row))).expect(query);
-        rows.collect::<Result<_, _>>().expect(query)
-    }
-}
-
-fn at<T: FromSql>(row: &Row<'_>, column: usize) -> T {
+pub(crate) fn at<T: FromSql>(row: &Row<'_>, column: usize) -> T {
     row.get(column).expect("a column")
+}
+
+/// A column that is text, or nothing.
+fn text<'r>(row: &'r Row<'_>, column: usize) -> Option<&'r str> {
+    row.get_ref(column).expect("a column").as_str_or_null().expect("text")
+}
+
+impl RunRow {
+    /// Whether it still stands so. Of thousands that are looked at few have changed: none is copied for that.
+    pub(crate) fn is(&self, row: &Row<'_>) -> bool {
+        at::<i64>(row, 0) == self.id
+            && at::<i64>(row, 1) == self.task
+            && text(row, 2) == Some(&self.handler)
+            && at::<i64>(row, 3) == self.scheduled_for
+            && text(row, 4) == Some(self.origin.as_str())
+            && at::<Option<i64>>(row, 5) == self.retry_of
+            && text(row, 6) == Some(self.status.as_str())
+            && at::<i64>(row, 7) == self.run_at
+            && at::<Option<i64>>(row, 8) == self.expires_at
+            && text(row, 9) == self.blocked.as_deref()
+            && at::<u32>(row, 10) == self.attempt
+            && at::<u32>(row, 11) == self.forgiven
+            && at::<u8>(row, 12) == self.priority
+            && text(row, 13) == self.key.as_deref()
+            && text(row, 14) == self.owner.as_deref()
+            && at::<Option<i64>>(row, 15) == self.lease
+            && at::<Option<i64>>(row, 16) == self.started_at
+            && at::<Option<i64>>(row, 17) == self.finished_at
+            && text(row, 18) == self.error.as_deref()
+            && text(row, 19) == self.result.as_deref()
+            && at::<bool>(row, 20) == self.cancel_requested
+            && at::<i64>(row, 21) == self.occurrences
+            && at::<Option<i64>>(row, 22) == self.last
+    }
+}
+
+impl TaskRow {
+    /// As [`RunRow::is`].
+    fn is(&self, row: &Row<'_>) -> bool {
+        at::<i64>(row, 0) == self.id
+            && text(row, 1) == Some(&self.name)
+            && text(row, 2) == Some(&self.handler)
+            && text(row, 3) == Some(&self.kind)
+            && text(row, 4) == Some(&self.value)
+            && text(row, 5) == Some(&self.zone)
+            && at::<Option<i64>>(row, 6) == self.starts
+            && at::<Option<i64>>(row, 7) == self.ends
+            && text(row, 8) == Some(&self.status)
+            && at::<Option<i64>>(row, 9) == self.next_run
+            && at::<bool>(row, 10) == self.planned
+            && at::<i64>(row, 11) == self.active_since
+            && text(row, 12) == Some(self.overlap.as_str())
+            && text(row, 13) == Some(self.misfire.as_str())
+            && at::<i64>(row, 14) == self.grace
+            && at::<u32>(row, 15) as usize == self.limit
+            && at::<u32>(row, 16) == self.max_attempts
+            && at::<i64>(row, 17) == self.backoff
+            && at::<i64>(row, 18) == self.cap
+            && text(row, 19) == self.on_dead.as_deref()
+            && at::<Option<u32>>(row, 20) == self.pause_after
+            && at::<u32>(row, 21) == self.failures
+            && at::<Option<i64>>(row, 22) == self.expires
+    }
 }
 
 /// A column that is spelled as text.
 fn word<T>(row: &Row<'_>, column: usize, parse: impl Fn(&str) -> Option<T>) -> T {
     parse(row.get_ref(column).expect("a column").as_str().expect("text")).expect("a word of the tables")
+}
+
+/// A task as its row says: the one that is known, if it still stands so.
+pub(crate) fn task_of(row: &Row<'_>, known: &Tables) -> Rc<TaskRow> {
+    let known = known.tasks.get(&at(row, 0)).filter(|known| known.is(row));
+    known.cloned().unwrap_or_else(|| Rc::new(task(row)))
 }
 
 fn task(row: &Row<'_>) -> TaskRow {
@@ -368,7 +280,7 @@ fn task(row: &Row<'_>) -> TaskRow {
     }
 }
 
-fn run(row: &Row<'_>) -> RunRow {
+pub(crate) fn run(row: &Row<'_>) -> RunRow {
     RunRow {
         id: at(row, 0),
         task: at(row, 1),

@@ -80,7 +80,7 @@ impl World {
         let runs: Vec<i64> = self.history.tables.unfinished().map(|run| run.id).collect();
         for _ in 0..self.rng.u32(1..4) {
             let Some(run) = self.rng.choice(runs.iter().copied()) else { return Ok(()) };
-            self.shell.execute("INSERT OR IGNORE INTO stuck VALUES (?1)", [run]).expect("a row of ours");
+            self.stage.shell.execute("INSERT OR IGNORE INTO stuck VALUES (?1)", [run]).expect("a row of ours");
             self.history.stuck.insert(run, true);
             self.fault("run cannot be written");
             self.done(&Deed::Nothing, &format!("run {run} cannot be written"))?;
@@ -92,7 +92,7 @@ impl World {
         if self.held || !self.history.stuck.values().any(|stuck| *stuck) {
             return Ok(());
         }
-        self.shell.execute("DELETE FROM stuck", []).expect("rows of ours");
+        self.stage.shell.execute("DELETE FROM stuck", []).expect("rows of ours");
         self.history.stuck.values_mut().for_each(|stuck| *stuck = false);
         self.done(&Deed::Nothing, "all runs can be written")
     }

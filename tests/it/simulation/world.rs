@@ -8,19 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::testing::{ManualClock, Stepper};
-use duly::{Client, Clock, Event, Now, Outcome, Timestamp};
-use rusqlite::Connection;
-use rusqlite::functions::FunctionFlags;
-use tempfile::TempDir;
+use duly::testing::Stepper;
+use duly::{Clock, Event, Now, Outcome, Timestamp};
 
 use crate::simulation::history::{Check, Deed, History, Owner, Turn};
 use crate::simulation::ledger::{self, LEDGER, Ledger, Script};
+use crate::simulation::look::Look;
 use crate::simulation::order::Order;
-use crate::simulation::reader::Reader;
 use crate::simulation::retention;
-use crate::simulation::rows::Look;
-use crate::simulation::spoilt;
+use crate::simulation::stage::Stage;
 use crate::simulation::work::Work;
 
 /// Every handler that a task may have.
@@ -51,15 +47,14 @@ impl Agent {
 
 pub(crate) struct World {
     pub(crate) rng: fastrand::Rng,
-    pub(crate) clock: ManualClock,
     pub(crate) agents: Vec<Agent>,
     pub(crate) history: History,
-    pub(crate) client: Client,
-    /// What another program would open. Its clock is ours.
-    pub(crate) shell: Connection,
+    pub(crate) stage: Stage,
+    began: Duration,
     /// The shell holds the write lock.
     pub(crate) held: bool,
-    pub(crate) reader: Reader,
+    /// The tables are of a newer version.
+    pub(crate) is_over: bool,
     pub(crate) lease: Duration,
     pub(crate) turns: u64,
     /// Faults, by kind.
@@ -69,62 +64,25 @@ pub(crate) struct World {
     log: VecDeque<String>,
     hash: DefaultHasher,
     seed: u64,
-    file: PathBuf,
-    _home: TempDir,
-}
-
-/// A folder in memory where the system has one, else on the disk.
-fn home() -> TempDir {
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let in_memory = mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"]));
-    let place = if in_memory { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-    tempfile::Builder::new().prefix("duly-simulation-").tempdir_in(place).expect("a temporary folder")
-}
-
-/// A connection without anything of ours; SQLite's clock in it is the world's. Both instants of a comparison are of one
-/// kind then: a tenth of a millisecond past, so that rounding does not hide what is due now.
-pub(crate) fn shell(file: &PathBuf, clock: &ManualClock) -> Connection {
-    let shell = Connection::open(file).expect("a shell");
-    shell.busy_timeout(Duration::ZERO).expect("no patience");
-    shell.pragma_update(None, "synchronous", 0).expect("a pragma");
-    let (clock, flags) = (clock.clone(), FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS);
-    let now = move |_: &rusqlite::functions::Context<'_>| {
-        let millis = clock.now().wall.as_millis() as f64 + 0.1;
-        Ok(millis / 86_400_000.0 + 2_440_587.5)
-    };
-    shell.create_scalar_function("julianday", 1, flags, now).expect("a clock");
-    shell
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, mut stage: Stage) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let home = home();
-        let file = home.path().join("agent.db");
         let beginning: Timestamp = BEGINNINGS[rng.usize(..BEGINNINGS.len())].parse().expect("an instant");
-        let clock = ManualClock::new(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
-        // The tables, and a client that outlives every owner.
-        let builder = Stepper::builder(&file, clock.now().wall).clock(&clock).seed(u64::MAX - seed);
-        let mut first = builder.busy_timeout(Duration::ZERO).start().expect("a stepper");
-        first.step().expect("a first step");
-        let client = first.client().clone();
-        first.stop().expect("it leaves");
-        let (reader, shell) = (Reader::new(shell(&file, &clock)), shell(&file, &clock));
-        shell.execute_batch(ledger::TABLE).expect("a table of the application's own");
-        shell.execute_batch(spoilt::GUARD).expect("a trigger of the application's own");
+        stage.clock.set_wall(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
+        stage.clear();
         let lease = Duration::from_secs([15, 60][rng.usize(..2)]);
-        let keep = retention::draw(&mut rng);
-        let mut history = History::new(Look::new(Connection::open(&file).expect("a look")), lease, keep);
-        history.observe(&Deed::Nothing, clock.now()).1.expect("empty tables");
-        World {
+        let look = stage.look.take().unwrap_or_else(|| Look::new(&stage.file));
+        let history = History::new(look, lease, retention::draw(&mut rng));
+        let mut world = World {
             rng,
             agents: Vec::new(),
             history,
-            client,
-            shell,
-            clock,
+            began: stage.clock.now().monotonic,
+            stage,
             held: false,
-            reader,
+            is_over: false,
             lease,
             turns: 0,
             faults: BTreeMap::new(),
@@ -133,18 +91,27 @@ impl World {
             log: VecDeque::new(),
             hash: DefaultHasher::new(),
             seed,
-            file,
-            _home: home,
-        }
+        };
+        world.done(&Deed::Nothing, "it begins").expect("empty tables");
+        world
+    }
+
+    /// Where it was lived through, for the next to live there.
+    pub(crate) fn into_stage(mut self) -> Option<Stage> {
+        let steppers = self.agents.into_iter().filter_map(|agent| agent.stepper);
+        self.stage.connections.extend(steppers.map(Stepper::crash));
+        self.stage.look = Some(self.history.look.anew());
+        (!self.is_over).then_some(self.stage)
     }
 
     /// A statement of the shell's, which is mostly one of a few.
     pub(crate) fn type_in(&self, text: &str, given: impl rusqlite::Params) -> rusqlite::Result<usize> {
-        self.shell.prepare_cached(text)?.execute(given)
+        self.stage.shell.prepare_cached(text)?.execute(given)
     }
 
     pub(crate) fn now(&self) -> Now {
-        self.clock.now()
+        let now = self.stage.clock.now();
+        Now { monotonic: now.monotonic - self.began, ..now }
     }
 
     pub(crate) fn wall(&self) -> i64 {
@@ -193,9 +160,9 @@ impl World {
         let refused = Arc::new(AtomicBool::new(false));
         let tell = refused.clone();
         let id = self.agents.len();
-        let mut builder = Stepper::builder(&self.file, self.now().wall)
-            .clock(&self.clock)
-            .client(&self.client)
+        let mut builder = Stepper::builder(&self.stage.file, self.now().wall)
+            .clock(&self.stage.clock)
+            .client(&self.stage.client)
             .workers(workers)
             .lease(self.lease)
             .poll(Duration::from_secs(poll))
@@ -207,6 +174,11 @@ impl World {
                 Event::Recovered => tell.store(false, Ordering::Relaxed),
                 _ => {}
             });
+        if !self.once_in(12)
+            && let Some(crashed) = self.stage.connections.pop()
+        {
+            builder = builder.after(crashed);
+        }
         let script = Arc::new(Mutex::new(Script::default()));
         for handler in handlers {
             builder = match *handler {
@@ -217,7 +189,7 @@ impl World {
         match builder.start() {
             Ok(stepper) => {
                 let name = stepper.owner().to_owned();
-                let lock = PathBuf::from(format!("{}-owners", self.file.display())).join(&name);
+                let lock = PathBuf::from(format!("{}-owners", self.stage.file.display())).join(&name);
                 let believed = self.history.tables.seen_at.unwrap_or_default();
                 self.history.owners.push(Owner {
                     name,
@@ -226,9 +198,12 @@ impl World {
                     lives: true,
                     leases: BTreeMap::new(),
                     believed,
-                    looked: self.clock.now(),
+                    looked: self.now(),
                     leapt: None,
                     glimpsed: None,
+                    glanced: self.now(),
+                    in_parts: false,
+                    may_have_leapt: false,
                     order: Order::default(),
                 });
                 self.agents.push(Agent {
@@ -253,7 +228,7 @@ impl World {
         agent.works.clear();
         agent.suspended = None;
         if let Some(stepper) = agent.stepper.take() {
-            stepper.crash();
+            self.stage.connections.push(stepper.crash());
         }
         self.history.died(id);
         self.done(&Deed::Nothing, &format!("owner {id} is killed {when}"))
@@ -333,14 +308,14 @@ impl World {
             90..98 => self.rng.i64(900_000..7_200_000),
             _ => self.rng.i64(7_200_000..40_000_000),
         };
-        self.clock.advance(Duration::from_millis(by.unsigned_abs()));
+        self.stage.clock.advance(Duration::from_millis(by.unsigned_abs()));
         if self.held && self.once_in(2) {
             self.let_go();
         }
         if self.once_in(8) {
             self.unstick()?;
         }
-        if self.once_in(6) {
+        if self.once_in(9) {
             self.read()?;
         }
         let now = self.now().monotonic;
@@ -388,7 +363,7 @@ impl World {
 
     /// The wall clock is set, or the machine has slept: no time passes for anybody.
     pub(crate) fn set_wall(&mut self, to: i64) {
-        self.clock.set_wall(Timestamp::from_millis(to));
+        self.stage.clock.set_wall(Timestamp::from_millis(to));
     }
 }
 

@@ -1,0 +1,193 @@
+//! A connection that looks at the tables after everything that happens, and finds what has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use crate::simulation::rows::{Changes, RunRow, Tables, at, run, task_of};
+
+/// What the last look has not seen of the tables that only grow.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Run, attempt and outcome.
+    pub(crate) attempts: Vec<(i64, u32, String)>,
+    /// Kind, run and detail.
+    pub(crate) events: Vec<(String, Option<i64>, Option<String>)>,
+}
+
+const TASKS: &str = "
+    SELECT id, name, handler, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
+           active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, max_attempts, backoff_ms, backoff_cap_ms,
+           on_dead, pause_after_failures, failure_count, expires_ms
+      FROM scheduled_tasks";
+
+/// The columns of `task_runs` that are looked at.
+const RUNS: &str = "
+    SELECT id, task_id, handler, scheduled_for, origin, retry_of, status, run_at, expires_at, blocked, attempt, forgiven,
+           priority, concurrency_key, locked_by, locked_until, started_at, finished_at, error, result, cancel_requested,
+           occurrences, last_scheduled_for
+      FROM task_runs";
+/// The newest sign of life, where the tables end that only grow, and how many runs there are.
+const ENDS: &str = "
+    SELECT (SELECT max(seen_at) FROM scheduler_instances), (SELECT ifnull(max(id), 0) FROM task_attempts),
+           (SELECT ifnull(max(id), 0) FROM scheduler_events), (SELECT ifnull(max(id), 0) FROM task_runs),
+           (SELECT count(*) FROM task_runs)";
+/// Looks of which one reads every row: there are hundreds, and a step may change a few of them.
+const WHOLE: u32 = 32;
+
+/// A connection that only looks.
+pub(crate) struct Look {
+    connection: Connection,
+    pub(crate) tables: Tables,
+    /// Of each task the newest occurrence that has a row, and that row: it grows, if it is a skip.
+    newest: BTreeMap<i64, (i64, i64)>,
+    version: Option<i64>,
+    looks: u32,
+    run: i64,
+    attempt: i64,
+    event: i64,
+}
+
+impl Look {
+    pub(crate) fn new(file: &Path) -> Self {
+        Look::through(Connection::open(file).expect("a look"))
+    }
+
+    /// As if it had never looked.
+    pub(crate) fn anew(self) -> Self {
+        Look::through(self.connection)
+    }
+
+    fn through(connection: Connection) -> Self {
+        let (tables, newest) = (Tables::default(), BTreeMap::new());
+        Look { connection, tables, newest, version: None, looks: 0, run: 0, attempt: 0, event: 0 }
+    }
+
+    /// What has changed since the last look, if anybody has committed. A row that nothing may change any more is looked at
+    /// now and then only.
+    pub(crate) fn again(&mut self) -> Option<(Changes, News)> {
+        let version = self.ask("PRAGMA data_version");
+        if self.version == Some(version) {
+            return None;
+        }
+        self.version = Some(version);
+        self.looks += 1;
+        // One snapshot: locks cost more than the rows.
+        self.connection.execute_batch("BEGIN").expect("a snapshot");
+        let mut changes = Changes::default();
+        let ends =
+            self.all(ENDS, [], |row| (at::<Option<i64>>(row, 0), [at(row, 1), at(row, 2), at(row, 3), at(row, 4)]));
+        let (seen_at, [attempt, event, run, count]): (_, [i64; 4]) = ends[0];
+        self.tables.seen_at = seen_at;
+        self.look_at_tasks(&mut changes);
+        self.look_at_runs(&mut changes, run, count);
+        let mut news = News::default();
+        if attempt > self.attempt {
+            let query = "SELECT run_id, attempt, outcome FROM task_attempts WHERE id > ?1 ORDER BY id";
+            news.attempts = self.all(query, [self.attempt], |row| (at(row, 0), at(row, 1), at(row, 2)));
+            self.attempt = attempt;
+        }
+        if event > self.event {
+            let query = "SELECT kind, run_id, detail FROM scheduler_events WHERE id > ?1 ORDER BY id";
+            news.events = self.all(query, [self.event], |row| (at(row, 0), at(row, 1), at(row, 2)));
+            self.event = event;
+        }
+        self.connection.execute_batch("COMMIT").expect("its end");
+        Some((changes, news))
+    }
+
+    fn look_at_tasks(&mut self, changes: &mut Changes) {
+        let rows = self.all(TASKS, [], |row| task_of(row, &self.tables));
+        let ids: BTreeSet<i64> = rows.iter().map(|row| row.id).collect();
+        for row in rows {
+            if self.tables.tasks.get(&row.id).is_none_or(|known| !Rc::ptr_eq(known, &row)) {
+                changes.tasks.insert(row.id, Some(row));
+            }
+        }
+        changes.tasks.extend(self.tables.tasks.keys().filter(|id| !ids.contains(id)).map(|id| (*id, None)));
+        for (id, row) in &changes.tasks {
+            match row {
+                Some(row) => self.tables.tasks.insert(*id, row.clone()),
+                None => self.tables.tasks.remove(id),
+            };
+        }
+    }
+
+    fn look_at_runs(&mut self, changes: &mut Changes, newest: i64, count: i64) {
+        let mut rows = Vec::new();
+        if newest > self.run {
+            rows = self.all(&format!("{RUNS} WHERE id > ?1"), [self.run], run);
+        }
+        let differs = |row: &Row<'_>| {
+            let known = self.tables.runs.get(&at(row, 0));
+            known.is_none_or(|known| !known.is(row)).then(|| run(row))
+        };
+        if self.looks.is_multiple_of(WHOLE) {
+            rows.extend(self.all(&format!("{RUNS} WHERE id <= ?1"), [self.run], differs).into_iter().flatten());
+        } else {
+            let one = format!("{RUNS} WHERE id = ?1");
+            let mut one = self.connection.prepare_cached(&one).expect("a statement");
+            let unfinished = &self.tables.unfinished;
+            let newest = self.newest.values().map(|(_, id)| *id).filter(|id| !unfinished.contains_key(id));
+            let may_change = unfinished.keys().copied().chain(newest);
+            let differs = |id| one.query_row([id], |row| Ok(differs(row))).optional().expect("a run").flatten();
+            rows.extend(may_change.filter_map(differs));
+        }
+        for row in rows {
+            let before = self.tables.runs.get(&row.id).cloned();
+            self.changed(changes, before, Some(Rc::new(row)));
+        }
+        if self.tables.runs.len() != usize::try_from(count).expect("a count") {
+            let left: BTreeSet<i64> = self.all("SELECT id FROM task_runs", [], |row| at(row, 0)).into_iter().collect();
+            let gone: Vec<_> = self.tables.runs.values().filter(|row| !left.contains(&row.id)).cloned().collect();
+            for row in gone {
+                self.changed(changes, Some(row), None);
+            }
+        }
+        changes
+            .runs
+            .sort_by_key(|(before, after)| (after.is_none(), after.as_ref().or(before.as_ref()).map(|run| run.id)));
+    }
+
+    fn changed(&mut self, changes: &mut Changes, before: Option<Rc<RunRow>>, after: Option<Rc<RunRow>>) {
+        self.tables.put(before.as_deref().map(|run| run.id), after.clone());
+        let begins = |row: &RunRow| Some((row.scheduled_for, row.id)).filter(|_| row.is_scheduled());
+        match (&before, &after) {
+            (_, Some(row)) => {
+                self.run = self.run.max(row.id);
+                if let Some(begins) = begins(row) {
+                    let newest = self.newest.entry(row.task).or_insert(begins);
+                    *newest = begins.max(*newest);
+                }
+            }
+            (Some(row), None) if self.newest.get(&row.task).is_some_and(|(_, id)| *id == row.id) => {
+                let left = self.tables.runs.values().filter(|run| run.task == row.task);
+                let newest = left.filter_map(|run| begins(run)).max();
+                self.newest.remove(&row.task);
+                self.newest.extend(newest.map(|newest| (row.task, newest)));
+            }
+            _ => {}
+        }
+        changes.runs.push((before, after));
+    }
+
+    /// The run whose death an `on_dead` run tells of.
+    pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
+        self.ask(&format!("SELECT ifnull(json_extract(payload, '$.id'), 0) FROM task_runs WHERE id = {run}"))
+    }
+
+    /// The one value of a query.
+    pub(crate) fn ask<T: FromSql>(&self, query: &str) -> T {
+        let mut statement = self.connection.prepare_cached(query).expect(query);
+        statement.query_row([], |row| row.get(0)).expect(query)
+    }
+
+    pub(crate) fn all<T>(&self, query: &str, given: impl rusqlite::Params, read: impl Fn(&Row<'_>) -> T) -> Vec<T> {
+        let mut statement = self.connection.prepare_cached(query).expect(query);
+        let rows = statement.query_map(given, |row| Ok(read(row))).expect(query);
+        rows.collect::<Result<_, _>>().expect(query)
+    }
+}
