@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
 use duly::{Client, Context, Durability, Event, NewTask, RunStatus, Scheduler, Timestamp};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tempfile::TempDir;
 
 use crate::measure::{Round, Watch};
@@ -15,6 +15,8 @@ use crate::measure::{Round, Watch};
 pub(crate) const WORKERS: usize = 2;
 /// When what is overdue was due: the first moment of 2025.
 pub(crate) const LONG_AGO: i64 = 1_735_689_600_000;
+/// An instant, as text.
+const DUE: &str = "2027-03-14T12:00:00.000Z";
 /// No round takes so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -91,6 +93,42 @@ fn fill(file: &Path, statements: &str, rows: usize, now: i64) {
         connection.execute(&statement, params![rows as i64, now]).expect("rows");
     }
     connection.execute_batch("COMMIT; PRAGMA wal_checkpoint(TRUNCATE)").expect("a commit");
+}
+
+/// The tables without the program: the least that a row needs, by a prepared statement.
+pub(crate) struct ByHand(Connection);
+
+impl ByHand {
+    pub(crate) fn open(file: &Path, synchronous: &str) -> Self {
+        drop(Client::open(file).expect("a database"));
+        let connection = Connection::open(file).expect("the database");
+        connection.execute_batch(&format!("PRAGMA synchronous = {synchronous}")).expect("a durability");
+        ByHand(connection)
+    }
+
+    /// So many tasks that are due at `at`, each in a commit of its own, or all in one.
+    pub(crate) fn add(&mut self, prefix: &str, tasks: std::ops::Range<usize>, at: i64, one_by_one: bool) {
+        let mut transaction = self.begin();
+        for n in tasks {
+            transaction
+                .prepare_cached(
+                    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned,
+                                                  active_since, created_at, updated_at)
+                     VALUES (?1, 'none', 'once', ?2, ?3, 1, ?4, ?4, ?4)",
+                )
+                .and_then(|mut add| add.execute(params![format!("{prefix}-{n}"), DUE, at, LONG_AGO]))
+                .expect("a task");
+            if one_by_one {
+                transaction.commit().expect("a commit");
+                transaction = self.begin();
+            }
+        }
+        transaction.commit().expect("a commit");
+    }
+
+    fn begin(&mut self) -> Transaction<'_> {
+        self.0.transaction_with_behavior(TransactionBehavior::Immediate).expect("a transaction")
+    }
 }
 
 /// Tasks that will be due some time in the year that begins a day after `now`.

@@ -37,6 +37,8 @@ pub(crate) const KEY_RATE: f64 = 0.5;
 
 /// A figure, and what it should be.
 pub(crate) enum Goal {
+    /// It is shown beside the others.
+    None,
     AtLeast(f64),
     AtMost(f64),
 }
@@ -44,6 +46,7 @@ pub(crate) enum Goal {
 impl Goal {
     fn is_met(&self, found: f64) -> bool {
         match *self {
+            Goal::None => true,
             Goal::AtLeast(least) => found >= least,
             Goal::AtMost(most) => found <= most,
         }
@@ -122,11 +125,13 @@ impl Report {
         judged: f64,
         (of, goal): (&str, &Goal),
     ) {
-        let (sign, wanted) = match *goal {
-            Goal::AtLeast(least) => (">=", least),
-            Goal::AtMost(most) => ("<=", most),
+        let wanted = match *goal {
+            Goal::None => String::new(),
+            Goal::AtLeast(least) => format!(">= {least} {of}"),
+            Goal::AtMost(most) => format!("<= {most} {of}"),
         };
         let verdict = match (judged.is_finite(), goal.is_met(judged)) {
+            _ if wanted.is_empty() => "",
             (false, _) => "-",
             (true, true) => "yes",
             (true, false) => "MISSED",
@@ -134,7 +139,7 @@ impl Report {
         let (bare_text, duly_text) = (with_unit(bare, unit), with_unit(duly, unit));
         let ratio = duly / bare;
         let ratio = if ratio.is_finite() { format!("{ratio:.2}") } else { "-".to_owned() };
-        let goal = format!("{sign} {wanted} {of}").trim_end().to_owned();
+        let goal = wanted.trim_end().to_owned();
         self.lines.push(Line { workload, durability, bare: bare_text, duly: duly_text, ratio, goal, verdict });
     }
 
