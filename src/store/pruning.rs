@@ -94,7 +94,8 @@ fn instances(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<usize>
 }
 
 const TASKS: &str = "
-    SELECT id, schedule_type = 'once' AND status = 'completed' AND managed_by IS NULL FROM scheduled_tasks
+    SELECT id, schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND managed_by IS NULL
+      FROM scheduled_tasks
      WHERE id > :after ORDER BY id LIMIT :limit";
 
 fn tasks(tx: &Transaction<'_>, after: i64) -> rusqlite::Result<Vec<(i64, bool)>> {
@@ -115,10 +116,12 @@ fn count(tx: &Transaction<'_>, task: i64, limit: usize) -> rusqlite::Result<usiz
     Ok(usize::try_from(count).unwrap_or_default())
 }
 
-// What a manifest declares stays as long as it does: applied again, it would otherwise run again.
+// What a manifest declares stays as long as it does: applied again, it would otherwise run again. What SQL has given a
+// next_run is to run again.
 const REMOVE_OVER: &str = "
     DELETE FROM scheduled_tasks
-     WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND managed_by IS NULL AND updated_at < :before
+     WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND managed_by IS NULL
+       AND updated_at < :before
        AND NOT EXISTS (SELECT 1 FROM task_runs r
                         WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
        AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.finished_at >= :before)";
@@ -126,8 +129,8 @@ const REMOVE_OVER: &str = "
 /// As [`REMOVE_OVER`] decides it.
 const IS_OVER: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduled_tasks
-                    WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND managed_by IS NULL
-                      AND updated_at < :before)
+                    WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND next_run IS NULL
+                      AND managed_by IS NULL AND updated_at < :before)
        AND NOT EXISTS (SELECT 1 FROM task_runs r
                         WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
        AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.finished_at >= :before)";

@@ -77,6 +77,28 @@ fn a_once_task_that_a_manifest_declares_does_not_run_again() {
     assert_eq!(house.ask("SELECT count(*) FROM task_runs"), "1");
 }
 
+#[test]
+fn what_is_over_and_was_given_a_next_run_stays_and_runs_again() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add_all(["again", "over"].map(|name| NewTask::once(name, at(NOON)).handler("work"))).unwrap();
+    step(&mut stepper, 2).iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
+    step(&mut stepper, 0);
+    stepper.clock().advance(days(40));
+    let now = stepper.clock().now().wall.as_millis();
+    let again = format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'again'");
+    house.plain().execute_batch(&again).unwrap();
+    let keep = Retention::default();
+    assert_eq!((client.would_prune(keep).unwrap().tasks, client.prune(keep).unwrap().tasks), (1, 1));
+    assert_eq!(names(&house), ["again"]);
+    let again = claim(&mut stepper);
+    succeed(&mut stepper, &again);
+    pass(&mut stepper, minutes(2));
+    assert_eq!(house.rows("SELECT status, count(*) FROM task_runs"), ["succeeded|2"]);
+    house.assert_sound();
+}
+
 /// A task with an hourly run for so long, all succeeded.
 fn hourly(house: &House, keep: Retention, hours: u64) -> Stepper {
     let mut stepper = house.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
