@@ -285,8 +285,9 @@ ON scheduled_tasks
 WHEN NEW.resolved_until IS OLD.resolved_until AND NEW.active_since IS OLD.active_since
  AND (NEW.schedule_type IS NOT OLD.schedule_type OR NEW.schedule_value IS NOT OLD.schedule_value
       OR NEW.time_zone IS NOT OLD.time_zone OR NEW.starts_at IS NOT OLD.starts_at OR NEW.ends_at IS NOT OLD.ends_at
-      OR (NEW.status IS NOT OLD.status AND (NEW.status = 'active' OR NEW.status = 'paused')
-          AND (OLD.status <> 'completed' OR NEW.next_run IS NULL)))
+      OR (NEW.status IS NOT OLD.status
+          AND (NEW.status = 'paused'
+               OR (NEW.status = 'active' AND (OLD.status <> 'completed' OR NEW.next_run IS NULL)))))
 BEGIN
     -- An occurrence had come due under the old state and no scheduler has resolved it: it is told, not swallowed.
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error)

@@ -362,3 +362,36 @@ fn a_completed_task_runs_again_by_its_next_run() {
         house.assert_sound();
     }
 }
+
+#[test]
+fn a_completed_task_paused_by_sql_rests_whatever_its_next_run() {
+    for door in doors() {
+        let (house, mut stepper) = at_present();
+        let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
+        door.tell(&house, &(due("subject") + &due("waiting") + &due("beside")));
+        for claim in turn(&mut stepper) {
+            let fails = Outcome::failed("not yet");
+            stepper.finish(&claim, if claim.task == "waiting" { fails } else { Outcome::succeeded() });
+        }
+        turn(&mut stepper);
+        // What it was to run had come due, and nobody had looked.
+        door.tell(&house, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
+        door.tell(&house, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        door.tell(
+            &house,
+            &format!("UPDATE scheduled_tasks SET status = 'paused', next_run = {now} WHERE name = 'waiting'"),
+        );
+        assert!(turn(&mut stepper).is_empty());
+        let rows = "SELECT name, t.status, t.next_run IS NULL, planned, group_concat(r.status), max(r.blocked)
+                      FROM scheduled_tasks t JOIN task_runs r ON r.task_id = t.id GROUP BY t.id";
+        assert_eq!(
+            house.rows(rows),
+            [
+                "subject|paused|1|1|succeeded,missed|-",
+                "waiting|paused|1|1|failed|paused",
+                "beside|completed|1|1|succeeded|-"
+            ]
+        );
+        house.assert_sound();
+    }
+}
