@@ -239,6 +239,8 @@ CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, 
     WHERE status = 'queued' OR status = 'failed';
 -- What will expire if it does not begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
+-- What was retried, by its task: retention keeps it as long as its retry.
+CREATE INDEX task_runs_retried ON task_runs (task_id, retry_of) WHERE retry_of IS NOT NULL;
 
 CREATE INDEX task_attempts_of_run ON task_attempts (run_id, attempt);
 CREATE INDEX scheduler_events_of_task ON scheduler_events (task_id) WHERE task_id IS NOT NULL;

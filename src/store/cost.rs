@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::clock::Timestamp;
 use crate::finished::Finished;
 use crate::run::{Claim, Outcome};
+use crate::settings::Retention;
 use crate::store::opening::Slots;
+use crate::store::pruning::Pruned;
 use crate::store::work::{Done, Memory, Work};
-use crate::store::{Durability, Missing, Store, tasks, turn};
+use crate::store::{Durability, Missing, Store, pruning, tasks, turn};
 
 const NOON: i64 = 1_805_025_600_000;
 const MINUTE: i64 = 60_000;
@@ -206,4 +208,27 @@ const NOT_DUE_FOR_LONG: &str = "
 #[test]
 fn tasks_that_are_not_due_for_long_cost_a_turn_nothing() {
     assert_level(NOT_DUE_FOR_LONG);
+}
+
+/// Long over; asked for by hand, but for every seventh, which is retried.
+const OVER: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned)
+    VALUES (2, 'crowded', 'work', 'interval', '1m', 1805025600000, 1805025600000, 1805025600000, 1);
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at, retry_of)
+    SELECT 2, 'work', 1700000000000 + i, 'manual', 'succeeded', 1700000000000 + i, 1700000000000 + i, iif(i % 7 = 0, i - 1, NULL)
+      FROM n";
+
+#[test]
+fn a_batch_of_retention_costs_the_same_beside_few_as_beside_many() {
+    let costs = crowds().map(|crowd| {
+        let mut site = Site::new(OVER, crowd);
+        let keep = Retention { most_runs: 100, ..Retention::default() };
+        let (mut after, mut pruned) = (0, Pruned::default());
+        let before = site.steps.load(Ordering::Relaxed);
+        let now = Timestamp::from_millis(site.now);
+        let more = site.store.write("prune", |tx, _| pruning::batch(tx, &keep, now, &mut after, 200, &mut pruned));
+        assert!(more.expect("a batch") && pruned.runs == 200, "{pruned:?}");
+        site.steps.load(Ordering::Relaxed) - before
+    });
+    assert!(costs[1] <= costs[0] + costs[0] / 4 + 100, "{costs:?} steps");
 }

@@ -145,17 +145,13 @@ fn remove_over(tx: &Transaction<'_>, task: i64, before: Timestamp) -> rusqlite::
 const OLDEST_SCHEDULED: &str = "
     SELECT scheduled_for, id, status, finished_at FROM task_runs
      WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
-       AND id NOT IN (SELECT r.retry_of FROM task_runs r
-                       WHERE r.task_id = :task AND (iif(r.origin = 'schedule' OR r.origin = 'catch_up', 0, r.id)) > 0
-                         AND r.retry_of IS NOT NULL)
+       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.retry_of = task_runs.id)
      ORDER BY scheduled_for LIMIT :limit";
 
 const OLDEST_OTHERS: &str = "
     SELECT scheduled_for, id, status, finished_at FROM task_runs
      WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
-       AND id NOT IN (SELECT r.retry_of FROM task_runs r
-                       WHERE r.task_id = :task AND (iif(r.origin = 'schedule' OR r.origin = 'catch_up', 0, r.id)) > 0
-                         AND r.retry_of IS NOT NULL)
+       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.retry_of = task_runs.id)
      ORDER BY (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) LIMIT :limit";
 
 const REMOVE_RUN: &str = "
