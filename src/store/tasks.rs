@@ -149,9 +149,7 @@ pub(crate) fn resolve_before_a_change(
     task: Task,
     now: Timestamp,
 ) -> Result<Task, Fault> {
-    // One that is over, and was given a next_run by SQL, is active as soon as somebody looks at it.
-    let again = task.status == TaskStatus::Completed && task.next_run.is_some();
-    if task.status != TaskStatus::Active && !again {
+    if task.status != TaskStatus::Active && !runs_again(&task) {
         return Ok(task);
     }
     if !task.planned && settle_plan(tx, schedules, task.id, now)?.is_some() {
@@ -164,6 +162,11 @@ pub(crate) fn resolve_before_a_change(
     opening::finish(tx, None, &mut written, now)?;
     recall(tx, task.id)?;
     Ok(by_id(tx, task.id)?.unwrap_or(task))
+}
+
+/// One that is over, and was given a next_run by SQL, is active as soon as somebody looks at it.
+fn runs_again(task: &Task) -> bool {
+    task.status == TaskStatus::Completed && task.next_run.is_some()
 }
 
 /// Now, or as soon after `before` as the clock allows: active_since tells the program's own change by having moved.
@@ -202,6 +205,7 @@ pub(crate) fn pause(
     match task.status {
         TaskStatus::Paused => return Ok(()),
         TaskStatus::Active => {}
+        TaskStatus::Completed if runs_again(&task) => {}
         TaskStatus::Completed | TaskStatus::Invalid => return Err(refused("pause", &task)),
     }
     let task = resolve_before_a_change(tx, schedules, task, now)?;
@@ -232,6 +236,7 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     let task = expect(tx, name)?;
     match task.status {
         TaskStatus::Active => return Ok(()),
+        TaskStatus::Completed if runs_again(&task) => return Ok(()),
         TaskStatus::Paused => {}
         TaskStatus::Completed | TaskStatus::Invalid => return Err(refused("resume", &task)),
     }

@@ -89,6 +89,29 @@ fn work_without_a_scheduler() {
 }
 
 #[test]
+fn a_completed_task_that_is_to_run_again_is_work() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    stepper.client().add(NewTask::once("subject", at(NOON)).handler("work")).expect("a task");
+    work_off(&mut stepper);
+    let (clock, client) = (stepper.clock().clone(), stepper.client().clone());
+    stepper.stop().expect("an end");
+    let next = at("2027-03-14T12:10:00Z").as_millis();
+    house.plain().execute_batch(&format!("UPDATE scheduled_tasks SET next_run = {next}")).expect("an update");
+    assert_eq!(wrong(&client), []);
+    clock.advance(minutes(10));
+    assert_eq!(wrong(&client), [("no_scheduler", None, None)]);
+    clock.advance(minutes(6));
+    assert_eq!(wrong(&client), [("no_scheduler", None, None), of("overdue", "subject", None)]);
+    // Not one that must be told that no occurrence of it is left.
+    client.resume("subject").expect("nothing to do");
+    client.pause("subject").expect("a pause");
+    house.assert_history("subject", &["2027-03-14 12:00:00 schedule succeeded", "2027-03-14 12:10:00 catch_up queued"]);
+    assert_eq!((house.next("subject").as_str(), wrong(&client)), ("- paused", vec![]));
+    house.assert_sound();
+}
+
+#[test]
 fn runs_of_a_handler_that_nobody_has() {
     let house = House::new();
     let mut stepper = house.builder(NOON).accept("work").workers(1).start().expect("a stepper");

@@ -349,6 +349,7 @@ fn the_views_answer_people_and_monitors() {
             "UPDATE scheduled_tasks SET next_run = {now} - 301000, last_run = 1805025600001, last_finished = 1805025600999,
                     last_status = 'dead', last_duration_ms = 998, last_error = 'why', failure_count = 2 WHERE name = 'cron';
              UPDATE scheduled_tasks SET next_run = {now} - 299000, failure_count = 1 WHERE name = 'never';
+             UPDATE scheduled_tasks SET next_run = {now} - 302000 WHERE name = 'done';
              UPDATE task_runs SET locked_until = {now} - 1000 WHERE status = 'running';"
         ));
         // Written long ago, and no scheduler has ever looked; its twin is paused.
@@ -359,7 +360,7 @@ fn the_views_answer_people_and_monitors() {
               WHERE name IN ('old', 'rests');"
         ));
         let overdue = "SELECT name, overdue_seconds BETWEEN 300 AND 460 FROM overdue_tasks ORDER BY name";
-        assert_eq!(house.rows(overdue), ["cron|1", "old|1"]);
+        assert_eq!(house.rows(overdue), ["cron|1", "done|1", "old|1"]);
         assert_eq!(house.rows("SELECT * FROM failing_tasks"), ["cron|work|2|why|2027-03-14T12:00:00.999Z"]);
         assert_eq!(house.rows("SELECT name, attempt, past FROM stuck_runs"), ["cron|1|lease"]);
         let overview = "SELECT name, status, last_run IS NOT NULL, last_status, last_error, failure_count
