@@ -70,7 +70,7 @@ pub(crate) fn batch(
     if tasks(tx, *after)?.is_empty() {
         *after = 0;
     }
-    Ok(false)
+    Ok(left == 0)
 }
 
 const EVENTS: &str = "

@@ -302,6 +302,14 @@ fn events_and_schedulers_that_stopped_are_forgotten() {
     pass(&mut stepper, days(11));
     assert_eq!(house.rows("SELECT kind FROM scheduler_events WHERE task_id IS NOT NULL"), ["resumed"]);
     assert_eq!(house.rows("SELECT id FROM scheduler_instances"), [stepper.owner()]);
+    // Many go by one batch after the other, also where there are no tasks.
+    client.remove("subject").unwrap();
+    let old = "DELETE FROM scheduler_events;
+               WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
+               INSERT INTO scheduler_events (at, kind) SELECT 1700000000000, 'paused' FROM n";
+    house.plain().execute_batch(old).unwrap();
+    pass(&mut stepper, minutes(1));
+    assert!(stepper.sleeps() <= Duration::from_millis(100), "{:?}", stepper.sleeps());
 }
 
 #[test]
