@@ -61,6 +61,13 @@ impl Housekeeping {
         self.behind = more.unwrap_or_default();
         self.presses_at = now.monotonic + if self.behind { PACE } else { PATIENCE };
     }
+
+    /// The turn could not be written. Where something else is to be done, that is tried without it: on a disk that is full there
+    /// may be room for an outcome, and none for a batch.
+    pub(crate) fn give_way(&mut self, now: Now) {
+        self.behind = false;
+        self.presses_at = now.monotonic + PATIENCE;
+    }
 }
 
 #[cfg(test)]

@@ -329,8 +329,7 @@ impl Poller {
         let left = Slots { room: slots.room.saturating_sub(written.claims.len()), ..slots };
         // What could have been written and was not, waits for something else than time: an idle worker, or a look at the
         // whole. It must not keep the loop spinning.
-        let later = now.wall.plus(self.settings.poll);
-        self.horizon.put_off(now.wall, later, written.claims.is_empty());
+        self.horizon.put_off(now.wall, now.wall.plus(self.settings.poll), written.claims.is_empty());
         let mut wake_at = self.wake_at(now, left);
         if more_due {
             wake_at = wake_at.min(now.monotonic + if left.room > 0 || behind { Duration::ZERO } else { LOOK_AGAIN });
@@ -369,6 +368,7 @@ impl Poller {
 
     /// Nothing could be written: said once, tried again with growing waits. What no later try can mend ends the loop.
     fn refuse(&mut self, now: Now, slots: Slots, fault: Fault) -> Result<Turn> {
+        self.housekeeping.give_way(now);
         let (reason, damaged) = (fault.to_string(), fault.is_damage());
         let lasts = self.refused.is_damaged(damaged);
         if let error @ Error::UnusableDatabase { .. } = self.store.told(fault, "take a turn")

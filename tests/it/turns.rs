@@ -5,10 +5,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{Event, NewTask, Outcome, RunStatus};
+use duly::{Event, NewTask, Outcome, Retention, RunStatus};
 
 use crate::house::{House, at, minutes, seconds};
-use crate::table::{claim, step};
+use crate::table::{claim, step, succeed};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -284,4 +284,31 @@ fn a_read_that_fails_after_a_turn_was_written_stops_nothing() {
     stepper.clock().advance(seconds(20));
     stepper.finish(&claims[0], Outcome::succeeded());
     assert_eq!(stepper.step().expect("what was claimed is handed over").len(), 1);
+}
+
+#[test]
+fn what_retention_cannot_remove_keeps_no_outcome_from_being_written() {
+    let house = House::new();
+    let keep = Retention { runs: seconds(1), least_runs: 1, ..Retention::default() };
+    let mut stepper = house.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add(NewTask::interval("subject", minutes(60)).handler("work")).expect("a task");
+    for _ in 0..3 {
+        client.trigger("subject").expect("a run");
+        let run = claim(&mut stepper);
+        succeed(&mut stepper, &run);
+    }
+    let run = client.trigger("subject").expect("a run");
+    let last = claim(&mut stepper);
+    let obstacle = "CREATE TRIGGER obstacle BEFORE DELETE ON task_runs BEGIN SELECT abs(-9223372036854775807 - 1); END";
+    house.plain().execute_batch(obstacle).expect("a trigger");
+    stepper.clock().advance(seconds(70));
+    stepper.finish(&last, Outcome::succeeded());
+    for _ in 0..3 {
+        stepper.step().expect("a turn");
+        stepper.clock().advance(seconds(10));
+    }
+    let status = format!("SELECT status FROM task_runs WHERE id = {run}");
+    assert_eq!((house.ask(&status).as_str(), house.ask("SELECT count(*) FROM task_runs").as_str()), ("succeeded", "4"));
+    house.assert_sound();
 }
