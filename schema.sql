@@ -429,10 +429,10 @@ SELECT name, handler,
        strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(next_run, created_at) / 1000.0, 'unixepoch') AS due_since,
        CAST((julianday('now') - 2440587.5) * 86400 - coalesce(next_run, created_at) / 1000 AS INTEGER) AS overdue_seconds
   FROM scheduled_tasks
- WHERE (status = 'active'
-        AND ((planned = 1 AND next_run < (julianday('now') - 2440587.5) * 86400000 - 300000)
-             OR (planned = 0 AND coalesce(next_run, updated_at) < (julianday('now') - 2440587.5) * 86400000 - 300000)))
-    OR (status = 'completed' AND next_run < (julianday('now') - 2440587.5) * 86400000 - 300000);
+ WHERE (status = 'active' AND planned = 1 AND next_run < (julianday('now') - 2440587.5) * 86400000 - 300000)
+    OR (planned = 0
+        AND ((status = 'active' AND coalesce(next_run, updated_at) < (julianday('now') - 2440587.5) * 86400000 - 300000)
+             OR (status = 'completed' AND next_run < (julianday('now') - 2440587.5) * 86400000 - 300000)));
 
 CREATE VIEW failing_tasks AS
 SELECT name, handler, failure_count, last_error,

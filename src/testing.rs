@@ -17,6 +17,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::event::Observer;
 use crate::finished::Finished;
 use crate::handler::{Context, Handler, Handlers};
+use crate::platform;
 use crate::poller::Poller;
 use crate::pool;
 use crate::run::{Claim, Outcome};
@@ -129,7 +130,7 @@ impl StepperBuilder {
     }
 
     /// A new owner, on the connection of one that has crashed. It knows nothing of what that one knew, and must prepare no
-    /// statement again: a story of a thousand crashes is told in half the time.
+    /// statement again: a story of a thousand crashes is told in half the time. That of another file is refused when it starts.
     pub fn after(mut self, crashed: Crashed) -> Self {
         self.after = Some(crashed);
         self
@@ -186,7 +187,15 @@ impl StepperBuilder {
             Ok::<_, Error>(store)
         };
         let store = match after {
-            Some(Crashed(store)) => store.into_new(),
+            Some(Crashed(store)) => {
+                let mut store = store.into_new();
+                patience.map_or(Ok(()), |patience| store.wait_at_most(patience))?;
+                if !platform::real_path(&path).is_ok_and(|path| path == store.path()) {
+                    let reason = format!("expected {}, found a stepper of {}", path.display(), store.path().display());
+                    return Err(Error::InvalidConfig { field: "after", reason });
+                }
+                store
+            }
             None => open(Missing::Create)?,
         };
         let file = store.path().into();

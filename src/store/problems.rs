@@ -10,9 +10,9 @@ pub(crate) type Since = (String, Timestamp);
 
 const OVERDUE: &str = "
     SELECT name, coalesce(next_run, updated_at) FROM scheduled_tasks
-     WHERE (status = 'active'
-            AND ((planned = 1 AND next_run < :before) OR (planned = 0 AND coalesce(next_run, updated_at) < :before)))
-        OR (status = 'completed' AND next_run < :before)
+     WHERE (status = 'active' AND planned = 1 AND next_run < :before)
+        OR (planned = 0 AND ((status = 'active' AND coalesce(next_run, updated_at) < :before)
+                             OR (status = 'completed' AND next_run < :before)))
      ORDER BY 2, name LIMIT :limit";
 
 /// Tasks that have been due, or not been looked at, since before an instant.
@@ -167,8 +167,8 @@ pub(crate) fn at_work(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<u32
 
 const ANY_WORK: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduled_tasks
-                    WHERE (status = 'active' AND ((planned = 1 AND next_run <= :now) OR planned = 0))
-                       OR (status = 'completed' AND next_run <= :now))
+                    WHERE (status = 'active' AND planned = 1 AND next_run <= :now)
+                       OR (planned = 0 AND (status = 'active' OR (status = 'completed' AND next_run <= :now))))
         OR EXISTS (SELECT 1 FROM task_runs
                     WHERE status = 'running'
                        OR ((status = 'queued' OR status = 'failed') AND blocked IS NULL AND run_at <= :now))";

@@ -112,3 +112,29 @@ fn a_crash_in_the_middle_of_a_run() {
     );
     house.assert_sound();
 }
+
+#[test]
+fn a_new_owner_on_the_connection_of_a_dead_one_recovers_what_that_one_left() {
+    let house = House::new();
+    let mut first = house.stepper("2027-03-14T12:00:00Z");
+    first.client().add(NewTask::interval("subject", minutes(10)).handler("work")).unwrap();
+    first.clock().advance(minutes(10));
+    let lost = claim(&mut first);
+    let clock = first.clock().clone();
+    let crashed = first.crash();
+
+    let mut second =
+        house.builder("2027-03-14T12:00:00Z").accept("work").clock(&clock).after(crashed).start().expect("a stepper");
+    assert_eq!(second.transactions(), 1, "it counts its own: it has registered");
+    assert!(second.step().unwrap().is_empty(), "the run waits for its next attempt");
+    assert_eq!(house.ask("SELECT outcome FROM task_attempts"), "lost");
+    second.clock().advance(minutes(1));
+    let again = claim(&mut second);
+    assert_eq!((again.run_id, again.attempt), (lost.run_id, 2));
+    succeed(&mut second, &again);
+    house.assert_sound();
+
+    let elsewhere = House::new();
+    let refused = elsewhere.builder("2027-03-14T12:00:00Z").accept("work").after(second.crash()).start().err();
+    assert!(matches!(refused, Some(Error::InvalidConfig { field: "after", .. })), "{refused:?}");
+}
