@@ -18,7 +18,7 @@ const BY_HAND: &str = "  .. to the same tables by hand";
 
 /// Beside the bare rows; a client's commits are on the disk in full, but for that of a scheduler that was told otherwise.
 pub(crate) fn run(options: &Options, report: &mut Report) {
-    let (one_by_one, at_once) = (options.scaled(1_000, 300), options.scaled(20_000, 5_000));
+    let (one_by_one, at_once) = (options.scaled(5_000, 300), options.scaled(20_000, 5_000));
     for (name, durability, synchronous) in DURABILITIES {
         let (mut bare_single, mut bare_all, mut single, mut all) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut hand_single, mut hand_all) = (Vec::new(), Vec::new());
