@@ -83,7 +83,8 @@ pub(crate) fn stored(next: Next, otherwise: TaskStatus) -> (TaskStatus, Option<T
     }
 }
 
-/// One statement: a change of the schedule that leaves active_since alone is taken for one made by SQL.
+/// One statement: a change of the schedule that leaves active_since alone is taken for one made by SQL, and so is any that
+/// leaves updated_at alone, as a second one in the same millisecond would: a trigger would read SQLite's clock for it.
 const CHANGE: &str = "
     UPDATE scheduled_tasks
        SET handler = :handler, payload = :payload, schedule_type = :type, schedule_value = :value, time_zone = :zone,
@@ -91,7 +92,7 @@ const CHANGE: &str = "
            catch_up_limit = :limit, expires_ms = :expires, max_attempts = :attempts, backoff_ms = :backoff,
            backoff_cap_ms = :cap, timeout_ms = :timeout, jitter_ms = :jitter, priority = :priority,
            concurrency_key = :key, on_dead = :on_dead, pause_after_failures = :pause_after, managed_by = :manager,
-           updated_at = :now,
+           updated_at = :now + (updated_at = :now),
            status = :status, next_run = :next, planned = :planned, active_since = :since, invalid_reason = :reason
      WHERE id = :task";
 

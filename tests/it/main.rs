@@ -1,6 +1,7 @@
 //! The one test binary. Each module asks one kind of question; what it needs of the world is in `house`.
 
 /// Manifests: many tasks in one transaction.
+mod again;
 mod apply;
 /// Copies of a file that is in use: whole, private, and nobody's.
 mod backup;
