@@ -34,7 +34,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::simulation::history::Check;
+use crate::simulation::history::{Check, Deed};
 use crate::simulation::stage::Stage;
 use crate::simulation::world::{World, humantime_of};
 
@@ -98,7 +98,9 @@ fn days(world: &mut World) -> Check {
     }
     world.check_books()?;
     world.check_sound()?;
-    world.outlive()
+    world.outlive()?;
+    world.history.look.look_at_all();
+    world.done(&Deed::Nothing, "it ends")
 }
 
 /// Lives through seeds on as many threads as there are processors. Stops at the first that fails.

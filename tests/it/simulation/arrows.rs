@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::{AttemptOutcome, Outcome, Overlap, Retry, RunStatus};
 
-use crate::simulation::history::{Check, Deed, History, Step};
+use crate::simulation::history::{Check, Deed, History, Step, Turn};
 use crate::simulation::rows::{RunRow, Tables};
 
 /// What an attempt must have come to.
@@ -39,12 +39,24 @@ impl History {
         self.check_dead(step, &gone)?;
         self.check_expiry(step)?;
         if let Some(turn) = step.turn() {
+            self.check_leases(step, turn)?;
             let owner = &mut self.owners[turn.owner];
             if let Some(lease) = lease_of(&owner.name, step.after) {
                 owner.leases.entry(lease).or_insert(monotonic);
             }
         }
         Ok(())
+    }
+
+    /// An owner that can write is believed for a while yet: it extends its leases long before they end.
+    fn check_leases(&self, step: &Step<'_>, turn: &Turn) -> Check {
+        let (name, lease) = (&self.owners[turn.owner].name, self.lease.as_millis() as i64);
+        let mut held = step.after.unfinished().filter(|run| run.owner.as_ref() == Some(name));
+        let is_short = |run: &&RunRow| run.lease.is_none_or(|until| until < step.now + lease / 4);
+        match held.find(|run| !turn.refused && is_short(run)) {
+            Some(run) => Err(format!("owner {} leaves the lease of run {} as it was: {run:?}", turn.owner, run.id)),
+            None => Ok(()),
+        }
     }
 
     fn check_move(
@@ -277,7 +289,23 @@ fn check_new(step: &Step<'_>, run: &RunRow) -> Check {
     if !status || run.attempt != attempts || run.forgiven != 0 {
         return Err(format!("run {} is new, and stands so: {run:?}", run.id));
     }
-    Ok(())
+    check_opened(step, run)
+}
+
+/// A run is opened with what its task says of key, urgency and time.
+fn check_opened(step: &Step<'_>, run: &RunRow) -> Check {
+    // What an edit resolves it resolves by what was said before.
+    let task = step.before.tasks.get(&run.task).or_else(|| step.after.tasks.get(&run.task));
+    let passed_over = matches!(run.status, RunStatus::Skipped | RunStatus::Missed) && run.expires_at.is_none();
+    let Some(task) = task.filter(|_| !passed_over) else { return Ok(()) };
+    let own = || (task.overlap != Overlap::Allow).then(|| format!("#{}", task.id));
+    let key = task.key.clone().or_else(own);
+    let jitter = if run.is_scheduled() { task.jitter } else { 0 };
+    let starts = run.scheduled_for..=run.scheduled_for + jitter;
+    if run.key == key && run.priority == task.priority && starts.contains(&run.run_at) {
+        return Ok(());
+    }
+    Err(format!("run {} is opened otherwise than its task says: {run:?}\n  {task:?}", run.id))
 }
 
 /// A final row changes in one way: the newest row of skips grows.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{Change, Misfire, NewTask, Overlap, RetryPolicy, RunStatus, Timestamp};
+use duly::{Change, Misfire, NewTask, Origin, Overlap, RetryPolicy, RunStatus, Timestamp};
 
 use crate::simulation::history::{Check, Deed};
 use crate::simulation::ledger::LEDGER;
@@ -232,7 +232,19 @@ impl World {
     pub(crate) fn trigger(&mut self) -> Check {
         let Some(name) = self.any_task(|_| true) else { return Ok(()) };
         let done = self.stage.client.trigger(&name);
-        self.by_client(done, Deed::Triggered(name.clone()), &format!("{name} is triggered"))
+        let opened = done.as_ref().ok().copied();
+        self.by_client(done, Deed::Triggered(name.clone()), &format!("{name} is triggered"))?;
+        self.check_asked_for(opened, None)
+    }
+
+    /// Who was told that a run was opened finds it.
+    fn check_asked_for(&self, opened: Option<i64>, retry_of: Option<i64>) -> Check {
+        let Some(id) = opened else { return Ok(()) };
+        let run = self.history.tables.runs.get(&id);
+        match run.filter(|run| run.origin == Origin::Manual && run.retry_of == retry_of) {
+            Some(_) => Ok(()),
+            None => Err(format!("somebody was told that run {id} was opened for {retry_of:?}, and finds {run:?}")),
+        }
     }
 
     /// The name of the task of a run.
@@ -248,7 +260,9 @@ impl World {
         let Some(run) = self.rng.choice(runs) else { return Ok(()) };
         let name = self.task_of(run);
         let done = self.stage.client.retry(run);
-        self.by_client(done, Deed::Triggered(name), &format!("run {run} is retried"))
+        let opened = done.as_ref().ok().copied();
+        self.by_client(done, Deed::Triggered(name), &format!("run {run} is retried"))?;
+        self.check_asked_for(opened, Some(run))
     }
 
     fn cancel(&mut self, sql: bool) -> Check {
@@ -262,17 +276,40 @@ impl World {
             return self.by_sql(done, deed, &format!("run {run} is cancelled by SQL"));
         }
         if self.once_in(2) {
+            let task = self.history.tables.runs[&run].task;
+            let all = self.history.tables.unfinished().filter(|run| run.task == task).map(|run| run.id).collect();
             let done = self.stage.client.cancel_all(&name);
-            return self.by_client(done, deed, &format!("all runs of {name} are cancelled"));
+            let asked = if done.is_ok() { all } else { Vec::new() };
+            self.by_client(done, deed, &format!("all runs of {name} are cancelled"))?;
+            return self.check_cancelled(&asked);
         }
         let done = self.stage.client.cancel(run);
-        self.by_client(done, deed, &format!("run {run} is cancelled"))
+        let asked = if done.is_ok() { vec![run] } else { Vec::new() };
+        self.by_client(done, deed, &format!("run {run} is cancelled"))?;
+        self.check_cancelled(&asked)
+    }
+
+    /// What waited is cancelled, what runs is asked to stop.
+    fn check_cancelled(&self, asked: &[i64]) -> Check {
+        let goes_on = |id: &&i64| {
+            let run = &self.history.tables.runs[*id];
+            run.status != RunStatus::Cancelled && !(run.status == RunStatus::Running && run.cancel_requested)
+        };
+        match asked.iter().find(goes_on) {
+            Some(id) => Err(format!("run {id} goes on, and somebody was told that it was cancelled")),
+            None => Ok(()),
+        }
     }
 
     fn remove(&mut self) -> Check {
         let Some(name) = self.any_task(|_| true) else { return Ok(()) };
         let done = self.stage.client.remove(&name);
-        self.by_client(done, Deed::Removed(name.clone()), &format!("{name} is removed"))
+        let is_gone = done.is_ok();
+        self.by_client(done, Deed::Removed(name.clone()), &format!("{name} is removed"))?;
+        match self.history.tables.named(&name).filter(|_| is_gone) {
+            Some(_) => Err(format!("{name} is there, and somebody was told that it was removed")),
+            None => Ok(()),
+        }
     }
 
     fn hasten(&mut self) -> Check {

@@ -100,6 +100,8 @@ pub(crate) struct Owner {
     pub(crate) leases: BTreeMap<i64, Duration>,
     /// The newest wall time that it goes by: read when it started, or shown at its turns.
     pub(crate) believed: i64,
+    /// The newest that it has written down, or read when it started: what it goes by for sure.
+    pub(crate) written: i64,
     /// When it last looked at the clock, and when it then saw a step of a day or more.
     pub(crate) looked: Now,
     pub(crate) leapt: Option<Duration>,
@@ -250,6 +252,16 @@ impl History {
         let believes = |turn: &Turn| self.owners[turn.owner].believed;
         if step.rewound() && step.turn().map_or(0, believes) - step.now <= 3 * 3_600_000 {
             return Err("the clock was taken for wrong that had gone back by three hours at most".to_owned());
+        }
+        if let Some(turn) = step.turn().filter(|turn| !turn.refused) {
+            let written = &mut self.owners[turn.owner].written;
+            let is_wrong = *written - step.now > 3 * 3_600_000;
+            // Unless another has seen it before.
+            if is_wrong && !step.rewound() && step.before.seen_at.is_some_and(|seen| seen > step.now) {
+                return Err(format!("the clock is far behind {written}, and owner {} does not see it", turn.owner));
+            }
+            let says_so = step.after.seen_at == Some(step.now) && step.before.seen_at != step.after.seen_at;
+            *written = if is_wrong || says_so { step.now } else { *written };
         }
         if let Some(turn) = step.turn() {
             let believed = &mut self.owners[turn.owner].believed;

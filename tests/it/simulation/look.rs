@@ -21,7 +21,7 @@ pub(crate) struct News {
 const TASKS: &str = "
     SELECT id, name, handler, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
            active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, max_attempts, backoff_ms, backoff_cap_ms,
-           on_dead, pause_after_failures, failure_count, expires_ms
+           on_dead, pause_after_failures, failure_count, expires_ms, jitter_ms, priority, concurrency_key
       FROM scheduled_tasks";
 
 /// The columns of `task_runs` that are looked at.
@@ -64,6 +64,11 @@ impl Look {
     fn through(connection: Connection) -> Self {
         let (tables, newest) = (Tables::default(), BTreeMap::new());
         Look { connection, tables, newest, version: None, looks: 0, run: 0, attempt: 0, event: 0 }
+    }
+
+    /// Has the next look read every row, whoever has committed.
+    pub(crate) fn look_at_all(&mut self) {
+        (self.looks, self.version) = (WHOLE - 1, None);
     }
 
     /// What has changed since the last look, if anybody has committed. A row that nothing may change any more is looked at

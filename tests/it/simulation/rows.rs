@@ -33,6 +33,9 @@ pub(crate) struct TaskRow {
     pub(crate) on_dead: Option<String>,
     pub(crate) pause_after: Option<u32>,
     pub(crate) failures: u32,
+    pub(crate) jitter: i64,
+    pub(crate) priority: u8,
+    pub(crate) key: Option<String>,
 }
 
 impl TaskRow {
@@ -238,6 +241,9 @@ impl TaskRow {
             && at::<Option<u32>>(row, 20) == self.pause_after
             && at::<u32>(row, 21) == self.failures
             && at::<Option<i64>>(row, 22) == self.expires
+            && at::<i64>(row, 23) == self.jitter
+            && at::<u8>(row, 24) == self.priority
+            && text(row, 25) == self.key.as_deref()
     }
 }
 
@@ -277,6 +283,9 @@ fn task(row: &Row<'_>) -> TaskRow {
         pause_after: at(row, 20),
         failures: at(row, 21),
         expires: at(row, 22),
+        jitter: at(row, 23),
+        priority: at(row, 24),
+        key: at(row, 25),
     }
 }
 

@@ -198,6 +198,7 @@ impl World {
                     lives: true,
                     leases: BTreeMap::new(),
                     believed,
+                    written: believed,
                     looked: self.now(),
                     leapt: None,
                     glimpsed: None,
