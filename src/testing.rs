@@ -130,7 +130,7 @@ impl StepperBuilder {
     }
 
     /// A new owner, on the connection of one that has crashed. It knows nothing of what that one knew, and must prepare no
-    /// statement again: a story of a thousand crashes is told in half the time. That of another file is refused when it starts.
+    /// statement again, which is much of what a story of many crashes costs. That of another file is refused when it starts.
     pub fn after(mut self, crashed: Crashed) -> Self {
         self.after = Some(crashed);
         self

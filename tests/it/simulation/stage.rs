@@ -1,5 +1,5 @@
 //! Where seeds are lived through, one after the other: a file, and the connections to it that outlive owners. A seed finds empty
-//! tables, as a new file has them; but no statement has to be prepared again, which would be a third of all work.
+//! tables, as a new file has them; but no statement has to be prepared again, which would be a quarter of all work.
 
 use std::path::PathBuf;
 use std::time::Duration;
