@@ -3,10 +3,10 @@
 use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::schedule::Schedules;
-use crate::store::adder::Adder;
-use crate::store::{Fault, owners, tasks};
+use crate::store::adder::{Adder, add_alone};
+use crate::store::{Fault, Store, owners, tasks};
 use crate::task::{Definition, Task, TaskStatus};
 
 /// What became of a request to add a task.
@@ -39,6 +39,32 @@ pub(crate) enum Existing {
     Refuse,
     Keep,
     Replace,
+}
+
+/// Adds a task in a transaction of its own, or has the one of its name meet it.
+pub(crate) fn add(store: &mut Store, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
+    let doing = "add a task";
+    store.check_in_place()?;
+    // What is to be replaced is mostly there.
+    if existing != Existing::Replace
+        && let Some(added) = alone(store, &task, now).map_err(|fault| store.told(fault, doing))?
+    {
+        return Ok(added);
+    }
+    store.write(doing, |tx, schedules| put(tx, &mut Adder::new(tx)?, schedules, task, existing, now))
+}
+
+/// Adds a task by one statement, if nothing is in its way. What is in its way, a transaction can tell.
+fn alone(store: &mut Store, task: &Definition, now: Timestamp) -> Result<Option<Added>, Fault> {
+    let added = store.write_alone(|connection, schedules, ids, version| {
+        let schedule = task.check(now, schedules)?;
+        add_alone(connection, ids, version, task, schedule, now)
+    });
+    match added {
+        Ok(next_run) => Ok(Some(Added { name: task.name.clone(), change: Change::Created, next_run })),
+        Err(fault) if fault.is_about_the_item() || fault.is_about_the_tables() => Ok(None),
+        Err(fault) => Err(fault),
+    }
 }
 
 /// Adds a task, or has the one of its name meet it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::Transaction;
 use serde::Serialize;
 
-use crate::adding::{Added, Existing, put};
+use crate::adding::{self, Added, Existing, put};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
@@ -129,9 +129,10 @@ impl Client {
     fn put(&self, task: NewTask, existing: Existing) -> Result<Added> {
         let now = self.now();
         let task = task.into_definition(now)?;
-        let added = self.write_unheard("add a task", |tx, schedules| {
-            put(tx, &mut Adder::new(tx)?, schedules, task, existing, now)
-        })?;
+        self.check_clock()?;
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let added = adding::add(&mut store, task, existing, now)?;
+        drop(store);
         self.wake_for(std::slice::from_ref(&added));
         Ok(added)
     }

@@ -2,12 +2,12 @@
 //! outcomes a hundred to a transaction, workers behind channels. No leases, no retries, no policies, nothing checked.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::bounded;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
-use crate::measure::{Round, Watch, wall_nanos};
+use crate::measure::{Moment, Round, Watch, wall_nanos};
 use crate::ours::{LONG_AGO, WORKERS};
 
 /// Claims and outcomes in one transaction.
@@ -75,12 +75,12 @@ impl Bare {
 
     /// Carries out what is due, until the last outcome is stored.
     pub(crate) fn drain(&mut self, file: &Path, tasks: usize) -> Round {
-        let watch = Watch::begin(file);
+        let (watch, begin) = (Watch::begin(file), Moment::now());
         let end = self.carry_out(tasks);
-        watch.end(watch.begun(), end)
+        watch.end(begin, end)
     }
 
-    fn carry_out(&mut self, tasks: usize) -> Instant {
+    fn carry_out(&mut self, tasks: usize) -> Moment {
         let (claims, queue) = bounded::<i64>(BATCH * 2);
         let (done, outcomes) = bounded::<i64>(BATCH * 2);
         std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ impl Bare {
                 finished.extend(outcomes.iter().take(expected));
             }
             drop(claims);
-            Instant::now()
+            Moment::now()
         })
     }
 

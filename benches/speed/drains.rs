@@ -28,11 +28,10 @@ impl Beside {
         (rate(&self.bare), rate(&self.duly))
     }
 
-    /// Microseconds a run, over all rounds: the clock that tells them is coarse.
+    /// Microseconds a run.
     fn cpu(&self) -> (f64, f64) {
         let cpu = |rounds: &[Round]| {
-            let total: Option<f64> = rounds.iter().map(|round| round.cpu).sum();
-            total.map_or(f64::NAN, |total| total * 1e6 / (rounds.len() * self.tasks) as f64)
+            median(rounds.iter().map(|round| round.cpu.unwrap_or(f64::NAN))) * 1e6 / self.tasks as f64
         };
         (cpu(&self.bare), cpu(&self.duly))
     }

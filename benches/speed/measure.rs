@@ -41,32 +41,43 @@ pub(crate) struct Round {
     pub(crate) bytes: u64,
 }
 
+/// A moment, and the processor time that was used until then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    at: Instant,
+    cpu: Option<f64>,
+}
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        Moment { at: Instant::now(), cpu: own_cpu() }
+    }
+
+    pub(crate) fn earlier(self, other: Moment) -> Self {
+        if other.at < self.at { other } else { self }
+    }
+}
+
 /// A round that goes on.
 pub(crate) struct Watch {
     commits: Commits,
-    begin: Instant,
-    before: (Option<f64>, Option<u64>),
+    before: Option<u64>,
 }
 
 impl Watch {
     /// Begins. Somebody must have the database open, and keep it open until the watch is gone.
     pub(crate) fn begin(file: &Path) -> Self {
         let commits = Commits::of(file);
-        let before = (own_cpu(), commits.count());
-        Watch { commits, begin: Instant::now(), before }
+        let before = commits.count();
+        Watch { commits, before }
     }
 
-    pub(crate) fn begun(&self) -> Instant {
-        self.begin
-    }
-
-    /// Ends, at an instant that was noted where the end was seen.
-    pub(crate) fn end(&self, begin: Instant, end: Instant) -> Round {
-        let (cpu, commits) = self.before;
+    /// Ends; both moments were noted where they were seen.
+    pub(crate) fn end(&self, begin: Moment, end: Moment) -> Round {
         Round {
-            time: end.duration_since(begin),
-            cpu: own_cpu().zip(cpu).map(|(after, before)| after - before),
-            commits: self.commits.count().zip(commits).map(|(after, before)| after - before),
+            time: end.at.duration_since(begin.at),
+            cpu: end.cpu.zip(begin.cpu).map(|(after, before)| after - before),
+            commits: self.commits.count().zip(self.before).map(|(after, before)| after - before),
             bytes: 0,
         }
     }
@@ -97,13 +108,16 @@ impl Commits {
     }
 }
 
-/// Seconds of processor time of this process, threads that have ended included, to a hundredth. Linux alone tells.
+/// Seconds of processor time of this process, threads that have ended included.
+#[cfg(unix)]
 fn own_cpu() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let after_name = text.rsplit_once(") ")?.1;
-    let ticks = |place: usize| after_name.split(' ').nth(place)?.parse::<f64>().ok();
-    // Fields 14 and 15 of all; a tick is a hundredth of a second wherever Linux runs programs.
-    Some((ticks(11)? + ticks(12)?) / 100.0)
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Some(used.tv_sec as f64 + used.tv_nsec as f64 / 1e9)
+}
+
+#[cfg(not(unix))]
+fn own_cpu() -> Option<f64> {
+    None
 }
 
 /// Seconds of processor time of the threads that another process has now, to a nanosecond.

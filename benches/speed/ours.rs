@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::bounded;
 use duly::{Client, Context, Durability, Event, NewTask, RunStatus, Scheduler, Timestamp};
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tempfile::TempDir;
 
-use crate::measure::{Round, Watch};
+use crate::measure::{Moment, Round, Watch};
 
 pub(crate) const WORKERS: usize = 2;
 /// When what is overdue was due: the first moment of 2025.
@@ -56,7 +56,7 @@ pub(crate) fn drain(file: &Path, tasks: usize, durability: Durability) -> Round 
         .workers(WORKERS)
         .durability(durability)
         .handler("none", move |_: &Context| {
-            begun.get_or_init(Instant::now);
+            begun.get_or_init(Moment::now);
             count.fetch_add(1, Ordering::Relaxed);
             Ok::<_, std::fmt::Error>(())
         })
@@ -65,15 +65,15 @@ pub(crate) fn drain(file: &Path, tasks: usize, durability: Durability) -> Round 
             if matches!(event, Event::Finished { status: RunStatus::Succeeded, .. })
                 && stored.fetch_add(1, Ordering::Relaxed) + 1 == tasks
             {
-                let _ = tell.send(Instant::now());
+                let _ = tell.send(Moment::now());
             }
         })
         .start()
         .expect("a scheduler");
     // As with the bare loop, opening the file is not counted. The loop may have begun before this thread goes on.
-    let opened = Instant::now();
+    let opened = Moment::now();
     let end = last.recv_timeout(PATIENCE).expect("all of them, in time");
-    let begin = first.get().map_or(opened, |first| opened.min(*first));
+    let begin = first.get().map_or(opened, |first| opened.earlier(*first));
     let round = watch.end(begin, end);
     scheduler.shutdown(PATIENCE).expect("a shutdown");
     assert_eq!(started.load(Ordering::Relaxed), tasks, "each once");

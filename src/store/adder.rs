@@ -1,24 +1,29 @@
-//! Tasks that are added: two statements, prepared once for all of a transaction.
+//! Tasks that are added: two statements, prepared once for all of a transaction; or one, which is a transaction of its own.
 
-use rusqlite::{CachedStatement, Transaction, params};
+use rusqlite::{CachedStatement, Connection, Transaction, params};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::Error;
 use crate::resolve::{self, Next};
 use crate::schedule::Schedule;
 use crate::store::Fault;
+use crate::store::ids::Ids;
 use crate::store::tasks::{plan, stored};
 use crate::task::{Definition, TaskStatus};
 
 const IS_TAKEN: &str = "SELECT 1 FROM scheduled_tasks WHERE name = ?1";
 
+/// `:id` is NULL where SQLite chooses one. `:version` is NULL where the version of the tables has been looked at; else a task
+/// without a handler, which the tables refuse, stands for tables of another one.
 const ADD: &str = "
     INSERT INTO scheduled_tasks
-        (name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
+        (id, name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
          active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
          backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by,
          created_at, updated_at)
-    VALUES (:name, :handler, :payload, :type, :value, :zone, :starts, :ends, :status, :next, 1,
+    VALUES (:id, :name,
+            iif(:version IS NULL OR :version = (SELECT value FROM scheduler_meta WHERE key = 'schema_version'), :handler, NULL),
+            :payload, :type, :value, :zone, :starts, :ends, :status, :next, 1,
             :now, :overlap, :misfire, :grace, :limit, :expires, :attempts, :backoff,
             :cap, :timeout, :jitter, :priority, :key, :on_dead, :pause_after, :manager, :now, :now)";
 
@@ -45,40 +50,68 @@ impl<'a> Adder<'a> {
         schedule: Schedule,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, Fault> {
-        let next = resolve::first(&plan(task, schedule, now, None, now), false);
-        if next == Next::Never {
-            return Err(Error::never(task.schedule_value.clone()).into());
-        }
-        let (status, next_run) = stored(next, TaskStatus::Active);
-        // By their place in the statement: to look so many names up costs a seventh of adding a task.
-        self.add.execute(params![
-            task.name,
-            task.handler,
-            task.payload,
-            task.schedule_type,
-            task.schedule_value,
-            task.time_zone,
-            task.starts_at,
-            task.ends_at,
-            status,
-            next_run,
-            now,
-            task.overlap,
-            task.misfire,
-            millis(task.misfire_grace),
-            task.catch_up_limit,
-            task.expires.map(millis),
-            task.retry.max_attempts,
-            millis(task.retry.backoff),
-            millis(task.retry.cap),
-            task.timeout.map(millis),
-            millis(task.jitter),
-            task.priority,
-            task.concurrency_key,
-            task.on_dead,
-            task.pause_after_failures,
-            task.managed_by,
-        ])?;
-        Ok(next_run)
+        insert(&mut self.add, (None, None), task, schedule, now)
     }
+}
+
+/// Adds a task that has been checked, by one statement that is a transaction of its own. It is refused if its name is taken, or
+/// the tables are of another version than this.
+pub(crate) fn add_alone(
+    connection: &Connection,
+    ids: &mut Ids,
+    version: i64,
+    task: &Definition,
+    schedule: Schedule,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Fault> {
+    let id = ids.next(connection)?;
+    let added = insert(&mut connection.prepare_cached(ADD)?, (id, Some(version)), task, schedule, now);
+    ids.was_given(&added);
+    added
+}
+
+fn insert(
+    add: &mut CachedStatement<'_>,
+    (id, version): (Option<i64>, Option<i64>),
+    task: &Definition,
+    schedule: Schedule,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Fault> {
+    let next = resolve::first(&plan(task, schedule, now, None, now), false);
+    if next == Next::Never {
+        return Err(Error::never(task.schedule_value.clone()).into());
+    }
+    let (status, next_run) = stored(next, TaskStatus::Active);
+    // By their place in the statement: to look so many names up costs a seventh of adding a task.
+    add.execute(params![
+        id,
+        task.name,
+        version,
+        task.handler,
+        task.payload,
+        task.schedule_type,
+        task.schedule_value,
+        task.time_zone,
+        task.starts_at,
+        task.ends_at,
+        status,
+        next_run,
+        now,
+        task.overlap,
+        task.misfire,
+        millis(task.misfire_grace),
+        task.catch_up_limit,
+        task.expires.map(millis),
+        task.retry.max_attempts,
+        millis(task.retry.backoff),
+        millis(task.retry.cap),
+        task.timeout.map(millis),
+        millis(task.jitter),
+        task.priority,
+        task.concurrency_key,
+        task.on_dead,
+        task.pause_after_failures,
+        task.managed_by,
+    ])?;
+    Ok(next_run)
 }

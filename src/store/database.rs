@@ -14,6 +14,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::platform;
 use crate::schedule::Schedules;
 use crate::store::file::{self, Durability, Missing, Opened};
+use crate::store::ids::Ids;
 use crate::store::migration::Tables;
 use crate::store::{Fault, invariants, schema};
 
@@ -28,6 +29,7 @@ pub(crate) struct Store {
     path: PathBuf,
     identity: Option<(u64, u64)>,
     schedules: Schedules,
+    ids: Ids,
     transactions: u64,
     /// The version of the tables that all statements are written for.
     version: i64,
@@ -47,8 +49,17 @@ impl Store {
     pub(crate) fn open_as(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Self> {
         let Opened { connection, path, identity } =
             file::open(path, missing, durability, tables).map_err(|fault| file::unopened(path, fault))?;
-        let (schedules, version, patience) = (Schedules::default(), tables.version, file::BUSY_TIMEOUT);
-        Ok(Store { connection, path, identity, schedules, transactions: 0, version, accepts_newer: false, patience })
+        Ok(Store {
+            connection,
+            path,
+            identity,
+            schedules: Schedules::default(),
+            ids: Ids::default(),
+            transactions: 0,
+            version: tables.version,
+            accepts_newer: false,
+            patience: file::BUSY_TIMEOUT,
+        })
     }
 
     /// Lets an application set its own things on this connection. What is relied on holds afterwards all the same.
@@ -100,6 +111,26 @@ impl Store {
         Ok(answer)
     }
 
+    /// Runs `f`, which is one statement that writes: a transaction of its own, for which SQLite takes the write lock before it
+    /// reads anything, as it does for `BEGIN IMMEDIATE`. It has to see to the version of the tables, which it is told, by itself.
+    pub(crate) fn write_alone<T>(
+        &mut self,
+        f: impl FnOnce(&Connection, &mut Schedules, &mut Ids, i64) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let before = cfg!(debug_assertions).then(|| self.soundness()).transpose()?;
+        self.transactions += 1;
+        let answer = f(&self.connection, &mut self.schedules, &mut self.ids, self.version)?;
+        let broken = |(others, held)| held && self.soundness().is_ok_and(|after| after == (others, false));
+        debug_assert!(!before.is_some_and(broken), "one statement broke a rule that held");
+        Ok(answer)
+    }
+
+    /// A number that changes when others write, and whether all rules hold.
+    fn soundness(&mut self) -> rusqlite::Result<(i64, bool)> {
+        let transaction = self.connection.transaction()?;
+        Ok((data_version(&transaction)?, invariants::hold(&transaction)))
+    }
+
     /// From now on newer tables will do, for an owner that has outcomes to write before it leaves.
     pub(crate) fn accept_newer(&mut self) {
         self.accepts_newer = true;
@@ -107,7 +138,7 @@ impl Store {
 
     /// Without anything that is remembered between transactions, but for prepared statements.
     pub(crate) fn into_new(self) -> Self {
-        Store { schedules: Schedules::default(), transactions: 0, accepts_newer: false, ..self }
+        Store { schedules: Schedules::default(), ids: Ids::default(), transactions: 0, accepts_newer: false, ..self }
     }
 
     /// Runs `f` as [`Store::write`] does, and takes back what it wrote.

@@ -1,6 +1,6 @@
 //! Why a transaction did not commit. Inside the wing only: at the door a fault becomes an [`Error`].
 
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 use crate::error::Error;
 
@@ -43,6 +43,12 @@ impl Fault {
                     | rusqlite::Error::Utf8Error(..)
             ),
         }
+    }
+
+    /// Whether a row has the id that a new one was to have.
+    pub(crate) fn is_about_the_id(&self) -> bool {
+        matches!(self, Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _))
+            if error.extended_code == ffi::SQLITE_CONSTRAINT_PRIMARYKEY)
     }
 
     /// Whether SQLite calls the file no database, or a corrupt one, or its tables such as no statement of ours fits.

@@ -16,6 +16,7 @@ pub(crate) mod effects;
 pub(crate) mod fault;
 pub(crate) mod file;
 pub(crate) mod history;
+pub(crate) mod ids;
 pub(crate) mod invariants;
 pub(crate) mod manual;
 pub(crate) mod migration;

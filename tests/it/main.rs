@@ -51,6 +51,8 @@ mod held;
 mod history;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
+/// The ids of tasks that are added one by one.
+mod ids;
 /// Crontabs, brought over by the program: what comes, what cannot, and that a second time changes nothing.
 mod import;
 /// Who goes next behind a concurrency key when the first is paused, deleted or replaced.

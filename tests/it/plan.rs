@@ -248,6 +248,7 @@ const MAY_SCAN: &[&str] = &[
     "census::INSTANCES",
     "history::NEWEST",
     "history::RECENT",
+    "ids::RESERVE",
     "pruning::OLD_EVENTS",
     "pruning::OLD_INSTANCES",
     "tasks::ALL",

@@ -1,0 +1,108 @@
+//! The ids of tasks that one client adds one by one: it reserves them, and nobody is given them but it.
+
+use duly::{Change, Client, Error, NewTask};
+
+use crate::house::{House, at};
+
+/// From so many on a client reserves ids, so many at a time.
+const UNRESERVED: usize = 16;
+const RESERVED: i64 = 100;
+
+fn task(name: &str) -> NewTask {
+    NewTask::once(name, at("2027-03-14T12:00:00Z")).handler("work")
+}
+
+/// Adds tasks of these numbers.
+fn add(client: &Client, name: &str, numbers: std::ops::Range<usize>) {
+    for n in numbers {
+        assert_eq!(client.add(task(&format!("{name}-{n}"))).unwrap().change, Change::Created);
+    }
+}
+
+fn id(house: &House, name: &str) -> i64 {
+    house.ask(&format!("SELECT id FROM scheduled_tasks WHERE name = '{name}'")).parse().unwrap()
+}
+
+fn write(house: &House, id: &str, name: &str) {
+    let row = format!("({id}, '{name}', 'work', 'once', '2027-03-14T12:00:00Z')");
+    let insert = format!("INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value) VALUES {row}");
+    house.plain().execute_batch(&insert).unwrap();
+}
+
+#[test]
+fn who_adds_few_leaves_no_gap_and_who_adds_many_is_given_ids_that_nobody_else_has() {
+    let house = House::new();
+    let (one, other) = (house.client(), house.client());
+    add(&one, "one", 0..UNRESERVED);
+    add(&other, "other", 0..3);
+    assert_eq!(id(&house, "other-2"), UNRESERVED as i64 + 3);
+
+    add(&one, "one", UNRESERVED..UNRESERVED + 1);
+    let first = id(&house, &format!("one-{UNRESERVED}"));
+    assert_eq!(first, UNRESERVED as i64 + 4);
+    // Whoever comes between is given what comes after them.
+    add(&other, "other", 3..4);
+    write(&house, "NULL", "by-sql");
+    other.add_all([task("at-once")]).unwrap();
+    for (place, name) in ["other-3", "by-sql", "at-once"].iter().enumerate() {
+        assert_eq!(id(&house, name), first + RESERVED + place as i64, "{name}");
+    }
+    add(&one, "one", UNRESERVED + 1..UNRESERVED + RESERVED as usize);
+    assert_eq!(id(&house, &format!("one-{}", UNRESERVED + RESERVED as usize - 1)), first + RESERVED - 1);
+
+    // The next hundred, of which the newest is removed and its id never given again.
+    add(&one, "one", 200..202);
+    assert_eq!(id(&house, "one-200"), first + RESERVED + 3);
+    house.plain().execute_batch("DELETE FROM scheduled_tasks WHERE name = 'one-201'").unwrap();
+    let newer = house.client();
+    add(&one, "one", 202..203);
+    add(&newer, "newer", 0..1);
+    assert_eq!(id(&house, "one-202"), first + RESERVED + 5);
+    assert_eq!(id(&house, "newer-0"), first + 2 * RESERVED + 3);
+    house.assert_sound();
+}
+
+#[test]
+fn what_is_refused_uses_no_id() {
+    let house = House::new();
+    let client = house.client();
+    add(&client, "one", 0..UNRESERVED + 2);
+    let newest = id(&house, "one-17");
+    for _ in 0..2 * RESERVED {
+        assert_eq!(client.add_if_absent(task("one-3")).unwrap().change, Change::Unchanged);
+    }
+    assert!(matches!(client.add(task("one-3").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
+    assert!(client.add(task("no name")).is_err());
+    assert_eq!(client.replace(task("one-3").priority(0)).unwrap().change, Change::Replaced);
+    add(&client, "one", 18..19);
+    assert_eq!(id(&house, "one-18"), newest + 1);
+    assert_eq!(id(&house, "one-3"), 4);
+}
+
+#[test]
+fn a_row_with_a_reserved_id_is_in_nobodys_way() {
+    let house = House::new();
+    let client = house.client();
+    add(&client, "one", 0..UNRESERVED + 1);
+    let next = id(&house, &format!("one-{UNRESERVED}")) + 1;
+    write(&house, &next.to_string(), "by-hand");
+    let before = house.rows("SELECT * FROM scheduled_tasks WHERE name = 'by-hand'");
+    add(&client, "one", UNRESERVED + 1..UNRESERVED + 200);
+    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks"), (UNRESERVED + 201).to_string());
+    assert_eq!(house.rows("SELECT * FROM scheduled_tasks WHERE name = 'by-hand'"), before);
+    house.assert_sound();
+}
+
+#[test]
+fn ids_that_are_no_longer_counted_or_nearly_used_up_are_left_to_sqlite() {
+    for count in ["DELETE FROM sqlite_sequence", "UPDATE sqlite_sequence SET seq = 9223372036854775000"] {
+        let house = House::new();
+        let client = house.client();
+        add(&client, "one", 0..UNRESERVED);
+        house.plain().execute_batch(&format!("{count} WHERE name = 'scheduled_tasks'")).unwrap();
+        add(&client, "one", UNRESERVED..UNRESERVED + 3);
+        let ids = "SELECT max(id) - min(id) FROM scheduled_tasks WHERE name IN ('one-16', 'one-18')";
+        assert_eq!(house.ask(ids), "2", "{count}");
+        house.assert_sound();
+    }
+}
