@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::bounded;
 use duly::{Client, Context, Durability, Event, NewTask, RunStatus, Scheduler, Timestamp};
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
 use crate::measure::{Moment, Round, Watch};
@@ -95,39 +95,42 @@ fn fill(file: &Path, statements: &str, rows: usize, now: i64) {
     connection.execute_batch("COMMIT; PRAGMA wal_checkpoint(TRUNCATE)").expect("a commit");
 }
 
-/// The tables without the program: the least that a row needs, by a prepared statement.
-pub(crate) struct ByHand(Connection);
+/// The tables without the program: the least that a row needs, by a prepared statement. Its ids are chosen here and beyond
+/// AUTOINCREMENT, which so writes nothing.
+pub(crate) struct ByHand(Connection, i64);
 
 impl ByHand {
     pub(crate) fn open(file: &Path, synchronous: &str) -> Self {
         drop(Client::open(file).expect("a database"));
         let connection = Connection::open(file).expect("the database");
-        connection.execute_batch(&format!("PRAGMA synchronous = {synchronous}")).expect("a durability");
-        ByHand(connection)
+        connection
+            .execute_batch(&format!(
+                "PRAGMA synchronous = {synchronous};
+                 PRAGMA wal_autocheckpoint = 4000;
+                 INSERT INTO sqlite_sequence (name, seq) VALUES ('scheduled_tasks', 1000000000)"
+            ))
+            .expect("a durability");
+        ByHand(connection, 0)
     }
 
-    /// So many tasks that are due at `at`, each in a commit of its own, or all in one.
+    /// So many tasks that are due at `at`, each by a statement alone, or all in one transaction.
     pub(crate) fn add(&mut self, prefix: &str, tasks: std::ops::Range<usize>, at: i64, one_by_one: bool) {
-        let mut transaction = self.begin();
+        let connection = &self.0;
+        let transaction = (!one_by_one).then(|| connection.unchecked_transaction().expect("a transaction"));
         for n in tasks {
-            transaction
+            self.1 += 1;
+            connection
                 .prepare_cached(
-                    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned,
+                    "INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, next_run, planned,
                                                   active_since, created_at, updated_at)
-                     VALUES (?1, 'none', 'once', ?2, ?3, 1, ?4, ?4, ?4)",
+                     VALUES (?5, ?1, 'none', 'once', ?2, ?3, 1, ?4, ?4, ?4)",
                 )
-                .and_then(|mut add| add.execute(params![format!("{prefix}-{n}"), DUE, at, LONG_AGO]))
+                .and_then(|mut add| add.execute(params![format!("{prefix}-{n}"), DUE, at, LONG_AGO, self.1]))
                 .expect("a task");
-            if one_by_one {
-                transaction.commit().expect("a commit");
-                transaction = self.begin();
-            }
         }
-        transaction.commit().expect("a commit");
-    }
-
-    fn begin(&mut self) -> Transaction<'_> {
-        self.0.transaction_with_behavior(TransactionBehavior::Immediate).expect("a transaction")
+        if let Some(transaction) = transaction {
+            transaction.commit().expect("a commit");
+        }
     }
 }
 
