@@ -63,6 +63,15 @@ fn who_adds_few_leaves_no_gap_and_who_adds_many_is_given_ids_that_nobody_else_ha
 }
 
 #[test]
+fn one_client_adds_more_than_a_debug_build_holds_against_its_rules() {
+    let house = House::brief();
+    let client = house.client();
+    client.add_all((0..295).map(|n| task(&format!("all-{n}")))).unwrap();
+    add(&client, "one", 0..10);
+    house.assert_sound();
+}
+
+#[test]
 fn what_is_refused_uses_no_id() {
     let house = House::new();
     let client = house.client();
