@@ -13,8 +13,8 @@ use crate::task::{Definition, TaskStatus};
 
 const IS_TAKEN: &str = "SELECT 1 FROM scheduled_tasks WHERE name = ?1";
 
-/// `:id` is NULL where SQLite chooses one. `:version` is NULL where the version of the tables has been looked at; else a task
-/// without a handler, which the tables refuse, stands for tables of another one.
+/// `:id` is NULL where SQLite chooses one. `:version` is NULL where the version of the tables has been looked at; else tables of
+/// another one have the statement fail, whatever they would accept: `json('')` is an error.
 const ADD: &str = "
     INSERT INTO scheduled_tasks
         (id, name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
@@ -22,7 +22,7 @@ const ADD: &str = "
          backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by,
          created_at, updated_at)
     VALUES (:id, :name,
-            iif(:version IS NULL OR :version = (SELECT value FROM scheduler_meta WHERE key = 'schema_version'), :handler, NULL),
+            iif(:version IS NULL OR :version = (SELECT value FROM scheduler_meta WHERE key = 'schema_version'), :handler, json('')),
             :payload, :type, :value, :zone, :starts, :ends, :status, :next, 1,
             :now, :overlap, :misfire, :grace, :limit, :expires, :attempts, :backoff,
             :cap, :timeout, :jitter, :priority, :key, :on_dead, :pause_after, :manager, :now, :now)";

@@ -36,6 +36,25 @@ fn stand(house: &House) -> Vec<String> {
 }
 
 #[test]
+fn a_task_is_not_added_to_newer_tables_though_they_refuse_less() {
+    let house = House::new();
+    let client = house.client();
+    house
+        .plain()
+        .execute_batch(
+            "PRAGMA writable_schema = ON;
+             UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '')
+              WHERE name = 'scheduled_tasks';
+             PRAGMA schema_version = 1000;
+             UPDATE scheduler_meta SET value = '2' WHERE key = 'schema_version'",
+        )
+        .unwrap();
+    assert!(is_newer(&client.add(due("another")).unwrap_err()));
+    assert!(is_newer(&client.add_if_absent(due("another")).unwrap_err()));
+    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks"), "0");
+}
+
+#[test]
 fn a_scheduler_that_finds_newer_tables_claims_nothing_more_and_stops_when_its_runs_have_ended() {
     let house = House::new();
     let (begun, begins) = channel();
