@@ -83,7 +83,7 @@ fn insert(
     }
     let (status, next_run) = stored(next, TaskStatus::Active);
     // By their place in the statement: to look so many names up costs a seventh of adding a task.
-    add.execute(params![
+    let rows = add.execute(params![
         id,
         task.name,
         version,
@@ -113,5 +113,9 @@ fn insert(
         task.pause_after_failures,
         task.managed_by,
     ])?;
+    if rows == 0 {
+        let reason = "a trigger on scheduled_tasks passes it over, with RAISE(IGNORE)".to_owned();
+        return Err(Error::Refused { request: format!("add task {:?}", task.name), reason }.into());
+    }
     Ok(next_run)
 }

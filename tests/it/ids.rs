@@ -89,6 +89,25 @@ fn what_is_refused_uses_no_id() {
 }
 
 #[test]
+fn what_a_trigger_passes_over_is_not_told_as_created() {
+    let house = House::new();
+    let client = house.client();
+    add(&client, "one", 0..UNRESERVED + 2);
+    house
+        .plain()
+        .execute_batch("CREATE TRIGGER no BEFORE INSERT ON scheduled_tasks BEGIN SELECT RAISE(IGNORE); END")
+        .unwrap();
+    let told = r#"cannot add task "one-18": a trigger on scheduled_tasks passes it over, with RAISE(IGNORE)"#;
+    assert_eq!(client.add(task("one-18")).unwrap_err().to_string(), told);
+    assert_eq!(client.add_all([task("one-18")]).unwrap_err().to_string(), told);
+    assert_eq!(client.add(task("one-3")).unwrap().change, Change::Unchanged);
+    assert!(matches!(client.add(task("one-3").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
+    house.plain().execute_batch("DROP TRIGGER no").unwrap();
+    add(&client, "one", 18..19);
+    assert_eq!(id(&house, "one-18"), id(&house, "one-17") + 1);
+}
+
+#[test]
 fn a_row_with_a_reserved_id_is_in_nobodys_way() {
     let house = House::new();
     let client = house.client();
