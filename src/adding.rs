@@ -62,7 +62,7 @@ fn alone(store: &mut Store, task: &Definition, now: Timestamp) -> Result<Option<
     });
     match added {
         Ok(next_run) => Ok(Some(Added { name: task.name.clone(), change: Change::Created, next_run })),
-        Err(fault) if fault.is_about_the_item() || fault.is_about_the_tables() => Ok(None),
+        Err(fault) if fault.is_about_the_item() || fault.is_about_the_tables() || fault.is_about_room() => Ok(None),
         Err(fault) => Err(fault),
     }
 }

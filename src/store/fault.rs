@@ -51,6 +51,11 @@ impl Fault {
             if error.extended_code == ffi::SQLITE_CONSTRAINT_PRIMARYKEY)
     }
 
+    /// Whether there is no room for a row: none on the disk, or no id is left. What asks for none may go on.
+    pub(crate) fn is_about_room(&self) -> bool {
+        matches!(self, Fault::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
+    }
+
     /// Whether SQLite calls the file no database, or a corrupt one, or its tables such as no statement of ours fits.
     pub(crate) fn is_damage(&self) -> bool {
         let Fault::Sqlite(error) = self else { return false };

@@ -158,3 +158,14 @@ fn ids_that_are_no_longer_counted_or_nearly_used_up_are_left_to_sqlite() {
         house.assert_sound();
     }
 }
+
+#[test]
+fn where_no_id_is_left_a_task_that_is_there_is_still_met() {
+    let house = House::new();
+    let client = house.client();
+    add(&client, "one", 0..3);
+    write(&house, &i64::MAX.to_string(), "last");
+    assert_eq!(client.add(task("one-1")).unwrap().change, Change::Unchanged);
+    assert!(matches!(client.add(task("one-1").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
+    assert_eq!(client.add(task("one-3")).unwrap_err().to_string(), "cannot add a task: database or disk is full");
+}
