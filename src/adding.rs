@@ -45,13 +45,17 @@ pub(crate) enum Existing {
 pub(crate) fn add(store: &mut Store, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
     let doing = "add a task";
     store.check_in_place()?;
-    // What is to be replaced is mostly there.
-    if existing != Existing::Replace
+    // Whoever adds what is there already, at each start, is better served by a look first.
+    if store.adds_new()
+        && existing != Existing::Replace
         && let Some(added) = alone(store, &task, now).map_err(|fault| store.told(fault, doing))?
     {
         return Ok(added);
     }
-    store.write(doing, |tx, schedules| put(tx, &mut Adder::new(tx)?, schedules, task, existing, now))
+    store.added(false);
+    let added = store.write(doing, |tx, schedules| put(tx, &mut Adder::new(tx)?, schedules, task, existing, now))?;
+    store.added(added.change == Change::Created);
+    Ok(added)
 }
 
 /// Adds a task by one statement, if nothing is in its way. What is in its way, a transaction can tell.

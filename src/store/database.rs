@@ -30,6 +30,8 @@ pub(crate) struct Store {
     identity: Option<(u64, u64)>,
     schedules: Schedules,
     ids: Ids,
+    /// Whether the task that was added last was new.
+    adds_new: bool,
     transactions: u64,
     /// The version of the tables that all statements are written for.
     version: i64,
@@ -55,6 +57,7 @@ impl Store {
             identity,
             schedules: Schedules::default(),
             ids: Ids::default(),
+            adds_new: false,
             transactions: 0,
             version: tables.version,
             accepts_newer: false,
@@ -126,6 +129,15 @@ impl Store {
         Ok(answer)
     }
 
+    /// Whether the next task to be added is likely to be new, as the last one was.
+    pub(crate) fn adds_new(&self) -> bool {
+        self.adds_new
+    }
+
+    pub(crate) fn added(&mut self, new: bool) {
+        self.adds_new = new;
+    }
+
     /// A number that changes when others write, and what is found of the rules.
     fn found(&mut self, of_the_rules: fn(&Transaction<'_>) -> bool) -> rusqlite::Result<(i64, bool)> {
         let transaction = self.connection.transaction()?;
@@ -139,7 +151,8 @@ impl Store {
 
     /// Without anything that is remembered between transactions, but for prepared statements.
     pub(crate) fn into_new(self) -> Self {
-        Store { schedules: Schedules::default(), ids: Ids::default(), transactions: 0, accepts_newer: false, ..self }
+        let (schedules, ids) = (Schedules::default(), Ids::default());
+        Store { schedules, ids, adds_new: false, transactions: 0, accepts_newer: false, ..self }
     }
 
     /// Runs `f` as [`Store::write`] does, and takes back what it wrote.

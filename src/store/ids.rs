@@ -14,7 +14,7 @@ const RESERVE: &str = "
      WHERE name = 'scheduled_tasks' AND seq BETWEEN 0 AND :most RETURNING seq";
 
 /// So many tasks a connection adds, each by a statement alone, before it reserves ids: a command that adds one leaves no gap.
-const UNRESERVED: u32 = 16;
+const UNRESERVED: u32 = 15;
 /// So many ids it reserves at once.
 const RESERVED: i64 = 100;
 /// Beyond it none is reserved: SQLite's last id is 2^63 - 1.

@@ -39,6 +39,8 @@ fn stand(house: &House) -> Vec<String> {
 fn a_task_is_not_added_to_newer_tables_though_they_refuse_less() {
     let house = House::new();
     let client = house.client();
+    // From now on it adds without a look.
+    client.add(due("first")).unwrap();
     house
         .plain()
         .execute_batch(
@@ -51,7 +53,7 @@ fn a_task_is_not_added_to_newer_tables_though_they_refuse_less() {
         .unwrap();
     assert!(is_newer(&client.add(due("another")).unwrap_err()));
     assert!(is_newer(&client.add_if_absent(due("another")).unwrap_err()));
-    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks"), "0");
+    assert_eq!(house.ask("SELECT group_concat(name) FROM scheduled_tasks"), "first");
 }
 
 #[test]
