@@ -44,13 +44,12 @@ pub(crate) enum Existing {
 /// Adds a task in a transaction of its own, or has the one of its name meet it.
 pub(crate) fn add(store: &mut Store, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
     let doing = "add a task";
-    store.check_in_place()?;
     // Whoever adds what is there already, at each start, is better served by a look first.
-    if store.adds_new()
-        && existing != Existing::Replace
-        && let Some(added) = alone(store, &task, now).map_err(|fault| store.told(fault, doing))?
-    {
-        return Ok(added);
+    if store.adds_new() && existing != Existing::Replace {
+        store.check_in_place()?;
+        if let Some(added) = alone(store, &task, now).map_err(|fault| store.told(fault, doing))? {
+            return Ok(added);
+        }
     }
     store.added(false);
     let added = store.write(doing, |tx, schedules| put(tx, &mut Adder::new(tx)?, schedules, task, existing, now))?;

@@ -97,7 +97,10 @@ fn fill(file: &Path, statements: &str, rows: usize, now: i64) {
 
 /// The tables without the program: the least that a row needs, by a prepared statement. Its ids are chosen here and beyond
 /// AUTOINCREMENT, which so writes nothing.
-pub(crate) struct ByHand(Connection, i64);
+pub(crate) struct ByHand {
+    connection: Connection,
+    last_id: i64,
+}
 
 impl ByHand {
     pub(crate) fn open(file: &Path, synchronous: &str) -> Self {
@@ -110,22 +113,22 @@ impl ByHand {
                  INSERT INTO sqlite_sequence (name, seq) VALUES ('scheduled_tasks', 1000000000)"
             ))
             .expect("a durability");
-        ByHand(connection, 0)
+        ByHand { connection, last_id: 0 }
     }
 
     /// So many tasks that are due at `at`, each by a statement alone, or all in one transaction.
     pub(crate) fn add(&mut self, prefix: &str, tasks: std::ops::Range<usize>, at: i64, one_by_one: bool) {
-        let connection = &self.0;
+        let connection = &self.connection;
         let transaction = (!one_by_one).then(|| connection.unchecked_transaction().expect("a transaction"));
         for n in tasks {
-            self.1 += 1;
+            self.last_id += 1;
             connection
                 .prepare_cached(
                     "INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, next_run, planned,
                                                   active_since, created_at, updated_at)
                      VALUES (?5, ?1, 'none', 'once', ?2, ?3, 1, ?4, ?4, ?4)",
                 )
-                .and_then(|mut add| add.execute(params![format!("{prefix}-{n}"), DUE, at, LONG_AGO, self.1]))
+                .and_then(|mut add| add.execute(params![format!("{prefix}-{n}"), DUE, at, LONG_AGO, self.last_id]))
                 .expect("a task");
         }
         if let Some(transaction) = transaction {

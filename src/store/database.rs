@@ -134,6 +134,7 @@ impl Store {
         self.adds_new
     }
 
+    /// A task was added, or was there.
     pub(crate) fn added(&mut self, new: bool) {
         self.adds_new = new;
     }

@@ -13,7 +13,7 @@ const RESERVE: &str = "
     UPDATE sqlite_sequence SET seq = seq + :count
      WHERE name = 'scheduled_tasks' AND seq BETWEEN 0 AND :most RETURNING seq";
 
-/// So many tasks a connection adds, each by a statement alone, before it reserves ids: a command that adds one leaves no gap.
+/// So many tasks a connection adds by a statement alone before it reserves ids: a program that adds a few leaves no gap.
 const UNRESERVED: u32 = 15;
 /// So many ids it reserves at once.
 const RESERVED: i64 = 100;
