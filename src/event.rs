@@ -1,4 +1,5 @@
-//! What happened, as a value. The log, counters and tests all listen on this one wire; only the poller speaks on it.
+//! What happened, as a value. The log, counters and tests all observe these events. The poller emits them, except the start of
+//! an attempt, which its worker emits.
 
 use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +14,7 @@ use crate::run::{Claim, RunStatus};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// An attempt was claimed, and is about to start.
+    /// A worker begins an attempt.
     Started {
         /// The attempt.
         claim: Arc<Claim>,
@@ -44,7 +45,7 @@ pub enum Event {
         /// The attempt.
         claim: Arc<Claim>,
     },
-    /// An attempt's owner died; its run was recovered.
+    /// An attempt's owner died; its run was recovered. `Queued`: the attempt had not begun, and does not count.
     Lost {
         /// The run.
         run: i64,
@@ -170,9 +171,10 @@ pub enum Event {
     },
 }
 
-/// Someone who is told. Called on the scheduler's own thread: it should be quick.
+/// Receives events. [`Event::Started`] comes from the worker that begins the attempt, every other event from the scheduler's
+/// own thread. Both wait until the observer returns: it should be quick.
 pub trait Observer: Send + Sync + 'static {
-    /// Is told what happened, after it was committed.
+    /// Called with each event, after what it reports was committed.
     fn observe(&self, event: &Event);
 }
 
@@ -255,6 +257,9 @@ impl fmt::Display for Event {
                  attempts",
                 claim.run_id, claim.task, claim.attempt
             ),
+            Event::Lost { run, task, attempt, status: RunStatus::Queued, .. } => {
+                write!(f, "run {run} of {task:?}: the owner of attempt {attempt} died before it began; queued again")
+            }
             Event::Lost { run, task, attempt, status, next_attempt } => {
                 write!(f, "run {run} of {task:?}: the owner of attempt {attempt} died; {status}")?;
                 what_next(f, *status, *next_attempt)

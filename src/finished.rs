@@ -45,17 +45,17 @@ impl Finished {
     }
 }
 
-/// Sorts ends: those that are still to be settled join the others; the others are answered, with what is to be told of them.
-pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) -> Vec<(i64, Event)> {
+/// Sorts ends: those that are still to be settled join the others; the others are answered, with the event to emit for each.
+pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) -> Vec<(Arc<Claim>, Event)> {
     let mut events = Vec::new();
     for mut finished in finished {
         let Some(Recorded { error, next_due }) = finished.recorded.take() else {
             unsettled.push_back(finished);
             continue;
         };
-        let (run, took) = (finished.claim.run_id, finished.finished_at.since(finished.started_at));
+        let took = finished.finished_at.since(finished.started_at);
         let (claim, status, next_attempt) = (finished.claim, RunStatus::Succeeded, None);
-        events.push((run, Event::Finished { claim, status, error, took, next_attempt, next_due }));
+        events.push((claim.clone(), Event::Finished { claim, status, error, took, next_attempt, next_due }));
     }
     events
 }
@@ -75,6 +75,8 @@ pub(crate) enum Told {
     Process(String),
     /// How far it has come.
     Progress(String),
+    /// When it began, of an attempt that was claimed before a worker was free for it.
+    Began(Timestamp),
 }
 
 impl Report {

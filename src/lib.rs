@@ -38,6 +38,7 @@ mod run;
 mod schedule;
 mod scheduler;
 mod settings;
+mod slots;
 mod status;
 mod steps;
 mod store;

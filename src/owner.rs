@@ -4,12 +4,14 @@
 //! drops the lock when the process ends, however it ends, and at no other moment: whoever can take an owner's lock has
 //! proof that it is dead. A missing file proves nothing; files are removed by cleaners too.
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::platform;
+use crate::slots::{self, Slots};
 
 /// The folder of the lock files that belong to a database.
 pub(crate) fn folder(database: &Path) -> PathBuf {
@@ -23,8 +25,15 @@ pub(crate) fn folder(database: &Path) -> PathBuf {
 pub(crate) struct OwnerLock {
     folder: PathBuf,
     path: PathBuf,
-    /// The newest file is the one the path names; older ones stay locked until death, for observers who hold them open.
-    held: Mutex<Vec<File>>,
+    held: Mutex<Held>,
+}
+
+/// The locked file, and the slots in it.
+#[derive(Debug, Default)]
+struct Held {
+    /// `None` until the lock is taken.
+    file: Option<File>,
+    slots: Slots,
 }
 
 impl OwnerLock {
@@ -32,8 +41,8 @@ impl OwnerLock {
     pub(crate) fn take(database: &Path, owner: &str) -> io::Result<Self> {
         let folder = folder(database);
         let path = folder.join(owner);
-        let lock = OwnerLock { folder, path, held: Mutex::new(Vec::new()) };
-        lock.make()?;
+        let lock = OwnerLock { folder, path, held: Mutex::default() };
+        lock.make(&mut lock.held())?;
         Ok(lock)
     }
 
@@ -43,28 +52,46 @@ impl OwnerLock {
     }
 
     /// Makes the file again if it is no longer the one that is locked. An observer never sees an unlocked file of this
-    /// name: it is locked under another and renamed into place.
+    /// name: the new file is locked under another name and renamed into place. The old one stays locked until then.
     pub(crate) fn keep(&self) -> io::Result<Kept> {
-        {
-            let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            if held.last().is_some_and(|file| names(&self.path, file)) {
-                return Ok(Kept::AsItWas);
-            }
+        let mut held = self.held();
+        if self.is_in_place(&held) {
+            return Ok(Kept::AsItWas);
         }
-        self.make()?;
+        self.make(&mut held)?;
         Ok(Kept::MadeAgain)
+    }
+
+    /// Notes in a slot of the file that a worker is about to begin this attempt. Until it is noted, the attempt must not
+    /// begin: after a crash, an attempt that is in no slot counts as one that never began.
+    pub(crate) fn begin(&self, run: i64, attempt: u32) -> io::Result<()> {
+        let Held { file, slots } = &mut *self.held();
+        let file = file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        slots.begin(file, run, attempt)
+    }
+
+    /// Frees the slot of an attempt whose end is recorded. Before that the slot must stay: the attempt did begin.
+    pub(crate) fn settled(&self, run: i64, attempt: u32) {
+        self.held().slots.free(run, attempt);
     }
 
     /// Removes the file, for an owner that leaves with nothing running. One that is merely dropped leaves it behind with
     /// its lock free, and so is recovered like one that died.
     pub(crate) fn retire(&self) {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.last().is_some_and(|file| names(&self.path, file)) {
+        if self.is_in_place(&self.held()) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
-    fn make(&self) -> io::Result<()> {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_in_place(&self, held: &Held) -> bool {
+        held.file.as_ref().is_some_and(|file| names(&self.path, file))
+    }
+
+    fn make(&self, held: &mut Held) -> io::Result<()> {
         platform::create_private_folder(&self.folder)?;
         let mut unborn = self.path.as_os_str().to_owned();
         unborn.push(".new");
@@ -74,8 +101,9 @@ impl OwnerLock {
         }
         let file = platform::create_private(Path::new(&unborn))?;
         file.lock()?;
+        held.slots.write_all(&file)?;
         std::fs::rename(&unborn, &self.path)?;
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        held.file = Some(file);
         Ok(())
     }
 }
@@ -102,9 +130,16 @@ pub(crate) enum Standing {
 pub(crate) struct DeadOwner {
     path: PathBuf,
     lock: File,
+    begun: Option<Arc<HashSet<(i64, u32)>>>,
 }
 
 impl DeadOwner {
+    /// The attempts that its workers had begun, and perhaps ended: an attempt that is not among them never began. `None`:
+    /// that cannot be known.
+    pub(crate) fn begun(&self) -> Option<Arc<HashSet<(i64, u32)>>> {
+        self.begun.clone()
+    }
+
     /// Removes the file; for when nothing of the dead is left to recover.
     pub(crate) fn bury(self) {
         if names(&self.path, &self.lock) {
@@ -123,7 +158,10 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
     let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { return Standing::Unknown };
     match file.try_lock() {
         // The lock proves death only if the path still names the file that was locked: the owner may be making it again.
-        Ok(()) if names(&path, &file) => Standing::Dead(DeadOwner { path, lock: file }),
+        Ok(()) if names(&path, &file) => {
+            let begun = slots::read(&file).map(Arc::new);
+            Standing::Dead(DeadOwner { path, lock: file, begun })
+        }
         Ok(()) | Err(TryLockError::Error(_)) => Standing::Unknown,
         Err(TryLockError::WouldBlock) => Standing::Alive,
     }

@@ -28,6 +28,19 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
+/// Writes all of `bytes` at this place, wherever the file's own position is.
+pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::write_all_at(file, bytes, offset);
+    #[cfg(not(unix))]
+    {
+        use std::io::{Seek, Write};
+        let mut file = file;
+        file.seek(io::SeekFrom::Start(offset))?;
+        file.write_all(bytes)
+    }
+}
+
 /// Makes a folder that only its owner may enter, unless it exists.
 pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
@@ -169,7 +182,8 @@ fn members(group: u32) -> usize {
     pids.filter_map(stat).filter(|stat| stat.group == group && !stat.is_dead).count()
 }
 
-fn boot() -> Option<String> {
+/// Which start of the machine this is: another id after each. `None` where the system does not say.
+pub(crate) fn boot() -> Option<String> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())
 }

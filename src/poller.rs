@@ -43,7 +43,7 @@ pub(crate) struct Poller {
     lock: Arc<OwnerLock>,
     handlers: BTreeSet<String>,
     settings: Settings,
-    observers: Observers,
+    observers: Arc<Observers>,
     memory: Memory,
     /// Outcomes that are not yet written. They wait as long as they must.
     outbox: VecDeque<Finished>,
@@ -59,9 +59,13 @@ pub(crate) struct Poller {
     is_set: bool,
     horizon: Horizon,
     next_heartbeat: Duration,
+    /// When the owner's lock file is looked at next: once every poll interval.
+    next_lock_look: Duration,
     /// Since when more has been due than was resolved.
     behind_since: Option<Duration>,
     housekeeping: Housekeeping,
+    /// Whether this owner is about to leave, and takes nothing on.
+    draining: bool,
     refused: Refusal,
     complaints: Complaints,
     /// Set when the tables are of a newer version: why this owner leaves.
@@ -85,20 +89,22 @@ impl Poller {
         let new = Registration { owner: &owner, host: &platform::host(), workers: settings.workers };
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for a second one.
         let zones = zone_data().to_string();
-        let (others, newest, other_zones) = store.write("register the scheduler", |tx, _| {
+        let (others, not_stopped, newest, other_zones) = store.write("register the scheduler", |tx, _| {
             let newest = owners::newest_seen(tx)?;
             owners::register(tx, &new, now.wall.max(Timestamp::MIN))?;
-            Ok((owners::others(tx, &owner)?, newest, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
+            let (others, not_stopped) = (owners::others(tx, &owner)?, owners::not_stopped(tx, &owner)?);
+            Ok((others, not_stopped, newest, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
         })?;
         let mut watch = Watch::new(store.path().to_owned(), settings.lease);
         watch.see(&others, now.monotonic);
+        watch.ask(not_stopped);
         let poller = Poller {
             store,
             owner,
             lock: Arc::new(lock),
             handlers,
             settings,
-            observers: Observers(observers),
+            observers: Arc::new(Observers(observers)),
             memory: Memory::new(random),
             outbox: VecDeque::new(),
             aside: Vec::new(),
@@ -109,8 +115,10 @@ impl Poller {
             is_set: true,
             horizon: Horizon::default(),
             next_heartbeat: now.monotonic,
+            next_lock_look: now.monotonic,
             behind_since: None,
             housekeeping: Housekeeping::new(settings.retention, now),
+            draining: false,
             refused: Refusal::default(),
             complaints: Complaints::default(),
             newer: None,
@@ -146,21 +154,34 @@ impl Poller {
         self.held.len()
     }
 
+    /// The observers, for workers that report a start.
+    pub(crate) fn observers(&self) -> Arc<Observers> {
+        self.observers.clone()
+    }
+
     /// Keeps what a worker tells, for the next turn to write.
     pub(crate) fn report(&mut self, report: Report) {
         report.join(&mut self.reports);
     }
 
-    /// Takes one turn. What finished is kept until it is written, however often that fails.
+    /// Takes one turn. What finished is kept until it is written, however often that fails. `None` for `slots`: the scheduler
+    /// drains. It records outcomes and extends leases, and resolves, recovers, skips, cancels and claims nothing: what falls
+    /// due meanwhile is left to the next scheduler.
     ///
     /// # Errors
     /// Only if going on would be wrong: the file was removed or replaced; or its tables are of a newer version, and nothing of
     /// this owner's runs any more; or it is corrupt. A database that refuses to be written is retried.
-    pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Slots) -> Result<Turn> {
-        for (run, event) in finished::told(finished, &mut self.outbox) {
-            self.held.remove(&run);
+    pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
+        for (claim, event) in finished::told(finished, &mut self.outbox) {
+            self.held.remove(&claim.run_id);
+            self.lock.settled(claim.run_id, claim.attempt);
             self.emit(&event);
         }
+        self.draining = slots.is_none();
+        if self.draining {
+            self.watch.release();
+        }
+        let slots = slots.unwrap_or_default();
         if self.refused.until().is_some_and(|at| now.monotonic < at) {
             return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() });
         }
@@ -172,13 +193,18 @@ impl Poller {
             if let Err(error) = self.store.check_in_place() {
                 return self.refuse(now, slots, error.into());
             }
-            self.keep_lock();
             self.outbox.extend(self.aside.drain(..));
         }
-        self.watch.look(now.monotonic);
+        if now.monotonic >= self.next_lock_look {
+            self.next_lock_look = now.monotonic.saturating_add(self.settings.poll);
+            self.keep_lock();
+        }
+        if !self.draining {
+            self.watch.look(now.monotonic);
+        }
         // After a refusal, whether it can be written again is a question that only a write answers.
         let told = !self.outbox.is_empty() || !self.reports.is_empty() || self.refused.until().is_some();
-        if !full && !told && self.newer.is_none() && !self.watch.presses() && !self.is_due(now, slots) {
+        if !full && !told && self.newer.is_none() && !self.presses(now, slots) {
             // Whether somebody else has committed since the last look.
             if self.store.data_version().is_ok_and(|version| self.horizon.data_version == Some(version)) {
                 return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() });
@@ -227,6 +253,11 @@ impl Poller {
         Ok(())
     }
 
+    /// Whether there is something to write, as far as is known, beside outcomes and leases.
+    fn presses(&self, now: Now, slots: Slots) -> bool {
+        !self.draining && (self.watch.presses() || self.is_due(now, slots))
+    }
+
     /// Whether something that is known of is due.
     fn is_due(&self, now: Now, slots: Slots) -> bool {
         self.behind_since.is_some() || self.housekeeping.is_due(now) || self.horizon.is_due(now.wall, slots.room)
@@ -237,10 +268,12 @@ impl Poller {
         let (owner, handlers) = (&self.owner, &self.handlers);
         let (done, work) = self.store.read("look for changes", |tx, _| turn::look(tx, owner, handlers, now.wall))?;
         self.remember(&done, now);
-        // Whom it shows for the first time may be dead already: the next look is a poll interval away.
-        self.watch.look(now.monotonic);
-        if work || self.watch.presses() || self.is_due(now, slots) {
-            return Ok(None);
+        if !self.draining {
+            // Whom it shows for the first time may be dead already: the next look is a poll interval away.
+            self.watch.look(now.monotonic);
+            if work || self.presses(now, slots) {
+                return Ok(None);
+            }
         }
         Ok(Some(Turn { stop: done.stop, wake_at: self.wake_at(now, slots), ..Turn::default() }))
     }
@@ -251,7 +284,7 @@ impl Poller {
         let behind = self.behind_since.is_some_and(|since| now.monotonic.saturating_sub(since) >= BEHIND);
         let rewind = self.steps.was_wrong(now).then(|| self.steps.newest());
         let calm = self.newer.is_none() && self.steps.is_calm(now);
-        let prune = self.housekeeping.part(now, full && outcomes == 0, calm);
+        let prune = self.housekeeping.part(now, full && outcomes == 0, calm).filter(|_| !self.draining);
         let work = Work {
             now: now.wall,
             owner: &self.owner,
@@ -263,6 +296,7 @@ impl Poller {
             at_work: &at_work,
             rewind,
             newer: self.newer.is_some(),
+            draining: self.draining,
             full,
             prune,
             slots,
@@ -273,8 +307,14 @@ impl Poller {
             Err(Fault::Newer(error)) => return self.outlive(now, error),
             Err(fault) => return self.refuse(now, slots, fault),
         };
-        let settled = self.outbox.drain(..outcomes).map(|finished| finished.claim.run_id);
-        settled.for_each(|run| _ = self.held.remove(&run));
+        for Finished { claim, .. } in self.outbox.drain(..outcomes) {
+            self.held.remove(&claim.run_id);
+            let unwritten = |finished: &Finished| finished.claim.run_id == claim.run_id;
+            // A slot outlives its attempt until the outcome is stored.
+            if !done.unwritten.iter().any(unwritten) {
+                self.lock.settled(claim.run_id, claim.attempt);
+            }
+        }
         self.aside.append(&mut done.unwritten);
         self.held.extend(self.aside.iter().map(|finished| finished.claim.run_id));
         self.reports.clear();
@@ -312,9 +352,6 @@ impl Poller {
         self.behind_since = if more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
         for claim in &written.claims {
             self.held.insert(claim.run_id);
-            if !self.observers.0.is_empty() {
-                self.emit(&Event::Started { claim: claim.clone() });
-            }
         }
         if self.held.len() == self.aside.len()
             && self.outbox.is_empty()
@@ -390,8 +427,12 @@ impl Poller {
         if !self.outbox.is_empty() || !self.reports.is_empty() {
             return now.monotonic;
         }
-        let wait = self.horizon.wait(now.wall, slots.room).min(self.settings.poll);
-        now.monotonic.saturating_add(wait).min(self.next_heartbeat).min(self.housekeeping.wake_at(now))
+        let heartbeat = now.monotonic.saturating_add(self.settings.poll).min(self.next_heartbeat);
+        if self.draining {
+            return heartbeat;
+        }
+        let wait = self.horizon.wait(now.wall, slots.room);
+        now.monotonic.saturating_add(wait).min(heartbeat).min(self.housekeeping.wake_at(now))
     }
 
     pub(crate) fn emit(&self, event: &Event) {

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Now, Timestamp};
 use crate::desk::{Desk, Desks};
 use crate::error::{BoxError, Error, Result};
-use crate::finished::Finished;
+use crate::event::{Event, Observers};
+use crate::finished::{Finished, Report, Told};
 use crate::handler::{Context, Failure, Handler, Handlers};
 use crate::orphan::Orphan;
 use crate::owner::OwnerLock;
@@ -32,6 +33,15 @@ type Handed = (Arc<Claim>, Arc<StopFlag>);
 
 /// How long after its time is up a handler may still hold its worker. One that heeds the request to stop is back by then.
 const GRACE: Duration = Duration::from_millis(250);
+
+/// How long an attempt that was read ahead goes on before its row says when it began. Most end before.
+const LONG: Duration = Duration::from_millis(500);
+
+/// How long a worker waits before it returns an attempt whose start it could not note.
+const UNNOTED: Duration = Duration::from_secs(1);
+
+/// Attempts that were read ahead and have begun, with when: the oldest first.
+type Begun = Arc<Mutex<VecDeque<(Now, Arc<Claim>)>>>;
 
 /// Attempts that have begun, have a time limit, and have not returned.
 type Limited = Arc<Mutex<HashMap<(i64, u32), Limit>>>;
@@ -55,6 +65,7 @@ pub(crate) struct Pool {
     handlers: Arc<Handlers>,
     flags: Flags,
     limited: Limited,
+    begun: Begun,
     workers: usize,
     /// What a new worker is given.
     worker: Worker,
@@ -71,6 +82,8 @@ struct Worker {
     clock: Arc<dyn Clock>,
     flags: Flags,
     limited: Limited,
+    begun: Begun,
+    observers: Arc<Observers>,
     link: Link,
     desks: Desks,
 }
@@ -81,6 +94,7 @@ impl Pool {
         handlers: Handlers,
         clock: Arc<dyn Clock>,
         alive: Arc<OwnerLock>,
+        observers: Arc<Observers>,
         desks: Desks,
     ) -> Result<Self> {
         // As many again may be at work in place of those that are held.
@@ -88,10 +102,18 @@ impl Pool {
         let (claims, queue) = bounded::<Handed>(most);
         let (done, finished) = bounded(most);
         let (told, notices) = bounded(most);
-        let (flags, limited, handlers) = (Flags::default(), Limited::default(), Arc::new(handlers));
-        let link = Link { notices: told, alive };
-        let worker =
-            Worker { handlers: handlers.clone(), clock, flags: flags.clone(), limited: limited.clone(), link, desks };
+        let (flags, limited, begun) = (Flags::default(), Limited::default(), Begun::default());
+        let handlers = Arc::new(handlers);
+        let worker = Worker {
+            handlers: handlers.clone(),
+            clock,
+            flags: flags.clone(),
+            limited: limited.clone(),
+            begun: begun.clone(),
+            observers,
+            link: Link { notices: told, alive },
+            desks,
+        };
         let (started, threads) = (0, Vec::with_capacity(workers));
         let mut pool = Pool {
             claims,
@@ -101,6 +123,7 @@ impl Pool {
             handlers,
             flags,
             limited,
+            begun,
             workers,
             worker,
             done,
@@ -207,12 +230,25 @@ impl Pool {
     }
 
     /// Takes back what no worker has begun.
-    pub(crate) fn recall(&self, now: crate::clock::Timestamp) -> Vec<Finished> {
+    pub(crate) fn recall(&self, now: Timestamp) -> Vec<Finished> {
         let recalled = self.queue.try_iter().map(|(claim, _)| {
             self.flags().remove(&claim.run_id);
             Finished::new(claim, Outcome::Released, now, now)
         });
         recalled.collect()
+    }
+
+    /// When attempts began that were read ahead and go on for long: their rows do not say it yet.
+    pub(crate) fn take_begun(&self, now: Duration) -> Vec<Report> {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = Vec::new();
+        while begun.front().is_some_and(|(at, _)| now.saturating_sub(at.monotonic) >= LONG) {
+            let Some((at, claim)) = begun.pop_front() else { break };
+            if self.flags().contains_key(&claim.run_id) {
+                reports.push(Report { run: claim.run_id, attempt: claim.attempt, told: Told::Began(at.wall) });
+            }
+        }
+        reports
     }
 
     /// Asks the handler of a run to stop, if it has begun and not returned.
@@ -241,6 +277,25 @@ impl Pool {
 }
 
 impl Worker {
+    /// Notes that the attempt begins, where a scheduler that recovers this one's runs looks it up. What cannot be noted must
+    /// not begin: it is returned to the queue, after a while.
+    fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag) -> bool {
+        let Claim { run_id, task, attempt, .. } = &**claim;
+        if let Err(error) = self.link.alive.begin(*run_id, *attempt) {
+            log::warn!(
+                "run {run_id} of {task:?} is returned to the queue: its start cannot be noted in the lock file: {error}"
+            );
+            flag.wait(UNNOTED);
+            return false;
+        }
+        if claim.read_ahead {
+            let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+            begun.push_back((self.clock.now(), claim.clone()));
+        }
+        self.observers.tell(&Event::Started { claim: claim.clone() });
+        true
+    }
+
     /// Carries out an attempt. Answers with its end, and whether another worker has taken this one's place meanwhile.
     fn carry_out(&self, claim: Arc<Claim>, flag: Arc<StopFlag>, desk: Arc<Mutex<Desk>>) -> (Finished, bool) {
         let is_limited = Cell::new(false);
@@ -251,6 +306,10 @@ impl Worker {
             limits(&self.limited).insert((claim.run_id, claim.attempt), limit);
         };
         let finished = match self.handlers.get(&claim.handler) {
+            Some(_) if !self.begin(&claim, &flag) => {
+                let now = self.clock.now().wall;
+                Finished::new(claim.clone(), Outcome::Released, now, now)
+            }
             Some(handler) => {
                 let tools = Tools::new(desk, Some(self.link.clone()));
                 attempt(&**handler, &claim, self.clock.clone(), flag.clone(), tools, begins)

@@ -100,7 +100,7 @@ mod tests {
         let (said, mut waiting) = (Arc::new(Progress::new(7, 2)), Waiting::default());
         let text = |report: Report| match report.told {
             Told::Progress(text) => text,
-            Told::Process(_) => "a process".to_owned(),
+            other => format!("{other:?}"),
         };
         let take = |waiting: &mut Waiting, now| waiting.take(now).into_iter().map(text).collect::<Vec<_>>();
         assert_eq!(waiting.next(), None);

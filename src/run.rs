@@ -295,6 +295,8 @@ pub struct Claim {
     pub(crate) first: Option<FirstRun>,
     /// Whether the task row keeps `last_*` columns: those of `once` tasks are read from the run.
     pub(crate) recurring: bool,
+    /// Whether it was claimed before a worker was free for it. Its row does not yet say when it began.
+    pub(crate) read_ahead: bool,
 }
 
 /// What a retried run's key is made of.

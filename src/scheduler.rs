@@ -166,7 +166,7 @@ impl Builder {
         let (file, names) = (store.path().into(), handlers.names());
         let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;
         let desks = Desks { file, durability, owner: poller.owner().into(), prepare, line: Line::new() };
-        let pool = Pool::start(settings.workers, handlers, clock.clone(), poller.lock(), desks)?;
+        let pool = Pool::start(settings.workers, handlers, clock.clone(), poller.lock(), poller.observers(), desks)?;
         let (wake, woken) = bounded(1);
         let (order, orders) = bounded(2);
         let (report, reports) = bounded(1);

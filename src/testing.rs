@@ -2,6 +2,7 @@
 //!
 //! A day of cron tasks passes in milliseconds, a crash is a dropped value, and nothing sleeps.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::client::Client;
 use crate::clock::{Clock, Timestamp};
 use crate::desk::{Desk, Desks, Line, Prepare};
 use crate::error::{BoxError, Error, Result};
-use crate::event::Observer;
+use crate::event::{Event, Observer};
 use crate::finished::Finished;
 use crate::handler::{Context, Handler, Handlers};
 use crate::platform;
@@ -60,6 +61,8 @@ pub struct Stepper {
     desk: Arc<Mutex<Desk>>,
     workers: usize,
     running: Vec<Arc<Claim>>,
+    /// Attempts among them that have begun.
+    begun: HashSet<(i64, u32)>,
     finished: Vec<Finished>,
     stopped: Vec<i64>,
     wake_at: Duration,
@@ -212,7 +215,8 @@ impl StepperBuilder {
         let workers = settings.workers;
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());
         let wake_at = Duration::ZERO;
-        Ok(Stepper { poller, clock, client, handlers, desk, workers, running, finished, stopped, wake_at })
+        let begun = HashSet::new();
+        Ok(Stepper { poller, clock, client, handlers, desk, workers, running, begun, finished, stopped, wake_at })
     }
 }
 
@@ -244,8 +248,8 @@ impl Stepper {
         &self.client
     }
 
-    /// Takes one turn: what was finished is settled, what is due resolved, what may start claimed. Answers with the claims;
-    /// nothing runs.
+    /// Takes one turn: records what was finished, resolves what is due, claims what may start. Returns the claims, whose
+    /// attempts have begun: after a [crash](Stepper::crash) they are lost. No handler is called.
     ///
     /// # Errors
     /// As the running scheduler: only if the file was removed or replaced, or is corrupt.
@@ -253,7 +257,8 @@ impl Stepper {
         self.step_ahead(0)
     }
 
-    /// As [`Stepper::step`], of a scheduler that reads ahead: up to so many runs more are claimed than workers are free.
+    /// As [`Stepper::step`], of a scheduler that reads ahead: up to `ahead` runs more are claimed than workers are free. These
+    /// attempts have not begun: after a crash they do not count. [`Stepper::begin`], or their end, begins them.
     ///
     /// ```
     /// use duly::testing::Stepper;
@@ -273,19 +278,57 @@ impl Stepper {
     /// # Errors
     /// As [`Stepper::step`].
     pub fn step_ahead(&mut self, ahead: usize) -> Result<Vec<Arc<Claim>>> {
-        let idle = self.workers.saturating_sub(self.running.len());
-        self.turn(Slots { room: idle + ahead, idle })
+        let claims = self.claim(ahead)?;
+        claims.iter().filter(|claim| !claim.read_ahead).for_each(|claim| self.begin(claim));
+        Ok(claims)
     }
 
-    /// Takes a turn as a scheduler does that is about to leave: what was finished is settled, nothing is claimed.
+    /// As [`Stepper::step_ahead`], and begins no attempt, as if no worker had looked yet.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("post").start()?;
+    /// stepper.client().add(NewTask::once("first", noon).handler("post").at_most_once())?;
+    /// let claims = stepper.claim(0)?;
+    /// stepper.crash();
+    /// // It may start only once, and did not: the next scheduler starts it.
+    /// let mut next = Stepper::builder(&file, noon).accept("post").start()?;
+    /// assert_eq!(next.step()?[0].run_id, claims[0].run_id);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Stepper::step`].
+    pub fn claim(&mut self, ahead: usize) -> Result<Vec<Arc<Claim>>> {
+        let idle = self.workers.saturating_sub(self.running.len());
+        self.turn(Some(Slots { room: idle + ahead, idle }))
+    }
+
+    /// Begins a claimed attempt, as a worker does before it calls the handler. Does nothing if it has begun.
+    ///
+    /// # Panics
+    /// If the owner's lock file cannot be written.
+    pub fn begin(&mut self, claim: &Arc<Claim>) {
+        if self.begun.insert((claim.run_id, claim.attempt)) {
+            self.poller.lock().begin(claim.run_id, claim.attempt).expect("a lock file that can be written");
+            self.poller.emit(&Event::Started { claim: claim.clone() });
+        }
+    }
+
+    /// Takes a turn as a draining scheduler does: records what was finished and extends leases. It resolves, skips, cancels
+    /// and claims nothing.
     ///
     /// # Errors
     /// As [`Stepper::step`].
     pub fn settle(&mut self) -> Result<()> {
-        self.turn(Slots::default()).map(|_| ())
+        self.turn(None).map(|_| ())
     }
 
-    fn turn(&mut self, slots: Slots) -> Result<Vec<Arc<Claim>>> {
+    fn turn(&mut self, slots: Option<Slots>) -> Result<Vec<Arc<Claim>>> {
         let finished = std::mem::take(&mut self.finished);
         let turn = self.poller.turn(self.clock.now(), finished, slots)?;
         self.running.extend(turn.claims.iter().cloned());
@@ -295,7 +338,12 @@ impl Stepper {
     }
 
     /// Says how an attempt ended, now. The next step settles it.
+    ///
+    /// An attempt that had not begun begins now, unless the outcome is [`Outcome::Released`].
     pub fn finish(&mut self, claim: &Arc<Claim>, outcome: Outcome) {
+        if outcome != Outcome::Released {
+            self.begin(claim);
+        }
         self.forget(claim);
         let (started_at, finished_at) = (claim.claimed_at, self.clock.now().wall);
         self.finished.push(Finished::new(claim.clone(), outcome, started_at, finished_at));
@@ -323,6 +371,7 @@ impl Stepper {
     /// ```
     pub fn carry_out(&mut self, claim: &Arc<Claim>) -> Option<Finished> {
         let handler = self.handlers.get(&claim.handler).cloned()?;
+        self.begin(claim);
         let clock = Arc::new(self.clock.clone());
         let tools = Tools::new(self.desk.clone(), None);
         let finished = pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()), tools, |_| {});
@@ -333,6 +382,7 @@ impl Stepper {
 
     fn forget(&mut self, claim: &Claim) {
         self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
+        self.begun.remove(&(claim.run_id, claim.attempt));
     }
 
     /// Attempts that were claimed and not finished.

@@ -85,7 +85,8 @@ impl Turning {
                 held.into_iter().for_each(|claim| self.poller.emit(&Event::WorkerHeld { claim }));
             }
             self.progress.take(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
-            let slots = if draining { Slots::default() } else { self.slots(ended) };
+            self.pool.take_begun(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
+            let slots = (!draining).then(|| self.slots(ended));
             if ended > 0 {
                 faults::reach("ended");
             }

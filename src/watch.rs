@@ -84,11 +84,19 @@ impl Watch {
         }
     }
 
+    /// Releases the locks of dead owners: this owner leaves, and the next scheduler recovers their runs.
+    pub(crate) fn release(&mut self) {
+        self.dying.clear();
+    }
+
     /// Owners that are dead and not yet recovered.
     pub(crate) fn dead(&self) -> Vec<Dead> {
         let lease = |owner: &String| self.watched.get(owner).map(|watched| watched.lease);
         let dead = |(owner, dying): (&String, &Dying)| {
-            let proof = if dying.lock.is_some() { Proof::Lock } else { Proof::Lease(lease(owner)) };
+            let proof = match &dying.lock {
+                Some(lock) => Proof::Lock(lock.begun()),
+                None => Proof::Lease(lease(owner)),
+            };
             Dead { owner: owner.clone(), proof }
         };
         self.dying.iter().map(dead).collect()

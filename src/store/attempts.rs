@@ -35,7 +35,19 @@ pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, told: &Told) -> rusq
     match told {
         Told::Process(process) => keep_process(tx, fence, process),
         Told::Progress(progress) => keep_progress(tx, fence, progress),
+        Told::Began(at) => keep_began(tx, fence, *at),
     }
+}
+
+const KEEP_BEGAN: &str = "
+    UPDATE task_runs SET started_at = :at
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps when an attempt that was read ahead began.
+fn keep_began(tx: &Transaction<'_>, fence: &Fence<'_>, at: Timestamp) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_BEGAN)?
+        .execute(named_params! { ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":at": at })
+        .map(judged)
 }
 
 /// Keeps what tells an attempt's command from every other process, as long as the attempt lasts.

@@ -100,11 +100,11 @@ pub(crate) fn claim(
     let key = claim.concurrency_key.as_deref();
     // Another handler's run with the same key may have been claimed a moment ago; or somebody wrote the row by hand, and
     // who may start is derived anew.
-    if runs::claim(tx, run, claimer.owner, claimer.until, now)? == Wrote::Superseded {
+    if runs::claim(tx, run, claimer, slots.started(now), now)? == Wrote::Superseded {
         return Ok(waiting::place(tx, run, key, now)?);
     }
     claim.attempt += 1;
-    slots.take();
+    claim.read_ahead = slots.take();
     match key {
         // Nothing waits behind a task's own key if nothing is blocked.
         Some(key) if written.blocked || !key.starts_with('#') => waiting::derive_key(tx, key, now)?,

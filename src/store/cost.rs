@@ -68,6 +68,7 @@ impl Site {
             at_work: &|_| false,
             rewind: None,
             newer: false,
+            draining: false,
             full,
             slots: Slots { room: self.room, idle: self.room },
             // Its own limits bound it.

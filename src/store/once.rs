@@ -28,7 +28,7 @@ const START_ALL: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, concurrency_key,
                            attempt, locked_by, locked_until, started_at)
     SELECT t.id, t.handler, t.next_run, ?5, 'running', t.next_run, t.priority,
-           iif(t.overlap = 'allow', NULL, '#' || t.id), 1, ?1, ?2, ?3
+           iif(t.overlap = 'allow', NULL, '#' || t.id), 1, ?1, ?2, iif(key < ?6, ?3, NULL)
       FROM json_each(?4) CROSS JOIN scheduled_tasks t ON t.id = value
      WHERE true
     ON CONFLICT DO NOTHING";
@@ -85,7 +85,10 @@ fn start(
         return Ok(());
     }
     let tasks = row::list(places.iter().map(|place| claims[*place].task_id));
-    let params = params![claimer.owner, claimer.until, now, tasks, origin];
+    // Idle workers take the first of them at once; the others are read ahead.
+    let at_once = places.iter().filter(|place| !claims[**place].read_ahead).count();
+    let at_once = i64::try_from(at_once).unwrap_or(i64::MAX);
+    let params = params![claimer.owner, claimer.until, now, tasks, origin, at_once];
     let before: i64 = tx.prepare_cached(NEWEST)?.query_row([], |row| row.get(0))?;
     tx.prepare_cached(START_ALL)?.execute(params)?;
     let mut statement = tx.prepare_cached(STARTED)?;

@@ -56,9 +56,17 @@ impl Slots {
         self.room > 0 && (self.idle > 0 || retry.max_attempts > 1)
     }
 
-    pub(crate) fn take(&mut self) {
+    /// When the next claim begins: now, or `None` if it is read ahead.
+    pub(crate) fn started(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.idle > 0).then_some(now)
+    }
+
+    /// Takes one. Returns whether it is read ahead.
+    pub(crate) fn take(&mut self) -> bool {
+        let read_ahead = self.idle == 0;
         self.room = self.room.saturating_sub(1);
         self.idle = self.idle.saturating_sub(1);
+        read_ahead
     }
 }
 
@@ -243,17 +251,19 @@ impl Opener<'_, '_> {
         let opened = match &mut self.claimer {
             // Nothing but its task tells it from others: it is started together with them.
             Some((_, slots)) if may_start && is_plain(self.due, &run) => {
-                slots.take();
+                let read_ahead = slots.take();
                 self.written.once.starting.push(self.written.claims.len());
-                let claim = first_claim(self.due, once::UNNUMBERED, scheduled_for, origin, self.now);
+                let claim = first_claim(self.due, once::UNNUMBERED, scheduled_for, origin, self.now, read_ahead);
                 self.written.claims.push(Arc::new(claim));
                 Some(once::UNNUMBERED)
             }
             Some((claimer, slots)) if may_start => {
-                let id = runs::start(self.tx, &run, claimer.owner, claimer.until, self.now)?;
+                let started = slots.started(self.now);
+                let id = runs::start(self.tx, &run, claimer.owner, claimer.until, started)?;
                 if let Some(id) = id {
-                    slots.take();
-                    self.written.claims.push(Arc::new(first_claim(self.due, id, scheduled_for, origin, self.now)));
+                    let read_ahead = slots.take();
+                    let claim = first_claim(self.due, id, scheduled_for, origin, self.now, read_ahead);
+                    self.written.claims.push(Arc::new(claim));
                 }
                 id
             }
@@ -354,7 +364,14 @@ fn is_plain(due: &Due, run: &Opening<'_>) -> bool {
         && run.key.is_none_or(|key| key.starts_with('#'))
 }
 
-fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin, now: Timestamp) -> Claim {
+fn first_claim(
+    due: &Due,
+    run_id: i64,
+    scheduled_for: Timestamp,
+    origin: Origin,
+    now: Timestamp,
+    read_ahead: bool,
+) -> Claim {
     Claim {
         run_id,
         attempt: 1,
@@ -371,5 +388,6 @@ fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin,
         concurrency_key: due.key.clone(),
         first: None,
         recurring: due.kind != ScheduleKind::Once,
+        read_ahead,
     }
 }

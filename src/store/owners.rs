@@ -1,6 +1,7 @@
 //! Who is alive, as far as the tables know; and the events that no run tells.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use rusqlite::{Transaction, named_params};
 
@@ -92,12 +93,22 @@ pub(crate) struct Dead {
 }
 
 /// Why it is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Proof {
-    /// Its lock is ours.
-    Lock,
+    /// Its lock is ours. The attempts that its workers had begun, where its slots tell.
+    Lock(Option<Arc<HashSet<(i64, u32)>>>),
     /// Its lease has stood still at this value. Whoever saw that may have slept since, and the owner not.
     Lease(Option<Timestamp>),
+}
+
+impl Dead {
+    /// Whether this attempt never began. An attempt of which that cannot be known counts as begun.
+    pub(crate) fn never_began(&self, lost: &Lost) -> bool {
+        match &self.proof {
+            Proof::Lock(Some(begun)) => !begun.contains(&(lost.run, lost.attempt)),
+            Proof::Lock(None) | Proof::Lease(_) => false,
+        }
+    }
 }
 
 /// Whether the proof holds in the snapshot of this transaction.

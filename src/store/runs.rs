@@ -69,16 +69,18 @@ const START: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, priority,
                            concurrency_key, attempt, locked_by, locked_until, started_at)
     VALUES (:task, :handler, :scheduled_for, :origin, 'running', :run_at, :expires_at, :priority,
-            :key, 1, :owner, :until, :now)
+            :key, 1, :owner, :until, :started)
     ON CONFLICT DO NOTHING";
 
 /// Opens a run and claims its first attempt.
+///
+/// `started`: now, if an idle worker begins at once; `None` if the run is read ahead.
 pub(crate) fn start(
     tx: &Transaction<'_>,
     run: &Opening<'_>,
     owner: &str,
     until: Timestamp,
-    now: Timestamp,
+    started: Option<Timestamp>,
 ) -> rusqlite::Result<Option<i64>> {
     // By place, as in the text: this is bound for every run, and looking names up costs a tenth of it.
     let rows = tx.prepare_cached(START)?.execute(params![
@@ -92,7 +94,7 @@ pub(crate) fn start(
         run.key,
         owner,
         until,
-        now,
+        started,
     ])?;
     Ok((rows == 1).then(|| tx.last_insert_rowid()))
 }
@@ -143,22 +145,24 @@ pub(crate) fn pass_over(
 /// have been written by hand.
 const CLAIM: &str = "
     UPDATE task_runs
-       SET status = 'running', attempt = attempt + 1, locked_by = :owner, locked_until = :until, started_at = :now,
+       SET status = 'running', attempt = attempt + 1, locked_by = :owner, locked_until = :until, started_at = :started,
            finished_at = NULL, error = NULL, exit_code = NULL, output = NULL, progress = NULL
      WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NULL AND cancel_requested = 0
        AND (expires_at IS NULL OR expires_at > :now OR attempt > forgiven OR status = 'failed')
        AND NOT EXISTS (SELECT 1 FROM task_runs k
                         WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key)";
 
+/// `started`: as for [`start`].
 pub(crate) fn claim(
     tx: &Transaction<'_>,
     run: i64,
-    owner: &str,
-    until: Timestamp,
+    claimer: &Claimer<'_>,
+    started: Option<Timestamp>,
     now: Timestamp,
 ) -> rusqlite::Result<Wrote> {
+    let (owner, until) = (claimer.owner, claimer.until);
     tx.prepare_cached(CLAIM)?
-        .execute(named_params! { ":run": run, ":owner": owner, ":until": until, ":now": now })
+        .execute(named_params! { ":run": run, ":owner": owner, ":until": until, ":started": started, ":now": now })
         .map(judged)
 }
 
@@ -395,5 +399,6 @@ fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Clai
         concurrency_key: row.get(6)?,
         first: None,
         recurring: kind != ScheduleKind::Once,
+        read_ahead: false,
     })
 }

@@ -60,17 +60,11 @@ pub(crate) fn settle(
             let Some((status, next)) = ended else { return superseded(tx, &fence, finished, now, written) };
             (status, Some(error), next)
         }
-        Outcome::Released => {
-            if runs::give_back(tx, &fence, now)? == Wrote::Superseded {
-                return superseded(tx, &fence, finished, now, written);
-            }
-            attempts::keep_attempt(tx, &fence, AttemptOutcome::Released, None, now, None, None)?;
-            // Nobody would ask it a second time, and no claim takes a run that was asked to stop.
-            if runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, written)? {
-                return Ok(());
-            }
-            (RunStatus::Queued, None, None)
-        }
+        Outcome::Released => match release(tx, &fence, None, now, written)? {
+            Released::Queued => (RunStatus::Queued, None, None),
+            Released::Cancelled => return Ok(()),
+            Released::Superseded => return superseded(tx, &fence, finished, now, written),
+        },
     };
     after(tx, claim, status, finished.finished_at, now, written)?;
     let mut next_due = None;
@@ -87,6 +81,31 @@ pub(crate) fn settle(
     written.events.push(Event::Finished { claim, status, error, took, next_attempt, next_due });
     written.events.append(&mut follows);
     Ok(())
+}
+
+/// What became of an attempt that is given back.
+enum Released {
+    Queued,
+    /// It had been asked to stop.
+    Cancelled,
+    Superseded,
+}
+
+/// running -> queued, for an attempt that never began: it does not count.
+fn release(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    error: Option<&str>,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<Released, Fault> {
+    if runs::give_back(tx, fence, now)? == Wrote::Superseded {
+        return Ok(Released::Superseded);
+    }
+    attempts::keep_attempt(tx, fence, AttemptOutcome::Released, None, now, error, None)?;
+    // The request is made once, and no claim takes a run that was asked to stop.
+    let cancelled = runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, written)?;
+    Ok(if cancelled { Released::Cancelled } else { Released::Queued })
 }
 
 /// What is said of a result that is too long to be kept.
@@ -236,6 +255,24 @@ pub(crate) fn recover(
     let (run, task, attempt) = (fence.run, claim.task, fence.attempt);
     written.events.push(Event::Lost { run, task, attempt, status, next_attempt });
     written.events.append(&mut follows);
+    Ok(())
+}
+
+/// running -> queued, because the owner of the attempt died before a worker began it. Such an attempt does not count, and a
+/// run that may start only once may still start.
+pub(crate) fn recover_unbegun(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    let Some(claim) = runs::claimed(tx, fence.run, now)? else { return Ok(()) };
+    let error = "the scheduler that had claimed it died before it began";
+    if let Released::Queued = release(tx, fence, Some(error), now, written)? {
+        after(tx, &claim, RunStatus::Queued, now, now, written)?;
+        let (run, task, attempt, status) = (fence.run, claim.task, fence.attempt, RunStatus::Queued);
+        written.events.push(Event::Lost { run, task, attempt, status, next_attempt: None });
+    }
     Ok(())
 }
 

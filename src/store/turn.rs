@@ -17,6 +17,7 @@ use crate::resolve::Rest;
 use crate::run::Outcome;
 use crate::schedule::Schedules;
 use crate::store::opening::Slots;
+use crate::store::owners::Dead;
 use crate::store::pruning::Pruned;
 use crate::store::runs::{Claimer, Fence, Success};
 use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Work};
@@ -111,6 +112,9 @@ impl<'a> Turning<'a> {
         if self.work.newer {
             return self.outlive();
         }
+        if self.work.draining {
+            return self.drain();
+        }
         if self.work.full {
             self.done.extended = Some(owners::extend(tx, self.work.owner, self.work.until, now)?);
             self.done.not_stopped = owners::not_stopped(tx, self.work.owner)?;
@@ -118,7 +122,7 @@ impl<'a> Turning<'a> {
         }
         for dead in self.work.dead {
             if owners::is_dead(tx, self.work.owner, dead)? {
-                self.recover(&dead.owner)?;
+                self.recover(dead)?;
             }
         }
         self.expire()?;
@@ -168,6 +172,16 @@ impl<'a> Turning<'a> {
             turn.budget = turn.budget.saturating_sub(limit);
             Ok(())
         })
+    }
+
+    /// What else a scheduler writes that is about to leave: its lease. It looks for running runs that are asked to stop.
+    fn drain(mut self) -> Result<Done, Fault> {
+        if self.work.full {
+            let extended = owners::extend(self.tx, self.work.owner, self.work.until, self.work.now)?;
+            self.done.extended = Some(extended);
+        }
+        self.done.stop = owners::asked_to_stop(self.tx, self.work.owner)?;
+        Ok(self.done)
     }
 
     /// What else is written into newer tables: that this owner is there, and whom of its runs somebody asks to stop.
@@ -274,12 +288,13 @@ impl<'a> Turning<'a> {
 
     /// Recovers what a dead owner left, as far as the turn may write. A run that cannot be recovered is tried again when
     /// its lease has stood still once more.
-    fn recover(&mut self, owner: &str) -> Result<(), Fault> {
-        let (tx, now) = (self.tx, self.work.now);
+    fn recover(&mut self, dead: &Dead) -> Result<(), Fault> {
+        let (tx, now, owner) = (self.tx, self.work.now, &*dead.owner);
         let lost = owners::lost(tx, owner, self.budget)?;
         let mut all = lost.len() < self.budget;
         for lost in lost {
-            if (self.work.at_work)(&lost) {
+            let never_began = dead.never_began(&lost);
+            if !never_began && (self.work.at_work)(&lost) {
                 self.done.orphaned.push((owner.to_owned(), lost));
                 all = false;
                 continue;
@@ -287,7 +302,11 @@ impl<'a> Turning<'a> {
             let fence = Fence { run: lost.run, owner, attempt: lost.attempt };
             self.item(Item::Lost(lost.run), |turn| {
                 let (random, written) = (&mut turn.memory.random, &mut turn.done.written);
-                settling::recover(tx, turn.schedules, &fence, now, random, written)
+                if never_began {
+                    settling::recover_unbegun(tx, &fence, now, written)
+                } else {
+                    settling::recover(tx, turn.schedules, &fence, now, random, written)
+                }
             })?;
         }
         if all {

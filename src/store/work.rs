@@ -30,6 +30,8 @@ pub(crate) struct Work<'a> {
     pub(crate) rewind: Option<Timestamp>,
     /// Whether the tables are of a newer version by now: no more than outcomes and the lease is written, as far as they can be.
     pub(crate) newer: bool,
+    /// Whether the owner is about to leave: it takes nothing on.
+    pub(crate) draining: bool,
     /// Whether leases are to be extended and the whole looked at.
     pub(crate) full: bool,
     pub(crate) slots: Slots,

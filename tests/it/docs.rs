@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Longest a file may be.
-const MAX_LINES: usize = 400;
+const MAX_LINES: usize = 600;
 
 fn tree() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -29,6 +29,8 @@ mod docs;
 mod doctor;
 /// The loops that double a run or lose it, held to exact counts, and duly on the same days. Shares `examples/double_run/`.
 mod double_run;
+/// A scheduler that drains takes nothing on.
+mod draining;
 /// The same doors: what a change by SQL does to work that is due, that waits, or that is at work.
 mod edits;
 /// Effects are done once, or in doubt and said so; whoever lost its claim begins none.
@@ -94,6 +96,8 @@ mod sidecar;
 /// Days of virtual time from a seed: owners that die, clocks that step, and a checker that knows what may come of it.
 mod simulation;
 /// The tables as an interface, through a plain connection and through Debian's sqlite3 shell: rows written and refused.
+/// Claimed does not mean begun: what the slots of a dead scheduler's lock file tell.
+mod slots;
 mod sql;
 /// Schedulers that are alive and stand still, or that nobody can ask the kernel about.
 mod stopped;

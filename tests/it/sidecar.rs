@@ -81,6 +81,11 @@ impl Sidecar {
     }
 
     /// Sends a signal by its name.
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("its status").is_some()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         signal(name, &self.pid().to_string());
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use duly::{AttemptOutcome, Outcome, Overlap, Retry, RunStatus};
+use duly::{AttemptOutcome, Origin, Outcome, Overlap, Retry, RunStatus};
 
-use crate::simulation::history::{Check, Deed, History, Step, Turn};
+use crate::simulation::history::{Check, Deed, History, Owner, Step, Turn};
 use crate::simulation::rows::{RunRow, Tables};
 
 /// What an attempt must have come to.
@@ -30,6 +30,9 @@ impl History {
                 _ => {}
             }
         }
+        if step.turn().is_some_and(|turn| turn.draining) {
+            check_draining(step)?;
+        }
         self.check_gone(step, &gone, monotonic)?;
         self.check_settled(step, &mut kept)?;
         self.check_kept(step, kept)?;
@@ -50,7 +53,8 @@ impl History {
 
     /// An owner that can write is believed for a while yet: it extends its leases long before they end.
     fn check_leases(&self, step: &Step<'_>, turn: &Turn) -> Check {
-        let (name, lease) = (&self.owners[turn.owner].name, self.lease.as_millis() as i64);
+        let Owner { name, lease, .. } = &self.owners[turn.owner];
+        let lease = lease.as_millis() as i64;
         let mut held = step.after.unfinished().filter(|run| run.owner.as_ref() == Some(name));
         let is_short = |run: &&RunRow| run.lease.is_none_or(|until| until < step.now + lease / 4);
         match held.find(|run| !turn.refused && is_short(run)) {
@@ -143,7 +147,6 @@ impl History {
             return Err(format!("run {id} left running without a turn of anybody"));
         };
         let task = step.after.tasks.get(&before.task).expect("a task");
-        let lease = self.lease;
         let attempt = self.attempts.get_mut(&(id, number)).expect("an attempt that was handed out");
         let (outcome, policy) = match &attempt.outcome {
             Some(outcome) if attempt.owner == ender => (Some(outcome.clone()), attempt.policy),
@@ -151,6 +154,8 @@ impl History {
                 let owner = &self.owners[attempt.owner];
                 let written = lease_of(&owner.name, step.before).and_then(|lease| owner.leases.get(&lease));
                 let stood_still = monotonic.saturating_sub(written.copied().unwrap_or(monotonic));
+                // The larger of what both go by.
+                let lease = owner.lease.max(self.owners[ender].lease);
                 if owner.lives && !owner.lock.exists() && stood_still > lease {
                     attempt.robbed = true;
                 } else if owner.lives {
@@ -159,7 +164,9 @@ impl History {
                         attempt.owner
                     ));
                 }
-                (None, (task.max_attempts, task.backoff, task.cap))
+                // No worker had begun it, and the slots in the lock file say so.
+                let released = !attempt.begun && !owner.lives && owner.left_its_lock;
+                (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap))
             }
         };
         if step.turn().is_none() {
@@ -234,6 +241,21 @@ impl Step<'_> {
             |tables: &Tables| tables.tasks.get(&run.task).is_some_and(|task| task.overlap == Overlap::CancelRunning);
         run.is_scheduled() && (policy(self.before) || policy(self.after))
     }
+}
+
+/// A draining owner opens nothing but what follows from a death, and leaves what waits as it is.
+fn check_draining(step: &Step<'_>) -> Check {
+    for pair in &step.changed {
+        let taken_on = match pair {
+            (None, Some(after)) => after.origin != Origin::OnDead,
+            (Some(before), Some(after)) => before.status != RunStatus::Running && before.status != after.status,
+            _ => false,
+        };
+        if taken_on {
+            return Err(format!("a draining owner has taken this on: {pair:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// The newest value of an owner's lease.

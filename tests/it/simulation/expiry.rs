@@ -33,7 +33,7 @@ impl History {
                 return Err(format!("run {} expires at {:?}, expected {expected:?}", run.id, run.expires_at));
             }
         }
-        if step.turn().is_none_or(|turn| turn.refused) {
+        if step.turn().is_none_or(|turn| !turn.sees_to_all()) {
             return Ok(());
         }
         let expired = |run: &&RunRow| {

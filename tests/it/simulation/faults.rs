@@ -28,7 +28,7 @@ impl World {
             }
             10..20 => {
                 let Some(one) = self.rng.choice(awake) else { return Ok(()) };
-                self.turn(one)?;
+                self.turn_alone(one)?;
                 self.fault("killed after a turn, nothing of it begun");
                 self.crash(one, "after its turn")
             }
@@ -90,6 +90,14 @@ impl World {
                 _ => {}
             }
         }
+        // What falls due meanwhile is left to others.
+        for _ in 0..self.rng.u32(1..4) {
+            self.drain(one)?;
+            if self.once_in(2) {
+                let waits = Duration::from_millis(self.rng.u64(..90_000));
+                self.stage.clock.advance(waits);
+            }
+        }
         self.drain(one)?;
         let agent = &mut self.agents[one];
         agent.works.clear();
@@ -101,7 +109,7 @@ impl World {
     }
 
     fn suspend(&mut self, one: usize) -> Check {
-        let length = self.lease * self.rng.u32(1..6) + Duration::from_secs(self.rng.u64(1..60));
+        let length = self.history.owners[one].lease * self.rng.u32(1..6) + Duration::from_secs(self.rng.u64(1..60));
         if self.agents[one].suspended.is_none() {
             self.fault("suspended for longer than a lease");
             self.agents[one].suspended = Some(self.now().monotonic + length);

@@ -86,6 +86,15 @@ pub(crate) struct Turn {
     pub(crate) idle: usize,
     /// How many could be begun at once; what was claimed beyond them was read ahead.
     pub(crate) free: usize,
+    /// The owner is about to leave: it records outcomes and extends leases, and nothing else.
+    pub(crate) draining: bool,
+}
+
+impl Turn {
+    /// Whether all that is due must be seen to in this turn.
+    pub(crate) fn sees_to_all(&self) -> bool {
+        !self.refused && !self.draining
+    }
 }
 
 /// An owner, as the checker knows it.
@@ -96,6 +105,9 @@ pub(crate) struct Owner {
     pub(crate) lock: PathBuf,
     /// Its process runs, or is stopped and can go on.
     pub(crate) lives: bool,
+    /// Of one that died: its lock file was in its place then.
+    pub(crate) left_its_lock: bool,
+    pub(crate) lease: Duration,
     /// When each value of its lease was written, by the monotonic clock.
     pub(crate) leases: BTreeMap<i64, Duration>,
     /// The newest wall time that it goes by: read when it started, or shown at its turns.
@@ -123,6 +135,8 @@ pub(crate) struct Attempt {
     pub(crate) policy: (u32, i64, i64),
     /// Whether its task had a streak of deaths to keep then: one that is due once has none.
     pub(crate) recurring: bool,
+    /// A worker has begun it.
+    pub(crate) begun: bool,
     /// Its handler has returned this.
     pub(crate) outcome: Option<Outcome>,
     /// Its owner lived, and was taken for dead as the contract allows: no lock file, and a lease that stood still.
@@ -131,7 +145,6 @@ pub(crate) struct Attempt {
 
 pub(crate) struct History {
     pub(crate) owners: Vec<Owner>,
-    pub(crate) lease: Duration,
     pub(crate) keep: Retention,
     pub(crate) attempts: BTreeMap<(i64, u32), Attempt>,
     /// Those of them whose end is not yet known to be written.
@@ -185,10 +198,9 @@ impl Step<'_> {
 }
 
 impl History {
-    pub(crate) fn new(look: Look, lease: Duration, keep: Retention) -> Self {
+    pub(crate) fn new(look: Look, keep: Retention) -> Self {
         History {
             owners: Vec::new(),
-            lease,
             keep,
             attempts: BTreeMap::new(),
             open: BTreeSet::new(),
@@ -216,12 +228,20 @@ impl History {
 
     /// A handler has returned.
     pub(crate) fn delivered(&mut self, run: i64, attempt: u32, outcome: Outcome) {
-        self.attempts.get_mut(&(run, attempt)).expect("an attempt").outcome = Some(outcome);
+        let attempt = self.attempts.get_mut(&(run, attempt)).expect("an attempt");
+        attempt.begun |= outcome != Outcome::Released;
+        attempt.outcome = Some(outcome);
+    }
+
+    /// A worker begins an attempt.
+    pub(crate) fn began(&mut self, run: i64, attempt: u32) {
+        self.attempts.get_mut(&(run, attempt)).expect("an attempt").begun = true;
     }
 
     /// The process of an owner is gone, and all that it was at.
     pub(crate) fn died(&mut self, owner: usize) {
-        self.owners[owner].lives = false;
+        let owner = &mut self.owners[owner];
+        (owner.lives, owner.left_its_lock) = (false, owner.lock.exists());
     }
 
     /// Looks at what a deed has changed. Answers with the changes, for the log, and whether they are right.

@@ -57,7 +57,7 @@ impl World {
             if !claims.is_empty() {
                 return Err(format!("owner {one} claims from tables of a newer version"));
             }
-            let turn = Turn { owner, claims, refused: true, sleeps, idle: 0, free: 0 };
+            let turn = Turn { owner, claims, refused: true, sleeps, idle: 0, free: 0, draining: false };
             self.done(
                 &Deed::Turn(turn),
                 &format!("turn of owner {one}, which {}", if left { "leaves" } else { "stays" }),

@@ -123,7 +123,7 @@ impl Promise {
         } else {
             let delayed = before.kind == "delay" && matches!(step.deed, Deed::Triggered(_));
             let must = match step.deed {
-                Deed::Turn(turn) => !turn.refused,
+                Deed::Turn(turn) => turn.sees_to_all(),
                 Deed::Edited { .. } => subject && moved,
                 Deed::Paused { .. } => subject,
                 _ => subject && delayed,
@@ -250,7 +250,7 @@ impl Promise {
     fn compare(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow) -> Check {
         let is_nonsense = matches!(self.calendar, Calendar::Nonsense);
         if is_nonsense
-            && step.turn().is_some_and(|turn| !turn.refused)
+            && step.turn().is_some_and(|turn| turn.sees_to_all())
             && matches!(&*after.status, "active" | "completed")
         {
             return Err("it cannot be used, and a turn left it so".to_owned());
@@ -302,7 +302,7 @@ impl Promise {
         if let Some(run) = unfinished.filter(|_| self.by_hand.is_none()) {
             return Err(format!("it is due at {next} though run {} is unfinished", run.id));
         }
-        if step.turn().is_some_and(|turn| !turn.refused) && next <= step.now {
+        if step.turn().is_some_and(|turn| turn.sees_to_all()) && next <= step.now {
             return Err(format!("it was due at {next}, and a turn left it so"));
         }
         if self.counts(step, after, delay, next) || self.by_hand == Some(next) {

@@ -234,7 +234,9 @@ impl World {
             // At the first of these instants each takes a full turn, and at the last; between, whatever falls due as often
             // as full turns come has been started.
             let instant = Duration::from_secs(1);
-            for by in [self.lease / 2, self.lease / 3 - instant, instant] {
+            let living = self.history.owners.iter().filter(|owner| owner.lives);
+            let lease = living.map(|owner| owner.lease).max().unwrap_or_default();
+            for by in [lease / 2, lease / 3 - instant, instant] {
                 self.stage.clock.advance(by);
                 for one in self.which(|agent| agent.stepper.is_some()) {
                     self.turn(one)?;

@@ -31,7 +31,7 @@ impl History {
             self.check_start(step, turn, task, before, run)?;
             let policy = (task.max_attempts, task.backoff, task.cap);
             let (owner, key, recurring) = (turn.owner, run.key.clone(), task.kind != "once");
-            let attempt = Attempt { owner, key, policy, recurring, outcome: None, robbed: false };
+            let attempt = Attempt { owner, key, policy, recurring, begun: false, outcome: None, robbed: false };
             if self.attempts.insert((id, number), attempt).is_some() {
                 return Err(format!("attempt {number} of run {id} was handed out twice"));
             }

@@ -55,7 +55,6 @@ pub(crate) struct World {
     pub(crate) held: bool,
     /// The tables are of a newer version.
     pub(crate) is_over: bool,
-    pub(crate) lease: Duration,
     pub(crate) turns: u64,
     /// Faults, by kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
@@ -72,9 +71,8 @@ impl World {
         let beginning: Timestamp = BEGINNINGS[rng.usize(..BEGINNINGS.len())].parse().expect("an instant");
         stage.clock.set_wall(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
         stage.clear();
-        let lease = Duration::from_secs([15, 60][rng.usize(..2)]);
         let look = stage.look.take().unwrap_or_else(|| Look::new(&stage.file));
-        let history = History::new(look, lease, retention::draw(&mut rng));
+        let history = History::new(look, retention::draw(&mut rng));
         let mut world = World {
             rng,
             agents: Vec::new(),
@@ -83,7 +81,6 @@ impl World {
             stage,
             held: false,
             is_over: false,
-            lease,
             turns: 0,
             faults: BTreeMap::new(),
             named: 0,
@@ -157,6 +154,7 @@ impl World {
 
     pub(crate) fn start_with(&mut self, handlers: &[&'static str], workers: usize) -> Check {
         let poll = self.pick(&[1, 30]);
+        let lease = Duration::from_secs(self.pick(&[15, 60, 240]));
         let refused = Arc::new(AtomicBool::new(false));
         let tell = refused.clone();
         let id = self.agents.len();
@@ -164,7 +162,7 @@ impl World {
             .clock(&self.stage.clock)
             .client(&self.stage.client)
             .workers(workers)
-            .lease(self.lease)
+            .lease(lease)
             .poll(Duration::from_secs(poll))
             .retention(self.history.keep)
             .busy_timeout(Duration::ZERO)
@@ -196,6 +194,8 @@ impl World {
                     handlers: handlers.to_vec(),
                     lock,
                     lives: true,
+                    left_its_lock: true,
+                    lease,
                     leases: BTreeMap::new(),
                     believed,
                     written: believed,
@@ -235,16 +235,25 @@ impl World {
         self.done(&Deed::Nothing, &format!("owner {id} is killed {when}"))
     }
 
-    /// One turn of an owner, with all that its handlers have returned until now.
+    /// One turn of an owner, with all that its handlers have returned until now. Its idle workers begin what it claims.
     pub(crate) fn turn(&mut self, id: usize) -> Check {
+        self.turn_alone(id)?;
+        self.begin(id);
+        self.stop_what_was_asked(id);
+        Ok(())
+    }
+
+    /// A turn of an owner whose workers begin nothing of what it claims.
+    pub(crate) fn turn_alone(&mut self, id: usize) -> Check {
         self.deliver(id)?;
+        self.begin(id);
         self.turns += 1;
         let ahead = if self.once_in(6) { self.rng.usize(1..5) } else { 0 };
         let agent = &mut self.agents[id];
         // What it was at may have been the end of it.
         let Some(stepper) = &mut agent.stepper else { return Ok(()) };
         let free = agent.workers.saturating_sub(stepper.running().len());
-        let claims = stepper.step_ahead(ahead).map_err(|error| format!("owner {id} stops: {error}"))?;
+        let claims = stepper.claim(ahead).map_err(|error| format!("owner {id} stops: {error}"))?;
         let deed = Deed::Turn(Turn {
             owner: id,
             claims: claims.clone(),
@@ -252,6 +261,7 @@ impl World {
             sleeps: stepper.sleeps(),
             idle: agent.workers.saturating_sub(stepper.running().len()),
             free,
+            draining: false,
         });
         self.done(&deed, &format!("turn of owner {id}"))?;
         for (place, claim) in claims.iter().enumerate() {
@@ -262,8 +272,21 @@ impl World {
             }
             self.agents[id].works.push(work);
         }
-        self.stop_what_was_asked(id);
         Ok(())
+    }
+
+    /// Idle workers begin what waits for them, unless it is to be given back.
+    fn begin(&mut self, id: usize) {
+        let Agent { stepper: Some(stepper), workers, works, .. } = &mut self.agents[id] else { return };
+        let attempts = &self.history.attempts;
+        let (begun, waiting): (Vec<&Work>, Vec<&Work>) =
+            works.iter().partition(|work| attempts[&(work.claim.run_id, work.claim.attempt)].begun);
+        let begins = waiting.into_iter().filter(|work| work.outcome != Outcome::Released);
+        let begins: Vec<_> = begins.take(workers.saturating_sub(begun.len())).map(|work| work.claim.clone()).collect();
+        for claim in begins {
+            stepper.begin(&claim);
+            self.history.began(claim.run_id, claim.attempt);
+        }
     }
 
     /// What is at work and has ended by now is handed to the loop.
@@ -285,7 +308,7 @@ impl World {
         Ok(())
     }
 
-    /// A turn in which nothing is claimed, as one takes who is about to leave.
+    /// A turn of an owner that is about to leave.
     pub(crate) fn drain(&mut self, id: usize) -> Check {
         self.deliver(id)?;
         self.turns += 1;
@@ -293,9 +316,16 @@ impl World {
         let Some(stepper) = &mut agent.stepper else { return Ok(()) };
         stepper.settle().map_err(|error| format!("owner {id} stops: {error}"))?;
         let refused = agent.refused.load(Ordering::Relaxed);
-        let deed =
-            Deed::Turn(Turn { owner: id, claims: Vec::new(), refused, sleeps: stepper.sleeps(), idle: 0, free: 0 });
-        self.done(&deed, &format!("last turn of owner {id}"))
+        let deed = Deed::Turn(Turn {
+            owner: id,
+            claims: Vec::new(),
+            refused,
+            sleeps: stepper.sleeps(),
+            idle: 0,
+            free: 0,
+            draining: true,
+        });
+        self.done(&deed, &format!("owner {id} drains"))
     }
 
     /// Time passes, and some owners turn.
