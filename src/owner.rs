@@ -70,9 +70,10 @@ impl OwnerLock {
         slots.begin(file, run, attempt)
     }
 
-    /// Frees the slot of an attempt whose end is recorded. Before that the slot must stay: the attempt did begin.
-    pub(crate) fn settled(&self, run: i64, attempt: u32) {
-        self.held().slots.free(run, attempt);
+    /// Frees the slots of attempts whose end is recorded. Before that a slot must stay: its attempt did begin.
+    pub(crate) fn settled(&self, attempts: impl Iterator<Item = (i64, u32)>) {
+        let mut held = self.held();
+        attempts.for_each(|(run, attempt)| held.slots.free(run, attempt));
     }
 
     /// Removes the file, for an owner that leaves with nothing running. One that is merely dropped leaves it behind with

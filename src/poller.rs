@@ -174,7 +174,7 @@ impl Poller {
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
         for (claim, event) in finished::told(finished, &mut self.outbox) {
             self.held.remove(&claim.run_id);
-            self.lock.settled(claim.run_id, claim.attempt);
+            self.lock.settled(std::iter::once((claim.run_id, claim.attempt)));
             self.emit(&event);
         }
         self.draining = slots.is_none();
@@ -307,14 +307,13 @@ impl Poller {
             Err(Fault::Newer(error)) => return self.outlive(now, error),
             Err(fault) => return self.refuse(now, slots, fault),
         };
-        for Finished { claim, .. } in self.outbox.drain(..outcomes) {
+        let settled = self.outbox.drain(..outcomes).filter_map(|Finished { claim, .. }| {
             self.held.remove(&claim.run_id);
-            let unwritten = |finished: &Finished| finished.claim.run_id == claim.run_id;
-            // A slot outlives its attempt until the outcome is stored.
-            if !done.unwritten.iter().any(unwritten) {
-                self.lock.settled(claim.run_id, claim.attempt);
-            }
-        }
+            // The slot of an attempt stays until its outcome is stored.
+            let is_stored = !done.unwritten.iter().any(|finished| finished.claim.run_id == claim.run_id);
+            is_stored.then_some((claim.run_id, claim.attempt))
+        });
+        self.lock.settled(settled);
         self.aside.append(&mut done.unwritten);
         self.held.extend(self.aside.iter().map(|finished| finished.claim.run_id));
         self.reports.clear();

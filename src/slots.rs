@@ -8,9 +8,10 @@
 //! A slot is reused only when the end of its attempt is recorded, so it needs no clearing: no row that is still running
 //! matches it.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use crate::platform;
 
@@ -32,16 +33,15 @@ pub(crate) struct Slots {
 impl Slots {
     /// Writes the attempt into a free slot. On an error the attempt is in no slot.
     pub(crate) fn begin(&mut self, file: &File, run: i64, attempt: u32) -> io::Result<()> {
-        if self.begun.contains_key(&(run, attempt)) {
-            return Ok(());
+        let places = self.begun.len();
+        let Entry::Vacant(entry) = self.begun.entry((run, attempt)) else { return Ok(()) };
+        let place = self.free.pop().unwrap_or(places);
+        let written = write_slot(file, place, run, attempt);
+        match &written {
+            Ok(()) => _ = entry.insert(place),
+            Err(_) => self.free.push(place),
         }
-        let place = self.free.pop().unwrap_or(self.begun.len());
-        if let Err(error) = write_slot(file, place, run, attempt) {
-            self.free.push(place);
-            return Err(error);
-        }
-        self.begun.insert((run, attempt), place);
-        Ok(())
+        written
     }
 
     /// Leaves the attempt's slot to another.
@@ -59,7 +59,9 @@ impl Slots {
 }
 
 fn write_slot(file: &File, place: usize, run: i64, attempt: u32) -> io::Result<()> {
-    platform::write_at(file, format!("{run:020} {attempt:010}\n").as_bytes(), (HEADER + place * SLOT) as u64)
+    let mut slot = [0; SLOT];
+    writeln!(&mut slot[..], "{run:020} {attempt:010}")?;
+    platform::write_at(file, &slot, (HEADER + place * SLOT) as u64)
 }
 
 /// The attempts in the slots of a dead owner's file: all that its workers had begun and whose end was not recorded, and some
