@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::clock::Timestamp;
 use crate::event::Event;
 use crate::run::{Claim, Outcome, RunStatus};
+use crate::slots::Place;
 
 /// An attempt that has come to an end, and is settled by the loop, unless its handler has done that.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +25,8 @@ pub struct Finished {
     pub exit_code: Option<i32>,
     /// What it last said of its progress.
     pub progress: Option<String>,
+    /// The slot that says that it began; `None` if it did not.
+    pub(crate) slot: Option<Place>,
     /// Set if the handler committed this end together with rows of its own.
     pub(crate) recorded: Option<Recorded>,
 }
@@ -40,13 +43,14 @@ impl Finished {
     pub(crate) fn new(claim: Arc<Claim>, outcome: Outcome, started_at: Timestamp, finished_at: Timestamp) -> Self {
         // No table takes the time of a clock that has lost its battery.
         let (started_at, finished_at) = (started_at.max(Timestamp::MIN), finished_at.max(Timestamp::MIN));
-        let (output, exit_code, progress, recorded) = (None, None, None, None);
-        Finished { claim, outcome, started_at, finished_at, output, exit_code, progress, recorded }
+        let (output, exit_code, progress, slot, recorded) = (None, None, None, None, None);
+        Finished { claim, outcome, started_at, finished_at, output, exit_code, progress, slot, recorded }
     }
 }
 
-/// Sorts ends: those that are still to be settled join the others; the others are answered, with the event to emit for each.
-pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) -> Vec<(Arc<Claim>, Event)> {
+/// Sorts ends: those that are still to be settled join the others; the others are answered, each with its run, its slot and the
+/// event to emit.
+pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) -> Vec<(i64, Option<Place>, Event)> {
     let mut events = Vec::new();
     for mut finished in finished {
         let Some(Recorded { error, next_due }) = finished.recorded.take() else {
@@ -55,7 +59,11 @@ pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) 
         };
         let took = finished.finished_at.since(finished.started_at);
         let (claim, status, next_attempt) = (finished.claim, RunStatus::Succeeded, None);
-        events.push((claim.clone(), Event::Finished { claim, status, error, took, next_attempt, next_due }));
+        events.push((
+            claim.run_id,
+            finished.slot,
+            Event::Finished { claim, status, error, took, next_attempt, next_due },
+        ));
     }
     events
 }

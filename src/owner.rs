@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::platform;
-use crate::slots::{self, Slots};
+use crate::slots::{self, Place, Slots};
 
 /// The folder of the lock files that belong to a database.
 pub(crate) fn folder(database: &Path) -> PathBuf {
@@ -32,7 +32,7 @@ pub(crate) struct OwnerLock {
 #[derive(Debug, Default)]
 struct Held {
     /// `None` until the lock is taken.
-    file: Option<File>,
+    file: Option<Arc<File>>,
     slots: Slots,
 }
 
@@ -64,16 +64,23 @@ impl OwnerLock {
 
     /// Notes in a slot of the file that a worker is about to begin this attempt. Until it is noted, the attempt must not
     /// begin: after a crash, an attempt that is in no slot counts as one that never began.
-    pub(crate) fn begin(&self, run: i64, attempt: u32) -> io::Result<()> {
-        let Held { file, slots } = &mut *self.held();
-        let file = file.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        slots.begin(file, run, attempt)
+    pub(crate) fn begin(&self, run: i64, attempt: u32) -> io::Result<Place> {
+        let (file, place) = {
+            let held = &mut *self.held();
+            (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(run, attempt))
+        };
+        // If the file is made again meanwhile, the attempt is in the new one already.
+        let written = slots::write(&file, place, run, attempt);
+        if written.is_err() {
+            self.settled(std::iter::once(place));
+        }
+        written.map(|()| place)
     }
 
     /// Frees the slots of attempts whose end is recorded. Before that a slot must stay: its attempt did begin.
-    pub(crate) fn settled(&self, attempts: impl Iterator<Item = (i64, u32)>) {
+    pub(crate) fn settled(&self, places: impl Iterator<Item = Place>) {
         let mut held = self.held();
-        attempts.for_each(|(run, attempt)| held.slots.free(run, attempt));
+        places.for_each(|place| held.slots.free(place));
     }
 
     /// Removes the file, for an owner that leaves with nothing running. One that is merely dropped leaves it behind with
@@ -104,7 +111,7 @@ impl OwnerLock {
         file.lock()?;
         held.slots.write_all(&file)?;
         std::fs::rename(&unborn, &self.path)?;
-        held.file = Some(file);
+        held.file = Some(Arc::new(file));
         Ok(())
     }
 }

@@ -172,9 +172,9 @@ impl Poller {
     /// Only if going on would be wrong: the file was removed or replaced; or its tables are of a newer version, and nothing of
     /// this owner's runs any more; or it is corrupt. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
-        for (claim, event) in finished::told(finished, &mut self.outbox) {
-            self.held.remove(&claim.run_id);
-            self.lock.settled(std::iter::once((claim.run_id, claim.attempt)));
+        for (run, slot, event) in finished::told(finished, &mut self.outbox) {
+            self.held.remove(&run);
+            self.lock.settled(slot.into_iter());
             self.emit(&event);
         }
         self.draining = slots.is_none();
@@ -307,11 +307,11 @@ impl Poller {
             Err(Fault::Newer(error)) => return self.outlive(now, error),
             Err(fault) => return self.refuse(now, slots, fault),
         };
-        let settled = self.outbox.drain(..outcomes).filter_map(|Finished { claim, .. }| {
+        let settled = self.outbox.drain(..outcomes).filter_map(|Finished { claim, slot, .. }| {
             self.held.remove(&claim.run_id);
             // The slot of an attempt stays until its outcome is stored.
             let is_stored = !done.unwritten.iter().any(|finished| finished.claim.run_id == claim.run_id);
-            is_stored.then_some((claim.run_id, claim.attempt))
+            slot.filter(|_| is_stored)
         });
         self.lock.settled(settled);
         self.aside.append(&mut done.unwritten);

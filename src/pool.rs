@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -20,13 +20,14 @@ use crate::orphan::Orphan;
 use crate::owner::OwnerLock;
 use crate::retry::Retry;
 use crate::run::{AttemptOutcome, Claim, Outcome};
+use crate::slots::Place;
 use crate::tools::{Link, Notice, OwnEnd, StopFlag, StopReason, Tools};
 
 /// Claims that may be handed over and not begun; more are never read ahead.
 pub(crate) const QUEUE: usize = 512;
 
-/// Stop flags of the attempts that are handed over and not finished, by run; of two attempts, that of the newer.
-type Flags = Arc<Mutex<HashMap<i64, Arc<StopFlag>>>>;
+/// The attempts that are handed over and not finished, by run; of two attempts, the newer.
+type Flags = Arc<Mutex<HashMap<i64, Handed>>>;
 
 /// A claim that is handed over, with its stop flag.
 type Handed = (Arc<Claim>, Arc<StopFlag>);
@@ -39,9 +40,6 @@ const LONG: Duration = Duration::from_millis(500);
 
 /// How long a worker waits before it returns an attempt whose start it could not note.
 const UNNOTED: Duration = Duration::from_secs(1);
-
-/// Attempts that were read ahead and have begun, with when: the oldest first.
-type Begun = Arc<Mutex<VecDeque<(Now, Arc<Claim>)>>>;
 
 /// Attempts that have begun, have a time limit, and have not returned.
 type Limited = Arc<Mutex<HashMap<(i64, u32), Limit>>>;
@@ -65,7 +63,6 @@ pub(crate) struct Pool {
     handlers: Arc<Handlers>,
     flags: Flags,
     limited: Limited,
-    begun: Begun,
     workers: usize,
     /// What a new worker is given.
     worker: Worker,
@@ -82,7 +79,6 @@ struct Worker {
     clock: Arc<dyn Clock>,
     flags: Flags,
     limited: Limited,
-    begun: Begun,
     observers: Arc<Observers>,
     link: Link,
     desks: Desks,
@@ -102,14 +98,12 @@ impl Pool {
         let (claims, queue) = bounded::<Handed>(most);
         let (done, finished) = bounded(most);
         let (told, notices) = bounded(most);
-        let (flags, limited, begun) = (Flags::default(), Limited::default(), Begun::default());
-        let handlers = Arc::new(handlers);
+        let (flags, limited, handlers) = (Flags::default(), Limited::default(), Arc::new(handlers));
         let worker = Worker {
             handlers: handlers.clone(),
             clock,
             flags: flags.clone(),
             limited: limited.clone(),
-            begun: begun.clone(),
             observers,
             link: Link { notices: told, alive },
             desks,
@@ -123,7 +117,6 @@ impl Pool {
             handlers,
             flags,
             limited,
-            begun,
             workers,
             worker,
             done,
@@ -190,7 +183,7 @@ impl Pool {
     pub(crate) fn submit(&self, claim: Arc<Claim>) {
         let flag = Arc::<StopFlag>::default();
         // Still at work under another flag is what somebody recovered who took this owner for dead.
-        if let Some(superseded) = self.flags().insert(claim.run_id, flag.clone()) {
+        if let Some((_, superseded)) = self.flags().insert(claim.run_id, (claim.clone(), flag.clone())) {
             superseded.raise(StopReason::Asked);
         }
         // The workers live as long as the pool: the queue cannot be closed.
@@ -240,27 +233,25 @@ impl Pool {
 
     /// When attempts began that were read ahead and go on for long: their rows do not say it yet.
     pub(crate) fn take_begun(&self, now: Duration) -> Vec<Report> {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut reports = Vec::new();
-        while begun.front().is_some_and(|(at, _)| now.saturating_sub(at.monotonic) >= LONG) {
-            let Some((at, claim)) = begun.pop_front() else { break };
-            if self.flags().contains_key(&claim.run_id) {
-                reports.push(Report { run: claim.run_id, attempt: claim.attempt, told: Told::Began(at.wall) });
-            }
-        }
-        reports
+        let flags = self.flags();
+        let ahead = flags.values().filter(|(claim, _)| claim.read_ahead);
+        let begun = ahead.filter_map(|(claim, flag)| {
+            let at = flag.take_begun(|at| now.saturating_sub(at.monotonic) >= LONG)?;
+            Some(Report { run: claim.run_id, attempt: claim.attempt, told: Told::Began(at.wall) })
+        });
+        begun.collect()
     }
 
     /// Asks the handler of a run to stop, if it has begun and not returned.
     pub(crate) fn stop(&self, run: i64) {
-        if let Some(flag) = self.flags().get(&run) {
+        if let Some((_, flag)) = self.flags().get(&run) {
             flag.raise(StopReason::Asked);
         }
     }
 
     /// Asks every handler to stop: the scheduler leaves.
     pub(crate) fn stop_all(&self) {
-        self.flags().values().for_each(|flag| flag.raise(StopReason::Shutdown));
+        self.flags().values().for_each(|(_, flag)| flag.raise(StopReason::Shutdown));
     }
 
     /// Lets the workers end, and waits for them. For when none has a run.
@@ -271,7 +262,7 @@ impl Pool {
         }
     }
 
-    fn flags(&self) -> MutexGuard<'_, HashMap<i64, Arc<StopFlag>>> {
+    fn flags(&self) -> MutexGuard<'_, HashMap<i64, Handed>> {
         self.flags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -279,21 +270,22 @@ impl Pool {
 impl Worker {
     /// Notes that the attempt begins, where a scheduler that recovers this one's runs looks it up. What cannot be noted must
     /// not begin: it is returned to the queue, after a while.
-    fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag) -> bool {
+    fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
         let Claim { run_id, task, attempt, .. } = &**claim;
-        if let Err(error) = self.link.alive.begin(*run_id, *attempt) {
-            log::warn!(
-                "run {run_id} of {task:?} is returned to the queue: its start cannot be noted in the lock file: {error}"
-            );
-            flag.wait(UNNOTED);
-            return false;
-        }
+        let place = match self.link.alive.begin(*run_id, *attempt) {
+            Ok(place) => place,
+            Err(error) => {
+                let reason = "its start cannot be noted in the lock file";
+                log::warn!("run {run_id} of {task:?} is returned to the queue: {reason}: {error}");
+                flag.wait(UNNOTED);
+                return None;
+            }
+        };
         if claim.read_ahead {
-            let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-            begun.push_back((self.clock.now(), claim.clone()));
+            flag.begin(now);
         }
         self.observers.tell(&Event::Started { claim: claim.clone() });
-        true
+        Some(place)
     }
 
     /// Carries out an attempt. Answers with its end, and whether another worker has taken this one's place meanwhile.
@@ -305,24 +297,23 @@ impl Worker {
             let limit = Limit { claim: claim.clone(), until, replaced: false };
             limits(&self.limited).insert((claim.run_id, claim.attempt), limit);
         };
+        let now = self.clock.now();
+        let at_once = |outcome| Finished::new(claim.clone(), outcome, now.wall, now.wall);
         let finished = match self.handlers.get(&claim.handler) {
-            Some(_) if !self.begin(&claim, &flag) => {
-                let now = self.clock.now().wall;
-                Finished::new(claim.clone(), Outcome::Released, now, now)
-            }
-            Some(handler) => {
-                let tools = Tools::new(desk, Some(self.link.clone()));
-                attempt(&**handler, &claim, self.clock.clone(), flag.clone(), tools, begins)
-            }
+            Some(handler) => match self.begin(&claim, &flag, now) {
+                Some(place) => {
+                    let tools = Tools::new(desk, Some(self.link.clone()));
+                    let started = now.wall;
+                    let ended = attempt(&**handler, &claim, started, self.clock.clone(), flag.clone(), tools, begins);
+                    Finished { slot: Some(place), ..ended }
+                }
+                None => at_once(Outcome::Released),
+            },
             // A scheduler claims only what it has a handler for.
-            None => {
-                let outcome = Outcome::failed(format!("no handler is named {:?} here", claim.handler));
-                let now = self.clock.now().wall;
-                Finished::new(claim.clone(), outcome, now, now)
-            }
+            None => at_once(Outcome::failed(format!("no handler is named {:?} here", claim.handler))),
         };
         let mut flags = self.flags.lock().unwrap_or_else(PoisonError::into_inner);
-        if flags.get(&claim.run_id).is_some_and(|newest| Arc::ptr_eq(newest, &flag)) {
+        if flags.get(&claim.run_id).is_some_and(|(_, newest)| Arc::ptr_eq(newest, &flag)) {
             flags.remove(&claim.run_id);
         }
         drop(flags);
@@ -340,12 +331,12 @@ fn limits(limited: &Limited) -> MutexGuard<'_, HashMap<(i64, u32), Limit>> {
 pub(crate) fn attempt(
     handler: &dyn Handler,
     claim: &Arc<Claim>,
+    started_at: Timestamp,
     clock: Arc<dyn Clock>,
     stop: Arc<StopFlag>,
     tools: Tools,
     begins: impl FnOnce(Duration),
 ) -> Finished {
-    let started_at = clock.now().wall;
     // The handler's own limit and the text of its error are the user's code as well.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let timeout = claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero());

@@ -171,9 +171,21 @@ impl Builder {
         let (order, orders) = bounded(2);
         let (report, reports) = bounded(1);
         let client = Client::new(own, clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
-        let (in_flight, handed, progress) = (0, VecDeque::new(), Waiting::default());
-        let turning =
-            Turning { poller, pool, clock, settings, wake, woken, orders, report, in_flight, handed, progress };
+        let (in_flight, handed, next_look, progress) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
+        let turning = Turning {
+            poller,
+            pool,
+            clock,
+            settings,
+            wake,
+            woken,
+            orders,
+            report,
+            in_flight,
+            handed,
+            next_look,
+            progress,
+        };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
             .spawn(move || turning.run())

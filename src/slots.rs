@@ -8,8 +8,7 @@
 //! A slot is reused only when the end of its attempt is recorded, so it needs no clearing: no row that is still running
 //! matches it.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -22,31 +21,33 @@ const SLOT: usize = 32;
 /// What a header begins with, after its first byte.
 const FORMAT: &str = " duly-owner-1 ";
 
+/// The place of a slot in the file.
+pub(crate) type Place = usize;
+
 /// The slots as their owner knows them.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// The place of each attempt that has begun and whose end is not recorded.
-    begun: HashMap<(i64, u32), usize>,
-    free: Vec<usize>,
+    /// The attempt in each slot, from when it begins until its end is recorded.
+    begun: Vec<Option<(i64, u32)>>,
+    free: Vec<Place>,
 }
 
 impl Slots {
-    /// Writes the attempt into a free slot. On an error the attempt is in no slot.
-    pub(crate) fn begin(&mut self, file: &File, run: i64, attempt: u32) -> io::Result<()> {
-        let places = self.begun.len();
-        let Entry::Vacant(entry) = self.begun.entry((run, attempt)) else { return Ok(()) };
-        let place = self.free.pop().unwrap_or(places);
-        let written = write_slot(file, place, run, attempt);
-        match &written {
-            Ok(()) => _ = entry.insert(place),
-            Err(_) => self.free.push(place),
-        }
-        written
+    /// Chooses a slot for an attempt that is about to begin. [`write`] puts it there.
+    pub(crate) fn take(&mut self, run: i64, attempt: u32) -> Place {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.begun.push(None);
+            self.begun.len() - 1
+        });
+        self.begun[place] = Some((run, attempt));
+        place
     }
 
-    /// Leaves the attempt's slot to another.
-    pub(crate) fn free(&mut self, run: i64, attempt: u32) {
-        self.free.extend(self.begun.remove(&(run, attempt)));
+    /// Leaves a slot to another attempt.
+    pub(crate) fn free(&mut self, place: Place) {
+        if self.begun.get_mut(place).and_then(Option::take).is_some() {
+            self.free.push(place);
+        }
     }
 
     /// Writes the header and every slot into a new file.
@@ -54,11 +55,13 @@ impl Slots {
         let boot = platform::boot().unwrap_or_default();
         let header = format!("A{FORMAT}{boot:<width$}\n", width = HEADER - FORMAT.len() - 2);
         platform::write_at(file, header.as_bytes(), 0)?;
-        self.begun.iter().try_for_each(|((run, attempt), place)| write_slot(file, *place, *run, *attempt))
+        let mut slots = self.begun.iter().enumerate();
+        slots.try_for_each(|(place, begun)| begun.map_or(Ok(()), |(run, attempt)| write(file, place, run, attempt)))
     }
 }
 
-fn write_slot(file: &File, place: usize, run: i64, attempt: u32) -> io::Result<()> {
+/// Writes an attempt into its slot.
+pub(crate) fn write(file: &File, place: Place, run: i64, attempt: u32) -> io::Result<()> {
     let mut slot = [0; SLOT];
     writeln!(&mut slot[..], "{run:020} {attempt:010}")?;
     platform::write_at(file, &slot, (HEADER + place * SLOT) as u64)
@@ -90,7 +93,7 @@ mod tests {
     use std::collections::HashSet;
     use std::fs::File;
 
-    use super::{HEADER, SLOT, Slots, read};
+    use super::{HEADER, SLOT, Slots, read, write};
     use crate::platform;
 
     fn file(slots: &Slots) -> File {
@@ -105,21 +108,26 @@ mod tests {
         let mut slots = Slots::default();
         let old = file(&slots);
         assert_eq!(read(&old), Some(HashSet::new()));
-        slots.begin(&old, 7, 1).unwrap();
-        slots.begin(&old, i64::MAX, u32::MAX).unwrap();
+        let begin = |slots: &mut Slots, run, attempt| {
+            let place = slots.take(run, attempt);
+            write(&old, place, run, attempt).unwrap();
+            place
+        };
+        let first = begin(&mut slots, 7, 1);
+        begin(&mut slots, i64::MAX, u32::MAX);
         assert_eq!(read(&old), Some(HashSet::from([(7, 1), (i64::MAX, u32::MAX)])));
-        slots.free(7, 1);
+        slots.free(first);
+        slots.free(first);
         assert!(read(&old).unwrap().contains(&(7, 1)), "no row that is running matches it any more");
-        slots.begin(&old, 9, 2).unwrap();
+        assert_eq!(begin(&mut slots, 9, 2), first);
         assert_eq!(read(&old), Some(HashSet::from([(9, 2), (i64::MAX, u32::MAX)])));
-        assert_eq!(old.metadata().unwrap().len(), (HEADER + 2 * SLOT) as u64);
+        assert_eq!(begin(&mut slots, 10, 1), 2, "a slot is free once, however often that is said");
         // A file that is made again has what the old one had.
         assert_eq!(read(&file(&slots)), read(&old));
     }
 
     #[test]
     fn what_cannot_be_read_is_not_an_empty_list() {
-        let mut slots = Slots::default();
         for damage in [
             |file: &File| file.set_len(0),
             |file: &File| file.set_len((HEADER + SLOT - 1) as u64),
@@ -127,9 +135,8 @@ mod tests {
             |file: &File| platform::write_at(file, b"A duly-owner-9", 0),
             |file: &File| platform::write_at(file, b"00000000", 20),
         ] {
-            let damaged = file(&slots);
-            slots.begin(&damaged, 7, 1).unwrap();
-            slots.free(7, 1);
+            let damaged = file(&Slots::default());
+            write(&damaged, 0, 7, 1).unwrap();
             damage(&damaged).unwrap();
             assert_eq!(read(&damaged), None);
         }

@@ -2,7 +2,8 @@
 //!
 //! A day of cron tasks passes in milliseconds, a crash is a dropped value, and nothing sleeps.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,9 +24,10 @@ use crate::poller::Poller;
 use crate::pool;
 use crate::run::{Claim, Outcome};
 use crate::settings::{Retention, Settings};
+use crate::slots::Place;
 use crate::store::opening::Slots;
 use crate::store::{Durability, Missing, Store};
-use crate::tools::{StopFlag, Tools};
+use crate::tools::Tools;
 
 /// A scheduler without threads, for tests.
 ///
@@ -61,8 +63,8 @@ pub struct Stepper {
     desk: Arc<Mutex<Desk>>,
     workers: usize,
     running: Vec<Arc<Claim>>,
-    /// Attempts among them that have begun.
-    begun: HashSet<(i64, u32)>,
+    /// Attempts among them that have begun, and their slots.
+    begun: HashMap<(i64, u32), Place>,
     finished: Vec<Finished>,
     stopped: Vec<i64>,
     wake_at: Duration,
@@ -215,7 +217,7 @@ impl StepperBuilder {
         let workers = settings.workers;
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());
         let wake_at = Duration::ZERO;
-        let begun = HashSet::new();
+        let begun = HashMap::new();
         Ok(Stepper { poller, clock, client, handlers, desk, workers, running, begun, finished, stopped, wake_at })
     }
 }
@@ -313,8 +315,9 @@ impl Stepper {
     /// # Panics
     /// If the owner's lock file cannot be written.
     pub fn begin(&mut self, claim: &Arc<Claim>) {
-        if self.begun.insert((claim.run_id, claim.attempt)) {
-            self.poller.lock().begin(claim.run_id, claim.attempt).expect("a lock file that can be written");
+        if let Entry::Vacant(entry) = self.begun.entry((claim.run_id, claim.attempt)) {
+            let begun = self.poller.lock().begin(claim.run_id, claim.attempt);
+            entry.insert(begun.expect("a lock file that can be written"));
             self.poller.emit(&Event::Started { claim: claim.clone() });
         }
     }
@@ -344,9 +347,9 @@ impl Stepper {
         if outcome != Outcome::Released {
             self.begin(claim);
         }
-        self.forget(claim);
+        let slot = self.forget(claim);
         let (started_at, finished_at) = (claim.claimed_at, self.clock.now().wall);
-        self.finished.push(Finished::new(claim.clone(), outcome, started_at, finished_at));
+        self.finished.push(Finished { slot, ..Finished::new(claim.clone(), outcome, started_at, finished_at) });
     }
 
     /// Carries out an attempt with its registered handler, at once and on this thread, and answers with how it ended; the
@@ -374,15 +377,17 @@ impl Stepper {
         self.begin(claim);
         let clock = Arc::new(self.clock.clone());
         let tools = Tools::new(self.desk.clone(), None);
-        let finished = pool::attempt(&*handler, claim, clock, Arc::new(StopFlag::default()), tools, |_| {});
-        self.forget(claim);
+        let started = self.clock.now().wall;
+        let mut finished = pool::attempt(&*handler, claim, started, clock, Arc::default(), tools, |_| {});
+        finished.slot = self.forget(claim);
         self.finished.push(finished.clone());
         Some(finished)
     }
 
-    fn forget(&mut self, claim: &Claim) {
+    /// Its worker is free. Returns the slot of an attempt that had begun.
+    fn forget(&mut self, claim: &Claim) -> Option<Place> {
         self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
-        self.begun.remove(&(claim.run_id, claim.attempt));
+        self.begun.remove(&(claim.run_id, claim.attempt))
     }
 
     /// Attempts that were claimed and not finished.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
+use crate::clock::Now;
 use crate::desk::Desk;
 use crate::finished::{Finished, Report};
 use crate::orphan::Input;
@@ -31,9 +32,21 @@ pub enum StopReason {
 pub(crate) struct StopFlag {
     raised: Mutex<Option<StopReason>>,
     changed: Condvar,
+    /// When the attempt began, until that is taken.
+    begun: Mutex<Option<Now>>,
 }
 
 impl StopFlag {
+    /// Notes when the attempt begins.
+    pub(crate) fn begin(&self, now: Now) {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+    }
+
+    /// Takes when the attempt began, once, if `when` holds of it.
+    pub(crate) fn take_begun(&self, when: impl Fn(&Now) -> bool) -> Option<Now> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).take_if(|at| when(at))
+    }
+
     /// Asks. What was asked first stands.
     pub(crate) fn raise(&self, reason: StopReason) {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);

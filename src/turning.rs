@@ -48,6 +48,8 @@ pub(crate) struct Turning {
     pub(crate) in_flight: usize,
     /// When, and how many at a time; the oldest that may still be un-started first.
     pub(crate) handed: VecDeque<(Duration, usize)>,
+    /// When it is next looked for attempts that were read ahead and go on: once every poll interval.
+    pub(crate) next_look: Duration,
     /// What handlers say of their progress, until it is time to write it down.
     pub(crate) progress: Waiting,
 }
@@ -85,7 +87,10 @@ impl Turning {
                 held.into_iter().for_each(|claim| self.poller.emit(&Event::WorkerHeld { claim }));
             }
             self.progress.take(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
-            self.pool.take_begun(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
+            if now.monotonic >= self.next_look {
+                self.next_look = now.monotonic.saturating_add(self.settings.poll);
+                self.pool.take_begun(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
+            }
             let slots = (!draining).then(|| self.slots(ended));
             if ended > 0 {
                 faults::reach("ended");
