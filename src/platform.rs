@@ -81,14 +81,13 @@ pub(crate) fn writable(_metadata: &Metadata) -> Writable {
     Writable::Owner
 }
 
-/// The name of this machine, for people who look at `scheduler_instances`.
+/// The name of this machine, as the kernel has it, for people who look at `scheduler_instances`.
 pub(crate) fn host() -> String {
-    let named = std::env::var("HOSTNAME").or_else(|_| std::env::var("COMPUTERNAME")).ok();
-    named
-        .or_else(|| std::fs::read_to_string("/etc/hostname").ok())
-        .map(|name| name.trim().chars().take(100).collect::<String>())
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "localhost".to_owned())
+    #[cfg(unix)]
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(unix))]
+    let name = std::env::var("COMPUTERNAME").unwrap_or_default();
+    if name.is_empty() { "localhost".to_owned() } else { name.chars().take(100).collect() }
 }
 
 /// Makes a private file that is held for as long as it, or a copy that a child inherits, is open.

@@ -211,6 +211,12 @@ impl Builder {
 /// assert_eq!(scheduler.shutdown(std::time::Duration::from_secs(5))?.unfinished, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Fork without exec
+/// Do not call `fork` without `exec` in a process that has a scheduler. The child has no threads and runs no handler, but it
+/// inherits the open lock file of this owner: while the child lives, a scheduler that has died counts as alive, and its runs are
+/// not recovered. Copies of the SQLite connections must not be used in the child either. Fork before the scheduler starts, or
+/// start a program with [`std::process::Command`], which closes the file.
 #[must_use = "a scheduler that is dropped shuts down"]
 pub struct Scheduler {
     client: Client,

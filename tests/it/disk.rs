@@ -26,7 +26,7 @@ mod memory;
 /// A fault that begins at a chosen moment and lasts: errors of the disk, a full disk, a limit, a lock.
 mod spells;
 /// The tools: strace, a small disk, a limit on the size of files.
-mod tools;
+pub(crate) mod tools;
 
 /// Whether every place is to be tried.
 fn all() -> bool {

@@ -79,6 +79,8 @@ mod outbox;
 mod overlap;
 /// Statements fit the schema, hot ones use their index, pragmas hold.
 mod plan;
+/// The process around `duly run`: how it was started, signals, children that it did not start, a terminal.
+mod process;
 /// `duly run --tasks`: the manifest is applied again at SIGHUP, and a broken one changes nothing.
 mod reload;
 /// A day with restarts: each occurrence once, and what a crash cut is taken up again.

@@ -1,6 +1,9 @@
 //! An example or two of every command, as its help ends. A test types them all.
 
 pub(crate) const RUN: &str = r#"SIGHUP has --tasks applied again; what is not declared any more stays. A second SIGINT or SIGTERM ends the wait.
+SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF and SIGIO are logged and ignored.
+
+A command runs in a session of its own, without a terminal. As process 1 of a container, duly reaps what its commands leave.
 
 Examples:
   duly run --tasks tasks.toml

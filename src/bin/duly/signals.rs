@@ -4,7 +4,13 @@ use std::io;
 use std::sync::mpsc::SyncSender;
 use std::thread;
 
+#[cfg(unix)]
+use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM};
 use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// Signals that mean nothing here, and would end the program with commands at work.
+#[cfg(unix)]
+const IGNORED: [i32; 6] = [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO];
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +22,8 @@ pub(crate) enum Request {
     Reload,
 }
 
-/// Has every such signal from now on sent as a message, for as long as the process lives.
+/// Has every such signal from now on sent as a message, for as long as the process lives. To be called before the first child
+/// is started: some programs start others with SIGCHLD ignored.
 pub(crate) fn send<T: Send + 'static>(to: SyncSender<T>, message: fn(Request) -> T) -> io::Result<()> {
     let mut signals = Signals::new()?;
     let listen = move || {
@@ -35,14 +42,23 @@ struct Signals(signal_hook::iterator::Signals);
 #[cfg(unix)]
 impl Signals {
     fn new() -> io::Result<Self> {
-        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, signal_hook::consts::SIGHUP]).map(Signals)
+        // If the parent process had SIGCHLD ignored, the kernel would keep no exit status of any child. Any handler ends that;
+        // nothing asks whether it was called. A command starts without it, with the default.
+        signal_hook::flag::register(SIGCHLD, std::sync::Arc::default())?;
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP].into_iter().chain(IGNORED)).map(Signals)
     }
 
     fn next(&mut self) -> Option<Request> {
-        self.0.forever().next().map(|signal| match signal {
-            signal_hook::consts::SIGHUP => Request::Reload,
-            signal => leave(signal),
-        })
+        loop {
+            match self.0.forever().next()? {
+                SIGHUP => return Some(Request::Reload),
+                signal if IGNORED.contains(&signal) => {
+                    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+                    log::info!("{name}: ignored; SIGTERM or SIGINT ends the program");
+                }
+                signal => return Some(leave(signal)),
+            }
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn without(tool: &str, instead: &str) {
     println!("skipped: {tool} is {}; {instead}", if there { "not allowed here" } else { "missing" });
 }
 
-fn succeeds(program: &str, arguments: &[&str]) -> bool {
+pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let done = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
     done.is_ok_and(|status| status.success())
 }

@@ -10,7 +10,7 @@ use duly::{Advance, Apply, Client, Clock, Error, Event, Scheduler, SystemClock};
 
 use crate::args::RunArgs;
 use crate::commands::apply;
-use crate::exec::Commands;
+use crate::exec::{Commands, children};
 use crate::failure::Failure;
 use crate::manifest::{self, Manifest};
 use crate::output::escape;
@@ -181,8 +181,10 @@ impl Stay<'_> {
         Ok(if self.commands.was_cut_short() { Ended::CutShort } else { Ended::InOrder })
     }
 
-    /// The next signal, if one comes within this time. Earlier changes are taken together.
+    /// The next signal, if one comes within this time. Earlier changes are taken together. Children that were not started here
+    /// are cleared away.
     fn next(&self, limit: Duration) -> Option<Request> {
+        children::reap();
         let mut notice = match self.notices.recv_timeout(limit) {
             Ok(notice) => notice,
             Err(RecvTimeoutError::Timeout) => return None,

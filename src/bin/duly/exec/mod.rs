@@ -1,6 +1,7 @@
 //! The handler `command`: a program as a task. No shell stands between, and nothing that it started outlives its run, but
 //! for what leaves its process group.
 
+pub(crate) mod children;
 pub(crate) mod payload;
 mod pipes;
 mod system;

@@ -1,5 +1,8 @@
 //! What differs between systems: the process group that a command and its children are, and what the end of one is called.
 //!
+//! On Unix a command leads a session, and so a group of the same number. It has no terminal: what it wants to read from one fails
+//! at once, and Ctrl-C does not reach it. A leader cannot leave its session or its group.
+//!
 //! Where the kernel tells who is in a group (Linux), the command is not waited for until the group is empty: as long as its
 //! number is taken, no signal to the group can reach another. Other Unix systems cannot tell the dead from the living, and
 //! elsewhere there are no groups: a command is its one process.
@@ -8,21 +11,29 @@ use std::io;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
 
 #[cfg(unix)]
-use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
+use process_wrap::std::{CommandWrap, CommandWrapper, ProcessSession};
+#[cfg(unix)]
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::exec::children::{self, Own};
 
 /// A command and those of its children that stayed in its group.
 #[derive(Debug)]
 pub(crate) struct Group {
     child: Child,
     is_over: bool,
+    /// Dropped last: until the command was waited for, it is registered.
+    _own: Own,
 }
 
 impl Group {
-    /// Starts a command at the head of a group of its own.
+    /// Starts a command at the head of a session and a group of its own.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        // Only prepares the command. Its own `spawn` would wait for the group, and keep no more than the leader's status.
         #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(command, 0);
-        Ok(Group { child: command.spawn()?, is_over: false })
+        ProcessSession.pre_spawn(command, &CommandWrap::from(Command::new("")))?;
+        let (child, own) = children::start(command)?;
+        Ok(Group { child, is_over: false, _own: own })
     }
 
     /// The number of the command, and of its group.
@@ -141,7 +152,7 @@ fn is_empty(group: u32) -> bool {
     }
 }
 
-/// Asks a group to end, and its leader wherever that is by now.
+/// Asks a group to end.
 pub(crate) fn terminate(group: u32) {
     #[cfg(unix)]
     signal(group, Signal::TERM);
@@ -149,7 +160,7 @@ pub(crate) fn terminate(group: u32) {
     let _ = group;
 }
 
-/// Ends a group, and its leader.
+/// Ends a group.
 pub(crate) fn kill(group: u32) {
     #[cfg(unix)]
     signal(group, Signal::KILL);
@@ -160,12 +171,7 @@ pub(crate) fn kill(group: u32) {
 #[cfg(unix)]
 fn signal(group: u32, signal: Signal) {
     // Those that are gone, or are another user's by now, cannot be reached; who waits for them finds out.
-    let Some(group) = pid(group) else { return };
-    let _ = kill_process_group(group, signal);
-    // A command that went over to another group must not outlive its time there.
-    if getpgid(Some(group)).is_ok_and(|now| now != group) {
-        let _ = kill_process(group, signal);
-    }
+    let _ = pid(group).map(|group| kill_process_group(group, signal));
 }
 
 #[cfg(unix)]

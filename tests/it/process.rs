@@ -1,0 +1,216 @@
+//! The process around `duly run`: what the process that starts it leaves to it, signals, children that it did not start, a
+//! terminal.
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use duly::{NewTask, RunStatus};
+
+use crate::disk::tools::{succeeds, without};
+use crate::house::{House, eventually, seconds};
+use crate::sidecar::{Gate, Sidecar, shell, signal, stands, told};
+
+#[test]
+fn an_exit_status_is_known_though_the_parent_had_sigchld_ignored() {
+    // A shell may not hand an ignored SIGCHLD on: dash does not.
+    let ignored = "--ignore-signal=CHLD,USR1,USR2,ALRM,VTALRM,PROF,IO,HUP,INT,TERM";
+    if !succeeds("env", &[ignored, "true"]) {
+        return without("env", "nothing");
+    }
+    let house = House::new();
+    let client = house.client();
+    client.add(shell("fine", "true")).unwrap();
+    client.add(shell("fails", "exit 3").at_most_once()).unwrap();
+    // In hexadecimal, the lowest bit for signal 1.
+    client.add(shell("signals", "sed -n 's/^Sig\\(Ign\\|Blk\\)://p' /proc/self/status")).unwrap();
+    let mut sidecar = Sidecar::spawn_within(&house, &[], "env", &[ignored]);
+    assert_eq!(stands(&client, "fails", RunStatus::Dead).error.as_deref(), Some("exit code 3"));
+    stands(&client, "fine", RunStatus::Succeeded);
+    let masks = stands(&client, "signals", RunStatus::Succeeded).output.unwrap();
+    for mask in masks.split_whitespace() {
+        let mask = u64::from_str_radix(mask, 16).expect("a mask");
+        for signal in [17, 10, 12, 14, 26, 27, 29, 1, 2, 15] {
+            assert_eq!(
+                mask >> (signal - 1) & 1,
+                0,
+                "a command starts with signal {signal} ignored or blocked: {masks}"
+            );
+        }
+    }
+    sidecar.leave();
+}
+
+#[test]
+fn signals_that_mean_nothing_do_not_end_it() {
+    let house = House::new();
+    let client = house.client();
+    let mut gate = Gate::new(&house, "gate");
+    let home = house.home().display();
+    client.add(shell("long", &format!("echo up >{home}/up; read line <{home}/gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    told(&house, "up");
+    for name in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "CHLD"] {
+        sidecar.signal(name);
+        if name != "CHLD" {
+            eventually("it is logged", || {
+                sidecar.log().contains(&format!("SIG{name}: ignored; SIGTERM or SIGINT ends"))
+            });
+        }
+    }
+    assert!(!sidecar.log().contains("nothing more is started"), "{}", sidecar.log());
+    gate.open();
+    stands(&client, "long", RunStatus::Succeeded);
+    sidecar.leave();
+}
+
+#[test]
+fn the_host_is_called_as_the_kernel_calls_it() {
+    let house = House::new();
+    house.client();
+    let mut sidecar = Sidecar::spawn_with(&house, &["--until-idle"], &[("HOSTNAME", "somewhere-else")]);
+    assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(house.ask("SELECT host FROM scheduler_instances"), kernel.trim());
+}
+
+// ------------------------------------------------------------------------------------- children that it did not start --
+
+/// The children of a process: their number and state.
+fn children(of: u32) -> Vec<(u32, String)> {
+    let entries = std::fs::read_dir("/proc").expect("/proc");
+    let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok());
+    let child = |stat: String| {
+        let mut fields = stat[stat.rfind(')')? + 2..].split(' ');
+        let (state, parent) = (fields.next()?, fields.next()?);
+        (parent == of.to_string()).then(|| Some((stat.split(' ').next()?.parse().ok()?, state.to_owned())))?
+    };
+    stats.filter_map(child).collect()
+}
+
+#[test]
+fn a_child_of_the_program_that_became_duly_is_reaped() {
+    let house = House::new();
+    let client = house.client();
+    let mut gate = Gate::new(&house, "gate");
+    let line = format!("(read line <{}/gate) & exec \"$@\"", house.home().display());
+    let mut sidecar = Sidecar::spawn_within(&house, &[], "sh", &["-c", &line, "sh"]);
+    eventually("it has started", || sidecar.log().contains("started, with"));
+    client.add(shell("fine", "true")).unwrap();
+    stands(&client, "fine", RunStatus::Succeeded);
+    assert_eq!(children(sidecar.pid()).len(), 1, "it lives");
+    gate.open();
+    eventually("it is reaped", || children(sidecar.pid()).is_empty());
+    sidecar.leave();
+}
+
+#[test]
+fn as_the_first_process_of_a_container_it_reaps_what_commands_leave() {
+    let namespace = ["--map-root-user", "--pid", "--fork", "--kill-child"];
+    if !succeeds("unshare", &[&namespace[..], &["--mount-proc", "true"]].concat()) {
+        return without("unshare", "a child of the program that became duly is reaped, in another test");
+    }
+    // With a /proc of its own, as in a container; and with that of another namespace, in which its own numbers mean others.
+    for proc in [&["--mount-proc"][..], &[]] {
+        let house = House::new();
+        let client = house.client();
+        let mut gate = Gate::new(&house, "gate");
+        let home = house.home().display();
+        let daemon = format!("(setsid sh -c 'echo up >{home}/up; read line <{home}/gate' >/dev/null 2>&1 &)");
+        client.add(shell("daemon", &format!("{daemon}; exit 0"))).unwrap();
+        let mut sidecar = Sidecar::spawn_within(&house, &[], "unshare", &[&namespace[..], proc].concat());
+        told(&house, "up");
+        stands(&client, "daemon", RunStatus::Succeeded);
+        let init = children(sidecar.pid())[0].0;
+        assert_eq!(house.ask("SELECT pid FROM scheduler_instances"), "1");
+        assert_eq!(children(init).len(), 1, "it was given the daemon");
+        // Beside it, commands that end at the same time: what became of each is known.
+        let left = |code: u8| format!("(setsid true &) ; (sleep 0.1 &) ; exit {code}");
+        let tasks = (0..40).map(|n| shell(&format!("task-{n}"), &left(n % 2)).at_most_once().timeout(seconds(50)));
+        client.add_all(tasks).unwrap();
+        let ended = "SELECT count(*) FROM task_runs WHERE status IN ('succeeded', 'dead')";
+        eventually("all have ended", || house.ask(ended) == "41");
+        let told = "SELECT status, exit_code, error, count(*) FROM task_runs GROUP BY 1, 2, 3 ORDER BY 1";
+        assert_eq!(house.rows(told), ["dead|1|exit code 1|20", "succeeded|0|-|21"]);
+        eventually("they are reaped", || children(init).len() == 1);
+        gate.open();
+        eventually("the daemon is reaped", || children(init).is_empty());
+        signal("TERM", &init.to_string());
+        assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------- a terminal --
+
+/// `duly run` at a terminal of its own, and what is typed there. Killed when it is dropped.
+struct Terminal {
+    script: Child,
+    house: House,
+}
+
+impl Terminal {
+    fn run(house: House) -> Self {
+        let shown = File::create_new(house.home().join("shown")).unwrap();
+        let line = format!("exec {} --db {} run --poll 50ms", env!("CARGO_BIN_EXE_duly"), house.file().display());
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh");
+        let script = script.stdin(Stdio::piped()).stdout(shown).stderr(Stdio::null()).spawn().expect("script");
+        Terminal { script, house }
+    }
+
+    fn shown(&self) -> String {
+        std::fs::read_to_string(self.house.home().join("shown")).unwrap()
+    }
+
+    fn ends_with(&mut self, code: i32) {
+        eventually("it has ended", || self.script.try_wait().unwrap().is_some());
+        assert_eq!(self.script.wait().unwrap().code(), Some(code), "{}", self.shown());
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+    }
+}
+
+#[test]
+fn a_command_has_no_terminal_and_ctrl_c_still_ends_the_program_in_order() {
+    if !succeeds("script", &["-qec", "true", "/dev/null"]) {
+        return without("script", "nothing");
+    }
+    let house = House::new();
+    let client = house.client();
+    let mut gate = Gate::new(&house, "gate");
+    let home = house.home().display();
+    // One that the terminal stops is ended when its time is up.
+    let asks =
+        |name: &str, line: &str| -> NewTask { shell(name, line).at_most_once().timeout(Duration::from_secs(10)) };
+    client.add(asks("reads", "read line </dev/tty")).unwrap();
+    client.add(asks("asks", "cat </dev/tty")).unwrap();
+    client
+        .add(asks(
+            "leads",
+            "read number name state parent group session rest </proc/self/stat; echo $group $session $$",
+        ))
+        .unwrap();
+    client.add(shell("long", &format!("echo up >{home}/up; read line <{home}/gate; echo passed"))).unwrap();
+    let mut terminal = Terminal::run(house);
+    for name in ["reads", "asks"] {
+        let run = stands(&client, name, RunStatus::Dead);
+        let (error, output) = (run.error.unwrap_or_default(), run.output.unwrap_or_default());
+        assert!(error.starts_with("exit code ") && output.contains("/dev/tty"), "{name}: {error}: {output}");
+    }
+    let leads = stands(&client, "leads", RunStatus::Succeeded).output.unwrap();
+    let numbers: Vec<&str> = leads.split_whitespace().collect();
+    assert!(matches!(numbers[..], [group, session, pid] if group == pid && session == pid), "{leads}");
+    told(&terminal.house, "up");
+    terminal.script.stdin.as_mut().unwrap().write_all(&[3]).unwrap();
+    eventually("it has heard", || terminal.shown().contains("SIGINT: nothing more is started; commands at work: 1"));
+    gate.open();
+    terminal.ends_with(0);
+    assert_eq!(stands(&client, "long", RunStatus::Succeeded).output.as_deref(), Some("passed\n"));
+}
