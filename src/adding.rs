@@ -46,7 +46,7 @@ pub(crate) fn add(store: &mut Store, task: Definition, existing: Existing, now: 
     let doing = "add a task";
     // Whoever adds what is there already, at each start, is better served by a look first.
     if store.adds_new() && existing != Existing::Replace {
-        store.check_in_place()?;
+        store.check_writable()?;
         if let Some(added) = alone(store, &task, now).map_err(|fault| store.told(fault, doing))? {
             return Ok(added);
         }

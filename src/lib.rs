@@ -3,6 +3,7 @@
 
 mod adding;
 mod advance;
+mod aliases;
 mod apply;
 mod backup;
 mod cancelling;

@@ -190,7 +190,7 @@ impl Poller {
         }
         let full = self.steps.was_wrong(now) || now.monotonic >= self.next_heartbeat;
         if full {
-            if let Err(error) = self.store.check_in_place() {
+            if let Err(error) = self.store.check_writable() {
                 return self.refuse(now, slots, error.into());
             }
             self.outbox.extend(self.aside.drain(..));

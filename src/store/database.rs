@@ -2,6 +2,7 @@
 //!
 //! Nothing is promised into a file that is not ours, that the path no longer names, or whose tables are of a newer version.
 
+use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,12 +12,12 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::advance::Advance;
 use crate::error::{BoxError, Error, Result};
-use crate::platform;
 use crate::schedule::Schedules;
 use crate::store::file::{self, Durability, Missing, Opened};
 use crate::store::ids::Ids;
 use crate::store::migration::Tables;
 use crate::store::{Fault, invariants, schema};
+use crate::{aliases, platform};
 
 /// A write-ahead log larger than this is cut when nothing else is to be done.
 const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
@@ -81,13 +82,13 @@ impl Store {
 
     /// Runs `f` in a transaction that holds the write lock from its beginning, and commits if it succeeds. A deferred
     /// transaction that turned writer would fail at once where this one waits. Nothing is promised into a file that the
-    /// path no longer names.
+    /// path no longer names, or that has a second name.
     pub(crate) fn write<T>(
         &mut self,
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_in_place()?;
+        self.check_writable()?;
         self.try_write(f).map_err(|fault| self.told(fault, doing))
     }
 
@@ -274,13 +275,27 @@ impl Store {
 
     /// Fails if the path no longer names the file that is open: SQLite would go on writing to one that nobody sees.
     pub(crate) fn check_in_place(&self) -> Result<()> {
-        match std::fs::metadata(&self.path) {
-            Ok(metadata) if platform::identity(&metadata) == self.identity => Ok(()),
+        self.in_place().map(|_| ())
+    }
+
+    /// Fails also while the file has a second name. That may pass: no [`Error::UnusableDatabase`].
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        match aliases::hard_links(&self.path, &self.in_place()?) {
+            Some(reason) => Err(Error::store("share one log with every program that opens the file", reason)),
+            None => Ok(()),
+        }
+    }
+
+    fn in_place(&self) -> Result<Metadata> {
+        // A real path ends in no symbolic link: one that is found leads to where the file was moved.
+        let found = if cfg!(unix) { self.path.symlink_metadata() } else { self.path.metadata() };
+        match found {
+            Ok(metadata) if platform::identity(&metadata) == self.identity => Ok(metadata),
             Ok(_) => {
                 Err(file::unusable(&self.path, "it was replaced by another file while it was open: start again".into()))
             }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                Err(file::unusable(&self.path, format!("it was removed while it was open ({error})")))
+                Err(file::unusable(&self.path, format!("it was removed or moved while it was open ({error})")))
             }
             // A disk that does not answer, a folder that may not be looked into: it is there for all that is known.
             Err(error) => Err(Error::store("look whether the database is in its place", error)),

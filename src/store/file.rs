@@ -9,10 +9,10 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::error::{Error, Result};
-use crate::platform;
 use crate::store::fault::{self, Fault};
 use crate::store::migration::{self, Tables};
 use crate::store::schema::{self, Contents};
+use crate::{aliases, platform};
 
 /// How long a writer waits for another.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,6 +63,9 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     }
     check_path(path, missing)?;
     let path = &platform::real_path(path).map_err(|error| unusable(path, error.to_string()))?;
+    if let Some(reason) = aliases::mounted_alone(path) {
+        return Err(unusable(path, reason).into());
+    }
     // Without CREATE: the file was made just now if it was to be. An absolute name is never read as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let has_log = std::fs::metadata(log(path)).is_ok();
@@ -120,16 +123,17 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
         Ok(metadata) if !metadata.is_file() => {
             Err(unusable(path, "it is a pipe, a socket or a device: expected a file".into()))
         }
-        Ok(metadata) => match platform::writable(&metadata) {
-            platform::Writable::Anyone => Err(unusable(
+        Ok(metadata) => match (platform::writable(&metadata), aliases::hard_links(path, &metadata)) {
+            (platform::Writable::Anyone, _) => Err(unusable(
                 path,
                 "anyone may write it, and so run commands as you: take that right away (chmod o-w)".into(),
             )),
-            platform::Writable::Group => {
+            (_, Some(reason)) => Err(unusable(path, reason)),
+            (platform::Writable::Group, None) => {
                 warn_once(path);
                 Ok(())
             }
-            platform::Writable::Owner => Ok(()),
+            (platform::Writable::Owner, None) => Ok(()),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && missing != Missing::Refuse => {
             match platform::create_private(path) {

@@ -21,7 +21,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Asks every door to open the file. Each says why not, in the same words, and leaves the folder as it was.
-fn refused(house: &House, file: &Path) -> String {
+pub(crate) fn refused(house: &House, file: &Path) -> String {
     let before = contents(house.home());
     let doors = [
         ("open", Client::open(file).err()),
@@ -298,7 +298,7 @@ fn a_name_is_a_name_and_never_an_address() {
 /// Takes the file away from those who have it open.
 fn take_away(house: &House) -> &'static str {
     std::fs::remove_file(house.file()).unwrap();
-    "it was removed while it was open"
+    "it was removed or moved while it was open"
 }
 
 /// Puts a copy in its place, as a restored backup would be.

@@ -2,6 +2,8 @@
 
 /// Manifests: many tasks in one transaction.
 mod again;
+/// Other names of a database file: hard links, a file that is mounted by itself, a file that is moved while it is open.
+mod aliases;
 mod apply;
 /// Copies of a file that is in use: whole, private, and nobody's.
 mod backup;

@@ -314,7 +314,7 @@ fn a_file_that_is_removed_ends_the_scheduler_and_what_it_had_begun() {
     std::fs::remove_file(house.file()).unwrap();
     let status = sidecar.end();
     assert_eq!((status.code(), status.signal()), (Some(4), None), "{}", sidecar.log());
-    assert!(sidecar.log().contains("it was removed while it was open"), "{}", sidecar.log());
+    assert!(sidecar.log().contains("it was removed or moved while it was open"), "{}", sidecar.log());
     assert_eq!(group_size(&group), 0, "nobody is left to see to it");
     assert!(!house.file().exists(), "nothing was made again");
 }
