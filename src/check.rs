@@ -14,12 +14,12 @@ use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Result, excerpt};
 use crate::orphan::Orphan;
-use crate::owner;
 use crate::platform::{self, Writable};
 use crate::schedule::duration_text;
 use crate::status::{Instance, instances};
 use crate::store::problems::{self, Stuck};
 use crate::store::{Fault, invariants};
+use crate::{folder, owner};
 
 /// Most problems of a kind that are told one by one.
 const MOST: usize = 100;
@@ -73,7 +73,7 @@ pub enum ProblemKind {
     OnDead,
     /// The write-ahead log is larger than 64 MiB.
     Log,
-    /// Somebody else may write one of the files.
+    /// Another user may write one of the files or folders, or the folder of the lock files is another user's.
     FileMode,
 }
 
@@ -312,14 +312,14 @@ impl Look<'_> {
     }
 }
 
-/// Files beside the database, and it itself, that others may write.
+/// The database, files beside it and folders that other users may write.
 fn modes(path: &Path) -> Vec<Problem> {
     let beside = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         PathBuf::from(name)
     };
-    let files = [path.to_owned(), beside("-wal"), beside("-shm"), owner::folder(path)];
+    let files = [path.to_owned(), beside("-wal"), beside("-shm")];
     let open = files.iter().filter_map(|file| {
         let (who, letters) = match platform::writable(&std::fs::metadata(file).ok()?) {
             Writable::Owner => return None,
@@ -329,7 +329,10 @@ fn modes(path: &Path) -> Vec<Problem> {
         let text = format!("{who} may write {}, and so run commands as you", file.display());
         Some(problem(ProblemKind::FileMode, text, &format!("chmod {letters} it")))
     });
-    open.collect()
+    // The caller may be another user than the scheduler's, such as root: the folder must belong to the owner of the database.
+    let user = std::fs::metadata(path).ok().and_then(|metadata| folder::owner(&metadata));
+    let folders = folder::unsafe_private(&owner::folder(path), user).into_iter().chain(folder::unsafe_parent(path));
+    open.chain(folders.map(|fault| problem(ProblemKind::FileMode, fault.found, &fault.advice))).collect()
 }
 
 /// Names of handlers and errors are somebody else's text: a problem stays one line.

@@ -18,6 +18,7 @@ mod error;
 mod event;
 mod faults;
 mod finished;
+mod folder;
 mod handler;
 mod horizon;
 mod housekeeping;

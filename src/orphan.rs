@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use crate::owner;
 use crate::platform::{self, Group, Leader};
+use crate::{folder, owner};
 
 /// A command that is still at work, of a run whose scheduler is dead.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,7 +95,7 @@ impl Input {
     /// Makes the file, holds it, and writes into it what the command is to read. What is returned is to be given to the
     /// command, and kept nowhere else.
     pub(crate) fn make(folder: &Path, run: i64, attempt: u32, content: &[u8]) -> io::Result<(Self, File)> {
-        platform::create_private_folder(folder)?;
+        folder::make_private(folder)?;
         let path = input_path(folder, run, attempt);
         let mut file = match platform::create_held(&path) {
             // An attempt's number is given once: an older file of this name is of another database that was here before.

@@ -10,8 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::platform;
+use crate::error::{Error, Result};
 use crate::slots::{self, Place, Slots};
+use crate::{folder, platform};
 
 /// The folder of the lock files that belong to a database.
 pub(crate) fn folder(database: &Path) -> PathBuf {
@@ -37,12 +38,15 @@ struct Held {
 }
 
 impl OwnerLock {
-    /// Takes the lock of a new owner.
-    pub(crate) fn take(database: &Path, owner: &str) -> io::Result<Self> {
+    /// Takes the lock of a new owner. Refuses a folder that other users may write, or that another user made.
+    pub(crate) fn take(database: &Path, owner: &str) -> Result<Self> {
         let folder = folder(database);
+        if let Some(fault) = folder::unsafe_private(&folder, folder::this_user()) {
+            return Err(Error::UnusableDatabase { path: database.to_owned(), reason: fault.to_string() });
+        }
         let path = folder.join(owner);
         let lock = OwnerLock { folder, path, held: Mutex::default() };
-        lock.make(&mut lock.held())?;
+        lock.make(&mut lock.held()).map_err(|error| Error::store("take the owner's lock", error))?;
         Ok(lock)
     }
 
@@ -100,7 +104,7 @@ impl OwnerLock {
     }
 
     fn make(&self, held: &mut Held) -> io::Result<()> {
-        platform::create_private_folder(&self.folder)?;
+        folder::make_private(&self.folder)?;
         let mut unborn = self.path.as_os_str().to_owned();
         unborn.push(".new");
         match std::fs::remove_file(&unborn) {
@@ -176,9 +180,13 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
 }
 
 /// The dead whose lock file lies there, by name, with their locks. One that is not registered when they are looked up after
-/// this ended between taking its lock and being registered: nothing else is left of it.
+/// this ended between taking its lock and being registered: nothing else is left of it. An unsafe folder proves nobody dead.
 pub(crate) fn left_behind(database: &Path) -> Vec<(String, DeadOwner)> {
-    let Ok(files) = std::fs::read_dir(folder(database)) else { return Vec::new() };
+    let folder = folder(database);
+    if folder::unsafe_private(&folder, folder::this_user()).is_some() {
+        return Vec::new();
+    }
+    let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
     let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
     // The inputs of commands lie here too.
     let dead = names.filter(|name| !name.starts_with("run-")).filter_map(|name| match standing(database, &name) {

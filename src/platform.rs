@@ -41,17 +41,6 @@ pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()>
     }
 }
 
-/// Makes a folder that only its owner may enter, unless it exists.
-pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    match builder.create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other,
-    }
-}
-
 /// The one name of an existing file, whatever links and folders it was reached by: two owners that open it by two names must
 /// find each other's locks. Elsewhere than on Unix such names are not for every library, and links are left alone.
 pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {

@@ -83,8 +83,7 @@ impl Poller {
         now: Now,
     ) -> Result<Self> {
         let owner = uuid::Builder::from_random_bytes(std::array::from_fn(|_| random.u8(..))).into_uuid().to_string();
-        let lock =
-            OwnerLock::take(store.path(), &owner).map_err(|error| Error::store("take the owner's lock", error))?;
+        let lock = OwnerLock::take(store.path(), &owner)?;
         crate::faults::reach("locked");
         let new = Registration { owner: &owner, host: &platform::host(), workers: settings.workers };
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for a second one.

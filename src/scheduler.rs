@@ -17,7 +17,6 @@ use crate::desk::{Desks, Line, Prepare};
 use crate::error::{BoxError, Error, Result};
 use crate::event::{Event, Observer};
 use crate::handler::{Context, Handler, Handlers};
-use crate::owner;
 use crate::poller::Poller;
 use crate::pool::Pool;
 use crate::progress::Waiting;
@@ -25,6 +24,7 @@ use crate::settings::{Retention, Settings};
 use crate::store::{Durability, Missing, Store, owners};
 use crate::turning::{Order, Turning};
 use crate::wake::Wake;
+use crate::{folder, owner};
 
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -162,6 +162,9 @@ impl Builder {
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
         let store = Store::open(&path, missing, durability)?;
         let mut own = Store::open(&path, Missing::Refuse, durability)?;
+        if let Some(fault) = folder::unsafe_parent(store.path()) {
+            log::warn!("{fault}");
+        }
         sweep(&mut own)?;
         let (file, names) = (store.path().into(), handlers.names());
         let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;

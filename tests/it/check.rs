@@ -275,14 +275,17 @@ fn files_that_others_may_write_and_a_log_without_end() {
     let house = House::new();
     let stepper = healthy(&house);
     let client = stepper.client();
-    for (name, was, mode) in
-        [("agent.db", 0o600, 0o660), ("agent.db-wal", 0o600, 0o606), ("agent.db-owners", 0o700, 0o770)]
-    {
+    let as_you = "and so run commands as you";
+    for (name, was, mode, so) in [
+        ("agent.db", 0o600, 0o660, as_you),
+        ("agent.db-wal", 0o600, 0o606, as_you),
+        ("agent.db-owners", 0o700, 0o770, "and so decide which scheduler counts as dead"),
+    ] {
         let path = house.home().join(name);
         let set = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a mode");
         set(mode);
         assert_eq!(wrong(client), [("file_mode", None, None)], "{name}");
-        assert!(look(client)[0].found.contains(&format!("{name}, and so run commands as you")));
+        assert!(look(client)[0].found.contains(&format!("{name}, {so}")));
         set(was);
     }
     assert_eq!(wrong(client), []);

@@ -47,6 +47,8 @@ mod files;
 mod finish;
 /// Files of older versions open, answer, run on, and end up with the tables of a new one.
 mod fixture;
+/// Folders that other users may write, or that are another user's: where the lock files are, and where the database is.
+mod folders;
 /// What the simulation has found, each told in small.
 mod found;
 /// Handlers that do not return when their time is up: their workers are replaced, and no more than so many.

@@ -1,0 +1,100 @@
+//! Folders that no other user may write: the folder of the lock files, and the one that holds the database.
+//!
+//! A lock file proves that a scheduler lives or is dead. If another user can replace it, it proves nothing.
+
+use std::fmt;
+use std::fs::{DirBuilder, Metadata};
+use std::io;
+use std::path::Path;
+
+/// What is wrong with a folder, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) found: String,
+    pub(crate) advice: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.found, self.advice)
+    }
+}
+
+/// Makes a folder that only its owner may enter. One that exists is accepted if it is safe.
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match unsafe_private(path, this_user()) {
+            Some(fault) => Err(io::Error::other(fault.to_string())),
+            None => Ok(()),
+        },
+        other => other,
+    }
+}
+
+/// Why an existing folder is not `user`'s alone: it is a link, no folder, another user's, or others may write it. A folder that
+/// is missing or cannot be looked at has no fault: it cannot be used either.
+pub(crate) fn unsafe_private(path: &Path, user: Option<u32>) -> Option<Fault> {
+    let metadata = path.symlink_metadata().ok()?;
+    let name = path.display();
+    let fault = |found: String, advice: String| Some(Fault { found, advice });
+    if metadata.is_symlink() {
+        return fault(format!("{name} is a symbolic link"), "remove the link; duly makes the folder itself".into());
+    }
+    if !metadata.is_dir() {
+        return fault(format!("{name} is not a folder"), "move it away; duly makes the folder itself".into());
+    }
+    let owner = owner(&metadata);
+    if let (Some(owner), Some(user)) = (owner, user)
+        && owner != user
+    {
+        let advice = format!("run duly as user {owner}, or remove the folder while no scheduler runs");
+        return fault(format!("{name} belongs to user {owner}, expected user {user}"), advice);
+    }
+    if mode(&metadata) & 0o022 != 0 {
+        let found = format!("other users may write {name}, and so decide which scheduler counts as dead");
+        return fault(found, "chmod go-w it".into());
+    }
+    None
+}
+
+/// Why other users could replace a database: anyone may write the folder that holds it, and no sticky bit protects the files.
+pub(crate) fn unsafe_parent(database: &Path) -> Option<Fault> {
+    let folder = database.parent()?;
+    let mode = mode(&folder.metadata().ok()?);
+    (mode & 0o1002 == 0o002).then(|| Fault {
+        found: format!("anyone may write the folder {}, and so replace the database", folder.display()),
+        advice: "chmod o-w it, or set its sticky bit (chmod +t)".into(),
+    })
+}
+
+/// The user for whom this process acts; `None` where the system has no such numbers.
+pub(crate) fn this_user() -> Option<u32> {
+    #[cfg(unix)]
+    return Some(rustix::process::geteuid().as_raw());
+    #[cfg(not(unix))]
+    None
+}
+
+/// The user to whom a file belongs.
+pub(crate) fn owner(metadata: &Metadata) -> Option<u32> {
+    #[cfg(unix)]
+    return Some(std::os::unix::fs::MetadataExt::uid(metadata));
+    #[cfg(not(unix))]
+    {
+        let _ = metadata;
+        None
+    }
+}
+
+fn mode(metadata: &Metadata) -> u32 {
+    #[cfg(unix)]
+    return std::os::unix::fs::MetadataExt::mode(metadata);
+    #[cfg(not(unix))]
+    {
+        let _ = metadata;
+        0
+    }
+}
