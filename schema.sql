@@ -139,7 +139,10 @@ CREATE TABLE task_runs (
     output           TEXT,
     result           TEXT CHECK (result IS NULL OR json_valid(result)),
     progress         TEXT,
-    -- JSON of a command's pid, start time and boot id, while it lives.
+    -- What is known of a command while it lives, as a JSON object; a key is absent where the system does not tell it.
+    -- pid, started (in ticks since the boot), boot (its id), pid_ns (inode of the PID namespace in which pid counts) and
+    -- session of the process that leads its group; dev and ino of the file of its input; db_dev and db_ino of this database,
+    -- which are others in a copy. {"gone":true}: a user has declared that it is gone (duly cancel RUN --gone).
     process          TEXT CHECK (process IS NULL OR json_valid(process)),
     cancel_requested INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested = 0 OR cancel_requested = 1),
     -- 1 and NULL, but for a missed or skipped row that stands for several: scheduled_for is the oldest of them,
@@ -189,15 +192,21 @@ CREATE TABLE task_effects (
 CREATE TABLE scheduler_instances (
     id               TEXT PRIMARY KEY,
     host             TEXT NOT NULL,
+    -- Of the machine's kernel, another one after every start; NULL where the system has none.
+    boot_id          TEXT,
     pid              INTEGER NOT NULL,
     version          TEXT NOT NULL,
     workers          INTEGER NOT NULL,
+    -- For how long it is presumed to work without a heartbeat, if it has no lock file.
+    lease_ms         INTEGER NOT NULL CHECK (lease_ms >= 0),
     started_at       INTEGER NOT NULL,
     seen_at          INTEGER NOT NULL,
     stopped_at       INTEGER
 ) STRICT;
 
--- What happened that no run tells: clock jumps, lost owners, pauses, edits, removals, trouble and its end.
+-- What happened that no run tells: clock jumps, lost owners, pauses, edits, removals, trouble and its end. Of a command
+-- whose scheduler died: orphan_unknown (whether it is gone cannot be known; its run waits), left_group (it is gone, but for a
+-- process that left its group and holds its input), declared_gone (a user said so; detail is what was recorded of it).
 CREATE TABLE scheduler_events (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     at               INTEGER NOT NULL,

@@ -1,13 +1,18 @@
-//! `Client::cancel`: what waits is cancelled, what runs is asked to stop.
+//! `Client::cancel`: what waits is cancelled, what runs is asked to stop. `Client::declare_gone`: the command of a dead
+//! scheduler is gone, because a user says so.
+
+use std::path::Path;
 
 use rusqlite::Transaction;
 
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::run::RunStatus;
+use crate::owner::{Standing, standing};
+use crate::run::{Run, RunStatus};
 use crate::store::opening::Written;
-use crate::store::{Fault, history, runs, settling, tasks};
+use crate::store::runs::{Fence, Wrote};
+use crate::store::{Fault, history, owners, runs, settling, tasks};
 
 /// What became of a request to cancel a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +56,63 @@ impl Client {
             Ok(unfinished.len())
         })
     }
+}
+
+impl Client {
+    /// Declares that the command of a running run is gone whose scheduler is dead, where duly cannot know it: the user has
+    /// looked. Nothing is signalled. The run ends as cancelled at the next turn of any scheduler.
+    ///
+    /// If the command is alive after all, it works on beside whatever the task does next.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRun`]; [`Error::Refused`] if it is not running, or its scheduler is alive.
+    pub fn declare_gone(&self, run: i64) -> Result<()> {
+        let (now, (path, ..)) = (self.now(), self.sizes());
+        self.write("declare a command gone", |tx, _| {
+            let found = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?;
+            if found.status == RunStatus::Running && declare_gone(tx, &path, &found, now)? {
+                return Ok(());
+            }
+            let reason = match found.status {
+                RunStatus::Running => format!("its scheduler is alive: duly cancel {run} asks the command to stop"),
+                status => format!("it is not running: {status}"),
+            };
+            Err(Error::Refused { request: format!("declare the command of run {run} gone"), reason }.into())
+        })
+    }
+
+    /// As [`Client::declare_gone`], for all running runs of a task whose scheduler is not alive. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`].
+    pub fn declare_all_gone(&self, name: &str) -> Result<usize> {
+        let (now, (path, ..)) = (self.now(), self.sizes());
+        self.write("declare commands gone", |tx, _| {
+            let task = tasks::expect(tx, name)?;
+            let mut declared = 0;
+            for (run, status) in history::unfinished(tx, task.id)? {
+                if status == RunStatus::Running
+                    && let Some(found) = history::run(tx, run)?
+                    && declare_gone(tx, &path, &found, now)?
+                {
+                    declared += 1;
+                }
+            }
+            Ok(declared)
+        })
+    }
+}
+
+/// `false`: its scheduler is alive.
+fn declare_gone(tx: &Transaction<'_>, database: &Path, run: &Run, now: Timestamp) -> Result<bool, Fault> {
+    let owner = run.locked_by.as_deref().unwrap_or_default();
+    if let Standing::Alive = standing(database, owner) {
+        return Ok(false);
+    }
+    let (task, recorded) = runs::process(tx, run.id)?;
+    let wrote = runs::declare_gone(tx, &Fence { run: run.id, owner, attempt: run.attempt })?;
+    owners::record(tx, now, "declared_gone", Some(task), Some(run.id), recorded.as_deref())?;
+    Ok(wrote == Wrote::Done)
 }
 
 fn cancel(tx: &Transaction<'_>, run: i64, status: RunStatus, now: Timestamp) -> Result<Cancel, Fault> {

@@ -13,8 +13,9 @@ use rusqlite::Transaction;
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Result, excerpt};
-use crate::orphan::Orphan;
+use crate::orphan::{Orphan, Presence};
 use crate::platform::{self, Writable};
+use crate::process::Group;
 use crate::schedule::duration_text;
 use crate::status::{Instance, instances};
 use crate::store::problems::{self, Stuck};
@@ -59,7 +60,8 @@ pub enum ProblemKind {
     UnknownHandler,
     /// A run is at work for longer than it may, or its owner gives no sign of life.
     Stuck,
-    /// A scheduler died, and a command of its is still at work: its run is not tried again before that has ended.
+    /// A scheduler died, and a command of its is at work, or is not known to be gone: its run is not tried again before that is
+    /// known.
     Orphan,
     /// A run waits for something that does not hold it back: it would wait for ever.
     Blocked,
@@ -242,18 +244,31 @@ impl Look<'_> {
             }
             let run = stuck.run;
             let since = stuck.started_at.map_or_else(|| "an unknown time".to_owned(), |at| self.ago(at));
-            let alive =
-                self.instances.iter().find(|one| one.id == stuck.owner).and_then(|one| Some((one.pid, one.alive?)));
-            let (text, advice) = if !stuck.past_lease {
+            let owner = self.instances.iter().find(|one| one.id == stuck.owner);
+            let alive = owner.and_then(|one| Some((one.pid, one.alive?)));
+            let (text, advice) = if let Some((_, false)) = alive {
+                let text = format!("run {run} of {} was lost with its scheduler", stuck.task);
+                (text, "the next scheduler recovers it: duly run".to_owned())
+            } else if !stuck.past_lease {
                 let text = format!("run {run} of {} is at work for {since}, longer than its time-out", stuck.task);
                 (text, format!("its handler does not hear that its time is up: duly cancel {run}, or end it"))
             } else if let Some((pid, true)) = alive {
                 let text =
                     format!("run {run} of {} is past its lease: its scheduler is alive and stands still", stuck.task);
                 (text, format!("nobody takes it from the living: let process {pid} go on, or end it"))
-            } else if alive.is_some() {
-                let text = format!("run {run} of {} was lost with its scheduler", stuck.task);
-                (text, "the next scheduler recovers it, once what it left at work has ended: duly run".to_owned())
+            } else if let Some((Instance { pid, host, .. }, doubt)) =
+                owner.and_then(|one| Some((one, one.doubt.as_ref()?)))
+            {
+                let text = format!(
+                    "run {run} of {} is past its lease, and whether its scheduler is alive cannot be known: {doubt}",
+                    stuck.task
+                );
+                (
+                    text,
+                    format!(
+                        "look for process {pid} on {host}, and remove the cause; a scheduler recovers the run if it is dead"
+                    ),
+                )
             } else {
                 let text = format!("run {run} of {} is past its lease, at work for {since}", stuck.task);
                 (text, "its scheduler hangs, or cannot write: look at its log; another recovers it".to_owned())
@@ -263,21 +278,62 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// What is to be said of a run whose scheduler is dead, and whose command is still at work.
+    /// What is to be said of a run whose scheduler is dead, and whose command is not known to be gone.
     fn orphan(&self, stuck: &Stuck) -> Option<Problem> {
         let (run, handler) = (stuck.run, &stuck.handler);
         let is_dead = self.instances.iter().any(|one| one.id == stuck.owner && one.alive == Some(false));
-        if !is_dead || !stuck.past_lease {
+        if !is_dead {
             return None;
         }
         let task = stuck.task.clone();
         let orphan = Orphan::new(self.path, run, stuck.attempt, task, handler.clone(), stuck.process.as_deref());
-        if orphan.is_gone() {
-            return None;
-        }
-        let text = format!("run {run} of {} waits: its scheduler is dead, and its command lives", stuck.task);
-        let end = orphan.group().map_or_else(String::new, |group| format!(", or end it: kill -- -{group}"));
-        let advice = format!("a scheduler that has handler {handler} ends it{end}");
+        let declare = format!("duly cancel {run} --gone");
+        let sight = orphan.look();
+        let (found, advice) = match (sight.presence, sight.group) {
+            (Presence::Gone | Presence::LeftGroup, _) => return None,
+            (Presence::Unknown(reason), _) => {
+                let pid = orphan.pid().map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+                let found = format!("whether its command{pid} is gone cannot be known: {reason}");
+                (found, format!("remove the cause; or, if the command is gone: {declare}"))
+            }
+            (Presence::Alive, Some(Group::Led)) => {
+                let pid = orphan.pid().unwrap_or_default();
+                let found = format!("its command lives ({})", pids(&[pid]));
+                let end = format!("kill -- -{pid}");
+                match sight.signalled {
+                    Some(_) => (found, format!("a scheduler that has handler {handler} ends it, or end it: {end}")),
+                    None => (found, format!("no scheduler ends it, since its input is not found; end it: {end}")),
+                }
+            }
+            (Presence::Alive, Some(Group::Leaderless(members))) => {
+                let (pids, end) = (pids(&members), format!("end them: {}", kill(&members)));
+                match sight.signalled {
+                    Some(_) => (
+                        format!("of its command these processes live: {pids}"),
+                        format!("a scheduler that has handler {handler} ends them, or {end}"),
+                    ),
+                    None => (
+                        format!("{pids} are in the process group of its command, and cannot be identified"),
+                        format!("{end}; or, if they are not of this run: {declare}"),
+                    ),
+                }
+            }
+            (Presence::Alive, group) => {
+                let why = match group {
+                    Some(Group::Unreadable(reason)) => format!("; no scheduler ends it, since {reason}"),
+                    _ => "; no scheduler ends it, since its process is not recorded".to_owned(),
+                };
+                let holders = orphan.holders();
+                if holders.is_empty() {
+                    let found = format!("a process that cannot be seen from here holds its input{why}");
+                    (found, format!("let it end; or, if the command is gone: {declare}"))
+                } else {
+                    let found = format!("its input is held by {}{why}", pids(&holders));
+                    (found, format!("end it: {}; or, if that is not the command: {declare}", kill(&holders)))
+                }
+            }
+        };
+        let text = format!("run {run} of {} waits: its scheduler is dead, and {found}", stuck.task);
         let problem = problem(ProblemKind::Orphan, text, &advice);
         Some(Problem { task: Some(stuck.task.clone()), run: Some(run), ..problem })
     }
@@ -310,6 +366,17 @@ impl Look<'_> {
     fn ago(&self, at: Timestamp) -> String {
         duration_text(Duration::from_secs(self.now.since(at).as_secs()))
     }
+}
+
+/// `pid 7`, `pids 7, 8`.
+fn pids(pids: &[u32]) -> String {
+    let all: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    format!("{} {}", if all.len() == 1 { "pid" } else { "pids" }, all.join(", "))
+}
+
+/// `kill 7 8`.
+fn kill(pids: &[u32]) -> String {
+    pids.iter().fold("kill".to_owned(), |line, pid| format!("{line} {pid}"))
 }
 
 /// The database, files beside it and folders that other users may write.

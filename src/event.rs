@@ -68,6 +68,24 @@ pub enum Event {
         /// The command.
         orphan: Orphan,
     },
+    /// The owner of a run died, and it cannot be known whether its command is gone. The run waits until it can, or until a
+    /// user [declares](crate::Client::declare_gone) it gone.
+    OrphanUnknown {
+        /// The command.
+        orphan: Orphan,
+        /// Why it cannot be known.
+        reason: String,
+    },
+    /// The command of a dead owner's run is gone, but for a process that left its group and holds its input. The run is
+    /// recovered.
+    LeftGroup {
+        /// The run.
+        run: i64,
+        /// The name of its task.
+        task: String,
+        /// Which attempt.
+        attempt: u32,
+    },
     /// Occurrences were not opened: skipped or missed.
     PassedOver {
         /// The name of the task.
@@ -270,6 +288,21 @@ impl fmt::Display for Event {
                 orphan.run_id(),
                 orphan.task(),
                 orphan.attempt()
+            ),
+            Event::OrphanUnknown { orphan, reason } => {
+                let run = orphan.run_id();
+                write!(
+                    f,
+                    "run {run} of {:?}: the owner of attempt {} died, and whether its command is gone cannot be known: {}; \
+                     the run waits; if it is gone: duly cancel {run} --gone",
+                    orphan.task(),
+                    orphan.attempt(),
+                    OneLine(reason)
+                )
+            }
+            Event::LeftGroup { run, task, attempt } => write!(
+                f,
+                "run {run} of {task:?}: the command of attempt {attempt} is gone; a process that left its group holds its input"
             ),
             Event::OwnerLost { owner } => write!(f, "owner {owner} is dead; its runs are recovered"),
             Event::PassedOver { task, status, first, last, count, exact } => {

@@ -36,8 +36,9 @@ pub trait Handler: Send + Sync + 'static {
     /// Any error means: try again after the task's backoff. A [`Failure`] says something else.
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError>;
 
-    /// Ends what a scheduler that died had begun with this handler and that is still at work: its run waits for it. Called
-    /// once, on a thread of its own; what it cannot end, the run goes on waiting for. By default nothing is done.
+    /// Ends what a scheduler that died had begun with this handler and that is still at work: its run waits for it. Called on
+    /// a thread of its own, and again at later heartbeats if the command is still at work when it has returned. By default
+    /// nothing is done.
     fn end_orphan(&self, orphan: &Orphan) {
         let _ = orphan;
     }
@@ -278,13 +279,14 @@ impl Context {
         Ok(file)
     }
 
-    /// Has it written down which process the handler started, so that whoever recovers this run can tell it from any other
-    /// with its number. It must lead a process group of its own, and must not have been waited for. Where the system does
-    /// not tell processes apart, nothing is written: the command's input is then the only sign of it.
+    /// Records which process the handler started, so that a scheduler that recovers this run can distinguish it from any
+    /// other with its number. It must lead a process group of its own, have its input from [`Context::command_input`], and not
+    /// have been waited for. Where the system does not distinguish processes, only its input is recorded.
     pub fn record_process(&self, pid: u32) {
         let Some(link) = &self.tools.link else { return };
         faults::reach("spawned");
-        if let Some(process) = orphan::record_of(pid) {
+        let record = orphan::record_of(pid, self.said().input.as_ref(), self.file());
+        if let Some(process) = record {
             let (run, attempt, told) = (self.claim.run_id, self.claim.attempt, Told::Process(process));
             // The loop lives as long as its workers.
             let _ = link.notices.send(Notice::Report(Report { run, attempt, told }));

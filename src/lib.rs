@@ -30,6 +30,7 @@ mod owner;
 mod platform;
 mod poller;
 mod pool;
+mod process;
 mod progress;
 mod pruning;
 mod recent;

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -131,11 +131,18 @@ pub(crate) enum Kept {
 #[derive(Debug)]
 pub(crate) enum Standing {
     Alive,
-    /// Its lock is ours now, and stays so while its runs are recovered.
+    /// It is dead: its lock was acquired.
     Dead(DeadOwner),
-    /// There is no file that could be asked.
-    Unknown,
+    /// It is dead, and another scheduler that recovers its runs has its lock.
+    Inherited,
+    /// It has no lock file. That proves nothing; the lease decides.
+    Missing,
+    /// It could not be asked. Why.
+    Unknown(String),
 }
+
+/// The first byte of the lock file of an owner whose lock an heir has taken.
+const DEAD: u8 = b'D';
 
 /// The lock of an owner that is dead, held by its heir.
 #[derive(Debug)]
@@ -152,6 +159,14 @@ impl DeadOwner {
         self.begun.clone()
     }
 
+    /// Marks the file, so that other observers do not take the heir that keeps the lock for a living owner.
+    pub(crate) fn inherit(self) -> Self {
+        let mut file = &self.lock;
+        // Without the mark the owner is shown as alive as long as the heir has the lock.
+        let _ = file.rewind().and_then(|()| file.write_all(&[DEAD]));
+        self
+    }
+
     /// Removes the file; for when nothing of the dead is left to recover.
     pub(crate) fn bury(self) {
         if names(&self.path, &self.lock) {
@@ -164,19 +179,33 @@ impl DeadOwner {
 pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
     // The name comes from the database: only what an owner would be called is looked up.
     if owner.is_empty() || !owner.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
-        return Standing::Unknown;
+        return Standing::Missing;
     }
     let path = folder(database).join(owner);
-    let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { return Standing::Unknown };
+    let file = match OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Standing::Missing,
+        Err(error) => return Standing::Unknown(format!("its lock file {} cannot be opened: {error}", path.display())),
+    };
     match file.try_lock() {
         // The lock proves death only if the path still names the file that was locked: the owner may be making it again.
         Ok(()) if names(&path, &file) => {
             let begun = slots::read(&file).map(Arc::new);
             Standing::Dead(DeadOwner { path, lock: file, begun })
         }
-        Ok(()) | Err(TryLockError::Error(_)) => Standing::Unknown,
+        Ok(()) => Standing::Unknown(format!("its lock file {} was replaced while it was asked", path.display())),
+        Err(TryLockError::WouldBlock) if is_inherited(&file) => Standing::Inherited,
         Err(TryLockError::WouldBlock) => Standing::Alive,
+        Err(TryLockError::Error(error)) => {
+            Standing::Unknown(format!("the lock of {} cannot be requested: {error}", path.display()))
+        }
     }
+}
+
+/// Whether an heir has marked a file that is locked. On Windows such a file cannot be read, and the answer is no.
+fn is_inherited(mut file: &File) -> bool {
+    let mut first = [0];
+    file.read_exact(&mut first).is_ok() && first[0] == DEAD
 }
 
 /// The dead whose lock file lies there, by name, with their locks. One that is not registered when they are looked up after
@@ -191,7 +220,7 @@ pub(crate) fn left_behind(database: &Path) -> Vec<(String, DeadOwner)> {
     // The inputs of commands lie here too.
     let dead = names.filter(|name| !name.starts_with("run-")).filter_map(|name| match standing(database, &name) {
         Standing::Dead(dead) => Some((name, dead)),
-        Standing::Alive | Standing::Unknown => None,
+        _ => None,
     });
     dead.collect()
 }
@@ -206,13 +235,13 @@ fn names(path: &Path, file: &File) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kept, OwnerLock, Standing, folder, standing};
+    use super::{Kept, OwnerLock, Standing, folder, left_behind, standing};
 
     #[test]
     fn a_lock_tells_the_living_from_the_dead() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("t.db");
-        assert!(matches!(standing(&database, "nobody"), Standing::Unknown));
+        assert!(matches!(standing(&database, "nobody"), Standing::Missing));
         assert!(!folder(&database).exists(), "an observer creates nothing");
 
         let lock = OwnerLock::take(&database, "a-1").unwrap();
@@ -220,7 +249,13 @@ mod tests {
         let path = folder(&database).join("a-1");
         drop(lock);
         let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("a free lock is proof of death") };
-        assert!(matches!(standing(&database, "a-1"), Standing::Alive), "one heir at a time");
+        let dead = dead.inherit();
+        let inherited = if cfg!(windows) { Standing::Alive } else { Standing::Inherited };
+        let stands = standing(&database, "a-1");
+        assert_eq!(std::mem::discriminant(&stands), std::mem::discriminant(&inherited), "one heir at a time");
+        // The heir lets go of it: the next one has the same proof.
+        drop(dead);
+        let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("the mark changes nothing") };
         dead.bury();
         assert!(!path.exists());
 
@@ -236,7 +271,7 @@ mod tests {
         let lock = OwnerLock::take(&database, "a-1").unwrap();
         assert_eq!(lock.keep().unwrap(), Kept::AsItWas);
         std::fs::remove_dir_all(folder(&database)).unwrap();
-        assert!(matches!(standing(&database, "a-1"), Standing::Unknown));
+        assert!(matches!(standing(&database, "a-1"), Standing::Missing));
         assert_eq!(lock.keep().unwrap(), Kept::MadeAgain);
         assert!(matches!(standing(&database, "a-1"), Standing::Alive));
 
@@ -253,7 +288,17 @@ mod tests {
         let database = home.path().join("t.db");
         std::fs::create_dir(folder(&database)).unwrap();
         std::fs::write(home.path().join("elsewhere"), "").unwrap();
-        assert!(matches!(standing(&database, "../elsewhere"), Standing::Unknown));
-        assert!(matches!(standing(&database, ""), Standing::Unknown));
+        assert!(matches!(standing(&database, "../elsewhere"), Standing::Missing));
+        assert!(matches!(standing(&database, ""), Standing::Missing));
+    }
+
+    #[test]
+    fn an_error_while_asking_is_unknown() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        std::fs::create_dir_all(folder(&database).join("a-1")).unwrap();
+        let Standing::Unknown(reason) = standing(&database, "a-1") else { panic!("a folder is no lock file") };
+        assert!(reason.contains("a-1 cannot be opened: "), "{reason}");
+        assert!(left_behind(&database).is_empty());
     }
 }

@@ -1,11 +1,9 @@
-//! What differs between systems: file modes, and the identity of a file and of a process. Each has the least that works
+//! What differs between systems: file modes, the identity of a file, and files that are held. Each has the least that works
 //! elsewhere.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
 
 /// Which file this is, however it is named; `None` where the system does not tell.
 #[cfg(unix)]
@@ -94,84 +92,36 @@ pub(crate) fn create_held(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether somebody holds such a file. A missing one is held by nobody.
-pub(crate) fn is_held(path: &Path) -> bool {
-    match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(file) => matches!(file.try_lock(), Err(TryLockError::WouldBlock)),
-        Err(error) => cfg!(windows) && error.kind() != io::ErrorKind::NotFound,
-    }
+/// What can be said of a file that [`create_held`] made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// A process has it, or a copy that it inherited.
+    Held,
+    /// Its lock could be acquired.
+    Free,
+    /// There is no such file.
+    Missing,
+    /// It could not be asked. Why.
+    Unknown(String),
 }
 
-/// A process that leads a group of its own, told from any later one with the same number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Leader {
-    pub(crate) pid: u32,
-    /// Since the machine was started, in the kernel's ticks.
-    started: u64,
-    /// Another one after every start of the machine.
-    boot: String,
-}
-
-/// What can be said of a process group that was recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
-    /// Its leader lives.
-    Led,
-    /// Its leader is gone, and there are processes in a group of its number.
-    Leaderless,
-    /// It has no member.
-    Gone,
-    /// This system does not tell.
-    Unknown,
-}
-
-impl Leader {
-    /// A process of ours that has not been waited for. `None` where the system does not tell.
-    pub(crate) fn identify(pid: u32) -> Option<Self> {
-        Some(Leader { pid, started: stat(pid)?.started, boot: boot()? })
-    }
-
-    pub(crate) fn group(&self) -> Group {
-        let Some(now) = boot() else { return Group::Unknown };
-        if now != self.boot {
-            return Group::Gone;
+/// Asks whether such a file is held, and which file it is. The lock that is requested is a shared one: two observers do not
+/// take each other for the holder.
+pub(crate) fn held(path: &Path) -> (Hold, Option<(u64, u64)>) {
+    /// On Windows: another process has it open, and shares it with none.
+    const SHARING_VIOLATION: i32 = 32;
+    let file = match OpenOptions::new().read(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return (Hold::Missing, None),
+        Err(error) if cfg!(windows) && error.raw_os_error() == Some(SHARING_VIOLATION) => return (Hold::Held, None),
+        Err(error) => return (Hold::Unknown(format!("{} cannot be opened: {error}", path.display())), None),
+    };
+    let hold = match file.try_lock_shared() {
+        Ok(()) => Hold::Free,
+        Err(TryLockError::WouldBlock) => Hold::Held,
+        Err(TryLockError::Error(error)) => {
+            Hold::Unknown(format!("the lock of {} cannot be requested: {error}", path.display()))
         }
-        match stat(self.pid) {
-            Some(stat) if stat.started != self.started => Group::Gone,
-            Some(stat) if !stat.is_dead => Group::Led,
-            _ if members(self.pid) > 0 => Group::Leaderless,
-            _ => Group::Gone,
-        }
-    }
-}
-
-/// What `/proc/PID/stat` tells of a process.
-struct Stat {
-    /// It has ended, and nobody has waited for it.
-    is_dead: bool,
-    group: u32,
-    started: u64,
-}
-
-fn stat(pid: u32) -> Option<Stat> {
-    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything: fields are counted from its end.
-    let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
-    let state = fields.next()?;
-    let group = fields.nth(1)?.parse().ok()?;
-    let started = fields.nth(16)?.parse().ok()?;
-    Some(Stat { is_dead: matches!(state, "Z" | "X"), group, started })
-}
-
-/// How many live processes a group has.
-fn members(group: u32) -> usize {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter_map(stat).filter(|stat| stat.group == group && !stat.is_dead).count()
-}
-
-/// Which start of the machine this is: another id after each. `None` where the system does not say.
-pub(crate) fn boot() -> Option<String> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(id.trim().to_owned())
+    };
+    (hold, file.metadata().ok().as_ref().and_then(identity))
 }

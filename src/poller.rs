@@ -14,6 +14,7 @@ use crate::event::{Event, Observer, Observers};
 use crate::finished::{self, Finished, Report};
 use crate::horizon::{Horizon, Refusal};
 use crate::housekeeping::Housekeeping;
+use crate::orphan::Orphan;
 use crate::owner::{Kept, OwnerLock};
 use crate::platform;
 use crate::schedule::zone_data;
@@ -21,7 +22,7 @@ use crate::settings::Settings;
 use crate::steps::{Step, Steps};
 use crate::store::opening::Slots;
 use crate::store::owners::Registration;
-use crate::store::work::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Work};
+use crate::store::work::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Orphaned, Work};
 use crate::store::{Fault, Store, owners, replan, turn};
 use crate::turn::Turn;
 use crate::watch::Watch;
@@ -85,7 +86,8 @@ impl Poller {
         let owner = uuid::Builder::from_random_bytes(std::array::from_fn(|_| random.u8(..))).into_uuid().to_string();
         let lock = OwnerLock::take(store.path(), &owner)?;
         crate::faults::reach("locked");
-        let new = Registration { owner: &owner, host: &platform::host(), workers: settings.workers };
+        let (workers, lease) = (settings.workers, settings.lease);
+        let new = Registration { owner: &owner, host: &platform::host(), workers, lease };
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for a second one.
         let zones = zone_data().to_string();
         let (others, not_stopped, newest, other_zones) = store.write("register the scheduler", |tx, _| {
@@ -95,7 +97,7 @@ impl Poller {
             Ok((others, not_stopped, newest, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
         })?;
         let mut watch = Watch::new(store.path().to_owned(), settings.lease);
-        watch.see(&others, now.monotonic);
+        watch.see(&others, &[], now.monotonic);
         watch.ask(not_stopped);
         let poller = Poller {
             store,
@@ -178,7 +180,7 @@ impl Poller {
         }
         self.draining = slots.is_none();
         if self.draining {
-            self.watch.release();
+            self.watch.let_go();
         }
         let slots = slots.unwrap_or_default();
         if self.refused.until().is_some_and(|at| now.monotonic < at) {
@@ -199,7 +201,7 @@ impl Poller {
             self.keep_lock();
         }
         if !self.draining {
-            self.watch.look(now.monotonic);
+            self.watch.look(now.monotonic, full);
         }
         // After a refusal, whether it can be written again is a question that only a write answers.
         let told = !self.outbox.is_empty() || !self.reports.is_empty() || self.refused.until().is_some();
@@ -253,8 +255,8 @@ impl Poller {
     }
 
     /// Whether there is something to write, as far as is known, beside outcomes and leases.
-    fn presses(&self, now: Now, slots: Slots) -> bool {
-        !self.draining && (self.watch.presses() || self.is_due(now, slots))
+    fn presses(&mut self, now: Now, slots: Slots) -> bool {
+        !self.draining && (self.watch.presses(now.monotonic) || self.is_due(now, slots))
     }
 
     /// Whether something that is known of is due.
@@ -269,7 +271,7 @@ impl Poller {
         self.remember(&done, now);
         if !self.draining {
             // Whom it shows for the first time may be dead already: the next look is a poll interval away.
-            self.watch.look(now.monotonic);
+            self.watch.look(now.monotonic, false);
             if work || self.presses(now, slots) {
                 return Ok(None);
             }
@@ -279,7 +281,7 @@ impl Poller {
 
     fn write(&mut self, now: Now, slots: Slots, full: bool) -> Result<Turn> {
         let outcomes = self.outbox.len().min(MAX_OUTCOMES);
-        let at_work = |lost: &owners::Lost| self.watch.is_at_work(lost);
+        let presence = |lost: &owners::Lost| self.watch.presence(lost, now.monotonic);
         let behind = self.behind_since.is_some_and(|since| now.monotonic.saturating_sub(since) >= BEHIND);
         let rewind = self.steps.was_wrong(now).then(|| self.steps.newest());
         let calm = self.newer.is_none() && self.steps.is_calm(now);
@@ -292,7 +294,8 @@ impl Poller {
             finished: &self.outbox.make_contiguous()[..outcomes],
             reports: &self.reports,
             dead: &self.watch.dead(),
-            at_work: &at_work,
+            presence: &presence,
+            doubted: self.watch.doubted(),
             rewind,
             newer: self.newer.is_some(),
             draining: self.draining,
@@ -328,7 +331,7 @@ impl Poller {
             self.emit(&Event::Recovered);
         }
         self.remember(&done, now);
-        let Done { written, mut stop, orphaned, recovered, extended, more_due, not_stopped, .. } = done;
+        let Done { written, mut stop, orphaned, more_lost, recovered, extended, more_due, not_stopped, .. } = done;
         self.watch.ask(not_stopped);
         for event in &written.events {
             if let Event::Lost { run, attempt, .. } = event {
@@ -340,9 +343,7 @@ impl Poller {
             self.watch.recovered(&owner);
             self.emit(&Event::OwnerLost { owner });
         }
-        let mut orphans = self.watch.orphaned(&orphaned);
-        orphans.iter().for_each(|orphan| self.emit(&Event::Orphaned { orphan: orphan.clone() }));
-        orphans.retain(|orphan| self.handlers.contains(orphan.handler()));
+        let orphans = self.orphans(&orphaned, more_lost, full, now);
         if extended.is_some_and(|extended| extended != self.held.len()) {
             let gone = self.no_longer_ours();
             stop.extend(self.complaints.judge("claims that were taken over are not known", gone).unwrap_or_default());
@@ -366,6 +367,9 @@ impl Poller {
         // whole. It must not keep the loop spinning.
         self.horizon.put_off(now.wall, now.wall.plus(self.settings.poll), written.claims.is_empty());
         let mut wake_at = self.wake_at(now, left);
+        if more_lost {
+            wake_at = now.monotonic;
+        }
         if more_due {
             wake_at = wake_at.min(now.monotonic + if left.room > 0 || behind { Duration::ZERO } else { LOOK_AGAIN });
         }
@@ -375,7 +379,25 @@ impl Poller {
     /// Keeps what a turn saw of the future and of other owners.
     fn remember(&mut self, done: &Done, now: Now) {
         self.horizon = Horizon::of(done);
-        self.watch.see(&done.others, now.monotonic);
+        self.watch.see(&done.others, &done.declared_gone, now.monotonic);
+    }
+
+    /// Reports the commands that lost runs wait for, and returns those that are to be ended here: each once as soon as it is
+    /// found, and again at each heartbeat.
+    fn orphans(&mut self, left: &[Orphaned], more: bool, full: bool, now: Now) -> Vec<Orphan> {
+        let (new, mut at_work) = self.watch.orphaned(left, more, now.monotonic);
+        if !full {
+            at_work.retain(|orphan| new.iter().any(|(new, _)| new == orphan));
+        }
+        at_work.retain(|orphan| self.handlers.contains(orphan.handler()));
+        for (orphan, doubt) in new {
+            self.emit(&match doubt {
+                Some(reason) => Event::OrphanUnknown { orphan, reason },
+                None => Event::Orphaned { orphan },
+            });
+        }
+        self.watch.release(&self.handlers);
+        at_work
     }
 
     fn keep_lock(&mut self) {

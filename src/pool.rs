@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -64,6 +64,8 @@ pub(crate) struct Pool {
     flags: Flags,
     limited: Limited,
     workers: usize,
+    /// Attempts whose orphan is being ended.
+    ending: Arc<Mutex<HashSet<(i64, u32)>>>,
     /// What a new worker is given.
     worker: Worker,
     done: Sender<Finished>,
@@ -118,6 +120,7 @@ impl Pool {
             flags,
             limited,
             workers,
+            ending: Arc::default(),
             worker,
             done,
             started,
@@ -201,19 +204,25 @@ impl Pool {
         &self.notices
     }
 
-    /// Has a handler end what a dead scheduler left at work, on a thread of its own. `then` is called when it has done what
-    /// it can.
+    /// Has a handler end what a dead scheduler left at work, on a thread of its own, unless it is at that already. `then` is
+    /// called when it has done what it can.
     pub(crate) fn end(&self, orphan: Orphan, then: impl FnOnce() + Send + 'static) {
         let Some(handler) = self.handlers.get(orphan.handler()).cloned() else { return };
+        let (attempt, ending) = ((orphan.run_id(), orphan.attempt()), self.ending.clone());
+        if !ending.lock().unwrap_or_else(PoisonError::into_inner).insert(attempt) {
+            return;
+        }
         let thread = thread::Builder::new().name(format!("duly-orphan-{}", orphan.run_id()));
         let spawned = thread.spawn(move || {
             if catch_unwind(AssertUnwindSafe(|| handler.end_orphan(&orphan))).is_err() {
                 log::error!("the handler {:?} panicked where it should end an orphan", orphan.handler());
             }
+            ending.lock().unwrap_or_else(PoisonError::into_inner).remove(&attempt);
             then();
         });
         if let Err(error) = spawned {
-            log::warn!("cannot start a thread to end a command that a dead scheduler left: {error}");
+            self.ending.lock().unwrap_or_else(PoisonError::into_inner).remove(&attempt);
+            log::warn!("cannot start a thread to end a command that a dead scheduler left: {error}; tried again later");
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use crate::platform;
+use crate::{platform, process};
 
 /// Length of the header: `A` (alive) or `D` (found dead by another owner), the format, the boot id; padded.
 const HEADER: usize = 64;
@@ -52,7 +52,7 @@ impl Slots {
 
     /// Writes the header and every slot into a new file.
     pub(crate) fn write_all(&self, file: &File) -> io::Result<()> {
-        let boot = platform::boot().unwrap_or_default();
+        let boot = process::boot_id().unwrap_or_default();
         let header = format!("A{FORMAT}{boot:<width$}\n", width = HEADER - FORMAT.len() - 2);
         platform::write_at(file, header.as_bytes(), 0)?;
         let mut slots = self.begun.iter().enumerate();
@@ -75,7 +75,7 @@ pub(crate) fn read(mut file: &File) -> Option<HashSet<(i64, u32)>> {
     file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut content)).ok()?;
     let (header, slots) = content.split_at_checked(HEADER)?;
     let boot = std::str::from_utf8(header).ok()?.get(1..)?.strip_prefix(FORMAT)?.trim_end();
-    if boot.is_empty() || platform::boot()? != boot {
+    if boot.is_empty() || process::boot_id().ok()? != boot {
         return None;
     }
     // A slot that was never written, below one that was, holds zeros.

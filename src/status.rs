@@ -25,18 +25,24 @@ pub struct Instance {
     pub id: String,
     /// The machine that it said it runs on.
     pub host: String,
+    /// The boot id of that machine, where it has one.
+    pub boot_id: Option<String>,
     /// The number of its process.
     pub pid: u32,
     /// Which duly it is.
     pub version: String,
     /// How many handlers it runs at once.
     pub workers: u32,
+    /// Its lease: how long it is presumed to work without a heartbeat, if it has no lock file.
+    pub lease: Duration,
     /// When it started.
     pub started_at: Timestamp,
     /// When it last gave a sign of life.
     pub seen_at: Timestamp,
-    /// What the kernel says; `None` where it cannot tell.
+    /// Whether it is alive, by its lock; `None` if that cannot be known.
     pub alive: Option<bool>,
+    /// Why it cannot be known.
+    pub doubt: Option<String>,
 }
 
 /// A file and its scheduler, as they are now.
@@ -118,19 +124,15 @@ impl Client {
 
 /// Schedulers that have not left in order, and what the kernel says of each.
 pub(crate) fn instances(tx: &Transaction<'_>, path: &Path) -> rusqlite::Result<Vec<Instance>> {
-    let instances = census::instances(tx)?.into_iter().map(|one| Instance {
-        alive: match standing(path, &one.id) {
-            Standing::Alive => Some(true),
-            Standing::Dead(_) => Some(false),
-            Standing::Unknown => None,
-        },
-        id: one.id,
-        host: one.host,
-        pid: one.pid,
-        version: one.version,
-        workers: one.workers,
-        started_at: one.started_at,
-        seen_at: one.seen_at,
+    let instances = census::instances(tx)?.into_iter().map(|one| {
+        let (alive, doubt) = match standing(path, &one.id) {
+            Standing::Alive => (Some(true), None),
+            Standing::Dead(_) | Standing::Inherited => (Some(false), None),
+            Standing::Missing => (None, Some("it has no lock file".to_owned())),
+            Standing::Unknown(reason) => (None, Some(reason)),
+        };
+        let census::Instance { id, host, boot_id, pid, version, workers, lease, started_at, seen_at } = one;
+        Instance { id, host, boot_id, pid, version, workers, lease, started_at, seen_at, alive, doubt }
     });
     Ok(instances.collect())
 }

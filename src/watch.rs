@@ -1,13 +1,18 @@
-//! The other owners: who of them is dead, and what their commands are still at. It asks the kernel and writes nothing.
+//! The other owners: which of them are dead, and which of their commands are still at work. It asks the kernel and writes
+//! nothing into the tables.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::orphan::Orphan;
+use crate::orphan::{Orphan, Presence};
 use crate::owner::{DeadOwner, Standing, standing};
-use crate::store::owners::{Dead, Lost, Proof};
+use crate::store::owners::{Dead, Lost, Other, Proof};
+use crate::store::work::Orphaned;
+
+/// How soon it is asked again whether a command is gone, when that could not be known. Each time twice as long.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// What one owner knows of the others.
 #[derive(Debug)]
@@ -18,57 +23,105 @@ pub(crate) struct Watch {
     watched: BTreeMap<String, Watched>,
     /// Those that are dead and not yet recovered.
     dying: BTreeMap<String, Dying>,
-    /// Attempts whose command has been told of.
+    /// Whether they have more runs than the last turn could look at.
+    more: bool,
+    /// Attempts whose command is known to be at work, which has been reported.
     told: HashSet<(i64, u32)>,
+    /// Attempts of which it has been reported that this cannot be known.
+    doubted: HashSet<(i64, u32)>,
+    doubts: HashMap<(i64, u32), Doubt>,
 }
 
 #[derive(Debug)]
 struct Watched {
-    lease: Timestamp,
+    until: Timestamp,
+    /// The length of its lease, or of ours if that is longer.
+    lease: Duration,
     /// Since when its lease has had this value, by our monotonic clock.
     still_since: Duration,
 }
 
 #[derive(Debug)]
 struct Dying {
-    /// Where there is a file.
-    lock: Option<DeadOwner>,
-    /// Commands of its that are still at work. Until one of them ends there is nothing more to recover.
+    evidence: Evidence,
+    /// Commands of its runs that are not known to be gone. Until one of them is, there is nothing more to recover.
     orphans: Vec<Orphan>,
+}
+
+/// Why an owner is taken for dead.
+#[derive(Debug)]
+enum Evidence {
+    Lock(DeadOwner),
+    /// It has no lock file, and its lease has not changed for a full lease.
+    Lease,
+    /// Its lock was acquired, and released again: all that it left are commands that this process cannot end.
+    Released,
+}
+
+/// A command of which it cannot be known whether it is gone.
+#[derive(Debug)]
+struct Doubt {
+    reason: String,
+    /// How long to wait before it is asked again, and until when.
+    wait: Duration,
+    until: Duration,
 }
 
 impl Watch {
     pub(crate) fn new(database: PathBuf, lease: Duration) -> Self {
-        Watch { database, lease, watched: BTreeMap::new(), dying: BTreeMap::new(), told: HashSet::new() }
+        let (watched, dying, more) = (BTreeMap::new(), BTreeMap::new(), false);
+        let (told, doubted, doubts) = (HashSet::new(), HashSet::new(), HashMap::new());
+        Watch { database, lease, watched, dying, more, told, doubted, doubts }
     }
 
-    /// Takes note of other owners that have running runs, and of the newest value of their lease.
-    pub(crate) fn see(&mut self, others: &[(String, Timestamp)], now: Duration) {
+    /// Takes note of other owners that have running runs, with the newest value of their lease, and of runs whose command a
+    /// user has declared gone.
+    pub(crate) fn see(&mut self, others: &[Other], declared_gone: &[i64], now: Duration) {
         let mut before = std::mem::take(&mut self.watched);
-        for (owner, lease) in others {
+        for Other { owner, until, lease } in others {
             let still_since = match before.remove(owner) {
-                Some(seen) if seen.lease == *lease => seen.still_since,
+                Some(seen) if seen.until == *until => seen.still_since,
                 _ => now,
             };
-            self.watched.insert(owner.clone(), Watched { lease: *lease, still_since });
+            let lease = self.lease.max(*lease);
+            self.watched.insert(owner.clone(), Watched { until: *until, lease, still_since });
         }
+        let released = |dying: &Dying| matches!(dying.evidence, Evidence::Released);
+        // Another scheduler has recovered what this one left to it.
+        self.dying.retain(|owner, dying| !released(dying) || self.watched.contains_key(owner));
+        let orphans = self.dying.values_mut().flat_map(|dying| &mut dying.orphans);
+        orphans.filter(|orphan| declared_gone.contains(&orphan.run_id())).for_each(Orphan::declare_gone);
     }
 
-    /// Asks the kernel about each of them. Where it cannot tell, an owner is dead whose lease has stood still for a full
-    /// lease by our own clock: no two clocks are compared.
-    pub(crate) fn look(&mut self, now: Duration) {
-        // Without its lock in our hands it may have come back to life since, if its death could not be written down.
-        self.dying.retain(|_, dying| dying.lock.is_some());
+    /// Asks the kernel about each of them. An owner without a lock file is dead if its lease has not changed for a full lease
+    /// by our own clock: no two clocks are compared. `full`: asks also about those whose lock was released.
+    pub(crate) fn look(&mut self, now: Duration, full: bool) {
+        let mut before = BTreeMap::new();
+        for (owner, dying) in std::mem::take(&mut self.dying) {
+            let stays = match dying.evidence {
+                Evidence::Lock(_) => true,
+                Evidence::Released => !full && !self.any_news(&dying.orphans, now),
+                // Without its lock in our hands it may have come back to life, if its death could not be written down.
+                Evidence::Lease => false,
+            };
+            if stays {
+                self.dying.insert(owner, dying);
+            } else {
+                before.insert(owner, dying.orphans);
+            }
+        }
         for (owner, watched) in &self.watched {
             if self.dying.contains_key(owner) {
                 continue;
             }
-            let lock = match standing(&self.database, owner) {
-                Standing::Dead(dead) => Some(dead),
-                Standing::Unknown if now.saturating_sub(watched.still_since) > self.lease => None,
-                Standing::Alive | Standing::Unknown => continue,
+            let (evidence, orphans) = match standing(&self.database, owner) {
+                Standing::Dead(dead) => (Evidence::Lock(dead.inherit()), Vec::new()),
+                Standing::Missing if now.saturating_sub(watched.still_since) > watched.lease => {
+                    (Evidence::Lease, before.remove(owner).unwrap_or_default())
+                }
+                _ => continue,
             };
-            self.dying.insert(owner.clone(), Dying { lock, orphans: Vec::new() });
+            self.dying.insert(owner.clone(), Dying { evidence, orphans });
         }
     }
 
@@ -79,71 +132,155 @@ impl Watch {
             if !self.dying.contains_key(&owner)
                 && let Standing::Dead(dead) = standing(&self.database, &owner)
             {
-                self.dying.insert(owner, Dying { lock: Some(dead), orphans: Vec::new() });
+                self.dying.insert(owner, Dying { evidence: Evidence::Lock(dead.inherit()), orphans: Vec::new() });
             }
         }
     }
 
     /// Releases the locks of dead owners: this owner leaves, and the next scheduler recovers their runs.
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn let_go(&mut self) {
         self.dying.clear();
     }
 
     /// Owners that are dead and not yet recovered.
     pub(crate) fn dead(&self) -> Vec<Dead> {
-        let lease = |owner: &String| self.watched.get(owner).map(|watched| watched.lease);
+        let until = |owner: &String| self.watched.get(owner).map(|watched| watched.until);
         let dead = |(owner, dying): (&String, &Dying)| {
-            let proof = match &dying.lock {
-                Some(lock) => Proof::Lock(lock.begun()),
-                None => Proof::Lease(lease(owner)),
+            let proof = match &dying.evidence {
+                Evidence::Lock(lock) => Proof::Lock(lock.begun()),
+                Evidence::Lease => Proof::Lease(until(owner)),
+                Evidence::Released => return None,
             };
-            Dead { owner: owner.clone(), proof }
+            Some(Dead { owner: owner.clone(), proof })
         };
-        self.dying.iter().map(dead).collect()
+        self.dying.iter().filter_map(dead).collect()
     }
 
     /// Whether there is something to recover now.
-    pub(crate) fn presses(&self) -> bool {
-        self.dying.values().any(|dying| dying.orphans.is_empty() || dying.orphans.iter().any(Orphan::is_gone))
+    pub(crate) fn presses(&mut self, now: Duration) -> bool {
+        let released = |dying: &Dying| matches!(dying.evidence, Evidence::Released);
+        let dying = || self.dying.values().filter(|dying| !released(dying));
+        if dying().next().is_some_and(|_| self.more) || dying().any(|dying| dying.orphans.is_empty()) {
+            return true;
+        }
+        let orphans: Vec<Orphan> = dying().flat_map(|dying| &dying.orphans).cloned().collect();
+        self.any_news(&orphans, now)
+    }
+
+    /// Whether a command is gone, or for the first time cannot be known to be: that is to be recorded.
+    fn any_news(&mut self, orphans: &[Orphan], now: Duration) -> bool {
+        orphans.iter().any(|orphan| {
+            let presence = self.ask_for(orphan, now);
+            self.remember(orphan, &presence, now);
+            match presence {
+                Presence::Alive => false,
+                Presence::Unknown(_) => !self.doubted.contains(&key(orphan)),
+                Presence::Gone | Presence::LeftGroup => true,
+            }
+        })
     }
 
     /// Whether the command of a lost run is still at work.
-    pub(crate) fn is_at_work(&self, lost: &Lost) -> bool {
-        !self.orphan(lost).is_gone()
+    pub(crate) fn presence(&self, lost: &Lost, now: Duration) -> Presence {
+        self.ask_for(&self.orphan(lost), now)
     }
 
-    /// Takes note of what waits for a command to end. Answers with those that were not known of.
-    pub(crate) fn orphaned(&mut self, left: &[(String, Lost)]) -> Vec<Orphan> {
-        self.dying.values_mut().for_each(|dying| dying.orphans.clear());
-        let mut new = Vec::new();
-        for (owner, lost) in left {
+    /// Looks, unless it was not to be known a moment ago.
+    fn ask_for(&self, orphan: &Orphan, now: Duration) -> Presence {
+        match self.doubts.get(&key(orphan)) {
+            Some(doubt) if now < doubt.until && !orphan.is_declared_gone() => Presence::Unknown(doubt.reason.clone()),
+            _ => orphan.presence(),
+        }
+    }
+
+    /// Keeps a doubt, and how long it is to wait.
+    fn remember(&mut self, orphan: &Orphan, presence: &Presence, now: Duration) {
+        let Presence::Unknown(reason) = presence else {
+            self.doubts.remove(&key(orphan));
+            return;
+        };
+        let (first, longest) = ASK_AGAIN;
+        let wait = match self.doubts.get(&key(orphan)) {
+            Some(doubt) if now < doubt.until => return,
+            Some(doubt) => (doubt.wait * 2).min(longest),
+            None => first,
+        };
+        self.doubts.insert(key(orphan), Doubt { reason: reason.clone(), wait, until: now.saturating_add(wait) });
+    }
+
+    /// Attempts of which it has been reported that it cannot be known whether their command is gone.
+    pub(crate) fn doubted(&self) -> &HashSet<(i64, u32)> {
+        &self.doubted
+    }
+
+    /// Takes note of what waits for a command to be gone. Returns what has not been reported yet, with the reason where it
+    /// cannot be known, and all commands that are at work.
+    pub(crate) fn orphaned(
+        &mut self,
+        left: &[Orphaned],
+        more: bool,
+        now: Duration,
+    ) -> (Vec<(Orphan, Option<String>)>, Vec<Orphan>) {
+        self.more = more;
+        let ours = self.dying.values_mut().filter(|dying| !matches!(dying.evidence, Evidence::Released));
+        ours.for_each(|dying| dying.orphans.clear());
+        let (mut new, mut at_work) = (Vec::new(), Vec::new());
+        for Orphaned { owner, lost, doubt } in left {
             let orphan = self.orphan(lost);
-            if self.told.insert((lost.run, lost.attempt)) {
-                new.push(orphan.clone());
+            let presence = doubt.clone().map_or(Presence::Alive, Presence::Unknown);
+            self.remember(&orphan, &presence, now);
+            let reported = if doubt.is_some() { &mut self.doubted } else { &mut self.told };
+            if reported.insert(key(&orphan)) {
+                new.push((orphan.clone(), doubt.clone()));
+            }
+            if doubt.is_none() {
+                at_work.push(orphan.clone());
             }
             if let Some(dying) = self.dying.get_mut(owner) {
                 dying.orphans.push(orphan);
             }
         }
-        new
+        (new, at_work)
+    }
+
+    /// Releases the lock of each dead owner of which nothing is left but commands that this process cannot end: they are of
+    /// handlers that it does not have, or in a PID namespace that it does not see. A scheduler that can end them acquires it;
+    /// this one does so when one of them is gone.
+    pub(crate) fn release(&mut self, handlers: &BTreeSet<String>) {
+        if self.more {
+            return;
+        }
+        let can_end = |orphan: &Orphan| handlers.contains(orphan.handler()) && orphan.group().is_some();
+        for dying in self.dying.values_mut() {
+            let orphans = &dying.orphans;
+            if matches!(dying.evidence, Evidence::Lock(_)) && !orphans.is_empty() && !orphans.iter().any(can_end) {
+                dying.evidence = Evidence::Released;
+            }
+        }
     }
 
     /// Nothing of an owner is left to recover.
     pub(crate) fn recovered(&mut self, owner: &str) {
         self.watched.remove(owner);
-        if let Some(lock) = self.dying.remove(owner).and_then(|dying| dying.lock) {
+        if let Some(Dying { evidence: Evidence::Lock(lock), .. }) = self.dying.remove(owner) {
             lock.bury();
         }
     }
 
-    /// A lost run is recovered: what its command read goes.
+    /// A lost run is recovered: the file of its command's input is removed.
     pub(crate) fn bury(&mut self, run: i64, attempt: u32) {
         self.told.remove(&(run, attempt));
+        self.doubted.remove(&(run, attempt));
+        self.doubts.remove(&(run, attempt));
         Orphan::new(&self.database, run, attempt, String::new(), String::new(), None).bury();
     }
 
     fn orphan(&self, lost: &Lost) -> Orphan {
-        let Lost { run, attempt, task, handler, process } = lost;
+        let Lost { run, attempt, task, handler, process, .. } = lost;
         Orphan::new(&self.database, *run, *attempt, task.clone(), handler.clone(), process.as_deref())
     }
+}
+
+fn key(orphan: &Orphan) -> (i64, u32) {
+    (orphan.run_id(), orphan.attempt())
 }

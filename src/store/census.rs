@@ -1,5 +1,7 @@
 //! How much there is of everything, for people who look at the whole.
 
+use std::time::Duration;
+
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
@@ -53,15 +55,17 @@ pub(crate) fn next(tx: &Transaction<'_>) -> rusqlite::Result<Option<(String, Tim
 pub(crate) struct Instance {
     pub(crate) id: String,
     pub(crate) host: String,
+    pub(crate) boot_id: Option<String>,
     pub(crate) pid: u32,
     pub(crate) version: String,
     pub(crate) workers: u32,
+    pub(crate) lease: Duration,
     pub(crate) started_at: Timestamp,
     pub(crate) seen_at: Timestamp,
 }
 
 const INSTANCES: &str = "
-    SELECT id, host, pid, version, workers, started_at, seen_at FROM scheduler_instances
+    SELECT id, host, pid, version, workers, started_at, seen_at, boot_id, lease_ms FROM scheduler_instances
      WHERE stopped_at IS NULL ORDER BY started_at, id";
 
 pub(crate) fn instances(tx: &Transaction<'_>) -> rusqlite::Result<Vec<Instance>> {
@@ -69,7 +73,8 @@ pub(crate) fn instances(tx: &Transaction<'_>) -> rusqlite::Result<Vec<Instance>>
         let (id, host, version) = (row::shown(row, 0)?, row::shown(row, 1)?, row::shown(row, 3)?);
         let (pid, workers) = (row::saturating(row, 2)?, row::saturating(row, 4)?);
         let (started_at, seen_at) = (row.get(5)?, row.get(6)?);
-        Ok(Instance { id, host, pid, version, workers, started_at, seen_at })
+        let (boot_id, lease) = (row::shown_if_any(row, 7)?, row::millis_at(row, 8)?.unwrap_or_default());
+        Ok(Instance { id, host, boot_id, pid, version, workers, lease, started_at, seen_at })
     };
     tx.prepare_cached(INSTANCES)?.query_map([], read)?.collect()
 }

@@ -1,12 +1,13 @@
 //! For tests: what a turn costs beside a hundred thousand runs that cannot start, in steps of SQLite's machine. No clock is
 //! asked: a step is a step on every machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Timestamp;
 use crate::finished::Finished;
+use crate::orphan::Presence;
 use crate::run::{Claim, Outcome};
 use crate::settings::Retention;
 use crate::store::opening::Slots;
@@ -65,7 +66,8 @@ impl Site {
             finished,
             reports: &[],
             dead: &[],
-            at_work: &|_| false,
+            presence: &|_| Presence::Gone,
+            doubted: &HashSet::new(),
             rewind: None,
             newer: false,
             draining: false,

@@ -72,12 +72,13 @@ fn refuse_beside_others(tx: &Transaction<'_>, path: &Path, found: i64, to: i64) 
             (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
         let who = format!("process {pid} on {host}, duly {version}");
         let reason = match standing(path, &id) {
-            Standing::Dead(_) => continue,
+            Standing::Dead(_) | Standing::Inherited => continue,
             Standing::Alive => format!("a scheduler is at work on them ({who}): stop it, and start this program again"),
-            Standing::Unknown if !row.get(4)? => continue,
-            Standing::Unknown => format!(
+            Standing::Missing if !row.get(4)? => continue,
+            Standing::Missing => format!(
                 "a scheduler that may be alive has runs ({who}): stop it; if it is dead, let duly {version} recover them first"
             ),
+            Standing::Unknown(why) => format!("whether a scheduler is alive cannot be known ({who}): {why}"),
         };
         let reason = format!("its tables are to be brought from version {found} to {to}, and {reason}");
         return Err(unusable(path, reason));
@@ -88,6 +89,7 @@ fn refuse_beside_others(tx: &Transaction<'_>, path: &Path, found: i64, to: i64) 
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
+    use std::time::Duration;
 
     use super::{Step, Tables};
     use crate::clock::Timestamp;
@@ -158,7 +160,7 @@ mod tests {
     /// As a scheduler registers.
     fn register(store: &mut Store, path: &Path, owner: &str) -> OwnerLock {
         let lock = OwnerLock::take(path, owner).unwrap();
-        let new = Registration { owner, host: "here", workers: 4 };
+        let new = Registration { owner, host: "here", workers: 4, lease: Duration::from_secs(60) };
         let now = Timestamp::from_millis(1_805_000_000_000);
         store.write("register", |tx, _| Ok(owners::register(tx, &new, now)?)).unwrap();
         lock

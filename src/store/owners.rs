@@ -2,14 +2,18 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
+use crate::orphan;
+use crate::process;
+use crate::store::row;
 
 const REGISTER: &str = "
-    INSERT INTO scheduler_instances (id, host, pid, version, workers, started_at, seen_at)
-    VALUES (:owner, :host, :pid, :version, :workers, :now, :now)";
+    INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at)
+    VALUES (:owner, :host, :boot_id, :pid, :version, :workers, :lease, :now, :now)";
 
 /// A new owner, whose lock is already held.
 #[derive(Clone, Debug)]
@@ -17,12 +21,14 @@ pub(crate) struct Registration<'a> {
     pub(crate) owner: &'a str,
     pub(crate) host: &'a str,
     pub(crate) workers: usize,
+    pub(crate) lease: Duration,
 }
 
 pub(crate) fn register(tx: &Transaction<'_>, new: &Registration<'_>, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(REGISTER)?.execute(named_params! {
         ":owner": new.owner, ":host": new.host, ":pid": std::process::id(), ":version": env!("CARGO_PKG_VERSION"),
         ":workers": i64::try_from(new.workers).unwrap_or(i64::MAX), ":now": now,
+        ":boot_id": process::boot_id().ok(), ":lease": millis(new.lease),
     })?;
     Ok(())
 }
@@ -78,11 +84,36 @@ const OTHERS: &str = "
      WHERE status = 'running' AND locked_by <> :owner
      GROUP BY locked_by";
 
-/// Other owners that have running runs, and the newest value of their lease.
-pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<(String, Timestamp)>> {
-    tx.prepare_cached(OTHERS)?
-        .query_map(named_params! { ":owner": owner }, |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect()
+/// Another owner that has running runs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Other {
+    pub(crate) owner: String,
+    /// The newest value of its lease.
+    pub(crate) until: Timestamp,
+    /// The length of its lease; zero if it is not registered.
+    pub(crate) lease: Duration,
+}
+
+/// Other owners that have running runs.
+pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
+    let read = |row: &rusqlite::Row<'_>| Ok(Other { owner: row.get(0)?, until: row.get(1)?, lease: Duration::ZERO });
+    let mut others: Vec<Other> =
+        tx.prepare_cached(OTHERS)?.query_map(named_params! { ":owner": owner }, read)?.collect::<Result<_, _>>()?;
+    with_leases(tx, &mut others)?;
+    Ok(others)
+}
+
+const LEASE: &str = "SELECT lease_ms FROM scheduler_instances WHERE id = :owner";
+
+fn with_leases(tx: &Transaction<'_>, others: &mut [Other]) -> rusqlite::Result<()> {
+    for other in others {
+        let lease = tx
+            .prepare_cached(LEASE)?
+            .query_row(named_params! { ":owner": other.owner }, |row| row::millis_at(row, 0))
+            .optional()?;
+        other.lease = lease.flatten().unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// An owner that is taken for dead.
@@ -114,7 +145,7 @@ impl Dead {
 /// Whether the proof holds in the snapshot of this transaction.
 pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusqlite::Result<bool> {
     let Proof::Lease(seen) = dead.proof else { return Ok(true) };
-    let now = others(tx, observer)?.into_iter().find(|(owner, _)| *owner == dead.owner).map(|(_, lease)| lease);
+    let now = others(tx, observer)?.into_iter().find(|other| other.owner == dead.owner).map(|other| other.until);
     Ok(now.is_some() && now == seen)
 }
 
@@ -139,6 +170,7 @@ pub(crate) fn claimed_by(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<
 pub(crate) struct Lost {
     pub(crate) run: i64,
     pub(crate) attempt: u32,
+    pub(crate) task_id: i64,
     pub(crate) task: String,
     pub(crate) handler: String,
     /// What was recorded of its command.
@@ -146,7 +178,7 @@ pub(crate) struct Lost {
 }
 
 const LOST: &str = "
-    SELECT r.id, r.attempt, t.name, r.handler, r.process
+    SELECT r.id, r.attempt, t.name, r.handler, r.process, t.id
       FROM task_runs r INDEXED BY task_runs_running JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.status = 'running' AND r.locked_by = :owner LIMIT :limit";
 
@@ -155,7 +187,7 @@ pub(crate) fn lost(tx: &Transaction<'_>, owner: &str, limit: usize) -> rusqlite:
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let read = |row: &rusqlite::Row<'_>| {
         let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        Ok(Lost { run, attempt, task, handler, process: row.get(4)? })
+        Ok(Lost { run, attempt, task_id: row.get(5)?, task, handler, process: row.get(4)? })
     };
     tx.prepare_cached(LOST)?.query_map(named_params! { ":owner": owner, ":limit": limit }, read)?.collect()
 }
@@ -179,7 +211,8 @@ pub(crate) fn asked_to_stop(tx: &Transaction<'_>, owner: &str) -> rusqlite::Resu
 
 /// The two above in one look, for every turn: each of them goes through all that is running.
 const WATCHED: &str = "
-    SELECT id, locked_by, locked_until FROM task_runs INDEXED BY task_runs_running
+    SELECT id, locked_by, locked_until, iif(cancel_requested = 1, process, NULL)
+      FROM task_runs INDEXED BY task_runs_running
      WHERE status = 'running' AND (cancel_requested = 1 OR locked_by <> ?1)";
 
 /// What an owner looks out for among all that is running.
@@ -188,11 +221,13 @@ pub(crate) struct Watched {
     /// As [`asked_to_stop`].
     pub(crate) stop: Vec<i64>,
     /// As [`others`].
-    pub(crate) others: Vec<(String, Timestamp)>,
+    pub(crate) others: Vec<Other>,
+    /// Runs of theirs whose command a user has declared gone.
+    pub(crate) declared_gone: Vec<i64>,
 }
 
 pub(crate) fn watched(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Watched> {
-    let Watched { mut stop, mut others } = Watched::default();
+    let Watched { mut stop, mut others, mut declared_gone } = Watched::default();
     let mut statement = tx.prepare_cached(WATCHED)?;
     let mut rows = statement.query([owner])?;
     while let Some(row) = rows.next()? {
@@ -200,14 +235,20 @@ pub(crate) fn watched(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Wat
         let until: Timestamp = row.get(2)?;
         if by == owner {
             stop.push(row.get(0)?);
-        } else if let Some((_, newest)) = others.iter_mut().find(|(other, _)| other == by) {
-            *newest = until.max(*newest);
+            continue;
+        }
+        if row.get_ref(3)?.as_str().is_ok_and(orphan::is_declaration) {
+            declared_gone.push(row.get(0)?);
+        }
+        if let Some(other) = others.iter_mut().find(|other| other.owner == by) {
+            other.until = until.max(other.until);
         } else {
-            others.push((by.to_owned(), until));
+            others.push(Other { owner: by.to_owned(), until, lease: Duration::ZERO });
         }
     }
+    with_leases(tx, &mut others)?;
     others.sort_unstable();
-    Ok(Watched { stop, others })
+    Ok(Watched { stop, others, declared_gone })
 }
 
 const RECORD: &str = "

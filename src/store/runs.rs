@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use rusqlite::{CachedStatement, OptionalExtension, Row, Transaction, named_params, params};
 
 use crate::clock::Timestamp;
+use crate::orphan;
 use crate::retry::RetryPolicy;
 use crate::run::{Claim, FirstRun, Origin, RunStatus};
 use crate::schedule::ScheduleKind;
@@ -328,6 +329,26 @@ const ASK_TO_STOP: &str = "UPDATE task_runs SET cancel_requested = 1 WHERE id = 
 
 pub(crate) fn ask_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(ASK_TO_STOP)?.execute(named_params! { ":run": run }).map(judged)
+}
+
+/// A running run of a dead owner: a user has declared that its command is gone. Whoever recovers it cancels it.
+const DECLARE_GONE: &str = "
+    UPDATE task_runs SET cancel_requested = 1, process = :process
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+pub(crate) fn declare_gone(tx: &Transaction<'_>, fence: &Fence<'_>) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(DECLARE_GONE)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":process": orphan::DECLARED_GONE,
+        })
+        .map(judged)
+}
+
+const PROCESS: &str = "SELECT task_id, process FROM task_runs WHERE id = :run";
+
+/// The task of a run, and what is recorded of its command.
+pub(crate) fn process(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<(i64, Option<String>)> {
+    tx.prepare_cached(PROCESS)?.query_row(named_params! { ":run": run }, |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 const IS_ASKED_TO_STOP: &str = "SELECT cancel_requested FROM task_runs WHERE id = :run";

@@ -13,14 +13,15 @@ use crate::error::excerpt;
 use crate::event::Event;
 use crate::faults;
 use crate::finished::Finished;
+use crate::orphan::Presence;
 use crate::resolve::Rest;
 use crate::run::Outcome;
 use crate::schedule::Schedules;
 use crate::store::opening::Slots;
-use crate::store::owners::Dead;
+use crate::store::owners::{Dead, Lost};
 use crate::store::pruning::Pruned;
 use crate::store::runs::{Claimer, Fence, Success};
-use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Work};
+use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Orphaned, Work};
 use crate::store::{
     Fault, Store, attempts, claiming, database, delays, due, opening, owners, pruning, replan, settling, tasks, waiting,
 };
@@ -291,11 +292,13 @@ impl<'a> Turning<'a> {
     fn recover(&mut self, dead: &Dead) -> Result<(), Fault> {
         let (tx, now, owner) = (self.tx, self.work.now, &*dead.owner);
         let lost = owners::lost(tx, owner, self.budget)?;
+        self.done.more_lost |= lost.len() >= self.budget;
         let mut all = lost.len() < self.budget;
         for lost in lost {
             let never_began = dead.never_began(&lost);
-            if !never_began && (self.work.at_work)(&lost) {
-                self.done.orphaned.push((owner.to_owned(), lost));
+            let presence = if never_began { Presence::Gone } else { (self.work.presence)(&lost) };
+            if matches!(presence, Presence::Alive | Presence::Unknown(_)) {
+                self.wait_for(owner, lost, presence)?;
                 all = false;
                 continue;
             }
@@ -303,10 +306,14 @@ impl<'a> Turning<'a> {
             self.item(Item::Lost(lost.run), |turn| {
                 let (random, written) = (&mut turn.memory.random, &mut turn.done.written);
                 if never_began {
-                    settling::recover_unbegun(tx, &fence, now, written)
-                } else {
-                    settling::recover(tx, turn.schedules, &fence, now, random, written)
+                    return settling::recover_unbegun(tx, &fence, now, written);
                 }
+                if presence == Presence::LeftGroup {
+                    owners::record(tx, now, "left_group", Some(lost.task_id), Some(lost.run), None)?;
+                    let Lost { run, task, attempt, .. } = lost;
+                    written.events.push(Event::LeftGroup { run, task, attempt });
+                }
+                settling::recover(tx, turn.schedules, &fence, now, random, written)
             })?;
         }
         if all {
@@ -314,6 +321,17 @@ impl<'a> Turning<'a> {
             owners::record(tx, now, "owner_lost", None, None, Some(owner))?;
             self.done.recovered.push(owner.to_owned());
         }
+        Ok(())
+    }
+
+    /// Leaves a lost run as it is: its command is not known to be gone.
+    fn wait_for(&mut self, owner: &str, lost: Lost, presence: Presence) -> Result<(), Fault> {
+        let doubt = if let Presence::Unknown(reason) = presence { Some(reason) } else { None };
+        if let Some(reason) = doubt.as_deref().filter(|_| !self.work.doubted.contains(&(lost.run, lost.attempt))) {
+            let (task, run) = (Some(lost.task_id), Some(lost.run));
+            owners::record(self.tx, self.work.now, "orphan_unknown", task, run, Some(reason))?;
+        }
+        self.done.orphaned.push(Orphaned { owner: owner.to_owned(), lost, doubt });
         Ok(())
     }
 
@@ -398,7 +416,8 @@ impl<'a> Turning<'a> {
 
 /// What is to come, as far as this owner is concerned.
 fn look_ahead(tx: &Transaction<'_>, owner: &str, handlers: &BTreeSet<String>, done: &mut Done) -> rusqlite::Result<()> {
-    (done.stop, done.others) = owners::watched(tx, owner).map(|watched| (watched.stop, watched.others))?;
+    let owners::Watched { stop, others, declared_gone } = owners::watched(tx, owner)?;
+    (done.stop, done.others, done.declared_gone) = (stop, others, declared_gone);
     done.next_due = due::next_due(tx)?;
     done.next_claimable = claiming::next(tx, handlers)?;
     done.next_expiry = settling::next_expiry(tx)?;

@@ -5,8 +5,9 @@ use std::collections::{BTreeSet, HashSet};
 use crate::clock::Timestamp;
 use crate::finished::{Finished, Report};
 use crate::housekeeping::Part;
+use crate::orphan::Presence;
 use crate::store::opening::{Slots, Written};
-use crate::store::owners::{Dead, Lost};
+use crate::store::owners::{Dead, Lost, Other};
 use crate::store::waiting::Round;
 
 /// Most items that one turn writes.
@@ -25,7 +26,9 @@ pub(crate) struct Work<'a> {
     /// Owners that are proved dead.
     pub(crate) dead: &'a [Dead],
     /// Whether the command of a lost run is still at work.
-    pub(crate) at_work: &'a dyn Fn(&Lost) -> bool,
+    pub(crate) presence: &'a dyn Fn(&Lost) -> Presence,
+    /// Lost attempts of which it has been recorded that this cannot be known.
+    pub(crate) doubted: &'a HashSet<(i64, u32)>,
     /// Set after a clock that was far ahead: what it had shown.
     pub(crate) rewind: Option<Timestamp>,
     /// Whether the tables are of a newer version by now: no more than outcomes and the lease is written, as far as they can be.
@@ -93,18 +96,31 @@ impl Memory {
     }
 }
 
+/// A lost run whose command is not known to be gone.
+#[derive(Clone, Debug)]
+pub(crate) struct Orphaned {
+    pub(crate) owner: String,
+    pub(crate) lost: Lost,
+    /// Why it cannot be known whether its command is gone; `None` if it lives.
+    pub(crate) doubt: Option<String>,
+}
+
 /// What a turn did and saw.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) written: Written,
     /// Own runs that somebody has asked to stop.
     pub(crate) stop: Vec<i64>,
-    /// Other owners that have running runs, and the newest value of their lease.
-    pub(crate) others: Vec<(String, Timestamp)>,
+    /// Other owners that have running runs.
+    pub(crate) others: Vec<Other>,
+    /// Runs of theirs whose command a user has declared gone.
+    pub(crate) declared_gone: Vec<i64>,
     /// In a full turn: other owners that have not left in order, with running runs or without.
     pub(crate) not_stopped: Vec<String>,
     /// Runs of dead owners that must wait for their command to end.
-    pub(crate) orphaned: Vec<(String, Lost)>,
+    pub(crate) orphaned: Vec<Orphaned>,
+    /// Whether a dead owner had more runs than this turn could look at.
+    pub(crate) more_lost: bool,
     /// Outcomes that were set aside: they are neither written nor lost.
     pub(crate) unwritten: Vec<Finished>,
     /// Dead owners of which nothing is left to recover.

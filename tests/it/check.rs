@@ -245,8 +245,14 @@ fn commands_that_outlive_their_scheduler() {
     let all = [("no_scheduler", None, None), of("orphan", "orphaned", Some(1)), of("stuck", "lost", Some(2))];
     assert_eq!(wrong(&client), all);
     let found = look(&client);
-    assert_eq!(found[1].found, "run 1 of orphaned waits: its scheduler is dead, and its command lives");
-    assert_eq!(found[1].advice, "a scheduler that has handler work ends it");
+    let (holder, said) = (std::process::id(), &found[1]);
+    let expected = format!(
+        "run 1 of orphaned waits: its scheduler is dead, and its input is held by pid {holder}; no scheduler ends it, since \
+         its process is not recorded"
+    );
+    assert_eq!(said.found, expected);
+    let advice = format!("end it: kill {holder}; or, if that is not the command: duly cancel 1 --gone");
+    assert_eq!(said.advice, advice);
     drop(held);
     assert_eq!(wrong(&client)[1], of("stuck", "orphaned", Some(1)));
 }

@@ -2,13 +2,15 @@
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{Clock, Event, NewTask, RetryPolicy, RunStatus, SystemClock};
+use duly::{BoxError, Clock, Context, Event, Handler, NewTask, Orphan, RetryPolicy, RunStatus, Scheduler, SystemClock};
 use serde_json::json;
 
 use crate::house::{House, at, eventually, minutes, seconds};
@@ -35,7 +37,8 @@ impl Leader {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its state");
         let started: u64 = stat[stat.rfind(')').expect("a name") + 2..].split(' ').nth(19).unwrap().parse().unwrap();
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot's id");
-        json!({ "pid": pid, "started": started, "boot": boot.trim() }).to_string()
+        let namespace = std::fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+        json!({ "pid": pid, "started": started, "boot": boot.trim(), "pid_ns": namespace }).to_string()
     }
 
     fn kill(&mut self) {
@@ -94,7 +97,8 @@ fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let events = Arc::new(Mutex::new(Vec::new()));
     let teller = events.clone();
     let observer = move |event: &Event| {
-        if matches!(event, Event::Orphaned { .. } | Event::Lost { .. } | Event::OwnerLost { .. }) {
+        let others = Event::LeftGroup { run: 1, task: "post".into(), attempt: 1 };
+        if matches!(event, Event::Orphaned { .. } | Event::Lost { .. } | Event::OwnerLost { .. }) || *event == others {
             teller.lock().unwrap().push(event.to_string());
         }
     };
@@ -121,8 +125,10 @@ fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let begin = |event: &String| event.split([';', '(']).next().unwrap().to_owned();
     let events: Vec<_> = events.iter().map(begin).collect();
     let waits = r#"run 1 of "post": the owner of attempt 1 died, and its command is still at work"#;
-    assert_eq!(events[..2], [waits, r#"run 1 of "post": the owner of attempt 1 died"#], "each is told once");
-    assert_eq!(events.len(), 3, "and then the owner is done with: {events:?}");
+    let left = r#"run 1 of "post": the command of attempt 1 is gone"#;
+    assert_eq!(events[..3], [waits, left, r#"run 1 of "post": the owner of attempt 1 died"#], "each is told once");
+    assert_eq!(events.len(), 4, "and then the owner is done with: {events:?}");
+    assert_eq!(house.rows("SELECT kind, task_id, run_id FROM scheduler_events LIMIT 1"), ["left_group|1|1"]);
     house.assert_sound();
 }
 
@@ -159,6 +165,138 @@ fn without_a_record_the_input_alone_decides() {
         assert_eq!(stand(&house), "dead lost", "it may start only once");
         assert!(holds_no_input(&house));
     }
+}
+
+#[test]
+fn what_cannot_be_known_is_asked_again_with_backoff_and_reported_once() {
+    let house = left(once("post"), None);
+    // No error but "there is no such file" says that there is none.
+    let input = house.home().join("agent.db-owners").join("run-1-1");
+    symlink(&input, &input).unwrap();
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let teller = events.clone();
+    let observer = move |event: &Event| {
+        if matches!(event, Event::OrphanUnknown { .. } | Event::Orphaned { .. } | Event::Lost { .. }) {
+            teller.lock().unwrap().push(event.to_string());
+        }
+    };
+    let mut next = house.builder(START).accept("work").observe(observer).start().unwrap();
+    for _ in 0..170 {
+        assert!(next.step().unwrap().is_empty());
+        next.clock().advance(seconds(1));
+    }
+    assert_eq!(stand(&house), "running");
+    let events = move || events.lock().unwrap().clone();
+    let [doubt] = &events()[..] else { panic!("{:#?}", events()) };
+    assert!(
+        doubt.starts_with(r#"run 1 of "post": the owner of attempt 1 died, and whether its command is gone cannot"#)
+    );
+    assert!(doubt.ends_with("; the run waits; if it is gone: duly cancel 1 --gone"), "{doubt}");
+    let recorded = "SELECT kind, task_id, run_id FROM scheduler_events";
+    assert_eq!(house.rows(recorded), ["orphan_unknown|1|1"]);
+    let problems = next.client().check(&duly::Limits::default()).unwrap();
+    let [problem] = &problems[..] else { panic!("{problems:#?}") };
+    assert!(problem.found.contains("whether its command is gone cannot be known: "), "{problem}");
+    assert!(problem.advice.ends_with("if the command is gone: duly cancel 1 --gone"), "{problem}");
+    // It was asked after 1, 3, 7, 15, 31, 61, .. 151 s. That it can be known now is noticed after 181 s.
+    std::fs::remove_file(&input).unwrap();
+    let mut waited = 0;
+    while stand(&house) == "running" {
+        next.clock().advance(seconds(1));
+        next.step().unwrap();
+        waited += 1;
+    }
+    assert_eq!((stand(&house).as_str(), events().len(), waited), ("failed lost", 2, 11));
+    house.assert_sound();
+}
+
+#[test]
+fn a_user_who_knows_better_declares_a_command_gone() {
+    let house = left(once("post"), None);
+    let input = held_input(&house);
+    let mut next = house.stepper(START);
+    let client = next.client().clone();
+    client.add(once("other")).unwrap();
+    assert_eq!(next.step().unwrap().len(), 1, "the other");
+    let refused = |run: i64| client.declare_gone(run).unwrap_err().to_string();
+    assert_eq!(
+        refused(2),
+        "cannot declare the command of run 2 gone: its scheduler is alive: duly cancel 2 asks the command to stop"
+    );
+    assert_eq!(client.declare_all_gone("other").unwrap(), 0);
+    assert_eq!(refused(3), "there is no run 3");
+    let before = next.transactions();
+    next.clock().advance(seconds(1));
+    next.step().unwrap();
+    assert_eq!((stand(&house).as_str(), next.transactions()), ("running", before), "it waits, and costs nothing");
+    client.declare_gone(1).unwrap();
+    next.clock().advance(seconds(1));
+    next.step().unwrap();
+    assert_eq!(stand(&house), "cancelled lost");
+    assert_eq!(refused(1), "cannot declare the command of run 1 gone: it is not running: cancelled");
+    let events = "SELECT kind, task_id, run_id FROM scheduler_events ORDER BY id";
+    assert_eq!(house.rows(events), ["declared_gone|1|1", "owner_lost|-|-"]);
+    assert_eq!(house.ask("SELECT status FROM task_runs WHERE id = 2"), "running");
+    drop(input);
+    house.assert_sound();
+}
+
+#[test]
+fn a_dead_owner_is_shown_as_dead_while_its_heir_waits() {
+    let mut leader = Leader::start("exec sleep 1000");
+    let house = left(once("post"), Some(&leader.record()));
+    let input = held_input(&house);
+    // Its input is the recorded one: the heir may end it, and keeps the lock.
+    let found = input.metadata().unwrap();
+    let recorded =
+        format!("UPDATE task_runs SET process = json_set(process, '$.dev', {}, '$.ino', {})", found.dev(), found.ino());
+    house.plain().execute(&recorded, []).unwrap();
+    let mut next = house.stepper(START);
+    next.step().unwrap();
+    let alive: Vec<Option<bool>> = next.client().status().unwrap().instances.iter().map(|one| one.alive).collect();
+    assert_eq!(alive.iter().filter(|alive| **alive == Some(true)).count(), 1, "{alive:?}");
+    assert_eq!(alive.iter().filter(|alive| **alive == Some(false)).count(), 1, "{alive:?}");
+    next.clock().advance(minutes(2));
+    let problems = next.client().check(&duly::Limits::default()).unwrap();
+    let pid = leader.child.id();
+    let found = format!("run 1 of post waits: its scheduler is dead, and its command lives (pid {pid})");
+    let advice = format!("a scheduler that has handler work ends it, or end it: kill -- -{pid}");
+    assert_eq!((&problems[0].found, &problems[0].advice), (&found, &advice));
+    leader.kill();
+    drop(input);
+    next.step().unwrap();
+    assert_eq!(stand(&house), "failed lost");
+    assert_eq!(next.client().status().unwrap().instances.len(), 1);
+}
+
+/// Ends nothing at first.
+struct Hesitant {
+    input: Mutex<Option<File>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Handler for Hesitant {
+    fn run(&self, _: &Context) -> Result<Option<String>, BoxError> {
+        Ok(None)
+    }
+
+    fn end_orphan(&self, _: &Orphan) {
+        if self.asked.fetch_add(1, Ordering::SeqCst) == 1 {
+            self.input.lock().unwrap().take();
+        }
+    }
+}
+
+#[test]
+fn an_orphan_that_is_still_at_work_is_to_be_ended_again_at_the_next_heartbeat() {
+    let house = left(once("post").at_most_once(), None);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let handler = Hesitant { input: Mutex::new(Some(held_input(&house))), asked: asked.clone() };
+    let builder = Scheduler::builder(house.file()).handler_type("work", handler).poll(Duration::from_millis(20));
+    let scheduler = builder.lease(seconds(1)).start().unwrap();
+    stands(&scheduler, "post", RunStatus::Dead);
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "not a third time");
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
 
 #[test]

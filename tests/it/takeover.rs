@@ -68,6 +68,32 @@ enum Found {
 }
 
 #[test]
+fn the_longer_of_two_leases_counts() {
+    for (own, of_the_other, becomes) in [(seconds(1), minutes(60), "running"), (minutes(60), seconds(1), "running")] {
+        let house = House::new();
+        let mut first = house.builder(BEFORE).accept("work").lease(of_the_other).start().unwrap();
+        first.client().add(NewTask::once("subject", at(BEFORE)).handler("work")).unwrap();
+        assert_eq!(first.step().unwrap().len(), 1);
+        let clock = first.clock().clone();
+        let mut second = house.builder(BEFORE).clock(&clock).accept("work").lease(own).start().unwrap();
+        second.step().unwrap();
+        std::fs::remove_file(house.home().join("agent.db-owners").join(first.owner())).unwrap();
+        clock.advance(minutes(60));
+        second.step().unwrap();
+        assert_eq!(status(&house, 1), becomes, "{own:?} and {of_the_other:?}");
+        clock.advance(Duration::from_millis(1));
+        second.step().unwrap();
+        assert_eq!(status(&house, 1), "failed", "{own:?} and {of_the_other:?}");
+    }
+    let house = House::new();
+    let stepper = house.builder(BEFORE).lease(seconds(7)).start().unwrap();
+    let instances = stepper.client().status().unwrap().instances;
+    assert_eq!((instances[0].lease, instances[0].alive), (seconds(7), Some(true)));
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    assert_eq!(instances[0].boot_id.as_deref(), boot.as_deref().map(str::trim));
+}
+
+#[test]
 fn a_late_outcome_changes_nothing_and_is_kept() {
     for found in [Found::Waiting, Found::Running, Found::Over] {
         for (late, says) in

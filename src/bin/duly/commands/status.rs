@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::printer::Printer;
-use crate::output::rows::time;
+use crate::output::rows::{millis, time};
 use crate::output::sizes::bytes;
 use crate::output::table::{Cell, Table, Tone};
 
@@ -30,12 +30,15 @@ struct Document<'a> {
 struct Scheduler<'a> {
     id: &'a str,
     host: &'a str,
+    boot_id: Option<&'a str>,
     pid: u32,
     version: &'a str,
     workers: u32,
+    lease_ms: u64,
     started_at: String,
     seen_at: String,
     alive: Option<bool>,
+    doubt: Option<&'a str>,
 }
 
 pub(crate) fn status(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
@@ -76,10 +79,11 @@ fn scheduler(one: &Instance, printer: &Printer<'_>) -> (String, Tone) {
     let (stands, tone) = match one.alive {
         Some(true) => ("alive", Tone::Good),
         Some(false) => ("dead, not yet recovered", Tone::Bad),
-        None => ("nobody can say whether it lives", Tone::Odd),
+        None => ("unknown whether it is alive", Tone::Odd),
     };
     let seen = printer.times.relative(one.seen_at);
-    let text = format!("{stands}: pid {} on {}, {} workers, seen {seen}", one.pid, one.host, one.workers);
+    let doubt = one.doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
+    let text = format!("{stands}: pid {} on {}, {} workers, seen {seen}{doubt}", one.pid, one.host, one.workers);
     (text, tone)
 }
 
@@ -121,11 +125,14 @@ fn row(one: &Instance) -> Scheduler<'_> {
     Scheduler {
         id: &one.id,
         host: &one.host,
+        boot_id: one.boot_id.as_deref(),
         pid: one.pid,
         version: &one.version,
         workers: one.workers,
+        lease_ms: millis(one.lease),
         started_at: time(one.started_at),
         seen_at: time(one.seen_at),
         alive: one.alive,
+        doubt: one.doubt.as_deref(),
     }
 }

@@ -134,7 +134,8 @@ fn maybe(at: Option<Timestamp>) -> Option<String> {
     at.map(time)
 }
 
-fn millis(length: Duration) -> u64 {
+/// A length of time as documents have it.
+pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
