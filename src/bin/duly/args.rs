@@ -163,6 +163,10 @@ pub(crate) enum Command {
         /// The run, by its number, or the task.
         #[arg(value_name = "RUN|NAME")]
         which: String,
+        /// Declare that the command of a running run is gone, where duly check says that this cannot be known, or that another
+        /// process is waited for. Its scheduler must be dead. The run ends as cancelled.
+        #[arg(long)]
+        gone: bool,
     },
     /// Remove a task with its history.
     #[command(after_help = examples::REMOVE)]

@@ -79,7 +79,8 @@ pub(crate) const RESUME: &str = r#"Examples:
 
 pub(crate) const CANCEL: &str = r#"Examples:
   duly cancel 42
-  duly cancel nightly"#;
+  duly cancel nightly
+  duly cancel 42 --gone"#;
 
 pub(crate) const REMOVE: &str = r#"Examples:
   duly remove nightly"#;

@@ -167,7 +167,8 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Retry { run } => control::retry(&there()?, *run, printer),
         Command::Pause { name } => control::pause(&there()?, name, printer),
         Command::Resume { name } => control::resume(&there()?, name, printer),
-        Command::Cancel { which } => control::cancel(&there()?, which, printer),
+        Command::Cancel { which, gone: false } => control::cancel(&there()?, which, printer),
+        Command::Cancel { which, gone: true } => control::declare_gone(&there()?, which, printer),
         Command::Remove { name } => control::remove(&there()?, name, printer),
         Command::Check { overdue, failures } => {
             check::check(&there()?, &Limits { overdue: *overdue, failures: *failures }, printer)

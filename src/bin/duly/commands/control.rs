@@ -98,12 +98,15 @@ struct Cancelled<'a> {
     cancelled: usize,
 }
 
-/// A name begins with a letter, so that a number is a run.
+/// The run that a number names; `None`: a task's name, which begins with a letter.
+fn run_number(which: &str) -> Result<Option<i64>, Failure> {
+    let expected = || format!("cannot cancel {which:?}: expected the number of a run, or the name of a task");
+    let is_number = which.starts_with(|letter: char| letter.is_ascii_digit());
+    is_number.then(|| which.parse().map_err(|_| Failure::Refused(expected()))).transpose()
+}
+
 pub(crate) fn cancel(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    if which.starts_with(|letter: char| letter.is_ascii_digit()) {
-        let id = which.parse().map_err(|_| {
-            Failure::Refused(format!("cannot cancel {which:?}: expected the number of a run, or the name of a task"))
-        })?;
+    if let Some(id) = run_number(which)? {
         let said = match client.cancel(id)? {
             Cancel::Asked => format!("run {id} is running: it has been asked to stop"),
             _ => format!("run {id} is cancelled"),
@@ -119,6 +122,31 @@ pub(crate) fn cancel(client: &Client, which: &str, printer: &mut Printer<'_>) ->
         0 => format!("{which} has no unfinished run"),
         1 => format!("1 run of {which} is cancelled, or asked to stop"),
         several => format!("{several} runs of {which} are cancelled, or asked to stop"),
+    })?)
+}
+
+#[derive(Serialize)]
+struct Declared<'a> {
+    name: &'a str,
+    declared_gone: usize,
+}
+
+pub(crate) fn declare_gone(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    if let Some(id) = run_number(which)? {
+        client.declare_gone(id)?;
+        printer.say(format!(
+            "the command of run {id} is declared gone: the next turn of a scheduler ends the run as cancelled"
+        ))?;
+        return if printer.json { document(&run(client, id)?, printer) } else { Ok(()) };
+    }
+    let declared_gone = client.declare_all_gone(which)?;
+    if printer.json {
+        return Ok(printer.document(&Declared { name: which, declared_gone })?);
+    }
+    Ok(printer.say(match declared_gone {
+        0 => format!("{which} has no running run whose scheduler is dead"),
+        1 => format!("1 run of {which}: its command is declared gone"),
+        several => format!("{several} runs of {which}: their commands are declared gone"),
     })?)
 }
 
