@@ -39,6 +39,8 @@ mod edits;
 mod effects;
 /// Delay tasks count from the end of their last run, whatever the end was.
 mod ends;
+/// A run is recovered only on evidence that its command is gone; copies, namespaces, hidden processes, groups without leader.
+mod evidence;
 /// `duly run` killed between a promise and its keeping: what may start only once does, everything else is recovered.
 mod faults;
 /// Opening: whose file it is, what is left alone, what is said, and what happens when the file goes.
