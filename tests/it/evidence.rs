@@ -13,7 +13,7 @@ use crate::house::{House, eventually, seconds};
 use crate::sidecar::{Gate, Sidecar, group_size, shell, signal, stands, told};
 
 /// Whether a tool is there and may do this here.
-fn can(tool: &str, arguments: &[&str]) -> bool {
+pub(crate) fn can(tool: &str, arguments: &[&str]) -> bool {
     let done = Command::new(tool).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let can = done.is_ok_and(|status| status.success());
     if !can {
@@ -83,8 +83,11 @@ fn processes(mut which: impl FnMut(u32, u32, &str) -> bool) -> Vec<u32> {
     pids.filter(is_it).collect()
 }
 
+/// How a program is started in a PID namespace of its own, which is killed with `unshare`.
+pub(crate) const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+
 /// The scheduler in the PID namespace that `unshare` has made, by its number here.
-fn scheduler_in(unshare: u32) -> Option<u32> {
+pub(crate) fn scheduler_in(unshare: u32) -> Option<u32> {
     let init = processes(|_, parent, _| parent == unshare);
     processes(|_, parent, name| init.contains(&parent) && name == "duly").pop()
 }
@@ -94,7 +97,7 @@ fn apart(house: &House, options: &[&str]) -> Sidecar {
     let registered = || house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL");
     let before = registered();
     let script = "\"$@\" & wait; exec sleep 1000";
-    let arguments = ["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh"];
+    let arguments = [&UNSHARE[..], &["sh", "-c", script, "sh"]].concat();
     let sidecar = Sidecar::spawn_within(house, options, "unshare", &arguments);
     eventually("the scheduler apart is registered", || registered() != before);
     sidecar
@@ -142,7 +145,7 @@ fn an_observer_without_a_file_descriptor_to_spare_waits_and_says_so() {
 
 #[test]
 fn a_command_in_another_pid_namespace_is_waited_for_until_that_is_killed_whole() {
-    if !can("unshare", &["--pid", "--fork", "--kill-child", "--mount-proc", "true"]) {
+    if !can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         return;
     }
     let house = House::new();
@@ -390,7 +393,7 @@ fn a_scheduler_without_the_handler_leaves_the_lock_to_one_that_has_it() {
 
 #[test]
 fn a_cleared_input_is_no_evidence_where_the_group_cannot_be_read() {
-    if !can("unshare", &["--pid", "--fork", "--kill-child", "--mount-proc", "true"]) {
+    if !can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         return;
     }
     let house = House::new();

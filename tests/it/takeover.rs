@@ -94,6 +94,32 @@ fn the_longer_of_two_leases_counts() {
 }
 
 #[test]
+fn an_owner_that_cannot_be_asked_is_not_dead_however_long_it_is_silent() {
+    let pair = Pair::running(as_is);
+    let mut second = pair.house.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
+    second.step().unwrap();
+    let lock = pair.house.home().join("agent.db-owners").join(pair.stepper.owner());
+    std::fs::remove_file(&lock).unwrap();
+    // What cannot be opened as a lock file is no missing one.
+    std::fs::create_dir(&lock).unwrap();
+    for _ in 0..10 {
+        pair.stepper.clock().advance(minutes(1));
+        second.step().unwrap();
+    }
+    assert_eq!(pair.subject_is(), "running");
+    let client = second.client();
+    let status = client.status().unwrap();
+    let one = status.instances.iter().find(|one| one.id == pair.stepper.owner()).unwrap();
+    let doubt = one.doubt.as_deref().unwrap_or_default();
+    assert!(one.alive.is_none() && doubt.contains(" cannot be opened: "), "{one:?}");
+    let problems = client.check(&duly::Limits::default()).unwrap();
+    assert!(
+        problems[0].found.ends_with(&format!("whether its scheduler is alive cannot be known: {doubt}")),
+        "{problems:?}"
+    );
+}
+
+#[test]
 fn a_late_outcome_changes_nothing_and_is_kept() {
     for found in [Found::Waiting, Found::Running, Found::Over] {
         for (late, says) in

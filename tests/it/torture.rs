@@ -12,6 +12,7 @@ mod tasks;
 
 use std::time::{Duration, Instant};
 
+use crate::evidence::{UNSHARE, can};
 use crate::torture::play::Play;
 
 /// How long where nobody asks for more.
@@ -24,10 +25,22 @@ fn length() -> Duration {
 
 #[test]
 fn whatever_is_done_to_them_each_occurrence_is_kept_once_and_nothing_is_left_undone() {
+    torture(false);
+}
+
+/// No scheduler of commands sees the processes of the other. Some are killed with their namespace, others without it.
+#[test]
+fn schedulers_in_two_pid_namespaces_begin_nothing_beside_what_is_still_at_work() {
+    if can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
+        torture(true);
+    }
+}
+
+fn torture(apart: bool) {
     let length = length();
     let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
     println!("{length:?}, DULY_SEED={seed}");
-    let mut play = Play::begin(seed, length);
+    let mut play = Play::begin(seed, length, apart);
     let begin = Instant::now();
     while begin.elapsed() < length {
         play.keep_time();

@@ -12,10 +12,11 @@ use duly::{BoxError, Context, Scheduler};
 use rusqlite::Connection;
 use serde::Deserialize;
 
-use crate::house::House;
+use crate::evidence::{UNSHARE, scheduler_in};
+use crate::house::{House, eventually};
 use crate::selftest::checker::Line;
 use crate::sidecar::signal;
-use crate::torture::tasks::{CLOSURE, FINISH, JOURNAL};
+use crate::torture::tasks::{CLOSURE, FINISH, JOURNAL, NUMBER};
 
 /// The folder in which a part is played, and which.
 const FOLDER: &str = "DULY_TORTURE_FOLDER";
@@ -34,6 +35,8 @@ pub(crate) enum Part {
     Program,
     /// The same, by a clock that is set from a file.
     Liar,
+    /// `duly run` in a PID namespace of its own, where it is started again when it is killed.
+    Apart,
     /// Closures, in a child of the test.
     Closures,
     /// Takes the write lock, and keeps it.
@@ -49,7 +52,18 @@ pub(crate) struct Actor {
     log: PathBuf,
     /// Until when it stands still.
     pub(crate) stopped_until: Option<Instant>,
+    /// By which number its scheduler is known in the journal.
+    number: u32,
 }
+
+/// Starts the scheduler again in the same namespace when it is killed, under the next number.
+const AGAIN: &str = "while :; do
+    echo '--- it starts' >&2; \"$@\"; code=$?
+    [ $code = 137 ] || exit $code
+    DULY_TORTURE_NUMBER=$((DULY_TORTURE_NUMBER + 1))
+done";
+/// From where on schedulers in namespaces of their own are numbered: above the numbers of processes.
+const FIRST: u32 = 1 << 30;
 
 /// The file that sets the clock of the liar.
 fn clock(house: &House) -> PathBuf {
@@ -68,9 +82,14 @@ pub(crate) fn set_clock(house: &House, millis: i64) {
 impl Actor {
     pub(crate) fn start(house: &House, part: Part, library: Option<&Path>) -> Actor {
         let log = house.home().join(format!("log-{part:?}-{:08x}", fastrand::u32(..)));
+        let number = fastrand::u32(FIRST..) & !0xff;
         let mut command = match part {
-            Part::Program | Part::Liar => {
-                let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
+            Part::Program | Part::Liar | Part::Apart => {
+                let duly = env!("CARGO_BIN_EXE_duly");
+                let mut program = Command::new(if part == Part::Apart { "unshare" } else { duly });
+                if part == Part::Apart {
+                    program.args(UNSHARE).args(["sh", "-c", AGAIN, "sh", duly]).env(NUMBER, number.to_string());
+                }
                 program.arg("--db").arg(house.file());
                 program.args(["run", "--poll", "50ms", "--drain", "200ms", "--lease", LEASE]);
                 if part == Part::Liar {
@@ -89,15 +108,38 @@ impl Actor {
         };
         let said = File::create_new(&log).expect("a log");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(said);
-        Actor { part, child: command.spawn().expect("a process"), log, stopped_until: None }
+        let child = command.spawn().expect("a process");
+        let number = if part == Part::Apart { number } else { child.id() };
+        Actor { part, child, log, stopped_until: None, number }
     }
 
+    /// The number by which its scheduler is known in the journal.
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.number
+    }
+
+    /// The process of its scheduler; `None` while it is about to be started again.
+    fn scheduler(&self) -> Option<u32> {
+        if self.part == Part::Apart { scheduler_in(self.child.id()) } else { Some(self.child.id()) }
+    }
+
+    /// Whether its scheduler is there, and so can be sent a signal.
+    pub(crate) fn is_there(&self) -> bool {
+        self.scheduler().is_some()
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        signal(name, &self.id().to_string());
+        if let Some(scheduler) = self.scheduler() {
+            signal(name, &scheduler.to_string());
+        }
+    }
+
+    /// Kills the scheduler alone. What it has at work lives on, and another scheduler is started beside that.
+    pub(crate) fn kill_scheduler(&mut self) {
+        let killed = self.scheduler().expect("a scheduler");
+        signal("KILL", &killed.to_string());
+        eventually("the scheduler is dead", || self.scheduler() != Some(killed));
+        self.number += 1;
     }
 
     /// How it ended, if it has by itself.
@@ -118,6 +160,10 @@ impl Actor {
     pub(crate) fn ask(&mut self) {
         match self.part {
             Part::Program | Part::Liar => self.signal("TERM"),
+            Part::Apart => {
+                eventually("its scheduler is there, or has left", || self.is_there() || self.ended().is_some());
+                self.signal("TERM");
+            }
             _ => drop(self.child.stdin.take()),
         }
     }
@@ -126,7 +172,7 @@ impl Actor {
     pub(crate) fn has_left(&mut self) -> bool {
         let Some(status) = self.ended() else { return false };
         // Who is told before it listens goes at once, and had not begun anything.
-        let unheard = status.signal() == Some(SIGTERM) && !self.has_begun();
+        let unheard = status.signal().or(status.code().map(|code| code - 128)) == Some(SIGTERM) && !self.has_begun();
         let orderly = unheard || self.was_locked_out() || matches!(status.code(), Some(0 | 3));
         assert!(orderly, "{:?}, process {}, left with {status}: {}", self.part, self.id(), self.log());
         true
@@ -134,12 +180,18 @@ impl Actor {
 
     /// Whether its scheduler has started.
     fn has_begun(&self) -> bool {
-        self.log().contains(" started, with ")
+        self.newest_log().contains(" started, with ")
+    }
+
+    /// What its scheduler has said since it was last started.
+    fn newest_log(&self) -> String {
+        let log = self.log();
+        log.rsplit("--- it starts").next().unwrap_or_default().to_owned()
     }
 
     /// Whether it ended since somebody else had kept the file locked when it was to start.
     pub(crate) fn was_locked_out(&self) -> bool {
-        self.log().contains("locked") && !self.has_begun()
+        self.newest_log().contains("locked") && !self.has_begun()
     }
 
     /// Waits for its end.

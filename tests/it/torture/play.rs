@@ -28,6 +28,8 @@ const TIME: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 pub(crate) struct Deeds {
     kills: usize,
+    /// Schedulers that were killed, and not the PID namespace that they were in.
+    alone: usize,
     stops: usize,
     left: usize,
     holds: usize,
@@ -42,11 +44,11 @@ pub(crate) struct Deeds {
 
 impl fmt::Display for Deeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Deeds { kills, stops, left, holds, steps, bursts, edits, requests, cancels, locked_out } = self;
+        let Deeds { kills, alone, stops, left, holds, steps, bursts, edits, requests, cancels, locked_out } = self;
         let requests = requests.len();
         write!(
             f,
-            "{kills} kills, {stops} stops, {left} left, {holds} holds, {steps} steps of the clock, {bursts} bursts, {edits} edits, \
+            "{kills} kills, {alone} of a scheduler alone, {stops} stops, {left} left, {holds} holds, {steps} steps of the clock, {bursts} bursts, {edits} edits, \
              {requests} requests, {cancels} cancels, {locked_out} locked out"
         )
     }
@@ -78,7 +80,8 @@ fn now() -> Timestamp {
 }
 
 impl Play {
-    pub(crate) fn begin(seed: u64, length: Duration) -> Play {
+    /// `apart`: each scheduler of commands in a PID namespace of its own.
+    pub(crate) fn begin(seed: u64, length: Duration, apart: bool) -> Play {
         let house = House::new();
         let client = house.client();
         let plain = house.plain();
@@ -91,7 +94,7 @@ impl Play {
         let (new, promises): (Vec<_>, Vec<_>) = tasks(&house, from, from.plus(length)).into_iter().unzip();
         client.add_all(new).expect("tasks");
         assert!(now() < from, "the machine is too slow to begin");
-        let library = year::library();
+        let library = if apart { None } else { year::library() };
         set_clock(&house, 0);
         let random = fastrand::Rng::with_seed(seed);
         let (deeds, farthest) = (Deeds::default(), FARTHEST.min(length / 4));
@@ -112,7 +115,12 @@ impl Play {
             house,
         };
         let liar = play.library.is_some().then_some(Part::Liar);
-        for part in [Part::Program, Part::Closures, Part::Closures].into_iter().chain(liar) {
+        let cast = if apart {
+            [Part::Apart, Part::Apart, Part::Closures]
+        } else {
+            [Part::Program, Part::Closures, Part::Closures]
+        };
+        for part in cast.into_iter().chain(liar) {
             play.enter(part);
         }
         play
@@ -179,7 +187,15 @@ impl Play {
     pub(crate) fn act(&mut self) {
         match self.random.u8(..24) {
             0..=3 => {
-                if let Some(actor) = self.doom() {
+                let index = self.random.usize(..self.schedulers.len().max(1));
+                let apart =
+                    self.schedulers.get(index).is_some_and(|actor| actor.part == Part::Apart && actor.is_there());
+                if apart && self.random.bool() {
+                    self.write(&Line::Doomed { process: self.schedulers[index].id() });
+                    self.schedulers[index].kill_scheduler();
+                    self.schedulers[index].stopped_until = None;
+                    self.deeds.alone += 1;
+                } else if let Some(actor) = self.doom() {
                     actor.kill();
                     self.deeds.kills += 1;
                 }

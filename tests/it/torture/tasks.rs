@@ -11,6 +11,8 @@ use crate::selftest::checker::Promise;
 
 /// The file in which handlers write down when they begin and end.
 pub(crate) const JOURNAL: &str = "journal";
+/// The variable with the number by which a scheduler is known there, where that is not the number of its process.
+pub(crate) const NUMBER: &str = "DULY_TORTURE_NUMBER";
 /// The handler of the child's closures, and one that ends with a row of its own.
 pub(crate) const CLOSURE: &str = "closure";
 pub(crate) const FINISH: &str = "finish";
@@ -65,7 +67,7 @@ fn line(house: &House, millis: u64) -> String {
     format!(
         "me=\"$DULY_RUN_ID $DULY_ATTEMPT\"; trap 'echo \"ended $me\" >>{home}/{JOURNAL}; exit 1' TERM
          exec 9>>{home}/lock-$DULY_RUN_ID; flock -n 9 || echo \"overlap $me\" >>{home}/{JOURNAL}
-         echo \"began $me $PPID $DULY_SCHEDULED_FOR $DULY_TASK\" >>{home}/{JOURNAL}
+         echo \"began $me ${{{NUMBER}:-$PPID}} $DULY_SCHEDULED_FOR $DULY_TASK\" >>{home}/{JOURNAL}
          sleep {}.{:03}; echo \"ended $me\" >>{home}/{JOURNAL}",
         millis / 1000,
         millis % 1000
