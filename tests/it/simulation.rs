@@ -10,6 +10,7 @@ mod deaths;
 mod deeds;
 mod expiry;
 mod faults;
+mod hidden;
 mod history;
 mod law;
 mod ledger;

@@ -164,6 +164,9 @@ impl History {
                         attempt.owner
                     ));
                 }
+                if attempt.begun && self.hidden.contains(&(id, number)) {
+                    return Err(format!("run {id} was recovered, and its command may be at work"));
+                }
                 // No worker had begun it, and the slots in the lock file say so.
                 let released = !attempt.begun && !owner.lives && owner.left_its_lock;
                 (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap))

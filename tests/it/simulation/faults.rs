@@ -45,7 +45,8 @@ impl World {
             66..72 => self.clean(),
             72..86 => self.step_the_clock(),
             86..92 => self.stick(),
-            92..96 => self.change_the_law(),
+            92..95 => self.change_the_law(),
+            95..98 => self.hide(),
             _ => self.start_one(),
         }
     }

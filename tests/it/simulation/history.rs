@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{Claim, Now, Outcome, Retention};
+use duly::{Claim, Now, Outcome, Retention, RunStatus};
 
 use crate::simulation::look::{Look, News};
 use crate::simulation::order::Order;
@@ -154,6 +154,8 @@ pub(crate) struct History {
     /// The largest `max_attempts` that the task of a run has had meanwhile.
     pub(crate) most_attempts: BTreeMap<i64, u32>,
     pub(crate) promises: BTreeMap<i64, Promise>,
+    /// Attempts whose command cannot be seen, and that no user has declared gone.
+    pub(crate) hidden: BTreeSet<(i64, u32)>,
     /// Runs that could not be written at some time, and whether they still cannot.
     pub(crate) stuck: BTreeMap<i64, bool>,
     pub(crate) tables: Tables,
@@ -207,6 +209,7 @@ impl History {
             forgiven: BTreeMap::new(),
             most_attempts: BTreeMap::new(),
             promises: BTreeMap::new(),
+            hidden: BTreeSet::new(),
             stuck: BTreeMap::new(),
             tables: Tables::default(),
             look,
@@ -238,6 +241,12 @@ impl History {
         self.attempts.get_mut(&(run, attempt)).expect("an attempt").begun = true;
     }
 
+    /// Whether a run is at this attempt, as its row says.
+    pub(crate) fn is_running(&self, (run, attempt): &(i64, u32)) -> bool {
+        let row = self.tables.runs.get(run);
+        row.is_some_and(|row| row.status == RunStatus::Running && row.attempt == *attempt)
+    }
+
     /// The process of an owner is gone, and all that it was at.
     pub(crate) fn died(&mut self, owner: usize) {
         let owner = &mut self.owners[owner];
@@ -250,8 +259,7 @@ impl History {
         let changed =
             changes.runs.iter().map(|(before, after)| (before.as_deref(), after.as_deref())).collect::<Vec<_>>();
         let newly_dead = |(before, after): &(Option<&RunRow>, Option<&RunRow>)| {
-            after.is_some_and(|run| run.status == duly::RunStatus::Dead)
-                && before.is_none_or(|run| !run.status.is_final())
+            after.is_some_and(|run| run.status == RunStatus::Dead) && before.is_none_or(|run| !run.status.is_final())
         };
         let died = changed.iter().filter(|pair| newly_dead(pair)).filter_map(|pair| pair.1).collect();
         let wall = now.wall.as_millis();

@@ -42,6 +42,7 @@ impl World {
         let begin = self.now().monotonic;
         let waiting: Vec<i64> = self.history.tables.unfinished().map(|run| run.id).collect();
         for round in 0..ROUNDS {
+            self.declare_gone()?;
             let living = self.which(|agent| agent.stepper.is_some());
             let newest = living.last().copied();
             for one in living {

@@ -346,6 +346,9 @@ impl World {
         if self.once_in(8) {
             self.unstick()?;
         }
+        if self.once_in(40) {
+            self.declare_gone()?;
+        }
         if self.once_in(9) {
             self.read()?;
         }
