@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::Timestamp;
 use crate::event::Event;
+use crate::orphan::Input;
 use crate::run::{Claim, Outcome, RunStatus};
 use crate::slots::Place;
 
@@ -27,6 +28,8 @@ pub struct Finished {
     pub progress: Option<String>,
     /// The slot that says that it began; `None` if it did not.
     pub(crate) slot: Option<Place>,
+    /// The file of its command's input.
+    pub(crate) input: Option<Input>,
     /// Set if the handler committed this end together with rows of its own.
     pub(crate) recorded: Option<Recorded>,
 }
@@ -43,8 +46,13 @@ impl Finished {
     pub(crate) fn new(claim: Arc<Claim>, outcome: Outcome, started_at: Timestamp, finished_at: Timestamp) -> Self {
         // No table takes the time of a clock that has lost its battery.
         let (started_at, finished_at) = (started_at.max(Timestamp::MIN), finished_at.max(Timestamp::MIN));
-        let (output, exit_code, progress, slot, recorded) = (None, None, None, None, None);
-        Finished { claim, outcome, started_at, finished_at, output, exit_code, progress, slot, recorded }
+        let (output, exit_code, progress, input, slot, recorded) = (None, None, None, None, None, None);
+        Finished { claim, outcome, started_at, finished_at, output, exit_code, progress, input, slot, recorded }
+    }
+
+    /// Its end is written down: the input of its command is needed no more.
+    pub(crate) fn is_written(&self) {
+        self.input.iter().for_each(Input::remove);
     }
 }
 

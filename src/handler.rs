@@ -268,7 +268,7 @@ impl Context {
 
     /// Makes the file that a command is to have as its standard input, with this content. It is locked, and the lock lives
     /// as long as the command: so others know, should this process be killed, that the command is still at work. Give it to
-    /// the command and keep no copy. It goes when the handler returns.
+    /// the command and keep no copy. It is removed when the end of the attempt is written down.
     ///
     /// # Errors
     /// If the file cannot be made in the folder beside the database; or there is no scheduler, but a stepper.

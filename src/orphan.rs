@@ -240,8 +240,9 @@ pub(crate) fn record_of(pid: u32, input: Option<&Input>, database: &Path) -> Opt
     (record != Record::default()).then(|| serde_json::to_string(&record).ok()).flatten()
 }
 
-/// The file that an attempt's command reads, and holds while it lives.
-#[derive(Debug)]
+/// The file that an attempt's command reads, and holds while it lives. It lies there until the end of the attempt is written
+/// down: that it can be locked is the evidence for every observer that does not see the command's process group.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Input {
     path: PathBuf,
     /// Which file it is.
@@ -267,11 +268,28 @@ impl Input {
         file.rewind()?;
         Ok((input, file))
     }
+
+    /// Removes the file; for when the end of the attempt is written down.
+    pub(crate) fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
-impl Drop for Input {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+/// The attempts of which an input lies in the folder of a database.
+pub(crate) fn inputs(database: &Path) -> Vec<(i64, u32)> {
+    let files = std::fs::read_dir(owner::folder(database)).into_iter().flatten().flatten();
+    let attempt = |name: &str| {
+        let (run, attempt) = name.strip_prefix("run-")?.split_once('-')?;
+        Some((run.parse().ok()?, attempt.parse().ok()?))
+    };
+    files.filter_map(|file| attempt(file.file_name().to_str()?)).collect()
+}
+
+/// Removes the input of an attempt that is over, unless a process holds it.
+pub(crate) fn remove_free_input(database: &Path, (run, attempt): (i64, u32)) {
+    let path = input_path(&owner::folder(database), run, attempt);
+    if platform::held(&path).0 == Hold::Free {
+        let _ = std::fs::remove_file(path);
     }
 }
 
@@ -282,7 +300,7 @@ fn input_path(folder: &Path, run: i64, attempt: u32) -> PathBuf {
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
-    use crate::orphan::{DECLARED_GONE, Input, Orphan, Presence, is_declaration, judge, record_of};
+    use crate::orphan::{DECLARED_GONE, Input, Orphan, Presence, inputs, is_declaration, judge, record_of};
     use crate::owner;
     use crate::platform::Hold;
     use crate::process::Group;
@@ -368,7 +386,8 @@ mod tests {
         cat.wait().unwrap();
         assert_eq!((orphan(Some(&record)).group(), presence(&record)), (None, Presence::Gone));
         assert!(orphan(None).is_gone());
-        drop(input);
+        assert_eq!(inputs(&database), [(7, 2)]);
+        input.remove();
         assert!(orphan(None).is_gone() && presence(&record) == Presence::Gone);
         assert_eq!(std::fs::read_dir(home.path().join("t.db-owners")).unwrap().count(), 0);
     }

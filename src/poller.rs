@@ -309,11 +309,15 @@ impl Poller {
             Err(Fault::Newer(error)) => return self.outlive(now, error),
             Err(fault) => return self.refuse(now, slots, fault),
         };
-        let settled = self.outbox.drain(..outcomes).filter_map(|Finished { claim, slot, .. }| {
-            self.held.remove(&claim.run_id);
-            // The slot of an attempt stays until its outcome is stored.
-            let is_stored = !done.unwritten.iter().any(|finished| finished.claim.run_id == claim.run_id);
-            slot.filter(|_| is_stored)
+        let settled = self.outbox.drain(..outcomes).filter_map(|finished| {
+            self.held.remove(&finished.claim.run_id);
+            // Slot and input of an attempt stay until its outcome is stored.
+            let is_same = |unwritten: &Finished| Arc::ptr_eq(&unwritten.claim, &finished.claim);
+            if done.unwritten.iter().any(is_same) {
+                return None;
+            }
+            finished.is_written();
+            finished.slot
         });
         self.lock.settled(settled);
         self.aside.append(&mut done.unwritten);

@@ -16,7 +16,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::event::{Event, Observers};
 use crate::finished::{Finished, Report, Told};
 use crate::handler::{Context, Failure, Handler, Handlers};
-use crate::orphan::Orphan;
+use crate::orphan::{Input, Orphan};
 use crate::owner::OwnerLock;
 use crate::retry::Retry;
 use crate::run::{AttemptOutcome, Claim, Outcome};
@@ -361,6 +361,7 @@ pub(crate) fn attempt(
         Outcome::Failed { how: AttemptOutcome::Panicked, error, retry: Retry::Backoff }
     });
     let said = std::mem::take(&mut *tools.said());
+    let input = said.input;
     if let OwnEnd::Written(finished) = said.end {
         if let Outcome::Failed { error, .. } = outcome {
             let Claim { run_id, task, .. } = &**claim;
@@ -368,11 +369,18 @@ pub(crate) fn attempt(
                 "run {run_id} of {task:?} was finished by its handler; what failed then changes nothing: {error:?}"
             );
         }
+        input.iter().for_each(Input::remove);
         return *finished;
     }
     let (output, exit_code) = (said.output, said.exit_code);
     let progress = said.progress.and_then(|progress| progress.newest());
-    Finished { output, exit_code, progress, ..Finished::new(claim.clone(), outcome, started_at, clock.now().wall) }
+    Finished {
+        output,
+        exit_code,
+        progress,
+        input,
+        ..Finished::new(claim.clone(), outcome, started_at, clock.now().wall)
+    }
 }
 
 /// What a handler's answer comes to. `exceeded`: the limit that it did not keep.

@@ -16,7 +16,10 @@ use crate::clock::{Clock, SystemClock};
 use crate::desk::{Desks, Line, Prepare};
 use crate::error::{BoxError, Error, Result};
 use crate::event::{Event, Observer};
+use crate::folder;
 use crate::handler::{Context, Handler, Handlers};
+use crate::orphan;
+use crate::owner;
 use crate::poller::Poller;
 use crate::pool::Pool;
 use crate::progress::Waiting;
@@ -24,7 +27,6 @@ use crate::settings::{Retention, Settings};
 use crate::store::{Durability, Missing, Store, owners};
 use crate::turning::{Order, Turning};
 use crate::wake::Wake;
-use crate::{folder, owner};
 
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -327,12 +329,18 @@ impl Scheduler {
     }
 }
 
-/// Removes the lock files of owners that died before they were registered: no turn hears of them.
+/// Removes the lock files of owners that died before they were registered, and the inputs of attempts whose owner died between
+/// writing down their end and removing them: no turn hears of either.
 fn sweep(store: &mut Store) -> Result<()> {
-    let left = owner::left_behind(store.path());
+    let (left, inputs) = (owner::left_behind(store.path()), orphan::inputs(store.path()));
     if !left.is_empty() {
         let registered = store.read("look who is registered", |tx, _| Ok(owners::registered(tx)?))?;
         left.into_iter().filter(|(name, _)| !registered.contains(name)).for_each(|(_, dead)| dead.bury());
+    }
+    if !inputs.is_empty() {
+        let running = store.read("look what is running", |tx, _| Ok(owners::running(tx)?))?;
+        let over = inputs.into_iter().filter(|attempt| !running.contains(attempt));
+        over.for_each(|attempt| orphan::remove_free_input(store.path(), attempt));
     }
     Ok(())
 }

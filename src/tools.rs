@@ -71,7 +71,7 @@ pub(crate) struct Said {
     pub(crate) output: Option<String>,
     pub(crate) exit_code: Option<i32>,
     pub(crate) progress: Option<Arc<Progress>>,
-    /// Removed when it is dropped.
+    /// The file of its command's input.
     pub(crate) input: Option<Input>,
     pub(crate) end: OwnEnd,
     /// Effects that the attempt is at.

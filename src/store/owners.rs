@@ -165,6 +165,13 @@ pub(crate) fn claimed_by(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<
     tx.prepare_cached(STILL_CLAIMED)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
 }
 
+const RUNNING: &str = "SELECT id, attempt FROM task_runs INDEXED BY task_runs_running WHERE status = 'running'";
+
+/// All running runs, with the number of their attempt.
+pub(crate) fn running(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<(i64, u32)>> {
+    tx.prepare_cached(RUNNING)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}
+
 /// A run whose owner is dead.
 #[derive(Clone, Debug)]
 pub(crate) struct Lost {

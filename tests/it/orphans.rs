@@ -299,6 +299,44 @@ fn an_orphan_that_is_still_at_work_is_to_be_ended_again_at_the_next_heartbeat() 
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
 
+/// An observer that does not see the process group has no other evidence.
+#[test]
+fn the_input_lies_there_until_the_end_of_its_attempt_is_written_down() {
+    let house = House::new();
+    let (told, hears) = std::sync::mpsc::channel();
+    let observer = move |event: &Event| {
+        if matches!(event, Event::SetAside { .. } | Event::Finished { .. }) {
+            let _ = told.send(event.to_string());
+        }
+    };
+    let scheduler = Scheduler::builder(house.file())
+        .handler("work", |run: &Context| run.command_input(b"hello").map(|_| ()))
+        .observe(observer)
+        .lease(seconds(1))
+        .start()
+        .unwrap();
+    let refuse = "CREATE TRIGGER not_now BEFORE UPDATE OF status ON task_runs WHEN new.status <> 'running'
+                  BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    house.plain().execute_batch(refuse).unwrap();
+    scheduler.add(NewTask::once("post", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+    let next = || hears.recv_timeout(seconds(60)).unwrap();
+    let aside = next();
+    assert!(aside.starts_with("set aside the outcome of run 1: not now"), "{aside}");
+    assert!(!holds_no_input(&house));
+    house.plain().execute_batch("DROP TRIGGER not_now").unwrap();
+    let finished = next();
+    assert!(finished.starts_with(r#"run 1 of "post" succeeded"#), "{finished}");
+    eventually("the input is removed", || holds_no_input(&house));
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    // Killed before it could remove it: the next scheduler does, but for what is held.
+    let input = held_input(&house);
+    Sidecar::start(&house, &[]).leave();
+    assert!(!holds_no_input(&house));
+    drop(input);
+    Sidecar::start(&house, &[]).leave();
+    assert!(holds_no_input(&house));
+}
+
 #[test]
 fn what_is_asked_to_stop_meanwhile_is_cancelled_when_it_is_gone() {
     let house = left(once("post"), None);
