@@ -86,10 +86,15 @@ fn processes(mut which: impl FnMut(u32, u32, &str) -> bool) -> Vec<u32> {
 /// How a program is started in a PID namespace of its own, which is killed with `unshare`.
 pub(crate) const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// The scheduler in the PID namespace that `unshare` has made, by its number here.
+/// The first process of the PID namespace that `unshare` has made, by its number here.
+pub(crate) fn first_in(unshare: u32) -> Option<u32> {
+    processes(|_, parent, _| parent == unshare).pop()
+}
+
+/// The scheduler in it.
 pub(crate) fn scheduler_in(unshare: u32) -> Option<u32> {
-    let init = processes(|_, parent, _| parent == unshare);
-    processes(|_, parent, name| init.contains(&parent) && name == "duly").pop()
+    let first = first_in(unshare)?;
+    processes(|_, parent, name| parent == first && name == "duly").pop()
 }
 
 /// A scheduler in a PID namespace of its own, which lives on without it.

@@ -12,7 +12,7 @@ use duly::{BoxError, Context, Scheduler};
 use rusqlite::Connection;
 use serde::Deserialize;
 
-use crate::evidence::{UNSHARE, scheduler_in};
+use crate::evidence::{UNSHARE, first_in, scheduler_in};
 use crate::house::{House, eventually};
 use crate::selftest::checker::Line;
 use crate::sidecar::signal;
@@ -153,7 +153,22 @@ impl Actor {
 
     /// Ends it without a word.
     pub(crate) fn kill(mut self) {
-        self.child.kill().and_then(|()| self.child.wait()).expect("its end");
+        self.kill_all().expect("its end");
+    }
+
+    /// Kills the process, or the namespace with all that is in it.
+    fn kill_all(&mut self) -> std::io::Result<ExitStatus> {
+        if self.part == Part::Apart {
+            // Before `unshare` has asked for it, its child does not end with it.
+            eventually("the namespace is there, or gone", || {
+                let first = first_in(self.child.id());
+                if let Some(first) = first {
+                    let _ = Command::new("kill").args(["-s", "KILL", &first.to_string()]).status();
+                }
+                first.is_some() || self.child.try_wait().is_ok_and(|status| status.is_some())
+            });
+        }
+        self.child.kill().and_then(|()| self.child.wait())
     }
 
     /// Asks it to leave.
@@ -206,8 +221,7 @@ impl Actor {
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.kill_all();
         if std::thread::panicking() {
             let (part, log) = (self.part, self.log());
             let lines: Vec<&str> = log.lines().collect();
