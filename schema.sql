@@ -25,10 +25,12 @@ CREATE TABLE scheduled_tasks (
                      CHECK (json_valid(payload) AND length(CAST(payload AS BLOB)) <= 262144),
 
     schedule_type    TEXT NOT NULL CHECK (schedule_type = 'once' OR schedule_type = 'cron'
-                                          OR schedule_type = 'interval' OR schedule_type = 'delay'),
+                                          OR schedule_type = 'interval' OR schedule_type = 'delay'
+                                          OR schedule_type = 'manual'),
     -- cron: an expression; interval, delay: a duration such as '15m' or '1h 30m', or whole milliseconds; once: RFC 3339,
-    -- or a local date and time read in time_zone.
-    schedule_value   TEXT NOT NULL CHECK (length(schedule_value) BETWEEN 1 AND 256),
+    -- or a local date and time read in time_zone; manual: ''. A manual task has no occurrence: only a trigger, another
+    -- task's on_dead, or next_run = now opens a run.
+    schedule_value   TEXT NOT NULL CHECK (length(schedule_value) <= 256),
     time_zone        TEXT NOT NULL DEFAULT 'UTC' CHECK (length(time_zone) BETWEEN 1 AND 100),
     -- Nothing earlier, nothing later. An interval's grid is anchored at starts_at, else at created_at.
     starts_at        INTEGER CHECK (starts_at BETWEEN 1000000000000 AND 64060588800000),
@@ -93,6 +95,7 @@ CREATE TABLE scheduled_tasks (
     updated_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
                      CHECK (updated_at BETWEEN 1000000000000 AND 64060588800000),
 
+    CHECK ((schedule_value = '') = (schedule_type = 'manual')),
     CHECK (misfire <> 'run_all' OR overlap = 'buffer_all' OR overlap = 'allow'),
     CHECK (ends_at IS NULL OR starts_at IS NULL OR ends_at >= starts_at)
 ) STRICT;
@@ -432,7 +435,8 @@ SELECT t.name, t.handler, t.schedule_type, t.schedule_value, t.time_zone, t.stat
    AND r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.attempt > 0
                 ORDER BY n.started_at DESC, n.id DESC LIMIT 1);
 
--- Due for more than five minutes, or never looked at for as long: no scheduler is at work.
+-- Due for more than five minutes, or never looked at for as long: no scheduler is at work. A manual task that nobody has
+-- set to run is never due.
 CREATE VIEW overdue_tasks AS
 SELECT name, handler,
        strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(next_run, created_at) / 1000.0, 'unixepoch') AS due_since,
@@ -440,7 +444,8 @@ SELECT name, handler,
   FROM scheduled_tasks
  WHERE (status = 'active' AND planned = 1 AND next_run < (julianday('now') - 2440587.5) * 86400000 - 300000)
     OR (planned = 0
-        AND ((status = 'active' AND coalesce(next_run, updated_at) < (julianday('now') - 2440587.5) * 86400000 - 300000)
+        AND ((status = 'active' AND (schedule_type <> 'manual' OR next_run IS NOT NULL)
+              AND coalesce(next_run, updated_at) < (julianday('now') - 2440587.5) * 86400000 - 300000)
              OR (status = 'completed' AND next_run < (julianday('now') - 2440587.5) * 86400000 - 300000)));
 
 CREATE VIEW failing_tasks AS

@@ -50,6 +50,23 @@ impl NewTask {
         NewTask::new(Some(name.into()), ScheduleKind::Once, at.to_string())
     }
 
+    /// A task without occurrences: only [`Client::trigger`](crate::Client::trigger), or another task's
+    /// [`on_dead`](NewTask::on_dead), opens a run of it. It is never due, overdue or completed.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("alarm").handler("mail"))?;
+    /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest").on_dead("alarm"))?;
+    /// assert_eq!(client.task("alarm")?.and_then(|task| task.next_run), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn manual(name: impl Into<String>) -> Self {
+        NewTask::new(Some(name.into()), ScheduleKind::Manual, String::new())
+    }
+
     /// A task with a schedule in its text form, as the tables have it.
     pub fn scheduled(name: impl Into<String>, kind: ScheduleKind, value: impl Into<String>) -> Self {
         NewTask::new(Some(name.into()), kind, value.into())

@@ -86,7 +86,7 @@ impl NewTask {
         let plan = tasks::plan(&task, schedule, now, None, now);
         match resolve::first(&plan, false) {
             Next::At(first) => noted(&task, &plan, from(&plan, first, limit)),
-            Next::AfterTheRun => Ok(Vec::new()),
+            Next::AfterTheRun | Next::OnRequest => Ok(Vec::new()),
             Next::Never => Err(Error::never(task.schedule_value)),
         }
     }

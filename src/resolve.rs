@@ -85,6 +85,8 @@ pub(crate) enum Next {
     At(Timestamp),
     /// A delay that counts from the end of a run which is not over.
     AfterTheRun,
+    /// A manual task: only a request opens a run.
+    OnRequest,
     /// No occurrence is left.
     Never,
 }
@@ -117,6 +119,7 @@ pub(crate) fn first(plan: &Plan, unfinished: bool) -> Next {
     let next = match &plan.schedule {
         Schedule::Delay(_) if unfinished => return Next::AfterTheRun,
         Schedule::Delay(delay) => return delayed(plan, plan.active_since, *delay),
+        Schedule::Manual => return Next::OnRequest,
         // A past instant counts too, unless it was resolved: it is due at once.
         Schedule::Once(at) => Some(*at)
             .filter(|at| plan.resolved_until.is_none_or(|until| *at > until))
@@ -177,6 +180,8 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
     let next = match (&plan.schedule, due) {
         (Schedule::Delay(_), None) if work.unfinished > 0 => Next::AfterTheRun,
         (Schedule::Delay(delay), None) => delayed(plan, now, *delay),
+        // Somebody had set next_run, and that is resolved.
+        (Schedule::Manual, None) => Next::OnRequest,
         (_, due) => due.map_or(Next::Never, Next::At),
     };
     Resolution { steps: work.steps, next, resolved_until: work.resolved_until }

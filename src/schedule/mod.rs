@@ -1,4 +1,4 @@
-//! When a task is due: four kinds of schedule behind two questions, `next_after` and `previous_before`.
+//! When a task is due: five kinds of schedule behind two questions, `next_after` and `previous_before`.
 //!
 //! A schedule is a pure function of time. What was run, skipped or missed is none of its business.
 
@@ -35,7 +35,7 @@ pub use crate::schedule::zone_data::{ZoneData, zone_data};
 /// use duly::ScheduleKind;
 /// assert_eq!("interval".parse::<ScheduleKind>()?, ScheduleKind::Interval);
 /// assert_eq!(ScheduleKind::Once.to_string(), "once");
-/// // The column takes these four words and no others.
+/// // The column takes these five words and no others.
 /// assert!("Interval".parse::<ScheduleKind>().is_err());
 /// # Ok::<(), duly::Error>(())
 /// ```
@@ -49,6 +49,8 @@ pub enum ScheduleKind {
     Delay,
     /// One instant.
     Once,
+    /// No occurrence: only a trigger or another task's `on_dead` opens a run.
+    Manual,
 }
 
 impl ScheduleKind {
@@ -59,6 +61,7 @@ impl ScheduleKind {
             ScheduleKind::Interval => "interval",
             ScheduleKind::Delay => "delay",
             ScheduleKind::Once => "once",
+            ScheduleKind::Manual => "manual",
         }
     }
 }
@@ -73,10 +76,11 @@ impl FromStr for ScheduleKind {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [ScheduleKind::Cron, ScheduleKind::Interval, ScheduleKind::Delay, ScheduleKind::Once]
+        use ScheduleKind::{Cron, Delay, Interval, Manual, Once};
+        [Cron, Interval, Delay, Once, Manual]
             .into_iter()
             .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| Error::invalid_task("schedule_type", text, "cron, interval, delay or once"))
+            .ok_or_else(|| Error::invalid_task("schedule_type", text, "cron, interval, delay, once or manual"))
     }
 }
 
@@ -96,6 +100,8 @@ pub(crate) enum Schedule {
     Delay(Duration),
     /// One instant.
     Once(Timestamp),
+    /// No occurrence.
+    Manual,
 }
 
 /// How many occurrences a stretch of time holds.
@@ -124,6 +130,14 @@ impl Schedule {
             ScheduleKind::Interval => Schedule::Interval { every: parse_duration(value)?, anchor },
             ScheduleKind::Delay => Schedule::Delay(parse_duration(value)?),
             ScheduleKind::Once => Schedule::Once(zone.instant(value)?),
+            ScheduleKind::Manual if value.is_empty() => Schedule::Manual,
+            ScheduleKind::Manual => {
+                return Err(Error::invalid_task(
+                    "schedule_value",
+                    value,
+                    "an empty text, since schedule_type is manual",
+                ));
+            }
         })
     }
 
@@ -135,6 +149,7 @@ impl Schedule {
             Schedule::Interval { every, anchor } => on_grid(*every, *anchor, at).plus(*every),
             Schedule::Delay(delay) => at.plus(*delay),
             Schedule::Once(instant) => *instant,
+            Schedule::Manual => return None,
         };
         (at < next && next <= Timestamp::MAX).then_some(next)
     }
@@ -145,7 +160,7 @@ impl Schedule {
         match self {
             Schedule::Cron(cron) => cron.previous_before(at),
             Schedule::Interval { every, anchor } => (*anchor <= last).then(|| on_grid(*every, *anchor, last)),
-            Schedule::Delay(_) => None,
+            Schedule::Delay(_) | Schedule::Manual => None,
             Schedule::Once(instant) => (*instant <= last).then_some(*instant),
         }
     }
@@ -179,7 +194,7 @@ impl Schedule {
                 exact(n)
             }
             Schedule::Interval { every, .. } => exact(1 + (millis(last.since(first)) / width(*every)).unsigned_abs()),
-            Schedule::Delay(_) | Schedule::Once(_) => exact(1),
+            Schedule::Delay(_) | Schedule::Once(_) | Schedule::Manual => exact(1),
         }
     }
 }

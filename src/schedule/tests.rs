@@ -303,6 +303,17 @@ fn delay_and_once() {
 }
 
 #[test]
+fn a_manual_schedule_names_no_occurrence_and_has_no_text() {
+    let manual = schedule(ScheduleKind::Manual, "", "UTC");
+    let instant = at("2027-01-01T00:00:00Z");
+    assert_eq!((manual.next_after(instant), manual.previous_before(instant)), (None, None));
+    for value in ["@daily", " "] {
+        let error = Schedule::parse(ScheduleKind::Manual, value, "UTC", instant).unwrap_err().to_string();
+        assert!(error.contains("expected an empty text"), "{error}");
+    }
+}
+
+#[test]
 fn counting_is_exact_or_stops_at_the_limit() {
     let (first, last) = (at("2027-01-01T00:00:00Z"), at("2027-01-08T00:00:00Z"));
     for (kind, value, count) in [

@@ -17,7 +17,8 @@ const ANY: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduled_tasks
                     WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run IS NULL)";
 
-/// Whether a delay task waits for the end of a run; if none does, nobody has to be asked when a run ends.
+/// Whether a delay task may wait for the end of a run; if none does, no task is looked up when a run ends. A manual task counts
+/// too: it has no next_run either, and to tell the two apart would read the row of each.
 pub(crate) fn any(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
     let mut statement = tx.prepare_cached(ANY)?;
     for priority in 0..=3_i64 {

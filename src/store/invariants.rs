@@ -9,13 +9,14 @@ use crate::clock::Timestamp;
 use crate::store::row;
 
 /// A rule, and the statement that answers with a text for each row that breaks it.
-const RULES: [(&str, &str); 10] = [
+const RULES: [(&str, &str); 11] = [
     ("each run has a task", RUNS_WITHOUT_TASK),
     ("each attempt has a run", ATTEMPTS_WITHOUT_RUN),
     ("each occurrence has one run", OCCURRENCES_TWICE),
     ("each key has one running run", KEYS_TWICE),
-    ("each active task has a next run, or a run that it waits for", TASKS_WITHOUT_NEXT),
+    ("each active task has a next run, a run that it waits for, or is manual", TASKS_WITHOUT_NEXT),
     ("a completed task has no next run", TASKS_WITH_A_NEXT),
+    ("a manual task is not completed", MANUAL_COMPLETED),
     ("a run that may start is held back by nothing", FREE_THOUGH_HELD),
     ("each key has one run that goes first", FREE_TWICE),
     ("attempts are counted", ATTEMPTS_BEYOND),
@@ -47,7 +48,7 @@ const KEYS_TWICE: &str = "
 /// A delay counts from the end of a run: while there is one, nobody knows the next.
 const TASKS_WITHOUT_NEXT: &str = "
     SELECT 'task ' || t.name FROM scheduled_tasks t
-     WHERE t.status = 'active' AND t.planned = 1 AND t.next_run IS NULL
+     WHERE t.status = 'active' AND t.planned = 1 AND t.next_run IS NULL AND t.schedule_type <> 'manual'
        AND (t.schedule_type <> 'delay'
             OR NOT EXISTS (SELECT 1 FROM task_runs r
                             WHERE r.task_id = t.id
@@ -57,6 +58,9 @@ const TASKS_WITHOUT_NEXT: &str = "
 const TASKS_WITH_A_NEXT: &str = "
     SELECT 'task ' || name FROM scheduled_tasks
      WHERE status = 'completed' AND planned = 1 AND next_run IS NOT NULL LIMIT :limit";
+
+const MANUAL_COMPLETED: &str = "
+    SELECT 'task ' || name FROM scheduled_tasks WHERE status = 'completed' AND schedule_type = 'manual' LIMIT :limit";
 
 /// As `waiting::REASON` derives it. Where a scheduler has still to look at a row, reasons are not all derived yet.
 const FREE_THOUGH_HELD: &str = "

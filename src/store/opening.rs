@@ -196,7 +196,7 @@ fn advance(
 ) -> rusqlite::Result<()> {
     let next = match next {
         Next::At(at) => Some(at),
-        Next::AfterTheRun => None,
+        Next::AfterTheRun | Next::OnRequest => None,
         Next::Never => {
             tx.prepare_cached(COMPLETE)?.execute(named_params! { ":task": task, ":until": until, ":now": now })?;
             return Ok(());

@@ -11,7 +11,8 @@ pub(crate) type Since = (String, Timestamp);
 const OVERDUE: &str = "
     SELECT name, coalesce(next_run, updated_at) FROM scheduled_tasks
      WHERE (status = 'active' AND planned = 1 AND next_run < :before)
-        OR (planned = 0 AND ((status = 'active' AND coalesce(next_run, updated_at) < :before)
+        OR (planned = 0 AND ((status = 'active' AND (schedule_type <> 'manual' OR next_run IS NOT NULL)
+                              AND coalesce(next_run, updated_at) < :before)
                              OR (status = 'completed' AND next_run < :before)))
      ORDER BY 2, name LIMIT :limit";
 

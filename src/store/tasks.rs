@@ -78,7 +78,7 @@ pub(crate) fn plan(
 pub(crate) fn stored(next: Next, otherwise: TaskStatus) -> (TaskStatus, Option<Timestamp>) {
     match next {
         Next::At(at) => (otherwise, Some(at)),
-        Next::AfterTheRun => (otherwise, None),
+        Next::AfterTheRun | Next::OnRequest => (otherwise, None),
         Next::Never => (TaskStatus::Completed, None),
     }
 }
@@ -252,8 +252,9 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     tx.prepare_cached(END_STREAK)?.execute(named_params! { ":task": task.id })?;
     waiting::derive_task(tx, task.id, false, task.definition.overlap != Overlap::Allow, now)?;
     recall(tx, task.id)?;
-    let detail = format!("occurrences from {} to {since} were passed over", task.active_since);
-    owners::record(tx, now, "resumed", Some(task.id), None, Some(&detail))?;
+    let passed_over = || format!("occurrences from {} to {since} were passed over", task.active_since);
+    let detail = (next != Next::OnRequest).then(passed_over);
+    owners::record(tx, now, "resumed", Some(task.id), None, detail.as_deref())?;
     Ok(())
 }
 

@@ -35,6 +35,7 @@ fn healthy(house: &House) -> Stepper {
     client.add(NewTask::interval("interval", minutes(7)).handler("work").concurrency_key("key")).expect("a task");
     client.add(NewTask::once("once", at("2027-03-14T12:30:00Z")).handler("work")).expect("a task");
     client.add(NewTask::cron("paused", "@hourly").handler("work")).expect("a task");
+    client.add(NewTask::manual("manual").handler("work")).expect("a task");
     client.pause("paused").expect("a pause");
     stepper
 }

@@ -73,11 +73,17 @@ fn each_broken_rule_is_found() {
             "UPDATE scheduled_tasks SET next_run = NULL WHERE name = 'cron';
              UPDATE scheduled_tasks SET planned = 1"
                 .to_owned(),
-            &["each active task has a next run, or a run that it waits for: task cron"],
+            &["each active task has a next run, a run that it waits for, or is manual: task cron"],
         ),
         (
             "UPDATE scheduled_tasks SET next_run = 1805025600000, active_since = active_since + 1 WHERE name = 'once'".to_owned(),
             &["a completed task has no next run: task once"],
+        ),
+        (
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, status, planned)
+             VALUES ('by-hand', 'work', 'manual', '', 'completed', 1)"
+                .to_owned(),
+            &["a manual task is not completed: task by-hand"],
         ),
         (
             "UPDATE task_runs SET blocked = 'paused' WHERE id = 3".to_owned(),

@@ -69,6 +69,8 @@ mod keys;
 mod life;
 /// Manifests at length: killed in the middle, and edited in one line.
 mod manifests;
+/// Manual tasks: only a request opens a run; they are never due, overdue or completed.
+mod manual;
 /// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
 mod misfire;
 /// Input as nobody would write it, to every door: text with a few changes, odd rows, files with bytes exchanged.

@@ -271,6 +271,7 @@ const MAY_SCAN: &[&str] = &[
     "invariants::KEYS_TWICE",
     "invariants::TASKS_WITHOUT_NEXT",
     "invariants::TASKS_WITH_A_NEXT",
+    "invariants::MANUAL_COMPLETED",
     "invariants::FREE_THOUGH_HELD",
     "invariants::FREE_TWICE",
     "invariants::ATTEMPTS_BEYOND",

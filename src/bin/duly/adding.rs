@@ -45,6 +45,9 @@ pub(crate) struct Add {
     /// Once, now.
     #[arg(long, group = "when", help_heading = WHEN)]
     pub(crate) now: bool,
+    /// Only by a trigger, or for a task that names it with --on-dead.
+    #[arg(long, group = "when", help_heading = WHEN)]
+    pub(crate) manual: bool,
 
     /// The zone in which times are read: an IANA name, or local for this machine's.
     #[arg(long, value_name = "ZONE", default_value = "UTC")]

@@ -14,7 +14,8 @@ pub(crate) const ADD: &str = r#"Examples:
   duly add nightly --cron "0 3 * * *" --tz local -- ./backup.sh --full
   duly add poll --every 15m --overlap skip --timeout 5m --shell 'curl -sf "$URL" | ./import'
   duly add reminder --in 2h --at-most-once -- notify-send "Tea is ready"
-  duly add digest --cron "0 7 * * mon-fri" --handler digest --payload '{"to": "anna"}'"#;
+  duly add digest --cron "0 7 * * mon-fri" --handler digest --payload '{"to": "anna"}'
+  duly add reindex --manual -- ./reindex.sh"#;
 
 pub(crate) const APPLY: &str = r#"Examples:
   duly apply tasks.toml

@@ -135,6 +135,7 @@ fn lines_as_they_are_typed() {
         "import crontab - --system --user root --prefix x --prune",
         "import nanoclaw f --tz local -- node x",
         "trigger t --payload -7 --wait",
+        "add t --manual --on-dead u --shell true",
         "check --overdue 5m --failures 2",
         "completions bash",
         "man add",

@@ -75,6 +75,7 @@ pub(crate) fn furnished() -> House {
         NewTask::once("once", now.plus(minutes(1))).at_most_once().expires(minutes(60)),
         NewTask::interval("told", minutes(60)).jitter(minutes(2)),
         NewTask::cron("paused", "@hourly"),
+        NewTask::manual("manual").on_dead("told"),
     ] {
         client.add(task.handler("work").payload(["hello"])).expect("a task");
     }

@@ -32,6 +32,8 @@ pub(crate) enum Calendar {
     },
     Delay(i64),
     Once(i64),
+    /// No occurrence at all.
+    Manual,
     /// Of a row that cannot be used.
     Nonsense,
 }
@@ -44,6 +46,7 @@ impl Calendar {
             _ if row.value == NONSENSE => Calendar::Nonsense,
             "interval" => Calendar::Grid { every: length(), anchor: row.starts.unwrap_or(created) },
             "delay" => Calendar::Delay(length()),
+            "manual" => Calendar::Manual,
             "once" => Calendar::Once(row.value.parse::<Timestamp>().expect("an instant").as_millis()),
             _ => {
                 let (text, zone) = (row.value.clone(), row.zone.clone());
@@ -70,7 +73,7 @@ impl Calendar {
             }
             Calendar::Grid { anchor, .. } if at < *anchor => Some(*anchor),
             Calendar::Grid { every, anchor } => Some(at - (at - anchor).rem_euclid(*every) + every),
-            Calendar::Delay(_) | Calendar::Nonsense => None,
+            Calendar::Delay(_) | Calendar::Manual | Calendar::Nonsense => None,
             Calendar::Once(instant) => Some(*instant).filter(|instant| *instant > at),
         }
     }

@@ -38,7 +38,8 @@ impl World {
                 NewTask::cron(name, line).time_zone(zone)
             }
             40..70 => NewTask::interval(name, seconds(self.pick(&[60, 90, 420, 3600, 18_000]))),
-            70..85 => NewTask::delay(name, seconds(self.pick(&[30, 600, 3600]))),
+            70..82 => NewTask::delay(name, seconds(self.pick(&[30, 600, 3600]))),
+            82..89 => NewTask::manual(name),
             _ => NewTask::once(name, Timestamp::from_millis(now + self.rng.i64(-3_600_000..6 * 3_600_000))),
         };
         let handler = self.pick(&["work", "work", "work", "post", "rare", LEDGER]);
@@ -118,10 +119,11 @@ impl World {
     }
 
     fn insert(&mut self, name: &str) -> Check {
-        let (kind, value) = match self.rng.u32(..4) {
+        let (kind, value) = match self.rng.u32(..5) {
             0 => ("cron", self.pick(&LINES).to_owned()),
             1 => ("interval", "7m".to_owned()),
             2 => ("delay", "10m".to_owned()),
+            3 => ("manual", String::new()),
             _ => ("once", Timestamp::from_millis(self.wall() + self.rng.i64(-60_000..600_000)).to_string()),
         };
         let (zone, overlap) = (self.pick(&ZONES), self.pick(Overlap::ALL));
@@ -189,7 +191,7 @@ impl World {
             4 => ("concurrency_key", self.pick(&KEYS).to_owned()),
             5 if row.kind == "cron" => ("time_zone", self.pick(&ZONES).to_owned()),
             _ if row.kind == "cron" => ("schedule_value", self.pick(&LINES).to_owned()),
-            _ if row.kind == "once" => ("catch_up_limit", "2".to_owned()),
+            _ if row.kind == "once" || row.kind == "manual" => ("catch_up_limit", "2".to_owned()),
             _ => ("schedule_value", self.pick(&["90s", "11m", "3600000"]).to_owned()),
         };
         let text = format!("UPDATE scheduled_tasks SET {column} = ?2 WHERE name = ?1");

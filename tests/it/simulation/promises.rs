@@ -272,7 +272,11 @@ impl Promise {
         if let Calendar::Delay(delay) = self.calendar {
             return self.compare_delay(step, before, after, delay);
         }
-        let expected = if self.next.is_none() && after.status != "paused" { "completed" } else { &after.status };
+        let expected = match self.calendar {
+            _ if self.next.is_some() || after.status == "paused" => &after.status,
+            Calendar::Manual => "active",
+            _ => "completed",
+        };
         let wrongly_over = after.status == "completed" && self.next.is_some();
         let waits_to_be_seen = self.by_hand.is_some_and(|at| after.next_run == Some(at));
         if !waits_to_be_seen {

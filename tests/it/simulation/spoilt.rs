@@ -40,12 +40,12 @@ impl History {
 impl World {
     /// Somebody writes nonsense into a row, or sense into one that had none.
     pub(crate) fn spoil(&mut self) -> Check {
-        let invalid = self.any_task(|task| task.status == "invalid" && task.kind != "once");
+        let invalid = self.any_task(|task| task.status == "invalid" && has_text(task));
         if let Some(name) = invalid.filter(|_| self.rng.bool()) {
             let value = self.sense(&name);
             return self.rewrite(name, value);
         }
-        let Some(name) = self.any_task(|task| task.is_active() && task.kind != "once") else { return Ok(()) };
+        let Some(name) = self.any_task(|task| task.is_active() && has_text(task)) else { return Ok(()) };
         self.fault("row spoilt");
         self.rewrite(name, NONSENSE)
     }
@@ -96,6 +96,12 @@ impl World {
         self.history.stuck.values_mut().for_each(|stuck| *stuck = false);
         self.done(&Deed::Nothing, "all runs can be written")
     }
+}
+
+/// Whether nonsense may stand in place of its schedule: one that is due once would never be due again, and a manual one has no
+/// text.
+fn has_text(task: &TaskRow) -> bool {
+    task.kind != "once" && task.kind != "manual"
 }
 
 impl TaskRow {

@@ -58,7 +58,11 @@ fn tell(client: &Client, added: &Added, printer: &mut Printer<'_>) -> Result<(),
     }
     printer.say(said)?;
     let table = upcoming(&task, &ahead, printer);
-    printer.table(table, "no occurrence is known to come")?;
+    let none = match task.definition.schedule_type {
+        ScheduleKind::Manual => "no occurrence will come: start it with duly trigger",
+        _ => "no occurrence is known to come",
+    };
+    printer.table(table, none)?;
     Ok(())
 }
 
@@ -94,6 +98,7 @@ fn new_task(add: &Add, now: Timestamp) -> Result<NewTask, Failure> {
         (_, Some(every), ..) => NewTask::scheduled(&add.name, ScheduleKind::Interval, every),
         (_, _, Some(after), _) => NewTask::scheduled(&add.name, ScheduleKind::Delay, after),
         (.., Some(at)) => NewTask::scheduled(&add.name, ScheduleKind::Once, at),
+        _ if add.manual => NewTask::manual(&add.name),
         _ => NewTask::once(&add.name, now.plus(add.within.unwrap_or_default())),
     };
     let task = with_policies(task.time_zone(zone.name()), &add.policies, &zone)?;

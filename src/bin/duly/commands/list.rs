@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use duly::{Client, Recent, RunStatus, Task, TaskStatus};
+use duly::{Client, Recent, RunStatus, ScheduleKind, Task, TaskStatus};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -66,6 +66,9 @@ pub(crate) fn recent_tone(recent: &[Recent]) -> Tone {
 /// A schedule as people say it: `cron 0 7 * * * (Europe/Rome)`.
 pub(crate) fn schedule(task: &Task) -> String {
     let said = &task.definition;
+    if said.schedule_type == ScheduleKind::Manual {
+        return said.schedule_type.to_string();
+    }
     let zone = if said.time_zone == "UTC" { String::new() } else { format!(" ({})", said.time_zone) };
     format!("{} {}{zone}", said.schedule_type, said.schedule_value)
 }
@@ -74,6 +77,9 @@ pub(crate) fn schedule(task: &Task) -> String {
 pub(crate) fn next(task: &Task, times: &Times) -> String {
     match (task.next_run, task.status) {
         (Some(next), _) => times.both(next),
+        (None, TaskStatus::Active) if task.definition.schedule_type == ScheduleKind::Manual => {
+            "when triggered".to_owned()
+        }
         (None, TaskStatus::Active) if !task.planned => "as soon as a scheduler has looked at it".to_owned(),
         (None, TaskStatus::Active) => "after its run".to_owned(),
         (None, _) => "-".to_owned(),

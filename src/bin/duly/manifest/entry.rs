@@ -89,10 +89,12 @@ impl Entry<'_> {
             ("after", ScheduleKind::Delay),
             ("at", ScheduleKind::Once),
         ];
-        let mut given = kinds.into_iter().filter(|(key, _)| self.table.contains_key(*key));
+        let manual = self.flag("manual")?.then_some(("manual", ScheduleKind::Manual));
+        let mut given = kinds.into_iter().filter(|(key, _)| self.table.contains_key(*key)).chain(manual);
         match (given.next(), given.next()) {
+            (Some(("manual", kind)), None) => Ok((kind, String::new())),
             (Some((key, kind)), None) => Ok((kind, self.time(key)?.unwrap_or_default())),
-            (None, _) => Err("expected one of cron, every, after or at".into()),
+            (None, _) => Err("expected one of cron, every, after, at or manual".into()),
             (Some((one, _)), Some((other, _))) => Err(format!("{one} and {other}: expected one of them")),
         }
     }
@@ -100,11 +102,7 @@ impl Entry<'_> {
     fn retry(&self) -> Result<RetryPolicy, String> {
         let usual = RetryPolicy::default();
         let attempts = self.number("max_attempts")?;
-        let once = match self.get("at_most_once") {
-            None => false,
-            Some(Value::Boolean(once)) => *once,
-            Some(other) => return Err(wrong("at_most_once", "true or false", other)),
-        };
+        let once = self.flag("at_most_once")?;
         // What the task itself says goes before a default of the other name.
         let own = |key| self.table.contains_key(key);
         let max_attempts = match attempts {
@@ -148,6 +146,14 @@ impl Entry<'_> {
 
     fn get(&self, key: &str) -> Option<&Value> {
         self.table.get(key).or_else(|| self.defaults.get(key))
+    }
+
+    fn flag(&self, key: &str) -> Result<bool, String> {
+        match self.get(key) {
+            None => Ok(false),
+            Some(Value::Boolean(flag)) => Ok(*flag),
+            Some(other) => Err(wrong(key, "true or false", other)),
+        }
     }
 
     fn text(&self, key: &str) -> Result<Option<String>, String> {

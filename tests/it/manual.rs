@@ -1,0 +1,189 @@
+//! Manual tasks: only a request opens a run. They are never due, overdue or completed, whatever happens to them.
+
+use duly::testing::Stepper;
+use duly::{
+    AttemptOutcome, Change, Client, Clock, Limits, NewTask, Origin, Outcome, Retention, Retry, ScheduleKind, TaskStatus,
+};
+
+use crate::house::{House, at, minutes};
+use crate::table::{claim, step, succeed};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn alarm() -> NewTask {
+    NewTask::manual("alarm").handler("work")
+}
+
+/// A house with a manual task, and a stepper that has looked at it.
+fn house() -> (House, Stepper) {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    stepper.client().add(alarm()).unwrap();
+    step(&mut stepper, 0);
+    (house, stepper)
+}
+
+fn overdue(house: &House) -> Vec<String> {
+    house.rows("SELECT name FROM overdue_tasks")
+}
+
+#[track_caller]
+fn assert_nothing_is_wrong(client: &Client) {
+    assert_eq!(client.check(&Limits::default()).unwrap(), []);
+}
+
+#[test]
+fn no_time_that_passes_makes_it_due() {
+    let (house, mut stepper) = house();
+    let client = stepper.client().clone();
+    client.add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
+    for _ in 0..30 {
+        stepper.clock().advance(minutes(60));
+        let hourly = claim(&mut stepper);
+        assert_eq!(hourly.task, "hourly");
+        succeed(&mut stepper, &hourly);
+    }
+    // Over a gap, and over a clock that had shown another year.
+    stepper.clock().set_wall(at("2028-03-14T12:00:00Z"));
+    step(&mut stepper, 1).iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
+    step(&mut stepper, 0);
+    stepper.clock().set_wall(at("2027-06-01T12:30:00Z"));
+    step(&mut stepper, 0);
+    assert_eq!(house.next("alarm"), "- active");
+    assert_eq!(house.history("alarm"), Vec::<String>::new());
+    assert_eq!(overdue(&house), Vec::<String>::new());
+    assert_nothing_is_wrong(&client);
+    let status = client.status().unwrap();
+    assert_eq!((status.due, status.overdue, status.tasks), (0, 0, vec![(TaskStatus::Active, 2)]));
+    let task = client.task("alarm").unwrap().unwrap();
+    assert_eq!(task.occurrences(at(NOON), 3).unwrap(), []);
+    let outage = task.outage(at(NOON), at("2029-03-14T12:00:00Z")).unwrap();
+    assert_eq!((outage.fates, outage.next), (Vec::new(), None));
+    assert_eq!(alarm().occurrences(at(NOON), 3).unwrap(), []);
+    house.assert_sound();
+}
+
+#[test]
+fn a_trigger_and_a_death_open_runs_and_it_stays_active() {
+    let (house, mut stepper) = house();
+    let client = stepper.client().clone();
+    client.add(NewTask::once("job", at(NOON)).handler("work").at_most_once().on_dead("alarm")).unwrap();
+    let job = claim(&mut stepper);
+    stepper.finish(&job, Outcome::failed("disk full"));
+    let told = claim(&mut stepper);
+    assert_eq!((told.task.as_str(), told.origin), ("alarm", Origin::OnDead));
+    succeed(&mut stepper, &told);
+    let by_hand = client.trigger("alarm").unwrap();
+    let claimed = claim(&mut stepper);
+    assert_eq!((claimed.run_id, claimed.origin), (by_hand, Origin::Manual));
+    succeed(&mut stepper, &claimed);
+    assert_eq!(house.next("alarm"), "- active");
+    assert_eq!(house.next("job"), "- completed");
+    let task = client.task("alarm").unwrap().unwrap();
+    assert_eq!(task.last_status, Some(duly::RunStatus::Succeeded));
+
+    // Retention keeps the task, however old its runs are; what was due once goes.
+    stepper.clock().set_wall(at("2027-09-14T12:00:00Z"));
+    let keep = Retention { least_runs: 0, ..Retention::default() };
+    let pruned = client.prune(keep).unwrap();
+    assert_eq!((pruned.tasks, pruned.runs), (1, 2));
+    assert_eq!(house.rows("SELECT name FROM scheduled_tasks"), ["alarm"]);
+    house.assert_sound();
+}
+
+#[test]
+fn a_pause_a_resumption_and_a_streak_of_deaths_leave_it_without_an_occurrence() {
+    let (house, mut stepper) = house();
+    let client = stepper.client().clone();
+    client.pause("alarm").unwrap();
+    assert_eq!(house.next("alarm"), "- paused");
+    stepper.clock().advance(minutes(60));
+    client.resume("alarm").unwrap();
+    assert_eq!(house.next("alarm"), "- active");
+    // No occurrence was passed over, and the event claims none.
+    assert_eq!(house.rows("SELECT kind, detail FROM scheduler_events ORDER BY id"), ["paused|-", "resumed|-"]);
+
+    client.replace(alarm().pause_after_failures(1)).unwrap();
+    client.trigger("alarm").unwrap();
+    let run = claim(&mut stepper);
+    let gives_up = Outcome::Failed { how: AttemptOutcome::Failed, error: "no".into(), retry: Retry::GiveUp };
+    stepper.finish(&run, gives_up);
+    step(&mut stepper, 0);
+    assert_eq!(house.next("alarm"), "- paused");
+    client.resume("alarm").unwrap();
+    assert_eq!(house.next("alarm"), "- active");
+    house.assert_sound();
+}
+
+#[test]
+fn a_task_becomes_manual_and_is_scheduled_again() {
+    let (house, mut stepper) = house();
+    let client = stepper.client().clone();
+    client.add(NewTask::once("done", at(NOON)).handler("work")).unwrap();
+    let done = claim(&mut stepper);
+    succeed(&mut stepper, &done);
+    client.replace(NewTask::manual("done").handler("work")).unwrap();
+    assert_eq!(house.next("done"), "- active");
+    assert_eq!(
+        client.add(NewTask::manual("done").handler("work").time_zone("Asia/Kolkata")).unwrap().change,
+        Change::Unchanged
+    );
+
+    client.add(NewTask::interval("often", minutes(10)).handler("work")).unwrap();
+    stepper.clock().advance(minutes(10));
+    // What is due is resolved first, under the old schedule.
+    client.replace(NewTask::manual("often").handler("work")).unwrap();
+    assert_eq!(house.next("often"), "- active");
+    house.assert_history("often", &["2027-03-14 12:10:00 schedule queued"]);
+    let often = claim(&mut stepper);
+    succeed(&mut stepper, &often);
+    client.replace(NewTask::cron("often", "0 * * * *").handler("work")).unwrap();
+    assert_eq!(house.next("often"), "2027-03-14 13:00:00 active");
+    house.assert_sound();
+}
+
+#[test]
+fn sql_adds_it_makes_it_and_has_it_run_now() {
+    let (house, mut stepper) = house();
+    let plain = house.plain();
+    let sql = |text: &str| plain.execute(text, []);
+    let insert = |name: &str, kind: &str, value: &str| {
+        sql(&format!(
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, created_at, updated_at, active_since)
+             VALUES ('{name}', 'work', '{kind}', '{value}', 1700000000000, 1700000000000, 1700000000000)"
+        ))
+    };
+    for (kind, value) in [("manual", "x"), ("cron", "")] {
+        let refused = insert("t", kind, value).unwrap_err().to_string();
+        assert!(refused.contains("CHECK"), "{kind} {value:?}: {refused}");
+    }
+    insert("t", "manual", "").unwrap();
+    insert("cron", "cron", "@daily").unwrap();
+    assert_eq!(overdue(&house), ["cron"], "the schedule of the other waits for a scheduler, this one has none");
+    let found = house.client().check(&Limits::default()).unwrap();
+    assert!(found.iter().all(|problem| problem.task.as_deref() != Some("t")), "{found:?}");
+    step(&mut stepper, 1);
+    assert_eq!(house.next("t"), "- active");
+
+    // A completed task becomes manual.
+    sql("UPDATE scheduled_tasks SET schedule_type = 'once', schedule_value = '2027-03-14T11:00:00Z' WHERE name = 't'")
+        .unwrap();
+    let once = claim(&mut stepper);
+    succeed(&mut stepper, &once);
+    assert_eq!(house.next("t"), "- completed");
+    sql("UPDATE scheduled_tasks SET schedule_type = 'manual', schedule_value = '' WHERE name = 't'").unwrap();
+    step(&mut stepper, 0);
+    assert_eq!(house.next("t"), "- active");
+
+    // What SQL may do to any task.
+    stepper.clock().advance(minutes(30));
+    let now = stepper.clock().now().wall.as_millis();
+    sql(&format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 't'")).unwrap();
+    let asked = claim(&mut stepper);
+    assert_eq!(asked.task, "t");
+    succeed(&mut stepper, &asked);
+    assert_eq!(house.next("t"), "- active");
+    assert_eq!(house.history("t").len(), 2);
+    assert_eq!(stepper.client().task("t").unwrap().unwrap().definition.schedule_type, ScheduleKind::Manual);
+    house.assert_sound();
+}
