@@ -71,7 +71,8 @@ pub enum ProblemKind {
     Dead,
     /// A task was written that cannot be scheduled.
     Invalid,
-    /// Dead runs of a task would be told to nobody: the task that its `on_dead` names is missing or invalid.
+    /// Dead runs of a task would be told to nobody: the task that its `on_dead` names is missing, invalid, or a command without
+    /// an argv.
     OnDead,
     /// The write-ahead log is larger than 64 MiB.
     Log,
@@ -176,8 +177,7 @@ impl Look<'_> {
             let text = format!("{task} is invalid: {reason}");
             self.of_task(ProblemKind::Invalid, task, text, "mend its row, or add it again with --replace");
         }
-        for (task, target, reason) in problems::nobody_to_tell(self.tx, MOST)? {
-            let why = reason.map_or("there is no such task".to_owned(), |reason| format!("that is invalid: {reason}"));
+        for (task, target, why) in problems::nobody_to_tell(self.tx, MOST)? {
             let text = format!("dead runs of {task} are to be told to {target}, and {why}");
             self.of_task(ProblemKind::OnDead, task, text, "add or mend the task that is to be told, or name another");
         }

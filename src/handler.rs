@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::desk::Desk;
 use crate::error::{BoxError, Error, Result, excerpt};
 use crate::faults;
 use crate::finished::{Report, Told};
-use crate::orphan::{self, Input, Orphan};
+use crate::orphan::{self, Input, Orphan, PayloadFile};
 use crate::progress::Progress;
 use crate::retry::Retry;
 use crate::run::{Claim, Origin};
@@ -187,7 +187,7 @@ impl Context {
         Context { claim, clock, stop, deadline, began: now.wall, tools }
     }
 
-    /// The payload, as the type the handler expects.
+    /// The payload, as the type the handler expects: that of the run, or where it has none of its own, that of the task.
     ///
     /// # Errors
     /// [`Error::InvalidPayload`] if it is another.
@@ -196,9 +196,20 @@ impl Context {
             .map_err(|error| Error::InvalidPayload { task: self.claim.task.clone(), reason: error.to_string() })
     }
 
-    /// The payload as it is stored: JSON.
+    /// The payload as it is stored, JSON: that of the run, or where it has none of its own, that of the task.
     pub fn payload_json(&self) -> &str {
         &self.claim.payload
+    }
+
+    /// The payload of the task, JSON, whatever the run was given.
+    pub fn task_payload_json(&self) -> &str {
+        self.claim.task_payload.as_ref().unwrap_or(&self.claim.payload)
+    }
+
+    /// The payload of the run itself, JSON: what a trigger gave it, or the dead run of which it tells. `None`: it has only
+    /// that of its task.
+    pub fn run_payload_json(&self) -> Option<&str> {
+        self.claim.task_payload.as_ref().map(|_| self.claim.payload.as_str())
     }
 
     /// The name of the task.
@@ -277,6 +288,23 @@ impl Context {
         let (input, file) = Input::make(link.alive.folder(), self.claim.run_id, self.claim.attempt, content)?;
         self.said().input = Some(input);
         Ok(file)
+    }
+
+    /// The path of a file that holds [`run_payload_json`](Context::run_payload_json), for a command to read; `None` if the run
+    /// has no payload of its own. Only its owner may read it. It is made in the folder beside the database, and removed when
+    /// the handler returns, or when the run is recovered if this process is killed.
+    ///
+    /// # Errors
+    /// As [`Context::command_input`].
+    pub fn payload_file(&self) -> io::Result<Option<PathBuf>> {
+        let Some(payload) = self.run_payload_json() else { return Ok(None) };
+        let Some(link) = &self.tools.link else { return Err(io::ErrorKind::Unsupported.into()) };
+        let mut said = self.said();
+        if said.payload.is_none() {
+            let (run, attempt) = (self.claim.run_id, self.claim.attempt);
+            said.payload = Some(PayloadFile::make(link.alive.folder(), run, attempt, payload.as_bytes())?);
+        }
+        Ok(said.payload.as_ref().map(|file| file.path().to_owned()))
     }
 
     /// Records which process the handler started, so that a scheduler that recovers this run can distinguish it from any

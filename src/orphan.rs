@@ -202,9 +202,10 @@ impl Orphan {
         members.iter().any(|member| process::was_started_with(*member, &variables))
     }
 
-    /// Removes the file of its input; for when its run is recovered.
+    /// Removes the files of its input and its payload; for when its run is recovered.
     pub(crate) fn bury(&self) {
         let _ = std::fs::remove_file(&self.input);
+        let _ = std::fs::remove_file(payload_path(&self.input));
     }
 }
 
@@ -250,19 +251,12 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Makes the file, holds it, and writes into it what the command is to read. What is returned is to be given to the
+    /// Makes the standard input of the command, holds it, and writes into it what the command is to read. What is returned is to be given to the
     /// command, and kept nowhere else.
     pub(crate) fn make(folder: &Path, run: i64, attempt: u32, content: &[u8]) -> io::Result<(Self, File)> {
         folder::make_private(folder)?;
         let path = input_path(folder, run, attempt);
-        let mut file = match platform::create_held(&path) {
-            // An attempt's number is given once: an older file of this name is of another database that was here before.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                std::fs::remove_file(&path)?;
-                platform::create_held(&path)?
-            }
-            made => made?,
-        };
+        let mut file = create_anew(&path, platform::create_held)?;
         let input = Input { path, identity: platform::identity(&file.metadata()?) };
         file.write_all(content)?;
         file.rewind()?;
@@ -272,6 +266,44 @@ impl Input {
     /// Removes the file; for when the end of the attempt is written down.
     pub(crate) fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The file in which an attempt's command finds the payload of its run. It is not held. Removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct PayloadFile {
+    path: PathBuf,
+}
+
+impl PayloadFile {
+    pub(crate) fn make(folder: &Path, run: i64, attempt: u32, content: &[u8]) -> io::Result<Self> {
+        folder::make_private(folder)?;
+        let path = payload_path(&input_path(folder, run, attempt));
+        let mut file = create_anew(&path, platform::create_private)?;
+        let payload = PayloadFile { path };
+        file.write_all(content)?;
+        Ok(payload)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for PayloadFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// An attempt's number is given once: an older file of this name belonged to another database that was here before.
+fn create_anew(path: &Path, create: fn(&Path) -> io::Result<File>) -> io::Result<File> {
+    match create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(path)?;
+            create(path)
+        }
+        made => made,
     }
 }
 
@@ -295,6 +327,10 @@ pub(crate) fn remove_free_input(database: &Path, (run, attempt): (i64, u32)) {
 
 fn input_path(folder: &Path, run: i64, attempt: u32) -> PathBuf {
     folder.join(format!("run-{run}-{attempt}"))
+}
+
+fn payload_path(input: &Path) -> PathBuf {
+    input.with_extension("payload")
 }
 
 #[cfg(test)]

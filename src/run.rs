@@ -277,8 +277,10 @@ pub struct Claim {
     pub task: String,
     /// Which handler runs it.
     pub handler: String,
-    /// JSON.
+    /// What the handler is given, JSON: the payload of the run, or where it has none of its own, that of the task.
     pub payload: String,
+    /// The payload of the task, where the run has one of its own.
+    pub(crate) task_payload: Option<String>,
     /// The occurrence; for manual runs, when it was asked for.
     pub scheduled_for: Timestamp,
     /// Why the run was opened.

@@ -11,7 +11,7 @@ use crossbeam_channel::Sender;
 use crate::clock::Now;
 use crate::desk::Desk;
 use crate::finished::{Finished, Report};
-use crate::orphan::Input;
+use crate::orphan::{Input, PayloadFile};
 use crate::owner::OwnerLock;
 use crate::progress::Progress;
 
@@ -73,6 +73,8 @@ pub(crate) struct Said {
     pub(crate) progress: Option<Arc<Progress>>,
     /// The file of its command's input.
     pub(crate) input: Option<Input>,
+    /// The file of the payload of its run. Removed when it is dropped.
+    pub(crate) payload: Option<PayloadFile>,
     pub(crate) end: OwnEnd,
     /// Effects that the attempt is at.
     pub(crate) at_work: BTreeSet<String>,

@@ -378,6 +378,7 @@ fn first_claim(
         task: due.name.clone(),
         handler: due.handler.clone(),
         payload: due.payload.clone(),
+        task_payload: None,
         scheduled_for,
         origin,
         claimed_at: now,

@@ -116,22 +116,25 @@ pub(crate) fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
 }
 
 const NOBODY_TO_TELL: &str = "
-    SELECT t.name, t.on_dead, iif(o.id IS NULL, NULL, ifnull(o.invalid_reason, 'no reason is given'))
+    SELECT t.name, t.on_dead,
+           CASE WHEN o.id IS NULL THEN 'there is no such task'
+                WHEN o.status = 'invalid' THEN 'that is invalid: ' || ifnull(o.invalid_reason, 'no reason is given')
+                ELSE 'that is no command: its payload has no argv' END
       FROM scheduled_tasks t LEFT JOIN scheduled_tasks o ON o.name = t.on_dead
-     WHERE t.on_dead IS NOT NULL AND (o.id IS NULL OR o.status = 'invalid')
+     WHERE t.on_dead IS NOT NULL
+       AND (o.id IS NULL OR o.status = 'invalid'
+            OR (o.handler = 'command'
+                AND iif(json_valid(o.payload), ifnull(json_type(o.payload, '$.argv'), '') <> 'array', 1)))
        AND (t.status <> 'completed'
             OR EXISTS (SELECT 1 FROM task_runs r
                         WHERE r.task_id = t.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
      ORDER BY t.name LIMIT :limit";
 
-/// Tasks whose dead runs would be told to nobody: name, whom they name, and why that is invalid if it is there at all.
-pub(crate) fn nobody_to_tell(
-    tx: &Transaction<'_>,
-    limit: usize,
-) -> rusqlite::Result<Vec<(String, String, Option<String>)>> {
+/// Tasks whose dead runs would be told to nobody: name, whom they name, and what is wrong with that.
+pub(crate) fn nobody_to_tell(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String, String)>> {
     tx.prepare_cached(NOBODY_TO_TELL)?
         .query_map(named_params! { ":limit": bound(limit) }, |row| {
-            Ok((row.get(0)?, row::shown(row, 1)?, row::shown_if_any(row, 2)?))
+            Ok((row.get(0)?, row::shown(row, 1)?, row::shown(row, 2)?))
         })?
         .collect()
 }

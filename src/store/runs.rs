@@ -360,7 +360,7 @@ pub(crate) fn is_asked_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Resu
 const CLAIMED: &str = "
     SELECT r.task_id, r.attempt, r.forgiven, r.handler, r.scheduled_for, r.origin, r.concurrency_key, t.name,
            ifnull(r.payload, t.payload), t.schedule_type, t.max_attempts, t.backoff_ms,
-           t.backoff_cap_ms, t.timeout_ms, r.retry_of
+           t.backoff_cap_ms, t.timeout_ms, r.retry_of, iif(r.payload IS NULL, NULL, t.payload)
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
 
@@ -406,6 +406,7 @@ fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Clai
         task: row.get(7)?,
         handler: row.get(3)?,
         payload: row.get(8)?,
+        task_payload: row.get(15)?,
         scheduled_for: row.get(4)?,
         origin: row.get(5)?,
         claimed_at: now,

@@ -199,6 +199,17 @@ fn deaths_that_would_be_told_to_nobody() {
     assert_eq!(wrong(&client), [of("invalid", "alarm", None), of("on_dead", "waits", None)]);
     assert!(look(&client)[1].found.contains("are to be told to alarm, and that is invalid: "), "{}", look(&client)[1]);
     client.remove("alarm").expect("gone");
+    let command = |payload: &str| NewTask::manual("alarm").handler("command").payload([payload]);
+    client.add(command("no argv")).expect("a task");
+    assert_eq!(wrong(&client), [of("on_dead", "waits", None)]);
+    assert!(
+        look(&client)[0].found.ends_with("and that is no command: its payload has no argv"),
+        "{}",
+        look(&client)[0]
+    );
+    client.replace(command("").payload(serde_json::json!({ "argv": ["true"] }))).expect("mended");
+    assert_eq!(wrong(&client), []);
+    client.remove("alarm").expect("gone");
     assert_eq!(wrong(&client), [of("on_dead", "waits", None)]);
     let found = "dead runs of waits are to be told to alarm, and there is no such task";
     assert_eq!(look(&client)[0].found, found);

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use duly::{AttemptOutcome, Cancel, RunStatus};
+use duly::{AttemptOutcome, Cancel, NewTask, RetryPolicy, RunStatus};
 use serde_json::json;
 
-use crate::house::{House, seconds};
+use crate::house::{House, eventually, seconds};
 use crate::sidecar::{Sidecar, command, group_size, shell, signal, stands, told};
 
 #[test]
@@ -178,4 +178,90 @@ fn a_group_that_ignores_the_request_to_end_is_killed() {
     assert_eq!(half.error.as_deref(), Some("it was asked to stop: killed by SIGTERM"));
     assert_eq!(groups.map(|group| group_size(&group)), [0, 0, 0]);
     sidecar.leave();
+}
+
+/// A task that only a trigger starts: it prints its input, and what it is told of its payload.
+fn teller(name: &str, stdin: Option<&str>) -> NewTask {
+    let line = r#"cat; echo; echo "$DULY_DEAD_TASK, $DULY_DEAD_RUN_ID, $DULY_DEAD_STATUS,${DULY_DEAD_ERROR:+ $DULY_DEAD_ERROR}"
+        if [ -n "$DULY_PAYLOAD_FILE" ]; then stat -c %a "$DULY_PAYLOAD_FILE"; cat "$DULY_PAYLOAD_FILE"; fi"#;
+    NewTask::manual(name).handler("command").payload(json!({ "argv": ["sh", "-c", line], "stdin": stdin }))
+}
+
+/// What the folder of owners holds beside the locks of owners.
+fn files_of_runs(house: &House) -> Vec<String> {
+    let entries = std::fs::read_dir(house.home().join("agent.db-owners")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("run-")).collect()
+}
+
+#[test]
+fn a_payload_of_the_run_reaches_the_command_which_keeps_its_own_argv() {
+    let house = House::new();
+    let client = house.client();
+    client.add_all([teller("plain", None), teller("own", Some("its own"))]).unwrap();
+    // What is said of the run of a scheduler's own is not said of another.
+    let inherited = [("DULY_PAYLOAD_FILE", "/etc/passwd"), ("DULY_DEAD_TASK", "another"), ("DULY_DEAD_ERROR", "old")];
+    let mut sidecar = Sidecar::spawn_with(&house, &[], &inherited);
+    let payload = json!({ "argv": ["false"], "to": "anna" });
+    let with = |name: &str| client.trigger_with(name, &payload).unwrap();
+    let dead = json!({ "id": 7, "task": "job", "status": "dead", "error": "no\0 luck" });
+    let runs = [
+        (with("plain"), format!("{payload}\n, , ,\n600\n{payload}")),
+        (with("own"), format!("its own\n, , ,\n600\n{payload}")),
+        (client.trigger("plain").unwrap(), "\n, , ,".to_owned()),
+        (client.trigger_with("plain", &dead).unwrap(), format!("{dead}\njob, 7, dead, no\u{fffd} luck\n600\n{dead}")),
+    ];
+    for (run, expected) in runs {
+        eventually("the run is over", || client.run(run).unwrap().unwrap().status.is_final());
+        let run = client.run(run).unwrap().unwrap();
+        assert_eq!(
+            (run.status, run.error, run.output.as_deref().map(str::trim_end)),
+            (RunStatus::Succeeded, None, Some(&*expected))
+        );
+    }
+    assert_eq!(files_of_runs(&house), Vec::<String>::new(), "they end with the attempt");
+    sidecar.leave();
+}
+
+#[test]
+fn a_dead_run_reaches_a_command_and_so_does_a_retry_of_its_alarm() {
+    let house = House::new();
+    let client = house.client();
+    let alarm = r#"cat >/dev/null; echo "$DULY_DEAD_TASK, $DULY_DEAD_RUN_ID, $DULY_DEAD_STATUS, $DULY_DEAD_ERROR"; test -e mended"#;
+    let alarm = json!({ "argv": ["sh", "-c", alarm], "cwd": house.home() });
+    client.add(NewTask::manual("alarm").handler("command").at_most_once().payload(alarm)).unwrap();
+    client.add(shell("job", "echo 'disk full' >&2; exit 28").at_most_once().on_dead("alarm")).unwrap();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    let job = stands(&client, "job", RunStatus::Dead);
+    let told = format!("job, {}, dead, exit code 28\n", job.id);
+    let alarm = stands(&client, "alarm", RunStatus::Dead);
+    assert_eq!((alarm.output.as_deref(), alarm.error.as_deref()), (Some(&*told), Some("exit code 1")));
+    std::fs::write(house.home().join("mended"), "").unwrap();
+    let retry = client.retry(alarm.id).unwrap();
+    eventually("the retry is over", || client.run(retry).unwrap().unwrap().status == RunStatus::Succeeded);
+    assert_eq!(client.run(retry).unwrap().unwrap().output.as_deref(), Some(&*told));
+    sidecar.leave();
+}
+
+#[test]
+fn the_file_of_a_payload_goes_when_its_lost_run_is_recovered() {
+    let house = House::new();
+    let client = house.client();
+    let line = "echo $$ >pid; cat \"$DULY_PAYLOAD_FILE\" >seen; test -e again || { touch again; sleep 1000; }; true";
+    let payload = json!({ "argv": ["sh", "-c", line], "cwd": house.home() });
+    let retry = RetryPolicy { backoff: Duration::from_millis(1), ..RetryPolicy::default() };
+    client.add(NewTask::manual("post").handler("command").payload(payload).retry(retry)).unwrap();
+    let mut first = Sidecar::start(&house, &[]);
+    let run = client.trigger_with("post", "anna").unwrap();
+    let recorded = "SELECT count(*) FROM task_runs WHERE process IS NOT NULL";
+    eventually("its command is at work", || house.home().join("again").exists() && house.ask(recorded) == "1");
+    assert_eq!(files_of_runs(&house).len(), 2);
+    first.signal("KILL");
+    first.end();
+    assert!(files_of_runs(&house).contains(&format!("run-{run}-1.payload")), "nobody has removed it yet");
+    let mut second = Sidecar::start(&house, &[]);
+    eventually("it has run again", || client.run(run).unwrap().unwrap().status == RunStatus::Succeeded);
+    assert_eq!(std::fs::read_to_string(house.home().join("seen")).unwrap(), "\"anna\"");
+    assert_eq!(files_of_runs(&house), Vec::<String>::new());
+    second.leave();
 }

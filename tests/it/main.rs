@@ -2,6 +2,8 @@
 
 /// Manifests: many tasks in one transaction.
 mod again;
+/// The alarm of the README: a task that dies has a mail sent, as typed there.
+mod alarm;
 /// Other names of a database file: hard links, a file that is mounted by itself, a file that is moved while it is open.
 mod aliases;
 mod apply;

@@ -131,7 +131,7 @@ pub(crate) enum Command {
     Trigger {
         /// The task.
         name: String,
-        /// What the handler is given instead of the task's payload.
+        /// What the handler is given instead of the task's payload; a command reads it from its standard input.
         #[arg(long, value_name = "JSON", value_parser = json, allow_negative_numbers = true)]
         payload: Option<Box<RawValue>>,
         /// Wait until it is over, and fail if it does not succeed.

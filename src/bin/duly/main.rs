@@ -100,6 +100,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut printer = Printer {
         out: &mut out,
+        err: &mut io::stderr(),
         json: args.json,
         quiet: args.quiet,
         colour: terminal && !no_colour && !dumb,

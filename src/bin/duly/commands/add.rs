@@ -37,7 +37,16 @@ pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(),
         (_, true) => client.add_if_absent(task)?,
         _ => client.add(task)?,
     };
-    tell(&client, &added, printer)
+    tell(&client, &added, printer)?;
+    if let Some(target) = &add.policies.on_dead
+        && client.task(target)?.is_none()
+    {
+        let name = &added.name;
+        printer.warn(format!(
+            "there is no task {target:?}: until it is added, dead runs of {name:?} are reported to nothing"
+        ));
+    }
+    Ok(())
 }
 
 fn tell(client: &Client, added: &Added, printer: &mut Printer<'_>) -> Result<(), Failure> {

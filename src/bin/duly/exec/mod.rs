@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use duly::{BoxError, Clock, Context, Failure, Handler, Orphan, StopReason, SystemClock};
 
-use crate::exec::payload::Payload;
+use crate::exec::payload::{DEAD_RUN, Payload, dead_run};
 use crate::exec::pipes::Drain;
 use crate::exec::system::Group;
 
@@ -133,7 +133,7 @@ enum Stage {
 
 impl Handler for Commands {
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError> {
-        let payload = Payload::parse(context.payload_json()).map_err(Failure::give_up)?;
+        let payload = Payload::parse(context.task_payload_json()).map_err(Failure::give_up)?;
         if let Some(name) = payload.missing_variable(|name| std::env::var_os(name).is_some()) {
             let error = format!("env_from: the environment of the scheduler has no variable {name:?}");
             return Err(Failure::give_up(error).into());
@@ -229,15 +229,27 @@ impl Drop for AtWork<'_> {
     }
 }
 
+/// Names the file that holds the payload of the run itself.
+const PAYLOAD_FILE: &str = "DULY_PAYLOAD_FILE";
+
 /// Starts the command. Its standard input, which also tells others that it is at work, is held by nobody else.
 fn start(context: &Context, payload: &Payload) -> Result<Group, BoxError> {
+    let own = context.run_payload_json();
+    let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
     let input = context
-        .command_input(payload.stdin.as_bytes())
+        .command_input(input.as_bytes())
         .map_err(|error| format!("cannot make the standard input of the command: {error}"))?;
+    let file = context.payload_file().map_err(|error| format!("cannot make the file of the payload: {error}"))?;
     let mut command = Command::new(&payload.argv[0]);
+    // A scheduler may itself have been started by a command: what is said of that run is not said of this one.
+    for name in [PAYLOAD_FILE].iter().chain(&DEAD_RUN) {
+        command.env_remove(name);
+    }
     command
         .args(&payload.argv[1..])
         .envs(&payload.env)
+        .envs(file.map(|file| (PAYLOAD_FILE, file)))
+        .envs(own.and_then(dead_run).into_iter().flatten())
         .env("DULY_TASK", context.task())
         .env("DULY_RUN_ID", context.run_id().to_string())
         .env("DULY_ATTEMPT", context.attempt().to_string())

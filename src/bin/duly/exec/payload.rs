@@ -84,6 +84,24 @@ impl Payload {
     }
 }
 
+/// The variables that tell a command of a dead run.
+pub(crate) const DEAD_RUN: [&str; 4] = ["DULY_DEAD_TASK", "DULY_DEAD_RUN_ID", "DULY_DEAD_STATUS", "DULY_DEAD_ERROR"];
+
+/// The same with their values, if a payload is a dead run: what `on_dead` gives, and also a retry of it, or a person who tries an
+/// alarm by hand.
+pub(crate) fn dead_run(payload: &str) -> Option<[(&'static str, String); 4]> {
+    let run: Value = serde_json::from_str(payload).ok()?;
+    let (task, id, status) = (run["task"].as_str()?, run["id"].as_i64()?, run["status"].as_str()?);
+    if status != "dead" {
+        return None;
+    }
+    let values = [task, &id.to_string(), status, run["error"].as_str().unwrap_or_default()];
+    // No variable can hold a NUL, which an error may.
+    let values = values.map(|value| value.replace('\0', "\u{fffd}"));
+    let mut pairs = DEAD_RUN.into_iter().zip(values);
+    Some(std::array::from_fn(|_| pairs.next().unwrap_or_default()))
+}
+
 /// A field that is there and not null.
 fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
@@ -139,7 +157,7 @@ fn kind(value: &Value) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::Payload;
+    use super::{Payload, dead_run};
 
     #[test]
     fn a_payload_is_read_whole() {
@@ -152,6 +170,18 @@ mod tests {
         assert_eq!(payload.missing_variable(|name| name == "HOME"), None);
         let least = Payload::parse(r#"{"argv": ["true"], "cwd": null}"#).unwrap();
         assert!(least.cwd.is_none() && least.env.is_empty() && least.stdin.is_empty());
+    }
+
+    #[test]
+    fn a_dead_run_is_told_by_its_fields() {
+        let told = dead_run(r#"{"id": 7, "task": "t", "status": "dead", "error": "no\u0000luck\n"}"#).unwrap();
+        let names = ["DULY_DEAD_TASK", "DULY_DEAD_RUN_ID", "DULY_DEAD_STATUS", "DULY_DEAD_ERROR"];
+        let values = ["t", "7", "dead", "no\u{fffd}luck\n"];
+        assert!(told.iter().map(|(name, value)| (*name, &**value)).eq(names.into_iter().zip(values)), "{told:?}");
+        assert!(dead_run(r#"{"id": 7, "task": "t", "status": "dead", "error": null}"#).unwrap()[3].1.is_empty());
+        for other in ["null", "[]", "7", r#"{"id": 7, "task": "t"}"#, r#"{"id": 7, "task": "t", "status": "queued"}"#] {
+            assert_eq!(dead_run(other), None, "{other}");
+        }
     }
 
     #[test]

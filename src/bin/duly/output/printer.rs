@@ -15,6 +15,8 @@ use crate::output::times::Times;
 /// What commands print on.
 pub(crate) struct Printer<'a> {
     pub(crate) out: &'a mut dyn Write,
+    /// Where warnings go.
+    pub(crate) err: &'a mut dyn Write,
     /// One JSON document instead of text.
     pub(crate) json: bool,
     /// Nothing but what was asked for.
@@ -38,6 +40,12 @@ impl Printer<'_> {
     /// A line that says what was done. Whoever wants quiet does without, and a document says it otherwise.
     pub(crate) fn say(&mut self, text: impl fmt::Display) -> io::Result<()> {
         if self.quiet || self.json { Ok(()) } else { self.line(text) }
+    }
+
+    /// A line about something that was done and may not work. It goes to standard error, beside whatever was asked for. Where nobody
+    /// can read that, the command goes on.
+    pub(crate) fn warn(&mut self, text: impl fmt::Display) {
+        let _ = writeln!(self.err, "warning: {}", escape::one_line(&text.to_string()));
     }
 
     /// Text of somebody else's, with its lines.
@@ -94,7 +102,8 @@ mod tests {
         let mut out = Vec::new();
         let times = Times { now: Timestamp::MIN, zone: Zone::named("UTC").unwrap() };
         let heights = Heights::Digits;
-        print(&mut Printer { out: &mut out, json, quiet, colour: false, width: None, heights, bars: None, times });
+        let err = &mut std::io::sink();
+        print(&mut Printer { out: &mut out, err, json, quiet, colour: false, width: None, heights, bars: None, times });
         String::from_utf8(out).unwrap()
     }
 

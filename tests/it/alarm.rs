@@ -1,0 +1,46 @@
+//! The transcript in the README of an alarm: a task that dies has a mail sent. What is typed there is typed here.
+#![cfg(unix)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::house::House;
+
+/// As the program `mail` is called: `mail -s SUBJECT ADDRESS`, the text on standard input.
+const MAIL: &str = "#!/bin/sh\n{ echo \"To: $3\"; echo \"Subject: $2\"; echo; cat; } >> MAILBOX\n";
+const MAILBOX: &str = "/var/mail/root";
+
+/// The lines of the first transcript below a heading of the README.
+fn transcript(heading: &str) -> Vec<String> {
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("the README");
+    let below = readme.split_once(heading).unwrap_or_else(|| panic!("no heading {heading:?}")).1;
+    let text = below.split_once("```console\n").and_then(|(_, text)| text.split_once("```")).expect("a transcript").0;
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_alarm_of_the_readme_sends_a_mail() {
+    let (house, programs) = (House::new(), tempfile::tempdir().expect("a folder"));
+    let mailbox = house.home().join("mailbox").display().to_string();
+    let mail = programs.path().join("mail");
+    std::fs::write(&mail, MAIL.replace("MAILBOX", &mailbox)).expect("a program");
+    std::fs::set_permissions(&mail, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let duly = Path::new(env!("CARGO_BIN_EXE_duly")).parent().expect("a folder");
+    let path = format!("{}:{}:{}", programs.path().display(), duly.display(), std::env::var("PATH").expect("a PATH"));
+
+    let expected = transcript("### When a task dies");
+    let mut found = Vec::new();
+    for line in expected.iter().filter(|line| line.starts_with("$ ")) {
+        let typed = line[2..].replace(MAILBOX, &mailbox);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &typed]).current_dir(house.home()).env("PATH", &path).env("DULY_DB", house.file());
+        let output = shell.output().expect("a shell");
+        found.push(line.clone());
+        for printed in [&output.stdout, &output.stderr] {
+            found.extend(String::from_utf8_lossy(printed).lines().map(str::to_owned));
+        }
+    }
+    assert_eq!(found, expected);
+    house.assert_sound();
+}
