@@ -1,7 +1,7 @@
 //! Where seeds are lived through, one after the other: a file, and the connections to it that outlive owners. A seed finds empty
 //! tables, as a new file has them; but no statement has to be prepared again, which would be a quarter of all work.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use duly::testing::{Crashed, ManualClock, Stepper};
@@ -73,6 +73,15 @@ fn shell(file: &PathBuf, clock: &ManualClock) -> Connection {
     shell
 }
 
+/// The tables, and a client that outlives every owner.
+fn client(file: &Path, clock: &ManualClock) -> (Client, Crashed) {
+    let builder = Stepper::builder(file, clock.now().wall).clock(clock).busy_timeout(Duration::ZERO);
+    let mut first = builder.start().expect("a stepper");
+    first.step().expect("a first step");
+    let client = first.client().clone();
+    (client, first.crash())
+}
+
 impl Stage {
     pub(crate) fn new() -> Self {
         let home = home();
@@ -80,12 +89,8 @@ impl Stage {
         let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().expect("an instant"));
         // Seeds begin at any time of this clock: none shall begin with it.
         clock.advance(Duration::from_secs(100 * 86_400));
-        // The tables, and a client that outlives every owner.
-        let builder = Stepper::builder(&file, clock.now().wall).clock(&clock).busy_timeout(Duration::ZERO);
-        let mut first = builder.start().expect("a stepper");
-        first.step().expect("a first step");
-        let client = first.client().clone();
-        let connections = vec![first.crash()];
+        let (client, connection) = client(&file, &clock);
+        let connections = vec![connection];
         let (reader, shell) = (Reader::new(shell(&file, &clock)), shell(&file, &clock));
         shell.execute_batch(ledger::TABLE).expect("a table of the application's own");
         shell.execute_batch(spoilt::GUARD).expect("a trigger of the application's own");
@@ -100,6 +105,8 @@ impl Stage {
     /// Makes it as new.
     pub(crate) fn clear(&mut self) {
         self.reader.let_go();
+        // A client keeps ids in reserve: what it added in another seed must not show in this one.
+        self.client = client(&self.file, &self.clock).0;
         self.shell.execute_batch(CLEAR).expect("empty tables");
         for row in &self.meta {
             let text = "UPDATE scheduler_meta SET value = ?2 WHERE key = ?1";
