@@ -112,6 +112,8 @@ CREATE TABLE task_runs (
                                           OR origin = 'manual' OR origin = 'on_dead'),
     -- The dead or cancelled run that a person retried with this one.
     retry_of         INTEGER,
+    -- Of a manual run: the idempotency key of the request. A second request with it opens no run.
+    request_key      TEXT CHECK (length(request_key) BETWEEN 1 AND 200),
     -- Unfinished: queued, running, failed (will be tried again at run_at). The others are final.
     status           TEXT NOT NULL CHECK (status = 'running' OR status = 'succeeded' OR status = 'queued'
                                           OR status = 'failed' OR status = 'dead' OR status = 'cancelled'
@@ -251,6 +253,8 @@ CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, 
     WHERE status = 'queued' OR status = 'failed';
 -- What will expire if it does not begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
+-- One run for all requests with the same key.
+CREATE UNIQUE INDEX task_runs_requested ON task_runs (task_id, request_key) WHERE request_key IS NOT NULL;
 -- What was retried, by its task: retention keeps it as long as its retry.
 CREATE INDEX task_runs_retried ON task_runs (task_id, retry_of) WHERE retry_of IS NOT NULL;
 

@@ -4,6 +4,7 @@ use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::new_task::NewTask;
 use crate::schedule::Schedules;
 use crate::store::adder::{Adder, add_alone};
 use crate::store::{Fault, Store, owners, tasks};
@@ -37,8 +38,17 @@ pub struct Added {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
     Refuse,
+    /// As `Refuse`, of a task that counts from when it is added: another instant is no difference.
+    RefuseOtherWork,
     Keep,
     Replace,
+}
+
+impl Existing {
+    /// As `Refuse`, as far as it suits the task.
+    pub(crate) fn refuse(task: &NewTask) -> Self {
+        if task.counts_from_adding() { Existing::RefuseOtherWork } else { Existing::Refuse }
+    }
 }
 
 /// Adds a task in a transaction of its own, or has the one of its name meet it.
@@ -117,11 +127,13 @@ pub(crate) fn meet(
         return Ok((unchanged(old.next_run), Vec::new()));
     }
     let schedule = task.check(old.created_at, schedules)?;
-    let same = old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == schedule);
+    let is_of_its_kind = old.status != TaskStatus::Invalid && old.definition.schedule_type == task.schedule_type;
+    let same = (existing == Existing::RefuseOtherWork && is_of_its_kind)
+        || old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == schedule);
     let fields = old.definition.differences(&task, same);
     match (fields.first(), existing) {
         (None, _) | (Some(_), Existing::Keep) => Ok((unchanged(old.next_run), Vec::new())),
-        (Some((field, stored, given)), Existing::Refuse) => {
+        (Some((field, stored, given)), Existing::Refuse | Existing::RefuseOtherWork) => {
             let (stored, given) = (stored.clone(), given.clone());
             Err(Error::TaskDiffers { name: task.name, field, stored, given }.into())
         }

@@ -6,19 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Transaction;
-use serde::Serialize;
 
 use crate::adding::{self, Added, Existing, put};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::new_task::NewTask;
-use crate::run::{Attempt, Effect, Origin, Run, RunFilter};
-use crate::schedule::{ScheduleKind, Schedules};
+use crate::run::{Attempt, Effect, Run, RunFilter};
+use crate::schedule::Schedules;
 use crate::store::adder::Adder;
 use crate::store::effects::of_chain;
-use crate::store::manual::Request;
-use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, manual, owners, runs, tasks};
-use crate::task::{Task, TaskStatus, check_payload};
+use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, owners, runs, tasks};
+use crate::task::Task;
 use crate::wake::Wake;
 
 /// Most tasks that one look-up answers.
@@ -85,7 +83,8 @@ impl Client {
     /// [`Error::InvalidSchedule`] or [`Error::InvalidTask`] if a field cannot be accepted; [`Error::TaskDiffers`] if a task
     /// of this name exists and is defined differently.
     pub fn add(&self, task: NewTask) -> Result<Added> {
-        self.put(task, Existing::Refuse)
+        let existing = Existing::refuse(&task);
+        self.put(task, existing)
     }
 
     /// Adds a task, or leaves the one that has its name as it is.
@@ -111,10 +110,12 @@ impl Client {
     /// As [`Client::add`], for the first that cannot be added.
     pub fn add_all(&self, tasks: impl IntoIterator<Item = NewTask>) -> Result<Vec<Added>> {
         let now = self.now();
-        let definitions: Vec<_> = tasks.into_iter().map(|task| task.into_definition(now)).collect::<Result<_>>()?;
+        let definition = |task: NewTask| Ok((Existing::refuse(&task), task.into_definition(now)?));
+        let definitions: Vec<_> = tasks.into_iter().map(definition).collect::<Result<_>>()?;
         let added: Vec<Added> = self.write_unheard("add tasks", |tx, schedules| {
             let mut adder = Adder::new(tx)?;
-            definitions.into_iter().map(|task| put(tx, &mut adder, schedules, task, Existing::Refuse, now)).collect()
+            let put = |(existing, task)| put(tx, &mut adder, schedules, task, existing, now);
+            definitions.into_iter().map(put).collect()
         })?;
         self.wake_for(&added);
         Ok(added)
@@ -140,44 +141,6 @@ impl Client {
     /// What is due later than the scheduler's next look at the file wakes nobody.
     fn wake_for(&self, added: &[Added]) {
         let _ = self.wake.as_ref().map(|wake| wake.for_added(added, self.now()));
-    }
-
-    /// Opens a run of a task now, beside its schedule, and answers with the run's id. It waits for the task's concurrency
-    /// key. A paused or completed task can be triggered, and stays what it is.
-    ///
-    /// # Errors
-    /// [`Error::UnknownTask`]; [`Error::Refused`] if the task is invalid.
-    pub fn trigger(&self, name: &str) -> Result<i64> {
-        self.open_manual(name, None)
-    }
-
-    /// The same, with a payload of its own.
-    ///
-    /// # Errors
-    /// As [`Client::trigger`]; [`Error::InvalidTask`] if JSON cannot hold the payload, or it is too large.
-    pub fn trigger_with(&self, name: &str, payload: impl Serialize) -> Result<i64> {
-        let payload = serde_json::to_string(&payload)
-            .map_err(|error| Error::invalid_task("payload", error, "a value that JSON can hold"))?;
-        check_payload(&payload)?;
-        self.open_manual(name, Some(payload))
-    }
-
-    fn open_manual(&self, name: &str, payload: Option<String>) -> Result<i64> {
-        let now = self.now();
-        self.write("trigger a task", |tx, schedules| {
-            let mut task = tasks::expect(tx, name)?;
-            if task.definition.schedule_type == ScheduleKind::Delay {
-                // Its schedule is about to wait for this run: what is due is resolved before.
-                task = tasks::resolve_before_a_change(tx, schedules, task, now)?;
-            }
-            if task.status == TaskStatus::Invalid {
-                let reason = task.invalid_reason.unwrap_or_default();
-                let request = format!("trigger task {name:?}");
-                return Err(Error::Refused { request, reason: format!("it is invalid: {reason}") }.into());
-            }
-            let asked = Request { origin: Origin::Manual, payload: payload.as_deref(), retry_of: None };
-            manual::open(tx, &task, asked, now)
-        })
     }
 
     /// Stops a task's schedule for a while. What is due is resolved first; runs that are running go on, those that wait

@@ -48,6 +48,7 @@ mod store;
 mod task;
 pub mod testing;
 mod tools;
+mod triggering;
 mod turn;
 mod turning;
 mod wake;
@@ -86,3 +87,4 @@ pub use task::{
     TaskStatus,
 };
 pub use tools::StopReason;
+pub use triggering::{NewRun, Triggered};

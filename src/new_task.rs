@@ -26,6 +26,8 @@ use crate::task::{Definition, Misfire, Overlap};
 pub struct NewTask {
     name: Option<String>,
     payload: Result<String, String>,
+    /// Due so long after it is added, instead of when `rest` says.
+    due_in: Option<Duration>,
     rest: Definition,
 }
 
@@ -48,6 +50,25 @@ impl NewTask {
     /// A task that is due at one instant. If that has passed, it is due at once.
     pub fn once(name: impl Into<String>, at: Timestamp) -> Self {
         NewTask::new(Some(name.into()), ScheduleKind::Once, at.to_string())
+    }
+
+    /// A task that is due once, so long after it is added. When that was is no part of what it means: added again, while it waits
+    /// or when it is done, it stays as it is. [`Client::replace`](crate::Client::replace) and
+    /// [`Client::apply`](crate::Client::apply) count anew.
+    ///
+    /// ```
+    /// use duly::{Change, Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// let tea = || NewTask::once_in("tea", std::time::Duration::from_secs(180)).handler("ring");
+    /// assert_eq!(client.add(tea())?.change, Change::Created);
+    /// assert_eq!(client.add(tea())?.change, Change::Unchanged);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn once_in(name: impl Into<String>, after: Duration) -> Self {
+        let task = NewTask::new(Some(name.into()), ScheduleKind::Once, String::new());
+        NewTask { due_in: Some(after), ..task }
     }
 
     /// A task without occurrences: only [`Client::trigger`](crate::Client::trigger), or another task's
@@ -101,7 +122,7 @@ impl NewTask {
             pause_after_failures: None,
             managed_by: None,
         };
-        NewTask { name, payload: Ok("null".to_owned()), rest }
+        NewTask { name, payload: Ok("null".to_owned()), due_in: None, rest }
     }
 
     /// The name that was given.
@@ -109,9 +130,17 @@ impl NewTask {
         self.name.as_deref()
     }
 
+    /// Whether its instant follows from when it is added.
+    pub(crate) fn counts_from_adding(&self) -> bool {
+        self.due_in.is_some()
+    }
+
     /// What is stored: the payload as JSON, and a name where none was given.
     pub(crate) fn into_definition(self, now: Timestamp) -> Result<Definition> {
-        let NewTask { name, payload, rest } = self;
+        let NewTask { name, payload, due_in, mut rest } = self;
+        if let Some(after) = due_in {
+            rest.schedule_value = now.plus(after).to_string();
+        }
         let payload = payload.map_err(|reason| Error::invalid_task("payload", reason, "a value that JSON can hold"))?;
         let name = name.unwrap_or_else(|| made_up_name(&rest.handler, now));
         Ok(Definition { name, payload, ..rest })

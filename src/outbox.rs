@@ -72,7 +72,7 @@ impl Context {
 /// Adds a task inside a transaction of the application's, which must be on this file. If it cannot be added, the transaction
 /// is as it was.
 pub(crate) fn put_in(tx: &Transaction<'_>, file: &Path, task: NewTask, now: Timestamp) -> Result<Added> {
-    let task = task.into_definition(now)?;
+    let (existing, task) = (Existing::refuse(&task), task.into_definition(now)?);
     let refused = |reason| Error::Refused { request: format!("add task {:?} in a transaction", task.name), reason };
     let found = tx.path().unwrap_or_default();
     if !is_same(Path::new(found), file) {
@@ -89,7 +89,7 @@ pub(crate) fn put_in(tx: &Transaction<'_>, file: &Path, task: NewTask, now: Time
         return Err(refused(format!("the clock of this machine shows {now}: set it first")));
     }
     database::within(tx, file, "add a task in a transaction", |schedules| {
-        put(tx, &mut Adder::new(tx)?, schedules, task, Existing::Refuse, now)
+        put(tx, &mut Adder::new(tx)?, schedules, task, existing, now)
     })
 }
 

@@ -45,7 +45,8 @@ impl Client {
                 let reason = task.invalid_reason.unwrap_or_default();
                 return Err(refused(format!("its task {:?} is invalid: {reason}", old.task)).into());
             }
-            let asked = Request { origin: Origin::Manual, payload: old.payload.as_deref(), retry_of: Some(run) };
+            let payload = old.payload.as_deref();
+            let asked = Request { origin: Origin::Manual, payload, retry_of: Some(run), key: None };
             manual::open(tx, &task, asked, now)
         })
     }

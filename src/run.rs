@@ -125,6 +125,8 @@ pub struct Run {
     pub origin: Origin,
     /// The dead or cancelled run that a person retried with this one.
     pub retry_of: Option<i64>,
+    /// The key of the request that opened it, if it had one.
+    pub request_key: Option<String>,
     /// Where it stands.
     pub status: RunStatus,
     /// It does not start before this instant.

@@ -266,7 +266,8 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::invalid_task("name", name, "a letter, then up to 199 letters, digits or . _ : / @ -"))
 }
 
-fn check_text(field: &'static str, text: &str) -> Result<()> {
+/// Checks a name of something, or a key.
+pub(crate) fn check_text(field: &'static str, text: &str) -> Result<()> {
     if (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.chars().any(char::is_control) {
         return Ok(());
     }

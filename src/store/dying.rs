@@ -105,7 +105,7 @@ fn open(
     }
     let Some(run) = history::run(tx, dead.run_id)? else { return Ok(Some("the run is gone".to_owned())) };
     let payload = obituary(&run, &dead.payload).to_string();
-    let asked = Request { origin: Origin::OnDead, payload: Some(&payload), retry_of: None };
+    let asked = Request { origin: Origin::OnDead, payload: Some(&payload), retry_of: None, key: None };
     manual::open(tx, &target, asked, now)?;
     Ok(None)
 }

@@ -24,6 +24,14 @@ pub(crate) fn unfinished_retry(tx: &Transaction<'_>, task: i64, run: i64) -> rus
     tx.prepare_cached(UNFINISHED_RETRY)?.query_row(params, |row| row.get(0)).optional()
 }
 
+const REQUESTED: &str = "SELECT id FROM task_runs WHERE task_id = :task AND request_key = :key";
+
+/// The run that a request with this key has opened.
+pub(crate) fn requested(tx: &Transaction<'_>, task: i64, key: &str) -> rusqlite::Result<Option<i64>> {
+    let params = named_params! { ":task": task, ":key": key };
+    tx.prepare_cached(REQUESTED)?.query_row(params, |row| row.get(0)).optional()
+}
+
 /// Why a run is opened that keeps no occurrence, and with what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
@@ -31,6 +39,8 @@ pub(crate) struct Request<'a> {
     /// `None`: the task's.
     pub(crate) payload: Option<&'a str>,
     pub(crate) retry_of: Option<i64>,
+    /// Of a request that may be repeated.
+    pub(crate) key: Option<&'a str>,
 }
 
 /// Opens a run that was asked for. It consumes no occurrence, and waits for its key; one that a dead run asked for waits
@@ -50,6 +60,7 @@ pub(crate) fn open(tx: &Transaction<'_>, task: &Task, asked: Request<'_>, now: T
         key: task.concurrency_key.as_deref().or(own_key.as_deref()),
         payload: asked.payload,
         retry_of: asked.retry_of,
+        request_key: asked.key,
     };
     let blocked = run.key.map(|_| "key");
     tx.prepare_cached(DELAY_BEGINS)?.execute(named_params! { ":task": task_id })?;

@@ -353,6 +353,7 @@ fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
         key: due.key.as_deref(),
         payload: None,
         retry_of: None,
+        request_key: None,
     }
 }
 

@@ -226,6 +226,7 @@ pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
         scheduled_for: row.get("scheduled_for")?,
         origin: row.get("origin")?,
         retry_of: row.get("retry_of")?,
+        request_key: shown_if_any(row, "request_key")?,
         status: row.get("status")?,
         run_at: row.get("run_at")?,
         expires_at: row.get("expires_at")?,

@@ -35,9 +35,9 @@ pub(crate) fn stored_error(error: &str) -> String {
 /// (due) -> queued. Blocked, unless nothing can hold it back: the caller places it.
 const OPEN: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, blocked, priority,
-                           concurrency_key, payload, retry_of)
+                           concurrency_key, payload, retry_of, request_key)
     VALUES (:task, :handler, :scheduled_for, :origin, 'queued', :run_at, :expires_at, :blocked, :priority, :key, :payload,
-            :retry_of)
+            :retry_of, :request_key)
     ON CONFLICT DO NOTHING";
 
 /// A run that is to be opened.
@@ -53,6 +53,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) key: Option<&'a str>,
     pub(crate) payload: Option<&'a str>,
     pub(crate) retry_of: Option<i64>,
+    pub(crate) request_key: Option<&'a str>,
 }
 
 /// Opens a run that waits. `None`: its occurrence has a row already, which is no error.
@@ -60,7 +61,7 @@ pub(crate) fn open(tx: &Transaction<'_>, run: &Opening<'_>, blocked: Option<&str
     let rows = tx.prepare_cached(OPEN)?.execute(named_params! {
         ":task": run.task, ":handler": run.handler, ":scheduled_for": run.scheduled_for, ":origin": run.origin,
         ":run_at": run.run_at, ":expires_at": run.expires_at, ":blocked": blocked, ":priority": run.priority,
-        ":key": run.key, ":payload": run.payload, ":retry_of": run.retry_of,
+        ":key": run.key, ":payload": run.payload, ":retry_of": run.retry_of, ":request_key": run.request_key,
     })?;
     Ok((rows == 1).then(|| tx.last_insert_rowid()))
 }
@@ -399,7 +400,6 @@ fn first_of(tx: &Transaction<'_>, run: i64, retried: i64) -> rusqlite::Result<Op
 
 /// Columns by their place: this is read for every run that has waited.
 fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Claim> {
-    let kind: ScheduleKind = row.get(9)?;
     Ok(Claim {
         run_id,
         attempt: row.get(1)?,
@@ -420,7 +420,7 @@ fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Clai
         },
         concurrency_key: row.get(6)?,
         first: None,
-        recurring: kind != ScheduleKind::Once,
+        recurring: row.get::<_, ScheduleKind>(9)? != ScheduleKind::Once,
         read_ahead: false,
     })
 }

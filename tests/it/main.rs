@@ -61,6 +61,8 @@ mod held;
 mod history;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
+/// The same request again: a task that counts from when it is added, a run under a key; one after another, and twenty at once.
+mod idempotent;
 /// The ids of tasks that are added one by one.
 mod ids;
 /// Crontabs, brought over by the program: what comes, what cannot, and that a second time changes nothing.

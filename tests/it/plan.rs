@@ -116,6 +116,7 @@ fn fill(connection: &Connection) {
 
 /// What the hot statements must do, step by step: all of the plan.
 const HOT: &[(&str, &[&str])] = &[
+    ("manual::REQUESTED", &["SEARCH task_runs USING INDEX task_runs_requested (task_id=? AND request_key=?)"]),
     ("due::DUE_LIST", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run<?)"]),
     ("due::NEXT_DUE", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run>?)"]),
     (

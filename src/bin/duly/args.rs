@@ -134,6 +134,9 @@ pub(crate) enum Command {
         /// What the handler is given instead of the task's payload; a command reads it from its standard input.
         #[arg(long, value_name = "JSON", value_parser = json, allow_negative_numbers = true)]
         payload: Option<Box<RawValue>>,
+        /// An idempotency key: of all requests with this key, one opens a run, and all others show that run.
+        #[arg(long, value_name = "KEY")]
+        key: Option<String>,
         /// Wait until it is over, and fail if it does not succeed.
         #[arg(long)]
         wait: bool,

@@ -67,7 +67,7 @@ pub(crate) const LOGS: &str = r#"Examples:
 
 pub(crate) const TRIGGER: &str = r#"Examples:
   duly trigger nightly --wait
-  duly trigger digest --payload '{"to": "bruno"}'"#;
+  duly trigger digest --payload '{"to": "bruno"}' --key bruno-march"#;
 
 pub(crate) const RETRY: &str = r#"Examples:
   duly retry 42"#;

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use duly::{Apply, Client, Clock, Limits, SystemClock, Zone};
+use duly::{Apply, Client, Clock, Limits, NewRun, SystemClock, Zone};
 use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 
 use crate::args::{Args, Command};
@@ -162,8 +162,10 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
             history::history(&there()?, name.as_deref(), *status, since.as_deref(), *number, printer)
         }
         Command::Logs { run } => logs::logs(&there()?, *run, printer),
-        Command::Trigger { name, payload, wait } => {
-            control::trigger(&there()?, name, payload.as_deref(), *wait, printer)
+        Command::Trigger { name, payload, key, wait } => {
+            let run = payload.iter().fold(NewRun::of(name), NewRun::payload);
+            let run = key.iter().fold(run, NewRun::key);
+            control::trigger(&there()?, name, run, *wait, printer)
         }
         Command::Retry { run } => control::retry(&there()?, *run, printer),
         Command::Pause { name } => control::pause(&there()?, name, printer),

@@ -134,7 +134,7 @@ fn lines_as_they_are_typed() {
         "logs -1",
         "import crontab - --system --user root --prefix x --prune",
         "import nanoclaw f --tz local -- node x",
-        "trigger t --payload -7 --wait",
+        "trigger t --payload -7 --key k --wait",
         "add t --manual --on-dead u --shell true",
         "check --overdue 5m --failures 2",
         "completions bash",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{Change, Misfire, NewTask, Origin, Overlap, RetryPolicy, RunStatus, Timestamp};
+use duly::{Change, Misfire, NewRun, NewTask, Origin, Overlap, RetryPolicy, RunStatus, Timestamp};
 
 use crate::simulation::history::{Check, Deed};
 use crate::simulation::ledger::LEDGER;
@@ -233,9 +233,24 @@ impl World {
 
     pub(crate) fn trigger(&mut self) -> Check {
         let Some(name) = self.any_task(|_| true) else { return Ok(()) };
-        let done = self.stage.client.trigger(&name);
-        let opened = done.as_ref().ok().copied();
-        self.by_client(done, Deed::Triggered(name.clone()), &format!("{name} is triggered"))?;
+        let task = self.history.tables.named(&name).expect("a task").id;
+        let key = self.once_in(3).then(|| self.pick(&["today", "tomorrow"]));
+        let request = key.into_iter().fold(NewRun::of(&name), NewRun::key);
+        // A key holds as long as its run is kept.
+        let earlier = key.and_then(|key| self.history.requested.get(&(task, key)).copied());
+        let earlier = earlier.filter(|run| self.history.tables.runs.contains_key(run));
+        let done = self.stage.client.trigger_run(request);
+        let (opened, found) = match &done {
+            Ok(run) if run.is_new => (Some(run.run_id), None),
+            Ok(run) => (None, Some(run.run_id)),
+            Err(_) => (None, earlier),
+        };
+        if found != earlier {
+            return Err(format!("{name} was requested as {key:?}: answered with {done:?}, expected run {earlier:?}"));
+        }
+        self.history.requested.extend(key.zip(opened).map(|(key, run)| ((task, key), run)));
+        let deed = if opened.is_some() { Deed::Triggered(name.clone()) } else { Deed::Nothing };
+        self.by_client(done, deed, &format!("{name} is triggered, as {key:?}"))?;
         self.check_asked_for(opened, None)
     }
 

@@ -158,6 +158,8 @@ pub(crate) struct History {
     pub(crate) hidden: BTreeSet<(i64, u32)>,
     /// Runs that could not be written at some time, and whether they still cannot.
     pub(crate) stuck: BTreeMap<i64, bool>,
+    /// By task and key: the run that a request has opened.
+    pub(crate) requested: BTreeMap<(i64, &'static str), i64>,
     pub(crate) tables: Tables,
     pub(crate) look: Look,
 }
@@ -211,6 +213,7 @@ impl History {
             promises: BTreeMap::new(),
             hidden: BTreeSet::new(),
             stuck: BTreeMap::new(),
+            requested: BTreeMap::new(),
             tables: Tables::default(),
             look,
         }

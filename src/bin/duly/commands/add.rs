@@ -26,7 +26,7 @@ struct Document<'a> {
 }
 
 pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let task = new_task(add, printer.times.now)?;
+    let task = new_task(add)?;
     if !db.exists() {
         // What cannot be added makes no file. Where there is one, a task that is there already needs no occurrence to come.
         task.occurrences(printer.times.now, 0)?;
@@ -100,7 +100,7 @@ pub(crate) fn upcoming(task: &Task, ahead: &[Timestamp], printer: &Printer<'_>) 
     table
 }
 
-fn new_task(add: &Add, now: Timestamp) -> Result<NewTask, Failure> {
+fn new_task(add: &Add) -> Result<NewTask, Failure> {
     let zone = zone::typed(&add.tz)?;
     let task = match (&add.cron, &add.every, &add.after, &add.at) {
         (Some(line), ..) => NewTask::scheduled(&add.name, ScheduleKind::Cron, line),
@@ -108,7 +108,7 @@ fn new_task(add: &Add, now: Timestamp) -> Result<NewTask, Failure> {
         (_, _, Some(after), _) => NewTask::scheduled(&add.name, ScheduleKind::Delay, after),
         (.., Some(at)) => NewTask::scheduled(&add.name, ScheduleKind::Once, at),
         _ if add.manual => NewTask::manual(&add.name),
-        _ => NewTask::once(&add.name, now.plus(add.within.unwrap_or_default())),
+        _ => NewTask::once_in(&add.name, add.within.unwrap_or_default()),
     };
     let task = with_policies(task.time_zone(zone.name()), &add.policies, &zone)?;
     if let Some(handler) = &add.handler {

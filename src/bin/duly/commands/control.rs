@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use duly::{Cancel, Client, Error, Run, RunStatus};
+use duly::{Cancel, Client, Error, NewRun, Run, RunStatus, Triggered};
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use crate::failure::Failure;
 use crate::output::printer::Printer;
@@ -17,17 +16,19 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) fn trigger(
     client: &Client,
     name: &str,
-    payload: Option<&RawValue>,
+    run: NewRun,
     wait: bool,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
-    let id = match payload {
-        Some(payload) => client.trigger_with(name, payload)?,
-        None => client.trigger(name)?,
-    };
-    printer.say(format!("run {id} of {name} is queued"))?;
+    let Triggered { run_id: id, is_new, .. } = client.trigger_run(run)?;
+    printer.say(match is_new {
+        true => format!("run {id} of {name} is queued"),
+        false => {
+            format!("run {id} of {name} was requested with this key before, and is {}", self::run(client, id)?.status)
+        }
+    })?;
     if !wait {
-        return if printer.json { document(&run(client, id)?, printer) } else { Ok(()) };
+        return if printer.json { document(&self::run(client, id)?, printer) } else { Ok(()) };
     }
     printer.flush()?;
     let run = over(client, id)?;
