@@ -3,6 +3,7 @@
 //!
 //! Bounded however long the gap: late occurrences are counted by arithmetic, or up to [`COUNT_LIMIT`] and then "at least".
 
+use std::iter;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -239,13 +240,17 @@ impl Work<'_> {
             }
             Misfire::RunOnce | Misfire::Skip => self.miss(oldest, newest),
             Misfire::RunAll => {
-                let mut kept = vec![newest];
-                while kept.len() < self.plan.catch_up_limit
-                    && let Some(previous) = kept.last().and_then(|at| self.before(*at, oldest))
+                let mut room = self.room_for_late(following, now);
+                let mut kept = Vec::new();
+                let mut older = Some(newest);
+                while room > 0
+                    && let Some(late) = older
                 {
-                    kept.push(previous);
+                    kept.push(late);
+                    older = self.before(late, oldest);
+                    room -= 1;
                 }
-                if let Some(last) = kept.last().and_then(|at| self.before(*at, oldest)) {
+                if let Some(last) = older {
                     self.miss(oldest, last);
                 }
                 for occurrence in kept.into_iter().rev() {
@@ -254,6 +259,15 @@ impl Work<'_> {
             }
         }
         following
+    }
+
+    /// How many late occurrences get runs under `run_all`: the catch-up limit, less the occurrences within the grace, from
+    /// `timely` on, which are newer. Under `buffer_all` the limit also counts the runs that wait already.
+    fn room_for_late(&self, timely: Option<Timestamp>, now: Timestamp) -> usize {
+        let waiting = if self.plan.overlap == Overlap::BufferAll { self.waiting } else { 0 };
+        let room = self.plan.catch_up_limit.saturating_sub(waiting);
+        let timely = iter::successors(timely, |at| self.after(*at)).take_while(|at| *at <= now);
+        room - timely.take(room).count()
     }
 
     /// Tells the rest of a list in one row, and answers with the first occurrence after now.

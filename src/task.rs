@@ -57,7 +57,8 @@ text_enum! {
         RunOnce = "run_once",
         /// All of them are one missed row.
         Skip = "skip",
-        /// The newest `catch_up_limit` get runs, oldest first. Needs [`Overlap::BufferAll`] or [`Overlap::Allow`].
+        /// The newest `catch_up_limit` get runs, oldest first; occurrences within the grace, and under `buffer_all` runs that
+        /// wait already, count towards the limit. The others are one missed row. Needs [`Overlap::BufferAll`] or [`Overlap::Allow`].
         RunAll = "run_all",
     }
 }

@@ -16,12 +16,32 @@ use crate::store::due::{self, Due};
 use crate::store::once::{self, Once};
 use crate::store::runs::{self, Claimer, Opening, Wrote};
 use crate::store::{Fault, waiting};
-use crate::task::{MAX_CATCH_UP, Overlap};
+use crate::task::{MAX_CATCH_UP, Misfire, Overlap};
 
 /// Why an occurrence has no run.
 const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
 const LATE: &str = "resolved later than the grace of the task (misfire policy)";
 const CUT: &str = "too many were due to be looked at one by one when the task was changed";
+
+fn skip_reason(due: &Due) -> String {
+    match due.plan.overlap {
+        Overlap::BufferAll => {
+            let limit = due.plan.catch_up_limit;
+            format!("{limit} runs of the task were waiting, as many as catch_up_limit allows (overlap policy)")
+        }
+        _ => UNFINISHED_BEFORE.into(),
+    }
+}
+
+fn miss_reason(due: &Due) -> String {
+    match due.plan.misfire {
+        Misfire::RunAll => {
+            let limit = due.plan.catch_up_limit;
+            format!("{LATE}: catch_up_limit {limit} keeps only the newest")
+        }
+        _ => LATE.into(),
+    }
+}
 
 /// What a transaction has written, for the poller to pass on once it is committed.
 #[derive(Debug, Default)]
@@ -224,8 +244,8 @@ impl Opener<'_, '_> {
     fn take(&mut self, step: &Step) -> Result<(), Fault> {
         match *step {
             Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
-            Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span, UNFINISHED_BEFORE),
-            Step::Miss(span) => self.pass_over(RunStatus::Missed, &span, LATE),
+            Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span, &skip_reason(self.due)),
+            Step::Miss(span) => self.pass_over(RunStatus::Missed, &span, &miss_reason(self.due)),
             Step::Cut(span) => self.pass_over(RunStatus::Missed, &span, CUT),
             Step::CancelWaiting => self.cancel_waiting(),
             Step::Stop { run } => Ok(runs::ask_to_stop(self.tx, run).map(|_| ())?),

@@ -11,6 +11,7 @@ mod apply;
 mod backup;
 /// The example `carousel_agent` as a program, killed in the middle of its posts.
 mod carousel;
+mod catch_up;
 /// A pause, a resumption, an edit of the schedule, a step of the clock: nothing twice, nothing swallowed; jitter.
 mod changes;
 /// `check` finds each problem in a file made to have it, and none in one that is well.

@@ -197,8 +197,7 @@ impl Promise {
         let judged = if self.rewound {
             covered(step, before.id, &due, &rows)
         } else {
-            let items = policies::expected(before, self.since, &due, step.now);
-            policies::judge(step, before, &items, &rows)
+            policies::check(step, before, self.since, &due, &rows)
         };
         // Of too many rows one may have been made and removed in one turn.
         if judged.is_err() && !step.is_full(before.id) {
