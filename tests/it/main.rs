@@ -129,6 +129,7 @@ mod torture;
 /// What a turn costs and whom it serves first.
 mod turns;
 /// Two versions on one file: an older duly that finds the tables of a newer one.
+mod unread_log;
 mod versions;
 /// An imported crontab over the weeks in which the clock is changed, beside what cron does in them.
 mod week;

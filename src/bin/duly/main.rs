@@ -11,6 +11,7 @@ mod exec;
 mod failure;
 mod import;
 mod keep;
+mod log_queue;
 mod manifest;
 #[cfg(test)]
 mod mutations;
@@ -20,7 +21,9 @@ mod signals;
 mod values;
 mod zone;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::panic;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -33,6 +36,7 @@ use crate::commands::next::{self, Asked};
 use crate::commands::run::{self, Ended};
 use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, prune, shell, show, status};
 use crate::failure::Failure;
+use crate::log_queue::LogQueue;
 use crate::output::bar::Bars;
 use crate::output::escape;
 use crate::output::printer::Printer;
@@ -45,15 +49,46 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return not_understood(&error),
     };
-    match run(&args) {
-        Ok(code) => code,
-        Err(failure) => {
-            let code = failure.exit_code();
-            if code != 0 {
-                complain(&format!("error: {}", escape::one_line(&failure.to_string())));
+    let log = if logs(&args) {
+        match log_to_stderr(&args) {
+            Ok(queue) => Some(Log(queue)),
+            Err(error) => {
+                complain(&format!("error: cannot start a thread for the log: {error}"));
+                return ExitCode::FAILURE;
             }
-            ExitCode::from(code)
         }
+    } else {
+        None
+    };
+    let failure = match run(&args) {
+        Ok(code) => return code,
+        Err(failure) => failure,
+    };
+    if failure.exit_code() != 0 {
+        let line = format!("error: {}", escape::one_line(&failure.to_string()));
+        match &log {
+            Some(Log(queue)) => queue.finish(Some(&line)),
+            None => complain(&line),
+        }
+    }
+    ExitCode::from(failure.exit_code())
+}
+
+/// The log, which is written to its end when this is dropped, also by a panic.
+struct Log(LogQueue);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.0.finish(None);
+    }
+}
+
+/// Whether the command logs what happens, until it ends.
+fn logs(args: &Args) -> bool {
+    match &args.command {
+        Command::Run(_) => true,
+        Command::Selftest { .. } => Part::asked().is_some(),
+        _ => false,
     }
 }
 
@@ -75,14 +110,12 @@ fn complain(line: &str) {
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Command::Run(options) = &args.command {
-        log_to_stderr(args);
         return Ok(match run::run(&args.db, options)? {
             Ended::InOrder => ExitCode::SUCCESS,
             Ended::CutShort => ExitCode::from(3),
         });
     }
     if let (Command::Selftest { .. }, Some(part)) = (&args.command, Part::asked()) {
-        log_to_stderr(args);
         part.play().map_err(|error| Failure::Unsuccessful(error.to_string()))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -121,8 +154,8 @@ fn unicode() -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// Has every event told as one line: when, how grave, what.
-fn log_to_stderr(args: &Args) {
+/// Has every event logged as one line on standard error: when, how grave, what. Panics too.
+fn log_to_stderr(args: &Args) -> io::Result<LogQueue> {
     let level = match (args.quiet, args.verbose) {
         (true, _) => LevelFilter::Warn,
         (false, 0) => LevelFilter::Info,
@@ -135,8 +168,17 @@ fn log_to_stderr(args: &Args) {
         .set_target_level(LevelFilter::Off)
         .set_location_level(LevelFilter::Off)
         .build();
+    let queue = LogQueue::start(io::stderr())?;
     // Fails only where there is a logger already.
-    let _ = WriteLogger::init(level, format, io::stderr());
+    let _ = WriteLogger::init(level, format, queue.lines());
+    panic::set_hook(Box::new(|panicked| {
+        log::error!("{}", escape::one_line(&panicked.to_string()));
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            log::error!("{trace}");
+        }
+    }));
+    Ok(queue)
 }
 
 fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {

@@ -1,0 +1,132 @@
+//! `duly run` whose standard error is a pipe that is full and not read: runs start, heartbeats come, signals are obeyed; and once
+//! the pipe is read, nothing of what was queued is missing.
+#![cfg(target_os = "linux")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use crate::house::{House, eventually};
+use crate::sidecar::{shell, signal};
+
+const O_NONBLOCK: i32 = 0o4000;
+/// What fills the pipe.
+const FILLING: &str = "filling\n";
+
+const SUCCEEDED: &str = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
+
+/// A pipe that is full.
+struct FullPipe {
+    reader: File,
+    writer: File,
+}
+
+impl FullPipe {
+    fn new(house: &House) -> Self {
+        let path = house.home().join("stderr");
+        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+        let open = |options: &mut OpenOptions| options.open(&path).expect("the pipe");
+        let reader = open(OpenOptions::new().read(true).custom_flags(O_NONBLOCK));
+        let mut filler = open(OpenOptions::new().write(true).custom_flags(O_NONBLOCK));
+        let mut fill = |piece: &str| {
+            let error = loop {
+                if let Err(error) = filler.write_all(piece.as_bytes()) {
+                    break error;
+                }
+            };
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        };
+        // A pipe takes a short piece whole or not at all.
+        fill(FILLING);
+        fill("\n");
+        // The program waits where it writes, as it would at any other pipe.
+        FullPipe { reader, writer: open(OpenOptions::new().write(true)) }
+    }
+
+    fn spawn(&self, house: &House, options: &[&str]) -> Running {
+        let stderr = self.writer.try_clone().expect("the pipe");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
+        command.arg("--db").arg(house.file()).arg("run").args(options);
+        Running(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().expect("the program"))
+    }
+
+    /// Adds what can be read now to a text.
+    fn read_on(&mut self, text: &mut String) {
+        let mut bytes = Vec::new();
+        if let Err(error) = self.reader.read_to_end(&mut bytes) {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        }
+        text.push_str(std::str::from_utf8(&bytes).expect("text").trim_start_matches(FILLING));
+    }
+}
+
+/// Killed when it is dropped.
+struct Running(Child);
+
+impl Running {
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the program has ended", || {
+            status = self.0.try_wait().expect("its status");
+            status.is_some()
+        });
+        status.expect("a status")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn runs_start_heartbeats_come_and_a_signal_ends_it() {
+    let house = House::new();
+    let client = house.client();
+    client.add(shell("t", "true")).expect("a task");
+    let pipe = FullPipe::new(&house);
+    let mut running = pipe.spawn(&house, &["-v", "--poll", "20ms", "--lease", "1s"]);
+    eventually("its run has succeeded", || house.ask(SUCCEEDED) == "1");
+    let seen = || house.ask("SELECT max(seen_at) FROM scheduler_instances");
+    let before = seen();
+    eventually("a heartbeat comes", || seen() != before);
+    signal("TERM", &running.0.id().to_string());
+    assert_eq!(running.end().code(), Some(0));
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+}
+
+/// The line that reports a failure does not wait for a reader either.
+#[test]
+fn a_failure_ends_it_too() {
+    let house = House::new();
+    let pipe = FullPipe::new(&house);
+    assert_eq!(pipe.spawn(&house, &[]).end().code(), Some(4), "there is no database");
+}
+
+/// What is read before the program ends is complete and in order.
+#[test]
+fn what_is_queued_is_written_once_it_is_read() {
+    let house = House::new();
+    let client = house.client();
+    client.add(shell("t", "true")).expect("a task");
+    let mut pipe = FullPipe::new(&house);
+    let mut running = pipe.spawn(&house, &["--poll", "20ms"]);
+    eventually("its run has succeeded", || house.ask(SUCCEEDED) == "1");
+    let mut text = String::new();
+    eventually("the log is read", || {
+        pipe.read_on(&mut text);
+        text.contains("succeeded")
+    });
+    signal("TERM", &running.0.id().to_string());
+    assert_eq!(running.end().code(), Some(0));
+    pipe.read_on(&mut text);
+    let lines: Vec<&str> = text.lines().collect();
+    let place =
+        |what: &str| lines.iter().position(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {text}"));
+    assert!(place("with 4 workers") < place("succeeded") && place("succeeded") < place("SIGTERM"), "{text}");
+    assert!(lines.last().is_some_and(|line| line.ends_with("scheduler stopped")), "{text}");
+    assert!(!text.contains("dropped"), "{text}");
+}
