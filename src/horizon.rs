@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::store::seen::Seen;
 use crate::store::work::Done;
 
 /// The first and the longest wait before a refused write is tried again.
@@ -55,17 +56,29 @@ pub(crate) struct Horizon {
     next_claimable: Option<Timestamp>,
     next_expiry: Option<Timestamp>,
     /// Of the snapshot it was seen in; `None` before the first.
-    pub(crate) data_version: Option<i64>,
+    data_version: Option<i64>,
+    /// What a run that expires is judged by: what is not in here was written since.
+    pub(crate) seen: Option<Seen>,
 }
 
 impl Horizon {
-    pub(crate) fn of(done: &Done) -> Self {
+    pub(crate) fn of(done: &Done, now: Timestamp) -> Self {
         Horizon {
             next_due: done.next_due,
             next_claimable: done.next_claimable,
             next_expiry: done.next_expiry,
             data_version: Some(done.data_version),
+            seen: Some(Seen { at: now, next_due: done.next_due }),
         }
+    }
+
+    /// Whether nothing was committed since, as the version says: then that is what is seen now.
+    pub(crate) fn is_still(&mut self, data_version: i64, now: Timestamp) -> bool {
+        let still = self.data_version == Some(data_version);
+        if let (true, Some(seen)) = (still, &mut self.seen) {
+            seen.at = now;
+        }
+        still
     }
 
     /// Whether something that is known of is due; or nothing is known yet.

@@ -207,7 +207,7 @@ impl Poller {
         let told = !self.outbox.is_empty() || !self.reports.is_empty() || self.refused.until().is_some();
         if !full && !told && self.newer.is_none() && !self.presses(now, slots) {
             // Whether somebody else has committed since the last look.
-            if self.store.data_version().is_ok_and(|version| self.horizon.data_version == Some(version)) {
+            if self.store.data_version().is_ok_and(|version| self.horizon.is_still(version, now.wall)) {
                 return Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() });
             }
             // Why nothing can be read, the write finds out.
@@ -268,11 +268,14 @@ impl Poller {
     fn look(&mut self, now: Now, slots: Slots) -> Result<Option<Turn>> {
         let (owner, handlers) = (&self.owner, &self.handlers);
         let (done, work) = self.store.read("look for changes", |tx, _| turn::look(tx, owner, handlers, now.wall))?;
+        let seen = self.horizon.seen;
         self.remember(&done, now);
         if !self.draining {
             // Whom it shows for the first time may be dead already: the next look is a poll interval away.
             self.watch.look(now.monotonic, false);
             if work || self.presses(now, slots) {
+                // The turn that follows is part of this look.
+                self.horizon.seen = seen;
                 return Ok(None);
             }
         }
@@ -299,6 +302,7 @@ impl Poller {
             rewind,
             newer: self.newer.is_some(),
             draining: self.draining,
+            seen: self.horizon.seen,
             full,
             prune,
             slots,
@@ -382,7 +386,7 @@ impl Poller {
 
     /// Keeps what a turn saw of the future and of other owners.
     fn remember(&mut self, done: &Done, now: Now) {
-        self.horizon = Horizon::of(done);
+        self.horizon = Horizon::of(done, now.wall);
         self.watch.see(&done.others, &done.declared_gone, now.monotonic);
     }
 

@@ -59,6 +59,7 @@ impl Site {
     fn turn(&mut self, full: bool, finished: &[Finished]) -> (Done, u64) {
         let now = Timestamp::from_millis(self.now);
         let work = Work {
+            seen: None,
             now,
             owner: "an-owner",
             handlers: &self.handlers,

@@ -29,6 +29,7 @@ pub(crate) mod replan;
 pub(crate) mod row;
 pub(crate) mod runs;
 pub(crate) mod schema;
+pub(crate) mod seen;
 pub(crate) mod settling;
 pub(crate) mod tasks;
 pub(crate) mod turn;

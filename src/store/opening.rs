@@ -15,6 +15,7 @@ use crate::schedule::{Schedule, ScheduleKind};
 use crate::store::due::{self, Due};
 use crate::store::once::{self, Once};
 use crate::store::runs::{self, Claimer, Opening, Wrote};
+use crate::store::seen::{self, Seen};
 use crate::store::{Fault, waiting};
 use crate::task::{MAX_CATCH_UP, Misfire, Overlap};
 
@@ -142,11 +143,12 @@ pub(crate) fn any_running(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<b
     tx.prepare_cached(ANY_RUNNING)?.query_row(named_params! { ":task": task }, |row| row.get(0))
 }
 
-/// Resolves what is due of one task and moves it on to its next occurrence. `claimer`: who may start what is opened. When all
+/// Resolves what is due of one task and moves it on to its next occurrence. `seen`: what the look before saw. `claimer`: who may start what is opened. When all
 /// is resolved, [`finish`] is to be called.
 pub(crate) fn resolve_due(
     tx: &Transaction<'_>,
     due: &Due,
+    seen: Option<Seen>,
     now: Timestamp,
     rest: Rest,
     claimer: Option<(&Claimer<'_>, &mut Slots)>,
@@ -158,6 +160,7 @@ pub(crate) fn resolve_due(
     let mut opener = Opener {
         tx,
         due,
+        is_new: seen.is_some_and(|seen| seen.is_new(due.plan.next_run)),
         now,
         claimer: None,
         unfinished: unfinished.len(),
@@ -230,6 +233,8 @@ fn advance(
 struct Opener<'a, 'c> {
     tx: &'a Transaction<'a>,
     due: &'a Due,
+    /// Whether the task was written, or made due, since the last look.
+    is_new: bool,
     now: Timestamp,
     claimer: Option<(&'c Claimer<'c>, &'c mut Slots)>,
     /// Runs of the task that are not final, and how many of them keep an occurrence.
@@ -253,7 +258,10 @@ impl Opener<'_, '_> {
     }
 
     fn open(&mut self, scheduled_for: Timestamp, origin: Origin) -> Result<(), Fault> {
-        let run = opening(self.due, scheduled_for, origin);
+        let mut run = opening(self.due, scheduled_for, origin);
+        if self.is_new {
+            run.expires_at = run.expires_at.map(|at| seen::at_first_look(at, self.now));
+        }
         let in_order = self.due.plan.overlap == Overlap::Allow || self.scheduled == 0;
         // A key of the task's own is free when no run of the task is unfinished.
         let key_is_free = match run.key {

@@ -11,6 +11,7 @@ use crate::run::{AttemptOutcome, Claim, Outcome, RunStatus};
 use crate::schedule::Schedules;
 use crate::store::opening::Written;
 use crate::store::runs::{self, End, Fence, Success, Wrote};
+use crate::store::seen::{self, Seen};
 use crate::store::{Fault, attempts, delays, dying, owners, waiting};
 
 /// Longest result that is kept, in bytes.
@@ -341,8 +342,19 @@ pub(crate) fn cancel_waiting(
     Ok(true)
 }
 
-/// queued -> missed, and what follows from it.
-pub(crate) fn expire(tx: &Transaction<'_>, run: i64, now: Timestamp, written: &mut Written) -> Result<(), Fault> {
+/// queued -> missed, and what follows from it. A run that was requested since the last look may be claimed first.
+pub(crate) fn expire(
+    tx: &Transaction<'_>,
+    run: i64,
+    seen: Option<Seen>,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    if let Some(seen) = seen
+        && seen::defer_expiry(tx, run, &seen, now)? == Wrote::Done
+    {
+        return Ok(());
+    }
     let Some(claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
     if runs::expire(tx, run, now)? == Wrote::Done {
         (written.blocked, written.delayed) = (true, true);

@@ -158,7 +158,7 @@ pub(crate) fn resolve_before_a_change(
     }
     let mut written = Written::default();
     for (_, due) in due::due(tx, schedules, &[task.id], now)? {
-        opening::resolve_due(tx, &due?, now, Rest::Cut, None, &mut written)?;
+        opening::resolve_due(tx, &due?, None, now, Rest::Cut, None, &mut written)?;
     }
     opening::finish(tx, None, &mut written, now)?;
     recall(tx, task.id)?;

@@ -348,7 +348,9 @@ impl<'a> Turning<'a> {
     fn expire(&mut self) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
         for run in settling::expiring(tx, now, self.budget / 2)? {
-            self.item(Item::Expiry(run), |turn| settling::expire(tx, run, now, &mut turn.done.written))?;
+            self.item(Item::Expiry(run), |turn| {
+                settling::expire(tx, run, turn.work.seen, now, &mut turn.done.written)
+            })?;
         }
         Ok(())
     }
@@ -367,7 +369,7 @@ impl<'a> Turning<'a> {
             self.task(task, |turn| {
                 let (written, slots) = (&mut turn.done.written, &mut turn.slots);
                 let starter = claimer.map(|claimer| (claimer, slots));
-                opening::resolve_due(tx, &due?, now, Rest::Later, starter, written)?;
+                opening::resolve_due(tx, &due?, turn.work.seen, now, Rest::Later, starter, written)?;
                 // Together with the others, unless each must stand for itself.
                 if turn.mode == Mode::OneByOne { opening::finish(tx, claimer, written, now) } else { Ok(()) }
             })?;

@@ -8,12 +8,14 @@ use crate::housekeeping::Part;
 use crate::orphan::Presence;
 use crate::store::opening::{Slots, Written};
 use crate::store::owners::{Dead, Lost, Other};
+use crate::store::seen::Seen;
 use crate::store::waiting::Round;
 
 /// Most items that one turn writes.
 pub(crate) const MAX_ITEMS: usize = 500;
 /// Most of them that are outcomes.
 pub(crate) const MAX_OUTCOMES: usize = MAX_ITEMS / 2;
+
 /// What a turn is to do.
 pub(crate) struct Work<'a> {
     pub(crate) now: Timestamp,
@@ -35,6 +37,8 @@ pub(crate) struct Work<'a> {
     pub(crate) newer: bool,
     /// Whether the owner is about to leave: it takes nothing on.
     pub(crate) draining: bool,
+    /// `None`: this is the first turn, and what was written before it may have waited for any time.
+    pub(crate) seen: Option<Seen>,
     /// Whether leases are to be extended and the whole looked at.
     pub(crate) full: bool,
     pub(crate) slots: Slots,

@@ -50,6 +50,8 @@ mod faults;
 mod files;
 /// Ends that a handler commits together with rows of its own: both, or neither; and the connection it does so on.
 mod finish;
+/// What may have waited for the first look after it was written is not expired.
+mod first_look;
 /// Files of older versions open, answer, run on, and end up with the tables of a new one.
 mod fixture;
 /// Folders that other users may write, or that are another user's: where the lock files are, and where the database is.

@@ -9,7 +9,7 @@ use duly::{Misfire, Overlap};
 use serde_json::value::RawValue;
 
 use crate::examples;
-use crate::values::{json, length, variable, variable_name};
+use crate::values::{expiry, json, length, rhythm, variable, variable_name};
 
 const WHEN: &str = "When (one of)";
 const WHAT: &str = "What (one of)";
@@ -31,10 +31,10 @@ pub(crate) struct Add {
     #[arg(long, value_name = "EXPR", group = "when", help_heading = WHEN)]
     pub(crate) cron: Option<String>,
     /// Every so often, on a fixed grid: 15m.
-    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN)]
+    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN, value_parser = rhythm)]
     pub(crate) every: Option<String>,
     /// So long after the end of its last run.
-    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN)]
+    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN, value_parser = rhythm)]
     pub(crate) after: Option<String>,
     /// Once, then: 2027-03-14T12:00:00Z, or a local time in --tz.
     #[arg(long, value_name = "TIME", group = "when", help_heading = WHEN)]
@@ -105,8 +105,8 @@ pub(crate) struct Policies {
     /// Most runs that wait or catch up. Default: 100.
     #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::MAX_CATCH_UP)))]
     pub(crate) catch_up_limit: Option<u32>,
-    /// A run that has not begun by then is missed. Default: never.
-    #[arg(long, value_name = "DUR", value_parser = length)]
+    /// A run that has not begun within this time is missed; at least 1s. Default: never.
+    #[arg(long, value_name = "DUR", value_parser = expiry)]
     pub(crate) expires: Option<Duration>,
     /// How often a run is tried. Default: 5.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -24,7 +24,7 @@ use crate::values::{json, length, variable};
 const MANIFESTS: [&str; 5] = [
     "[defaults]\ntime_zone = \"Europe/Rome\"\nmax_attempts = 3\nenv = { A = \"1\" }\n\n[[task]]\nname = \"nightly\"\n\
      cron = \"0 6 * * *\"\ncommand = [\"./report.sh\", \"--yesterday\"]\ntimeout = \"10m\"\n",
-    "[[task]]\nname = \"a\"\nevery = \"90000\"\nshell = \"echo $HOME\"\njitter = \"1m\"\nexpires = \"1h\"\npriority = 0\n",
+    "[[task]]\nname = \"a\"\nevery = \"90s\"\nshell = \"echo $HOME\"\njitter = \"1m\"\nexpires = \"1h\"\npriority = 0\n",
     "[[task]]\nname = \"b\"\nat = 2027-03-14T07:00:00\nhandler = \"h\"\npayload = { to = [1, 2.5, \"x\", true], at = 07:00:00 }\n\
      starts_at = 2027-03-14T07:00:00Z\nends_at = \"2028-03-14T07:00:00+01:00\"\n",
     "[[task]]\nname = \"c\"\nafter = \"1h 30m\"\ncommand = [\"x\"]\noverlap = \"buffer_all\"\nmisfire = \"run_all\"\n\

@@ -5,12 +5,42 @@ use std::time::Duration;
 use duly::Error;
 use serde_json::value::RawValue;
 
-/// A length of time; zero too, where the library lets it stand.
+/// What a duration looks like.
+const EXPECTED: &str = "expected a duration such as 15m or 1h 30m";
+
+/// The shortest time in which a run may expire.
+const SHORTEST_EXPIRY: Duration = Duration::from_secs(1);
+
+/// A length of time with its unit; zero too, where the library lets it stand.
 pub(crate) fn length(text: &str) -> Result<Duration, String> {
-    if ["0", "0s", "0ms"].contains(&text.trim()) {
+    let text = text.trim();
+    if ["0", "0s", "0ms"].contains(&text) {
         return Ok(Duration::ZERO);
     }
-    duly::parse_duration(text).map_err(reason)
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("expected a unit, as in {text}s or {text}m"));
+    }
+    duly::parse_duration(text).map_err(|error| match reason(error) {
+        reason if reason.starts_with("expected a duration such as") => EXPECTED.to_owned(),
+        reason => reason,
+    })
+}
+
+/// How often, or how long after its last run, a task is due: kept as it was typed.
+pub(crate) fn rhythm(text: &str) -> Result<String, String> {
+    match length(text)? {
+        Duration::ZERO => Err("expected a duration of 1ms to 10years".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// In what time a run expires.
+pub(crate) fn expiry(text: &str) -> Result<Duration, String> {
+    let length = length(text)?;
+    if length < SHORTEST_EXPIRY {
+        return Err("expected at least 1s: a scheduler looks for new tasks about once a second".to_owned());
+    }
+    Ok(length)
 }
 
 /// What is wrong with a duration or an instant, without the text, which whoever reports it names too.
@@ -61,14 +91,19 @@ pub(crate) fn variable_name(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{json, length, variable, variable_name};
+    use super::{expiry, json, length, rhythm, variable, variable_name};
     use std::time::Duration;
 
     #[test]
     fn values_are_read_or_refused_with_what_would_do() {
         assert_eq!(length("1h 30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(length("0"), Ok(Duration::ZERO));
-        assert_eq!(length("soon"), Err("expected a duration such as 15m, 1h 30m, or 90000 for milliseconds".into()));
+        assert_eq!(length("soon"), Err("expected a duration such as 15m or 1h 30m".into()));
+        assert_eq!(length("15"), Err("expected a unit, as in 15s or 15m".into()));
+        assert_eq!(rhythm(" 1h 30m"), Ok(" 1h 30m".into()));
+        assert!(rhythm("15").is_err() && rhythm("0").is_err() && rhythm("-5s").is_err());
+        assert_eq!(expiry("1s"), Ok(Duration::from_secs(1)));
+        assert!(expiry("999ms").unwrap_err().starts_with("expected at least 1s") && expiry("0").is_err());
         assert_eq!(json(" {\"b\":1, \"a\":0.10} ").unwrap().get(), "{\"b\":1, \"a\":0.10}");
         assert!(json("{'a': 1}").unwrap_err().starts_with("expected JSON"));
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));

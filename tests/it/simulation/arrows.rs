@@ -72,10 +72,10 @@ impl History {
         kept: &mut Vec<(i64, u32, String)>,
     ) -> Check {
         let id = after.id;
-        let fixed = |run: &RunRow| {
-            (run.task, run.scheduled_for, run.origin, run.retry_of, run.priority, run.key.clone(), run.expires_at)
-        };
-        if fixed(before) != fixed(after) || after.forgiven < before.forgiven {
+        let fixed =
+            |run: &RunRow| (run.task, run.scheduled_for, run.origin, run.retry_of, run.priority, run.key.clone());
+        let is_same = fixed(before) == fixed(after) && self.may_expire_at(step, before, after);
+        if !is_same || after.forgiven < before.forgiven {
             return Err(format!("run {id} became another: {before:?} -> {after:?}"));
         }
         if before.status.is_final() {
@@ -111,7 +111,10 @@ impl History {
                 matches!(step.deed, Deed::Cancelled(_)) || before.cancel_requested || step.overtakes(after)
             }
             (RunStatus::Queued, RunStatus::Missed) => {
-                is_turn && after.counted() == 0 && after.expires_at.is_some_and(|at| at <= step.now)
+                is_turn
+                    && after.counted() == 0
+                    && after.expires_at.is_some_and(|at| at <= step.now)
+                    && !self.is_new_request(step, before)
             }
             _ => false,
         };

@@ -60,7 +60,7 @@ impl World {
             task = task.concurrency_key(self.pick(&KEYS));
         }
         if self.once_in(5) {
-            task = task.expires(seconds(self.pick(&[20, 600])));
+            task = task.expires(seconds(self.pick(&[1, 20, 600])));
         }
         if self.once_in(4) {
             task = task.jitter(seconds(self.pick(&[5, 90])));

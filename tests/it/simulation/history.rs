@@ -124,6 +124,8 @@ pub(crate) struct Owner {
     pub(crate) in_parts: bool,
     pub(crate) may_have_leapt: bool,
     pub(crate) order: Order,
+    /// When it last looked at the tables, and the earliest `next_run` of an active task that it saw.
+    pub(crate) seen: Option<(i64, Option<i64>)>,
 }
 
 /// An attempt that was handed out.
@@ -301,7 +303,12 @@ impl History {
         self.check_arrows(step, monotonic)?;
         self.check_promises(step)?;
         self.check_wakes(step)?;
-        self.check_nothing_waits(step)
+        self.check_nothing_waits(step)?;
+        if let Some(turn) = step.turn().filter(|turn| !turn.refused) {
+            let planned = step.after.tasks.values().filter(|task| task.is_active() && task.planned);
+            self.owners[turn.owner].seen = Some((step.now, planned.filter_map(|task| task.next_run).min()));
+        }
+        Ok(())
     }
 }
 

@@ -200,6 +200,7 @@ impl World {
                     believed,
                     written: believed,
                     looked: self.now(),
+                    seen: None,
                     leapt: None,
                     glimpsed: None,
                     glanced: self.now(),

@@ -23,6 +23,8 @@ struct Document<'a> {
     #[serde(flatten)]
     task: TaskRow<'a>,
     occurrences: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
 }
 
 pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(), Failure> {
@@ -37,7 +39,7 @@ pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(),
         (_, true) => client.add_if_absent(task)?,
         _ => client.add(task)?,
     };
-    tell(&client, &added, printer)?;
+    tell(&client, &added, add.at.is_some(), printer)?;
     if let Some(target) = &add.policies.on_dead
         && client.task(target)?.is_none()
     {
@@ -49,7 +51,11 @@ pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(),
     Ok(())
 }
 
-fn tell(client: &Client, added: &Added, printer: &mut Printer<'_>) -> Result<(), Failure> {
+/// What is said of a task that was given an instant which has passed.
+const IN_THE_PAST: &str = "its time is in the past, so it is due now";
+
+/// `timed`: its time was given as an instant.
+fn tell(client: &Client, added: &Added, timed: bool, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let (change, said) = match added.change {
         Change::Created => ("created", format!("added {}", added.name)),
         Change::Replaced => ("replaced", format!("replaced {}", added.name)),
@@ -58,14 +64,19 @@ fn tell(client: &Client, added: &Added, printer: &mut Printer<'_>) -> Result<(),
     // A scheduler may have met, and somebody removed it since.
     let Some(task) = client.task(&added.name)? else { return Ok(printer.say(said)?) };
     let ahead = ahead(&task, AHEAD)?;
+    let past = timed && added.change != Change::Unchanged && task.next_run.is_some_and(|at| at < printer.times.now);
     if printer.json {
         let occurrences = ahead.iter().copied().map(time).collect();
-        return Ok(printer.document(&Document { change, task: TaskRow::from(&task), occurrences })?);
+        let note = past.then_some(IN_THE_PAST);
+        return Ok(printer.document(&Document { change, task: TaskRow::from(&task), occurrences, note })?);
     }
     if printer.quiet {
         return Ok(());
     }
     printer.say(said)?;
+    if past {
+        printer.say(format!("note: {IN_THE_PAST}"))?;
+    }
     let table = upcoming(&task, &ahead, printer);
     let none = match task.definition.schedule_type {
         ScheduleKind::Manual => "no occurrence will come: start it with duly trigger",

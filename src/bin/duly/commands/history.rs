@@ -8,7 +8,7 @@ use crate::output::printer::Printer;
 use crate::output::rows::RunRow;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::{Times, took};
-use crate::values::reason;
+use crate::values::{length, reason};
 
 /// So much of an error, and of what a run says of its progress, is shown in a table; `logs` has all of it.
 const ERROR_SHOWN: usize = 60;
@@ -43,7 +43,7 @@ pub(crate) fn history(
 
 /// A date, a date and time here, an instant, or how long ago.
 fn instant(text: &str, times: &Times) -> Result<Timestamp, Failure> {
-    if let Ok(length) = duly::parse_duration(text) {
+    if let Ok(length) = length(text) {
         return Ok(times.now.minus(length));
     }
     let midnight = format!("{}T00:00", text.trim());

@@ -9,7 +9,7 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use crate::exec::payload::Payload;
-use crate::values::{brief, length};
+use crate::values::{brief, expiry, length, rhythm};
 
 /// One `[[task]]`, with the defaults behind it.
 pub(crate) struct Entry<'a> {
@@ -53,15 +53,14 @@ impl Entry<'_> {
             task = task.catch_up_limit(limit);
         }
         task = task.retry(self.retry()?);
-        for (key, set) in [
-            ("expires", NewTask::expires as fn(NewTask, Duration) -> NewTask),
-            ("timeout", NewTask::timeout),
-            ("jitter", NewTask::jitter),
-        ] {
+        for (key, set) in
+            [("timeout", NewTask::timeout as fn(NewTask, Duration) -> NewTask), ("jitter", NewTask::jitter)]
+        {
             if let Some(length) = self.duration(key)? {
                 task = set(task, length);
             }
         }
+        task = self.read("expires", expiry)?.into_iter().fold(task, NewTask::expires);
         if let Some(priority) = self.number("priority")? {
             task = task.priority(priority);
         }
@@ -93,6 +92,9 @@ impl Entry<'_> {
         let mut given = kinds.into_iter().filter(|(key, _)| self.table.contains_key(*key)).chain(manual);
         match (given.next(), given.next()) {
             (Some(("manual", kind)), None) => Ok((kind, String::new())),
+            (Some((key, kind @ (ScheduleKind::Interval | ScheduleKind::Delay))), None) => {
+                Ok((kind, self.read(key, rhythm)?.unwrap_or_default()))
+            }
             (Some((key, kind)), None) => Ok((kind, self.time(key)?.unwrap_or_default())),
             (None, _) => Err("expected one of cron, every, after, at or manual".into()),
             (Some((one, _)), Some((other, _))) => Err(format!("{one} and {other}: expected one of them")),
@@ -183,8 +185,12 @@ impl Entry<'_> {
     }
 
     fn duration(&self, key: &str) -> Result<Option<Duration>, String> {
+        self.read(key, length)
+    }
+
+    fn read<T>(&self, key: &str, read: fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
         let Some(text) = self.text(key)? else { return Ok(None) };
-        length(&text).map(Some).map_err(|reason| format!("{key}: {reason}, found {:?}", brief(&text)))
+        read(&text).map(Some).map_err(|reason| format!("{key}: {reason}, found {:?}", brief(&text)))
     }
 
     fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<Option<T>, String> {

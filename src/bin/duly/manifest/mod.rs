@@ -208,11 +208,27 @@ mod tests {
             (task(&format!("{every}timeout = 10")), "task \"t\": timeout: expected a string, found 10"),
             (
                 task(&format!("{every}timeout = \"ten\"")),
-                "task \"t\": timeout: expected a duration such as 15m, 1h 30m, or 90000 for milliseconds, found \"ten\"",
+                "task \"t\": timeout: expected a duration such as 15m or 1h 30m, found \"ten\"",
             ),
             (
                 task(&format!("{every}expires = \"1us\"")),
                 "task \"t\": expires: expected whole milliseconds, found \"1us\"",
+            ),
+            (
+                task(&format!("{every}expires = \"200ms\"")),
+                "task \"t\": expires: expected at least 1s: a scheduler looks for new tasks about once a second, found \"200ms\"",
+            ),
+            (
+                task("every = \"15\"\nshell = \"true\""),
+                "task \"t\": every: expected a unit, as in 15s or 15m, found \"15\"",
+            ),
+            (
+                task("after = \"0s\"\nshell = \"true\""),
+                "task \"t\": after: expected a duration of 1ms to 10years, found \"0s\"",
+            ),
+            (
+                task(&format!("{every}timeout = \"10\"")),
+                "task \"t\": timeout: expected a unit, as in 10s or 10m, found \"10\"",
             ),
             (task(&format!("{every}priority = -1")), "task \"t\": priority: expected a smaller whole number"),
             (
@@ -250,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_duration_is_read_as_on_the_command_line() {
-        let text = task("every = \"90000\"\nshell = \"true\"\ntimeout = \"0\"\njitter = \"90000\"");
+        let text = task("every = \"90s\"\nshell = \"true\"\ntimeout = \"0\"\njitter = \"90s\"");
         let tasks = format!("{:?}", parse(&text, Path::new("/etc")).unwrap());
         assert!(tasks.contains("timeout: Some(0ns)") && tasks.contains("jitter: 90s"), "{tasks}");
     }
