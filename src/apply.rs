@@ -24,6 +24,9 @@ pub struct Apply {
     pub prune: bool,
     /// Nothing is written: the answer is what would be done.
     pub dry_run: bool,
+    /// A declared task that another manifest or source had declared becomes this one's, as after a manifest was moved. Otherwise
+    /// it is refused. What the other one declared beside it stays as it is.
+    pub adopt: bool,
 }
 
 /// What became of one task.
@@ -89,9 +92,18 @@ impl From<NewTask> for Brought {
     }
 }
 
+/// Where declared tasks are from.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    name: &'a str,
+    kind: Kind,
+    /// Whether it takes over tasks that another one declared.
+    adopts: bool,
+}
+
 /// Whose word a source's tasks are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum Kind {
     /// A manifest: all of it holds afterwards, or nothing does.
     Manifest,
     /// Written for another scheduler: what can come comes.
@@ -142,7 +154,8 @@ impl Client {
         let tasks = tasks.collect::<Result<Vec<_>, _>>().map_err(|(_, error)| error)?;
         advance.total_is(tasks.len() as u64);
         let apply = |tx: &Transaction<'_>, schedules: &mut Schedules| {
-            let applied = apply(tx, (manifest, Source::Manifest), tasks, advance, now)?;
+            let source = Source { name: manifest, kind: Kind::Manifest, adopts: how.adopt };
+            let applied = apply(tx, source, tasks, advance, now)?;
             rest_of(tx, schedules, manifest, applied, how, advance, now)
         };
         if how.dry_run { self.rehearse("try a manifest", apply) } else { self.write("apply a manifest", apply) }
@@ -194,7 +207,8 @@ impl Client {
         }
         advance.total_is(good.len() as u64);
         let import = |tx: &Transaction<'_>, schedules: &mut Schedules| {
-            let mut applied = apply(tx, (source, Source::Foreign), good, advance, now)?;
+            let foreign = Source { name: source, kind: Kind::Foreign, adopts: how.adopt };
+            let mut applied = apply(tx, foreign, good, advance, now)?;
             applied.extend(refused);
             rest_of(tx, schedules, source, applied, how, advance, now)
         };
@@ -222,7 +236,7 @@ fn definition(brought: Brought, source: &str, now: Timestamp) -> Result<(Definit
 
 fn apply(
     tx: &Transaction<'_>,
-    (source, kind): (&str, Source),
+    source: Source<'_>,
     tasks: Vec<(Definition, bool)>,
     advance: &Advance,
     now: Timestamp,
@@ -235,13 +249,13 @@ fn apply(
     for (task, paused) in tasks {
         let name = task.name.clone();
         let done = if declared.insert(name.clone()) {
-            apply_one(tx, &mut adder, schedules, (source, kind), task, paused, now)
+            apply_one(tx, &mut adder, schedules, source, task, paused, now)
         } else {
             Err(Error::Refused { request: request(&name), reason: "the manifest declares it twice".into() }.into())
         };
         applied.push(match done {
             Ok(applied) => applied,
-            Err(Fault::Told(error)) if kind == Source::Foreign => Applied::refused(name, reason(error)),
+            Err(Fault::Told(error)) if source.kind == Kind::Foreign => Applied::refused(name, reason(error)),
             Err(Fault::Told(error @ Error::Refused { .. })) => return Err(error.into()),
             Err(Fault::Told(error)) => {
                 return Err(Error::Refused { request: request(&name), reason: error.to_string() }.into());
@@ -257,7 +271,7 @@ fn apply_one(
     tx: &Transaction<'_>,
     adder: &mut Adder<'_>,
     schedules: &mut Schedules,
-    (source, kind): (&str, Source),
+    source: Source<'_>,
     task: Definition,
     paused: bool,
     now: Timestamp,
@@ -273,15 +287,13 @@ fn apply_one(
         return Ok(Applied { name, done: Done::Created, next_run: None });
     };
     match old.definition.managed_by.as_deref() {
-        Some(manager) if manager == source => {}
+        Some(manager) if manager == source.name || source.adopts => {}
         Some(other) => {
-            return Err(Error::Refused {
-                request,
-                reason: format!("{other} declares it too: take it out of one of them"),
-            }
-            .into());
+            let reason =
+                format!("{other} declares it too: take it out of one of them, or use --adopt if that was moved here");
+            return Err(Error::Refused { request, reason }.into());
         }
-        None if kind == Source::Foreign => {
+        None if source.kind == Kind::Foreign => {
             let reason = "a task of this name was added by hand: remove it, or have this one named otherwise";
             return Err(Error::Refused { request, reason: reason.into() }.into());
         }

@@ -5,7 +5,7 @@ use duly::{Advance, Applied, Apply, Brought, Client, Done, NewTask, Outcome, Tas
 use crate::house::{House, at, minutes};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
-const PRUNE: Apply = Apply { prune: true, dry_run: false };
+const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 
 fn hourly(name: &str) -> NewTask {
     NewTask::interval(name, minutes(60)).handler("work")
@@ -144,7 +144,10 @@ fn one_bad_task_and_nothing_is_applied() {
     let error = refused(&client, vec![hourly("good").priority(3)]);
     assert_eq!(error, "cannot apply task \"good\": the manifest declares it twice");
     let error = refused(&client, vec![hourly("theirs")]);
-    assert_eq!(error, "cannot apply task \"theirs\": other declares it too: take it out of one of them");
+    assert_eq!(
+        error,
+        "cannot apply task \"theirs\": other declares it too: take it out of one of them, or use --adopt if that was moved here"
+    );
 
     // What was added by hand becomes the manifest's.
     let applied = client.apply("m", [hourly("by-hand")], PRUNE).unwrap();
@@ -243,4 +246,31 @@ fn what_rested_there_rests_here_and_is_not_begun_by_being_brought() {
     let claims = stepper.step().unwrap();
     assert_eq!(claims.iter().map(|claim| &*claim.task).collect::<Vec<_>>(), ["past"]);
     house.assert_sound();
+}
+
+/// A manifest that was moved takes over what it declares, and nothing else.
+#[test]
+fn what_another_manifest_declared_is_adopted_only_if_asked() {
+    let house = House::new();
+    let client = house.client();
+    client.apply("old/tasks.toml", ["a", "b", "c"].map(hourly), PRUNE).unwrap();
+    let before = all(&house);
+    let error = client.apply("new/tasks.toml", ["a", "b"].map(hourly), PRUNE).unwrap_err().to_string();
+    assert!(error.contains("old/tasks.toml declares it too") && error.contains("--adopt"), "{error}");
+    assert_eq!(all(&house), before);
+    let adopt = Apply { adopt: true, ..PRUNE };
+    let dry = client.apply("new/tasks.toml", ["a", "b"].map(hourly), Apply { dry_run: true, ..adopt }).unwrap();
+    assert_eq!(all(&house), before);
+    let adopted = client.apply("new/tasks.toml", ["a", "b"].map(hourly), adopt).unwrap();
+    assert_eq!(done(&adopted), [("a", "replaced"), ("b", "replaced")]);
+    assert_eq!(adopted, dry);
+    let fields = vec![("managed_by", "old/tasks.toml".to_owned(), "new/tasks.toml".to_owned())];
+    assert_eq!(adopted[0].done, Done::Replaced { fields });
+    // The occurrences stay where they were, and what the old one declared beside them is still its own.
+    assert_eq!(client.task("a").unwrap().unwrap().next_run, dry[0].next_run);
+    assert_eq!(all(&house)[2], before[2]);
+    assert_eq!(
+        done(&client.apply("new/tasks.toml", ["a", "b"].map(hourly), PRUNE).unwrap()),
+        [("a", "unchanged"), ("b", "unchanged")]
+    );
 }

@@ -15,8 +15,13 @@ fn program(house: &House, line: &[&str]) -> Command {
     duly
 }
 
+/// Runs the program. Of an import it is accepted that not everything comes.
 pub(crate) fn duly(house: &House, line: &[&str]) -> Output {
-    program(house, line).output().expect("the program")
+    let mut line = line.to_vec();
+    if line[0] == "import" {
+        line.insert(2, "--partial");
+    }
+    program(house, &line).output().expect("the program")
 }
 
 /// What the program printed, which must have gone well.
@@ -282,4 +287,65 @@ fn a_trial_leaves_nothing_behind() {
     let err = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(4) && err.ends_with(": it holds no tables of duly\n"), "{err}");
     assert_eq!(std::fs::read(house.file()).unwrap(), before);
+}
+
+/// A crontab that was emptied by mistake, or could not be read by `crontab -l`, removes nothing unless that is said.
+#[test]
+fn an_empty_crontab_prunes_only_if_that_is_said() {
+    let house = House::new();
+    write(&house, "crontab", "0 3 * * * backup\n30 3 * * * rotate\n");
+    said(duly(&house, &["import", "crontab", "crontab"]));
+    let before = all(&house);
+    for text in ["", "# nothing but a comment\n\n"] {
+        write(&house, "crontab", text);
+        for more in [&["--prune"][..], &["--prune", "--dry-run"]] {
+            let refused = duly(&house, &[&["import", "crontab", "crontab"], more].concat());
+            let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert_eq!(refused.status.code(), Some(1), "{error}");
+            assert!(error.contains("crontab: it holds no task") && error.contains("--allow-empty"), "{error}");
+        }
+        assert_eq!(all(&house), before);
+    }
+    // Without --prune there is nothing to fear; and a line that is wrong, but may have come before, stays.
+    said(duly(&house, &["import", "crontab", "crontab"]));
+    assert_eq!(all(&house), before);
+    said(duly(&house, &["import", "crontab", "crontab", "--prune", "--allow-empty"]));
+    assert_eq!(all(&house), [""; 0]);
+}
+
+/// What could not come makes the exit code 1, after the rest has come.
+#[test]
+fn what_could_not_come_is_a_failure_unless_that_is_accepted() {
+    let house = House::new();
+    write(&house, "crontab", "0 3 * * * backup\n0 25 * * * typo\n");
+    let run = |more: &[&str]| program(&house, &[&["import", "crontab", "crontab"], more].concat()).output().unwrap();
+    let dry = run(&["--dry-run"]);
+    let error = String::from_utf8_lossy(&dry.stderr).into_owned();
+    assert_eq!(dry.status.code(), Some(1), "{error}");
+    assert_eq!(error, "error: not imported: 1; everything else would be (--partial accepts this)\n");
+    let wet = run(&[]);
+    let error = String::from_utf8_lossy(&wet.stderr).into_owned();
+    assert_eq!(wet.status.code(), Some(1), "{error}");
+    assert_eq!(error, "error: not imported: 1; everything else was (--partial accepts this)\n");
+    assert_eq!(all(&house).len(), 1);
+    let json = run(&["--json"]);
+    assert_eq!(json.status.code(), Some(1));
+    assert_eq!(places(&serde_json::from_slice(&json.stdout).unwrap(), "refused").len(), 1);
+    assert_eq!(run(&["--partial"]).status.code(), Some(0));
+    write(&house, "crontab", "0 3 * * * backup\n");
+    assert_eq!(run(&[]).status.code(), Some(0), "all of it came");
+}
+
+#[test]
+fn a_crontab_that_was_moved_adopts_its_tasks() {
+    let house = House::new();
+    write(&house, "crontab", "0 3 * * * backup\n");
+    said(duly(&house, &["import", "crontab", "crontab"]));
+    std::fs::rename(house.home().join("crontab"), house.home().join("moved")).unwrap();
+    let refused = duly(&house, &["import", "crontab", "moved"]);
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("use --adopt"), "{refused:?}");
+    let adopted = document(&house, &["import", "crontab", "moved", "--adopt"]);
+    assert_eq!(adopted["tasks"][0]["change"], "changed");
+    assert_eq!(adopted["tasks"][0]["fields"][0]["field"], "managed_by");
+    assert_eq!(document(&house, &["import", "crontab", "moved"])["tasks"][0]["change"], "unchanged");
 }

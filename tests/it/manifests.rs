@@ -5,7 +5,7 @@ use duly::{Apply, Done, NewTask};
 use crate::house::{House, minutes};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
-const PRUNE: Apply = Apply { prune: true, dry_run: false };
+const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 
 fn all(house: &House) -> Vec<String> {
     house.rows("SELECT * FROM scheduled_tasks ORDER BY id")

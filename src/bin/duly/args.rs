@@ -62,6 +62,9 @@ pub(crate) enum Command {
         /// Remove what the same manifest declared before and does not any more.
         #[arg(long)]
         prune: bool,
+        /// Take over tasks that another manifest declared, as after this one was moved.
+        #[arg(long)]
+        adopt: bool,
         /// Show what would change, and change nothing.
         #[arg(long)]
         dry_run: bool,

@@ -188,8 +188,8 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         // It prints nothing, and was carried out before.
         Command::Run(_) => Ok(()),
         Command::Add(add) => add::add(&args.db, add, printer),
-        Command::Apply { file, prune, dry_run } => {
-            apply::apply(&args.db, file, Apply { prune: *prune, dry_run: *dry_run }, printer)
+        Command::Apply { file, prune, adopt, dry_run } => {
+            apply::apply(&args.db, file, Apply { prune: *prune, dry_run: *dry_run, adopt: *adopt }, printer)
         }
         Command::Import(what) => commands::import::import(&args.db, what, printer),
         Command::List { names: true } => list::names(&args.db, printer),

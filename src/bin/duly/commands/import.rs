@@ -108,7 +108,12 @@ fn of_nanoclaw(asked: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Found
 /// Has what was found come, and tells what came of it.
 fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let Found { tasks, mut refused, staying, mut remarks } = found;
-    let how = Apply { prune: common.prune, dry_run: common.dry_run };
+    let how = Apply { prune: common.prune, dry_run: common.dry_run, adopt: common.adopt };
+    if common.prune && !common.allow_empty && tasks.is_empty() && staying.is_empty() {
+        let refusal =
+            "it holds no task, and --prune would remove all that was imported from it: --allow-empty accepts that";
+        return Err(Failure::Refused(format!("{source}: {refusal}")));
+    }
     let mut places = HashMap::with_capacity(tasks.len());
     let mut brought = Vec::with_capacity(tasks.len());
     for task in tasks {
@@ -146,7 +151,8 @@ fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut P
     if printer.json {
         let place = |one: &Applied| places.get(&one.name).map(|(place, _)| place);
         let tasks = came.iter().map(|one| Task { place: place(one), row: apply::row(one) }).collect();
-        return Ok(printer.document(&Document { source, tasks, refused: &refused, remarks: &remarks })?);
+        printer.document(&Document { source, tasks, refused: &refused, remarks: &remarks })?;
+        return complete(refused.len(), common);
     }
     if !printer.quiet {
         let table = apply::table(&came, printer);
@@ -162,7 +168,16 @@ fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut P
         count => format!("; {count} not imported"),
     };
     printer.say(format!("{would}{}{but}", apply::sums(&came)))?;
-    Ok(())
+    complete(refused.len(), common)
+}
+
+/// Fails if something could not be imported, unless that is accepted.
+fn complete(refused: usize, common: &Common) -> Result<(), Failure> {
+    if refused == 0 || common.partial {
+        return Ok(());
+    }
+    let others = if common.dry_run { "would be" } else { "was" };
+    Err(Failure::Unsuccessful(format!("not imported: {refused}; everything else {others} (--partial accepts this)")))
 }
 
 /// On a file that goes away: what would come can be looked at before there is a database.

@@ -57,6 +57,15 @@ pub(crate) struct Common {
     /// Remove what was imported from the same source before and is not in it any more.
     #[arg(long)]
     pub(crate) prune: bool,
+    /// With --prune: accept a source that holds no task, and remove all that was imported from it before.
+    #[arg(long, requires = "prune")]
+    pub(crate) allow_empty: bool,
+    /// Succeed although something could not be imported.
+    #[arg(long)]
+    pub(crate) partial: bool,
+    /// Take over tasks that were imported from another source, as after a file was moved.
+    #[arg(long)]
+    pub(crate) adopt: bool,
     /// Show what would come, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -68,7 +77,8 @@ As with cron, each line is tried once, is not made up for if nobody was there to
 limit, and starts in the home folder. It gets what the crontab sets, above the scheduler's own environment. CRON_TZ counts \
 from its line on; TZ is for the commands only.
 
-What cannot come is listed with its reason, and keeps nothing else back. The same again changes nothing.
+What cannot come is listed with its reason, and keeps nothing else back; the exit code is then 1, unless --partial is given. \
+The same again changes nothing.
 
 Examples:
   crontab -l | duly import crontab -
@@ -79,8 +89,8 @@ const OF_NANOCLAW: &str = "\
 The command reads one line of JSON from its standard input: id, group_folder, chat_jid, prompt, context_mode, script, \
 schedule_type and schedule_value, as NanoClaw has them. At most one task of a chat runs at a time.
 
-What is paused comes paused. What is completed, or cannot come, is listed with its reason, and keeps nothing else back. The \
-same again changes nothing. Stop NanoClaw's own scheduler before duly runs.
+What is paused comes paused. What is completed, or cannot come, is listed with its reason, and keeps nothing else back; the \
+exit code is then 1, unless --partial is given. The same again changes nothing. Stop NanoClaw's own scheduler before duly runs.
 
 Examples:
   duly import nanoclaw store/messages.db --tz Europe/Rome -- node run-task.js";
