@@ -111,6 +111,19 @@ pub(crate) fn create(
 /// Each field in which two definitions differ, by its column name: what was stored, and what is given.
 pub(crate) type Fields = Vec<(&'static str, String, String)>;
 
+/// Looks again at an invalid task that is as given: what was wrong with its row may be repaired, as may have been the zone data.
+fn look_afresh(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    old: &Task,
+    now: Timestamp,
+) -> Result<(Added, Fields), Fault> {
+    tasks::repair(tx, schedules, "add", old, now)?;
+    let task = tasks::expect(tx, old.name())?;
+    let fields = vec![("status", old.status.to_string(), task.status.to_string())];
+    Ok((Added { name: task.definition.name, change: Change::Replaced, next_run: task.next_run }, fields))
+}
+
 /// Has a task of the same name meet a definition, and answers with the fields in which they differed.
 pub(crate) fn meet(
     tx: &Transaction<'_>,
@@ -131,6 +144,9 @@ pub(crate) fn meet(
     let same = (existing == Existing::RefuseOtherWork && is_of_its_kind)
         || old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == schedule);
     let fields = old.definition.differences(&task, same);
+    if fields.is_empty() && old.status == TaskStatus::Invalid {
+        return look_afresh(tx, schedules, old, now);
+    }
     match (fields.first(), existing) {
         (None, _) | (Some(_), Existing::Keep) => Ok((unchanged(old.next_run), Vec::new())),
         (Some((field, stored, given)), Existing::Refuse | Existing::RefuseOtherWork) => {

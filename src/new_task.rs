@@ -226,7 +226,8 @@ impl NewTask {
     /// Longest an attempt may take; zero: no limit. Default: the handler's own.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.rest.timeout = Some(limit);
+        // Stored in milliseconds, of which none is no limit.
+        self.rest.timeout = Some(if limit.is_zero() { limit } else { limit.max(Duration::from_millis(1)) });
         self
     }
 

@@ -275,15 +275,16 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<()> {
     Err(Error::invalid_task(field, text, format!("1 to {MAX_NAME_BYTES} bytes without control characters")))
 }
 
-/// Checks a payload: JSON, and not too large.
+/// Checks a payload: JSON that a handler can read, and not too large. Whole, since a lone surrogate, a number beyond the range or
+/// more than 127 levels are JSON by its grammar, and no reader accepts them.
 pub(crate) fn check_payload(payload: &str) -> Result<()> {
     if payload.len() > MAX_PAYLOAD_BYTES {
         let found = format!("{} bytes", payload.len());
         return Err(Error::invalid_task("payload", found, format!("at most {MAX_PAYLOAD_BYTES} bytes of JSON")));
     }
-    match serde_json::from_str::<serde::de::IgnoredAny>(payload) {
+    match serde_json::from_str::<serde_json::Value>(payload) {
         Ok(_) => Ok(()),
-        Err(error) => Err(Error::invalid_task("payload", payload, format!("JSON ({error})"))),
+        Err(error) => Err(Error::invalid_task("payload", payload, format!("JSON that a handler can read ({error})"))),
     }
 }
 

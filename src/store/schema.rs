@@ -73,10 +73,14 @@ pub(crate) fn examine(connection: &Connection, path: &Path, known: i64) -> Resul
             _ => Ok(Contents::Ours(version)),
         };
     }
-    Err(unusable(
-        path,
-        format!("it holds a {kind} {name} that is not duly's: give duly a file of its own, or rename that {kind}"),
-    ))
+    // Another program has a name or two of these, not most of them.
+    let reason = if is_marked(connection)? || found.len() * 2 > ours.len() {
+        let damaged = "its table scheduler_meta is damaged: expected the rows program and schema_version";
+        format!("{damaged}, as duly writes them; restore the file from a backup")
+    } else {
+        format!("it holds a {kind} {name} that is not duly's: give duly a file of its own, or rename that {kind}")
+    };
+    Err(unusable(path, reason))
 }
 
 /// Makes our tables, inside the caller's transaction.
@@ -117,9 +121,18 @@ fn stored_version(connection: &Connection) -> rusqlite::Result<Option<i64>> {
     let Ok(mut statement) = connection.prepare(marked) else { return Ok(None) };
     let mut value = |key: &str| statement.query_row([key], |row| row.get::<_, String>(0)).optional();
     match (value("program"), value("schema_version")) {
-        (Ok(Some(program)), Ok(Some(version))) if program == "duly" => Ok(version.parse().ok()),
+        (Ok(Some(program)), Ok(Some(version))) if program == "duly" => {
+            Ok(version.parse().ok().filter(|version| *version >= 0))
+        }
         _ => Ok(None),
     }
+}
+
+/// Whether a row says that the tables are ours, whatever is wrong with the version.
+fn is_marked(connection: &Connection) -> rusqlite::Result<bool> {
+    let marked = "SELECT 1 FROM scheduler_meta WHERE key = 'program' AND value = 'duly'";
+    let Ok(mut statement) = connection.prepare(marked) else { return Ok(false) };
+    statement.exists([])
 }
 
 /// What `schema.sql` creates, read from it: kind and name.

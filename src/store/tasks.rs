@@ -239,7 +239,8 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
         TaskStatus::Active => return Ok(()),
         TaskStatus::Completed if runs_again(&task) => return Ok(()),
         TaskStatus::Paused => {}
-        TaskStatus::Completed | TaskStatus::Invalid => return Err(refused("resume", &task)),
+        TaskStatus::Invalid => return repair(tx, schedules, "resume", &task, now),
+        TaskStatus::Completed => return Err(refused("resume", &task)),
     }
     let schedule = task.definition.check(task.created_at, schedules)?;
     let since = after(now, task.active_since);
@@ -255,6 +256,21 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     let passed_over = || format!("occurrences from {} to {since} were passed over", task.active_since);
     let detail = (next != Next::OnRequest).then(passed_over);
     owners::record(tx, now, "resumed", Some(task.id), None, detail.as_deref())?;
+    Ok(())
+}
+
+/// Looks again at an invalid task. Refused, with what is wrong now, if it still cannot be used.
+pub(crate) fn repair(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    request: &str,
+    task: &Task,
+    now: Timestamp,
+) -> Result<(), Fault> {
+    if let Some((_, reason)) = settle_plan(tx, schedules, task.id, now)? {
+        return Err(refused(request, &Task { invalid_reason: Some(reason), ..task.clone() }));
+    }
+    owners::record(tx, now, "edited", Some(task.id), None, Some("status: \"invalid\" became \"active\""))?;
     Ok(())
 }
 

@@ -190,7 +190,7 @@ fn tables_that_are_newer_or_not_whole_are_refused() {
         ("DROP TRIGGER scheduled_tasks_removed", "its trigger scheduled_tasks_removed is missing"),
         ("DROP TABLE task_effects", "its table task_effects is missing"),
         ("DROP VIEW stuck_runs", "its view stuck_runs is missing"),
-        ("DROP TABLE scheduler_meta", "it holds a table scheduled_tasks that is not duly's"),
+        ("DROP TABLE scheduler_meta", "its table scheduler_meta is damaged"),
     ] {
         let house = House::new();
         drop(house_of_ours(house.file()));

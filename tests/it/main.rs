@@ -61,6 +61,7 @@ mod found;
 /// Handlers that do not return when their time is up: their workers are replaced, and no more than so many.
 mod held;
 /// What was, as those who ask narrow it, and what lies ahead.
+mod help_examples;
 mod history;
 /// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
 mod house;
@@ -97,6 +98,7 @@ mod plan;
 /// The process around `duly run`: how it was started, signals, children that it did not start, a terminal.
 mod process;
 /// `duly run --tasks`: the manifest is applied again at SIGHUP, and a broken one changes nothing.
+mod refused;
 mod reload;
 /// A day with restarts: each occurrence once, and what a crash cut is taken up again.
 mod restart;

@@ -9,7 +9,7 @@ use crate::house::House;
 use crate::import::{all, duly, places, said};
 
 /// The table as NanoClaw made it, and made it longer later.
-fn nanoclaw(path: &Path) -> Connection {
+pub(crate) fn nanoclaw(path: &Path) -> Connection {
     let connection = Connection::open(path).expect("a database");
     let schema = "
         CREATE TABLE chats (jid TEXT PRIMARY KEY, name TEXT);

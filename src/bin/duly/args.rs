@@ -1,10 +1,11 @@
 //! What can be typed.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use duly::RunStatus;
 use serde_json::value::RawValue;
 
@@ -97,7 +98,7 @@ pub(crate) enum Command {
         /// The zone in which a line is read: an IANA name, or local. Default: UTC.
         #[arg(long, value_name = "ZONE")]
         tz: Option<String>,
-        /// From then on, instead of from now.
+        /// From then on, instead of from now: a date, or a time. Local times are read in --tz, or in the machine's zone.
         #[arg(long, value_name = "TIME")]
         from: Option<String>,
         /// How many.
@@ -233,6 +234,26 @@ pub(crate) enum Command {
         /// The command.
         command: Option<String>,
     },
+}
+
+impl Args {
+    /// Reads what was typed.
+    pub(crate) fn typed(words: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
+        let mut command = with_negative_values(Args::command());
+        let read = command.try_get_matches_from_mut(words).and_then(|mut found| Args::from_arg_matches_mut(&mut found));
+        read.map_err(|error| error.format(&mut command))
+    }
+}
+
+/// Values that are numbers, lengths or times may begin with a hyphen: then the error names the option that does not take them.
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    const NAMES: [&str; 5] = ["N", "RUNS", "DUR", "TIME", "EXPR"];
+    let command = command.mut_args(|arg| {
+        let names = arg.get_value_names().unwrap_or_default();
+        let numeric = names.iter().any(|name| NAMES.contains(&name.as_str()));
+        if numeric && !arg.is_positional() { arg.allow_hyphen_values(true) } else { arg }
+    });
+    command.mut_subcommands(with_negative_values)
 }
 
 /// How `duly run` works.

@@ -27,7 +27,6 @@ use std::panic;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
 use duly::{Apply, Client, Clock, Limits, NewRun, SystemClock, Zone};
 use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 
@@ -45,7 +44,7 @@ use crate::output::times::Times;
 use crate::selftest::parts::Part;
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match Args::typed(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return not_understood(&error),
     };

@@ -1,8 +1,9 @@
 //! The machine's time zone: the one in which people here read the time.
 
-use duly::{Error, Zone};
+use duly::{Error, Timestamp, Zone};
 
 use crate::failure::Failure;
+use crate::values::reason;
 
 /// The zone that `$TZ` names, else the system's; `None` if neither names one. A rule such as `CET-1CEST` is no name.
 pub(crate) fn local() -> Option<Zone> {
@@ -13,6 +14,11 @@ pub(crate) fn local() -> Option<Zone> {
 /// The zone of `--tz`: an IANA name, or `local`.
 pub(crate) fn typed(name: &str) -> Result<Zone, Failure> {
     if name == "local" {
+        // What the machine would say otherwise is not where the user reads the time.
+        if let Some(told) = std::env::var("TZ").ok().filter(|told| named(told).is_none()) {
+            let reason = "names no zone that could be stored; name one, as in --tz America/New_York";
+            return Err(Failure::Refused(format!("--tz local: TZ={told:?} {reason}")));
+        }
         let nameless = "--tz local: this machine does not say its zone; name it, as in --tz Europe/Rome";
         return local().ok_or_else(|| Failure::Refused(nameless.into()));
     }
@@ -21,6 +27,16 @@ pub(crate) fn typed(name: &str) -> Result<Zone, Failure> {
             Failure::Refused(format!("invalid --tz: expected {expected}, found {found:?}"))
         }
         other => other.into(),
+    })
+}
+
+/// A date, which begins at midnight in the zone, or an instant as the zone reads it.
+pub(crate) fn day_or_instant(text: &str, zone: &Zone) -> Result<Timestamp, String> {
+    let midnight = format!("{}T00:00", text.trim());
+    zone.instant(&midnight).or_else(|_| zone.instant(text)).map_err(|error| {
+        let reason = reason(error);
+        let or = if reason.starts_with("expected") { ", or a date" } else { "" };
+        format!("{reason}{or}")
     })
 }
 

@@ -296,7 +296,7 @@ fn tasks_put_together_of_odd_parts() {
             }
         }
     });
-    assert!(added > 50 && refusals > 50, "{added} added, {refusals} refused");
+    assert!(added > 40 && refusals > 40, "{added} added, {refusals} refused");
     stepper.stop().expect("its end");
     house.assert_sound();
 }

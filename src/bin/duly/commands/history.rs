@@ -8,7 +8,8 @@ use crate::output::printer::Printer;
 use crate::output::rows::RunRow;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::{Times, took};
-use crate::values::{length, reason};
+use crate::values::length;
+use crate::zone::day_or_instant;
 
 /// So much of an error, and of what a run says of its progress, is shown in a table; `logs` has all of it.
 const ERROR_SHOWN: usize = 60;
@@ -46,10 +47,8 @@ fn instant(text: &str, times: &Times) -> Result<Timestamp, Failure> {
     if let Ok(length) = length(text) {
         return Ok(times.now.minus(length));
     }
-    let midnight = format!("{}T00:00", text.trim());
-    times.zone.instant(&midnight).or_else(|_| times.zone.instant(text)).map_err(|error| {
-        let reason = reason(error);
-        let or = if reason.starts_with("expected") { ", a date, or how long ago, as in 2h" } else { "" };
+    day_or_instant(text, &times.zone).map_err(|reason| {
+        let or = if reason.starts_with("expected") { ", or how long ago, as in 2h" } else { "" };
         Failure::Refused(format!("invalid --since {text:?}: {reason}{or}"))
     })
 }

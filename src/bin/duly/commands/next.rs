@@ -11,7 +11,10 @@ use crate::failure::Failure;
 use crate::output::printer::Printer;
 use crate::output::rows::time;
 use crate::output::table::{Cell, Table, Tone};
-use crate::values::reason;
+use crate::zone::{self, day_or_instant};
+
+/// Occurrences that are computed and laid out together.
+const PAGE: usize = 1000;
 
 /// What was typed.
 pub(crate) struct Asked<'a> {
@@ -52,30 +55,23 @@ struct Document {
 }
 
 pub(crate) fn next(db: &Path, asked: &Asked<'_>, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let subject = subject(db, asked)?;
+    let zone = asked.zone.map(zone::typed).transpose()?;
+    let subject = subject(db, asked, zone.as_ref())?;
     let from = match asked.from {
         None => printer.times.now,
-        Some(text) => printer
-            .times
-            .zone
-            .instant(text)
-            .map_err(|error| Failure::Refused(format!("invalid --from {text:?}: {}", reason(error))))?,
+        Some(text) => day_or_instant(text, zone.as_ref().unwrap_or(&printer.times.zone))
+            .map_err(|reason| Failure::Refused(format!("invalid --from {text:?}: {reason}")))?,
     };
     match asked.if_down {
-        None => ahead(&upcoming(&subject, from, asked.number)?, printer),
+        None => ahead(&subject, from, asked.number, printer),
         Some(down) => after(&outage(&subject, from, from.plus(down))?, printer),
     }
 }
 
 /// A name holds no space; every line but a nickname does.
-fn subject(db: &Path, asked: &Asked<'_>) -> Result<Subject, Failure> {
-    let zone = asked.zone.map(|name| match name {
-        "local" => crate::zone::local().ok_or_else(|| Failure::Refused("this machine does not say its zone".into())),
-        name => Ok(Zone::named(name)?),
-    });
-    let zone = zone.transpose()?;
+fn subject(db: &Path, asked: &Asked<'_>, zone: Option<&Zone>) -> Result<Subject, Failure> {
     if asked.what.starts_with('@') || asked.what.contains(char::is_whitespace) {
-        let zone = zone.as_ref().map_or("UTC", Zone::name);
+        let zone = zone.map_or("UTC", Zone::name);
         return Ok(Subject::Line(Box::new(NewTask::cron("line", asked.what).time_zone(zone).handler("command"))));
     }
     if zone.is_some() {
@@ -100,15 +96,43 @@ fn outage(subject: &Subject, since: Timestamp, until: Timestamp) -> Result<Outag
     }
 }
 
-fn ahead(ahead: &[Upcoming], printer: &mut Printer<'_>) -> Result<(), Failure> {
+/// Prints as many occurrences as were asked for, page by page: they may be more than fit into memory.
+fn ahead(subject: &Subject, from: Timestamp, number: usize, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let mut page = upcoming(subject, from, number.min(PAGE))?;
+    let (mut left, mut is_first) = (number - page.len(), true);
+    let is_empty = page.is_empty();
+    if printer.json {
+        printer.list_begins()?;
+    }
+    loop {
+        let last = page.last().map(|one| one.at);
+        print(&page, is_first, printer)?;
+        is_first = false;
+        let Some(last) = last.filter(|_| left > 0 && page.len() == PAGE) else { break };
+        page = match upcoming(subject, last, left.min(PAGE)) {
+            Ok(page) if !page.is_empty() => page,
+            // None is left.
+            _ => break,
+        };
+        left -= page.len();
+    }
+    if printer.json {
+        printer.list_ends(is_empty)?;
+    }
+    Ok(())
+}
+
+fn print(page: &[Upcoming], is_first: bool, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let note = |upcoming: &Upcoming| upcoming.note.map(|note| note.to_string());
     if printer.json {
-        let rows =
-            ahead.iter().map(|one| Occurrence { scheduled_for: time(one.at), local: &one.local, note: note(one) });
-        return Ok(printer.document(&rows.collect::<Vec<_>>())?);
+        for (place, one) in page.iter().enumerate() {
+            let row = Occurrence { scheduled_for: time(one.at), local: &one.local, note: note(one) };
+            printer.item(&row, is_first && place == 0)?;
+        }
+        return Ok(());
     }
-    let mut table = Table::new(&["LOCAL", "UTC", "", ""]);
-    for one in ahead {
+    let mut table = if is_first { Table::new(&["LOCAL", "UTC", "", ""]) } else { Table::default() };
+    for one in page {
         table.row([
             Cell::from(one.local.as_str()),
             Cell::from(time(one.at)),

@@ -64,9 +64,29 @@ impl Printer<'_> {
 
     /// A JSON document.
     pub(crate) fn document(&mut self, document: &impl Serialize) -> io::Result<()> {
-        let text = serde_json::to_string_pretty(document)?;
+        self.json_text(&serde_json::to_string_pretty(document)?)?;
+        writeln!(self.out)
+    }
+
+    /// A JSON document that is an array, item by item: it begins, and looks at its end as if it had been printed whole.
+    pub(crate) fn list_begins(&mut self) -> io::Result<()> {
+        write!(self.out, "[")
+    }
+
+    /// An item of it, behind those before.
+    pub(crate) fn item(&mut self, item: &impl Serialize, is_first: bool) -> io::Result<()> {
+        write!(self.out, "{}\n  ", if is_first { "" } else { "," })?;
+        self.json_text(&serde_json::to_string_pretty(item)?.replace('\n', "\n  "))
+    }
+
+    /// Its end. `is_empty`: it had no item.
+    pub(crate) fn list_ends(&mut self, is_empty: bool) -> io::Result<()> {
+        writeln!(self.out, "{}]", if is_empty { "" } else { "\n" })
+    }
+
+    fn json_text(&mut self, text: &str) -> io::Result<()> {
         // Outside its texts a document holds no such character, but for the ends of its lines.
-        let mut rest = text.as_str();
+        let mut rest = text;
         while let Some(at) = rest.find(|letter| acts(letter) && !"\n\t\r".contains(letter)) {
             let (before, acting) = rest.split_at(at);
             let mut letters = acting.chars();
@@ -74,7 +94,7 @@ impl Printer<'_> {
             write!(self.out, "{before}\\u{letter:04x}")?;
             rest = letters.as_str();
         }
-        writeln!(self.out, "{rest}")
+        write!(self.out, "{rest}")
     }
 
     /// Does a piece of work that may take long, and shows how far it has come.

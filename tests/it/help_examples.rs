@@ -1,0 +1,160 @@
+//! The examples with which the help of each command ends are run, each in a folder that holds what it names: none fails.
+#![cfg(target_os = "linux")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use duly::{Client, NewTask};
+
+use crate::house::{House, at, eventually};
+use crate::nanoclaw::nanoclaw;
+use crate::sidecar::signal;
+
+/// Stand-ins for programs that an example pipes from or to.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("crontab", "#!/bin/sh\necho '0 3 * * * true'\n"),
+    ("man", "#!/bin/sh\ncat >/dev/null\n"),
+    ("backup.sh", "#!/bin/sh\n"),
+];
+
+/// The lines below `heading` that are indented, without their indent, up to the first that is not.
+fn below<'a>(help: &'a str, heading: &str) -> Vec<&'a str> {
+    let (_, rest) = help.split_once(heading).unwrap_or_else(|| panic!("no {heading:?} in {help}"));
+    rest.lines().skip(1).take_while(|line| line.starts_with("  ")).map(|line| &line[2..]).collect()
+}
+
+fn help(words: &[&str]) -> String {
+    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
+    let output = duly.args(words).arg("--help").env("COLUMNS", "200").output().expect("the program");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Every command, and every example of it.
+fn examples() -> Vec<(String, String)> {
+    let names = |help: &str| -> Vec<String> {
+        let name = |line: &&str| line.split(' ').next().map(str::to_owned).filter(|name| !name.is_empty());
+        // A line that goes on is indented further.
+        below(help, "Commands:").iter().filter_map(name).filter(|name| name != "help").collect()
+    };
+    let mut found = Vec::new();
+    for command in names(&help(&[])) {
+        let text = help(&[&command]);
+        found.extend(below(&text, "Examples:").iter().map(|example| (command.clone(), (*example).to_owned())));
+        if command == "import" {
+            for source in names(&text) {
+                let text = help(&["import", &source]);
+                found.extend(below(&text, "Examples:").iter().map(|example| (command.clone(), (*example).to_owned())));
+            }
+        }
+    }
+    found
+}
+
+fn program(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("a program");
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("its mode");
+}
+
+/// A folder with what the examples name.
+fn furnish(command: &str) -> (House, PathBuf) {
+    let house = House::new();
+    let home = house.home().to_owned();
+    for folder in
+        ["bin", "store", "zsh", "etc/cron.d", ".local/share/bash-completion/completions", ".config/fish/completions"]
+    {
+        std::fs::create_dir_all(home.join(folder)).expect("a folder");
+    }
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_duly"), home.join("bin/duly")).expect("the program");
+    PROGRAMS.iter().for_each(|(name, text)| program(&home.join("bin").join(name), text));
+    program(&home.join("backup.sh"), PROGRAMS[2].1);
+    std::fs::write(home.join("tasks.toml"), "[[task]]\nname = \"t\"\nevery = \"1h\"\ncommand = [\"true\"]\n")
+        .expect("a file");
+    for file in ["etc/crontab", "etc/cron.d/certbot"] {
+        std::fs::write(home.join(file), "0 3 * * * true\n").expect("a file");
+    }
+    drop(nanoclaw(&home.join("store/messages.db")));
+    // What adds tasks begins without any, and so does what creates the file.
+    if command == "add" || command == "import" {
+        return (house, home);
+    }
+    let client = Client::open(home.join("agent.db")).expect("a client");
+    let yearly = |name: &str, handler: &str| NewTask::cron(name, "0 0 1 1 *").handler(handler);
+    client.add(yearly("nightly", "command").payload(serde_json::json!({ "argv": ["true"] }))).expect("a task");
+    client.add(yearly("digest", "digest")).expect("a task");
+    let status = if command == "cancel" { "'queued', NULL, 0" } else { "'dead', 1805000001000, 1" };
+    let sql = format!(
+        "INSERT INTO task_runs (id, task_id, handler, scheduled_for, origin, run_at, status, finished_at, attempt, concurrency_key)
+         SELECT 42, id, handler, 1805000000000, 'schedule', {}, {status}, '#' || id FROM scheduled_tasks WHERE name = 'nightly'",
+        at("2027-03-14T12:00:00Z").as_millis()
+    );
+    rusqlite::Connection::open(home.join("agent.db")).expect("a connection").execute(&sql, []).expect("a run");
+    (house, home)
+}
+
+fn start(home: &Path, line: &str) -> Child {
+    // zsh's list of folders, in bash.
+    let script = format!("fpath=(- {}); exec 3>&-; {line}", home.join("zsh").display());
+    let path = format!("{}:{}", home.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &script]).current_dir(home).env("HOME", home).env("PATH", path).env("DULY_DB", "agent.db");
+    shell.env("TZ", "Europe/Rome").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell.spawn().expect("bash")
+}
+
+/// Waits until a scheduler of the folder is registered, and ends it.
+fn end(home: &Path, child: Child) -> Output {
+    let file = home.join("agent.db");
+    let mut pid = 0;
+    eventually("the scheduler is registered", || {
+        let reader = rusqlite::Connection::open(&file).expect("a connection");
+        let found =
+            reader.query_row("SELECT max(pid) FROM scheduler_instances", [], |row| row.get::<_, Option<u32>>(0));
+        pid = found.unwrap_or_default().unwrap_or_default();
+        pid > 0
+    });
+    signal("TERM", &pid.to_string());
+    child.wait_with_output().expect("its output")
+}
+
+fn run(command: &str, example: &str) -> Output {
+    let (_house, home) = furnish(command);
+    let line = match command {
+        // As long as it must be to be one.
+        "selftest" => example.replace("--for 10m", "").replace("/var/lib/agent", ".") + " --for 1s",
+        // Not what this machine has there.
+        _ => example.replace("/etc/", "etc/"),
+    };
+    if command == "run" && !example.contains("--until-idle") {
+        let child = start(&home, &format!("exec {line}"));
+        return end(&home, child);
+    }
+    let helper = example.contains("--wait").then(|| start(&home, "exec duly run"));
+    let output = start(&home, &line).wait_with_output().expect("its output");
+    helper.into_iter().for_each(|helper| assert!(end(&home, helper).status.success()));
+    output
+}
+
+#[test]
+fn every_example_of_every_help_text_runs() {
+    if Command::new("bash").arg("--version").output().is_err() {
+        assert!(std::env::var_os("DULY_CI").is_none(), "bash is missing");
+        return println!("skipped: no bash");
+    }
+    let examples = examples();
+    assert!(examples.len() >= 45, "only {} examples were found", examples.len());
+    let mut failed = Vec::new();
+    for (command, example) in &examples {
+        let output = run(command, example);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_well = match command.as_str() {
+            // No scheduler is alive, and a run is dead: it says so.
+            "check" => output.status.code().is_some_and(|code| code < 2),
+            _ => output.status.success(),
+        };
+        if !is_well {
+            failed.push(format!("{example}: {}: {error}", output.status));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
