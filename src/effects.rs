@@ -202,22 +202,21 @@ impl Context {
     ///
     /// # Errors
     /// What `f` failed of. [`Error::Superseded`] if another owner has taken the run. [`Error::Refused`] if the run is finished
-    /// already, the attempt's time is up, or `f` ended the transaction. In every case nothing of `f` was written, unless it
+    /// already, or `f` ended the transaction. In every case nothing of `f` was written, unless it
     /// committed by itself.
     pub fn finish<T: Serialize>(&self, f: impl FnOnce(&Transaction<'_>) -> Result<T, BoxError>) -> Result<T, BoxError> {
         let writing = Writing::begin(self)?;
         let mut answer = None;
         let mut ended = None;
         let recorded = self.desk().finish(self.claim(), |tx| {
-            writing.check_time()?;
             let returned = f(tx)?;
             let outcome = Outcome::Succeeded { result: as_result(&returned)? };
-            // What took too long has failed, as it would have by returning.
-            writing.check_time()?;
+            let exceeded = self.exceeded();
             let said = self.said();
             let (output, exit_code) = (said.output.clone(), said.exit_code);
             let progress = said.progress.as_ref().and_then(|progress| progress.newest());
             let finished = Finished::new(self.claim().clone(), outcome, self.began(), self.now());
+            let finished = finished.exceeding(exceeded);
             let finished = Finished { output, exit_code, progress, ..finished };
             (answer, ended) = (Some(returned), Some(finished.clone()));
             Ok(finished)
@@ -291,10 +290,6 @@ impl<'a> Writing<'a> {
 
     fn written(self, finished: Finished) {
         self.context.said().end = OwnEnd::Written(Box::new(finished));
-    }
-
-    fn check_time(&self) -> Result<()> {
-        if self.context.time_is_up() { Err(self.refused("its time is up")) } else { Ok(()) }
     }
 
     fn refused(&self, reason: &str) -> Error {

@@ -35,7 +35,7 @@ pub enum Event {
         next_due: Option<Timestamp>,
     },
     /// A handler whose time is up, and that was asked to stop, does not return: another worker has taken the place of the one
-    /// that it holds. The attempt is recorded as timed out when the handler returns.
+    /// that it holds. When the handler returns an error, the attempt is recorded as timed out.
     WorkerHeld {
         /// The attempt.
         claim: Arc<Claim>,

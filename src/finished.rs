@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::event::Event;
 use crate::orphan::Input;
-use crate::run::{Claim, Outcome, RunStatus};
+use crate::run::{AttemptOutcome, Claim, Outcome, RunStatus};
 use crate::slots::Place;
 
 /// An attempt that has come to an end, and is settled by the loop, unless its handler has done that.
@@ -20,6 +21,8 @@ pub struct Finished {
     pub started_at: Timestamp,
     /// When it returned.
     pub finished_at: Timestamp,
+    /// The time limit that it exceeded, of an attempt that succeeded all the same.
+    pub late: Option<Duration>,
     /// What it printed, of a command.
     pub output: Option<String>,
     /// What it exited with, of a command.
@@ -46,14 +49,38 @@ impl Finished {
     pub(crate) fn new(claim: Arc<Claim>, outcome: Outcome, started_at: Timestamp, finished_at: Timestamp) -> Self {
         // No table takes the time of a clock that has lost its battery.
         let (started_at, finished_at) = (started_at.max(Timestamp::MIN), finished_at.max(Timestamp::MIN));
-        let (output, exit_code, progress, input, slot, recorded) = (None, None, None, None, None, None);
-        Finished { claim, outcome, started_at, finished_at, output, exit_code, progress, input, slot, recorded }
+        let (late, output, exit_code, progress, input, slot, recorded) = (None, None, None, None, None, None, None);
+        Finished { claim, outcome, started_at, finished_at, late, output, exit_code, progress, input, slot, recorded }
     }
 
     /// Its end is written down: the input of its command is needed no more.
     pub(crate) fn is_written(&self) {
         self.input.iter().for_each(Input::remove);
     }
+
+    /// The same attempt, if it exceeded this time limit. A success remains one, since what it did is done; an error becomes a
+    /// timeout, and what it says about another attempt still holds.
+    pub(crate) fn exceeding(mut self, limit: Option<Duration>) -> Self {
+        let Some(limit) = limit else { return self };
+        match &mut self.outcome {
+            Outcome::Succeeded { .. } => self.late = Some(limit),
+            Outcome::Failed { how: how @ AttemptOutcome::Failed, error, .. } => {
+                *how = AttemptOutcome::TimedOut;
+                *error = format!("{}: {error}", longer_than(limit));
+            }
+            Outcome::Failed { .. } | Outcome::Released => {}
+        }
+        self
+    }
+
+    /// What is recorded with a success that exceeded its time limit.
+    pub(crate) fn remark(&self) -> Option<String> {
+        self.late.map(|limit| format!("it ended late: {}", longer_than(limit)))
+    }
+}
+
+fn longer_than(limit: Duration) -> String {
+    format!("it took longer than {}", humantime::format_duration(limit))
 }
 
 /// Sorts ends: those that are still to be settled join the others; the others are answered, each with its run, its slot and the

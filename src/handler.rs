@@ -168,6 +168,7 @@ pub struct Context {
     claim: Arc<Claim>,
     clock: Arc<dyn Clock>,
     stop: Arc<StopFlag>,
+    limit: Option<Duration>,
     /// By the monotonic clock, and by the wall clock as it stood at the start.
     deadline: Option<(Duration, Timestamp)>,
     began: Timestamp,
@@ -179,12 +180,12 @@ impl Context {
         claim: Arc<Claim>,
         clock: Arc<dyn Clock>,
         stop: Arc<StopFlag>,
-        timeout: Option<Duration>,
+        limit: Option<Duration>,
         tools: Tools,
     ) -> Self {
         let now = clock.now();
-        let deadline = timeout.map(|limit| (now.monotonic.saturating_add(limit), now.wall.plus(limit)));
-        Context { claim, clock, stop, deadline, began: now.wall, tools }
+        let deadline = limit.map(|limit| (now.monotonic.saturating_add(limit), now.wall.plus(limit)));
+        Context { claim, clock, stop, limit, deadline, began: now.wall, tools }
     }
 
     /// The payload, as the type the handler expects: that of the run, or where it has none of its own, that of the task.
@@ -250,7 +251,8 @@ impl Context {
     }
 
     /// Whether the handler should stop: somebody asked for it, or its time is up. A handler that returns an error then
-    /// ends its run as cancelled, or as timed out.
+    /// ends its run as cancelled, or as timed out. One that returns `Ok` has succeeded, however late; that it was late is
+    /// reported.
     pub fn is_cancelled(&self) -> bool {
         self.stop_reason().is_some()
     }
@@ -275,6 +277,13 @@ impl Context {
     /// Keeps what a command exited with.
     pub fn record_exit_code(&self, code: i32) {
         self.said().exit_code = Some(code);
+    }
+
+    /// Records that the work ends now. What the handler does afterwards, such as cleaning up, does not count against its time
+    /// limit. The first call counts; without one, the work ends when the handler returns.
+    pub fn record_end(&self) {
+        let late = self.time_is_up();
+        self.said().late.get_or_insert(late);
     }
 
     /// Makes the file that a command is to have as its standard input, with this content. It is locked, and the lock lives
@@ -366,7 +375,13 @@ impl Context {
         self.began
     }
 
-    pub(crate) fn time_is_up(&self) -> bool {
+    /// The time limit, if the work has exceeded it.
+    pub(crate) fn exceeded(&self) -> Option<Duration> {
+        let recorded = self.said().late;
+        self.limit.filter(|_| recorded.unwrap_or_else(|| self.time_is_up()))
+    }
+
+    fn time_is_up(&self) -> bool {
         self.deadline.is_some_and(|(at, _)| self.clock.until(at).is_zero())
     }
 }

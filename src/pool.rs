@@ -346,15 +346,17 @@ pub(crate) fn attempt(
     tools: Tools,
     begins: impl FnOnce(Duration),
 ) -> Finished {
+    let mut exceeded = None;
     // The handler's own limit and the text of its error are the user's code as well.
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        let timeout = claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero());
-        if let Some(limit) = timeout {
+        let limit = limit(handler, claim);
+        if let Some(limit) = limit {
             begins(limit);
         }
-        let context = Context::new(claim.clone(), clock.clone(), stop, timeout, tools.clone());
+        let context = Context::new(claim.clone(), clock.clone(), stop, limit, tools.clone());
         let returned = handler.run(&context);
-        judged(returned, timeout.filter(|_| context.time_is_up()))
+        exceeded = context.exceeded();
+        judged(returned)
     }));
     let outcome = ended.unwrap_or_else(|panic| {
         let error = format!("the handler panicked: {}", panic_message(&*panic));
@@ -374,27 +376,22 @@ pub(crate) fn attempt(
     }
     let (output, exit_code) = (said.output, said.exit_code);
     let progress = said.progress.and_then(|progress| progress.newest());
-    Finished {
-        output,
-        exit_code,
-        progress,
-        input,
-        ..Finished::new(claim.clone(), outcome, started_at, clock.now().wall)
-    }
+    let finished = Finished::new(claim.clone(), outcome, started_at, clock.now().wall).exceeding(exceeded);
+    Finished { output, exit_code, progress, input, ..finished }
 }
 
-/// What a handler's answer comes to. `exceeded`: the limit that it did not keep.
-fn judged(returned: Result<Option<String>, BoxError>, exceeded: Option<Duration>) -> Outcome {
-    let late = exceeded.map(|limit| format!("it took longer than {}", humantime::format_duration(limit)));
-    let how = if late.is_some() { AttemptOutcome::TimedOut } else { AttemptOutcome::Failed };
-    match (returned, late) {
-        (Ok(result), None) => Outcome::Succeeded { result },
-        (Ok(_), Some(late)) => Outcome::Failed { how, error: late, retry: Retry::Backoff },
-        // What it says of another try holds, in time or late.
-        (Err(error), late) => {
+/// The time limit of an attempt: the task's, else the handler's.
+pub(crate) fn limit(handler: &dyn Handler, claim: &Claim) -> Option<Duration> {
+    claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero())
+}
+
+/// The outcome that a handler's answer stands for.
+fn judged(returned: Result<Option<String>, BoxError>) -> Outcome {
+    match returned {
+        Ok(result) => Outcome::Succeeded { result },
+        Err(error) => {
             let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
-            let error = late.map_or_else(|| error.to_string(), |late| format!("{late}: {error}"));
-            Outcome::Failed { how, error, retry }
+            Outcome::Failed { how: AttemptOutcome::Failed, error: error.to_string(), retry }
         }
     }
 }

@@ -13,7 +13,7 @@ use rusqlite::Connection;
 pub use crate::clock::ManualClock;
 
 use crate::client::Client;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Now, Timestamp};
 use crate::desk::{Desk, Desks, Line, Prepare};
 use crate::error::{BoxError, Error, Result};
 use crate::event::{Event, Observer};
@@ -63,8 +63,8 @@ pub struct Stepper {
     desk: Arc<Mutex<Desk>>,
     workers: usize,
     running: Vec<Arc<Claim>>,
-    /// Attempts among them that have begun, and their slots.
-    begun: HashMap<(i64, u32), Place>,
+    /// Attempts among them that have begun: their slots, and when they began.
+    begun: HashMap<(i64, u32), (Place, Now)>,
     finished: Vec<Finished>,
     stopped: Vec<i64>,
     wake_at: Duration,
@@ -314,10 +314,11 @@ impl Stepper {
     ///
     /// # Panics
     /// If the owner's lock file cannot be written.
+    #[expect(clippy::expect_used, reason = "a test without a lock file proves nothing")]
     pub fn begin(&mut self, claim: &Arc<Claim>) {
         if let Entry::Vacant(entry) = self.begun.entry((claim.run_id, claim.attempt)) {
             let begun = self.poller.lock().begin(claim.run_id, claim.attempt);
-            entry.insert(begun.expect("a lock file that can be written"));
+            entry.insert((begun.expect("a lock file that can be written"), self.clock.now()));
             self.poller.emit(&Event::Started { claim: claim.clone() });
         }
     }
@@ -342,14 +343,18 @@ impl Stepper {
 
     /// Says how an attempt ended, now. The next step settles it.
     ///
-    /// An attempt that had not begun begins now, unless the outcome is [`Outcome::Released`].
+    /// An attempt that had not begun begins now, unless the outcome is [`Outcome::Released`]. After more than its time limit, a
+    /// success is late and an error is a timeout, as with a worker.
     pub fn finish(&mut self, claim: &Arc<Claim>, outcome: Outcome) {
         if outcome != Outcome::Released {
             self.begin(claim);
         }
-        let slot = self.forget(claim);
-        let (started_at, finished_at) = (claim.claimed_at, self.clock.now().wall);
-        self.finished.push(Finished { slot, ..Finished::new(claim.clone(), outcome, started_at, finished_at) });
+        let (begun, now) = (self.forget(claim), self.clock.now());
+        let (slot, began) = (begun.map(|(slot, _)| slot), begun.map_or(now, |(_, began)| began));
+        let limit = self.handlers.get(&claim.handler).and_then(|handler| pool::limit(&**handler, claim));
+        let exceeded = limit.filter(|limit| now.monotonic.saturating_sub(began.monotonic) >= *limit);
+        let finished = Finished::new(claim.clone(), outcome, began.wall, now.wall).exceeding(exceeded);
+        self.finished.push(Finished { slot, ..finished });
     }
 
     /// Carries out an attempt with its registered handler, at once and on this thread, and answers with how it ended; the
@@ -379,13 +384,13 @@ impl Stepper {
         let tools = Tools::new(self.desk.clone(), None);
         let started = self.clock.now().wall;
         let mut finished = pool::attempt(&*handler, claim, started, clock, Arc::default(), tools, |_| {});
-        finished.slot = self.forget(claim);
+        finished.slot = self.forget(claim).map(|(slot, _)| slot);
         self.finished.push(finished.clone());
         Some(finished)
     }
 
-    /// Its worker is free. Returns the slot of an attempt that had begun.
-    fn forget(&mut self, claim: &Claim) -> Option<Place> {
+    /// Its worker is free. Returns the slot of an attempt that had begun, and when it began.
+    fn forget(&mut self, claim: &Claim) -> Option<(Place, Now)> {
         self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
         self.begun.remove(&(claim.run_id, claim.attempt))
     }

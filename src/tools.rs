@@ -70,6 +70,8 @@ impl StopFlag {
 pub(crate) struct Said {
     pub(crate) output: Option<String>,
     pub(crate) exit_code: Option<i32>,
+    /// Whether the time limit had passed when the work ended, if the handler has said when that was.
+    pub(crate) late: Option<bool>,
     pub(crate) progress: Option<Arc<Progress>>,
     /// The file of its command's input.
     pub(crate) input: Option<Input>,

@@ -44,8 +44,10 @@ pub(crate) fn settle(
         Outcome::Succeeded { result } => {
             let (started, ended) = (finished.started_at, finished.finished_at);
             // What the handler did is done: to try again for the sake of what it returned would do it twice.
-            let remark = result.as_ref().and_then(|result| too_long(result));
-            let result = result.as_deref().filter(|_| remark.is_none());
+            let unkept = result.as_ref().and_then(|result| too_long(result));
+            let result = result.as_deref().filter(|_| unkept.is_none());
+            let remarks: Vec<String> = finished.remark().into_iter().chain(unkept).collect();
+            let remark = (!remarks.is_empty()).then(|| remarks.join("; "));
             if let Some(remark) = &remark {
                 let _ = attempts::keep_remark(tx, &fence, remark)?;
             }

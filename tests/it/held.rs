@@ -27,7 +27,7 @@ fn with_hanging(house: &House) -> (Builder, Receiver<i64>, crossbeam_channel::Se
     let hang = move |run: &Context| {
         let _ = begun.lock().unwrap().send(run.run_id());
         let _ = gate.recv();
-        Ok::<_, Error>(())
+        Err::<(), _>("it hung")
     };
     (Scheduler::builder(house.file()).poll(Duration::from_millis(50)).handler("hang", hang), begins, open)
 }

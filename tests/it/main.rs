@@ -73,6 +73,8 @@ mod ids;
 mod import;
 /// Who goes next behind a concurrency key when the first is paused, deleted or replaced.
 mod keys;
+/// Time limits: judged by how and when the work ended.
+mod late;
 /// What follows from the end of a run: another task is told, its own rests, a person retries it.
 mod life;
 /// Manifests at length: killed in the middle, and edited in one line.

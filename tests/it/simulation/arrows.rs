@@ -15,6 +15,8 @@ struct End {
     again: Option<(i64, i64)>,
     /// What is kept of the attempt.
     kept: Option<&'static str>,
+    /// It succeeded after its time limit.
+    late: bool,
 }
 
 impl History {
@@ -95,6 +97,9 @@ impl History {
             {
                 return Err(format!("run {id} is tried again at {}, expected {soonest} to {latest}", after.run_at));
             }
+            if after.status == RunStatus::Succeeded && after.error.is_some() != end.late {
+                return Err(format!("run {id} succeeded, late: {}; its row says {:?}", end.late, after.error));
+            }
             kept.extend(end.kept.map(|outcome| (id, before.attempt, outcome.to_owned())));
         }
         if after.forgiven != forgiven {
@@ -151,8 +156,8 @@ impl History {
         };
         let task = step.after.tasks.get(&before.task).expect("a task");
         let attempt = self.attempts.get_mut(&(id, number)).expect("an attempt that was handed out");
-        let (outcome, policy) = match &attempt.outcome {
-            Some(outcome) if attempt.owner == ender => (Some(outcome.clone()), attempt.policy),
+        let (outcome, policy, late) = match &attempt.outcome {
+            Some(outcome) if attempt.owner == ender => (Some(outcome.clone()), attempt.policy, attempt.is_late()),
             _ => {
                 let owner = &self.owners[attempt.owner];
                 let written = lease_of(&owner.name, step.before).and_then(|lease| owner.leases.get(&lease));
@@ -167,12 +172,12 @@ impl History {
                         attempt.owner
                     ));
                 }
-                if attempt.begun && self.hidden.contains(&(id, number)) {
+                if attempt.began.is_some() && self.hidden.contains(&(id, number)) {
                     return Err(format!("run {id} was recovered, and its command may be at work"));
                 }
                 // No worker had begun it, and the slots in the lock file say so.
-                let released = !attempt.begun && !owner.lives && owner.left_its_lock;
-                (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap))
+                let released = attempt.began.is_none() && !owner.lives && owner.left_its_lock;
+                (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap), false)
             }
         };
         if step.turn().is_none() {
@@ -183,7 +188,7 @@ impl History {
         // What its task resolves when it comes to rest may ask it to stop, in the same turn and before it is looked at.
         let overtaken = step.overtakes(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
         let asked = before.cancel_requested || overtaken;
-        Ok(end_of(outcome.as_ref(), asked, counted, policy, step.now))
+        Ok(End { late, ..end_of(outcome.as_ref(), asked, counted, policy, step.now) })
     }
 
     /// Every outcome that was delivered before a turn that could write is written by it.
@@ -271,7 +276,7 @@ fn lease_of(owner: &str, tables: &Tables) -> Option<i64> {
 
 fn end_of(outcome: Option<&Outcome>, asked: bool, counted: u32, policy: (u32, i64, i64), now: i64) -> End {
     let (most, backoff, cap) = policy;
-    let end = |status, kept| End { status, forgiven: false, again: None, kept };
+    let end = |status, kept| End { status, forgiven: false, again: None, kept, late: false };
     let (how, retry) = match outcome {
         Some(Outcome::Succeeded { .. }) => return end(RunStatus::Succeeded, None),
         Some(Outcome::Released) => {

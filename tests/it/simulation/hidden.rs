@@ -13,7 +13,7 @@ impl World {
         if self.held || !cfg!(target_os = "linux") {
             return Ok(());
         }
-        let begun = |key: &&(i64, u32)| self.history.attempts[key].begun && self.history.is_running(key);
+        let begun = |key: &&(i64, u32)| self.history.attempts[key].began.is_some() && self.history.is_running(key);
         let Some((run, attempt)) = self.rng.choice(self.history.open.iter().filter(begun).copied().collect::<Vec<_>>())
         else {
             return Ok(());

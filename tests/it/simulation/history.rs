@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{Claim, Now, Outcome, Retention, RunStatus};
+use duly::{AttemptOutcome, Claim, Now, Outcome, Retention, RunStatus};
 
 use crate::simulation::look::{Look, News};
 use crate::simulation::order::Order;
@@ -137,12 +137,23 @@ pub(crate) struct Attempt {
     pub(crate) policy: (u32, i64, i64),
     /// Whether its task had a streak of deaths to keep then: one that is due once has none.
     pub(crate) recurring: bool,
-    /// A worker has begun it.
-    pub(crate) begun: bool,
+    /// Its time limit.
+    pub(crate) limit: Option<Duration>,
+    /// When a worker began it, by the monotonic clock.
+    pub(crate) began: Option<Duration>,
     /// Its handler has returned this.
     pub(crate) outcome: Option<Outcome>,
+    /// How long that took.
+    pub(crate) took: Option<Duration>,
     /// Its owner lived, and was taken for dead as the contract allows: no lock file, and a lease that stood still.
     pub(crate) robbed: bool,
+}
+
+impl Attempt {
+    /// Whether it took longer than it may.
+    pub(crate) fn is_late(&self) -> bool {
+        self.limit.zip(self.took).is_some_and(|(limit, took)| took >= limit)
+    }
 }
 
 pub(crate) struct History {
@@ -234,16 +245,23 @@ impl History {
         usize::try_from(self.look.ask::<i64>("SELECT count(*) FROM ledger")).expect("a count")
     }
 
-    /// A handler has returned.
-    pub(crate) fn delivered(&mut self, run: i64, attempt: u32, outcome: Outcome) {
-        let attempt = self.attempts.get_mut(&(run, attempt)).expect("an attempt");
-        attempt.begun |= outcome != Outcome::Released;
+    /// A handler has returned. An error that comes after the time limit is a timeout.
+    pub(crate) fn delivered(&mut self, claim: &Claim, mut outcome: Outcome, now: Duration) {
+        let attempt = self.attempts.get_mut(&(claim.run_id, claim.attempt)).expect("an attempt");
+        if outcome != Outcome::Released {
+            attempt.took = Some(now - *attempt.began.get_or_insert(now));
+        }
+        if let Outcome::Failed { how: how @ AttemptOutcome::Failed, .. } = &mut outcome
+            && attempt.is_late()
+        {
+            *how = AttemptOutcome::TimedOut;
+        }
         attempt.outcome = Some(outcome);
     }
 
     /// A worker begins an attempt.
-    pub(crate) fn began(&mut self, run: i64, attempt: u32) {
-        self.attempts.get_mut(&(run, attempt)).expect("an attempt").begun = true;
+    pub(crate) fn began(&mut self, claim: &Claim, now: Duration) {
+        self.attempts.get_mut(&(claim.run_id, claim.attempt)).expect("an attempt").began = Some(now);
     }
 
     /// Whether a run is at this attempt, as its row says.

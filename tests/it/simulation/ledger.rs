@@ -118,7 +118,10 @@ impl World {
         let ended = stepper.carry_out(claim).ok_or("there is no such handler")?;
         let told = std::mem::take(&mut *script(&shared));
         let (id, number) = (claim.run_id, claim.attempt);
-        self.history.delivered(id, number, ended.outcome.clone());
+        // Its handler is called now, and no time passes in it.
+        let now = self.now().monotonic;
+        self.history.began(claim, now);
+        self.history.delivered(claim, ended.outcome.clone(), now);
         let first = self.first_of(id);
         self.check_paid(first, fate, &told, holds)
             .map_err(|broken| format!("attempt {number} of run {id}: {broken}"))?;

@@ -41,12 +41,13 @@ impl World {
 
     fn drain_before_newer(&mut self, one: usize) -> Check {
         for round in 0..TURNS {
+            let now = self.now().monotonic;
             let agent = &mut self.agents[one];
             let Some(stepper) = &mut agent.stepper else { return Ok(()) };
             let ended = if round > 0 { std::mem::take(&mut agent.works) } else { Vec::new() };
             for work in ended {
                 stepper.finish(&work.claim, work::succeeded(&work.claim));
-                self.history.delivered(work.claim.run_id, work.claim.attempt, work::succeeded(&work.claim));
+                self.history.delivered(&work.claim, work::succeeded(&work.claim), now);
             }
             let stepped = stepper.step();
             let at_work = stepper.running().len();

@@ -31,7 +31,9 @@ impl History {
             self.check_start(step, turn, task, before, run)?;
             let policy = (task.max_attempts, task.backoff, task.cap);
             let (owner, key, recurring) = (turn.owner, run.key.clone(), task.kind != "once");
-            let attempt = Attempt { owner, key, policy, recurring, begun: false, outcome: None, robbed: false };
+            let limit = claim.timeout.filter(|limit| !limit.is_zero());
+            let (began, outcome, took, robbed) = (None, None, None, false);
+            let attempt = Attempt { owner, key, policy, recurring, limit, began, outcome, took, robbed };
             if self.attempts.insert((id, number), attempt).is_some() {
                 return Err(format!("attempt {number} of run {id} was handed out twice"));
             }

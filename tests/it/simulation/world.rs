@@ -278,15 +278,16 @@ impl World {
 
     /// Idle workers begin what waits for them, unless it is to be given back.
     fn begin(&mut self, id: usize) {
+        let now = self.now().monotonic;
         let Agent { stepper: Some(stepper), workers, works, .. } = &mut self.agents[id] else { return };
         let attempts = &self.history.attempts;
         let (begun, waiting): (Vec<&Work>, Vec<&Work>) =
-            works.iter().partition(|work| attempts[&(work.claim.run_id, work.claim.attempt)].begun);
+            works.iter().partition(|work| attempts[&(work.claim.run_id, work.claim.attempt)].began.is_some());
         let begins = waiting.into_iter().filter(|work| work.outcome != Outcome::Released);
         let begins: Vec<_> = begins.take(workers.saturating_sub(begun.len())).map(|work| work.claim.clone()).collect();
         for claim in begins {
             stepper.begin(&claim);
-            self.history.began(claim.run_id, claim.attempt);
+            self.history.began(&claim, now);
         }
     }
 
@@ -303,7 +304,7 @@ impl World {
                 self.carry_out(id, work)?;
             } else if let Some(stepper) = &mut self.agents[id].stepper {
                 stepper.finish(&work.claim, work.outcome.clone());
-                self.history.delivered(work.claim.run_id, work.claim.attempt, work.outcome.clone());
+                self.history.delivered(&work.claim, work.outcome.clone(), now);
             }
         }
         Ok(())

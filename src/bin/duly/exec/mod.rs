@@ -65,19 +65,25 @@ impl Commands {
         let mut cut = None;
         let mut look = LOOK.0;
         loop {
+            // Looked at before the command is: a command that ended while this process was stopped, or the machine slept, has
+            // ended by itself, although its time is up when that is noticed.
+            let asked = context.stop_reason();
             let ended = group.has_ended();
+            if ended {
+                context.record_end();
+            }
             if ended && group.is_gone() {
                 return cut;
             }
             let now = self.now();
             let next = match stage {
                 Stage::AtWork if ended => Stage::Leftover { until: now + LEFTOVER },
-                Stage::AtWork if context.is_cancelled() => {
-                    cut = context.stop_reason();
+                Stage::AtWork if asked.is_some() => {
+                    cut = asked;
                     group.terminate();
                     Stage::Asked { until: now + TERM }
                 }
-                Stage::Leftover { until } if now >= until || context.is_cancelled() => {
+                Stage::Leftover { until } if now >= until || asked.is_some() => {
                     group.terminate();
                     Stage::Asked { until: now + TERM }
                 }
