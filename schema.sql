@@ -136,9 +136,11 @@ CREATE TABLE task_runs (
     -- The owner of the running attempt, and how long it is believed without a sign of life.
     locked_by        TEXT,
     locked_until     INTEGER CHECK (locked_until BETWEEN 1000000000000 AND 64060588800000),
-    -- Of the newest attempt.
+    -- Of the newest attempt. While it runs, its owner moves started_at along with each step of the wall clock.
     started_at       INTEGER CHECK (started_at BETWEEN 1000000000000 AND 64060588800000),
     finished_at      INTEGER CHECK (finished_at BETWEEN 1000000000000 AND 64060588800000),
+    -- Measured by the monotonic clock: after a step of the wall clock it is not the difference of the two above. NULL: not known.
+    duration_ms      INTEGER CHECK (duration_ms >= 0),
     error            TEXT,
     exit_code        INTEGER,
     output           TEXT,
@@ -177,7 +179,9 @@ CREATE TABLE task_attempts (
     exit_code        INTEGER,
     locked_by        TEXT NOT NULL,
     started_at       INTEGER,
-    finished_at      INTEGER NOT NULL
+    finished_at      INTEGER NOT NULL,
+    -- As in task_runs.
+    duration_ms      INTEGER CHECK (duration_ms >= 0)
 ) STRICT;
 
 -- Effects that are done once however often a run is tried. run_id is the first of a chain of retries.
@@ -430,7 +434,7 @@ SELECT t.name, t.handler, t.schedule_type, t.schedule_value, t.time_zone, t.stat
        strftime('%Y-%m-%dT%H:%M:%fZ', iif(t.schedule_type = 'once', r.started_at, t.last_run) / 1000.0, 'unixepoch')
            AS last_run,
        iif(t.schedule_type = 'once', r.status, t.last_status) AS last_status,
-       iif(t.schedule_type = 'once', r.finished_at - r.started_at, t.last_duration_ms) AS last_duration_ms,
+       iif(t.schedule_type = 'once', r.duration_ms, t.last_duration_ms) AS last_duration_ms,
        iif(t.schedule_type = 'once', r.error, t.last_error) AS last_error,
        t.failure_count, t.invalid_reason
   FROM scheduled_tasks t

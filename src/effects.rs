@@ -106,7 +106,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
     {
         let _at_work = AtWork::begin(self, key)?;
-        let begun = self.desk().begin(self.claim(), key, self.now())?;
+        let begun = self.desk().begin(self.claim(), key, self.now().wall)?;
         match begun {
             Begun::Done(value) => return self.read(key, &value),
             Begun::InDoubt => {
@@ -145,7 +145,7 @@ impl Context {
         // The deed is done: it is worth some patience to say so.
         let (mut tries, mut wait) = RECORD;
         loop {
-            let recorded = self.desk().record(self.claim(), key, &json, self.now());
+            let recorded = self.desk().record(self.claim(), key, &json, self.now().wall);
             match recorded {
                 Ok(None) => return Ok(value),
                 Ok(Some(known)) => return self.read(key, &known),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{Now, Timestamp};
 use crate::event::Event;
 use crate::orphan::Input;
 use crate::run::{AttemptOutcome, Claim, Outcome, RunStatus};
@@ -21,6 +21,8 @@ pub struct Finished {
     pub started_at: Timestamp,
     /// When it returned.
     pub finished_at: Timestamp,
+    /// How long that took, by the monotonic clock. `None`: it did not begin.
+    pub duration: Option<Duration>,
     /// The time limit that it exceeded, of an attempt that succeeded all the same.
     pub late: Option<Duration>,
     /// What it printed, of a command.
@@ -46,11 +48,26 @@ pub(crate) struct Recorded {
 
 impl Finished {
     /// An attempt that printed nothing.
-    pub(crate) fn new(claim: Arc<Claim>, outcome: Outcome, started_at: Timestamp, finished_at: Timestamp) -> Self {
+    pub(crate) fn new(claim: Arc<Claim>, outcome: Outcome, began: Now, ended: Now) -> Self {
         // No table takes the time of a clock that has lost its battery.
-        let (started_at, finished_at) = (started_at.max(Timestamp::MIN), finished_at.max(Timestamp::MIN));
+        let (started_at, finished_at) = (began.wall.max(Timestamp::MIN), ended.wall.max(Timestamp::MIN));
+        let took = ended.monotonic.saturating_sub(began.monotonic);
+        let duration = (outcome != Outcome::Released).then_some(took);
         let (late, output, exit_code, progress, input, slot, recorded) = (None, None, None, None, None, None, None);
-        Finished { claim, outcome, started_at, finished_at, late, output, exit_code, progress, input, slot, recorded }
+        Finished {
+            claim,
+            outcome,
+            started_at,
+            finished_at,
+            duration,
+            late,
+            output,
+            exit_code,
+            progress,
+            input,
+            slot,
+            recorded,
+        }
     }
 
     /// Its end is written down: the input of its command is needed no more.
@@ -92,7 +109,7 @@ pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) 
             unsettled.push_back(finished);
             continue;
         };
-        let took = finished.finished_at.since(finished.started_at);
+        let took = finished.duration.unwrap_or_default();
         let (claim, status, next_attempt) = (finished.claim, RunStatus::Succeeded, None);
         events.push((
             claim.run_id,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Now, Timestamp};
 use crate::desk::Desk;
 use crate::error::{BoxError, Error, Result, excerpt};
 use crate::faults;
@@ -171,7 +171,7 @@ pub struct Context {
     limit: Option<Duration>,
     /// By the monotonic clock, and by the wall clock as it stood at the start.
     deadline: Option<(Duration, Timestamp)>,
-    began: Timestamp,
+    began: Now,
     tools: Tools,
 }
 
@@ -185,7 +185,7 @@ impl Context {
     ) -> Self {
         let now = clock.now();
         let deadline = limit.map(|limit| (now.monotonic.saturating_add(limit), now.wall.plus(limit)));
-        Context { claim, clock, stop, limit, deadline, began: now.wall, tools }
+        Context { claim, clock, stop, limit, deadline, began: now, tools }
     }
 
     /// The payload, as the type the handler expects: that of the run, or where it has none of its own, that of the task.
@@ -366,12 +366,12 @@ impl Context {
         &self.claim
     }
 
-    pub(crate) fn now(&self) -> Timestamp {
-        self.clock.now().wall
+    pub(crate) fn now(&self) -> Now {
+        self.clock.now()
     }
 
     /// When the handler was entered.
-    pub(crate) fn began(&self) -> Timestamp {
+    pub(crate) fn began(&self) -> Now {
         self.began
     }
 

@@ -65,7 +65,7 @@ impl Context {
     /// As [`Client::add_in`](crate::Client::add_in).
     pub fn add_in(&self, tx: &Transaction<'_>, task: NewTask) -> Result<Added> {
         // Not by the desk, which `finish` holds.
-        put_in(tx, self.file(), task, self.now())
+        put_in(tx, self.file(), task, self.now().wall)
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct Poller {
     reports: Vec<Report>,
     watch: Watch,
     steps: Steps,
+    /// By how many milliseconds the wall clock has stepped since that was last written.
+    stepped: i64,
     /// Whether the machine's clock had been set when it was last looked at.
     is_set: bool,
     horizon: Horizon,
@@ -113,6 +115,7 @@ impl Poller {
             reports: Vec::new(),
             watch,
             steps: Steps::new(now, newest),
+            stepped: 0,
             is_set: true,
             horizon: Horizon::default(),
             next_heartbeat: now.monotonic,
@@ -228,6 +231,7 @@ impl Poller {
             return false;
         }
         if let Some(Step { expected, found }) = self.steps.look(now) {
+            self.stepped += found.as_millis() - expected.as_millis();
             // What is believed from now on is written down now.
             self.next_heartbeat = now.monotonic;
             if was_set {
@@ -300,6 +304,7 @@ impl Poller {
             presence: &presence,
             doubted: self.watch.doubted(),
             rewind,
+            stepped: self.stepped,
             newer: self.newer.is_some(),
             draining: self.draining,
             seen: self.horizon.seen,
@@ -327,6 +332,7 @@ impl Poller {
         self.aside.append(&mut done.unwritten);
         self.held.extend(self.aside.iter().map(|finished| finished.claim.run_id));
         self.reports.clear();
+        self.stepped = 0;
         if let Some(believed) = rewind {
             self.emit(&Event::ClockWasWrong { believed, found: now.wall });
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::clock::{Clock, Now, Timestamp};
+use crate::clock::{Clock, Now};
 use crate::desk::{Desk, Desks};
 use crate::error::{BoxError, Error, Result};
 use crate::event::{Event, Observers};
@@ -232,7 +232,7 @@ impl Pool {
     }
 
     /// Takes back what no worker has begun.
-    pub(crate) fn recall(&self, now: Timestamp) -> Vec<Finished> {
+    pub(crate) fn recall(&self, now: Now) -> Vec<Finished> {
         let recalled = self.queue.try_iter().map(|(claim, _)| {
             self.flags().remove(&claim.run_id);
             Finished::new(claim, Outcome::Released, now, now)
@@ -307,13 +307,12 @@ impl Worker {
             limits(&self.limited).insert((claim.run_id, claim.attempt), limit);
         };
         let now = self.clock.now();
-        let at_once = |outcome| Finished::new(claim.clone(), outcome, now.wall, now.wall);
+        let at_once = |outcome| Finished::new(claim.clone(), outcome, now, now);
         let finished = match self.handlers.get(&claim.handler) {
             Some(handler) => match self.begin(&claim, &flag, now) {
                 Some(place) => {
                     let tools = Tools::new(desk, Some(self.link.clone()));
-                    let started = now.wall;
-                    let ended = attempt(&**handler, &claim, started, self.clock.clone(), flag.clone(), tools, begins);
+                    let ended = attempt(&**handler, &claim, now, self.clock.clone(), flag.clone(), tools, begins);
                     Finished { slot: Some(place), ..ended }
                 }
                 None => at_once(Outcome::Released),
@@ -340,7 +339,7 @@ fn limits(limited: &Limited) -> MutexGuard<'_, HashMap<(i64, u32), Limit>> {
 pub(crate) fn attempt(
     handler: &dyn Handler,
     claim: &Arc<Claim>,
-    started_at: Timestamp,
+    began: Now,
     clock: Arc<dyn Clock>,
     stop: Arc<StopFlag>,
     tools: Tools,
@@ -376,7 +375,7 @@ pub(crate) fn attempt(
     }
     let (output, exit_code) = (said.output, said.exit_code);
     let progress = said.progress.and_then(|progress| progress.newest());
-    let finished = Finished::new(claim.clone(), outcome, started_at, clock.now().wall).exceeding(exceeded);
+    let finished = Finished::new(claim.clone(), outcome, began, clock.now()).exceeding(exceeded);
     Finished { output, exit_code, progress, input, ..finished }
 }
 

@@ -20,8 +20,7 @@ pub struct Recent {
 
 impl From<&Run> for Recent {
     fn from(run: &Run) -> Self {
-        let duration = run.finished_at.zip(run.started_at).map(|(finished, started)| finished.since(started));
-        Recent { status: run.status, duration }
+        Recent { status: run.status, duration: run.duration }
     }
 }
 
@@ -57,8 +56,7 @@ impl Client {
         let rows = self.read("read the last runs", |tx, _| Ok(history::recent(tx, of_each)?))?;
         let mut by_task: BTreeMap<i64, Vec<(i64, Recent)>> = BTreeMap::new();
         for row in rows {
-            let duration = row.finished_at.zip(row.started_at).map(|(finished, started)| finished.since(started));
-            by_task.entry(row.task).or_default().push((row.run, Recent { status: row.status, duration }));
+            by_task.entry(row.task).or_default().push((row.run, Recent { status: row.status, duration: row.duration }));
         }
         let newest = |mut runs: Vec<(i64, Recent)>| {
             // Ids are given in the order in which runs were opened.

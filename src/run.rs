@@ -153,6 +153,8 @@ pub struct Run {
     pub started_at: Option<Timestamp>,
     /// When the newest attempt ended.
     pub finished_at: Option<Timestamp>,
+    /// How long the newest attempt took, by the monotonic clock; `None` if that cannot be known.
+    pub duration: Option<Duration>,
     /// What the newest attempt failed of, or why the occurrence was skipped or missed.
     pub error: Option<String>,
     /// Of a command.
@@ -265,6 +267,8 @@ pub struct Attempt {
     pub started_at: Option<Timestamp>,
     /// When its end was known.
     pub finished_at: Timestamp,
+    /// How long it took, by the monotonic clock; `None` if that cannot be known.
+    pub duration: Option<Duration>,
 }
 
 /// The right to one attempt of a run: what a worker needs to carry it out, and what settles it afterwards.

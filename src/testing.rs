@@ -353,7 +353,7 @@ impl Stepper {
         let (slot, began) = (begun.map(|(slot, _)| slot), begun.map_or(now, |(_, began)| began));
         let limit = self.handlers.get(&claim.handler).and_then(|handler| pool::limit(&**handler, claim));
         let exceeded = limit.filter(|limit| now.monotonic.saturating_sub(began.monotonic) >= *limit);
-        let finished = Finished::new(claim.clone(), outcome, began.wall, now.wall).exceeding(exceeded);
+        let finished = Finished::new(claim.clone(), outcome, began, now).exceeding(exceeded);
         self.finished.push(Finished { slot, ..finished });
     }
 
@@ -382,8 +382,8 @@ impl Stepper {
         self.begin(claim);
         let clock = Arc::new(self.clock.clone());
         let tools = Tools::new(self.desk.clone(), None);
-        let started = self.clock.now().wall;
-        let mut finished = pool::attempt(&*handler, claim, started, clock, Arc::default(), tools, |_| {});
+        let began = self.clock.now();
+        let mut finished = pool::attempt(&*handler, claim, began, clock, Arc::default(), tools, |_| {});
         finished.slot = self.forget(claim).map(|(slot, _)| slot);
         self.finished.push(finished.clone());
         Some(finished)

@@ -78,7 +78,7 @@ impl Turning {
             // What is taken back has not finished, and speaks for no reading ahead.
             let ended = finished.len();
             if draining || self.unstarted_since().is_some_and(|since| now.monotonic >= since + UNSTARTED) {
-                let recalled = self.pool.recall(now.wall);
+                let recalled = self.pool.recall(now);
                 self.in_flight -= recalled.len();
                 finished.extend(recalled);
             }

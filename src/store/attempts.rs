@@ -2,10 +2,10 @@
 
 use rusqlite::{Transaction, named_params};
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::finished::Told;
 use crate::run::AttemptOutcome;
-use crate::store::runs::{Fence, Wrote, judged};
+use crate::store::runs::{End, Fence, Wrote, judged};
 
 const KEEP_PRINTED: &str = "
     UPDATE task_runs SET output = :output, exit_code = :exit_code
@@ -86,9 +86,10 @@ pub(crate) fn keep_remark(tx: &Transaction<'_>, fence: &Fence<'_>, remark: &str)
 }
 
 const KEEP_ATTEMPT: &str = "
-    INSERT INTO task_attempts (run_id, attempt, outcome, error, output, exit_code, locked_by, started_at, finished_at)
+    INSERT INTO task_attempts (run_id, attempt, outcome, error, output, exit_code, locked_by, started_at, finished_at,
+                               duration_ms)
     SELECT id, :attempt, :outcome, :error, ifnull(:output, iif(attempt = :attempt, output, NULL)),
-           iif(attempt = :attempt, exit_code, NULL), :owner, ifnull(:started, started_at), :finished
+           iif(attempt = :attempt, exit_code, NULL), :owner, ifnull(:started, started_at), :finished, :duration
       FROM task_runs WHERE id = :run";
 
 /// Keeps an attempt that did not simply succeed, with what its run tells of it. `output`: of one that ended too late, which
@@ -97,14 +98,12 @@ pub(crate) fn keep_attempt(
     tx: &Transaction<'_>,
     fence: &Fence<'_>,
     outcome: AttemptOutcome,
-    started: Option<Timestamp>,
-    finished: Timestamp,
-    error: Option<&str>,
+    end: &End<'_>,
     output: Option<&str>,
 ) -> rusqlite::Result<bool> {
     let rows = tx.prepare_cached(KEEP_ATTEMPT)?.execute(named_params! {
-        ":run": fence.run, ":attempt": fence.attempt, ":outcome": outcome, ":error": error, ":output": output,
-        ":owner": fence.owner, ":started": started, ":finished": finished,
+        ":run": fence.run, ":attempt": fence.attempt, ":outcome": outcome, ":error": end.error, ":output": output,
+        ":owner": fence.owner, ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis),
     })?;
     Ok(rows == 1)
 }

@@ -4,8 +4,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{Now, Timestamp};
 use crate::finished::Finished;
 use crate::orphan::Presence;
 use crate::run::{Claim, Outcome};
@@ -70,6 +71,7 @@ impl Site {
             presence: &|_| Presence::Gone,
             doubted: &HashSet::new(),
             rewind: None,
+            stepped: 0,
             newer: false,
             draining: false,
             full,
@@ -108,7 +110,7 @@ impl Site {
 
     /// All that is at work has succeeded.
     fn ended(&mut self) -> Vec<Finished> {
-        let now = Timestamp::from_millis(self.now);
+        let now = Now { wall: Timestamp::from_millis(self.now), monotonic: Duration::ZERO };
         self.claimed.drain(..).map(|claim| Finished::new(claim, Outcome::succeeded(), now, now)).collect()
     }
 

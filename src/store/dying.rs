@@ -5,7 +5,7 @@
 use rusqlite::{OptionalExtension, Transaction, named_params};
 use serde_json::json;
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::error::excerpt;
 use crate::event::Event;
 use crate::run::{Claim, Origin, Run};
@@ -130,6 +130,7 @@ fn obituary(run: &Run, payload: &str) -> serde_json::Value {
         "payload": payload,
         "started_at": time(run.started_at),
         "finished_at": time(run.finished_at),
+        "duration_ms": run.duration.map(millis),
         "error": run.error.as_ref().map(|error| excerpt(error, MAX_TOLD)),
         "exit_code": run.exit_code,
         "output": run.output.as_ref().map(|output| excerpt(output, MAX_TOLD)),

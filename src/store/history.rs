@@ -1,8 +1,9 @@
 //! What was: runs and their attempts, as others ask for them.
 
+use std::time::Duration;
+
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
-use crate::clock::Timestamp;
 use crate::run::{Attempt, Run, RunFilter, RunStatus};
 use crate::schedule::ScheduleKind;
 use crate::store::row;
@@ -50,13 +51,12 @@ pub(crate) struct Short {
     pub(crate) task: i64,
     pub(crate) run: i64,
     pub(crate) status: RunStatus,
-    pub(crate) started_at: Option<Timestamp>,
-    pub(crate) finished_at: Option<Timestamp>,
+    pub(crate) duration: Option<Duration>,
 }
 
 /// By the index that is a task's history: of each kind of run the newest few, whatever else there is.
 const RECENT: &str = "
-    SELECT t.id, r.id, r.status, r.started_at, r.finished_at
+    SELECT t.id, r.id, r.status, r.duration_ms
       FROM scheduled_tasks t CROSS JOIN task_runs r
      WHERE r.id IN (SELECT id FROM (SELECT n.id FROM task_runs n
                                      WHERE n.task_id = t.id
@@ -74,7 +74,7 @@ pub(crate) fn recent(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let read = |row: &Row<'_>| {
         let (task, run, status) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(Short { task, run, status, started_at: row.get(3)?, finished_at: row.get(4)? })
+        Ok(Short { task, run, status, duration: row::millis_at(row, 3)? })
     };
     tx.prepare_cached(RECENT)?.query_map(named_params! { ":limit": limit }, read)?.collect()
 }
@@ -98,7 +98,7 @@ pub(crate) fn attempts(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Vec<A
 }
 
 const LAST_OF_ONCE: &str = "
-    SELECT started_at, finished_at, status, error FROM task_runs WHERE task_id = :task AND attempt > 0
+    SELECT started_at, finished_at, status, error, duration_ms FROM task_runs WHERE task_id = :task AND attempt > 0
      ORDER BY started_at DESC, id DESC LIMIT 1";
 
 /// Fills in what the row of a `once` task does not keep: its run tells it, as in the view `task_overview`.
@@ -111,7 +111,7 @@ pub(crate) fn with_last(tx: &Transaction<'_>, mut task: Task) -> rusqlite::Resul
         task.last_finished = row.get(1)?;
         task.last_status = row.get(2)?;
         task.last_error = row.get(3)?;
-        task.last_duration = task.last_finished.zip(task.last_run).map(|(ended, began)| ended.since(began));
+        task.last_duration = row::millis_at(row, 4)?;
         Ok(())
     };
     tx.prepare_cached(LAST_OF_ONCE)?.query_row(named_params! { ":task": task.id }, read).optional()?;

@@ -149,6 +149,18 @@ pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusq
     Ok(now.is_some() && now == seen)
 }
 
+const MOVE_STARTS: &str = "
+    UPDATE task_runs INDEXED BY task_runs_running
+       SET started_at = max(min(started_at + :by, 64060588800000), 1000000000000)
+     WHERE status = 'running' AND locked_by = :owner";
+
+/// Moves the starts of an owner's running attempts along with a step of the wall clock: the time since then stays the time for
+/// which they have been at work, by which others see that they exceed their limit.
+pub(crate) fn move_starts(tx: &Transaction<'_>, owner: &str, by: i64) -> rusqlite::Result<()> {
+    tx.prepare_cached(MOVE_STARTS)?.execute(named_params! { ":owner": owner, ":by": by })?;
+    Ok(())
+}
+
 const NOT_STOPPED: &str = "
     SELECT id FROM scheduler_instances WHERE stopped_at IS NULL AND id <> :owner";
 

@@ -240,6 +240,7 @@ pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
         locked_until: row.get("locked_until")?,
         started_at: row.get("started_at")?,
         finished_at: row.get("finished_at")?,
+        duration: optional_duration(row, "duration_ms")?,
         error: shown_if_any(row, "error")?,
         exit_code: exit_code(row)?,
         output: shown_if_any(row, "output")?,
@@ -263,6 +264,7 @@ pub(crate) fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
         locked_by: shown(row, "locked_by")?,
         started_at: row.get("started_at")?,
         finished_at: row.get("finished_at")?,
+        duration: optional_duration(row, "duration_ms")?,
     })
 }
 

@@ -1,10 +1,12 @@
 //! The arrows of a run's life, one guarded statement each. The row count is judged: 1 is done, 0 is superseded, 2 is a bug.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use rusqlite::{CachedStatement, OptionalExtension, Row, Transaction, named_params, params};
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
+use crate::finished::Finished;
 use crate::orphan;
 use crate::retry::RetryPolicy;
 use crate::run::{Claim, FirstRun, Origin, RunStatus};
@@ -148,7 +150,8 @@ pub(crate) fn pass_over(
 const CLAIM: &str = "
     UPDATE task_runs
        SET status = 'running', attempt = attempt + 1, locked_by = :owner, locked_until = :until, started_at = :started,
-           finished_at = NULL, error = NULL, exit_code = NULL, output = NULL, progress = NULL
+           finished_at = NULL, error = NULL, exit_code = NULL, output = NULL, progress = NULL,
+           duration_ms = NULL
      WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NULL AND cancel_requested = 0
        AND (expires_at IS NULL OR expires_at > :now OR attempt > forgiven OR status = 'failed')
        AND NOT EXISTS (SELECT 1 FROM task_runs k
@@ -188,7 +191,7 @@ pub(crate) struct Fence<'a> {
 /// running -> succeeded, for the one attempt that this claim holds.
 const SUCCEED: &str = "
     UPDATE task_runs
-       SET status = 'succeeded', started_at = :started, finished_at = :finished, result = :result,
+       SET status = 'succeeded', started_at = :started, finished_at = :finished, duration_ms = :duration, result = :result,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
@@ -203,12 +206,12 @@ impl<'a> Success<'a> {
     pub(crate) fn record(
         &mut self,
         fence: &Fence<'_>,
-        started: Timestamp,
-        finished: Timestamp,
+        finished: &Finished,
         result: Option<&str>,
     ) -> rusqlite::Result<Wrote> {
+        let (started, ended, duration) = (finished.started_at, finished.finished_at, finished.duration.map(millis));
         // By place, as in the text: this is bound for every run.
-        self.0.execute(params![started, finished, result, fence.run, fence.owner, fence.attempt]).map(judged)
+        self.0.execute(params![started, ended, duration, result, fence.run, fence.owner, fence.attempt]).map(judged)
     }
 }
 
@@ -216,8 +219,8 @@ impl<'a> Success<'a> {
 const FAIL: &str = "
     UPDATE task_runs
        SET status = 'failed', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id),
-           started_at = ifnull(:started, started_at), finished_at = :finished, error = :error,
-           run_at = :run_at, blocked = 'key', forgiven = forgiven + :forgiven,
+           started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
+           error = :error, run_at = :run_at, blocked = 'key', forgiven = forgiven + :forgiven,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
@@ -227,7 +230,16 @@ pub(crate) struct End<'a> {
     /// `None` if nobody can say when it began.
     pub(crate) started: Option<Timestamp>,
     pub(crate) finished: Timestamp,
-    pub(crate) error: &'a str,
+    /// `None` if that cannot be known.
+    pub(crate) duration: Option<Duration>,
+    pub(crate) error: Option<&'a str>,
+}
+
+impl End<'_> {
+    /// Of an attempt of which nothing more is known than that it has ended.
+    pub(crate) fn unknown(now: Timestamp) -> Self {
+        End { started: None, finished: now, duration: None, error: None }
+    }
 }
 
 pub(crate) fn fail(
@@ -240,7 +252,7 @@ pub(crate) fn fail(
     tx.prepare_cached(FAIL)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
-            ":started": end.started, ":finished": end.finished, ":error": end.error, ":run_at": run_at,
+            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error, ":run_at": run_at,
             ":forgiven": forgiven,
         })
         .map(judged)
@@ -249,7 +261,8 @@ pub(crate) fn fail(
 /// running -> dead: the attempts are spent, or the handler gave up.
 const BURY: &str = "
     UPDATE task_runs
-       SET status = 'dead', started_at = ifnull(:started, started_at), finished_at = :finished, error = :error,
+       SET status = 'dead', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
+           error = :error,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
@@ -257,7 +270,7 @@ pub(crate) fn bury(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> ru
     tx.prepare_cached(BURY)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
-            ":started": end.started, ":finished": end.finished, ":error": end.error,
+            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
         })
         .map(judged)
 }
@@ -265,7 +278,8 @@ pub(crate) fn bury(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> ru
 /// running -> cancelled: it had been asked to stop, and did not succeed all the same.
 const CANCEL_RUNNING: &str = "
     UPDATE task_runs
-       SET status = 'cancelled', started_at = ifnull(:started, started_at), finished_at = :finished, error = :error,
+       SET status = 'cancelled', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
+           error = :error,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running' AND cancel_requested = 1";
 
@@ -273,7 +287,7 @@ pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<
     tx.prepare_cached(CANCEL_RUNNING)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
-            ":started": end.started, ":finished": end.finished, ":error": end.error,
+            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
         })
         .map(judged)
 }

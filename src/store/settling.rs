@@ -42,7 +42,6 @@ pub(crate) fn settle(
     }
     let (status, error, next_attempt) = match &finished.outcome {
         Outcome::Succeeded { result } => {
-            let (started, ended) = (finished.started_at, finished.finished_at);
             // What the handler did is done: to try again for the sake of what it returned would do it twice.
             let unkept = result.as_ref().and_then(|result| too_long(result));
             let result = result.as_deref().filter(|_| unkept.is_none());
@@ -51,16 +50,16 @@ pub(crate) fn settle(
             if let Some(remark) = &remark {
                 let _ = attempts::keep_remark(tx, &fence, remark)?;
             }
-            if success.record(&fence, started, ended, result)? == Wrote::Superseded {
+            if success.record(&fence, finished, result)? == Wrote::Superseded {
                 return superseded(tx, &fence, finished, now, written);
             }
             (RunStatus::Succeeded, remark, None)
         }
         Outcome::Failed { how, error, retry } => {
             let error = runs::stored_error(error);
-            let end = End { started: Some(finished.started_at), finished: finished.finished_at, error: &error };
-            let ended = end_badly(tx, &fence, claim, &end, *how, *retry, now, random)?;
-            let Some((status, next)) = ended else { return superseded(tx, &fence, finished, now, written) };
+            let end = End { error: Some(&error), ..ended(finished) };
+            let stands = end_badly(tx, &fence, claim, &end, *how, *retry, now, random)?;
+            let Some((status, next)) = stands else { return superseded(tx, &fence, finished, now, written) };
             (status, Some(error), next)
         }
         Outcome::Released => match release(tx, &fence, None, now, written)? {
@@ -72,18 +71,23 @@ pub(crate) fn settle(
     after(tx, claim, status, finished.finished_at, now, written)?;
     let mut next_due = None;
     if claim.recurring && status != RunStatus::Queued {
-        let (started, ended) = (finished.started_at, finished.finished_at);
-        next_due = keep_last(tx, claim.task_id, status, started, ended, error.as_deref())?;
+        next_due = keep_last(tx, claim.task_id, status, &End { error: error.as_deref(), ..ended(finished) })?;
     }
     let (mut follows, mut paused) = (Vec::new(), false);
     if status == RunStatus::Dead {
         (follows, paused) = dying::follow(tx, schedules, claim, now, written)?;
     }
     let next_due = next_due.filter(|_| !paused);
-    let (claim, took) = (finished.claim.clone(), finished.finished_at.since(finished.started_at));
+    let (claim, took) = (finished.claim.clone(), finished.duration.unwrap_or_default());
     written.events.push(Event::Finished { claim, status, error, took, next_attempt, next_due });
     written.events.append(&mut follows);
     Ok(())
+}
+
+/// The end of an attempt, as its worker reported it.
+fn ended(finished: &Finished) -> End<'static> {
+    let (started, duration) = (Some(finished.started_at), finished.duration);
+    End { started, finished: finished.finished_at, duration, error: None }
 }
 
 /// What became of an attempt that is given back.
@@ -105,7 +109,7 @@ fn release(
     if runs::give_back(tx, fence, now)? == Wrote::Superseded {
         return Ok(Released::Superseded);
     }
-    attempts::keep_attempt(tx, fence, AttemptOutcome::Released, None, now, error, None)?;
+    attempts::keep_attempt(tx, fence, AttemptOutcome::Released, &End { error, ..End::unknown(now) }, None)?;
     // The request is made once, and no claim takes a run that was asked to stop.
     let cancelled = runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, written)?;
     Ok(if cancelled { Released::Cancelled } else { Released::Queued })
@@ -132,7 +136,7 @@ fn end_badly(
 ) -> Result<Option<(RunStatus, Option<Timestamp>)>, Fault> {
     if runs::cancel_running(tx, fence, end)? == Wrote::Done {
         let outcome = if how == AttemptOutcome::Failed { AttemptOutcome::Cancelled } else { how };
-        attempts::keep_attempt(tx, fence, outcome, end.started, end.finished, Some(end.error), None)?;
+        attempts::keep_attempt(tx, fence, outcome, end, None)?;
         return Ok(Some((RunStatus::Cancelled, None)));
     }
     let (wrote, ended) = match claim.retry.judge(claim.counted(), retry, random) {
@@ -146,7 +150,7 @@ fn end_badly(
     if wrote == Wrote::Superseded {
         return Ok(None);
     }
-    attempts::keep_attempt(tx, fence, how, end.started, end.finished, Some(end.error), None)?;
+    attempts::keep_attempt(tx, fence, how, end, None)?;
     Ok(Some(ended))
 }
 
@@ -187,8 +191,8 @@ fn superseded(
         Outcome::Succeeded { result } => ("succeeded".to_owned(), result.as_deref().or(finished.output.as_deref())),
         Outcome::Released => ("given back".to_owned(), None),
     };
-    let (started, ended) = (Some(finished.started_at), finished.finished_at);
-    if !attempts::keep_attempt(tx, fence, AttemptOutcome::Superseded, started, ended, Some(&error), result)? {
+    let end = End { error: Some(&error), ..ended(finished) };
+    if !attempts::keep_attempt(tx, fence, AttemptOutcome::Superseded, &end, result)? {
         let result = result.map(|result| format!(" {}", excerpt(result, MAX_DETAIL))).unwrap_or_default();
         let detail =
             format!("attempt {} of run {} of {:?}: {error}{result}", fence.attempt, fence.run, finished.claim.task);
@@ -211,17 +215,10 @@ const COUNT_STREAK: &str = "
     UPDATE scheduled_tasks SET failure_count = iif(:dead, failure_count + 1, 0) WHERE id = :task";
 
 /// Keeps the end of the newest attempt with the task, and counts its dead runs in a row. Answers when the task is due next.
-fn keep_last(
-    tx: &Transaction<'_>,
-    task: i64,
-    status: RunStatus,
-    started: Timestamp,
-    finished: Timestamp,
-    error: Option<&str>,
-) -> rusqlite::Result<Option<Timestamp>> {
+fn keep_last(tx: &Transaction<'_>, task: i64, status: RunStatus, end: &End<'_>) -> rusqlite::Result<Option<Timestamp>> {
     let params = named_params! {
-        ":task": task, ":started": started, ":finished": finished, ":status": status,
-        ":duration": millis(finished.since(started)), ":error": error,
+        ":task": task, ":started": end.started.unwrap_or(end.finished), ":finished": end.finished, ":status": status,
+        ":duration": end.duration.map(millis), ":error": end.error,
     };
     let kept = tx.prepare_cached(KEEP_LAST)?.query_row(params, |row| row.get(0)).optional()?;
     if kept.is_none() && matches!(status, RunStatus::Dead | RunStatus::Succeeded) {
@@ -244,12 +241,12 @@ pub(crate) fn recover(
     let Some(claim) = runs::claimed(tx, fence.run, now)? else { return Ok(()) };
     let started = started_at(tx, fence.run)?;
     let error = "the scheduler that ran it died";
-    let end = End { started, finished: now, error };
+    let end = End { started, error: Some(error), ..End::unknown(now) };
     let ended = end_badly(tx, fence, &claim, &end, AttemptOutcome::Lost, Retry::Backoff, now, random)?;
     let Some((status, next_attempt)) = ended else { return Ok(()) };
     after(tx, &claim, status, now, now, written)?;
     if claim.recurring {
-        keep_last(tx, claim.task_id, status, started.unwrap_or(now), now, Some(error))?;
+        keep_last(tx, claim.task_id, status, &end)?;
     }
     let mut follows = Vec::new();
     if status == RunStatus::Dead {

@@ -110,6 +110,9 @@ impl<'a> Turning<'a> {
                 Ok(())
             })?;
         }
+        if self.work.stepped != 0 && !self.work.newer {
+            owners::move_starts(tx, self.work.owner, self.work.stepped)?;
+        }
         if self.work.newer {
             return self.outlive();
         }

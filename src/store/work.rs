@@ -33,6 +33,8 @@ pub(crate) struct Work<'a> {
     pub(crate) doubted: &'a HashSet<(i64, u32)>,
     /// Set after a clock that was far ahead: what it had shown.
     pub(crate) rewind: Option<Timestamp>,
+    /// By how many milliseconds the wall clock has stepped.
+    pub(crate) stepped: i64,
     /// Whether the tables are of a newer version by now: no more than outcomes and the lease is written, as far as they can be.
     pub(crate) newer: bool,
     /// Whether the owner is about to leave: it takes nothing on.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use duly::testing::Stepper;
-use duly::{NewTask, Outcome, Timestamp};
+use duly::{Clock, NewTask, Outcome, Timestamp};
 
 fn at(text: &str) -> Timestamp {
     text.parse().expect("an instant")
@@ -19,7 +19,8 @@ pub(crate) fn fill(file: &Path) {
     client.add(NewTask::once("hostile", at("2023-03-14T08:30:00Z")).handler("work").at_most_once()).expect("a task");
 
     let mut turn = |wall: &str, outcome: Option<Outcome>| {
-        stepper.clock().set_wall(at(wall));
+        let now = stepper.clock().now().wall;
+        stepper.clock().advance(at(wall).since(now));
         let claims = stepper.step().expect("a turn");
         if let Some(outcome) = outcome {
             stepper.clock().advance(std::time::Duration::from_millis(2_400));

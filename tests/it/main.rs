@@ -36,6 +36,8 @@ mod doctor;
 mod double_run;
 /// A scheduler that drains takes nothing on.
 mod draining;
+/// How long attempts took, whatever the clock did meanwhile.
+mod durations;
 /// The same doors: what a change by SQL does to work that is due, that waits, or that is at work.
 mod edits;
 /// Effects are done once, or in doubt and said so; whoever lost its claim begins none.

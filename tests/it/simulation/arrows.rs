@@ -5,6 +5,7 @@ use std::time::Duration;
 use duly::{AttemptOutcome, Origin, Outcome, Overlap, Retry, RunStatus};
 
 use crate::simulation::history::{Check, Deed, History, Owner, Step, Turn};
+use crate::simulation::look::Kept;
 use crate::simulation::rows::{RunRow, Tables};
 
 /// What an attempt must have come to.
@@ -17,6 +18,8 @@ struct End {
     kept: Option<&'static str>,
     /// It succeeded after its time limit.
     late: bool,
+    /// How long it took, if that is known.
+    took: Option<i64>,
 }
 
 impl History {
@@ -71,7 +74,7 @@ impl History {
         before: &RunRow,
         after: &RunRow,
         monotonic: Duration,
-        kept: &mut Vec<(i64, u32, String)>,
+        kept: &mut Vec<Kept>,
     ) -> Check {
         let id = after.id;
         let fixed =
@@ -85,10 +88,12 @@ impl History {
         }
         let mut from = before.status;
         let mut forgiven = before.forgiven;
+        let mut took = before.duration;
         if from == RunStatus::Running && (after.status != RunStatus::Running || after.attempt != before.attempt) {
             let end = self.end(step, before, monotonic)?;
             from = end.status;
             forgiven += u32::from(end.forgiven);
+            took = end.took;
             if end.forgiven {
                 *self.forgiven.entry(id).or_default() += 1;
             }
@@ -100,7 +105,12 @@ impl History {
             if after.status == RunStatus::Succeeded && after.error.is_some() != end.late {
                 return Err(format!("run {id} succeeded, late: {}; its row says {:?}", end.late, after.error));
             }
-            kept.extend(end.kept.map(|outcome| (id, before.attempt, outcome.to_owned())));
+            kept.extend(end.kept.map(|outcome| (id, before.attempt, outcome.to_owned(), end.took)));
+        }
+        // By the monotonic clock of this world, whatever the other one did.
+        let took = took.filter(|_| after.status != RunStatus::Running);
+        if after.duration != took {
+            return Err(format!("run {id} took {:?} ms, expected {took:?}", after.duration));
         }
         if after.forgiven != forgiven {
             return Err(format!("run {id} has {} forgiven attempts, expected {forgiven}", after.forgiven));
@@ -156,8 +166,10 @@ impl History {
         };
         let task = step.after.tasks.get(&before.task).expect("a task");
         let attempt = self.attempts.get_mut(&(id, number)).expect("an attempt that was handed out");
-        let (outcome, policy, late) = match &attempt.outcome {
-            Some(outcome) if attempt.owner == ender => (Some(outcome.clone()), attempt.policy, attempt.is_late()),
+        let (outcome, policy, late, took) = match &attempt.outcome {
+            Some(outcome) if attempt.owner == ender => {
+                (Some(outcome.clone()), attempt.policy, attempt.is_late(), attempt.millis())
+            }
             _ => {
                 let owner = &self.owners[attempt.owner];
                 let written = lease_of(&owner.name, step.before).and_then(|lease| owner.leases.get(&lease));
@@ -177,7 +189,7 @@ impl History {
                 }
                 // No worker had begun it, and the slots in the lock file say so.
                 let released = attempt.began.is_none() && !owner.lives && owner.left_its_lock;
-                (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap), false)
+                (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap), false, None)
             }
         };
         if step.turn().is_none() {
@@ -188,11 +200,11 @@ impl History {
         // What its task resolves when it comes to rest may ask it to stop, in the same turn and before it is looked at.
         let overtaken = step.overtakes(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
         let asked = before.cancel_requested || overtaken;
-        Ok(End { late, ..end_of(outcome.as_ref(), asked, counted, policy, step.now) })
+        Ok(End { late, took, ..end_of(outcome.as_ref(), asked, counted, policy, step.now) })
     }
 
     /// Every outcome that was delivered before a turn that could write is written by it.
-    fn check_settled(&mut self, step: &Step<'_>, kept: &mut Vec<(i64, u32, String)>) -> Check {
+    fn check_settled(&mut self, step: &Step<'_>, kept: &mut Vec<Kept>) -> Check {
         let Some(turn) = step.turn().filter(|turn| !turn.refused) else { return Ok(()) };
         let name = self.owners[turn.owner].name.clone();
         let delivered = |key: &(i64, u32)| {
@@ -222,7 +234,10 @@ impl History {
                         return Err(format!("run {id} succeeded with {result:?}; its row says {after:?}"));
                     }
                 }
-                Some(_) => kept.push((id, number, "superseded".to_owned())),
+                Some(_) => {
+                    let took = self.attempts[&(id, number)].millis();
+                    kept.push((id, number, "superseded".to_owned(), took));
+                }
                 None => {
                     let told = |(kind, run, _): &(String, Option<i64>, _)| kind == "late_outcome" && *run == Some(id);
                     if !step.news.events.iter().any(told) {
@@ -235,7 +250,7 @@ impl History {
     }
 
     /// The attempts that are kept are those that did not simply succeed, once each.
-    fn check_kept(&self, step: &Step<'_>, mut kept: Vec<(i64, u32, String)>) -> Check {
+    fn check_kept(&self, step: &Step<'_>, mut kept: Vec<Kept>) -> Check {
         let mut found = step.news.attempts.clone();
         found.retain(|(run, ..)| step.after.runs.contains_key(run));
         kept.retain(|(run, ..)| step.after.runs.contains_key(run));
@@ -276,7 +291,7 @@ fn lease_of(owner: &str, tables: &Tables) -> Option<i64> {
 
 fn end_of(outcome: Option<&Outcome>, asked: bool, counted: u32, policy: (u32, i64, i64), now: i64) -> End {
     let (most, backoff, cap) = policy;
-    let end = |status, kept| End { status, forgiven: false, again: None, kept, late: false };
+    let end = |status, kept| End { status, forgiven: false, again: None, kept, late: false, took: None };
     let (how, retry) = match outcome {
         Some(Outcome::Succeeded { .. }) => return end(RunStatus::Succeeded, None),
         Some(Outcome::Released) => {

@@ -150,6 +150,11 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
+    /// How long it took, as the tables say it.
+    pub(crate) fn millis(&self) -> Option<i64> {
+        self.took.map(|took| i64::try_from(took.as_millis()).expect("a duration"))
+    }
+
     /// Whether it took longer than it may.
     pub(crate) fn is_late(&self) -> bool {
         self.limit.zip(self.took).is_some_and(|(limit, took)| took >= limit)

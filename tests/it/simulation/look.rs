@@ -9,11 +9,14 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::simulation::rows::{Changes, RunRow, Tables, at, run, task_of};
 
+/// An attempt that is kept: its run, its number, its outcome, and how long it took.
+pub(crate) type Kept = (i64, u32, String, Option<i64>);
+
 /// What the last look has not seen of the tables that only grow.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// Run, attempt and outcome.
-    pub(crate) attempts: Vec<(i64, u32, String)>,
+    /// Run, attempt, outcome and duration.
+    pub(crate) attempts: Vec<Kept>,
     /// Kind, run and detail.
     pub(crate) events: Vec<(String, Option<i64>, Option<String>)>,
 }
@@ -28,7 +31,7 @@ const TASKS: &str = "
 const RUNS: &str = "
     SELECT id, task_id, handler, scheduled_for, origin, retry_of, status, run_at, expires_at, blocked, attempt, forgiven,
            priority, concurrency_key, locked_by, locked_until, started_at, finished_at, error, result, cancel_requested,
-           occurrences, last_scheduled_for
+           occurrences, last_scheduled_for, duration_ms
       FROM task_runs";
 /// The newest sign of life, where the tables end that only grow, and how many runs there are.
 const ENDS: &str = "
@@ -91,8 +94,8 @@ impl Look {
         self.look_at_runs(&mut changes, run, count);
         let mut news = News::default();
         if attempt > self.attempt {
-            let query = "SELECT run_id, attempt, outcome FROM task_attempts WHERE id > ?1 ORDER BY id";
-            news.attempts = self.all(query, [self.attempt], |row| (at(row, 0), at(row, 1), at(row, 2)));
+            let query = "SELECT run_id, attempt, outcome, duration_ms FROM task_attempts WHERE id > ?1 ORDER BY id";
+            news.attempts = self.all(query, [self.attempt], |row| (at(row, 0), at(row, 1), at(row, 2), at(row, 3)));
             self.attempt = attempt;
         }
         if event > self.event {

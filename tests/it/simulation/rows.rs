@@ -80,6 +80,7 @@ pub(crate) struct RunRow {
     pub(crate) cancel_requested: bool,
     pub(crate) occurrences: i64,
     pub(crate) last: Option<i64>,
+    pub(crate) duration: Option<i64>,
 }
 
 impl RunRow {
@@ -212,6 +213,7 @@ impl RunRow {
             && at::<bool>(row, 20) == self.cancel_requested
             && at::<i64>(row, 21) == self.occurrences
             && at::<Option<i64>>(row, 22) == self.last
+            && at::<Option<i64>>(row, 23) == self.duration
     }
 }
 
@@ -314,5 +316,6 @@ pub(crate) fn run(row: &Row<'_>) -> RunRow {
         cancel_requested: at(row, 20),
         occurrences: at(row, 21),
         last: at(row, 22),
+        duration: at(row, 23),
     }
 }

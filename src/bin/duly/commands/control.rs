@@ -35,10 +35,7 @@ pub(crate) fn trigger(
     if printer.json {
         document(&run, printer)?;
     }
-    let length = match (run.started_at, run.finished_at) {
-        (Some(started), Some(finished)) => format!(" after {}", took(finished.since(started))),
-        _ => String::new(),
-    };
+    let length = run.duration.map(|length| format!(" after {}", took(length))).unwrap_or_default();
     if run.status == RunStatus::Succeeded {
         return Ok(printer.say(format!("run {id} of {name} succeeded{length}"))?);
     }

@@ -64,7 +64,7 @@ pub(crate) fn table(runs: &[Run], times: &Times) -> Table {
             Cell::from(run.origin.as_str()),
             Cell::new(&progressing(run), run_tone(run.status)),
             Cell::from(if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() }),
-            Cell::from(duration(run)),
+            Cell::from(run.duration.map_or_else(|| "-".to_owned(), took)),
             Cell::new(&shortened(run.error.as_deref().unwrap_or_default(), ERROR_SHOWN), Tone::Faint),
         ]);
     }
@@ -96,14 +96,6 @@ fn blocked(reason: &str) -> String {
         "order" => "an older run goes first".to_owned(),
         "key" => "its key is held".to_owned(),
         other => other.to_owned(),
-    }
-}
-
-/// How long the newest attempt took, if one began and ended.
-fn duration(run: &Run) -> String {
-    match (run.started_at, run.finished_at) {
-        (Some(started), Some(finished)) => took(finished.since(started)),
-        _ => "-".to_owned(),
     }
 }
 

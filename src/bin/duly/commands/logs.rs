@@ -1,5 +1,7 @@
 //! `logs`: what a run's attempts said and printed.
 
+use std::time::Duration;
+
 use duly::{Attempt, Client, Effect, EffectState, Error, Run, RunStatus, Timestamp};
 use serde::Serialize;
 
@@ -71,7 +73,7 @@ fn about(run: &Run, effects: &[Effect], times: &Times) -> Table {
 }
 
 fn one(attempt: &Attempt, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let ended = format!("{}{}", attempt.outcome, span(attempt.started_at, Some(attempt.finished_at), &printer.times));
+    let ended = format!("{}{}", attempt.outcome, span(attempt.started_at, attempt.duration, &printer.times));
     told(attempt.attempt, &ended, attempt.exit_code, attempt.error.as_deref(), attempt.output.as_deref(), printer)
 }
 
@@ -80,7 +82,7 @@ fn newest(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if run.attempt == 0 {
         return Ok(());
     }
-    let state = format!("{}{}", run.status, span(run.started_at, run.finished_at, &printer.times));
+    let state = format!("{}{}", run.status, span(run.started_at, run.duration, &printer.times));
     told(run.attempt, &state, run.exit_code, run.error.as_deref(), run.output.as_deref(), printer)
 }
 
@@ -101,13 +103,9 @@ fn told(
     Ok(printer.block(output.unwrap_or_default())?)
 }
 
-/// When an attempt began, and how long it took.
-fn span(started: Option<Timestamp>, finished: Option<Timestamp>, times: &Times) -> String {
-    match (started, finished) {
-        (Some(started), Some(finished)) => {
-            format!(", begun {}, took {}", times.local(started), took(finished.since(started)))
-        }
-        (Some(started), None) => format!(", begun {}", times.local(started)),
-        (None, _) => String::new(),
-    }
+/// When an attempt began, and how long it took, as far as that is known.
+fn span(started: Option<Timestamp>, duration: Option<Duration>, times: &Times) -> String {
+    let begun = started.map(|started| format!(", begun {}", times.local(started)));
+    let length = duration.map(|length| format!(", took {}", took(length)));
+    begun.into_iter().chain(length).collect()
 }

@@ -72,6 +72,7 @@ pub(crate) struct RunRow<'a> {
     locked_until: Option<String>,
     started_at: Option<String>,
     finished_at: Option<String>,
+    duration_ms: Option<u64>,
     error: Option<&'a str>,
     exit_code: Option<i32>,
     output: Option<&'a str>,
@@ -101,6 +102,7 @@ pub(crate) struct AttemptRow<'a> {
     locked_by: &'a str,
     started_at: Option<String>,
     finished_at: String,
+    duration_ms: Option<u64>,
 }
 
 /// An effect as its row has it.
@@ -209,6 +211,7 @@ impl<'a> From<&'a Run> for RunRow<'a> {
             locked_until: maybe(run.locked_until),
             started_at: maybe(run.started_at),
             finished_at: maybe(run.finished_at),
+            duration_ms: run.duration.map(millis),
             error: run.error.as_deref(),
             exit_code: run.exit_code,
             output: run.output.as_deref(),
@@ -239,6 +242,7 @@ impl<'a> From<&'a Attempt> for AttemptRow<'a> {
             locked_by: &attempt.locked_by,
             started_at: maybe(attempt.started_at),
             finished_at: time(attempt.finished_at),
+            duration_ms: attempt.duration.map(millis),
         }
     }
 }
