@@ -443,8 +443,8 @@ SELECT t.name, t.handler, t.schedule_type, t.schedule_value, t.time_zone, t.stat
    AND r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.attempt > 0
                 ORDER BY n.started_at DESC, n.id DESC LIMIT 1);
 
--- Due for more than five minutes, or never looked at for as long: no scheduler is at work. A manual task that nobody has
--- set to run is never due.
+-- Due for more than five minutes, or never looked at for as long: no scheduler is at work. A manual task that was not
+-- set to run by hand is never due.
 CREATE VIEW overdue_tasks AS
 SELECT name, handler,
        strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(next_run, created_at) / 1000.0, 'unixepoch') AS due_since,

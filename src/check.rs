@@ -71,7 +71,7 @@ pub enum ProblemKind {
     Dead,
     /// A task was written that cannot be scheduled.
     Invalid,
-    /// Dead runs of a task would be told to nobody: the task that its `on_dead` names is missing, invalid, or a command without
+    /// Dead runs of a task would be reported nowhere: the task that its `on_dead` names is missing, invalid, or a command without
     /// an argv.
     OnDead,
     /// The write-ahead log is larger than 64 MiB.

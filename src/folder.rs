@@ -70,7 +70,7 @@ pub(crate) fn unsafe_parent(database: &Path) -> Option<Fault> {
     })
 }
 
-/// The user for whom this process acts; `None` where the system has no such numbers.
+/// The effective user of this process; `None` where the system has no such numbers.
 pub(crate) fn this_user() -> Option<u32> {
     #[cfg(unix)]
     return Some(rustix::process::geteuid().as_raw());
@@ -78,7 +78,7 @@ pub(crate) fn this_user() -> Option<u32> {
     None
 }
 
-/// The user to whom a file belongs.
+/// The user that owns a file.
 pub(crate) fn owner(metadata: &Metadata) -> Option<u32> {
     #[cfg(unix)]
     return Some(std::os::unix::fs::MetadataExt::uid(metadata));

@@ -254,7 +254,7 @@ impl NewTask {
     }
 
     /// When a run of this task is dead, the task of this name gets a run of its own at once, with the dead run as its
-    /// payload: JSON whose keys are column names of `task_runs`, and `task`. That is how a person is told. A `command` keeps its
+    /// payload: JSON whose keys are column names of `task_runs`, and `task`. This is how a user is notified. A `command` keeps its
     /// own argv, and is given that payload as the README shows.
     ///
     /// A run that was opened so opens none itself when it dies. If there is no task of this name then, or it is invalid, an

@@ -209,7 +209,7 @@ fn is_inherited(mut file: &File) -> bool {
 }
 
 /// The dead whose lock file lies there, by name, with their locks. One that is not registered when they are looked up after
-/// this ended between taking its lock and being registered: nothing else is left of it. An unsafe folder proves nobody dead.
+/// this ended between taking its lock and being registered: nothing else is left of it. An unsafe folder is no proof of death.
 pub(crate) fn left_behind(database: &Path) -> Vec<(String, DeadOwner)> {
     let folder = folder(database);
     if folder::unsafe_private(&folder, folder::this_user()).is_some() {

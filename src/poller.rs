@@ -275,7 +275,7 @@ impl Poller {
         let seen = self.horizon.seen;
         self.remember(&done, now);
         if !self.draining {
-            // Whom it shows for the first time may be dead already: the next look is a poll interval away.
+            // An owner that it shows for the first time may be dead already: the next look is a poll interval away.
             self.watch.look(now.monotonic, false);
             if work || self.presses(now, slots) {
                 // The turn that follows is part of this look.

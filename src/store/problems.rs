@@ -130,7 +130,7 @@ const NOBODY_TO_TELL: &str = "
                         WHERE r.task_id = t.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
      ORDER BY t.name LIMIT :limit";
 
-/// Tasks whose dead runs would be told to nobody: name, whom they name, and what is wrong with that.
+/// Tasks whose dead runs would be reported nowhere: name, the task that they name, and what is wrong with it.
 pub(crate) fn nobody_to_tell(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String, String)>> {
     tx.prepare_cached(NOBODY_TO_TELL)?
         .query_map(named_params! { ":limit": bound(limit) }, |row| {

@@ -122,7 +122,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes a text that stands for so many lines: if it cannot be written, they are counted as dropped.
+    /// Writes a text that stands for a number of lines: if it cannot be written, they are counted as dropped.
     fn write(&mut self, mut text: &[u8], lines: u64) {
         while !text.is_empty() {
             match self.output.write(text) {
