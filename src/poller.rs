@@ -345,7 +345,10 @@ impl Poller {
             self.emit(&Event::Recovered);
         }
         self.remember(&done, now);
-        let Done { written, mut stop, orphaned, more_lost, recovered, extended, more_due, not_stopped, .. } = done;
+        let Done {
+            written, mut stop, orphaned, more_lost, resting, recovered, extended, more_due, not_stopped, ..
+        } = done;
+        self.watch.rest(resting);
         self.watch.ask(not_stopped);
         for event in &written.events {
             if let Event::Lost { run, attempt, .. } = event {

@@ -23,6 +23,8 @@ pub(crate) struct Watch {
     watched: BTreeMap<String, Watched>,
     /// Those that are dead and not yet recovered.
     dying: BTreeMap<String, Dying>,
+    /// Those of which a run could not be recovered. The next full turn tries again.
+    resting: HashSet<String>,
     /// Whether they have more runs than the last turn could look at.
     more: bool,
     /// Attempts whose command is known to be at work, which has been reported.
@@ -69,9 +71,9 @@ struct Doubt {
 
 impl Watch {
     pub(crate) fn new(database: PathBuf, lease: Duration) -> Self {
-        let (watched, dying, more) = (BTreeMap::new(), BTreeMap::new(), false);
+        let (watched, dying, resting, more) = (BTreeMap::new(), BTreeMap::new(), HashSet::new(), false);
         let (told, doubted, doubts) = (HashSet::new(), HashSet::new(), HashMap::new());
-        Watch { database, lease, watched, dying, more, told, doubted, doubts }
+        Watch { database, lease, watched, dying, resting, more, told, doubted, doubts }
     }
 
     /// Takes note of other owners that have running runs, with the newest value of their lease, and of runs whose command a
@@ -160,7 +162,9 @@ impl Watch {
     pub(crate) fn presses(&mut self, now: Duration) -> bool {
         let released = |dying: &Dying| matches!(dying.evidence, Evidence::Released);
         let dying = || self.dying.values().filter(|dying| !released(dying));
-        if dying().next().is_some_and(|_| self.more) || dying().any(|dying| dying.orphans.is_empty()) {
+        let rests = |owner: &String| self.resting.contains(owner);
+        let mut left = self.dying.iter().filter(|(owner, dying)| !released(dying) && !rests(owner));
+        if dying().next().is_some_and(|_| self.more) || left.any(|(_, dying)| dying.orphans.is_empty()) {
             return true;
         }
         let orphans: Vec<Orphan> = dying().flat_map(|dying| &dying.orphans).cloned().collect();
@@ -257,6 +261,11 @@ impl Watch {
                 dying.evidence = Evidence::Released;
             }
         }
+    }
+
+    /// Takes note of dead owners of which a run could not be recovered.
+    pub(crate) fn rest(&mut self, owners: HashSet<String>) {
+        self.resting = owners;
     }
 
     /// Nothing of an owner is left to recover.

@@ -290,13 +290,13 @@ impl<'a> Turning<'a> {
         self.set_aside(Item::Outcome(finished.claim.run_id), &again.unwrap_or(fault))
     }
 
-    /// Recovers what a dead owner left, as far as the turn may write. A run that cannot be recovered is tried again when
-    /// its lease has stood still once more.
+    /// Recovers what a dead owner left, as far as the turn may write. A run that cannot be recovered is tried again in full
+    /// turns. Until then its owner's lock file stays: it says which attempts had begun.
     fn recover(&mut self, dead: &Dead) -> Result<(), Fault> {
         let (tx, now, owner) = (self.tx, self.work.now, &*dead.owner);
         let lost = owners::lost(tx, owner, self.budget)?;
         self.done.more_lost |= lost.len() >= self.budget;
-        let mut all = lost.len() < self.budget;
+        let (mut all, mut rests) = (lost.len() < self.budget, false);
         for lost in lost {
             let never_began = dead.never_began(&lost);
             let presence = if never_began { Presence::Gone } else { (self.work.presence)(&lost) };
@@ -318,8 +318,11 @@ impl<'a> Turning<'a> {
                 }
                 settling::recover(tx, turn.schedules, &fence, now, random, written)
             })?;
+            rests |= self.memory.aside.contains(&Item::Lost(fence.run));
         }
-        if all {
+        if rests {
+            self.done.resting.insert(owner.to_owned());
+        } else if all {
             owners::stopped(tx, owner, now)?;
             owners::record(tx, now, "owner_lost", None, None, Some(owner))?;
             self.done.recovered.push(owner.to_owned());

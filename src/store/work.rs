@@ -127,6 +127,8 @@ pub(crate) struct Done {
     pub(crate) orphaned: Vec<Orphaned>,
     /// Whether a dead owner had more runs than this turn could look at.
     pub(crate) more_lost: bool,
+    /// Dead owners of which a run could not be recovered: it was set aside.
+    pub(crate) resting: HashSet<String>,
     /// Outcomes that were set aside: they are neither written nor lost.
     pub(crate) unwritten: Vec<Finished>,
     /// Dead owners of which nothing is left to recover.
