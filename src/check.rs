@@ -290,7 +290,7 @@ impl Look<'_> {
         let declare = format!("duly cancel {run} --gone");
         let sight = orphan.look();
         let (found, advice) = match (sight.presence, sight.group) {
-            (Presence::Gone | Presence::LeftGroup, _) => return None,
+            (Presence::Gone | Presence::NoTrace | Presence::LeftGroup, _) => return None,
             (Presence::Unknown(reason), _) => {
                 let pid = orphan.pid().map(|pid| format!(" (pid {pid})")).unwrap_or_default();
                 let found = format!("whether its command{pid} is gone cannot be known: {reason}");

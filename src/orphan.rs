@@ -57,6 +57,8 @@ pub(crate) enum Presence {
     Alive,
     /// Nothing of it is left, or a user says so, or it is the command of another database.
     Gone,
+    /// As [`Presence::Gone`], and nothing shows that it ever was: no record, and no input.
+    NoTrace,
     /// Its process group is empty. A process that has left the group holds its input, and is no part of the run any more.
     LeftGroup,
     /// It cannot be known. Why.
@@ -136,7 +138,7 @@ impl Orphan {
     /// Whether nothing of it is left. That is so only on positive evidence: its process group has no member, or, where that
     /// cannot be read, the lock of its input was acquired. A process that has left the group counts as gone.
     pub fn is_gone(&self) -> bool {
-        matches!(self.presence(), Presence::Gone | Presence::LeftGroup)
+        matches!(self.presence(), Presence::Gone | Presence::NoTrace | Presence::LeftGroup)
     }
 
     /// Whether a user has declared it gone.
@@ -219,7 +221,8 @@ fn judge(group: Option<&Group>, input: Hold) -> Presence {
         (_, Hold::Free) => Presence::Gone,
         (_, Hold::Unknown(reason)) => Presence::Unknown(reason),
         // The file of the input may not have reached the disk before the machine lost its power.
-        (None | Some(Group::Empty | Group::OtherBoot), Hold::Missing) => Presence::Gone,
+        (Some(Group::Empty | Group::OtherBoot), Hold::Missing) => Presence::Gone,
+        (None, Hold::Missing) => Presence::NoTrace,
         (Some(Group::Unreadable(reason)), Hold::Missing) => {
             Presence::Unknown(format!("the file of its input is missing, and {reason}"))
         }
@@ -349,9 +352,9 @@ mod tests {
         let (error, hidden) = (|| "no descriptor is left".to_owned(), || Group::Unreadable("it is hidden".to_owned()));
         let unknown = |reason: &str| Presence::Unknown(reason.to_owned());
         let members = || Group::Leaderless(vec![7]);
-        use Presence::{Alive, Gone, LeftGroup};
+        use Presence::{Alive, Gone, LeftGroup, NoTrace};
         for (group, held, free, missing, unasked) in [
-            (None, Alive, Gone, Gone, unknown(&error())),
+            (None, Alive, Gone, NoTrace, unknown(&error())),
             (Some(Group::Led), Alive, Alive, Alive, Alive),
             (Some(members()), Alive, Alive, Alive, Alive),
             (Some(Group::Empty), LeftGroup, Gone, Gone, unknown(&error())),

@@ -201,6 +201,10 @@ impl Poller {
         }
         if now.monotonic >= self.next_lock_look {
             self.next_lock_look = now.monotonic.saturating_add(self.settings.poll);
+            // A lock file that is made again where the database no longer is would leave the old one free for others to take.
+            if let Err(error) = self.store.check_in_place() {
+                return self.refuse(now, slots, error.into());
+            }
             self.keep_lock();
         }
         if !self.draining {

@@ -179,7 +179,7 @@ impl Watch {
             match presence {
                 Presence::Alive => false,
                 Presence::Unknown(_) => !self.doubted.contains(&key(orphan)),
-                Presence::Gone | Presence::LeftGroup => true,
+                Presence::Gone | Presence::NoTrace | Presence::LeftGroup => true,
             }
         })
     }

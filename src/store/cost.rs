@@ -68,7 +68,7 @@ impl Site {
             finished,
             reports: &[],
             dead: &[],
-            presence: &|_| Presence::Gone,
+            presence: &|_| Presence::NoTrace,
             doubted: &HashSet::new(),
             rewind: None,
             stepped: 0,

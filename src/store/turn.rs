@@ -298,8 +298,9 @@ impl<'a> Turning<'a> {
         self.done.more_lost |= lost.len() >= self.budget;
         let (mut all, mut rests) = (lost.len() < self.budget, false);
         for lost in lost {
-            let never_began = dead.never_began(&lost);
-            let presence = if never_began { Presence::Gone } else { (self.work.presence)(&lost) };
+            let presence = (self.work.presence)(&lost);
+            // What the slots say counts only where nothing else shows that the attempt began.
+            let never_began = presence == Presence::NoTrace && lost.process.is_none() && dead.never_began(&lost);
             if matches!(presence, Presence::Alive | Presence::Unknown(_)) {
                 self.wait_for(owner, lost, presence)?;
                 all = false;

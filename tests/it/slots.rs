@@ -158,6 +158,58 @@ fn a_lock_file_that_is_made_again_tells_what_had_begun_before_and_leaks_no_descr
     assert_eq!(runs(&house)[1], format!("b-ahead|running|2|1|{RELEASED}"));
 }
 
+#[test]
+fn what_left_a_trace_began_whatever_the_slots_say() {
+    let house = House::new();
+    let mut first = house.builder(START).accept("work").workers(2).start().unwrap();
+    for name in ["a-input", "b-recorded", "c-claimed"] {
+        first.client().add(once(name).at_most_once()).unwrap();
+    }
+    first.crash();
+    // As a lock file tells it that was put back from a copy: older than what began since.
+    let mut first = house.builder(START).accept("work").workers(3).start().unwrap();
+    assert_eq!(first.claim(0).unwrap().len(), 3);
+    first.crash();
+    std::fs::write(house.home().join("agent.db-owners/run-1-1"), "").unwrap();
+    house
+        .plain()
+        .execute("UPDATE task_runs SET process = '{\"pid\":2000000000,\"started\":1}' WHERE id = 2", [])
+        .unwrap();
+    house.stepper(START).step().unwrap();
+    let expected = [
+        format!("a-input|dead|1|0|{LOST}"),
+        format!("b-recorded|dead|1|0|{LOST}"),
+        format!("c-claimed|running|2|1|{RELEASED}"),
+    ];
+    assert_eq!(runs(&house), expected);
+}
+
+#[test]
+fn a_scheduler_whose_database_was_moved_makes_no_lock_file_where_it_was() {
+    let house = House::new();
+    let mut first = house.builder(START).accept("work").poll(seconds(1)).lease(seconds(3600)).start().unwrap();
+    first.client().add(once("first").at_most_once()).unwrap();
+    assert_eq!(first.step().unwrap().len(), 1);
+    let elsewhere = house.home().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    for file in ["agent.db", "agent.db-wal", "agent.db-shm", "agent.db-owners"] {
+        std::fs::rename(house.home().join(file), elsewhere.join(file)).unwrap();
+    }
+    first.clock().advance(seconds(1));
+    let error = first.step().unwrap_err().to_string();
+    assert!(error.contains("removed or moved"), "{error}");
+    assert!(!house.home().join("agent.db-owners").exists());
+    // Its lock is held as long as it lives: nobody takes its runs.
+    let mut second = Stepper::builder(elsewhere.join("agent.db"), at(START)).accept("work").start().unwrap();
+    second.step().unwrap();
+    let standing = |second: &Stepper| second.client().history("first", 1).unwrap()[0].status;
+    assert_eq!(standing(&second), duly::RunStatus::Running);
+    first.crash();
+    second.clock().advance(seconds(1));
+    second.step().unwrap();
+    assert_eq!(standing(&second), duly::RunStatus::Dead);
+}
+
 /// The log speaks of the start of a run when a worker starts it, and its row does so too.
 #[test]
 fn a_start_is_reported_by_the_worker_that_begins_it() {

@@ -138,7 +138,8 @@ impl Promise {
             self.over_since = None;
         } else if before.status != "completed" || is_new || self.until > until {
             // Also of one that had been over, and ran again for somebody who set its next_run.
-            self.over_since = self.over_since.max(Some(step.now));
+            // What a wrong clock showed when it was over first counts no more.
+            self.over_since = self.over_since.filter(|_| !self.rewound).max(Some(step.now));
         }
         self.compare(step, before, after)
     }

@@ -122,15 +122,45 @@ pub(crate) struct Member {
     started: u64,
 }
 
-/// The live processes of a group. Nobody, where the system does not tell.
+/// The live processes of a group, as far as they can be seen.
 pub(crate) fn members(group: u32) -> Vec<Member> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| member(pid, group)).collect()
+    read_members(group).unwrap_or_default()
 }
 
-fn member(pid: u32, group: u32) -> Option<Member> {
-    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// The live processes of a group; none, where the system has no `/proc`. An error while looking is no evidence that there are
+/// none.
+fn read_members(group: u32) -> io::Result<Vec<Member>> {
+    let mut members = Vec::new();
+    let entries = match std::fs::read_dir("/proc") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(members),
+        entries => entries?,
+    };
+    for entry in entries {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        match std::fs::read(format!("/proc/{pid}/stat")) {
+            // The name of a process may hold any bytes.
+            Ok(stat) => members.extend(member(pid, group, &String::from_utf8_lossy(&stat))),
+            // It has ended, before the file was opened or before it was read; or it is another user's, and hidden.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+                    || is_no_process(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(members)
+}
+
+#[cfg(unix)]
+fn is_no_process(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+#[cfg(not(unix))]
+fn is_no_process(_error: &io::Error) -> bool {
+    false
+}
+
+fn member(pid: u32, group: u32, line: &str) -> Option<Member> {
     // The name, in brackets, may hold anything: fields are counted from its end.
     let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
     let is_dead = matches!(fields.next()?, "Z" | "X");
@@ -142,7 +172,7 @@ fn member(pid: u32, group: u32) -> Option<Member> {
 /// Whether a group whose leader has ended has no other member.
 fn is_empty(group: u32) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    return members(group).is_empty();
+    return read_members(group).is_ok_and(|members| members.is_empty());
     #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
     return pid(group).is_none_or(|group| rustix::process::test_kill_process_group(group).is_err());
     #[cfg(not(unix))]
