@@ -129,6 +129,12 @@ fn run(command: &str, example: &str) -> Output {
         let child = start(&home, &format!("exec {line}"));
         return end(&home, child);
     }
+    if example.contains("--gone") {
+        // Its scheduler is dead: it has no lock file, and its lease is over.
+        let running = "UPDATE task_runs SET status = 'running', finished_at = NULL, attempt = 1, locked_by = 'dead',
+                              locked_until = 1805000001000";
+        rusqlite::Connection::open(home.join("agent.db")).expect("a connection").execute(running, []).expect("a run");
+    }
     let helper = example.contains("--wait").then(|| start(&home, "exec duly run"));
     let output = start(&home, &line).wait_with_output().expect("its output");
     helper.into_iter().for_each(|helper| assert!(end(&home, helper).status.success()));

@@ -235,7 +235,7 @@ impl World {
             // as full turns come has been started.
             let instant = Duration::from_secs(1);
             let living = self.history.owners.iter().filter(|owner| owner.lives);
-            let lease = living.map(|owner| owner.lease).max().unwrap_or_default();
+            let lease = living.map(|owner| owner.lease).max().unwrap_or(Duration::from_secs(60));
             for by in [lease / 2, lease / 3 - instant, instant] {
                 self.stage.clock.advance(by);
                 for one in self.which(|agent| agent.stepper.is_some()) {
