@@ -132,7 +132,7 @@ fn run(command: &str, example: &str) -> Output {
     if example.contains("--gone") {
         // Its scheduler is dead: it has no lock file, and its lease is over.
         let running = "UPDATE task_runs SET status = 'running', finished_at = NULL, attempt = 1, locked_by = 'dead',
-                              locked_until = 1805000001000";
+                              locked_until = 1700000000000";
         rusqlite::Connection::open(home.join("agent.db")).expect("a connection").execute(running, []).expect("a run");
     }
     let helper = example.contains("--wait").then(|| start(&home, "exec duly run"));
