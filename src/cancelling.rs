@@ -103,14 +103,11 @@ impl Client {
     }
 }
 
-/// `false`: its scheduler is alive; or it has no lock file, and its lease lasts.
+/// `false`: its scheduler is alive.
 fn declare_gone(tx: &Transaction<'_>, database: &Path, run: &Run, now: Timestamp) -> Result<bool, Fault> {
     let owner = run.locked_by.as_deref().unwrap_or_default();
-    let lasts = || run.locked_until.is_some_and(|until| until > now);
-    match standing(database, owner) {
-        Standing::Alive => return Ok(false),
-        Standing::Missing if lasts() => return Ok(false),
-        Standing::Missing | Standing::Dead(_) | Standing::Inherited | Standing::Unknown(_) => {}
+    if let Standing::Alive = standing(database, owner) {
+        return Ok(false);
     }
     let (task, recorded) = runs::process(tx, run.id)?;
     let wrote = runs::declare_gone(tx, &Fence { run: run.id, owner, attempt: run.attempt })?;
