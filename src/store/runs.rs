@@ -296,7 +296,7 @@ pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<
 /// since. Else as above.
 const GIVE_BACK: &str = "
     UPDATE task_runs
-       SET status = 'queued', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id), forgiven = forgiven + 1, blocked = 'key', started_at = NULL, locked_by = NULL,
+       SET status = 'queued', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id), forgiven = forgiven + 1, blocked = 'key', started_at = NULL, process = NULL, locked_by = NULL,
            locked_until = NULL, run_at = min(run_at, :now)
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
