@@ -10,6 +10,9 @@
 -- Enumerations are checked with = and OR: an IN list of three constants opens an ephemeral b-tree at every statement.
 -- What is written most often stands first in them.
 -- json_valid(NULL) is 0 before SQLite 3.45, so NULL is allowed for itself.
+-- NUL ends a text for many programs, and bytes that are not UTF-8 are no text: instr(x, char(0)) = 0 refuses NUL, and
+-- NOT GLOB with U+FFFD, as which SQLite reads most malformed bytes, refuses most of the others. A payload may hold U+FFFD.
+-- A row that passes and is malformed all the same harms itself only: it is invalid, and doctor names it.
 -- Only defaults, the triggers below and the views read SQLite's clock; the program passes its own.
 
 -- ---------------------------------------------------------------------------------------------------------- tables --
@@ -19,10 +22,14 @@ CREATE TABLE scheduled_tasks (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     -- Also the idempotency key of an enqueue: a second INSERT of the same name is refused.
     name             TEXT NOT NULL UNIQUE
-                     CHECK (length(name) <= 200 AND name GLOB '[A-Za-z]*' AND name NOT GLOB '*[^A-Za-z0-9._:/@-]*'),
-    handler          TEXT NOT NULL CHECK (length(handler) BETWEEN 1 AND 200),
+                     CHECK (length(name) <= 200 AND name GLOB '[A-Za-z]*' AND name NOT GLOB '*[^A-Za-z0-9._:/@-]*'
+                            AND instr(name, char(0)) = 0),
+    handler          TEXT NOT NULL
+                     CHECK (length(handler) BETWEEN 1 AND 200
+                            AND instr(handler, char(0)) = 0 AND handler NOT GLOB '*' || char(65533) || '*'),
     payload          TEXT NOT NULL DEFAULT 'null'
-                     CHECK (json_valid(payload) AND length(CAST(payload AS BLOB)) <= 262144),
+                     CHECK (json_valid(payload) AND length(CAST(payload AS BLOB)) <= 262144
+                            AND instr(payload, char(0)) = 0),
 
     schedule_type    TEXT NOT NULL CHECK (schedule_type = 'once' OR schedule_type = 'cron'
                                           OR schedule_type = 'interval' OR schedule_type = 'delay'
@@ -30,8 +37,12 @@ CREATE TABLE scheduled_tasks (
     -- cron: an expression; interval, delay: a duration such as '15m' or '1h 30m', or whole milliseconds; once: RFC 3339,
     -- or a local date and time read in time_zone; manual: ''. A manual task has no occurrence: only a trigger, another
     -- task's on_dead, or next_run = now opens a run.
-    schedule_value   TEXT NOT NULL CHECK (length(schedule_value) <= 256),
-    time_zone        TEXT NOT NULL DEFAULT 'UTC' CHECK (length(time_zone) BETWEEN 1 AND 100),
+    schedule_value   TEXT NOT NULL
+                     CHECK (length(schedule_value) <= 256 AND instr(schedule_value, char(0)) = 0
+                            AND schedule_value NOT GLOB '*' || char(65533) || '*'),
+    time_zone        TEXT NOT NULL DEFAULT 'UTC'
+                     CHECK (length(time_zone) BETWEEN 1 AND 100
+                            AND instr(time_zone, char(0)) = 0 AND time_zone NOT GLOB '*' || char(65533) || '*'),
     -- Nothing earlier, nothing later. An interval's grid is anchored at starts_at, else at created_at.
     starts_at        INTEGER CHECK (starts_at BETWEEN 1000000000000 AND 64060588800000),
     ends_at          INTEGER CHECK (ends_at BETWEEN 1000000000000 AND 64060588800000),
@@ -70,9 +81,12 @@ CREATE TABLE scheduled_tasks (
     priority         INTEGER NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),
     -- At most one run with this key runs at a time, across tasks. NULL: the task's own, '#' and its id, unless overlap
     -- is 'allow', which has none.
-    concurrency_key  TEXT CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'),
+    concurrency_key  TEXT CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'
+                            AND instr(concurrency_key, char(0)) = 0
+                            AND concurrency_key NOT GLOB '*' || char(65533) || '*'),
     -- The name of a task that gets a manual run, with the dead run as its payload.
-    on_dead          TEXT CHECK (length(on_dead) BETWEEN 1 AND 200),
+    on_dead          TEXT CHECK (length(on_dead) BETWEEN 1 AND 200 AND instr(on_dead, char(0)) = 0
+                                 AND on_dead NOT GLOB '*' || char(65533) || '*'),
     -- Paused after so many dead runs in a row, which a resume begins to count anew. NULL: never.
     -- Not for 'once'.
     pause_after_failures INTEGER CHECK (pause_after_failures BETWEEN 1 AND 1000000),
@@ -88,7 +102,7 @@ CREATE TABLE scheduled_tasks (
 
     invalid_reason   TEXT,
     -- The manifest that declared it; NULL when added by hand.
-    managed_by       TEXT,
+    managed_by       TEXT CHECK (instr(managed_by, char(0)) = 0),
     created_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
                      CHECK (created_at BETWEEN 1000000000000 AND 64060588800000),
     -- When a person or a program last changed the definition or the status; the loop's bookkeeping leaves it alone.
@@ -113,7 +127,8 @@ CREATE TABLE task_runs (
     -- The dead or cancelled run that a person retried with this one.
     retry_of         INTEGER,
     -- Of a manual run: the idempotency key of the request. A second request with it opens no run.
-    request_key      TEXT CHECK (length(request_key) BETWEEN 1 AND 200),
+    request_key      TEXT CHECK (length(request_key) BETWEEN 1 AND 200 AND instr(request_key, char(0)) = 0
+                                 AND request_key NOT GLOB '*' || char(65533) || '*'),
     -- Unfinished: queued, running, failed (will be tried again at run_at). The others are final.
     status           TEXT NOT NULL CHECK (status = 'running' OR status = 'succeeded' OR status = 'queued'
                                           OR status = 'failed' OR status = 'dead' OR status = 'cancelled'

@@ -173,7 +173,8 @@ impl Look<'_> {
         self.stuck()?;
         self.blocked()?;
         self.failed()?;
-        for (task, reason) in problems::invalid(self.tx, MOST)? {
+        let invalid = problems::invalid(self.tx, MOST)?.into_iter();
+        for (task, reason) in invalid.chain(invariants::unreadable_tasks(self.tx, MOST)?) {
             let text = format!("{task} is invalid: {reason}");
             self.of_task(ProblemKind::Invalid, task, text, "mend its row, or add it again with --replace");
         }

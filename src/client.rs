@@ -243,7 +243,7 @@ impl Client {
     pub fn effects(&self, run: i64) -> Result<Vec<Effect>> {
         let now = self.now();
         self.read("read the effects", |tx, _| {
-            let claim = runs::claimed(tx, run, now)?.ok_or(Error::UnknownRun { id: run })?;
+            let claim = runs::ending(tx, run, now)?.ok_or(Error::UnknownRun { id: run })?;
             Ok(of_chain(tx, claim.first_id())?)
         })
     }

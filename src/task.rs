@@ -269,10 +269,11 @@ fn check_name(name: &str) -> Result<()> {
 
 /// Checks a name of something, or a key.
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<()> {
-    if (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.chars().any(char::is_control) {
+    let refused = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
+    if (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.contains(refused) {
         return Ok(());
     }
-    Err(Error::invalid_task(field, text, format!("1 to {MAX_NAME_BYTES} bytes without control characters")))
+    Err(Error::invalid_task(field, text, format!("1 to {MAX_NAME_BYTES} bytes without control characters or U+FFFD")))
 }
 
 /// Checks a payload: JSON that a handler can read, and not too large. Whole, since a lone surrogate, a number beyond the range or

@@ -37,7 +37,7 @@ const FAILING: &str =
 
 /// Tasks of which two runs in a row or more are dead.
 pub(crate) fn failing(tx: &Transaction<'_>) -> rusqlite::Result<Vec<String>> {
-    tx.prepare_cached(FAILING)?.query_map([], |row| row.get(0))?.collect()
+    tx.prepare_cached(FAILING)?.query_map([], |row| row::shown(row, 0))?.collect()
 }
 
 const NEXT: &str = "
@@ -47,7 +47,7 @@ const NEXT: &str = "
 
 /// The task that is due next, and when.
 pub(crate) fn next(tx: &Transaction<'_>) -> rusqlite::Result<Option<(String, Timestamp)>> {
-    tx.prepare_cached(NEXT)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    tx.prepare_cached(NEXT)?.query_row([], |row| Ok((row::shown(row, 0)?, row.get(1)?))).optional()
 }
 
 /// An owner that has not left in order, as far as the tables know.

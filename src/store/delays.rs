@@ -4,6 +4,7 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::schedule::parse_duration;
+use crate::store::row;
 
 const OVER: &str = "
     UPDATE scheduled_tasks
@@ -36,9 +37,8 @@ const AWAITED: &str = "
 /// The last unfinished run of a delay task is over: the task is due again so long after its end. The delay is the task's of
 /// now: it may have become a delay task, or another, while the run was at work.
 pub(crate) fn over(tx: &Transaction<'_>, task: i64, ended: Timestamp) -> rusqlite::Result<()> {
-    let value: Option<String> =
-        tx.prepare_cached(AWAITED)?.query_row(named_params! { ":task": task }, |row| row.get(0)).optional()?;
-    if let Some(delay) = value.and_then(|value| parse_duration(&value).ok()) {
+    let value = tx.prepare_cached(AWAITED)?.query_row(named_params! { ":task": task }, |row| row::shown(row, 0));
+    if let Some(delay) = value.optional()?.and_then(|value| parse_duration(&value).ok()) {
         let next = ended.plus(delay).min(Timestamp::MAX);
         tx.prepare_cached(OVER)?.execute(named_params! { ":task": task, ":next": next })?;
     }

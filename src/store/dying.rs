@@ -12,7 +12,7 @@ use crate::run::{Claim, Origin, Run};
 use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::manual::{self, Request};
 use crate::store::opening::Written;
-use crate::store::{Fault, history, owners, tasks};
+use crate::store::{Fault, history, owners, row, tasks};
 use crate::task::TaskStatus;
 
 /// Longest part of an error, and of what a command printed, that is told, in bytes. Escaped, both fit a payload.
@@ -34,7 +34,7 @@ pub(crate) fn follow(
     written: &mut Written,
 ) -> Result<(Vec<Event>, bool), Fault> {
     let wishes = tx.prepare_cached(WISHES)?.query_row(named_params! { ":task": dead.task_id }, |row| {
-        Ok((row.get::<_, Option<String>>(0)?, row.get::<_, Option<u32>>(1)?))
+        Ok((row::shown_if_any(row, 0)?, row.get::<_, Option<u32>>(1)?))
     });
     let Some((on_dead, failures)) = wishes.optional()? else { return Ok((Vec::new(), false)) };
     let mut events = Vec::new();

@@ -110,7 +110,7 @@ pub(crate) fn with_last(tx: &Transaction<'_>, mut task: Task) -> rusqlite::Resul
         task.last_run = row.get(0)?;
         task.last_finished = row.get(1)?;
         task.last_status = row.get(2)?;
-        task.last_error = row.get(3)?;
+        task.last_error = row::shown_if_any(row, 3)?;
         task.last_duration = row::millis_at(row, 4)?;
         Ok(())
     };

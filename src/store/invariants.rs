@@ -3,6 +3,7 @@
 //! `doctor` asks them of a file; tests, the simulation among them, ask `doctor`; and in debug builds every transaction of ours
 //! is held against them before it is committed.
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
@@ -127,7 +128,7 @@ pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: u
 }
 
 fn held(tx: &Transaction<'_>, statement: &str, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
-    let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row.get(1)?, reason: row::shown(row, 2)? });
+    let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row::shown(row, 1)?, reason: row::shown(row, 2)? });
     tx.prepare_cached(statement)?
         .query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?
         .collect()
@@ -168,7 +169,7 @@ fn ask(tx: &Transaction<'_>, limit: usize, asked: fn(&str) -> String) -> rusqlit
     let mut found = Vec::new();
     for (rule, statement) in RULES {
         let mut statement = tx.prepare_cached(&asked(statement))?;
-        for row in statement.query_map(named_params! { ":limit": bound(limit) }, |row| row.get(0))? {
+        for row in statement.query_map(named_params! { ":limit": bound(limit) }, |row| row::shown(row, 0))? {
             found.push((rule, row?));
         }
     }
@@ -183,11 +184,65 @@ fn bound(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
+/// As [`unreadable`] finds what breaks it.
+const TEXT: &str = "each text is UTF-8, and in a task without NUL";
+
+/// Rows whose text is looked at, the id and a name first. Programs print NUL, which their runs keep.
+const TASK_TEXT: &str = "SELECT id, name, * FROM scheduled_tasks";
+const RUN_TEXT: &str = "SELECT id, task_id, * FROM task_runs";
+/// Without those that are invalid, which say so themselves, or over.
+const LIVE_TASK_TEXT: &str = "
+    SELECT id, name, * FROM scheduled_tasks WHERE status = 'active' OR status = 'paused'";
+
+/// Rows with text that is not UTF-8 or, with `refuses_nul`, holds NUL: the row's name, and what is wrong with it.
+fn unreadable(
+    tx: &Transaction<'_>,
+    statement: &str,
+    refuses_nul: bool,
+    limit: usize,
+) -> rusqlite::Result<Vec<(i64, String, String)>> {
+    let mut found = Vec::new();
+    let mut statement = tx.prepare(statement)?;
+    let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        for (place, column) in columns.iter().enumerate().skip(2) {
+            let ValueRef::Text(bytes) = row.get_ref(place)? else { continue };
+            let fault = match std::str::from_utf8(bytes) {
+                Err(_) => "is not UTF-8",
+                Ok(text) if refuses_nul && text.contains('\0') => "holds NUL",
+                Ok(_) => continue,
+            };
+            let name = row.get_ref(1)?.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+            found.push((row.get(0)?, name.into_owned(), format!("{column} {fault}")));
+            if found.len() == limit {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Active and paused tasks whose row cannot be read: name, and what is wrong with it.
+pub(crate) fn unreadable_tasks(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
+    let found = unreadable(tx, LIVE_TASK_TEXT, true, limit)?;
+    Ok(found.into_iter().map(|(_, name, fault)| (name, fault)).collect())
+}
+
+/// Text of tasks and runs that breaks the rule about text. Another program wrote it, so no transaction is held against it.
+pub(crate) fn unreadable_text(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
+    let tasks = unreadable(tx, TASK_TEXT, true, limit)?.into_iter();
+    let tasks = tasks.map(|(id, name, fault)| format!("task {id}, {name}: {fault}"));
+    let runs = unreadable(tx, RUN_TEXT, false, limit)?.into_iter();
+    let runs = runs.map(|(id, _, fault)| format!("run {id}: {fault}"));
+    Ok(tasks.chain(runs).map(|row| (TEXT, row)).collect())
+}
+
 /// What SQLite itself finds: damaged pages and indexes, broken constraints; and rows that refer to none.
 pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
     let mut found = Vec::new();
     let mut check = tx.prepare(&format!("PRAGMA integrity_check({limit})"))?;
-    for line in check.query_map([], |row| row.get::<_, String>(0))? {
+    for line in check.query_map([], |row| row::shown(row, 0))? {
         let line = line?;
         if line != "ok" {
             found.push(("integrity_check", line));
@@ -207,12 +262,12 @@ pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
 
 #[cfg(test)]
 mod tests {
-    use super::{FREE_THOUGH_HELD, FREE_TWICE, HELD, HELD_FOR_NOTHING, RULES, without_excuse};
+    use super::{FREE_THOUGH_HELD, FREE_TWICE, HELD, HELD_FOR_NOTHING, RULES, TEXT, without_excuse};
 
     #[test]
     fn every_rule_is_told_to_whoever_reads_how_duly_is_tested() {
         let told = include_str!("../../docs/testing.md");
-        for rule in RULES.iter().map(|(rule, _)| *rule).chain([HELD]) {
+        for rule in RULES.iter().map(|(rule, _)| *rule).chain([HELD, TEXT]) {
             assert!(told.contains(&format!("* {rule}\n")), "{rule}");
         }
     }

@@ -44,7 +44,7 @@ const REGISTERED: &str = "SELECT id FROM scheduler_instances";
 
 /// Every owner that was ever registered and is not forgotten.
 pub(crate) fn registered(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<String>> {
-    tx.prepare_cached(REGISTERED)?.query_map([], |row| row.get(0))?.collect()
+    tx.prepare_cached(REGISTERED)?.query_map([], |row| row::shown(row, 0))?.collect()
 }
 
 /// One that was taken for dead, and goes on, has not left: tables are not changed under it.
@@ -96,7 +96,8 @@ pub(crate) struct Other {
 
 /// Other owners that have running runs.
 pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
-    let read = |row: &rusqlite::Row<'_>| Ok(Other { owner: row.get(0)?, until: row.get(1)?, lease: Duration::ZERO });
+    let read =
+        |row: &rusqlite::Row<'_>| Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease: Duration::ZERO });
     let mut others: Vec<Other> =
         tx.prepare_cached(OTHERS)?.query_map(named_params! { ":owner": owner }, read)?.collect::<Result<_, _>>()?;
     with_leases(tx, &mut others)?;
@@ -166,7 +167,7 @@ const NOT_STOPPED: &str = "
 
 /// Other owners that have not left in order, as far as is known.
 pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<String>> {
-    tx.prepare_cached(NOT_STOPPED)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
+    tx.prepare_cached(NOT_STOPPED)?.query_map(named_params! { ":owner": owner }, |row| row::shown(row, 0))?.collect()
 }
 
 const STILL_CLAIMED: &str = "
@@ -205,8 +206,8 @@ const LOST: &str = "
 pub(crate) fn lost(tx: &Transaction<'_>, owner: &str, limit: usize) -> rusqlite::Result<Vec<Lost>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let read = |row: &rusqlite::Row<'_>| {
-        let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        Ok(Lost { run, attempt, task_id: row.get(5)?, task, handler, process: row.get(4)? })
+        let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row::shown(row, 2)?, row::shown(row, 3)?);
+        Ok(Lost { run, attempt, task_id: row.get(5)?, task, handler, process: row::shown_if_any(row, 4)? })
     };
     tx.prepare_cached(LOST)?.query_map(named_params! { ":owner": owner, ":limit": limit }, read)?.collect()
 }
@@ -250,7 +251,8 @@ pub(crate) fn watched(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Wat
     let mut statement = tx.prepare_cached(WATCHED)?;
     let mut rows = statement.query([owner])?;
     while let Some(row) = rows.next()? {
-        let by = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
+        let by = row.get_ref(1)?.as_bytes().map_err(rusqlite::Error::from)?;
+        let by = String::from_utf8_lossy(by);
         let until: Timestamp = row.get(2)?;
         if by == owner {
             stop.push(row.get(0)?);
@@ -262,7 +264,7 @@ pub(crate) fn watched(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Wat
         if let Some(other) = others.iter_mut().find(|other| other.owner == by) {
             other.until = until.max(other.until);
         } else {
-            others.push(Other { owner: by.to_owned(), until, lease: Duration::ZERO });
+            others.push(Other { owner: by.into_owned(), until, lease: Duration::ZERO });
         }
     }
     with_leases(tx, &mut others)?;

@@ -19,7 +19,7 @@ const OVERDUE: &str = "
 /// Tasks that have been due, or not been looked at, since before an instant.
 pub(crate) fn overdue(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Since>> {
     tx.prepare_cached(OVERDUE)?
-        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, |row| Ok((row.get(0)?, row.get(1)?)))?
+        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, |row| Ok((row::shown(row, 0)?, row.get(1)?)))?
         .collect()
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn failing(
 ) -> rusqlite::Result<Vec<(String, u32, String)>> {
     tx.prepare_cached(FAILING)?
         .query_map(named_params! { ":failures": failures, ":limit": bound(limit) }, |row| {
-            Ok((row.get(0)?, row::saturating(row, 1)?, row::shown(row, 2)?))
+            Ok((row::shown(row, 0)?, row::saturating(row, 1)?, row::shown(row, 2)?))
         })?
         .collect()
 }
@@ -63,7 +63,7 @@ const DEAD: &str = "
 /// The newest dead run since an instant of each task that is not failing as a whole, unless it has succeeded since.
 pub(crate) fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32, limit: usize) -> rusqlite::Result<Vec<Dead>> {
     let read = |row: &Row<'_>| {
-        Ok(Dead { run: row.get(0)?, task: row.get(1)?, count: row.get(2)?, error: row::shown(row, 3)? })
+        Ok(Dead { run: row.get(0)?, task: row::shown(row, 1)?, count: row.get(2)?, error: row::shown(row, 3)? })
     };
     tx.prepare_cached(DEAD)?
         .query_map(named_params! { ":since": since, ":failures": failures, ":limit": bound(limit) }, read)?
@@ -97,8 +97,8 @@ const STUCK: &str = "
 
 pub(crate) fn stuck(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<Stuck>> {
     let read = |row: &Row<'_>| {
-        let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row.get(2)?, row::shown(row, 3)?);
-        let (owner, process, started_at, past_lease) = (row::shown(row, 4)?, row.get(5)?, row.get(6)?, row.get(7)?);
+        let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row::shown(row, 2)?, row::shown(row, 3)?);
+        let (owner, process, started_at, past_lease) = (row::shown(row, 4)?, row::shown_if_any(row, 5)?, row.get(6)?, row.get(7)?);
         Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease })
     };
     tx.prepare_cached(STUCK)?.query_map(named_params! { ":now": now, ":limit": bound(limit) }, read)?.collect()
@@ -111,7 +111,7 @@ const INVALID: &str = "
 /// Tasks that cannot be scheduled, and why.
 pub(crate) fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
     tx.prepare_cached(INVALID)?
-        .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row.get(0)?, row::shown(row, 1)?)))?
+        .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?)))?
         .collect()
 }
 
@@ -134,7 +134,7 @@ const NOBODY_TO_TELL: &str = "
 pub(crate) fn nobody_to_tell(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String, String)>> {
     tx.prepare_cached(NOBODY_TO_TELL)?
         .query_map(named_params! { ":limit": bound(limit) }, |row| {
-            Ok((row.get(0)?, row::shown(row, 1)?, row::shown(row, 2)?))
+            Ok((row::shown(row, 0)?, row::shown(row, 1)?, row::shown(row, 2)?))
         })?
         .collect()
 }

@@ -106,7 +106,7 @@ pub(crate) fn retry_policy(row: &Row<'_>) -> rusqlite::Result<RetryPolicy> {
 }
 
 /// Text for those who look on: what is no UTF-8 in it is replaced. SQLite lets every byte into a column of text.
-struct Replaced(String);
+pub(crate) struct Replaced(String);
 
 impl FromSql for Replaced {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
@@ -121,6 +121,30 @@ impl From<Replaced> for String {
     fn from(text: Replaced) -> Self {
         text.0
     }
+}
+
+/// Text as it is stored, UTF-8 or not, to be passed back to SQLite: keys and handlers that order the runs of several tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Raw(pub(crate) Vec<u8>);
+
+impl FromSql for Raw {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        match value {
+            ValueRef::Text(bytes) => Ok(Raw(bytes.to_vec())),
+            _ => Err(FromSqlError::InvalidType),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Raw {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A parameter of type TEXT from bytes that need not be UTF-8.
+pub(crate) fn raw(text: &[u8]) -> ToSqlOutput<'_> {
+    ToSqlOutput::Borrowed(ValueRef::Text(text))
 }
 
 /// A text that is shown and decides nothing: what is no UTF-8 in it is replaced.
@@ -221,7 +245,7 @@ fn read_task<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Task>
 pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
     Ok(Run {
         id: row.get("id")?,
-        task: row.get("name")?,
+        task: shown(row, "name")?,
         handler: shown(row, "handler")?,
         scheduled_for: row.get("scheduled_for")?,
         origin: row.get("origin")?,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rusqlite::types::FromSql;
 use rusqlite::{CachedStatement, OptionalExtension, Row, Transaction, named_params, params};
 
 use crate::clock::{Timestamp, millis};
@@ -11,7 +12,7 @@ use crate::orphan;
 use crate::retry::RetryPolicy;
 use crate::run::{Claim, FirstRun, Origin, RunStatus};
 use crate::schedule::ScheduleKind;
-use crate::store::row;
+use crate::store::row::{self, Replaced};
 
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
@@ -363,7 +364,8 @@ const PROCESS: &str = "SELECT task_id, process FROM task_runs WHERE id = :run";
 
 /// The task of a run, and what is recorded of its command.
 pub(crate) fn process(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<(i64, Option<String>)> {
-    tx.prepare_cached(PROCESS)?.query_row(named_params! { ":run": run }, |row| Ok((row.get(0)?, row.get(1)?)))
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row::shown_if_any(row, 1)?));
+    tx.prepare_cached(PROCESS)?.query_row(named_params! { ":run": run }, read)
 }
 
 const IS_ASKED_TO_STOP: &str = "SELECT cancel_requested FROM task_runs WHERE id = :run";
@@ -382,11 +384,25 @@ const CLAIMED: &str = "
 /// What a worker needs of a run that is, or is about to be, claimed. Its policies are read anew at each claim, so that a
 /// repaired task repairs its retries.
 pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
+    read_claim::<String>(tx, run, now)
+}
+
+/// The same of a run that is recovered or ends without an attempt. Text that is not UTF-8 is replaced: no handler gets it, and
+/// the run must not keep its key.
+pub(crate) fn ending(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
+    read_claim::<Replaced>(tx, run, now)
+}
+
+fn read_claim<T: FromSql + Into<String>>(
+    tx: &Transaction<'_>,
+    run: i64,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Claim>> {
     let mut statement = tx.prepare_cached(CLAIMED)?;
     let mut retry_of = None;
     let read = |row: &Row<'_>| {
         retry_of = row.get(14)?;
-        as_claim(row, run, now)
+        as_claim::<T>(row, run, now)
     };
     let mut claim = statement.query_row(named_params! { ":run": run }, read).optional()?;
     if let (Some(claim), Some(retried)) = (&mut claim, retry_of) {
@@ -413,14 +429,16 @@ fn first_of(tx: &Transaction<'_>, run: i64, retried: i64) -> rusqlite::Result<Op
 }
 
 /// Columns by their place: this is read for every run that has waited.
-fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Claim> {
+fn as_claim<T: FromSql + Into<String>>(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Claim> {
+    let text = |column| row.get::<_, T>(column).map(Into::into);
+    let text_if_any = |column| row.get::<_, Option<T>>(column).map(|text| text.map(Into::into));
     Ok(Claim {
         run_id,
         attempt: row.get(1)?,
-        task: row.get(7)?,
-        handler: row.get(3)?,
-        payload: row.get(8)?,
-        task_payload: row.get(15)?,
+        task: text(7)?,
+        handler: text(3)?,
+        payload: text(8)?,
+        task_payload: text_if_any(15)?,
         scheduled_for: row.get(4)?,
         origin: row.get(5)?,
         claimed_at: now,
@@ -432,7 +450,7 @@ fn as_claim(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Clai
             backoff: row::millis_at(row, 11)?.unwrap_or_default(),
             cap: row::millis_at(row, 12)?.unwrap_or_default(),
         },
-        concurrency_key: row.get(6)?,
+        concurrency_key: text_if_any(6)?,
         first: None,
         recurring: row.get::<_, ScheduleKind>(9)? != ScheduleKind::Once,
         read_ahead: false,

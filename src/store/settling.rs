@@ -238,7 +238,7 @@ pub(crate) fn recover(
     written: &mut Written,
 ) -> Result<(), Fault> {
     // The claim as it would be made now: a repaired task repairs its retries.
-    let Some(claim) = runs::claimed(tx, fence.run, now)? else { return Ok(()) };
+    let Some(claim) = runs::ending(tx, fence.run, now)? else { return Ok(()) };
     let started = started_at(tx, fence.run)?;
     let error = "the scheduler that ran it died";
     let end = End { started, error: Some(error), ..End::unknown(now) };
@@ -266,7 +266,7 @@ pub(crate) fn recover_unbegun(
     now: Timestamp,
     written: &mut Written,
 ) -> Result<(), Fault> {
-    let Some(claim) = runs::claimed(tx, fence.run, now)? else { return Ok(()) };
+    let Some(claim) = runs::ending(tx, fence.run, now)? else { return Ok(()) };
     let error = "the scheduler that had claimed it died before it began";
     if let Released::Queued = release(tx, fence, Some(error), now, written)? {
         after(tx, &claim, RunStatus::Queued, now, now, written)?;
@@ -330,7 +330,7 @@ pub(crate) fn cancel_waiting(
     now: Timestamp,
     written: &mut Written,
 ) -> Result<bool, Fault> {
-    let Some(claim) = runs::claimed(tx, run, now)? else { return Ok(false) };
+    let Some(claim) = runs::ending(tx, run, now)? else { return Ok(false) };
     if runs::cancel_waiting(tx, run, "cancelled before it began", now)? == Wrote::Superseded {
         return Ok(false);
     }
@@ -354,7 +354,7 @@ pub(crate) fn expire(
     {
         return Ok(());
     }
-    let Some(claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
+    let Some(claim) = runs::ending(tx, run, now)? else { return Ok(()) };
     if runs::expire(tx, run, now)? == Wrote::Done {
         (written.blocked, written.delayed) = (true, true);
         after(tx, &claim, RunStatus::Missed, now, now, written)?;

@@ -23,14 +23,20 @@ pub(crate) fn expect(tx: &Transaction<'_>, name: &str) -> Result<Task, Fault> {
 
 const BY_ID: &str = "SELECT * FROM scheduled_tasks WHERE id = :task";
 
+/// The task of this id. One with text that is not UTF-8 is invalid, as in [`row::shown_task`].
 pub(crate) fn by_id(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
+    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::shown_task).optional()
+}
+
+/// The task of this id, which must be readable in full.
+fn readable(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
     tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::task).optional()
 }
 
 const NAME: &str = "SELECT name FROM scheduled_tasks WHERE id = :task";
 
 pub(crate) fn name(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<String> {
-    tx.prepare_cached(NAME)?.query_row(named_params! { ":task": task }, |row| row.get(0))
+    tx.prepare_cached(NAME)?.query_row(named_params! { ":task": task }, |row| row::shown(row, 0))
 }
 
 const ALL: &str = "SELECT * FROM scheduled_tasks ORDER BY name LIMIT :limit";
@@ -42,14 +48,14 @@ pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task
 const NAMES: &str = "SELECT name FROM scheduled_tasks ORDER BY name LIMIT :limit";
 
 pub(crate) fn names(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<String>> {
-    tx.prepare_cached(NAMES)?.query_map(named_params! { ":limit": limit }, |row| row.get(0))?.collect()
+    tx.prepare_cached(NAMES)?.query_map(named_params! { ":limit": limit }, |row| row::shown(row, 0))?.collect()
 }
 
 const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = :manifest";
 
 /// The names of the tasks that a manifest declared: there may be many, and most are as they should be.
 pub(crate) fn managed_by(tx: &Transaction<'_>, manifest: &str) -> rusqlite::Result<Vec<String>> {
-    tx.prepare_cached(MANAGED_BY)?.query_map(named_params! { ":manifest": manifest }, |row| row.get(0))?.collect()
+    tx.prepare_cached(MANAGED_BY)?.query_map(named_params! { ":manifest": manifest }, |row| row::shown(row, 0))?.collect()
 }
 
 /// What the rules need to know of a task.
@@ -303,8 +309,41 @@ const UNPLANNED: &str = "SELECT id FROM scheduled_tasks WHERE planned = 0 LIMIT 
 
 /// Rows that somebody else wrote, and that a scheduler has still to look at.
 pub(crate) fn unplanned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<i64>> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    tx.prepare_cached(UNPLANNED)?.query_map(named_params! { ":limit": limit }, |row| row.get(0))?.collect()
+    tx.prepare_cached(UNPLANNED)?.query_map(named_params! { ":limit": bound(limit) }, |row| row.get(0))?.collect()
+}
+
+// By name: the rows of one priority without a next run, in the order of their ids, are one range of this index.
+const PLANLESS: &str = "
+    SELECT id, schedule_type <> 'manual'
+               AND (schedule_type <> 'delay'
+                    OR NOT EXISTS (SELECT 1 FROM task_runs r
+                                    WHERE r.task_id = t.id
+                                      AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
+      FROM scheduled_tasks t INDEXED BY scheduled_tasks_due
+     WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run IS NULL AND id > :after
+     ORDER BY id LIMIT :limit";
+
+/// Active tasks that count as planned, and have neither a next run nor a run to wait for: only SQL writes such a row (a manual
+/// task never has a next run). Looks at up to `limit` rows of each priority after the id `after`, and moves `after` on; 0 begins a
+/// new round.
+pub(crate) fn planless(tx: &Transaction<'_>, after: &mut i64, limit: usize) -> rusqlite::Result<Vec<i64>> {
+    let mut statement = tx.prepare_cached(PLANLESS)?;
+    let (mut found, mut reached) = (Vec::new(), None);
+    for priority in 0..=3_i64 {
+        let params = named_params! { ":priority": priority, ":after": *after, ":limit": bound(limit) };
+        let rows = statement.query_map(params, |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))?;
+        let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+        if let Some((last, _)) = rows.last().filter(|_| rows.len() == limit) {
+            reached = Some(reached.map_or(*last, |reached: i64| reached.min(*last)));
+        }
+        found.extend(rows.into_iter().filter(|(_, is_planless)| *is_planless).map(|(id, _)| id));
+    }
+    *after = reached.unwrap_or_default();
+    Ok(found)
+}
+
+fn bound(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 /// What is found to be over is over from now on: whoever counts from its end does not count the time in which nobody looked.
@@ -324,7 +363,7 @@ pub(crate) fn settle_plan(
     id: i64,
     now: Timestamp,
 ) -> Result<Option<(String, String)>, Fault> {
-    let Some(task) = by_id(tx, id)? else { return Ok(None) };
+    let Some(task) = readable(tx, id)? else { return Ok(None) };
     let schedule = match task.definition.check(task.created_at, schedules) {
         Ok(schedule) => schedule,
         Err(error) => {

@@ -131,6 +131,9 @@ impl<'a> Turning<'a> {
         }
         self.expire()?;
         let mut unplanned = tasks::unplanned(tx, self.budget + self.memory.aside.len() + 1)?;
+        if self.work.full && self.done.written.delayed {
+            unplanned.extend(tasks::planless(tx, &mut self.memory.planless, SWEEP)?);
+        }
         unplanned.retain(|task| !self.rests(Item::Task(*task)));
         let more_unplanned = unplanned.len() > self.budget;
         for task in unplanned.into_iter().take(self.budget) {

@@ -7,6 +7,7 @@
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::store::row::{self, Raw, raw};
 
 /// Priorities a run may have.
 const PRIORITIES: std::ops::RangeInclusive<i64> = 0..=3;
@@ -48,7 +49,12 @@ const SET_REASON: &str = "
      WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NOT :blocked";
 
 /// Derives the reason of one waiting run anew, and with it who else goes first behind its key.
-pub(crate) fn place(tx: &Transaction<'_>, run: i64, key: Option<&str>, now: Timestamp) -> rusqlite::Result<()> {
+pub(crate) fn place(
+    tx: &Transaction<'_>,
+    run: i64,
+    key: Option<impl AsRef<[u8]>>,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
     let reason: Option<Option<String>> =
         tx.prepare_cached(REASON)?.query_row(named_params! { ":run": run }, |row| row.get(0)).optional()?;
     if let Some(blocked) = reason {
@@ -92,23 +98,25 @@ const UNBLOCK: &str = "
      WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked = 'key'";
 
 /// Derives who may start behind a key. While a run holds it: nobody. Otherwise the first due run of each *handler*, since
-/// another process may have only one of them; if none is due, the one that will be first.
-pub(crate) fn derive_key(tx: &Transaction<'_>, key: &str, now: Timestamp) -> rusqlite::Result<()> {
+/// another process may have only one of them; if none is due, the one that will be first. Keys and handlers are compared as
+/// bytes: a row whose text is not UTF-8 must not stop the other rows of its key.
+pub(crate) fn derive_key(tx: &Transaction<'_>, key: impl AsRef<[u8]>, now: Timestamp) -> rusqlite::Result<()> {
+    let key = raw(key.as_ref());
     if tx.prepare_cached(HOLDS_KEY)?.query_row(named_params! { ":key": key }, |row| row.get(0))? {
         tx.prepare_cached(BLOCK_ALL)?.execute(named_params! { ":key": key })?;
         return Ok(());
     }
-    let mut after = String::new();
+    let mut after = Raw::default();
     loop {
-        let handler: Option<String> = tx
+        let handler: Option<Raw> = tx
             .prepare_cached(NEXT_HANDLER)?
-            .query_row(named_params! { ":key": key, ":after": after }, |row| row.get(0))?;
+            .query_row(named_params! { ":key": key, ":after": raw(&after.0) }, |row| row.get(0))?;
         let Some(handler) = handler else { return Ok(()) };
         let mut first: Option<(bool, Timestamp, i64)> = None;
         for priority in PRIORITIES {
             let found = tx
                 .prepare_cached(FIRST_WAITING)?
-                .query_row(named_params! { ":key": key, ":handler": handler, ":priority": priority }, |row| {
+                .query_row(named_params! { ":key": key, ":handler": raw(&handler.0), ":priority": priority }, |row| {
                     Ok((row.get::<_, i64>(0)?, row.get::<_, Timestamp>(1)?))
                 })
                 .optional()?;
@@ -123,7 +131,7 @@ pub(crate) fn derive_key(tx: &Transaction<'_>, key: &str, now: Timestamp) -> rus
         }
         if let Some((_, _, run)) = first {
             tx.prepare_cached(BLOCK_OTHERS)?
-                .execute(named_params! { ":key": key, ":handler": handler, ":run": run })?;
+                .execute(named_params! { ":key": key, ":handler": raw(&handler.0), ":run": run })?;
             tx.prepare_cached(UNBLOCK)?.execute(named_params! { ":run": run })?;
         }
         after = handler;
@@ -141,11 +149,11 @@ pub(crate) fn derive_order(tx: &Transaction<'_>, task: i64, now: Timestamp) -> r
     let oldest = tx
         .prepare_cached(OLDEST_SCHEDULED)?
         .query_row(named_params! { ":task": task }, |row| {
-            Ok((row.get::<_, i64>(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, Option<String>>(2)?))
+            Ok((row.get::<_, i64>(0)?, row::shown_if_any(row, 1)?, row.get::<_, Option<Raw>>(2)?))
         })
         .optional()?;
     match oldest {
-        Some((run, Some(reason), key)) if reason == "order" => place(tx, run, key.as_deref(), now),
+        Some((run, Some(reason), key)) if reason == "order" => place(tx, run, key, now),
         _ => Ok(()),
     }
 }
@@ -154,7 +162,7 @@ pub(crate) fn derive_order(tx: &Transaction<'_>, task: i64, now: Timestamp) -> r
 pub(crate) fn after_the_end(
     tx: &Transaction<'_>,
     task: i64,
-    key: Option<&str>,
+    key: Option<impl AsRef<[u8]>>,
     now: Timestamp,
 ) -> rusqlite::Result<()> {
     derive_order(tx, task, now)?;
@@ -195,7 +203,7 @@ pub(crate) fn derive_task(
 }
 
 /// The keys of a task's unfinished runs, as they stood when each was opened.
-pub(crate) fn keys_of(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<String>> {
+pub(crate) fn keys_of(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<Raw>> {
     let mut statement = tx.prepare_cached(KEYS_OF_TASK)?;
     statement.query_map(named_params! { ":task": task }, |row| row.get(0))?.collect()
 }
@@ -203,7 +211,7 @@ pub(crate) fn keys_of(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<S
 /// How far the round of [`sweep`] has come.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Round {
-    key: String,
+    key: Raw,
     task: i64,
 }
 
@@ -228,10 +236,10 @@ const WRONGLY_PAUSED: &str = "
 /// row that somebody changed by hand.
 pub(crate) fn sweep(tx: &Transaction<'_>, round: &mut Round, limit: usize, now: Timestamp) -> rusqlite::Result<()> {
     for _ in 0..limit {
-        let key: Option<String> =
-            tx.prepare_cached(NEXT_KEY)?.query_row(named_params! { ":key": round.key }, |row| row.get(0))?;
+        let key: Option<Raw> =
+            tx.prepare_cached(NEXT_KEY)?.query_row(named_params! { ":key": raw(&round.key.0) }, |row| row.get(0))?;
         round.key = key.unwrap_or_default();
-        if round.key.is_empty() {
+        if round.key.0.is_empty() {
             break;
         }
         derive_key(tx, &round.key, now)?;

@@ -90,6 +90,8 @@ pub(crate) struct Memory {
     pub(crate) resolved: u64,
     pub(crate) claimed: u64,
     pub(crate) round: Round,
+    /// The task up to which rows that lack a next run were looked at.
+    pub(crate) planless: i64,
     /// The task at which the last batch of retention ended.
     pub(crate) pruned: i64,
     /// Whether that batch met damage: a turn without one cannot tell that it is gone.

@@ -60,6 +60,8 @@ mod fixture;
 mod folders;
 /// What the simulation has found, each told in small.
 mod found;
+/// Text that is not UTF-8, or holds NUL: refused where SQLite can tell, and otherwise harmful to its own row only.
+mod garbled;
 /// Handlers that do not return when their time is up: their workers are replaced, and no more than so many.
 mod held;
 /// What was, as those who ask narrow it, and what lies ahead.

@@ -254,7 +254,7 @@ fn a_row_that_is_no_text_is_told_and_can_be_mended() {
             client.replace(bad.clone()).expect("a task");
             client.replace(NewTask::interval("good", minutes(1)).handler("work")).expect("a task");
             let sql =
-                format!("UPDATE scheduled_tasks SET {column} = '\"' || CAST(x'ff' AS TEXT) || '\"' WHERE name = 'bad'");
+                format!("UPDATE scheduled_tasks SET {column} = '\"' || CAST(x'b0' AS TEXT) || '\"' WHERE name = 'bad'");
             house.plain().execute_batch(&(sql + "; UPDATE scheduled_tasks SET planned = 0")).expect("a row");
             if looked_at {
                 let stepper = stepper.get_or_insert_with(|| house.stepper(NOON));

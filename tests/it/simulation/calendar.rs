@@ -43,7 +43,7 @@ impl Calendar {
     pub(crate) fn of(row: &TaskRow, created: i64) -> Self {
         let length = || i64::try_from(parse_duration(&row.value).expect("a duration").as_millis()).expect("a length");
         match row.kind.as_str() {
-            _ if row.value == NONSENSE => Calendar::Nonsense,
+            _ if row.value.starts_with(NONSENSE) => Calendar::Nonsense,
             "interval" => Calendar::Grid { every: length(), anchor: row.starts.unwrap_or(created) },
             "delay" => Calendar::Delay(length()),
             "manual" => Calendar::Manual,

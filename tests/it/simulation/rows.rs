@@ -1,5 +1,6 @@
 //! What the tables hold: their rows, and how they differ from those before.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -182,9 +183,13 @@ pub(crate) fn at<T: FromSql>(row: &Row<'_>, column: usize) -> T {
     row.get(column).expect("a column")
 }
 
-/// A column that is text, or nothing.
-fn text<'r>(row: &'r Row<'_>, column: usize) -> Option<&'r str> {
-    row.get_ref(column).expect("a column").as_str_or_null().expect("text")
+/// A column that is text, or nothing. What is not UTF-8 in it is replaced.
+fn text<'r>(row: &'r Row<'_>, column: usize) -> Option<Cow<'r, str>> {
+    row.get_ref(column).expect("a column").as_bytes_or_null().expect("text").map(String::from_utf8_lossy)
+}
+
+fn words(row: &Row<'_>, column: usize) -> Option<String> {
+    text(row, column).map(Cow::into_owned)
 }
 
 impl RunRow {
@@ -192,24 +197,24 @@ impl RunRow {
     pub(crate) fn is(&self, row: &Row<'_>) -> bool {
         at::<i64>(row, 0) == self.id
             && at::<i64>(row, 1) == self.task
-            && text(row, 2) == Some(&self.handler)
+            && text(row, 2).as_deref() == Some(&self.handler)
             && at::<i64>(row, 3) == self.scheduled_for
-            && text(row, 4) == Some(self.origin.as_str())
+            && text(row, 4).as_deref() == Some(self.origin.as_str())
             && at::<Option<i64>>(row, 5) == self.retry_of
-            && text(row, 6) == Some(self.status.as_str())
+            && text(row, 6).as_deref() == Some(self.status.as_str())
             && at::<i64>(row, 7) == self.run_at
             && at::<Option<i64>>(row, 8) == self.expires_at
-            && text(row, 9) == self.blocked.as_deref()
+            && text(row, 9).as_deref() == self.blocked.as_deref()
             && at::<u32>(row, 10) == self.attempt
             && at::<u32>(row, 11) == self.forgiven
             && at::<u8>(row, 12) == self.priority
-            && text(row, 13) == self.key.as_deref()
-            && text(row, 14) == self.owner.as_deref()
+            && text(row, 13).as_deref() == self.key.as_deref()
+            && text(row, 14).as_deref() == self.owner.as_deref()
             && at::<Option<i64>>(row, 15) == self.lease
             && at::<Option<i64>>(row, 16) == self.started_at
             && at::<Option<i64>>(row, 17) == self.finished_at
-            && text(row, 18) == self.error.as_deref()
-            && text(row, 19) == self.result.as_deref()
+            && text(row, 18).as_deref() == self.error.as_deref()
+            && text(row, 19).as_deref() == self.result.as_deref()
             && at::<bool>(row, 20) == self.cancel_requested
             && at::<i64>(row, 21) == self.occurrences
             && at::<Option<i64>>(row, 22) == self.last
@@ -221,31 +226,31 @@ impl TaskRow {
     /// As [`RunRow::is`].
     fn is(&self, row: &Row<'_>) -> bool {
         at::<i64>(row, 0) == self.id
-            && text(row, 1) == Some(&self.name)
-            && text(row, 2) == Some(&self.handler)
-            && text(row, 3) == Some(&self.kind)
-            && text(row, 4) == Some(&self.value)
-            && text(row, 5) == Some(&self.zone)
+            && text(row, 1).as_deref() == Some(&self.name)
+            && text(row, 2).as_deref() == Some(&self.handler)
+            && text(row, 3).as_deref() == Some(&self.kind)
+            && text(row, 4).as_deref() == Some(&self.value)
+            && text(row, 5).as_deref() == Some(&self.zone)
             && at::<Option<i64>>(row, 6) == self.starts
             && at::<Option<i64>>(row, 7) == self.ends
-            && text(row, 8) == Some(&self.status)
+            && text(row, 8).as_deref() == Some(&self.status)
             && at::<Option<i64>>(row, 9) == self.next_run
             && at::<bool>(row, 10) == self.planned
             && at::<i64>(row, 11) == self.active_since
-            && text(row, 12) == Some(self.overlap.as_str())
-            && text(row, 13) == Some(self.misfire.as_str())
+            && text(row, 12).as_deref() == Some(self.overlap.as_str())
+            && text(row, 13).as_deref() == Some(self.misfire.as_str())
             && at::<i64>(row, 14) == self.grace
             && at::<u32>(row, 15) as usize == self.limit
             && at::<u32>(row, 16) == self.max_attempts
             && at::<i64>(row, 17) == self.backoff
             && at::<i64>(row, 18) == self.cap
-            && text(row, 19) == self.on_dead.as_deref()
+            && text(row, 19).as_deref() == self.on_dead.as_deref()
             && at::<Option<u32>>(row, 20) == self.pause_after
             && at::<u32>(row, 21) == self.failures
             && at::<Option<i64>>(row, 22) == self.expires
             && at::<i64>(row, 23) == self.jitter
             && at::<u8>(row, 24) == self.priority
-            && text(row, 25) == self.key.as_deref()
+            && text(row, 25).as_deref() == self.key.as_deref()
     }
 }
 
@@ -263,14 +268,14 @@ pub(crate) fn task_of(row: &Row<'_>, known: &Tables) -> Rc<TaskRow> {
 fn task(row: &Row<'_>) -> TaskRow {
     TaskRow {
         id: at(row, 0),
-        name: at(row, 1),
-        handler: at(row, 2),
-        kind: at(row, 3),
-        value: at(row, 4),
-        zone: at(row, 5),
+        name: words(row, 1).expect("text"),
+        handler: words(row, 2).expect("text"),
+        kind: words(row, 3).expect("text"),
+        value: words(row, 4).expect("text"),
+        zone: words(row, 5).expect("text"),
         starts: at(row, 6),
         ends: at(row, 7),
-        status: at(row, 8),
+        status: words(row, 8).expect("text"),
         next_run: at(row, 9),
         planned: at(row, 10),
         active_since: at(row, 11),
@@ -281,13 +286,13 @@ fn task(row: &Row<'_>) -> TaskRow {
         max_attempts: at(row, 16),
         backoff: at(row, 17),
         cap: at(row, 18),
-        on_dead: at(row, 19),
+        on_dead: words(row, 19),
         pause_after: at(row, 20),
         failures: at(row, 21),
         expires: at(row, 22),
         jitter: at(row, 23),
         priority: at(row, 24),
-        key: at(row, 25),
+        key: words(row, 25),
     }
 }
 
@@ -295,24 +300,24 @@ pub(crate) fn run(row: &Row<'_>) -> RunRow {
     RunRow {
         id: at(row, 0),
         task: at(row, 1),
-        handler: at(row, 2),
+        handler: words(row, 2).expect("text"),
         scheduled_for: at(row, 3),
         origin: word(row, 4, Origin::parse),
         retry_of: at(row, 5),
         status: word(row, 6, RunStatus::parse),
         run_at: at(row, 7),
         expires_at: at(row, 8),
-        blocked: at(row, 9),
+        blocked: words(row, 9),
         attempt: at(row, 10),
         forgiven: at(row, 11),
         priority: at(row, 12),
-        key: at(row, 13),
-        owner: at(row, 14),
+        key: words(row, 13),
+        owner: words(row, 14),
         lease: at(row, 15),
         started_at: at(row, 16),
         finished_at: at(row, 17),
-        error: at(row, 18),
-        result: at(row, 19),
+        error: words(row, 18),
+        result: words(row, 19),
         cancel_requested: at(row, 20),
         occurrences: at(row, 21),
         last: at(row, 22),

@@ -7,6 +7,17 @@ use crate::simulation::world::World;
 /// What no schedule is written as.
 pub(crate) const NONSENSE: &str = "whenever it suits";
 
+/// Columns of a task that hold text which another program may write, and what mends each.
+const TEXTS: [(&str, &str); 7] = [
+    ("handler", "'work'"),
+    ("payload", "'null'"),
+    ("schedule_value", ""),
+    ("time_zone", "'UTC'"),
+    ("concurrency_key", "NULL"),
+    ("on_dead", "NULL"),
+    ("managed_by", "NULL"),
+];
+
 /// A run that is listed here moves nowhere but into its grave: whoever tries is refused by the database.
 pub(crate) const GUARD: &str = "
     CREATE TABLE stuck (run INTEGER PRIMARY KEY) STRICT;
@@ -46,8 +57,32 @@ impl World {
             return self.rewrite(name, value);
         }
         let Some(name) = self.any_task(|task| task.is_active() && has_text(task)) else { return Ok(()) };
+        if self.rng.bool() {
+            return self.garble(name);
+        }
         self.fault("row spoilt");
         self.rewrite(name, NONSENSE)
+    }
+
+    /// Another program writes text that is not UTF-8 into a row, and into what a run has printed. No check can refuse these.
+    fn garble(&mut self, name: String) -> Check {
+        let (column, _) = self.pick(&TEXTS);
+        // Of each of them SQLite makes a character: bytes that begin none, and some that end too soon.
+        let bytes = self.pick(&["b0", "80", "e980", "66b066"]);
+        let set = match column {
+            "payload" => format!("payload = '\"' || CAST(x'{bytes}' AS TEXT) || '\"', schedule_value = ?2"),
+            "schedule_value" => format!("schedule_value = ?2 || CAST(x'{bytes}' AS TEXT)"),
+            _ => format!("{column} = CAST(x'{bytes}' AS TEXT), schedule_value = ?2"),
+        };
+        self.fault("text garbled");
+        self.is_garbled = true;
+        let printed = format!("UPDATE task_runs SET progress = CAST(x'{bytes}' AS TEXT), output = CAST(x'ff' AS TEXT)");
+        let runs = self.type_in(&printed, []);
+        self.by_sql(runs.map(|_| 0), Deed::Nothing, "what runs have printed is garbled")?;
+        let done = self.type_in(&format!("UPDATE scheduled_tasks SET {set} WHERE name = ?1"), [&*name, NONSENSE]);
+        self.garbled.insert(name.clone(), column);
+        let what = format!("{column} of {name} is garbled by SQL: {bytes}");
+        self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
     }
 
     fn sense(&mut self, name: &str) -> &'static str {
@@ -56,8 +91,12 @@ impl World {
     }
 
     fn rewrite(&mut self, name: String, value: &str) -> Check {
-        let text = "UPDATE scheduled_tasks SET schedule_value = ?2 WHERE name = ?1";
-        let done = self.type_in(text, [&*name, value]);
+        let garbled = self.garbled.remove(&name).filter(|_| value != NONSENSE);
+        let mended =
+            TEXTS.iter().find(|(column, _)| Some(*column) == garbled).filter(|(column, _)| *column != "schedule_value");
+        let mended = mended.map_or_else(String::new, |(column, value)| format!(", {column} = {value}"));
+        let text = format!("UPDATE scheduled_tasks SET schedule_value = ?2{mended} WHERE name = ?1");
+        let done = self.type_in(&text, [&*name, value]);
         let what = format!("{name} is rewritten by SQL: {value}");
         self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
     }
@@ -65,11 +104,21 @@ impl World {
     /// Before the end all rows are mended.
     pub(crate) fn mend_all(&mut self) -> Check {
         self.unstick()?;
-        while let Some(name) = self.any_task(|task| task.value == NONSENSE && !task.rests_by_hand()) {
+        while let Some(name) = self.any_task(|task| task.value.starts_with(NONSENSE) && !task.rests_by_hand()) {
             let value = self.sense(&name);
             self.rewrite(name, value)?;
         }
-        Ok(())
+        // Those that are paused: their schedule stays what it is.
+        for (name, column) in std::mem::take(&mut self.garbled) {
+            let value = TEXTS.iter().find(|text| text.0 == column).map_or("NULL", |text| text.1);
+            let value = if column == "schedule_value" { format!("'{NONSENSE}'") } else { value.to_owned() };
+            let done = self.type_in(&format!("UPDATE scheduled_tasks SET {column} = {value} WHERE name = ?1"), [&name]);
+            let what = format!("{column} of {name} is mended");
+            self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)?;
+        }
+        self.is_garbled = false;
+        let printed = self.type_in("UPDATE task_runs SET progress = NULL, output = NULL", []);
+        self.by_sql(printed.map(|_| 0), Deed::Nothing, "what runs have printed is mended")
     }
 
     /// The database refuses to write what becomes of some runs.

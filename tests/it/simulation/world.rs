@@ -59,6 +59,10 @@ pub(crate) struct World {
     /// Faults, by kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) named: u64,
+    /// Tasks with text that is not UTF-8, and the column.
+    pub(crate) garbled: BTreeMap<String, &'static str>,
+    /// Whether there is such text in any row.
+    pub(crate) is_garbled: bool,
     pub(crate) ledger: Ledger,
     log: VecDeque<String>,
     hash: DefaultHasher,
@@ -84,6 +88,8 @@ impl World {
             turns: 0,
             faults: BTreeMap::new(),
             named: 0,
+            garbled: BTreeMap::new(),
+            is_garbled: false,
             ledger: Ledger::default(),
             log: VecDeque::new(),
             hash: DefaultHasher::new(),

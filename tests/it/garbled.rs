@@ -1,0 +1,178 @@
+//! Text that is not UTF-8, or holds NUL: the tables refuse what SQLite can recognize, and what they let through harms its own
+//! row only. A row that counts as planned without a next run is looked at.
+
+use duly::{Limits, NewTask, Outcome, ProblemKind, RetryPolicy};
+
+use crate::house::{House, at, minutes, seconds};
+use crate::table::{claim, step, succeed};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+/// A byte that SQLite reads as the character U+00B0, and that is not UTF-8: no check can refuse it.
+const LET_IN: &str = "CAST(x'636166b0' AS TEXT)";
+
+/// A task that is due once at noon, with the key that all of a test share.
+fn keyed(name: &str) -> NewTask {
+    NewTask::once(name, at(NOON)).handler("work").concurrency_key("shared")
+}
+
+#[test]
+fn text_that_sqlite_can_recognize_as_malformed_is_refused() {
+    let house = House::new();
+    house.client().add(keyed("task").on_dead("told")).unwrap();
+    let columns =
+        ["name", "handler", "payload", "schedule_value", "time_zone", "concurrency_key", "on_dead", "managed_by"];
+    for column in columns {
+        let mut malformed = vec!["CAST(x'2231003122' AS TEXT)", "'b' || char(0) || x'ff'"];
+        if !["payload", "managed_by"].contains(&column) {
+            malformed.extend(["CAST(x'636166e9' AS TEXT)", "CAST(x'ff' AS TEXT)", "CAST(x'c328' AS TEXT)"]);
+        }
+        for text in malformed {
+            let refused = house.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text}"), []);
+            assert!(refused.is_err_and(|error| error.to_string().contains("CHECK")), "{column} = {text}");
+        }
+    }
+    let run = "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, request_key)
+               SELECT 1, 'work', 1805025600000, 'manual', 'queued', 1805025600000, ";
+    for text in ["CAST(x'2231003122' AS TEXT)", "CAST(x'636166e9' AS TEXT)", "CAST(x'ff' AS TEXT)"] {
+        let refused = house.plain().execute(&format!("{run}{text}"), []);
+        assert!(refused.is_err_and(|error| error.to_string().contains("CHECK")), "request_key = {text}");
+    }
+    assert_eq!(house.plain().execute(&format!("{run}'caf\u{e9}'"), []), Ok(1));
+    for (column, text) in [("handler", "caf\u{e9}"), ("concurrency_key", "\u{6f22}\u{1f600}"), ("on_dead", "\u{b0}")] {
+        let allowed = house.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = ?1"), [text]);
+        assert_eq!(allowed, Ok(1), "{column} = {text}");
+    }
+}
+
+#[test]
+fn a_garbled_handler_leaves_the_runs_behind_its_key_alone() {
+    let house = House::new();
+    let mut owner = house.stepper(NOON);
+    for name in ["first", "bad", "good"] {
+        owner.client().add(keyed(name)).unwrap();
+    }
+    let first = claim(&mut owner);
+    assert_eq!(first.task, "first");
+    step(&mut owner, 0);
+    house.plain().execute(&format!("UPDATE scheduled_tasks SET handler = {LET_IN} WHERE name = 'bad'"), []).unwrap();
+    // The outcome is written, and the next of the key starts, while the bad row waits.
+    owner.finish(&first, Outcome::succeeded());
+    let good = claim(&mut owner);
+    assert_eq!(good.task, "good");
+    succeed(&mut owner, &good);
+    let statuses =
+        "SELECT t.name, t.status, r.status FROM scheduled_tasks t JOIN task_runs r ON r.task_id = t.id ORDER BY t.id";
+    assert_eq!(house.rows(statuses), ["first|completed|succeeded", "bad|invalid|queued", "good|completed|succeeded"]);
+}
+
+#[test]
+fn an_outcome_is_recorded_whatever_its_own_row_says_by_then() {
+    for column in ["payload", "handler", "on_dead", "concurrency_key", "managed_by"] {
+        let house = House::new();
+        let mut owner = house.stepper(NOON);
+        let bad = NewTask::interval("bad", minutes(1)).handler("work").concurrency_key("shared").at_most_once();
+        owner.client().add(bad.pause_after_failures(1)).unwrap();
+        owner.clock().advance(minutes(1));
+        let run = claim(&mut owner);
+        owner.client().add(keyed("good")).unwrap();
+        step(&mut owner, 0);
+        let text = format!("'\"' || {LET_IN} || '\"'");
+        house.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text} WHERE name = 'bad'"), []).unwrap();
+        owner.finish(&run, Outcome::failed("no route to host"));
+        let good = claim(&mut owner);
+        assert_eq!(good.task, "good", "{column}");
+        succeed(&mut owner, &good);
+        assert_eq!(house.ask("SELECT status FROM task_runs WHERE task_id = 1"), "dead", "{column}");
+    }
+}
+
+#[test]
+fn the_run_of_a_garbled_task_is_recovered_and_frees_its_key() {
+    for column in ["payload", "handler", "on_dead", "concurrency_key", "managed_by"] {
+        let house = House::new();
+        let mut owner = house.stepper(NOON);
+        let retry = RetryPolicy { backoff: minutes(10), ..RetryPolicy::default() };
+        owner.client().add(keyed("bad").retry(retry)).unwrap();
+        let lost = claim(&mut owner);
+        owner.begin(&lost);
+        owner.client().add(keyed("good")).unwrap();
+        step(&mut owner, 0);
+        let clock = owner.clock().clone();
+        owner.crash();
+        let text = format!("'\"' || {LET_IN} || '\"'");
+        house.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text} WHERE name = 'bad'"), []).unwrap();
+        let mut next = house.builder(NOON).accept("work").clock(&clock).start().unwrap();
+        clock.advance(seconds(1));
+        let good =
+            (0..3).flat_map(|_| next.step().unwrap()).next().unwrap_or_else(|| panic!("{column}: nothing starts"));
+        assert_eq!(good.task, "good", "{column}");
+        assert_eq!(house.ask("SELECT status FROM task_runs WHERE task_id = 1"), "failed", "{column}");
+        succeed(&mut next, &good);
+    }
+}
+
+/// As an older version of the tables lets it in.
+#[test]
+fn a_garbled_name_is_invalid_and_named_and_no_other_row_is_harmed() {
+    let house = House::new();
+    let mut owner = house.stepper(NOON);
+    owner.client().add(NewTask::interval("good", minutes(1)).handler("work")).unwrap();
+    let insert = "PRAGMA ignore_check_constraints = 1;
+        INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+        VALUES ('b' || char(0) || CAST(x'ff' AS TEXT), 'work', 'interval', '1m')";
+    house.plain().execute_batch(insert).unwrap();
+    let client = owner.client().clone();
+    let named = "b\0\u{fffd}";
+    for looked_at in [false, true] {
+        assert!(client.tasks().unwrap().iter().any(|task| task.name() == named));
+        assert!(client.names().unwrap().contains(&named.to_owned()));
+        client.status().unwrap();
+        let found = client.check(&Limits::default()).unwrap();
+        assert_eq!(
+            found.iter().filter(|one| one.task.as_deref() == Some(named) && one.kind == ProblemKind::Invalid).count(),
+            1,
+            "{found:?}"
+        );
+        let found = client.doctor().unwrap();
+        assert!(
+            found.iter().any(|one| one.to_string().ends_with("task 2, b \u{fffd}: name is not UTF-8")),
+            "{found:?}"
+        );
+        if !looked_at {
+            owner.clock().advance(minutes(1));
+            let run = claim(&mut owner);
+            assert_eq!(run.task, "good");
+            succeed(&mut owner, &run);
+            assert_eq!(house.ask("SELECT status FROM scheduled_tasks WHERE id = 2"), "invalid");
+        }
+    }
+}
+
+#[test]
+fn a_row_that_counts_as_planned_without_a_next_run_is_looked_at() {
+    let house = House::new();
+    let mut owner = house.stepper(NOON);
+    let sooner = NewTask::delay("waits", minutes(1)).handler("work");
+    owner.client().add(sooner).unwrap();
+    owner.clock().advance(minutes(1));
+    let waits = claim(&mut owner);
+    for (kind, value) in
+        [("cron", "30 12 * * *"), ("interval", "90m"), ("once", "2027-03-14T13:00:00Z"), ("delay", "2h")]
+    {
+        let insert = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, planned, active_since, created_at)
+                      VALUES (?1, 'work', ?1, ?2, 1, ?3, ?3)";
+        house.plain().execute(insert, (kind, value, at(NOON).as_millis())).unwrap();
+    }
+    owner.clock().advance(minutes(1));
+    step(&mut owner, 0);
+    for (name, next) in [("cron", "12:30:00"), ("interval", "13:30:00"), ("once", "13:00:00"), ("delay", "14:00:00")] {
+        assert_eq!(house.next(name), format!("2027-03-14 {next} active"));
+    }
+    assert_eq!(
+        house.ask("SELECT ifnull(next_run, '') FROM scheduled_tasks WHERE name = 'waits'"),
+        "",
+        "it waits for its run"
+    );
+    succeed(&mut owner, &waits);
+    house.assert_sound();
+}
