@@ -12,11 +12,11 @@ use rusqlite::Transaction;
 
 use crate::client::Client;
 use crate::clock::Timestamp;
-use crate::error::{Result, excerpt};
+use crate::error::{Error, Result, excerpt};
 use crate::orphan::{Orphan, Presence};
 use crate::platform::{self, Writable};
 use crate::process::Group;
-use crate::schedule::duration_text;
+use crate::schedule::{Zone, duration_text};
 use crate::status::{Instance, instances};
 use crate::store::problems::{self, Stuck};
 use crate::store::{Fault, invariants};
@@ -71,6 +71,8 @@ pub enum ProblemKind {
     Dead,
     /// A task was written that cannot be scheduled.
     Invalid,
+    /// The time zone of an active task is not known on this machine, or its file cannot be read.
+    Zone,
     /// Dead runs of a task would be reported nowhere: the task that its `on_dead` names is missing, invalid, or a command without
     /// an argv.
     OnDead,
@@ -93,6 +95,7 @@ impl ProblemKind {
             ProblemKind::Failing => "failing",
             ProblemKind::Dead => "dead",
             ProblemKind::Invalid => "invalid",
+            ProblemKind::Zone => "zone",
             ProblemKind::OnDead => "on_dead",
             ProblemKind::Log => "log",
             ProblemKind::FileMode => "file_mode",
@@ -177,6 +180,13 @@ impl Look<'_> {
         for (task, reason) in invalid.chain(invariants::unreadable_tasks(self.tx, MOST)?) {
             let text = format!("{task} is invalid: {reason}");
             self.of_task(ProblemKind::Invalid, task, text, "mend its row, or add it again with --replace");
+        }
+        for (zone, task, count) in problems::zones(self.tx)? {
+            let Err(error @ Error::ZoneUnavailable { .. }) = Zone::named(&zone) else { continue };
+            let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+            let text = format!("the time zone of {task}{others} is not known here: {error}");
+            let advice = "install zone data that has it, or mend the rows; schedulers elsewhere that know it go on";
+            self.of_task(ProblemKind::Zone, task, text, advice);
         }
         for (task, target, why) in problems::nobody_to_tell(self.tx, MOST)? {
             let text = format!("dead runs of {task} are to be told to {target}, and {why}");

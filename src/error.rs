@@ -30,6 +30,14 @@ pub enum Error {
         /// What would do.
         expected: String,
     },
+    /// The zone data of this machine does not answer for a time zone: no file and no built-in rule has the name, or its file
+    /// cannot be read. Another machine, or a later try, may know it.
+    ZoneUnavailable {
+        /// The name of the zone.
+        zone: String,
+        /// What would do, and why this does not.
+        expected: String,
+    },
     /// A task of this name exists and is defined differently.
     TaskDiffers {
         /// The name both share.
@@ -150,6 +158,9 @@ impl fmt::Display for Error {
             }
             Error::InvalidTask { field, found, expected } => {
                 write!(f, "invalid {field}: expected {expected}, found {found:?}")
+            }
+            Error::ZoneUnavailable { zone, expected } => {
+                write!(f, "invalid time_zone: expected {expected}, found {zone:?}")
             }
             Error::TaskDiffers { name, field, stored, given } => {
                 write!(f, "task {name:?} exists with another {field}: stored {stored:?}, given {given:?}")

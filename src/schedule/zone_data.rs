@@ -97,6 +97,8 @@ impl ZoneData {
 
     /// The offsets of the zone of exactly this name, as in `Europe/Rome`. `Local` is none, nor is `europe/rome`, though
     /// the error then says the right spelling: whether a task runs must not depend on which file system holds the data.
+    ///
+    /// [`Error::ZoneUnavailable`] says nothing about the name: it could be that of a zone, and this data does not answer for it.
     pub(super) fn offsets(&self, name: &str) -> Result<Offsets> {
         let known = Tz::from_str(name).ok();
         if !plausible(name) || known.is_none() && similar(name).is_some() {
@@ -106,22 +108,30 @@ impl ZoneData {
             let path = folder.join(name);
             let unusable = |reason: String| {
                 let expected = format!("a zone whose file can be read, and {} cannot ({reason})", path.display());
-                Error::invalid_task("time_zone", name, expected)
+                Error::ZoneUnavailable { zone: name.to_owned(), expected }
             };
             let bytes = read(&path).map_err(|error| unusable(error.to_string()))?;
-            if let Some(bytes) = bytes.filter(|_| known.is_some() || spelt_so(folder, name)) {
+            if let Some(bytes) = bytes
+                && (known.is_some() || spelt_so(folder, name).map_err(|error| unusable(error.to_string()))?)
+            {
                 return zone_file::parse(&bytes).map_err(unusable);
             }
         }
-        let zone = known.ok_or_else(|| unknown(name))?;
+        let zone = known.ok_or_else(|| {
+            let expected = NAMES.to_owned();
+            Error::ZoneUnavailable { zone: name.to_owned(), expected }
+        })?;
         from_rules(zone).map_err(|reason| Error::invalid_task("time_zone", name, format!("usable rules: {reason}")))
     }
 }
 
+/// What a zone is called.
+const NAMES: &str = "an IANA name such as Europe/Rome or UTC";
+
 fn unknown(name: &str) -> Error {
     let expected = match similar(name) {
         Some(right) => format!("an exact IANA name (did you mean {right}?)"),
-        None => "an IANA name such as Europe/Rome or UTC".to_owned(),
+        None => NAMES.to_owned(),
     };
     Error::invalid_task("time_zone", name, expected)
 }
@@ -148,13 +158,16 @@ fn similar(name: &str) -> Option<&'static str> {
 }
 
 /// Whether the folder spells the name in just these letters: there are file systems that would open it in others.
-fn spelt_so(folder: &Path, name: &str) -> bool {
+fn spelt_so(folder: &Path, name: &str) -> io::Result<bool> {
     let mut at = folder.to_owned();
-    name.split('/').all(|part| {
-        let there = fs::read_dir(&at).is_ok_and(|entries| entries.flatten().any(|entry| entry.file_name() == part));
+    for part in name.split('/') {
+        let names = fs::read_dir(&at)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+        if !names.iter().any(|name| name == part) {
+            return Ok(false);
+        }
         at.push(part);
-        there
-    })
+    }
+    Ok(true)
 }
 
 /// What is in a file; none if there is none.

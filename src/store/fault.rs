@@ -45,6 +45,11 @@ impl Fault {
         }
     }
 
+    /// Whether it says nothing about the row: this machine's zone data does not answer. The row stays as it is.
+    pub(crate) fn is_about_this_machine(&self) -> bool {
+        matches!(self, Fault::Told(Error::ZoneUnavailable { .. }))
+    }
+
     /// Whether a row has the id that a new one was to have.
     pub(crate) fn is_about_the_id(&self) -> bool {
         matches!(self, Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _))

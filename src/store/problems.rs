@@ -19,7 +19,9 @@ const OVERDUE: &str = "
 /// Tasks that have been due, or not been looked at, since before an instant.
 pub(crate) fn overdue(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Since>> {
     tx.prepare_cached(OVERDUE)?
-        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, |row| Ok((row::shown(row, 0)?, row.get(1)?)))?
+        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, |row| {
+            Ok((row::shown(row, 0)?, row.get(1)?))
+        })?
         .collect()
 }
 
@@ -98,7 +100,8 @@ const STUCK: &str = "
 pub(crate) fn stuck(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<Stuck>> {
     let read = |row: &Row<'_>| {
         let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row::shown(row, 2)?, row::shown(row, 3)?);
-        let (owner, process, started_at, past_lease) = (row::shown(row, 4)?, row::shown_if_any(row, 5)?, row.get(6)?, row.get(7)?);
+        let (owner, process, started_at, past_lease) =
+            (row::shown(row, 4)?, row::shown_if_any(row, 5)?, row.get(6)?, row.get(7)?);
         Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease })
     };
     tx.prepare_cached(STUCK)?.query_map(named_params! { ":now": now, ":limit": bound(limit) }, read)?.collect()
@@ -112,6 +115,16 @@ const INVALID: &str = "
 pub(crate) fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
     tx.prepare_cached(INVALID)?
         .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?)))?
+        .collect()
+}
+
+const ZONES: &str = "
+    SELECT time_zone, min(name), count(*) FROM scheduled_tasks WHERE status = 'active' GROUP BY time_zone ORDER BY 1";
+
+/// The time zones of active tasks, the first task of each, and how many tasks there are.
+pub(crate) fn zones(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, u32)>> {
+    tx.prepare_cached(ZONES)?
+        .query_map([], |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?, row::saturating(row, 2)?)))?
         .collect()
 }
 

@@ -55,7 +55,9 @@ const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = :m
 
 /// The names of the tasks that a manifest declared: there may be many, and most are as they should be.
 pub(crate) fn managed_by(tx: &Transaction<'_>, manifest: &str) -> rusqlite::Result<Vec<String>> {
-    tx.prepare_cached(MANAGED_BY)?.query_map(named_params! { ":manifest": manifest }, |row| row::shown(row, 0))?.collect()
+    tx.prepare_cached(MANAGED_BY)?
+        .query_map(named_params! { ":manifest": manifest }, |row| row::shown(row, 0))?
+        .collect()
 }
 
 /// What the rules need to know of a task.
@@ -159,8 +161,14 @@ pub(crate) fn resolve_before_a_change(
     if task.status != TaskStatus::Active && !runs_again(&task) {
         return Ok(task);
     }
-    if !task.planned && settle_plan(tx, schedules, task.id, now)?.is_some() {
-        return Ok(by_id(tx, task.id)?.unwrap_or(task));
+    if !task.planned {
+        match settle_plan(tx, schedules, task.id, now) {
+            Ok(None) => {}
+            Ok(Some(_)) => return Ok(by_id(tx, task.id)?.unwrap_or(task)),
+            // Nobody could say when it is due: that must not keep its zone from being put right.
+            Err(fault) if fault.is_about_this_machine() => return Ok(task),
+            Err(fault) => return Err(fault),
+        }
     }
     let mut written = Written::default();
     for (_, due) in due::due(tx, schedules, &[task.id], now)? {
@@ -305,11 +313,20 @@ pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result
     Ok(())
 }
 
-const UNPLANNED: &str = "SELECT id FROM scheduled_tasks WHERE planned = 0 LIMIT :limit";
+const UNPLANNED: &str = "SELECT id, time_zone FROM scheduled_tasks WHERE planned = 0 LIMIT :limit";
 
-/// Rows that somebody else wrote, and that a scheduler has still to look at.
-pub(crate) fn unplanned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<i64>> {
-    tx.prepare_cached(UNPLANNED)?.query_map(named_params! { ":limit": bound(limit) }, |row| row.get(0))?.collect()
+/// Rows that somebody else wrote, and that a scheduler has still to look at: their ids and time zones.
+pub(crate) fn unplanned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(i64, String)>> {
+    tx.prepare_cached(UNPLANNED)?
+        .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row.get(0)?, row::shown(row, 1)?)))?
+        .collect()
+}
+
+const ZONE: &str = "SELECT time_zone FROM scheduled_tasks WHERE id = :task";
+
+/// The time zone of a task.
+pub(crate) fn zone(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<String> {
+    tx.prepare_cached(ZONE)?.query_row(named_params! { ":task": task }, |row| row::shown(row, 0))
 }
 
 // By name: the rows of one priority without a next run, in the order of their ids, are one range of this index.
@@ -356,7 +373,8 @@ const SET_PLAN: &str = "
 /// When the newest of what became of a task came to its end.
 const NEWEST_END: &str = "SELECT max(finished_at) FROM task_runs WHERE task_id = :task";
 
-/// Looks at a row that somebody else wrote: when it is due, or why it is invalid, which is answered.
+/// Looks at a row that somebody else wrote: when it is due, or why it is invalid, which is answered. Fails before anything is
+/// written if the zone data of this machine does not answer for its zone.
 pub(crate) fn settle_plan(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
@@ -366,6 +384,8 @@ pub(crate) fn settle_plan(
     let Some(task) = readable(tx, id)? else { return Ok(None) };
     let schedule = match task.definition.check(task.created_at, schedules) {
         Ok(schedule) => schedule,
+        // Nothing is known of the row: another scheduler may know the zone, or a later try.
+        Err(error @ Error::ZoneUnavailable { .. }) => return Err(error.into()),
         Err(error) => {
             let reason = error.to_string();
             invalidate(tx, id, &reason, now)?;

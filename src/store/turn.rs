@@ -41,8 +41,10 @@ pub(crate) fn turn(store: &mut Store, work: &Work<'_>, memory: &mut Memory) -> R
     let before = (memory.resolved, memory.claimed);
     if work.full {
         memory.told.extend(memory.aside.drain());
+        memory.zoneless.clear();
     }
-    let mode = if memory.aside.is_empty() && !work.newer { Mode::Together } else { Mode::OneByOne };
+    // A task whose zone is not known here is left alone: nothing fails because of it.
+    let mode = if memory.aside.len() == memory.zoneless.len() && !work.newer { Mode::Together } else { Mode::OneByOne };
     let done = match store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, mode)?.run()) {
         Err(fault) if mode == Mode::Together && fault.is_about_the_item() => {
             (memory.resolved, memory.claimed) = before;
@@ -130,7 +132,14 @@ impl<'a> Turning<'a> {
             }
         }
         self.expire()?;
-        let mut unplanned = tasks::unplanned(tx, self.budget + self.memory.aside.len() + 1)?;
+        let rows = tasks::unplanned(tx, self.budget + self.memory.aside.len() + 1)?;
+        for (task, zone) in &rows {
+            if self.memory.zoneless.get(task).is_some_and(|unknown| unknown != zone) {
+                self.memory.zoneless.remove(task);
+                self.memory.aside.remove(&Item::Task(*task));
+            }
+        }
+        let mut unplanned: Vec<i64> = rows.into_iter().map(|(task, _)| task).collect();
         if self.work.full && self.done.written.delayed {
             unplanned.extend(tasks::planless(tx, &mut self.memory.planless, SWEEP)?);
         }
@@ -245,7 +254,11 @@ impl<'a> Turning<'a> {
 
     fn set_aside(&mut self, item: Item, fault: &Fault) -> Result<(), Fault> {
         if self.memory.aside.insert(item) && !self.memory.told.contains(&item) {
-            let (item, reason) = (item.to_string(), fault.to_string());
+            let item = match item {
+                Item::Task(task) => format!("task {:?}", tasks::name(self.tx, task)?),
+                item => item.to_string(),
+            };
+            let reason = fault.to_string();
             if !self.work.newer {
                 owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
             }
@@ -254,12 +267,16 @@ impl<'a> Turning<'a> {
         Ok(())
     }
 
-    /// Writes an item of one task. A task whose item fails rests as invalid until somebody changes it.
+    /// Writes an item of one task. A task whose item fails rests as invalid until it is changed. If this machine's zone data does
+    /// not answer, the row stays as it is for schedulers that know the zone; this one tries again in its next full turn.
     fn task(&mut self, task: i64, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
         if self.rests(Item::Task(task)) {
             return Ok(());
         }
         let Some(fault) = self.attempt(write)? else { return Ok(()) };
+        if fault.is_about_this_machine() {
+            return self.leave(task, &fault);
+        }
         let (tx, now, reason) = (self.tx, self.work.now, fault.to_string());
         self.item(Item::Task(task), |turn| {
             tasks::invalidate(tx, task, &reason, now)?;
@@ -267,6 +284,12 @@ impl<'a> Turning<'a> {
             turn.done.written.events.push(Event::Invalid { task: tasks::name(tx, task)?, reason });
             Ok(())
         })
+    }
+
+    /// Leaves a task to schedulers that know its time zone.
+    fn leave(&mut self, task: i64, fault: &Fault) -> Result<(), Fault> {
+        self.memory.zoneless.insert(task, tasks::zone(self.tx, task)?);
+        self.set_aside(Item::Task(task), fault)
     }
 
     /// Settles an outcome. If it cannot be stored as the handler gave it, that the attempt ended is stored all the same.
@@ -348,10 +371,16 @@ impl<'a> Turning<'a> {
     /// Plans a row that somebody else wrote. One that cannot be used becomes invalid, and nothing stops.
     fn plan(&mut self, task: i64) -> Result<(), Fault> {
         settling::cancel_asked(self.tx, task, self.work.now, &mut self.done.written)?;
-        if let Some((task, reason)) = tasks::settle_plan(self.tx, self.schedules, task, self.work.now)? {
-            self.done.written.events.push(Event::Invalid { task, reason });
+        match tasks::settle_plan(self.tx, self.schedules, task, self.work.now) {
+            Ok(None) => Ok(()),
+            Ok(Some((task, reason))) => {
+                self.done.written.events.push(Event::Invalid { task, reason });
+                Ok(())
+            }
+            // The runs that were asked to stop are cancelled all the same.
+            Err(fault) if self.mode == Mode::OneByOne && fault.is_about_this_machine() => self.leave(task, &fault),
+            Err(fault) => Err(fault),
         }
-        Ok(())
     }
 
     /// Ends what has expired before it began.

@@ -1,6 +1,6 @@
 //! What a turn is told and what it answers, what goes on from one to the next, and the items that it is made of.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::clock::Timestamp;
 use crate::finished::{Finished, Report};
@@ -83,6 +83,8 @@ impl std::fmt::Display for Item {
 pub(crate) struct Memory {
     /// Items that could not be written. They are tried again in full turns only, and told once.
     pub(crate) aside: HashSet<Item>,
+    /// Of those, the tasks whose time zone this machine does not know, and the zone: with another they are looked at at once.
+    pub(crate) zoneless: HashMap<i64, String>,
     /// What the full turn at hand tries again.
     pub(crate) told: HashSet<Item>,
     pub(crate) random: fastrand::Rng,

@@ -280,6 +280,7 @@ const MAY_SCAN: &[&str] = &[
     "invariants::TASK_TEXT",
     "invariants::RUN_TEXT",
     "invariants::LIVE_TASK_TEXT",
+    "problems::ZONES",
     "problems::OVERDUE",
     "problems::NOBODY_TO_TELL",
     "problems::FAILING",
@@ -312,6 +313,7 @@ const MAY_SORT: &[&str] = &[
     "problems::DEAD",
     "problems::STUCK",
     "problems::INVALID",
+    "problems::ZONES",
     "waiting::FIRST_WAITING",
     "waiting::KEYS_OF_TASK",
 ];

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
-use duly::{NewTask, zone_data};
+use duly::{Event, Limits, NewTask, ProblemKind, zone_data};
 
-use crate::house::{House, at};
+use crate::house::{House, at, minutes};
 
 /// From this release on British Columbia stays on summer time.
 const VANCOUVER_STAYS: &str = "2026b";
@@ -89,14 +90,11 @@ fn the_program_says_which_data_it_goes_by() {
 
 #[test]
 fn the_folder_that_is_named_answers_and_a_damaged_file_is_told() {
-    // The smallest zone file: version 1, one offset.
-    let zone = |hours: i32| {
-        let counts = [0, 0, 0, 0, 1, 4_u32].map(u32::to_be_bytes).concat();
-        [b"TZif".as_slice(), &[0; 16], &counts, &(hours * 3600).to_be_bytes(), b"\0\0XXX\0"].concat()
-    };
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("Europe")).unwrap();
-    for (name, bytes) in [("UTC", zone(0)), ("Europe/Rome", zone(5)), ("Europe/Oslo", zone(1)[..40].to_vec())] {
+    for (name, bytes) in
+        [("UTC", zone_file(0)), ("Europe/Rome", zone_file(5)), ("Europe/Oslo", zone_file(1)[..40].to_vec())]
+    {
         std::fs::write(folder.path().join(name), bytes).unwrap();
     }
     std::fs::write(folder.path().join("tzdata.zi"), "# version 2099z\n").unwrap();
@@ -131,4 +129,133 @@ fn a_name_is_no_path() {
     let says = noon("america/new_york", "2027-07-01T00:00:00Z");
     assert!(says.contains("(did you mean America/New_York?)"), "{says}");
     assert_eq!(at(&noon("America/New_York", "2027-07-01T00:00:00Z")), at("2027-07-01T16:00:00Z"));
+}
+
+/// A scheduler with two tasks that SQL wrote, one of them in `$DULY_TEST_ZONE`; it does what `$DULY_TEST_STEPS` says.
+#[test]
+#[ignore = "started by other tests"]
+fn a_scheduler_in_another_process() {
+    let (Ok(zone), Ok(steps)) = (std::env::var("DULY_TEST_ZONE"), std::env::var("DULY_TEST_STEPS")) else { return };
+    let house = House::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = told.clone();
+    let observe = move |event: &Event| match event {
+        Event::SetAside { .. } | Event::Invalid { .. } => tell.lock().unwrap().push(event.to_string()),
+        _ => {}
+    };
+    let mut stepper = house.builder("2027-07-01T00:00:00Z").accept("work").observe(observe).start().unwrap();
+    let insert = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, time_zone, active_since, created_at)
+                  VALUES (?1, 'work', 'cron', '0 12 * * *', ?2, ?3, ?3)";
+    let now = at("2027-07-01T00:00:00Z").as_millis();
+    for (name, zone) in [("noon", &*zone), ("bystander", "UTC")] {
+        house.plain().execute(insert, (name, zone, now)).unwrap();
+    }
+    let mut held = Vec::new();
+    for step in steps.split(' ') {
+        match step {
+            "step" => assert!(stepper.step().unwrap().is_empty()),
+            "full" => stepper.clock().advance(minutes(1)),
+            "exhaust" => held.extend(std::iter::from_fn(|| std::fs::File::open("/dev/null").ok())),
+            "free" => held.clear(),
+            "mend" => {
+                let path = zone_data().folder.as_ref().unwrap().join(&zone);
+                std::fs::remove_file(&path).unwrap();
+                std::fs::write(path, zone_file(2)).unwrap();
+            }
+            "replace" => {
+                let noon = NewTask::cron("noon", "0 12 * * *").time_zone("UTC").handler("work");
+                stepper.client().replace(noon).unwrap();
+            }
+            _ => println!(
+                "row: {} {}",
+                house.next(step),
+                house.ask("SELECT updated_at FROM scheduled_tasks WHERE id = 1")
+            ),
+        }
+    }
+    let zones =
+        stepper.client().check(&Limits::default()).unwrap().into_iter().filter(|one| one.kind == ProblemKind::Zone);
+    println!("check: {}", zones.map(|one| one.to_string()).collect::<Vec<_>>().join("; "));
+    println!("told: {}", told.lock().unwrap().join("; "));
+    println!("bystander: {}", house.next("bystander"));
+}
+
+/// What a scheduler in another process says; it may have 64 files open.
+fn scheduler(folder: &Path, zone: &str, steps: &str) -> Vec<String> {
+    let said = Command::new("sh")
+        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "zones::a_scheduler_in_another_process", "--ignored", "--nocapture"])
+        .envs([("DULY_TEST_ZONE", zone), ("DULY_TEST_STEPS", steps)])
+        .env("TZDIR", folder)
+        .output()
+        .unwrap();
+    assert!(said.status.success(), "{said:?}");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let mut lines = Vec::new();
+    for line in said.lines() {
+        // The harness may have begun the line.
+        let told = ["row: ", "check: ", "told: ", "bystander: "].iter().filter_map(|word| line.find(word)).min();
+        lines.extend(told.map(|from| line[from..].to_owned()));
+    }
+    assert_eq!(lines.last().map(String::as_str), Some("bystander: 2027-07-01 12:00:00 active"), "{lines:?}");
+    lines
+}
+
+/// The smallest zone file: version 1, one offset.
+fn zone_file(hours: i32) -> Vec<u8> {
+    let counts = [0, 0, 0, 0, 1, 4_u32].map(u32::to_be_bytes).concat();
+    [b"TZif".as_slice(), &[0; 16], &counts, &(hours * 3600).to_be_bytes(), b"\0\0XXX\0"].concat()
+}
+
+/// The row as it was written, as another program has left it.
+fn untouched(line: &str) -> bool {
+    line.starts_with("row: - active ")
+}
+
+#[cfg(unix)]
+#[test]
+fn a_zone_file_that_cannot_be_read_retires_no_task() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("Europe")).unwrap();
+    std::fs::write(folder.path().join("UTC"), zone_file(0)).unwrap();
+    // No file can be opened, and then one can.
+    let rome = folder.path().join("Europe/Rome");
+    std::fs::write(&rome, zone_file(2)).unwrap();
+    let said = scheduler(folder.path(), "Europe/Rome", "exhaust step step free noon full step noon");
+    assert!(untouched(&said[0]) && said[1].starts_with("row: 2027-07-01 10:00:00 active "), "{said:?}");
+    assert_eq!(said[2], "check: ");
+    assert!(
+        said[3].starts_with("told: set aside task \"noon\": ") && said[3].contains("Too many open files"),
+        "{said:?}"
+    );
+    assert_eq!(said[3].matches("task \"noon\"").count(), 1, "once: {said:?}");
+    // The file is one that no try can read, until it is mended.
+    std::fs::remove_file(&rome).unwrap();
+    std::os::unix::fs::symlink("Rome", &rome).unwrap();
+    let said = scheduler(folder.path(), "Europe/Rome", "step noon full step noon mend full step noon");
+    assert!(untouched(&said[0]) && said[0] == said[1], "{said:?}");
+    assert!(said[2].starts_with("row: 2027-07-01 10:00:00 active "), "{said:?}");
+    assert_eq!(said[4].matches("set aside").count(), 1, "once: {said:?}");
+}
+
+#[test]
+fn a_task_in_a_zone_that_is_not_known_here_is_left_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("UTC"), zone_file(0)).unwrap();
+    let said = scheduler(folder.path(), "Mars/Olympus_Mons", "step noon full step noon");
+    assert!(untouched(&said[0]) && said[0] == said[1], "{said:?}");
+    let unknown = "invalid time_zone: expected an IANA name such as Europe/Rome or UTC, found \"Mars/Olympus_Mons\"";
+    assert!(said[2].contains("zone: the time zone of noon is not known here") && said[2].contains(unknown), "{said:?}");
+    assert_eq!(said[3], format!("told: set aside task \"noon\": {unknown}"));
+    // One that knows it runs the task; and a row that is mended is looked at in the next turn.
+    std::fs::create_dir(folder.path().join("Mars")).unwrap();
+    std::fs::write(folder.path().join("Mars/Olympus_Mons"), zone_file(5)).unwrap();
+    let said = scheduler(folder.path(), "Mars/Olympus_Mons", "step noon");
+    assert!(said[0].starts_with("row: 2027-07-01 07:00:00 active "), "{said:?}");
+    let said = scheduler(folder.path(), "Mars/Elysium", "step noon replace step noon");
+    assert!(untouched(&said[0]) && said[1].starts_with("row: 2027-07-01 12:00:00 active "), "{said:?}");
+    // What can be no zone anywhere is the row's own fault.
+    let said = scheduler(folder.path(), "mars/elysium", "step noon");
+    assert!(said[0].starts_with("row: - invalid "), "{said:?}");
 }

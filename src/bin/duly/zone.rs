@@ -23,7 +23,7 @@ pub(crate) fn typed(name: &str) -> Result<Zone, Failure> {
         return local().ok_or_else(|| Failure::Refused(nameless.into()));
     }
     Zone::named(name).map_err(|error| match error {
-        Error::InvalidTask { found, expected, .. } => {
+        Error::InvalidTask { found, expected, .. } | Error::ZoneUnavailable { zone: found, expected } => {
             Failure::Refused(format!("invalid --tz: expected {expected}, found {found:?}"))
         }
         other => other.into(),

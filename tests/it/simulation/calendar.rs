@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use duly::{NewTask, Timestamp, parse_duration};
 
 use crate::simulation::rows::TaskRow;
-use crate::simulation::spoilt::NONSENSE;
+use crate::simulation::spoilt::{NONSENSE, UNKNOWN_ZONE};
 
 /// Before every instant that a simulation asks about.
 const DAWN: i64 = 1_798_761_600_000;
@@ -36,6 +36,8 @@ pub(crate) enum Calendar {
     Manual,
     /// Of a row that cannot be used.
     Nonsense,
+    /// Of a row whose time zone is not known here: it stays as it is, and nothing of it comes due.
+    Unknown,
 }
 
 impl Calendar {
@@ -43,6 +45,7 @@ impl Calendar {
     pub(crate) fn of(row: &TaskRow, created: i64) -> Self {
         let length = || i64::try_from(parse_duration(&row.value).expect("a duration").as_millis()).expect("a length");
         match row.kind.as_str() {
+            _ if row.zone == UNKNOWN_ZONE => Calendar::Unknown,
             _ if row.value.starts_with(NONSENSE) => Calendar::Nonsense,
             "interval" => Calendar::Grid { every: length(), anchor: row.starts.unwrap_or(created) },
             "delay" => Calendar::Delay(length()),
@@ -73,7 +76,7 @@ impl Calendar {
             }
             Calendar::Grid { anchor, .. } if at < *anchor => Some(*anchor),
             Calendar::Grid { every, anchor } => Some(at - (at - anchor).rem_euclid(*every) + every),
-            Calendar::Delay(_) | Calendar::Manual | Calendar::Nonsense => None,
+            Calendar::Delay(_) | Calendar::Manual | Calendar::Nonsense | Calendar::Unknown => None,
             Calendar::Once(instant) => Some(*instant).filter(|instant| *instant > at),
         }
     }

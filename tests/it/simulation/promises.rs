@@ -164,7 +164,8 @@ impl Promise {
     fn told_by_trigger(&mut self, step: &Step<'_>, before: &TaskRow) -> Check {
         let hastened = matches!(step.deed, Deed::Hastened(_));
         // What somebody has set beside nonsense is told, should sense come before a scheduler.
-        let next = if matches!(self.calendar, Calendar::Nonsense) { self.by_hand } else { self.next };
+        let next =
+            if matches!(self.calendar, Calendar::Nonsense | Calendar::Unknown) { self.by_hand } else { self.next };
         let due = next.filter(|at| *at <= step.now && !before.rests() && !(hastened && before.kind == "once"));
         let due = due.filter(|at| self.until.is_none_or(|until| *at > until) && before.next_run == Some(*at));
         let due = due.filter(|at| !hastened || *at < step.now);
@@ -236,7 +237,7 @@ impl Promise {
             self.by_hand = Some(step.now);
             self.next = match self.calendar {
                 // It is told to be invalid, and does not run.
-                Calendar::Nonsense => None,
+                Calendar::Nonsense | Calendar::Unknown => None,
                 Calendar::Delay(_) => self.by_hand.filter(|at| self.until.is_none_or(|until| *at > until)),
                 // No occurrence is resolved twice, and what fell in a pause is over.
                 _ if self.until.is_some_and(|until| step.now <= until) => self.first(after),

@@ -7,6 +7,9 @@ use crate::simulation::world::World;
 /// What no schedule is written as.
 pub(crate) const NONSENSE: &str = "whenever it suits";
 
+/// A zone that may be one, and that no zone data of this machine has.
+pub(crate) const UNKNOWN_ZONE: &str = "Mars/Olympus_Mons";
+
 /// Columns of a task that hold text which another program may write, and what mends each.
 const TEXTS: [(&str, &str); 7] = [
     ("handler", "'work'"),
@@ -56,7 +59,14 @@ impl World {
             let value = self.sense(&name);
             return self.rewrite(name, value);
         }
-        let Some(name) = self.any_task(|task| task.is_active() && has_text(task)) else { return Ok(()) };
+        if self.once_in(6) {
+            let known = |task: &TaskRow| task.is_active() && task.kind == "cron" && task.zone != UNKNOWN_ZONE;
+            let Some(name) = self.any_task(known) else { return Ok(()) };
+            self.fault("time zone not known here");
+            return self.set_zone(name, UNKNOWN_ZONE);
+        }
+        let sound = |task: &TaskRow| task.is_active() && has_text(task) && task.zone != UNKNOWN_ZONE;
+        let Some(name) = self.any_task(sound) else { return Ok(()) };
         if self.rng.bool() {
             return self.garble(name);
         }
@@ -85,6 +95,12 @@ impl World {
         self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
     }
 
+    fn set_zone(&mut self, name: String, zone: &str) -> Check {
+        let done = self.type_in("UPDATE scheduled_tasks SET time_zone = ?2 WHERE name = ?1", [&*name, zone]);
+        let what = format!("the zone of {name} is set to {zone} by SQL");
+        self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
+    }
+
     fn sense(&mut self, name: &str) -> &'static str {
         let kind = &self.history.tables.named(name).expect("a task").kind;
         if kind == "cron" { "7,37 * * * *" } else { "11m" }
@@ -104,6 +120,9 @@ impl World {
     /// Before the end all rows are mended.
     pub(crate) fn mend_all(&mut self) -> Check {
         self.unstick()?;
+        while let Some(name) = self.any_task(|task| task.zone == UNKNOWN_ZONE) {
+            self.set_zone(name, "UTC")?;
+        }
         while let Some(name) = self.any_task(|task| task.value.starts_with(NONSENSE) && !task.rests_by_hand()) {
             let value = self.sense(&name);
             self.rewrite(name, value)?;
