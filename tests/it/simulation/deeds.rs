@@ -173,6 +173,7 @@ impl World {
         let task = self.draw_task(&name);
         match self.stage.client.replace(task) {
             Ok(added) if added.change == Change::Replaced => {
+                self.garbled.remove(&name);
                 let deed = Deed::Edited { task: name.clone(), by_sql: false };
                 self.done(&deed, &format!("{name} is replaced"))
             }
@@ -182,6 +183,10 @@ impl World {
     }
 
     fn update(&mut self, name: String) -> Check {
+        if self.garbled.contains_key(&name) {
+            let value = self.sense(&name);
+            return self.rewrite(name, value);
+        }
         let row = self.history.tables.named(&name).expect("a task").clone();
         let (column, value) = match self.rng.u32(..7) {
             0 => ("max_attempts", self.rng.u32(1..=4).to_string()),

@@ -101,12 +101,12 @@ impl World {
         self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
     }
 
-    fn sense(&mut self, name: &str) -> &'static str {
+    pub(crate) fn sense(&mut self, name: &str) -> &'static str {
         let kind = &self.history.tables.named(name).expect("a task").kind;
         if kind == "cron" { "7,37 * * * *" } else { "11m" }
     }
 
-    fn rewrite(&mut self, name: String, value: &str) -> Check {
+    pub(crate) fn rewrite(&mut self, name: String, value: &str) -> Check {
         let garbled = self.garbled.remove(&name).filter(|_| value != NONSENSE);
         let mended =
             TEXTS.iter().find(|(column, _)| Some(*column) == garbled).filter(|(column, _)| *column != "schedule_value");
