@@ -176,6 +176,8 @@ pub(crate) struct History {
     pub(crate) hidden: BTreeSet<(i64, u32)>,
     /// Runs that could not be written at some time, and whether they still cannot.
     pub(crate) stuck: BTreeMap<i64, bool>,
+    /// Tasks whose payload was not UTF-8 at some time: the claim of a run of theirs may have been set aside.
+    pub(crate) unreadable: BTreeSet<i64>,
     /// By task and key: the run that a request has opened.
     pub(crate) requested: BTreeMap<(i64, &'static str), i64>,
     pub(crate) tables: Tables,
@@ -231,6 +233,7 @@ impl History {
             promises: BTreeMap::new(),
             hidden: BTreeSet::new(),
             stuck: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             requested: BTreeMap::new(),
             tables: Tables::default(),
             look,

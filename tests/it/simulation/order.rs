@@ -43,15 +43,15 @@ impl History {
         };
         let left: Vec<&RunRow> = step.after.unfinished().filter(could).collect();
         let claimed: Vec<&RunRow> = turn.claims.iter().map(|claim| &*step.after.runs[&claim.run_id]).collect();
-        let stuck = &self.stuck;
+        let set_aside = |run: &RunRow| run.status != RunStatus::Running && self.was_set_aside(run);
+        let any_set_aside = step.after.unfinished().any(set_aside);
         let order = &mut self.owners[turn.owner].order;
         // Two handlers' runs that share a key may both be free, and taken; one of them in vain.
         let in_vain = |run: &RunRow| {
             let rival = |one: &&RunRow| one.id != run.id && one.key == run.key && one.handler != run.handler;
             run.status != RunStatus::Running && run.key.is_some() && claimed.iter().any(rival)
         };
-        let is_stuck = |run: &RunRow| stuck.contains_key(&run.id) && run.status != RunStatus::Running;
-        if step.after.unfinished().any(|run| in_vain(run) || is_stuck(run)) {
+        if any_set_aside || step.after.unfinished().any(in_vain) {
             *order = Order::default();
             return Ok(());
         }

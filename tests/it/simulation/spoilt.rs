@@ -1,7 +1,11 @@
 //! Rows that cannot be used, rows that cannot be written, and claims that no worker can begin: the rest goes on.
 
+use std::collections::BTreeSet;
+
+use duly::RunStatus;
+
 use crate::simulation::history::{Check, Deed, History, Step, Turn};
-use crate::simulation::rows::TaskRow;
+use crate::simulation::rows::{RunRow, TaskRow};
 use crate::simulation::world::World;
 
 /// What no schedule is written as.
@@ -35,6 +39,11 @@ impl History {
         self.stuck.contains_key(&run)
     }
 
+    /// Whether its claim may have been set aside: it cannot be written, or its payload, its task's, could not be read.
+    pub(crate) fn was_set_aside(&self, run: &RunRow) -> bool {
+        self.was_stuck(run.id) || self.unreadable.contains(&run.task)
+    }
+
     pub(crate) fn is_stuck(&self, run: i64) -> bool {
         self.stuck.get(&run).copied().unwrap_or_default()
     }
@@ -66,17 +75,28 @@ impl World {
             return self.set_zone(name, UNKNOWN_ZONE);
         }
         let sound = |task: &TaskRow| task.is_active() && has_text(task) && task.zone != UNKNOWN_ZONE;
+        if self.rng.bool() {
+            // Those with a run that waits for a key of several tasks: they could stop the others of it.
+            let shared = |run: &RunRow| {
+                run.status != RunStatus::Running && run.key.as_ref().is_some_and(|key| !key.starts_with('#'))
+            };
+            let waiting: BTreeSet<i64> =
+                self.history.tables.unfinished().filter(|run| shared(run)).map(|run| run.task).collect();
+            if let Some(name) = self.any_task(|task| sound(task) && waiting.contains(&task.id)) {
+                return self.garble(name, "handler");
+            }
+        }
         let Some(name) = self.any_task(sound) else { return Ok(()) };
         if self.rng.bool() {
-            return self.garble(name);
+            let (column, _) = self.pick(&TEXTS);
+            return self.garble(name, column);
         }
         self.fault("row spoilt");
         self.rewrite(name, NONSENSE)
     }
 
     /// Another program writes text that is not UTF-8 into a row, and into what a run has printed. No check can refuse these.
-    fn garble(&mut self, name: String) -> Check {
-        let (column, _) = self.pick(&TEXTS);
+    fn garble(&mut self, name: String, column: &'static str) -> Check {
         // Of each of them SQLite makes a character: bytes that begin none, and some that end too soon.
         let bytes = self.pick(&["b0", "80", "e980", "66b066"]);
         let set = match column {
@@ -85,6 +105,9 @@ impl World {
             _ => format!("{column} = CAST(x'{bytes}' AS TEXT), schedule_value = ?2"),
         };
         self.fault("text garbled");
+        if column == "payload" {
+            self.history.unreadable.insert(self.history.tables.named(&name).expect("a task").id);
+        }
         self.is_garbled = true;
         let printed = format!("UPDATE task_runs SET progress = CAST(x'{bytes}' AS TEXT), output = CAST(x'ff' AS TEXT)");
         let runs = self.type_in(&printed, []);

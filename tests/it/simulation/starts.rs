@@ -108,8 +108,8 @@ impl History {
         };
         let starts = step.after.unfinished().filter(may_start).map(|run| run.run_at);
         let expires = step.after.unfinished().filter(|run| run.may_expire()).filter_map(|run| run.expires_at);
-        // Behind one that cannot be written the others are seen at the next poll.
-        if step.after.unfinished().any(|run| self.was_stuck(run.id)) {
+        // Behind one that cannot be claimed the others are seen at the next poll.
+        if step.after.unfinished().any(|run| self.was_set_aside(run)) {
             return Ok(());
         }
         let next = due.chain(starts).chain(expires).filter(|at| *at > step.now).min();
@@ -130,8 +130,8 @@ impl History {
         let other = |run: &RunRow| {
             step.after.unfinished().any(|other| other.task == run.task && other.is_scheduled() && other.id != run.id)
         };
-        // Behind what cannot be written the others are seen in the turn that finds it so, and then at the next poll.
-        let is_stuck = |run: &&RunRow| run.status != RunStatus::Running && self.was_stuck(run.id);
+        // Behind what cannot be claimed the others are seen in the turn that finds it so, and then at the next poll.
+        let is_stuck = |run: &&RunRow| run.status != RunStatus::Running && self.was_set_aside(run);
         let stuck: Vec<&RunRow> = step.after.unfinished().filter(is_stuck).collect();
         let is_found =
             step.news.events.iter().any(|(_, _, detail)| detail.as_ref().is_some_and(|it| it.contains("the claim of")));
