@@ -74,7 +74,11 @@ impl World {
             self.fault("time zone not known here");
             return self.set_zone(name, UNKNOWN_ZONE);
         }
-        let sound = |task: &TaskRow| task.is_active() && has_text(task) && task.zone != UNKNOWN_ZONE;
+        // One that is garbled and not yet looked at stays as it is: one column of a row is mended.
+        let garbled: BTreeSet<String> = self.garbled.keys().cloned().collect();
+        let sound = |task: &TaskRow| {
+            task.is_active() && has_text(task) && task.zone != UNKNOWN_ZONE && !garbled.contains(&task.name)
+        };
         if self.rng.bool() {
             // Those with a run that waits for a key of several tasks: they could stop the others of it.
             let shared = |run: &RunRow| {
@@ -113,7 +117,9 @@ impl World {
         let runs = self.type_in(&printed, []);
         self.by_sql(runs.map(|_| 0), Deed::Nothing, "what runs have printed is garbled")?;
         let done = self.type_in(&format!("UPDATE scheduled_tasks SET {set} WHERE name = ?1"), [&*name, NONSENSE]);
-        self.garbled.insert(name.clone(), column);
+        if done.is_ok() {
+            self.garbled.insert(name.clone(), column);
+        }
         let what = format!("{column} of {name} is garbled by SQL: {bytes}");
         self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
     }
@@ -130,12 +136,15 @@ impl World {
     }
 
     pub(crate) fn rewrite(&mut self, name: String, value: &str) -> Check {
-        let garbled = self.garbled.remove(&name).filter(|_| value != NONSENSE);
+        let garbled = self.garbled.get(&name).copied().filter(|_| value != NONSENSE);
         let mended =
             TEXTS.iter().find(|(column, _)| Some(*column) == garbled).filter(|(column, _)| *column != "schedule_value");
         let mended = mended.map_or_else(String::new, |(column, value)| format!(", {column} = {value}"));
         let text = format!("UPDATE scheduled_tasks SET schedule_value = ?2{mended} WHERE name = ?1");
         let done = self.type_in(&text, [&*name, value]);
+        if garbled.is_some() && done.is_ok() {
+            self.garbled.remove(&name);
+        }
         let what = format!("{name} is rewritten by SQL: {value}");
         self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
     }
