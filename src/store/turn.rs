@@ -146,6 +146,8 @@ impl<'a> Turning<'a> {
         unplanned.retain(|task| !self.rests(Item::Task(*task)));
         let more_unplanned = unplanned.len() > self.budget;
         for task in unplanned.into_iter().take(self.budget) {
+            // By itself: what was asked to stop is cancelled, also if the row cannot be used.
+            self.item(Item::Task(task), |turn| settling::cancel_asked(turn.tx, task, now, &mut turn.done.written))?;
             self.task(task, |turn| turn.plan(task))?;
         }
 
@@ -370,17 +372,10 @@ impl<'a> Turning<'a> {
 
     /// Plans a row that somebody else wrote. One that cannot be used becomes invalid, and nothing stops.
     fn plan(&mut self, task: i64) -> Result<(), Fault> {
-        settling::cancel_asked(self.tx, task, self.work.now, &mut self.done.written)?;
-        match tasks::settle_plan(self.tx, self.schedules, task, self.work.now) {
-            Ok(None) => Ok(()),
-            Ok(Some((task, reason))) => {
-                self.done.written.events.push(Event::Invalid { task, reason });
-                Ok(())
-            }
-            // The runs that were asked to stop are cancelled all the same.
-            Err(fault) if self.mode == Mode::OneByOne && fault.is_about_this_machine() => self.leave(task, &fault),
-            Err(fault) => Err(fault),
+        if let Some((task, reason)) = tasks::settle_plan(self.tx, self.schedules, task, self.work.now)? {
+            self.done.written.events.push(Event::Invalid { task, reason });
         }
+        Ok(())
     }
 
     /// Ends what has expired before it began.

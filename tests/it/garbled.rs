@@ -111,6 +111,25 @@ fn the_run_of_a_garbled_task_is_recovered_and_frees_its_key() {
     }
 }
 
+#[test]
+fn a_run_of_a_garbled_task_that_is_asked_to_stop_is_cancelled() {
+    let house = House::new();
+    let mut owner = house.stepper(NOON);
+    for name in ["bad", "good"] {
+        owner.client().add(NewTask::interval(name, minutes(1)).handler("elsewhere")).unwrap();
+    }
+    owner.clock().advance(minutes(1));
+    step(&mut owner, 0);
+    house.plain().execute(&format!("UPDATE scheduled_tasks SET time_zone = {LET_IN} WHERE name = 'bad'"), []).unwrap();
+    house.plain().execute("UPDATE task_runs SET cancel_requested = 1 WHERE task_id = 1", []).unwrap();
+    for _ in 0..3 {
+        step(&mut owner, 0);
+    }
+    let runs = "SELECT t.name, t.status, r.status FROM scheduled_tasks t JOIN task_runs r ON r.task_id = t.id";
+    assert_eq!(house.rows(runs), ["bad|invalid|cancelled", "good|active|queued"]);
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'invalid'"), "1");
+}
+
 /// As an older version of the tables lets it in.
 #[test]
 fn a_garbled_name_is_invalid_and_named_and_no_other_row_is_harmed() {
