@@ -7,6 +7,7 @@ use duly::{Origin, Overlap, RunStatus};
 
 use crate::simulation::history::{Attempt, Check, History, Step, Turn};
 use crate::simulation::rows::{RunRow, Tables, TaskRow};
+use crate::simulation::spoilt::UNKNOWN_ZONE;
 
 impl History {
     pub(crate) fn check_claims(&mut self, step: &Step<'_>, turn: &Turn) -> Check {
@@ -145,7 +146,10 @@ impl History {
         let held: BTreeSet<&String> = at_work.filter_map(|run| run.key.as_ref()).collect();
         let waits = |run: &&RunRow| {
             let task = &step.after.tasks[&run.task];
+            // A task that was changed and whose zone is not known here: its runs are looked at in the next full turn.
+            let waits_for_full = !task.planned && task.zone == UNKNOWN_ZONE;
             run.status != RunStatus::Running
+                && !waits_for_full
                 && run.run_at <= step.now
                 && !behind_the_stuck(run)
                 && !run.cancel_requested
