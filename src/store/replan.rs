@@ -6,15 +6,16 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::store::owners;
 
-/// A `once` instant stands, whatever the clock showed, and is met if nobody has resolved it. An interval's grid may begin at
-/// created_at.
+/// A `once` instant stands, whatever the clock showed, and is met if nobody has resolved it: a next_run that a user has set since
+/// the step back is not resolved. An interval's grid may begin at created_at.
 const TASKS: &str = "
     UPDATE scheduled_tasks
        SET planned = 0, next_run = iif(schedule_type = 'once', next_run, NULL),
-           resolved_until = iif(schedule_type = 'once', min(resolved_until, :now), :now),
+           resolved_until = iif(schedule_type = 'once', min(resolved_until, :now, ifnull(next_run - 1, :now)), :now),
            active_since = min(active_since, :now), created_at = min(created_at, :now)
      WHERE (status = 'active' AND schedule_type <> 'once')
-        OR active_since > :now OR created_at > :now OR resolved_until > :now";
+        OR active_since > :now OR created_at > :now OR resolved_until > :now
+        OR (schedule_type = 'once' AND next_run <= resolved_until)";
 
 /// What that clock brought to an end goes on, within its bounds; what is over ends again when it is planned. A `once` task that
 /// is completed has run. A trigger would read SQLite's clock for whoever leaves active_since as it is.

@@ -130,6 +130,23 @@ fn far_back_plans_anew_from_now_on() {
 }
 
 #[test]
+fn a_completed_task_that_is_set_to_run_now_after_a_step_back_runs() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    for name in ["again", "other"] {
+        stepper.client().add(NewTask::once(name, at(NOON)).handler("work")).expect("a task");
+    }
+    work_off(&mut stepper);
+    let set = "UPDATE scheduled_tasks SET next_run = ?1 WHERE name = 'again'";
+    house.plain().execute(set, [at("2027-03-12T12:00:00Z").as_millis()]).expect("a row");
+    stepper.clock().set_wall(at("2027-03-12T12:00:10Z"));
+    let ran: Vec<String> = work_off(&mut stepper).iter().map(|claim| claim.task.clone()).collect();
+    assert_eq!(ran, ["again"]);
+    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "3");
+    house.assert_sound();
+}
+
+#[test]
 fn a_start_is_held_against_what_was_written_down() {
     let house = House::new();
     let (wrong, bystander) = planned_in_2031(&house);

@@ -146,12 +146,20 @@ impl Promise {
 
     /// The clock was wrong: the schedule counts from now.
     fn rewind(&mut self, row: &TaskRow, now: i64) {
+        // What was over by the right clock stays as it is, also if a user has set its next_run since.
+        let is_over = row.status == "completed" && row.ends.is_some_and(|ends| ends <= now);
+        let stands = is_over && self.until.max(Some(self.since)).max(Some(self.created)) <= Some(now);
         self.created = self.created.min(now);
         self.calendar = Calendar::of(row, self.created);
         self.since = self.since.min(now);
         self.rewound = true;
         match self.calendar {
-            Calendar::Once(_) => self.until = self.until.map(|until| until.min(now)),
+            Calendar::Once(_) => {
+                let by_hand = self.by_hand.filter(|at| row.next_run == Some(*at));
+                self.until = self.until.map(|until| until.min(now).min(by_hand.map_or(now, |at| at - 1)));
+                self.next = by_hand.or(self.next);
+            }
+            _ if stands => {}
             _ if row.is_active() || row.status == "completed" => {
                 self.until = Some(now);
                 self.next = self.after(row, now);
