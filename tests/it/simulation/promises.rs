@@ -267,6 +267,12 @@ impl Promise {
         if after.status == "invalid" && !is_nonsense {
             return Err("it is invalid, and nothing is wrong with it".to_owned());
         }
+        // Zone data was renewed: a local time that lies ahead, here since the clock went back, is planned anew.
+        let lies_ahead = self.by_hand.is_some_and(|at| at > step.now) && self.next == self.by_hand;
+        if lies_ahead && !after.planned && after.next_run.is_none() && after.zone != "UTC" {
+            self.by_hand = None;
+            self.next = self.first(after);
+        }
         if after.status == "invalid" || !after.planned {
             if matches!(self.calendar, Calendar::Delay(_)) {
                 let is_new = |at: &i64| self.until.is_none_or(|until| *at > until);
