@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::{Now, Timestamp};
 use crate::event::Event;
 use crate::orphan::Input;
-use crate::run::{AttemptOutcome, Claim, Outcome, RunStatus};
+use crate::run::{Claim, FailureKind, Outcome, RunStatus};
 use crate::slots::Place;
 
 /// An attempt that has come to an end, and is settled by the loop, unless its handler has done that.
@@ -81,8 +81,8 @@ impl Finished {
         let Some(limit) = limit else { return self };
         match &mut self.outcome {
             Outcome::Succeeded { .. } => self.late = Some(limit),
-            Outcome::Failed { how: how @ AttemptOutcome::Failed, error, .. } => {
-                *how = AttemptOutcome::TimedOut;
+            Outcome::Failed { how: how @ FailureKind::Failed, error, .. } => {
+                *how = FailureKind::TimedOut;
                 *error = format!("{}: {error}", longer_than(limit));
             }
             Outcome::Failed { .. } | Outcome::Released => {}

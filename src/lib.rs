@@ -74,7 +74,9 @@ pub use outlook::{Fate, Outage, Upcoming};
 pub use pruning::Pruned;
 pub use recent::Recent;
 pub use retry::{Retry, RetryPolicy};
-pub use run::{Attempt, AttemptOutcome, Claim, Effect, EffectState, Origin, Outcome, Run, RunFilter, RunStatus};
+pub use run::{
+    Attempt, AttemptOutcome, Claim, Effect, EffectState, FailureKind, Origin, Outcome, Run, RunFilter, RunStatus,
+};
 /// The SQLite of [`Context::finish`] and [`Client::add_in`], so that an application has the same version of it.
 pub use rusqlite;
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};

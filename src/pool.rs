@@ -19,7 +19,7 @@ use crate::handler::{Context, Failure, Handler, Handlers};
 use crate::orphan::{Input, Orphan};
 use crate::owner::OwnerLock;
 use crate::retry::Retry;
-use crate::run::{AttemptOutcome, Claim, Outcome};
+use crate::run::{Claim, FailureKind, Outcome};
 use crate::slots::Place;
 use crate::tools::{Link, Notice, OwnEnd, StopFlag, StopReason, Tools};
 
@@ -359,7 +359,7 @@ pub(crate) fn attempt(
     }));
     let outcome = ended.unwrap_or_else(|panic| {
         let error = format!("the handler panicked: {}", panic_message(&*panic));
-        Outcome::Failed { how: AttemptOutcome::Panicked, error, retry: Retry::Backoff }
+        Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff }
     });
     let said = std::mem::take(&mut *tools.said());
     let input = said.input;
@@ -390,7 +390,7 @@ fn judged(returned: Result<Option<String>, BoxError>) -> Outcome {
         Ok(result) => Outcome::Succeeded { result },
         Err(error) => {
             let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
-            Outcome::Failed { how: AttemptOutcome::Failed, error: error.to_string(), retry }
+            Outcome::Failed { how: FailureKind::Failed, error: error.to_string(), retry }
         }
     }
 }

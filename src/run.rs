@@ -89,6 +89,28 @@ impl Origin {
     }
 }
 
+/// How an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The handler returned an error.
+    Failed,
+    /// The handler panicked.
+    Panicked,
+    /// The attempt exceeded its time limit.
+    TimedOut,
+}
+
+impl From<FailureKind> for AttemptOutcome {
+    fn from(kind: FailureKind) -> Self {
+        match kind {
+            FailureKind::Failed => AttemptOutcome::Failed,
+            FailureKind::Panicked => AttemptOutcome::Panicked,
+            FailureKind::TimedOut => AttemptOutcome::TimedOut,
+        }
+    }
+}
+
 text_enum! {
     /// How an attempt ended that did not simply succeed.
     AttemptOutcome {
@@ -348,9 +370,22 @@ pub enum Outcome {
         result: Option<String>,
     },
     /// The handler returned an error, panicked, or took too long.
+    ///
+    /// ```
+    /// use duly::{FailureKind, Outcome, Retry};
+    /// let _ = Outcome::Failed { how: FailureKind::Panicked, error: "no".into(), retry: Retry::Backoff };
+    /// ```
+    ///
+    /// Only a failure can be named: the outcomes that the store records by itself, such as `lost` or `released`, are of another
+    /// type.
+    ///
+    /// ```compile_fail,E0308
+    /// use duly::{AttemptOutcome, Outcome, Retry};
+    /// let _ = Outcome::Failed { how: AttemptOutcome::Released, error: "no".into(), retry: Retry::Backoff };
+    /// ```
     Failed {
-        /// Which of them: `Failed`, `Panicked` or `TimedOut`.
-        how: AttemptOutcome,
+        /// Which of them.
+        how: FailureKind,
         /// What it said.
         error: String,
         /// What it said about another try.
@@ -363,7 +398,7 @@ pub enum Outcome {
 impl Outcome {
     /// An attempt that failed and is tried again after the policy's backoff.
     pub fn failed(error: impl fmt::Display) -> Self {
-        Outcome::Failed { how: AttemptOutcome::Failed, error: error.to_string(), retry: Retry::Backoff }
+        Outcome::Failed { how: FailureKind::Failed, error: error.to_string(), retry: Retry::Backoff }
     }
 
     /// An attempt that succeeded and returned nothing.

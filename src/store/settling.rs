@@ -58,7 +58,7 @@ pub(crate) fn settle(
         Outcome::Failed { how, error, retry } => {
             let error = runs::stored_error(error);
             let end = End { error: Some(&error), ..ended(finished) };
-            let stands = end_badly(tx, &fence, claim, &end, *how, *retry, now, random)?;
+            let stands = end_badly(tx, &fence, claim, &end, (*how).into(), *retry, now, random)?;
             let Some((status, next)) = stands else { return superseded(tx, &fence, finished, now, written) };
             (status, Some(error), next)
         }

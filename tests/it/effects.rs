@@ -165,7 +165,7 @@ fn what_is_in_doubt_names_the_effect_the_run_and_what_to_do() {
     house.plain().execute(begun, []).unwrap();
     let claims = stepper.step().unwrap();
     let hopeless = "hopeless".to_owned();
-    let (how, retry) = (duly::AttemptOutcome::Failed, duly::Retry::GiveUp);
+    let (how, retry) = (duly::FailureKind::Failed, duly::Retry::GiveUp);
     stepper.finish(&claims[0], Outcome::Failed { how, error: hopeless, retry });
     stepper.step().unwrap();
     stepper.client().retry(1).unwrap();

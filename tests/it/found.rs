@@ -1,7 +1,7 @@
 //! What the simulation has found, each told in small.
 
 use duly::testing::Stepper;
-use duly::{AttemptOutcome, Misfire, NewTask, Outcome, Overlap, Retry, RetryPolicy};
+use duly::{FailureKind, Misfire, NewTask, Outcome, Overlap, Retry, RetryPolicy};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::table::{claim, step, succeed};
@@ -25,7 +25,7 @@ fn what_was_cut_short_is_taken_up_again_though_it_would_have_expired() {
     owner.client().add(NewTask::once("post", at(START)).handler("work").expires(seconds(20))).unwrap();
     let first = claim(&mut owner);
     let error = "cut short".to_owned();
-    owner.finish(&first, Outcome::Failed { how: AttemptOutcome::Failed, error, retry: Retry::Interrupted });
+    owner.finish(&first, Outcome::Failed { how: FailureKind::Failed, error, retry: Retry::Interrupted });
     owner.settle().unwrap();
     owner.clock().advance(minutes(1));
     assert_eq!(claim(&mut owner).attempt, 2, "it had begun in time");

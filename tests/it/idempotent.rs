@@ -103,7 +103,7 @@ fn a_request_with_a_key_opens_one_run() {
     let claimed = claim(&mut stepper);
     assert_eq!(claimed.payload, "17");
     same("running");
-    let gives_up = Outcome::Failed { how: duly::AttemptOutcome::Failed, error: "no".into(), retry: Retry::GiveUp };
+    let gives_up = Outcome::Failed { how: duly::FailureKind::Failed, error: "no".into(), retry: Retry::GiveUp };
     stepper.finish(&claimed, gives_up);
     step(&mut stepper, 0);
     same("dead");

@@ -4,7 +4,7 @@
 use std::sync::mpsc::channel;
 
 use duly::testing::Stepper;
-use duly::{AttemptOutcome, Error, Event, NewTask, Origin, Outcome, Retry, RunStatus, TaskStatus};
+use duly::{Error, Event, FailureKind, NewTask, Origin, Outcome, Retry, RunStatus, TaskStatus};
 
 use crate::house::{House, at, minutes};
 use crate::table::{claim, step, succeed};
@@ -25,7 +25,7 @@ fn stepper(house: &House) -> Stepper {
 }
 
 fn dies() -> Outcome {
-    Outcome::Failed { how: AttemptOutcome::Failed, error: "no\u{1b} luck".into(), retry: Retry::GiveUp }
+    Outcome::Failed { how: FailureKind::Failed, error: "no\u{1b} luck".into(), retry: Retry::GiveUp }
 }
 
 /// Triggers a task and lets its run die; answers with the run, and with what the step that settles it claims.

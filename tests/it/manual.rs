@@ -2,7 +2,7 @@
 
 use duly::testing::Stepper;
 use duly::{
-    AttemptOutcome, Change, Client, Clock, Limits, NewTask, Origin, Outcome, Retention, Retry, ScheduleKind, TaskStatus,
+    Change, Client, Clock, FailureKind, Limits, NewTask, Origin, Outcome, Retention, Retry, ScheduleKind, TaskStatus,
 };
 
 use crate::house::{House, at, minutes};
@@ -106,7 +106,7 @@ fn a_pause_a_resumption_and_a_streak_of_deaths_leave_it_without_an_occurrence() 
     client.replace(alarm().pause_after_failures(1)).unwrap();
     client.trigger("alarm").unwrap();
     let run = claim(&mut stepper);
-    let gives_up = Outcome::Failed { how: AttemptOutcome::Failed, error: "no".into(), retry: Retry::GiveUp };
+    let gives_up = Outcome::Failed { how: FailureKind::Failed, error: "no".into(), retry: Retry::GiveUp };
     stepper.finish(&run, gives_up);
     step(&mut stepper, 0);
     assert_eq!(house.next("alarm"), "- paused");

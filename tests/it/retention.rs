@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{Apply, AttemptOutcome, BoxError, Clock, Context, Done, Error, Failure, NewTask, Outcome, Retention, Retry};
+use duly::{Apply, BoxError, Clock, Context, Done, Error, Failure, FailureKind, NewTask, Outcome, Retention, Retry};
 
 use crate::house::{House, at, minutes, seconds};
 use crate::table::{claim, step, succeed, work_off};
@@ -36,7 +36,7 @@ fn a_completed_once_task_goes_thirty_days_after_it_ended() {
     client.add_all([once("done"), once("dead"), once("running"), once("again")]).unwrap();
     client.add(NewTask::once("elsewhere", at(NOON)).handler("nobody")).unwrap();
     for run in step(&mut stepper, 4) {
-        let give_up = Outcome::Failed { how: AttemptOutcome::Failed, error: "no".into(), retry: Retry::GiveUp };
+        let give_up = Outcome::Failed { how: FailureKind::Failed, error: "no".into(), retry: Retry::GiveUp };
         match run.task.as_str() {
             "running" => {}
             "dead" => stepper.finish(&run, give_up),
@@ -170,7 +170,7 @@ fn a_retry_keeps_the_run_whose_key_it_has() {
     let first = claim(&mut stepper);
     stepper.finish(
         &first,
-        Outcome::Failed { how: AttemptOutcome::Failed, error: "later".into(), retry: Retry::After(days(3)) },
+        Outcome::Failed { how: FailureKind::Failed, error: "later".into(), retry: Retry::After(days(3)) },
     );
     step(&mut stepper, 0);
     for _ in 0..3 {

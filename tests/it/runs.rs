@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{AttemptOutcome, Cancel, Claim, Error, NewTask, Outcome, Overlap, Retry, RetryPolicy};
+use duly::{Cancel, Claim, Error, FailureKind, NewTask, Outcome, Overlap, Retry, RetryPolicy};
 
 use crate::house::{House, at, minutes, seconds};
 
@@ -91,7 +91,7 @@ pub(crate) fn as_is(task: NewTask) -> NewTask {
 }
 
 fn give_up() -> Outcome {
-    Outcome::Failed { how: AttemptOutcome::Failed, error: "hopeless".into(), retry: Retry::GiveUp }
+    Outcome::Failed { how: FailureKind::Failed, error: "hopeless".into(), retry: Retry::GiveUp }
 }
 
 pub(crate) fn result(json: &str) -> Outcome {
@@ -190,8 +190,7 @@ fn a_failed_attempt_waits_longer_each_time_until_the_run_is_dead() {
 
 #[test]
 fn the_handler_may_say_when_to_try_again_or_never() {
-    let later =
-        |wait| Outcome::Failed { how: AttemptOutcome::TimedOut, error: "busy".into(), retry: Retry::After(wait) };
+    let later = |wait| Outcome::Failed { how: FailureKind::TimedOut, error: "busy".into(), retry: Retry::After(wait) };
     let mut pair = Pair::running(as_is);
     pair.settle(later(minutes(7)));
     assert_eq!(pair.house.ask("SELECT run_at - finished_at FROM task_runs WHERE task_id = 1"), "420000");

@@ -298,7 +298,7 @@ fn end_of(outcome: Option<&Outcome>, asked: bool, counted: u32, policy: (u32, i6
             let status = if asked { RunStatus::Cancelled } else { RunStatus::Queued };
             return End { forgiven: true, ..end(status, Some("released")) };
         }
-        Some(Outcome::Failed { how, retry, .. }) => (*how, *retry),
+        Some(Outcome::Failed { how, retry, .. }) => (AttemptOutcome::from(*how), *retry),
         _ => (AttemptOutcome::Lost, Retry::Backoff),
     };
     if asked {

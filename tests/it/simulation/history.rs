@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{AttemptOutcome, Claim, Now, Outcome, Retention, RunStatus};
+use duly::{Claim, FailureKind, Now, Outcome, Retention, RunStatus};
 
 use crate::simulation::look::{Look, News};
 use crate::simulation::order::Order;
@@ -259,10 +259,10 @@ impl History {
         if outcome != Outcome::Released {
             attempt.took = Some(now - *attempt.began.get_or_insert(now));
         }
-        if let Outcome::Failed { how: how @ AttemptOutcome::Failed, .. } = &mut outcome
+        if let Outcome::Failed { how: how @ FailureKind::Failed, .. } = &mut outcome
             && attempt.is_late()
         {
-            *how = AttemptOutcome::TimedOut;
+            *how = FailureKind::TimedOut;
         }
         attempt.outcome = Some(outcome);
     }

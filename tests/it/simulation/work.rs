@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{AttemptOutcome, Claim, Outcome, Retry};
+use duly::{Claim, FailureKind, Outcome, Retry};
 
 use crate::simulation::ledger::{Fate, LEDGER};
 use crate::simulation::world::World;
@@ -21,7 +21,7 @@ pub(crate) struct Work {
     pub(crate) fate: Fate,
 }
 
-fn failed(how: AttemptOutcome, error: &str, retry: Retry) -> Outcome {
+fn failed(how: FailureKind, error: &str, retry: Retry) -> Outcome {
     Outcome::Failed { how, error: error.to_owned(), retry }
 }
 
@@ -37,18 +37,18 @@ pub(crate) fn fate(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Duration) -
     let (takes, outcome) = match rng.u32(..100) {
         0..40 => (short, succeeded(claim)),
         40..58 => (long, succeeded(claim)),
-        58..72 => (short, failed(AttemptOutcome::Failed, "it did not work", Retry::Backoff)),
-        72..77 => (long, failed(AttemptOutcome::Failed, "it did not work after all", Retry::Backoff)),
-        77..82 => (short, failed(AttemptOutcome::Failed, "no use", Retry::GiveUp)),
+        58..72 => (short, failed(FailureKind::Failed, "it did not work", Retry::Backoff)),
+        72..77 => (long, failed(FailureKind::Failed, "it did not work after all", Retry::Backoff)),
+        77..82 => (short, failed(FailureKind::Failed, "no use", Retry::GiveUp)),
         82..87 => {
             let wait = Duration::from_secs(rng.u64(..600));
-            (short, failed(AttemptOutcome::Failed, "come back later", Retry::After(wait)))
+            (short, failed(FailureKind::Failed, "come back later", Retry::After(wait)))
         }
-        87..92 => (short, failed(AttemptOutcome::Panicked, "the handler panicked", Retry::Backoff)),
-        92..95 => (short, failed(AttemptOutcome::Failed, "cut short", Retry::Interrupted)),
+        87..92 => (short, failed(FailureKind::Panicked, "the handler panicked", Retry::Backoff)),
+        92..95 => (short, failed(FailureKind::Failed, "cut short", Retry::Interrupted)),
         // It does not heed its limit, and succeeds all the same, or does not.
         95..98 => (limit + long * 4, succeeded(claim)),
-        _ => (limit + long * 4, failed(AttemptOutcome::Failed, "it took too long", Retry::Backoff)),
+        _ => (limit + long * 4, failed(FailureKind::Failed, "it took too long", Retry::Backoff)),
     };
     let fate = if claim.handler == LEDGER { Fate::draw(rng) } else { Fate::Nothing };
     Work { claim: claim.clone(), ends_at: now + takes, outcome, asked: false, fate }
@@ -71,7 +71,7 @@ impl Work {
         match rng.u32(..10) {
             0..6 => {
                 self.ends_at = now + Duration::from_millis(rng.u64(..2000));
-                self.outcome = failed(AttemptOutcome::Failed, "stopped", Retry::Backoff);
+                self.outcome = failed(FailureKind::Failed, "stopped", Retry::Backoff);
             }
             6..8 => {
                 self.ends_at = now;
