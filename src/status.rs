@@ -53,9 +53,10 @@ pub struct Status {
     pub instances: Vec<Instance>,
     /// How many tasks there are, by status.
     pub tasks: Vec<(TaskStatus, u64)>,
-    /// Tasks that are due now, those that are overdue included.
+    /// Tasks that are due now, including those that are overdue.
     pub due: u64,
-    /// Tasks that have been due for more than five minutes.
+    /// Tasks that have been due for more than five minutes, or that SQL wrote and no scheduler has looked at for as long: as
+    /// [`Client::check`] counts them.
     pub overdue: u64,
     /// Tasks of which two runs in a row or more are dead, a hundred at most.
     pub failing: Vec<String>,

@@ -24,10 +24,15 @@ pub(crate) fn unfinished(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, 
     tx.prepare_cached(UNFINISHED)?.query_map([], pair)?.collect()
 }
 
+/// The condition of [`problems::overdue`](crate::store::problems::overdue) and of the view `overdue_tasks`.
 const OVERDUE: &str = "
-    SELECT count(*) FROM scheduled_tasks WHERE status = 'active' AND planned = 1 AND next_run < :before";
+    SELECT count(*) FROM scheduled_tasks
+     WHERE (status = 'active' AND planned = 1 AND next_run < :before)
+        OR (planned = 0 AND ((status = 'active' AND (schedule_type <> 'manual' OR next_run IS NOT NULL)
+                              AND coalesce(next_run, updated_at) < :before)
+                             OR (status = 'completed' AND next_run < :before)))";
 
-/// How many tasks have been due since before an instant.
+/// How many tasks have been due, or have waited for a scheduler to look at them, since before an instant.
 pub(crate) fn overdue(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<u64> {
     tx.prepare_cached(OVERDUE)?.query_row(named_params! { ":before": before }, |row| count(row, 0))
 }

@@ -97,6 +97,8 @@ mod neighbours;
 mod orphans;
 /// Tasks added inside a transaction of the application's own.
 mod outbox;
+/// Which tasks are overdue, as `status`, `check` and the tables say it.
+mod overdue;
 /// Occurrences that fall due while a run is unfinished: overlap policies, and the order in which what waits may start.
 mod overlap;
 /// Statements fit the schema, hot ones use their index, pragmas hold.

@@ -1,0 +1,51 @@
+//! `status`, `check` and the view of the tables agree on which tasks are overdue.
+
+use std::collections::BTreeSet;
+
+use duly::{Clock, Limits, NewTask, Outcome, ProblemKind};
+
+use crate::house::{House, at, minutes};
+use crate::table::claim;
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+#[test]
+fn status_counts_the_tasks_that_check_names() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add(NewTask::once("again", at(NOON)).handler("work")).unwrap();
+    let run = claim(&mut stepper);
+    stepper.finish(&run, Outcome::succeeded());
+    stepper.step().unwrap();
+    client.add(NewTask::interval("planned", minutes(60)).handler("work")).unwrap();
+    client.add(NewTask::interval("later", minutes(600)).handler("work")).unwrap();
+    client.add(NewTask::manual("manual").handler("work")).unwrap();
+    stepper.step().unwrap();
+    // From here on no scheduler looks at the file.
+    let now = stepper.clock().now().wall.as_millis();
+    let by_sql = format!(
+        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, updated_at)
+         VALUES ('never-seen', 'work', 'cron', '0 7 * * *', {now}), ('manual-by-sql', 'work', 'manual', '', {now}),
+                ('paused', 'work', 'cron', '0 7 * * *', {now});
+         UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'paused';
+         UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'again'"
+    );
+    house.plain().execute_batch(&by_sql).unwrap();
+    let status = client.status().unwrap();
+    assert_eq!((status.due, status.overdue), (2, 0), "a row that no scheduler has seen yet is due at once");
+    stepper.clock().advance(minutes(70));
+    let named: BTreeSet<String> = client
+        .check(&Limits::default())
+        .unwrap()
+        .into_iter()
+        .filter(|problem| problem.kind == ProblemKind::Overdue)
+        .filter_map(|problem| problem.task)
+        .collect();
+    assert_eq!(named, ["again", "never-seen", "planned"].map(str::to_owned).into());
+    let status = client.status().unwrap();
+    assert_eq!((status.due, status.overdue), (3, 3));
+    stepper.step().unwrap();
+    let status = client.status().unwrap();
+    assert_eq!((status.due, status.overdue), (0, 0));
+}
