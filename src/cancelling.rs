@@ -27,31 +27,34 @@ pub enum Cancel {
 impl Client {
     /// Cancels a run, or asks it to stop if it is running.
     ///
+    /// The observers of the scheduler that this client belongs to receive [`Event::Cancelled`](crate::Event::Cancelled) for a run
+    /// that waited, on this thread, before this method returns.
+    ///
     /// # Errors
     /// [`Error::UnknownRun`]; [`Error::Refused`] if it is over.
     pub fn cancel(&self, run: i64) -> Result<Cancel> {
         let now = self.now();
-        self.write("cancel a run", |tx, _| {
+        self.write_observed("cancel a run", |tx, written| {
             let found = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?;
             let request = format!("cancel run {run}");
             if found.status.is_final() {
                 return Err(Error::Refused { request, reason: format!("it is over: {}", found.status) }.into());
             }
-            cancel(tx, run, found.status, now)
+            cancel(tx, run, found.status, now, written)
         })
     }
 
-    /// Cancels all unfinished runs of a task, and answers how many there were.
+    /// Cancels all unfinished runs of a task, and answers how many there were. Observers are called as by [`Client::cancel`].
     ///
     /// # Errors
     /// [`Error::UnknownTask`].
     pub fn cancel_all(&self, name: &str) -> Result<usize> {
         let now = self.now();
-        self.write("cancel runs", |tx, _| {
+        self.write_observed("cancel runs", |tx, written| {
             let task = tasks::expect(tx, name)?;
             let unfinished = history::unfinished(tx, task.id)?;
             for (run, status) in &unfinished {
-                cancel(tx, *run, *status, now)?;
+                cancel(tx, *run, *status, now, written)?;
             }
             Ok(unfinished.len())
         })
@@ -115,11 +118,17 @@ fn declare_gone(tx: &Transaction<'_>, database: &Path, run: &Run, now: Timestamp
     Ok(wrote == Wrote::Done)
 }
 
-fn cancel(tx: &Transaction<'_>, run: i64, status: RunStatus, now: Timestamp) -> Result<Cancel, Fault> {
+fn cancel(
+    tx: &Transaction<'_>,
+    run: i64,
+    status: RunStatus,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<Cancel, Fault> {
     if status == RunStatus::Running {
         runs::ask_to_stop(tx, run)?;
         return Ok(Cancel::Asked);
     }
-    settling::cancel_waiting(tx, run, now, &mut Written::default())?;
+    settling::cancel_waiting(tx, run, now, written)?;
     Ok(Cancel::Done)
 }

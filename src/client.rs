@@ -10,11 +10,13 @@ use rusqlite::Transaction;
 use crate::adding::{self, Added, Existing, put};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
+use crate::event::Observers;
 use crate::new_task::NewTask;
 use crate::run::{Attempt, Effect, Run, RunFilter};
 use crate::schedule::Schedules;
 use crate::store::adder::Adder;
 use crate::store::effects::of_chain;
+use crate::store::opening::Written;
 use crate::store::{Durability, Fault, Missing, Store, claiming, due, history, owners, runs, tasks};
 use crate::task::Task;
 use crate::wake::Wake;
@@ -42,6 +44,8 @@ pub struct Client {
     store: Arc<Mutex<Store>>,
     clock: Arc<dyn Clock>,
     wake: Option<Wake>,
+    /// Of the scheduler that it belongs to.
+    observers: Option<Arc<Observers>>,
 }
 
 impl Client {
@@ -74,7 +78,12 @@ impl Client {
     }
 
     pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, wake: Option<Wake>) -> Self {
-        Client { store: Arc::new(Mutex::new(store)), clock, wake }
+        Client { store: Arc::new(Mutex::new(store)), clock, wake, observers: None }
+    }
+
+    /// The same client, as that of a scheduler with these observers.
+    pub(crate) fn observed_by(self, observers: Arc<Observers>) -> Self {
+        Client { observers: Some(observers), ..self }
     }
 
     /// Adds a task. If one of this name exists with the same meaning, nothing changes.
@@ -295,6 +304,21 @@ impl Client {
     ) -> Result<T> {
         let answer = self.write_unheard(doing, f)?;
         self.wake();
+        Ok(answer)
+    }
+
+    /// As [`Client::write`], and reports the events that `f` has added to [`Written`] to the scheduler's observers, after the
+    /// commit and on this thread.
+    pub(crate) fn write_observed<T>(
+        &self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Written) -> Result<T, Fault>,
+    ) -> Result<T> {
+        let mut written = Written::default();
+        let answer = self.write(doing, |tx, _| f(tx, &mut written))?;
+        if let Some(observers) = &self.observers {
+            written.events.iter().for_each(|event| observers.tell(event));
+        }
         Ok(answer)
     }
 

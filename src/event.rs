@@ -1,5 +1,5 @@
 //! What happened, as a value. The log, counters and tests all observe these events. The poller emits them, except the start of
-//! an attempt, which its worker emits.
+//! an attempt, which its worker emits, and what a client of the same scheduler cancels.
 
 use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -189,8 +189,9 @@ pub enum Event {
     },
 }
 
-/// Receives events. [`Event::Started`] comes from the worker that begins the attempt, every other event from the scheduler's
-/// own thread. Both wait until the observer returns: it should be quick.
+/// Receives events. [`Event::Started`] comes from the worker that begins the attempt; [`Event::Cancelled`], for a run that a client
+/// of this scheduler cancels, from the thread that calls [`Client::cancel`](crate::Client::cancel); every other event from the
+/// scheduler's own thread. Each of them waits until the observer returns: it should be quick.
 pub trait Observer: Send + Sync + 'static {
     /// Called with each event, after what it reports was committed.
     fn observe(&self, event: &Event);

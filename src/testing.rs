@@ -212,6 +212,7 @@ impl StepperBuilder {
         let random = fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..)));
         let mut poller = Poller::new(store, handlers.names(), settings, observers, random, clock.now())?;
         poller.reseed(seed.unwrap_or_default());
+        let client = client.observed_by(poller.observers());
         let desk = Desk::new(Desks { file, durability, owner: poller.owner().into(), prepare, line: Line::new() });
         let desk = Arc::new(Mutex::new(desk));
         let workers = settings.workers;

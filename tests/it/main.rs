@@ -93,6 +93,8 @@ mod mutations;
 mod nanoclaw;
 /// A healthy task beside some that panic, hang and kill; handlers that share a key and not a process.
 mod neighbours;
+/// What a client does is reported to the observers of its scheduler.
+mod observed;
 /// Commands that outlive their scheduler: who waits for them, who ends them, and when their run goes on.
 mod orphans;
 /// Tasks added inside a transaction of the application's own.
