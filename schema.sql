@@ -101,6 +101,9 @@ CREATE TABLE scheduled_tasks (
     failure_count    INTEGER NOT NULL DEFAULT 0,
 
     invalid_reason   TEXT,
+    -- Of a paused task, who paused it, and why: 'user'; 'sql', unless the UPDATE gives a text of its own;
+    -- 'pause_after_failures: 3 dead runs in a row'; 'apply: ..' or 'import: ..', with the reason. NULL: it is not paused.
+    paused_by        TEXT CHECK (length(paused_by) <= 200 AND instr(paused_by, char(0)) = 0),
     -- The manifest that declared it; NULL when added by hand.
     managed_by       TEXT CHECK (instr(managed_by, char(0)) = 0),
     created_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
@@ -345,7 +348,8 @@ BEGIN
                                 max(OLD.next_run, ifnull(OLD.resolved_until, OLD.next_run)), OLD.resolved_until),
            status = iif(NEW.status = 'completed' OR NEW.status = 'invalid', 'active', NEW.status),
            failure_count = iif(OLD.status = 'paused' AND NEW.status = 'active', 0, failure_count),
-           invalid_reason = NULL
+           invalid_reason = NULL,
+           paused_by = iif(NEW.status = 'paused', ifnull(NEW.paused_by, 'sql'), NULL)
      WHERE id = NEW.id;
 
     -- Paused: whoever waits behind a run that may no longer start goes first now.
@@ -451,7 +455,7 @@ SELECT t.name, t.handler, t.schedule_type, t.schedule_value, t.time_zone, t.stat
        iif(t.schedule_type = 'once', r.status, t.last_status) AS last_status,
        iif(t.schedule_type = 'once', r.duration_ms, t.last_duration_ms) AS last_duration_ms,
        iif(t.schedule_type = 'once', r.error, t.last_error) AS last_error,
-       t.failure_count, t.invalid_reason
+       t.failure_count, t.invalid_reason, t.paused_by
   FROM scheduled_tasks t
   LEFT JOIN task_runs r
     ON t.schedule_type = 'once'

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::new_task::NewTask;
 use crate::schedule::Schedules;
 use crate::store::adder::Adder;
-use crate::store::{Fault, opening, owners, tasks};
+use crate::store::{Fault, opening, tasks};
 use crate::task::{Definition, TaskStatus};
 
 /// How the tasks of a manifest are applied.
@@ -283,7 +283,7 @@ fn apply_one(
             return Ok(Applied { name, done: Done::Created, next_run });
         }
         // What is due of it is not resolved first: it never counted here.
-        tasks::rest(tx, &tasks::expect(tx, &name)?, Some("it rested where it is from"), now)?;
+        tasks::rest(tx, &tasks::expect(tx, &name)?, "import: it was paused where it is from", now)?;
         return Ok(Applied { name, done: Done::Created, next_run: None });
     };
     match old.definition.managed_by.as_deref() {
@@ -301,9 +301,7 @@ fn apply_one(
     }
     let (Added { name, mut next_run, .. }, mut fields) = meet(tx, schedules, &old, task, Existing::Replace, now)?;
     // What was only to go once its run had ended is declared again.
-    let was_to_go =
-        old.status == TaskStatus::Paused && owners::is_recorded(tx, old.active_since, "paused", old.id, UNDECLARED)?;
-    if was_to_go && tasks::expect(tx, &name)?.status == TaskStatus::Paused {
+    if old.paused_by.as_deref() == Some(UNDECLARED) && tasks::expect(tx, &name)?.status == TaskStatus::Paused {
         tasks::resume(tx, schedules, &name, now)?;
         let met = tasks::expect(tx, &name)?;
         fields.push(("status", TaskStatus::Paused.to_string(), met.status.to_string()));
@@ -314,7 +312,7 @@ fn apply_one(
 }
 
 /// Why a task was paused that is to go once its run has ended.
-const UNDECLARED: &str = "it is not declared any more";
+const UNDECLARED: &str = "apply: it is no longer declared, and a run was running";
 
 fn request(name: &str) -> String {
     format!("apply task {name:?}")

@@ -143,6 +143,9 @@ pub struct Task {
     pub failure_count: u32,
     /// Why it is invalid.
     pub invalid_reason: Option<String>,
+    /// Who paused it, and why, if it is paused: `user`, `sql`, `pause_after_failures: 3 dead runs in a row`, `apply: ..`,
+    /// `import: ..`.
+    pub paused_by: Option<String>,
     /// When it was added.
     pub created_at: Timestamp,
     /// When its definition or status last changed.

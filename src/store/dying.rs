@@ -52,7 +52,8 @@ pub(crate) fn follow(
     {
         let task = tasks::resolve_before_a_change(tx, schedules, task, now)?;
         if task.status == TaskStatus::Active {
-            tasks::rest(tx, &task, Some(&format!("{failures} dead runs in a row")), now)?;
+            let runs = if failures == 1 { "run" } else { "runs" };
+            tasks::rest(tx, &task, &format!("pause_after_failures: {failures} dead {runs} in a row"), now)?;
             (written.blocked, paused) = (true, true);
             events.push(Event::Paused { task: dead.task.clone(), failures });
         }

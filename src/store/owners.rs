@@ -289,19 +289,3 @@ pub(crate) fn record(
     })?;
     Ok(())
 }
-
-const IS_RECORDED: &str = "
-    SELECT EXISTS (SELECT 1 FROM scheduler_events
-                    WHERE task_id = :task AND kind = :kind AND detail = :detail AND at = :at)";
-
-/// Whether such an event of a task was recorded at that instant.
-pub(crate) fn is_recorded(
-    tx: &Transaction<'_>,
-    at: Timestamp,
-    kind: &str,
-    task: i64,
-    detail: &str,
-) -> rusqlite::Result<bool> {
-    tx.prepare_cached(IS_RECORDED)?
-        .query_row(named_params! { ":at": at, ":kind": kind, ":task": task, ":detail": detail }, |row| row.get(0))
-}

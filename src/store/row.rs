@@ -236,6 +236,7 @@ fn read_task<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Task>
         last_error: shown_if_any(row, "last_error")?,
         failure_count: saturating(row, "failure_count")?,
         invalid_reason: shown_if_any(row, "invalid_reason")?,
+        paused_by: shown_if_any(row, "paused_by")?,
         created_at: row.get("created_at")?,
         updated_at: row.get("updated_at")?,
     })

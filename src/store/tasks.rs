@@ -204,16 +204,19 @@ fn recall(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
 /// One statement, as above.
 const SET_STATUS: &str = "
     UPDATE scheduled_tasks
-       SET status = :status, next_run = :next, planned = 1, active_since = :since, updated_at = :now
+       SET status = :status, next_run = :next, planned = 1, active_since = :since, updated_at = :now, paused_by = :by
      WHERE id = :task";
 
+/// The `paused_by` of a task that a user paused.
+const USER: &str = "user";
+
 /// Stops a task for a while. What is due is resolved first; its waiting runs wait on, but for those asked for by hand.
-/// `reason`: why, if no person asked for it.
+/// `by`: who pauses it, and why, if it is not a user.
 pub(crate) fn pause(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
     name: &str,
-    reason: Option<&str>,
+    by: Option<&str>,
     now: Timestamp,
 ) -> Result<(), Fault> {
     let task = expect(tx, name)?;
@@ -228,18 +231,18 @@ pub(crate) fn pause(
     if task.status == TaskStatus::Invalid {
         return Err(refused("pause", &task));
     }
-    rest(tx, &task, reason, now)
+    rest(tx, &task, by.unwrap_or(USER), now)
 }
 
 /// Pauses a task of which all that is due has been resolved.
-pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, reason: Option<&str>, now: Timestamp) -> Result<(), Fault> {
+pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, by: &str, now: Timestamp) -> Result<(), Fault> {
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
         ":task": task.id, ":status": TaskStatus::Paused, ":next": None::<Timestamp>,
-        ":since": after(now, task.active_since), ":now": now,
+        ":since": after(now, task.active_since), ":now": now, ":by": by,
     })?;
     waiting::derive_task(tx, task.id, true, true, now)?;
     recall(tx, task.id)?;
-    owners::record(tx, now, "paused", Some(task.id), None, reason)?;
+    owners::record(tx, now, "paused", Some(task.id), None, Some(by))?;
     Ok(())
 }
 
@@ -262,7 +265,7 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     let next = resolve::first(&plan(&task.definition, schedule, now, task.resolved_until, since), unfinished);
     let (status, next_run) = stored(next, TaskStatus::Active);
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
-        ":task": task.id, ":status": status, ":next": next_run, ":since": since, ":now": now,
+        ":task": task.id, ":status": status, ":next": next_run, ":since": since, ":now": now, ":by": None::<&str>,
     })?;
     tx.prepare_cached(END_STREAK)?.execute(named_params! { ":task": task.id })?;
     waiting::derive_task(tx, task.id, false, task.definition.overlap != Overlap::Allow, now)?;
@@ -367,6 +370,7 @@ fn bound(limit: usize) -> i64 {
 const SET_PLAN: &str = "
     UPDATE scheduled_tasks
        SET planned = 1, status = :status, next_run = :next, active_since = :since, invalid_reason = NULL,
+           paused_by = iif(:status = 'paused', ifnull(paused_by, 'sql'), NULL),
            updated_at = iif(:status = 'completed' AND status <> 'completed', :now, updated_at)
      WHERE id = :task";
 
@@ -424,7 +428,7 @@ fn newest_end(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Timest
 
 const INVALIDATE: &str = "
     UPDATE scheduled_tasks
-       SET planned = 1, status = 'invalid', next_run = NULL, invalid_reason = :reason, updated_at = :now
+       SET planned = 1, status = 'invalid', next_run = NULL, invalid_reason = :reason, paused_by = NULL, updated_at = :now
      WHERE id = :task";
 
 /// Takes a row out of the schedule that cannot be used, and says why.

@@ -126,6 +126,45 @@ fn what_was_to_go_and_is_declared_again_is_active_but_not_what_a_person_paused()
 }
 
 #[test]
+fn what_was_to_go_and_is_declared_again_is_active_however_long_that_took() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    let names = ["by-us", "by-person", "by-sql", "edited"];
+    let manifest = || names.map(|name| NewTask::interval(name, minutes(10)).handler("work"));
+    client.apply("m", manifest(), PRUNE).unwrap();
+    stepper.clock().advance(minutes(10));
+    let claims = stepper.step().unwrap();
+    assert_eq!(claims.len(), 4);
+    assert!(client.apply("m", [], PRUNE).unwrap().iter().all(|applied| applied.done == Done::Paused));
+    // Resumed, and paused again by somebody else.
+    client.resume("by-person").unwrap();
+    client.pause("by-person").unwrap();
+    for status in ["active", "paused"] {
+        let set = format!("UPDATE scheduled_tasks SET status = '{status}' WHERE name = 'by-sql'");
+        house.plain().execute_batch(&set).unwrap();
+    }
+    // An edit of the schedule does not change why it is paused.
+    let edit = "UPDATE scheduled_tasks SET schedule_value = '20m' WHERE name = 'edited'";
+    house.plain().execute_batch(edit).unwrap();
+    for claim in &claims {
+        stepper.finish(claim, Outcome::succeeded());
+    }
+    stepper.step().unwrap();
+    // Retention has deleted the events that tell of the pauses.
+    stepper.clock().advance(minutes(60 * 24 * 31));
+    stepper.step().unwrap();
+    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'paused'"), "0");
+
+    let applied = client.apply("m", manifest(), PRUNE).unwrap();
+    let next: Vec<_> = applied.iter().map(|applied| (&*applied.name, applied.next_run.is_some())).collect();
+    assert_eq!(next, [("by-us", true), ("by-person", false), ("by-sql", false), ("edited", true)]);
+    let status = house.rows("SELECT name || ' ' || status FROM scheduled_tasks ORDER BY id");
+    assert_eq!(status, ["by-us active", "by-person paused", "by-sql paused", "edited active"]);
+    house.assert_sound();
+}
+
+#[test]
 fn one_bad_task_and_nothing_is_applied() {
     let house = House::new();
     let client = house.client();

@@ -56,7 +56,7 @@ fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
         assert_eq!(
             events(&house),
             [
-                "paused|-",
+                "paused|user",
                 "resumed|occurrences from 2027-03-14T12:01:30.000Z to 2027-03-16T12:00:30.000Z were passed over"
             ]
         );

@@ -228,7 +228,7 @@ fn a_task_rests_after_so_many_dead_runs_in_a_row_and_no_other_does() {
     let paused = |event: Event| matches!(event, Event::Paused { task, failures: 3, .. } if task == "subject");
     assert!(hears.try_iter().any(paused));
     let events = "SELECT detail FROM scheduler_events WHERE kind = 'paused'";
-    assert_eq!(house.rows(events), ["3 dead runs in a row"]);
+    assert_eq!(house.rows(events), ["pause_after_failures: 3 dead runs in a row"]);
 
     // Whoever resumes it, by either door, gives it as many runs again.
     client.resume("subject").unwrap();
