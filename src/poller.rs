@@ -23,7 +23,7 @@ use crate::steps::{Step, Steps};
 use crate::store::opening::Slots;
 use crate::store::owners::Registration;
 use crate::store::work::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Orphaned, Work};
-use crate::store::{Fault, Store, owners, replan, turn};
+use crate::store::{Fault, Store, owners, pruning, replan, turn};
 use crate::turn::Turn;
 use crate::watch::Watch;
 
@@ -95,6 +95,8 @@ impl Poller {
         let (others, not_stopped, newest, other_zones) = store.write("register the scheduler", |tx, _| {
             let newest = owners::newest_seen(tx)?;
             owners::register(tx, &new, now.wall.max(Timestamp::MIN))?;
+            // Here, since a scheduler that crashes as soon as it works may never come to its first batch of retention.
+            pruning::instances(tx, Timestamp::MIN)?;
             let (others, not_stopped) = (owners::others(tx, &owner)?, owners::not_stopped(tx, &owner)?);
             Ok((others, not_stopped, newest, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
         })?;

@@ -7,7 +7,7 @@ use crate::advance::Advance;
 use crate::client::Client;
 use crate::error::Result;
 use crate::settings::Retention;
-use crate::store::pruning;
+use crate::store::pruning::{self, Pass};
 use crate::store::work::MAX_ITEMS;
 
 pub use crate::store::pruning::Pruned;
@@ -32,28 +32,28 @@ impl Client {
     /// As [`Client::prune`].
     pub fn prune_watched(&self, keep: Retention, advance: &Advance) -> Result<Pruned> {
         keep.check()?;
-        let (mut after, mut pruned) = (0, Pruned::default());
+        let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
         let mut at_begin = None;
         loop {
-            if after == 0 {
-                // A round that found nothing is the last: what a batch had no room for is met by the next round.
+            if pass.after() == 0 {
+                // A pass that found nothing is the last: what a batch had no room for is met by the next pass.
                 if at_begin == Some(pruned) {
                     advance.complete();
                     return Ok(pruned);
                 }
                 at_begin = Some(pruned);
             }
-            let (began, before) = (after, pruned);
+            let (began, before) = (pass, pruned);
             let (now, begin) = (self.now(), self.monotonic());
             let last;
-            (after, pruned, last) = self.write("prune", |tx, _| {
-                let (mut after, mut pruned) = (began, before);
-                pruning::batch(tx, &keep, now, &mut after, MAX_ITEMS, &mut pruned)?;
-                Ok((after, pruned, pruning::last_task(tx)?))
+            (pass, pruned, last) = self.write("prune", |tx, _| {
+                let (mut pass, mut pruned) = (began, before);
+                pruning::batch(tx, &keep, now, &mut pass, MAX_ITEMS, &mut pruned)?;
+                Ok((pass, pruned, pruning::last_task(tx)?))
             })?;
-            // The last round finds nothing, and is quick: it does not begin the count anew.
-            advance.total_is(last);
-            advance.reach(advance.done().max(after.unsigned_abs()));
+            // The last pass finds nothing, and is quick: it does not begin the count anew.
+            advance.total_is(last.unsigned_abs());
+            advance.reach(advance.done().max(pass.after().unsigned_abs()));
             // A writer that waits for the lock only looks now and then: without a pause it would find it taken again, until
             // it gives up.
             thread::sleep((self.monotonic().saturating_sub(begin) * 2).min(LONGEST_REST));
@@ -90,20 +90,20 @@ impl Client {
         let now = self.now();
         let mut after = 0;
         let mut pruned = self.read("count what is over", |tx, _| {
-            advance.total_is(pruning::last_task(tx)?);
+            advance.total_is(pruning::last_task(tx)?.unsigned_abs());
             Ok(pruning::beside_tasks(tx, &keep, now)?)
         })?;
         loop {
             // A snapshot for each batch: one for all would keep the log from being cut.
             let began = after;
-            let batch =
+            let (end, tasks, runs) =
                 self.read("count what is over", |tx, _| Ok(pruning::would_go(tx, &keep, now, began, MAX_ITEMS)?))?;
-            let Some((end, tasks, runs)) = batch else {
+            (pruned.tasks, pruned.runs) = (pruned.tasks + tasks, pruned.runs + runs);
+            let Some(end) = end else {
                 advance.complete();
                 return Ok(pruned);
             };
             after = end;
-            (pruned.tasks, pruned.runs) = (pruned.tasks + tasks, pruned.runs + runs);
             advance.reach(after.unsigned_abs());
         }
     }

@@ -12,7 +12,7 @@ use crate::orphan::Presence;
 use crate::run::{Claim, Outcome};
 use crate::settings::Retention;
 use crate::store::opening::Slots;
-use crate::store::pruning::Pruned;
+use crate::store::pruning::{Pass, Pruned};
 use crate::store::work::{Done, Memory, Work};
 use crate::store::{Durability, Missing, Store, pruning, tasks, turn};
 
@@ -229,10 +229,10 @@ fn a_batch_of_retention_costs_the_same_beside_few_as_beside_many() {
     let costs = crowds().map(|crowd| {
         let mut site = Site::new(OVER, crowd);
         let keep = Retention { most_runs: 100, ..Retention::default() };
-        let (mut after, mut pruned) = (0, Pruned::default());
+        let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
         let before = site.steps.load(Ordering::Relaxed);
         let now = Timestamp::from_millis(site.now);
-        let more = site.store.write("prune", |tx, _| pruning::batch(tx, &keep, now, &mut after, 200, &mut pruned));
+        let more = site.store.write("prune", |tx, _| pruning::batch(tx, &keep, now, &mut pass, 200, &mut pruned));
         assert!(more.expect("a batch") && pruned.runs == 200, "{pruned:?}");
         site.steps.load(Ordering::Relaxed) - before
     });

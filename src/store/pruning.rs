@@ -1,15 +1,18 @@
 //! Retention: what is long over goes, in small batches, so that a file does not grow for ever.
 
-use rusqlite::{Statement, Transaction, named_params};
+use rusqlite::{Statement, ToSql, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::run::RunStatus;
 use crate::settings::Retention;
 use crate::store::Fault;
 
-/// Most tasks that one batch looks at, and most of their runs that it counts.
-const MAX_LOOKED_AT: usize = 500;
+/// Most tasks that one batch looks at, and most of their runs that it counts. Most tasks have nothing that goes: to look at five
+/// thousand takes about six milliseconds, and a scheduler that is never idle does so once a minute.
+const MAX_LOOKED_AT: usize = 5_000;
 const MAX_COUNTED: usize = 20_000;
+/// Stopped instances that are kept: a crash loop adds one with each start.
+const MAX_STOPPED: usize = 100;
 
 /// What was removed because it is long over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,37 +24,50 @@ pub struct Pruned {
     pub runs: usize,
     /// Events.
     pub events: usize,
-    /// Rows of schedulers that had stopped.
+    /// Rows of schedulers that had stopped long ago, or before the newest hundred.
     pub instances: usize,
 }
 
-/// Removes a batch of what is over: about `limit` rows. `after`: the task at which the last batch ended; 0 begins a round,
-/// and 0 again says that it is over.
-/// Whether it ended because it was large enough.
+/// How far a pass over the tasks has come. It ends at the last task that existed when it began: tasks that are added meanwhile,
+/// however many, do not delay the next pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pass {
+    after: i64,
+    last: i64,
+}
+
+impl Pass {
+    /// The last task that was looked at; 0: the next batch begins a pass.
+    pub(crate) fn after(self) -> i64 {
+        self.after
+    }
+}
+
+/// Removes a batch of what is over: about `limit` rows. Events and instances are part of every batch, wherever the pass over the
+/// tasks is. Returns whether the batch ended because it was large enough.
 pub(crate) fn batch(
     tx: &Transaction<'_>,
     keep: &Retention,
     now: Timestamp,
-    after: &mut i64,
+    pass: &mut Pass,
     limit: usize,
     pruned: &mut Pruned,
 ) -> Result<bool, Fault> {
-    let mut left = limit;
-    if *after == 0 {
-        let events = events(tx, now.minus(keep.events), left)?;
-        pruned.events += events;
-        pruned.instances += instances(tx, now.minus(keep.events))?;
-        left = left.saturating_sub(events);
+    let (mut left, mut more) = (limit, false);
+    pruned.instances += instances(tx, now.minus(keep.events))?;
+    // The rest is for the tasks of a pass that has begun.
+    let most = if pass.after == 0 { limit } else { limit / 2 };
+    let events = events(tx, now.minus(keep.events), most)?;
+    pruned.events += events;
+    left -= events;
+    more |= events == most;
+    if pass.after == 0 {
+        pass.last = last_task(tx)?;
     }
-    let mut counted = 0;
-    for (task, is_over) in tasks(tx, *after)? {
-        if left == 0 || counted >= MAX_COUNTED {
-            return Ok(left == 0);
-        }
-        let most = usize::try_from(keep.most_runs).unwrap_or(usize::MAX);
-        let runs = count(tx, task, most.saturating_add(limit))?;
-        counted += runs;
-        if is_over && runs > left && left < limit {
+    let most = usize::try_from(keep.most_runs).unwrap_or(usize::MAX).saturating_add(limit);
+    let seen = look(tx, keep, now, *pass, most)?;
+    for Found { task, is_over, runs } in seen.found {
+        if left == 0 || (is_over && runs > left && left < limit) {
             return Ok(true);
         }
         if is_over && runs <= left && remove_over(tx, task, now.minus(keep.once))? {
@@ -65,12 +81,10 @@ pub(crate) fn batch(
                 return Ok(true);
             }
         }
-        *after = task;
+        pass.after = task;
     }
-    if tasks(tx, *after)?.is_empty() {
-        *after = 0;
-    }
-    Ok(left == 0)
+    *pass = seen.end.map(|after| Pass { after, ..*pass }).unwrap_or_default();
+    Ok(more || left == 0)
 }
 
 const EVENTS: &str = "
@@ -79,41 +93,75 @@ const EVENTS: &str = "
                    WHERE at < :before)";
 
 fn events(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<usize> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    tx.prepare_cached(EVENTS)?.execute(named_params! { ":before": before, ":limit": limit })
+    tx.prepare_cached(EVENTS)?.execute(named_params! { ":before": before, ":limit": bound(limit) })
 }
 
 const INSTANCES: &str = "
     DELETE FROM scheduler_instances
-     WHERE stopped_at < :before
+     WHERE stopped_at IS NOT NULL
+       AND (stopped_at < :before
+            OR id IN (SELECT id FROM scheduler_instances WHERE stopped_at IS NOT NULL
+                       ORDER BY seen_at DESC, rowid DESC LIMIT -1 OFFSET :most))
        AND NOT EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_running
                         WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)";
 
-fn instances(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<usize> {
-    tx.prepare_cached(INSTANCES)?.execute(named_params! { ":before": before })
+/// Removes stopped instances that have no running run: those that stopped before an instant, and all but the newest
+/// [`MAX_STOPPED`]. The newest `seen_at`, by which the clock is judged at the next start, stays.
+pub(crate) fn instances(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<usize> {
+    let params = named_params! { ":before": before, ":most": bound(MAX_STOPPED) };
+    tx.prepare_cached(INSTANCES)?.execute(params)
 }
 
+/// As [`REMOVE_OVER`] decides it, but for the runs.
 const TASKS: &str = "
-    SELECT id, schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND managed_by IS NULL
-      FROM scheduled_tasks
-     WHERE id > :after ORDER BY id LIMIT :limit";
+    SELECT id,
+           schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND managed_by IS NULL AND updated_at < :before,
+           (SELECT count(*) FROM (SELECT 1 FROM task_runs WHERE task_id = t.id LIMIT :most))
+      FROM scheduled_tasks t
+     WHERE id > :after AND id <= :last ORDER BY id LIMIT :limit";
 
-fn tasks(tx: &Transaction<'_>, after: i64) -> rusqlite::Result<Vec<(i64, bool)>> {
-    let limit = i64::try_from(MAX_LOOKED_AT).unwrap_or(i64::MAX);
-    let mut statement = tx.prepare_cached(TASKS)?;
-    let rows = statement
-        .query_map(named_params! { ":after": after, ":limit": limit }, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    rows.collect()
+/// What a look at some tasks has found.
+struct Seen {
+    /// Those of which something may go.
+    found: Vec<Found>,
+    /// The last that was looked at; `None`: no task is left.
+    end: Option<i64>,
 }
 
-const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM task_runs WHERE task_id = :task LIMIT :limit)";
+struct Found {
+    task: i64,
+    /// It is completed, was due once, and has not changed for long.
+    is_over: bool,
+    /// How many runs it has, up to the bound that was given.
+    runs: usize,
+}
 
-/// How many runs a task has, as far as that matters.
-fn count(tx: &Transaction<'_>, task: i64, limit: usize) -> rusqlite::Result<usize> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let count: i64 =
-        tx.prepare_cached(COUNT)?.query_row(named_params! { ":task": task, ":limit": limit }, |row| row.get(0))?;
-    Ok(usize::try_from(count).unwrap_or_default())
+/// Looks at the next tasks of a pass, and counts up to `most` runs of each.
+fn look(tx: &Transaction<'_>, keep: &Retention, now: Timestamp, pass: Pass, most: usize) -> rusqlite::Result<Seen> {
+    let least = usize::try_from(keep.least_runs).unwrap_or(usize::MAX);
+    let mut statement = tx.prepare_cached(TASKS)?;
+    let mut rows = statement.query(named_params! {
+        ":before": now.minus(keep.once), ":most": bound(most), ":after": pass.after, ":last": pass.last,
+        ":limit": bound(MAX_LOOKED_AT),
+    })?;
+    let (mut seen, mut counted, mut looked_at) = (Seen { found: Vec::new(), end: None }, 0, 0);
+    while let Some(row) = rows.next()? {
+        let (task, is_over) = (row.get(0)?, row.get(1)?);
+        let runs = usize::try_from(row.get::<_, i64>(2)?).unwrap_or_default();
+        if is_over || runs > least {
+            seen.found.push(Found { task, is_over, runs });
+        }
+        (counted, looked_at) = (counted + runs, looked_at + 1);
+        if counted >= MAX_COUNTED || looked_at >= MAX_LOOKED_AT {
+            seen.end = Some(task);
+            break;
+        }
+    }
+    Ok(seen)
+}
+
+fn bound(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 // What a manifest declares stays as long as it does: applied again, it would otherwise run again. What SQL has given a
@@ -220,17 +268,16 @@ fn old_runs<'s>(
     task: i64,
     limit: usize,
 ) -> rusqlite::Result<impl Iterator<Item = rusqlite::Result<OldRun>> + use<'s>> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    statement.query_map(named_params! { ":task": task, ":limit": limit }, |row| {
+    statement.query_map(named_params! { ":task": task, ":limit": bound(limit) }, |row| {
         Ok(OldRun { fell: row.get(0)?, id: row.get(1)?, status: row.get(2)?, finished: row.get(3)? })
     })
 }
 
 const LAST_TASK: &str = "SELECT ifnull(max(id), 0) FROM scheduled_tasks";
 
-/// The last task that a round looks at.
-pub(crate) fn last_task(tx: &Transaction<'_>) -> rusqlite::Result<u64> {
-    tx.prepare_cached(LAST_TASK)?.query_row([], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+/// The last task that exists.
+pub(crate) fn last_task(tx: &Transaction<'_>) -> rusqlite::Result<i64> {
+    tx.prepare_cached(LAST_TASK)?.query_row([], |row| row.get(0))
 }
 
 const OLD_EVENTS: &str = "SELECT count(*) FROM scheduler_events WHERE at < :before";
@@ -238,38 +285,37 @@ const OLD_EVENTS: &str = "SELECT count(*) FROM scheduler_events WHERE at < :befo
 /// As [`INSTANCES`] finds them.
 const OLD_INSTANCES: &str = "
     SELECT count(*) FROM scheduler_instances
-     WHERE stopped_at < :before
+     WHERE stopped_at IS NOT NULL
+       AND (stopped_at < :before
+            OR id IN (SELECT id FROM scheduler_instances WHERE stopped_at IS NOT NULL
+                       ORDER BY seen_at DESC, rowid DESC LIMIT -1 OFFSET :most))
        AND NOT EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_running
                         WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)";
 
 /// How much would go that is of no task.
 pub(crate) fn beside_tasks(tx: &Transaction<'_>, keep: &Retention, now: Timestamp) -> rusqlite::Result<Pruned> {
     let before = now.minus(keep.events);
-    let old = |statement: &str| -> rusqlite::Result<usize> {
-        let count =
-            tx.prepare(statement)?.query_row(named_params! { ":before": before }, |row| row.get::<_, i64>(0))?;
+    let count = |statement: &str, params: &[(&str, &dyn ToSql)]| -> rusqlite::Result<usize> {
+        let count = tx.prepare(statement)?.query_row(params, |row| row.get::<_, i64>(0))?;
         Ok(usize::try_from(count).unwrap_or_default())
     };
-    Ok(Pruned { events: old(OLD_EVENTS)?, instances: old(OLD_INSTANCES)?, ..Pruned::default() })
+    let events = count(OLD_EVENTS, named_params! { ":before": before })?;
+    let instances = count(OLD_INSTANCES, named_params! { ":before": before, ":most": bound(MAX_STOPPED) })?;
+    Ok(Pruned { events, instances, ..Pruned::default() })
 }
 
-/// Of a batch of tasks after the given one: the last that it looked at, and how many tasks and runs would go, by batches of
-/// `limit`. `None`: no task is left.
+/// Of a batch of tasks after the given one: the last that it looked at, if more are left, and how many tasks and runs would go,
+/// by batches of `limit`.
 pub(crate) fn would_go(
     tx: &Transaction<'_>,
     keep: &Retention,
     now: Timestamp,
     after: i64,
     limit: usize,
-) -> rusqlite::Result<Option<(i64, usize, usize)>> {
-    let (mut end, mut over, mut gone, mut counted) = (None, 0, 0, 0);
-    for (task, is_over) in tasks(tx, after)? {
-        if counted >= MAX_COUNTED {
-            break;
-        }
-        end = Some(task);
-        let runs = count(tx, task, usize::MAX)?;
-        counted += runs;
+) -> rusqlite::Result<(Option<i64>, usize, usize)> {
+    let (mut over, mut gone) = (0, 0);
+    let seen = look(tx, keep, now, Pass { after, last: i64::MAX }, usize::MAX)?;
+    for Found { task, is_over, runs } in seen.found {
         let spare = removable(tx, task, keep, now, runs, limit)?;
         // What is over goes whole as soon as that fits into a batch.
         let mut first = 0;
@@ -288,7 +334,7 @@ pub(crate) fn would_go(
             gone += spare;
         }
     }
-    Ok(end.map(|end| (end, over, gone)))
+    Ok((seen.end, over, gone))
 }
 
 /// How many runs of a task that has `runs` would go. Whatever removes them looks at no more than `limit` that stay.

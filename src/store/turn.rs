@@ -183,8 +183,8 @@ impl<'a> Turning<'a> {
     fn prune(&mut self, idle: bool, limit: usize) -> Result<(), Fault> {
         let Some(part) = self.work.prune.filter(|part| part.if_idle == idle) else { return Ok(()) };
         self.item(Item::Prune, |turn| {
-            let (now, after) = (turn.work.now, &mut turn.memory.pruned);
-            let more = pruning::batch(turn.tx, &part.keep, now, after, limit, &mut Pruned::default());
+            let (now, pass) = (turn.work.now, &mut turn.memory.pruned);
+            let more = pruning::batch(turn.tx, &part.keep, now, pass, limit, &mut Pruned::default());
             turn.memory.damaged = more.as_ref().is_err_and(Fault::is_damage);
             turn.done.pruned = Some(more?);
             turn.budget = turn.budget.saturating_sub(limit);

@@ -8,6 +8,7 @@ use crate::housekeeping::Part;
 use crate::orphan::Presence;
 use crate::store::opening::{Slots, Written};
 use crate::store::owners::{Dead, Lost, Other};
+use crate::store::pruning::Pass;
 use crate::store::seen::Seen;
 use crate::store::waiting::Round;
 
@@ -94,8 +95,8 @@ pub(crate) struct Memory {
     pub(crate) round: Round,
     /// The task up to which rows that lack a next run were looked at.
     pub(crate) planless: i64,
-    /// The task at which the last batch of retention ended.
-    pub(crate) pruned: i64,
+    /// How far retention has come.
+    pub(crate) pruned: Pass,
     /// Whether that batch met damage: a turn without one cannot tell that it is gone.
     pub(crate) damaged: bool,
 }

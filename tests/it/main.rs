@@ -142,6 +142,8 @@ mod told;
 mod torture;
 /// What a turn costs and whom it serves first.
 mod turns;
+/// Retention beside much that is new; the rows that a crash loop leaves.
+mod upkeep;
 /// Two versions on one file: an older duly that finds the tables of a newer one.
 mod unread_log;
 mod versions;

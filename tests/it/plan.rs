@@ -312,6 +312,8 @@ const MAY_SORT: &[&str] = &[
     "problems::FAILING",
     "problems::DEAD",
     "problems::STUCK",
+    "pruning::INSTANCES",
+    "pruning::OLD_INSTANCES",
     "problems::INVALID",
     "problems::ZONES",
     "waiting::FIRST_WAITING",
