@@ -142,10 +142,10 @@ mod told;
 mod torture;
 /// What a turn costs and whom it serves first.
 mod turns;
-/// Retention beside much that is new; the rows that a crash loop leaves.
-mod upkeep;
 /// Two versions on one file: an older duly that finds the tables of a newer one.
 mod unread_log;
+/// Retention beside much that is new; the rows that a crash loop leaves.
+mod upkeep;
 mod versions;
 /// An imported crontab over the weeks in which the clock is changed, beside what cron does in them.
 mod week;

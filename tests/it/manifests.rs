@@ -84,3 +84,33 @@ fn a_line_that_is_edited_moves_one_task_and_says_which_field() {
     assert_eq!(moved, [17], "the others keep their next run, and all else");
     assert_eq!(house.next("task-17"), "2027-03-15 07:06:00 active");
 }
+
+/// A manifest that was emptied by mistake removes nothing unless the user says so.
+#[test]
+fn an_empty_manifest_prunes_only_if_that_is_said() {
+    let house = House::new();
+    let manifest = house.home().join("tasks.toml");
+    let apply = |more: &[&str]| {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_duly"));
+        program.arg("--db").arg(house.file()).arg("apply").arg(&manifest).args(more).output().expect("the program")
+    };
+    std::fs::write(&manifest, "[[task]]\nname = \"one\"\nevery = \"1h\"\ncommand = [\"true\"]\n").unwrap();
+    assert!(apply(&["--prune"]).status.success());
+    let before = all(&house);
+    for text in ["", "[defaults]\nmax_attempts = 3\n"] {
+        std::fs::write(&manifest, text).unwrap();
+        for more in [&["--prune"][..], &["--prune", "--dry-run"]] {
+            let refused = apply(more);
+            let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert_eq!(refused.status.code(), Some(1), "{error}");
+            assert!(error.contains("tasks.toml declares no task") && error.contains("--allow-empty"), "{error}");
+            assert_eq!(all(&house), before);
+        }
+    }
+    assert!(apply(&[]).status.success(), "without --prune nothing is removed");
+    assert_eq!(all(&house), before);
+    assert!(apply(&["--prune", "--allow-empty", "--dry-run"]).status.success());
+    assert_eq!(all(&house), before);
+    assert!(apply(&["--prune", "--allow-empty"]).status.success());
+    assert_eq!(all(&house), [""; 0]);
+}

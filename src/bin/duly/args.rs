@@ -57,19 +57,7 @@ pub(crate) enum Command {
     Add(Box<Add>),
     /// Make the tasks match a manifest, in one transaction. The same again changes nothing.
     #[command(after_help = examples::APPLY)]
-    Apply {
-        /// A TOML file: examples/tasks.toml shows one.
-        file: PathBuf,
-        /// Remove what the same manifest declared before and does not any more.
-        #[arg(long)]
-        prune: bool,
-        /// Take over tasks that another manifest declared, as after this one was moved.
-        #[arg(long)]
-        adopt: bool,
-        /// Show what would change, and change nothing.
-        #[arg(long)]
-        dry_run: bool,
-    },
+    Apply(ApplyArgs),
     /// Bring tasks over from a crontab, or from NanoClaw, in one transaction. The same again changes nothing.
     #[command(subcommand, after_help = examples::IMPORT)]
     Import(Import),
@@ -254,6 +242,25 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
         if numeric && !arg.is_positional() { arg.allow_hyphen_values(true) } else { arg }
     });
     command.mut_subcommands(with_negative_values)
+}
+
+/// How a manifest is applied.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ApplyArgs {
+    /// A TOML file: examples/tasks.toml shows one.
+    pub(crate) file: PathBuf,
+    /// Remove what the same manifest declared before and does not any more.
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// With --prune: accept a manifest that declares no task, and remove all that it declared before.
+    #[arg(long, requires = "prune")]
+    pub(crate) allow_empty: bool,
+    /// Take over tasks that another manifest declared, as after this one was moved.
+    #[arg(long)]
+    pub(crate) adopt: bool,
+    /// Show what would change, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// How `duly run` works.

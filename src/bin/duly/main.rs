@@ -27,7 +27,7 @@ use std::panic;
 use std::path::Path;
 use std::process::ExitCode;
 
-use duly::{Apply, Client, Clock, Limits, NewRun, SystemClock, Zone};
+use duly::{Client, Clock, Limits, NewRun, SystemClock, Zone};
 use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 
 use crate::args::{Args, Command};
@@ -187,9 +187,7 @@ fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         // It prints nothing, and was carried out before.
         Command::Run(_) => Ok(()),
         Command::Add(add) => add::add(&args.db, add, printer),
-        Command::Apply { file, prune, adopt, dry_run } => {
-            apply::apply(&args.db, file, Apply { prune: *prune, dry_run: *dry_run, adopt: *adopt }, printer)
-        }
+        Command::Apply(asked) => apply::apply(&args.db, asked, printer),
         Command::Import(what) => commands::import::import(&args.db, what, printer),
         Command::List { names: true } => list::names(&args.db, printer),
         Command::List { names: false } => list::list(&there()?, printer),

@@ -5,6 +5,7 @@ use std::path::Path;
 use duly::{Advance, Applied, Apply, Client, Done};
 use serde::Serialize;
 
+use crate::args::ApplyArgs;
 use crate::failure::Failure;
 use crate::manifest::{self, Manifest};
 use crate::output::printer::Printer;
@@ -31,8 +32,15 @@ struct Field<'a> {
     given: &'a str,
 }
 
-pub(crate) fn apply(db: &Path, file: &Path, how: Apply, printer: &mut Printer<'_>) -> Result<(), Failure> {
+pub(crate) fn apply(db: &Path, asked: &ApplyArgs, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let ApplyArgs { file, prune, allow_empty, adopt, dry_run } = asked;
+    let how = Apply { prune: *prune, dry_run: *dry_run, adopt: *adopt };
     let manifest = printer.watched("reading", |_| manifest::read(file)).map_err(Failure::Refused)?;
+    if how.prune && !allow_empty && manifest.tasks.is_empty() {
+        let refusal =
+            "declares no task, and --prune would remove all that it declared before: --allow-empty accepts that";
+        return Err(Failure::Refused(format!("{} {refusal}", file.display())));
+    }
     let client = if how.dry_run { Client::open_existing(db)? } else { Client::open_own(db)? };
     let applied = printer.watched("applying", |advance| of(&client, manifest, how, advance))?;
     if printer.json {
