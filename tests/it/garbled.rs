@@ -195,3 +195,33 @@ fn a_row_that_counts_as_planned_without_a_next_run_is_looked_at() {
     succeed(&mut owner, &waits);
     house.assert_sound();
 }
+
+/// A debug build holds each write against the rules. It must not panic over what an index that lacks a row has hidden.
+#[test]
+fn a_row_that_a_damaged_index_hides_is_not_held_against_the_write_that_misses_it() {
+    let house = House::new();
+    let mut owner = house.stepper(NOON);
+    for name in ["hidden", "other"] {
+        owner.client().add(NewTask::once(name, at("2027-03-14T12:01:00Z")).handler("work")).unwrap();
+    }
+    // The index is out of the schema while a row is added.
+    let name = "task_runs_one_per_occurrence";
+    let index = format!("SELECT rootpage, sql FROM sqlite_schema WHERE name = '{name}'");
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
+    let (page, sql) = house.plain().query_row(&index, [], read).unwrap();
+    let plain = house.plain();
+    plain.execute_batch("PRAGMA writable_schema = ON").unwrap();
+    plain.execute("DELETE FROM sqlite_schema WHERE name = ?1", [name]).unwrap();
+    let row = "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
+               SELECT id, 'work', next_run, 'schedule', 'succeeded', next_run, next_run
+                 FROM scheduled_tasks WHERE name = 'hidden'";
+    house.plain().execute(row, []).unwrap();
+    let put_back = "INSERT INTO sqlite_schema VALUES ('index', ?1, 'task_runs', ?2, ?3)";
+    plain.execute(put_back, (name, page, sql)).unwrap();
+    drop(plain);
+
+    owner.clock().advance(minutes(1));
+    assert_eq!(step(&mut owner, 2).len(), 2, "the database could not reject the second run");
+    let rules: Vec<_> = owner.client().doctor().unwrap().into_iter().map(|finding| finding.rule).collect();
+    assert!(rules.contains(&"integrity_check"), "{rules:?}");
+}
