@@ -237,10 +237,37 @@ fn a_second_signal_ends_the_wait() {
     let group = told(&house, "gate.group");
     sidecar.signal("TERM");
     eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more"));
-    sidecar.signal("INT");
+    // One that comes at once is the same request.
+    eventually("another one counts", || {
+        sidecar.signal("INT");
+        sidecar.log().contains("SIGINT once more: the wait is over")
+    });
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert_eq!(group_size(&group), 0);
     stands(&client, "long", RunStatus::Failed);
+}
+
+/// A wrapper that hands a signal on, and is in the same process group, has it arrive twice.
+#[test]
+fn two_signals_at_once_are_one_request() {
+    let house = House::new();
+    let client = house.client();
+    let mut gate = Gate::new(&house, "gate");
+    client.add(shell("long", &waiting(&house, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&house, &["--drain", "1h"]);
+    told(&house, "gate.group");
+    // While the program does not run, both wait.
+    sidecar.signal("STOP");
+    sidecar.signal("TERM");
+    sidecar.signal("INT");
+    sidecar.signal("CONT");
+    let heard =
+        |sidecar: &Sidecar| ["taken as one request", "the wait is over"].iter().any(|x| sidecar.log().contains(x));
+    eventually("it has heard both", || heard(&sidecar));
+    gate.open();
+    assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    let run = stands(&client, "long", RunStatus::Succeeded);
+    assert_eq!((run.output.as_deref(), run.attempt), (Some("passed\n"), 1));
 }
 
 #[test]

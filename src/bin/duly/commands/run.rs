@@ -20,6 +20,9 @@ use crate::signals::{self, Request};
 const LOOK: Duration = Duration::from_secs(1);
 /// The same while the scheduler leaves.
 const LOOK_LEAVING: Duration = Duration::from_millis(50);
+/// Signals that follow the first one within this time are the same request: a terminal, a service manager or a wrapper may signal
+/// the process group and the process.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
 /// Longest that commands may take to end when they must, and what became of them to be written down. A database that
 /// refuses to be written must not keep the program for ever.
 const LAST_WAIT: Duration = Duration::from_secs(20);
@@ -148,12 +151,15 @@ impl Stay<'_> {
     fn leave(self) -> Result<Ended, Error> {
         self.scheduler.drain();
         let clock = SystemClock::new();
-        let until = clock.now().monotonic.saturating_add(self.args.drain);
+        let began = clock.now().monotonic;
+        let until = began.saturating_add(self.args.drain);
         while !self.scheduler.has_stopped() && clock.now().monotonic < until {
-            if let Some(Request::Leave(signal)) = self.next(LOOK_LEAVING.min(clock.until(until))) {
+            let Some(Request::Leave(signal)) = self.next(LOOK_LEAVING.min(clock.until(until))) else { continue };
+            if clock.now().monotonic - began >= SAME_REQUEST {
                 log::warn!("{signal} once more: the wait is over");
                 break;
             }
+            log::info!("{signal}: taken as one request with the signal before it");
         }
         if !self.scheduler.has_stopped() {
             let at_work = self.commands.at_work();
