@@ -13,14 +13,15 @@ use rusqlite::Transaction;
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result, excerpt};
+use crate::folder;
 use crate::orphan::{Orphan, Presence};
+use crate::owner::{self, Standing};
 use crate::platform::{self, Writable};
 use crate::process::Group;
 use crate::schedule::{Zone, duration_text};
 use crate::status::{Instance, instances};
 use crate::store::problems::{self, Stuck};
 use crate::store::{Fault, invariants};
-use crate::{folder, owner};
 
 /// Most problems of a kind that are told one by one.
 const MOST: usize = 100;
@@ -249,8 +250,8 @@ impl Look<'_> {
 
     fn stuck(&mut self) -> Result<(), Fault> {
         for stuck in problems::stuck(self.tx, self.now, MOST)? {
-            if let Some(orphan) = self.orphan(&stuck) {
-                self.found.push(orphan);
+            if let Some(waits) = self.stalled_heir(&stuck).or_else(|| self.orphan(&stuck)) {
+                self.found.push(waits);
                 continue;
             }
             let run = stuck.run;
@@ -287,6 +288,20 @@ impl Look<'_> {
             self.of_run(ProblemKind::Stuck, run, stuck.task, text, &advice);
         }
         Ok(())
+    }
+
+    /// A run whose scheduler is dead, and which another one is to recover that is alive and makes no progress.
+    fn stalled_heir(&self, stuck: &Stuck) -> Option<Problem> {
+        let Standing::Inherited(heir) = owner::standing(self.path, &stuck.owner) else { return None };
+        let stalls = |one: &&Instance| one.id == heir && self.now.since(one.seen_at) > one.lease;
+        let Instance { pid, host, .. } = self.instances.iter().find(stalls)?;
+        let (run, task) = (stuck.run, stuck.task.clone());
+        let found = format!(
+            "run {run} of {task} waits: its scheduler is dead, and the scheduler that recovers its runs is alive and makes no \
+             progress (pid {pid} on {host})"
+        );
+        let problem = problem(ProblemKind::Stuck, found, &format!("let process {pid} go on, or end it"));
+        Some(Problem { task: Some(task), run: Some(run), ..problem })
     }
 
     /// What is to be said of a run whose scheduler is dead, and whose command is not known to be gone.

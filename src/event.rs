@@ -170,7 +170,7 @@ pub enum Event {
     },
     /// The machine's clock has not been set since it was started. Nothing is done until it is.
     ClockNotSet,
-    /// This owner's lock file had been removed and was made again.
+    /// This owner's lock file had been removed or overwritten, and was made again.
     LockMadeAgain,
     /// The database refuses to be written; nothing starts until it accepts again.
     Degraded {
@@ -339,7 +339,7 @@ impl fmt::Display for Event {
                 write!(f, "the time zones were {}, and are {now}: local times are planned anew", OneLine(before))
             }
             Event::ClockNotSet => f.write_str("the clock of this machine is not set: nothing is done until it is"),
-            Event::LockMadeAgain => f.write_str("the lock file of this owner had been removed; made again"),
+            Event::LockMadeAgain => f.write_str("the lock file of this owner had been removed or overwritten; made again"),
             Event::Degraded { reason } => {
                 write!(f, "the database cannot be written: {}; nothing starts until it can, retrying", OneLine(reason))
             }

@@ -26,12 +26,15 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     match builder.create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match unsafe_private(path, this_user()) {
-            Some(fault) => Err(io::Error::other(fault.to_string())),
-            None => Ok(()),
-        },
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_private(path),
         other => other,
     }
+}
+
+/// Fails if a folder is missing, or not this user's alone.
+pub(crate) fn check_private(path: &Path) -> io::Result<()> {
+    path.symlink_metadata()?;
+    unsafe_private(path, this_user()).map_or(Ok(()), |fault| Err(io::Error::other(fault.to_string())))
 }
 
 /// Why an existing folder is not `user`'s alone: it is a link, no folder, another user's, or others may write it. A folder that

@@ -6,12 +6,12 @@
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::slots::{self, Place, Slots};
+use crate::slots::{self, Content, Place, Slots};
 use crate::{folder, platform};
 
 /// The folder of the lock files that belong to a database.
@@ -24,6 +24,7 @@ pub(crate) fn folder(database: &Path) -> PathBuf {
 /// An owner's own lock. Dropping it, or the end of the process, is death.
 #[derive(Debug)]
 pub(crate) struct OwnerLock {
+    database: PathBuf,
     folder: PathBuf,
     path: PathBuf,
     held: Mutex<Held>,
@@ -45,7 +46,7 @@ impl OwnerLock {
             return Err(Error::UnusableDatabase { path: database.to_owned(), reason: fault.to_string() });
         }
         let path = folder.join(owner);
-        let lock = OwnerLock { folder, path, held: Mutex::default() };
+        let lock = OwnerLock { database: database.to_owned(), folder, path, held: Mutex::default() };
         lock.make(&mut lock.held()).map_err(|error| Error::store("take the owner's lock", error))?;
         Ok(lock)
     }
@@ -55,15 +56,24 @@ impl OwnerLock {
         &self.folder
     }
 
-    /// Makes the file again if it is no longer the one that is locked. An observer never sees an unlocked file of this
-    /// name: the new file is locked under another name and renamed into place. The old one stays locked until then.
+    /// Makes the file again if it is no longer the one that is locked, and writes what it holds again if another program wrote
+    /// into it. An observer never sees an unlocked file of this name: the new file is locked under another name and renamed into
+    /// place. The old one stays locked until then. Fails in a folder that is not this user's alone.
     pub(crate) fn keep(&self) -> io::Result<Kept> {
+        folder::make_private(&self.folder)?;
         let mut held = self.held();
-        if self.is_in_place(&held) {
-            return Ok(Kept::AsItWas);
+        if let Some(file) = held.file.as_ref().filter(|file| names(&self.path, file)) {
+            let mended = held.slots.mend(file, &self.path, &self.database)?;
+            return Ok(if mended { Kept::MadeAgain } else { Kept::AsItWas });
         }
         self.make(&mut held)?;
         Ok(Kept::MadeAgain)
+    }
+
+    /// Fails if the folder of the lock files is missing or not this user's alone: then no attempt may begin. What is missing is
+    /// made again by [`OwnerLock::keep`].
+    pub(crate) fn check_folder(&self) -> io::Result<()> {
+        folder::check_private(&self.folder)
     }
 
     /// Notes in a slot of the file that a worker is about to begin this attempt. Until it is noted, the attempt must not
@@ -90,17 +100,13 @@ impl OwnerLock {
     /// Removes the file, for an owner that leaves with nothing running. One that is merely dropped leaves it behind with
     /// its lock free, and so is recovered like one that died.
     pub(crate) fn retire(&self) {
-        if self.is_in_place(&self.held()) {
+        if self.held().file.as_ref().is_some_and(|file| names(&self.path, file)) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_in_place(&self, held: &Held) -> bool {
-        held.file.as_ref().is_some_and(|file| names(&self.path, file))
     }
 
     fn make(&self, held: &mut Held) -> io::Result<()> {
@@ -113,7 +119,7 @@ impl OwnerLock {
         }
         let file = platform::create_private(Path::new(&unborn))?;
         file.lock()?;
-        held.slots.write_all(&file)?;
+        held.slots.write_all(&file, &self.database)?;
         std::fs::rename(&unborn, &self.path)?;
         held.file = Some(Arc::new(file));
         Ok(())
@@ -133,16 +139,13 @@ pub(crate) enum Standing {
     Alive,
     /// It is dead: its lock was acquired.
     Dead(DeadOwner),
-    /// It is dead, and another scheduler that recovers its runs has its lock.
-    Inherited,
-    /// It has no lock file. That proves nothing; the lease decides.
+    /// It is dead, and another scheduler that recovers its runs has its lock: the owner of this id.
+    Inherited(String),
+    /// It has no lock file, or a copy lies in its place. That proves nothing; the lease decides.
     Missing,
     /// It could not be asked. Why.
     Unknown(String),
 }
-
-/// The first byte of the lock file of an owner whose lock an heir has taken.
-const DEAD: u8 = b'D';
 
 /// The lock of an owner that is dead, held by its heir.
 #[derive(Debug)]
@@ -160,10 +163,9 @@ impl DeadOwner {
     }
 
     /// Marks the file, so that other observers do not take the heir that keeps the lock for a living owner.
-    pub(crate) fn inherit(self) -> Self {
-        let mut file = &self.lock;
+    pub(crate) fn inherit(self, heir: &str) -> Self {
         // Without the mark the owner is shown as alive as long as the heir has the lock.
-        let _ = file.rewind().and_then(|()| file.write_all(&[DEAD]));
+        let _ = slots::mark_dead(&self.lock, heir);
         self
     }
 
@@ -189,23 +191,16 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
     };
     match file.try_lock() {
         // The lock proves death only if the path still names the file that was locked: the owner may be making it again.
-        Ok(()) if names(&path, &file) => {
-            let begun = slots::read(&file).map(Arc::new);
-            Standing::Dead(DeadOwner { path, lock: file, begun })
-        }
+        Ok(()) if names(&path, &file) => match slots::read(&file, database) {
+            Content::Slots(begun) => Standing::Dead(DeadOwner { path, lock: file, begun: begun.map(Arc::new) }),
+            Content::Copy => Standing::Missing,
+        },
         Ok(()) => Standing::Unknown(format!("its lock file {} was replaced while it was asked", path.display())),
-        Err(TryLockError::WouldBlock) if is_inherited(&file) => Standing::Inherited,
-        Err(TryLockError::WouldBlock) => Standing::Alive,
+        Err(TryLockError::WouldBlock) => slots::heir(&file).map_or(Standing::Alive, Standing::Inherited),
         Err(TryLockError::Error(error)) => {
             Standing::Unknown(format!("the lock of {} cannot be requested: {error}", path.display()))
         }
     }
-}
-
-/// Whether an heir has marked a file that is locked. On Windows such a file cannot be read, and the answer is no.
-fn is_inherited(mut file: &File) -> bool {
-    let mut first = [0];
-    file.read_exact(&mut first).is_ok() && first[0] == DEAD
 }
 
 /// The dead whose lock file lies there, by name, with their locks. One that is not registered when they are looked up after
@@ -241,6 +236,7 @@ mod tests {
     fn a_lock_tells_the_living_from_the_dead() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("t.db");
+        std::fs::write(&database, "").unwrap();
         assert!(matches!(standing(&database, "nobody"), Standing::Missing));
         assert!(!folder(&database).exists(), "an observer creates nothing");
 
@@ -249,10 +245,9 @@ mod tests {
         let path = folder(&database).join("a-1");
         drop(lock);
         let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("a free lock is proof of death") };
-        let dead = dead.inherit();
-        let inherited = if cfg!(windows) { Standing::Alive } else { Standing::Inherited };
+        let dead = dead.inherit("a-3");
         let stands = standing(&database, "a-1");
-        assert_eq!(std::mem::discriminant(&stands), std::mem::discriminant(&inherited), "one heir at a time");
+        assert!(cfg!(windows) || matches!(stands, Standing::Inherited(heir) if heir == "a-3"), "one heir at a time");
         // The heir lets go of it: the next one has the same proof.
         drop(dead);
         let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("the mark changes nothing") };
@@ -268,6 +263,7 @@ mod tests {
     fn a_file_that_a_cleaner_removed_is_made_again_and_proves_nothing_meanwhile() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("t.db");
+        std::fs::write(&database, "").unwrap();
         let lock = OwnerLock::take(&database, "a-1").unwrap();
         assert_eq!(lock.keep().unwrap(), Kept::AsItWas);
         std::fs::remove_dir_all(folder(&database)).unwrap();

@@ -64,6 +64,9 @@ pub(crate) struct Poller {
     next_heartbeat: Duration,
     /// When the owner's lock file is looked at next: once every poll interval.
     next_lock_look: Duration,
+    /// Whether the lock file was found in its place, or made again, in a folder that is this user's alone. Otherwise nothing is
+    /// claimed, and no other owner is taken for dead.
+    lock_is_kept: bool,
     /// Since when more has been due than was resolved.
     behind_since: Option<Duration>,
     housekeeping: Housekeeping,
@@ -100,7 +103,7 @@ impl Poller {
             let (others, not_stopped) = (owners::others(tx, &owner)?, owners::not_stopped(tx, &owner)?);
             Ok((others, not_stopped, newest, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
         })?;
-        let mut watch = Watch::new(store.path().to_owned(), settings.lease);
+        let mut watch = Watch::new(store.path().to_owned(), owner.clone(), settings.lease);
         watch.see(&others, &[], now.monotonic);
         watch.ask(not_stopped);
         let poller = Poller {
@@ -122,6 +125,7 @@ impl Poller {
             horizon: Horizon::default(),
             next_heartbeat: now.monotonic,
             next_lock_look: now.monotonic,
+            lock_is_kept: true,
             behind_since: None,
             housekeeping: Housekeeping::new(settings.retention, now),
             draining: false,
@@ -209,7 +213,8 @@ impl Poller {
             }
             self.keep_lock();
         }
-        if !self.draining {
+        let slots = if self.lock_is_kept { slots } else { Slots::default() };
+        if !self.draining && self.lock_is_kept {
             self.watch.look(now.monotonic, full);
         }
         // After a refusal, whether it can be written again is a question that only a write answers.
@@ -424,7 +429,9 @@ impl Poller {
     }
 
     fn keep_lock(&mut self) {
-        let kept = self.complaints.judge("the owner's lock file cannot be made again", self.lock.keep());
+        let what = "the lock file of this scheduler cannot be kept, so it starts nothing";
+        let kept = self.complaints.judge(what, self.lock.keep());
+        self.lock_is_kept = kept.is_some();
         if kept == Some(Kept::MadeAgain) {
             self.emit(&Event::LockMadeAgain);
         }

@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_millis(250);
 /// How long an attempt that was read ahead goes on before its row says when it began. Most end before.
 const LONG: Duration = Duration::from_millis(500);
 
-/// How long a worker waits before it returns an attempt whose start it could not note.
+/// How long a worker waits before it returns an attempt that it could not begin.
 const UNNOTED: Duration = Duration::from_secs(1);
 
 /// Attempts that have begun, have a time limit, and have not returned.
@@ -278,10 +278,11 @@ impl Pool {
 
 impl Worker {
     /// Notes that the attempt begins, where a scheduler that recovers this one's runs looks it up. What cannot be noted must
-    /// not begin: it is returned to the queue, after a while.
+    /// not begin, nor anything while the folder of the lock files is unsafe: it is returned to the queue, after a while.
     fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
         let Claim { run_id, task, attempt, .. } = &**claim;
-        let place = match self.link.alive.begin(*run_id, *attempt) {
+        let alive = &self.link.alive;
+        let place = match alive.check_folder().and_then(|()| alive.begin(*run_id, *attempt)) {
             Ok(place) => place,
             Err(error) => {
                 let reason = "its start cannot be noted in the lock file";

@@ -5,17 +5,26 @@
 //! not count. The kernel keeps what a killed process wrote; nothing is synced. After a crash of the machine the slots prove
 //! nothing, which the boot id in the header shows.
 //!
+//! The header also names the file that the owner locked, and the database. A file that is another one, beside that database, is
+//! a copy that was put there: its lock says nothing of the owner.
+//!
 //! A slot is reused only when the end of its attempt is recorded, so it needs no clearing: no row that is still running
 //! matches it.
 
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use crate::{platform, process};
 
-/// Length of the header: `A` (alive) or `D` (found dead by another owner), the format, the boot id; padded.
-const HEADER: usize = 64;
+/// Length of the header. Its first line: `A` (alive) or `D` (found dead by another owner), the format, the boot id, device and
+/// inode of this file and of the database. Its second: the owner that found it dead. Both are padded.
+const HEADER: usize = 256;
+/// Length of the first line.
+const IDENTITY: usize = 192;
+/// The first byte of the lock file of an owner whose lock an heir has taken.
+const DEAD: u8 = b'D';
 /// Length of a slot: run, attempt, and the end of the line.
 const SLOT: usize = 32;
 /// What a header begins with, after its first byte.
@@ -51,33 +60,101 @@ impl Slots {
     }
 
     /// Writes the header and every slot into a new file.
-    pub(crate) fn write_all(&self, file: &File) -> io::Result<()> {
+    pub(crate) fn write_all(&self, file: &File, database: &Path) -> io::Result<()> {
+        platform::write_at(file, &self.content(file, database)?, 0)
+    }
+
+    /// Writes the header and the slots again if the file does not hold them: another program wrote into it, such as one that
+    /// put back an older copy. Returns whether it did.
+    pub(crate) fn mend(&self, file: &File, path: &Path, database: &Path) -> io::Result<bool> {
+        // On Windows a locked file cannot be read, and no other program writes into it.
+        let Ok(found) = std::fs::read(path) else { return Ok(false) };
+        let content = self.content(file, database)?;
+        // What is in a free slot says nothing.
+        let counts = |place: usize| place < HEADER || self.begun[(place - HEADER) / SLOT].is_some();
+        if content.iter().enumerate().all(|(place, byte)| !counts(place) || found.get(place) == Some(byte)) {
+            return Ok(false);
+        }
+        platform::write_at(file, &content, 0).map(|()| true)
+    }
+
+    fn content(&self, file: &File, database: &Path) -> io::Result<Vec<u8>> {
         let boot = process::boot_id().unwrap_or_default();
-        let header = format!("A{FORMAT}{boot:<width$}\n", width = HEADER - FORMAT.len() - 2);
-        platform::write_at(file, header.as_bytes(), 0)?;
-        let mut slots = self.begun.iter().enumerate();
-        slots.try_for_each(|(place, begun)| begun.map_or(Ok(()), |(run, attempt)| write(file, place, run, attempt)))
+        let (own, database) = (identity(&file.metadata()?), identity(&std::fs::metadata(database)?));
+        let (line, heir) = (format!("A{FORMAT}{boot} {own} {database}"), "");
+        let mut content =
+            format!("{line:<first$}\n{heir:<second$}\n", first = IDENTITY - 1, second = HEADER - IDENTITY - 1)
+                .into_bytes();
+        for begun in &self.begun {
+            content.extend(begun.map_or(Ok([0; SLOT]), |(run, attempt)| slot(run, attempt))?);
+        }
+        Ok(content)
     }
 }
 
 /// Writes an attempt into its slot.
 pub(crate) fn write(file: &File, place: Place, run: i64, attempt: u32) -> io::Result<()> {
-    let mut slot = [0; SLOT];
-    writeln!(&mut slot[..], "{run:020} {attempt:010}")?;
-    platform::write_at(file, &slot, (HEADER + place * SLOT) as u64)
+    platform::write_at(file, &slot(run, attempt)?, (HEADER + place * SLOT) as u64)
 }
 
-/// The attempts in the slots of a dead owner's file: all that its workers had begun and whose end was not recorded, and some
-/// whose end was. `None` if that cannot be known: the file is of another boot of the machine, of another version of duly, or
-/// damaged; or it cannot be read.
-pub(crate) fn read(mut file: &File) -> Option<HashSet<(i64, u32)>> {
+fn slot(run: i64, attempt: u32) -> io::Result<[u8; SLOT]> {
+    let mut slot = [0; SLOT];
+    writeln!(&mut slot[..], "{run:020} {attempt:010}")?;
+    Ok(slot)
+}
+
+/// Device and inode as the header has them.
+fn identity(metadata: &Metadata) -> String {
+    platform::identity(metadata).map_or_else(|| "-".to_owned(), |(device, inode)| format!("{device}:{inode}"))
+}
+
+/// Marks the file of a dead owner, so that other observers do not take the heir that keeps its lock for a living owner.
+pub(crate) fn mark_dead(file: &File, heir: &str) -> io::Result<()> {
+    platform::write_at(file, heir.as_bytes(), IDENTITY as u64)?;
+    platform::write_at(file, &[DEAD], 0)
+}
+
+/// The heir that has marked a file. On Windows a file that is locked cannot be read, and the answer is `None`.
+pub(crate) fn heir(mut file: &File) -> Option<String> {
+    let mut header = [0; HEADER];
+    file.read_exact(&mut header).ok()?;
+    let heir = || String::from_utf8_lossy(&header[IDENTITY..]).trim_end().to_owned();
+    (header[0] == DEAD).then(heir)
+}
+
+/// What a lock file says whose lock could be acquired.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The attempts in the slots of the owner: all that its workers had begun and whose end was not recorded, and some whose end
+    /// was. `None` if that cannot be known: the file is of another boot of the machine, of another version of duly, damaged, or
+    /// a copy of the original's beside a copy of the database; or it cannot be read.
+    Slots(Option<HashSet<(i64, u32)>>),
+    /// It is not the file that the owner locked, and the database is the owner's: the lock proves nothing.
+    Copy,
+}
+
+/// Reads a lock file of an owner of this database.
+pub(crate) fn read(mut file: &File, database: &Path) -> Content {
     let mut content = Vec::new();
-    file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut content)).ok()?;
-    let (header, slots) = content.split_at_checked(HEADER)?;
-    let boot = std::str::from_utf8(header).ok()?.get(1..)?.strip_prefix(FORMAT)?.trim_end();
-    if boot.is_empty() || process::boot_id().ok()? != boot {
-        return None;
-    }
+    let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut content));
+    let identified = read.ok().and_then(|_| content.split_at_checked(HEADER)).and_then(|(header, slots)| {
+        let line = std::str::from_utf8(&header[..IDENTITY]).ok()?.get(1..)?.strip_prefix(FORMAT)?.trim_end();
+        let [boot, own, original] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
+        // The machine was started since: whatever the file is, the owner is dead.
+        if boot.is_empty() || process::boot_id().ok()? != boot {
+            return None;
+        }
+        if file.metadata().is_ok_and(|metadata| identity(&metadata) == own) {
+            return Some(Content::Slots(attempts_in(slots)));
+        }
+        // Beside a copy of the database lie copies of the lock files, of owners that never work there.
+        let is_copied = std::fs::metadata(database).is_ok_and(|metadata| identity(&metadata) != original);
+        (!is_copied).then_some(Content::Copy)
+    });
+    identified.unwrap_or(Content::Slots(None))
+}
+
+fn attempts_in(slots: &[u8]) -> Option<HashSet<(i64, u32)>> {
     // A slot that was never written, below one that was, holds zeros.
     let written = slots.chunks(SLOT).filter(|slot| slot.iter().any(|byte| *byte != 0));
     written.map(attempt_in).collect()
@@ -93,13 +170,23 @@ mod tests {
     use std::collections::HashSet;
     use std::fs::File;
 
-    use super::{HEADER, SLOT, Slots, read, write};
+    use std::path::Path;
+
+    use super::{Content, HEADER, SLOT, Slots, heir, mark_dead, write};
     use crate::platform;
+
+    /// Stands for the database.
+    const DATABASE: &str = "Cargo.toml";
 
     fn file(slots: &Slots) -> File {
         let file = tempfile::tempfile().unwrap();
-        slots.write_all(&file).unwrap();
+        slots.write_all(&file, Path::new(DATABASE)).unwrap();
         file
+    }
+
+    fn read(file: &File) -> Option<HashSet<(i64, u32)>> {
+        let Content::Slots(begun) = super::read(file, Path::new(DATABASE)) else { panic!("it is no copy") };
+        begun
     }
 
     #[test]
@@ -134,11 +221,34 @@ mod tests {
             |file: &File| platform::write_at(file, b"x", (HEADER + 3) as u64),
             |file: &File| platform::write_at(file, b"A duly-owner-9", 0),
             |file: &File| platform::write_at(file, b"00000000", 20),
+            |file: &File| platform::write_at(file, b" ", 60),
         ] {
             let damaged = file(&Slots::default());
             write(&damaged, 0, 7, 1).unwrap();
             damage(&damaged).unwrap();
             assert_eq!(read(&damaged), None);
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_copy_proves_nothing_beside_the_database_and_tells_nothing_beside_a_copy_of_it() {
+        use std::io::Read;
+        let mut slots = Slots::default();
+        slots.take(7, 1);
+        let mut own = file(&slots);
+        let mut content = Vec::new();
+        std::io::Seek::rewind(&mut own).and_then(|()| own.read_to_end(&mut content)).unwrap();
+        let copy = tempfile::tempfile().unwrap();
+        platform::write_at(&copy, &content, 0).unwrap();
+        assert_eq!(super::read(&copy, Path::new(DATABASE)), Content::Copy);
+        assert_eq!(super::read(&copy, Path::new("missing")), Content::Copy, "an error while looking is no evidence");
+        assert_eq!(super::read(&copy, Path::new("Cargo.lock")), Content::Slots(None), "a copy of the database");
+        assert_eq!(super::read(&own, Path::new("Cargo.lock")), Content::Slots(Some(HashSet::from([(7, 1)]))));
+        assert_eq!(heir(&copy), None);
+        mark_dead(&copy, "the-heir").unwrap();
+        std::io::Seek::rewind(&mut &copy).unwrap();
+        assert_eq!(heir(&copy).as_deref(), Some("the-heir"));
+        assert_eq!(super::read(&copy, Path::new(DATABASE)), Content::Copy);
     }
 }

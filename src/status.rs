@@ -128,8 +128,8 @@ pub(crate) fn instances(tx: &Transaction<'_>, path: &Path) -> rusqlite::Result<V
     let instances = census::instances(tx)?.into_iter().map(|one| {
         let (alive, doubt) = match standing(path, &one.id) {
             Standing::Alive => (Some(true), None),
-            Standing::Dead(_) | Standing::Inherited => (Some(false), None),
-            Standing::Missing => (None, Some("it has no lock file".to_owned())),
+            Standing::Dead(_) | Standing::Inherited(_) => (Some(false), None),
+            Standing::Missing => (None, Some("it has no lock file, or a copy in its place".to_owned())),
             Standing::Unknown(reason) => (None, Some(reason)),
         };
         let census::Instance { id, host, boot_id, pid, version, workers, lease, started_at, seen_at } = one;

@@ -18,6 +18,8 @@ const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_
 #[derive(Debug)]
 pub(crate) struct Watch {
     database: PathBuf,
+    /// The id of this owner.
+    owner: String,
     lease: Duration,
     /// Those that have running runs.
     watched: BTreeMap<String, Watched>,
@@ -70,10 +72,10 @@ struct Doubt {
 }
 
 impl Watch {
-    pub(crate) fn new(database: PathBuf, lease: Duration) -> Self {
+    pub(crate) fn new(database: PathBuf, owner: String, lease: Duration) -> Self {
         let (watched, dying, resting, more) = (BTreeMap::new(), BTreeMap::new(), HashSet::new(), false);
         let (told, doubted, doubts) = (HashSet::new(), HashSet::new(), HashMap::new());
-        Watch { database, lease, watched, dying, resting, more, told, doubted, doubts }
+        Watch { database, owner, lease, watched, dying, resting, more, told, doubted, doubts }
     }
 
     /// Takes note of other owners that have running runs, with the newest value of their lease, and of runs whose command a
@@ -117,7 +119,7 @@ impl Watch {
                 continue;
             }
             let (evidence, orphans) = match standing(&self.database, owner) {
-                Standing::Dead(dead) => (Evidence::Lock(dead.inherit()), Vec::new()),
+                Standing::Dead(dead) => (Evidence::Lock(dead.inherit(&self.owner)), Vec::new()),
                 Standing::Missing if now.saturating_sub(watched.still_since) > watched.lease => {
                     (Evidence::Lease, before.remove(owner).unwrap_or_default())
                 }
@@ -134,7 +136,8 @@ impl Watch {
             if !self.dying.contains_key(&owner)
                 && let Standing::Dead(dead) = standing(&self.database, &owner)
             {
-                self.dying.insert(owner, Dying { evidence: Evidence::Lock(dead.inherit()), orphans: Vec::new() });
+                let evidence = Evidence::Lock(dead.inherit(&self.owner));
+                self.dying.insert(owner, Dying { evidence, orphans: Vec::new() });
             }
         }
     }

@@ -82,6 +82,7 @@ mod late;
 /// What follows from the end of a run: another task is told, its own rests, a person retries it.
 mod life;
 /// Manifests at length: killed in the middle, and edited in one line.
+mod lock_files;
 mod manifests;
 /// Manual tasks: only a request opens a run; they are never due, overdue or completed.
 mod manual;

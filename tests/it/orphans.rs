@@ -257,6 +257,7 @@ fn a_dead_owner_is_shown_as_dead_while_its_heir_waits() {
     assert_eq!(alive.iter().filter(|alive| **alive == Some(true)).count(), 1, "{alive:?}");
     assert_eq!(alive.iter().filter(|alive| **alive == Some(false)).count(), 1, "{alive:?}");
     next.clock().advance(minutes(2));
+    next.step().unwrap();
     let problems = next.client().check(&duly::Limits::default()).unwrap();
     let pid = leader.child.id();
     let found = format!("run 1 of post waits: its scheduler is dead, and its command lives (pid {pid})");

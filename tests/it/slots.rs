@@ -110,7 +110,7 @@ fn slots_that_prove_nothing_leave_every_attempt_counted() {
     for (what, place, bytes) in [
         ("of another boot of the machine", 20, other_boot),
         ("of another format", 3, b"another"),
-        ("with a garbled slot", 64 + 5, b"x"),
+        ("with a garbled slot", 256 + 5, b"x"),
     ] {
         let (house, lock) = killed_with_one_begun();
         OpenOptions::new().write(true).open(&lock).unwrap().write_all_at(bytes, place).unwrap();

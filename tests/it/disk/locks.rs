@@ -150,7 +150,7 @@ fn a_reader_that_holds_a_snapshot_for_a_day_delays_nobody() {
     house.assert_sound();
 }
 
-/// A log that cannot be cut, and a lock file that cannot be made again, are told once and not at each heartbeat.
+/// A log that cannot be cut, and a lock file that cannot be kept, are told once and not at each heartbeat.
 #[test]
 fn what_fails_beside_the_work_is_told_once() {
     if !may_attach() {
@@ -172,11 +172,11 @@ fn what_fails_beside_the_work_is_told_once() {
     std::fs::rename(&folder, house.home().join("away")).expect("away");
     std::fs::write(&folder, "").expect("a file in its place");
     three_heartbeats();
-    let cannot = "the owner's lock file cannot be made again";
+    let cannot = "the lock file of this scheduler cannot be kept, so it starts nothing";
     assert_eq!(sidecar.log().matches(cannot).count(), 1, "{}", sidecar.log());
     std::fs::remove_file(&folder).expect("out of the way");
     three_heartbeats();
-    assert!(sidecar.log().contains("had been removed; made again"), "{}", sidecar.log());
+    assert!(sidecar.log().contains("had been removed or overwritten; made again"), "{}", sidecar.log());
     assert_eq!(sidecar.log().matches(cannot).count(), 2, "once more when it is over: {}", sidecar.log());
 
     // The log is long, and the file that it belongs to cannot be written.

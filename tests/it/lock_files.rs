@@ -1,0 +1,231 @@
+//! Lock files that are removed, replaced or overwritten while their owner lives, and a folder of lock files that becomes unsafe:
+//! no owner counts as dead for that, nothing starts that could not be recovered, and no attempt is spent.
+#![cfg(target_os = "linux")]
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use duly::testing::Stepper;
+use duly::{Context, Error, NewTask, RunStatus, Scheduler};
+
+use crate::house::{House, at, eventually, seconds};
+use crate::sidecar::{Gate, Sidecar, shell, signal, stands, told};
+
+const START: &str = "2027-03-14T12:00:00Z";
+
+fn once(name: &str) -> NewTask {
+    NewTask::once(name, at(START)).handler("work").at_most_once()
+}
+
+fn owners(house: &House) -> PathBuf {
+    house.home().join("agent.db-owners")
+}
+
+fn lock_file(house: &House, stepper: &Stepper) -> PathBuf {
+    owners(house).join(stepper.owner())
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+/// Each run with its status, its attempts and how many of them are forgiven.
+fn runs(house: &House) -> Vec<String> {
+    house.rows("SELECT status, attempt, forgiven FROM task_runs ORDER BY id")
+}
+
+/// A scheduler that has begun a run.
+fn at_work() -> (House, Stepper) {
+    let house = House::new();
+    let mut first = house.builder(START).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap();
+    first.client().add(once("first")).unwrap();
+    assert_eq!(first.step().unwrap().len(), 1);
+    (house, first)
+}
+
+fn beside(house: &House, first: &Stepper) -> Stepper {
+    house.builder(START).clock(first.clock()).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap()
+}
+
+// --------------------------------------------------------------------------------------------------------- unsafe folders --
+
+#[test]
+fn nothing_is_claimed_while_other_users_may_write_the_folder() {
+    let (house, mut first) = at_work();
+    first.client().add(once("second")).unwrap();
+    set_mode(&owners(&house), 0o777);
+    for _ in 0..3 {
+        first.clock().advance(seconds(1));
+        assert!(first.step().unwrap().is_empty());
+    }
+    assert_eq!(runs(&house), ["running|1|0", "queued|0|0"], "what is due is queued");
+    set_mode(&owners(&house), 0o700);
+    first.clock().advance(seconds(1));
+    assert_eq!(first.step().unwrap().len(), 1);
+    assert_eq!(runs(&house), ["running|1|0", "running|1|0"]);
+}
+
+#[test]
+fn what_was_claimed_before_that_was_seen_is_given_back() {
+    let house = House::new();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counts = calls.clone();
+    // It looks at the folder once.
+    let scheduler = Scheduler::builder(house.file())
+        .poll(seconds(3600))
+        .handler("work", move |_: &Context| {
+            counts.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Error>(())
+        })
+        .start()
+        .unwrap();
+    let past = |name: &str| NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work").at_most_once();
+    scheduler.add(past("before")).unwrap();
+    stands(&scheduler, "before", RunStatus::Succeeded);
+    set_mode(&owners(&house), 0o777);
+    scheduler.add(past("after")).unwrap();
+    eventually("it is given back", || {
+        runs(&house).get(1).is_some_and(|run| !run.ends_with("|0") || !run.contains("ing|"))
+    });
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    set_mode(&owners(&house), 0o700);
+    stands(&scheduler, "after", RunStatus::Succeeded);
+    assert_eq!(house.ask("SELECT attempt - forgiven FROM task_runs WHERE id = 2"), "1");
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+}
+
+#[test]
+fn a_command_that_may_start_only_once_waits_for_a_safe_folder() {
+    let house = House::new();
+    let client = house.client();
+    let mut sidecar = Sidecar::start(&house, &[]);
+    set_mode(&owners(&house), 0o777);
+    client.add(shell("post", "echo passed").at_most_once()).unwrap();
+    let says = "the lock file of this scheduler cannot be kept, so it starts nothing: other users may write ";
+    eventually("it is reported", || sidecar.log().contains(says));
+    set_mode(&owners(&house), 0o700);
+    let run = stands(&client, "post", RunStatus::Succeeded);
+    assert_eq!(run.output.as_deref(), Some("passed\n"));
+    // A folder that is removed is made again.
+    std::fs::remove_dir_all(owners(&house)).unwrap();
+    client.add(shell("again", "echo passed").at_most_once()).unwrap();
+    stands(&client, "again", RunStatus::Succeeded);
+    assert_eq!(house.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
+    assert_eq!(sidecar.log().matches(says).count(), 1, "once: {}", sidecar.log());
+    sidecar.leave();
+    house.assert_sound();
+}
+
+// ----------------------------------------------------------------------------------------------------------------- copies --
+
+#[test]
+fn a_copy_in_the_place_of_a_lock_file_is_no_proof_of_death() {
+    for dies_before_it_is_seen in [false, true] {
+        let (house, mut first) = at_work();
+        let (lock, backup) = (lock_file(&house, &first), house.home().join("backup"));
+        std::fs::copy(&lock, &backup).unwrap();
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::copy(&backup, &lock).unwrap();
+        let mut second = beside(&house, &first);
+        second.step().unwrap();
+        assert_eq!(runs(&house), ["running|1|0"]);
+        let standing = |of: &Stepper, owner: &str| {
+            of.client().status().unwrap().instances.into_iter().find(|one| one.id == owner).unwrap().alive
+        };
+        assert_eq!(standing(&second, first.owner()), None);
+        let clock = first.clock().clone();
+        let mut waits = seconds(60);
+        if !dies_before_it_is_seen {
+            clock.advance(seconds(1));
+            first.step().unwrap();
+            assert_eq!(standing(&second, first.owner()), Some(true), "the owner has made its own again");
+            waits = seconds(1);
+        }
+        first.crash();
+        clock.advance(waits - Duration::from_millis(500));
+        second.step().unwrap();
+        assert_eq!(runs(&house), [if dies_before_it_is_seen { "running|1|0" } else { "dead|1|0" }]);
+        clock.advance(seconds(1));
+        second.step().unwrap();
+        assert_eq!(runs(&house), ["dead|1|0"]);
+    }
+}
+
+#[test]
+fn in_a_copy_of_the_folder_the_original_owners_are_dead_at_once() {
+    let (house, mut first) = at_work();
+    first.client().add(once("ahead")).unwrap();
+    assert_eq!(first.claim(0).unwrap().len(), 1);
+    let other = House::new();
+    for name in ["agent.db", "agent.db-wal", "agent.db-owners"] {
+        let copied = Command::new("cp").arg("-a").arg(house.home().join(name)).arg(other.home()).status().unwrap();
+        assert!(copied.success(), "{name}");
+    }
+    let mut second = beside(&other, &first);
+    assert_eq!(second.step().unwrap().len(), 0);
+    // The copies of the two were not made at the same moment: what a slot does not say is unknown.
+    assert_eq!(runs(&other), ["dead|1|0", "dead|1|0"]);
+    assert_eq!(runs(&house), ["running|1|0", "running|1|0"]);
+    first.step().unwrap();
+}
+
+#[test]
+fn a_lock_file_that_is_overwritten_is_written_again() {
+    let (house, mut first) = at_work();
+    let lock = lock_file(&house, &first);
+    let older = std::fs::read(&lock).unwrap();
+    first.client().add(once("second")).unwrap();
+    assert_eq!(first.step().unwrap().len(), 1);
+    // Into the same file: as it was before the second run began.
+    std::fs::write(&lock, &older).unwrap();
+    first.clock().advance(seconds(1));
+    first.step().unwrap();
+    first.crash();
+    house.stepper(START).step().unwrap();
+    assert_eq!(runs(&house), ["dead|1|0", "dead|1|0"], "both had begun");
+    house.assert_sound();
+}
+
+// --------------------------------------------------------------------------------------------------------------- the heir --
+
+#[test]
+fn check_names_the_stopped_scheduler_that_is_to_recover_a_run() {
+    let house = House::new();
+    let client = house.client();
+    let _gate = Gate::new(&house, "gate");
+    let home = house.home().display();
+    let line = format!("trap '' TERM; echo $$ >{home}/group; read line <{home}/gate");
+    client.add(shell("post", &line).at_most_once()).unwrap();
+    let mut first = Sidecar::start(&house, &["--lease", "1s"]);
+    let group = told(&house, "group");
+    eventually("its process is recorded", || house.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+    let mut heir = Sidecar::start(&house, &["--lease", "1s"]);
+    first.signal("KILL");
+    let _ = first.end();
+    eventually("it has the lock", || heir.log().contains("ending the command that a dead scheduler left"));
+    heir.signal("STOP");
+    let check = || {
+        let done =
+            Command::new(env!("CARGO_BIN_EXE_duly")).arg("--db").arg(house.file()).arg("check").output().unwrap();
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let pid = heir.pid();
+    let expected = [
+        "stuck: run 1 of post waits: its scheduler is dead, and the scheduler that recovers its runs is alive and makes no \
+         progress (pid "
+            .to_owned(),
+        format!("): let process {pid} go on, or end it"),
+    ];
+    eventually("check names it", || expected.iter().all(|part| check().contains(part)));
+    heir.signal("CONT");
+    signal("KILL", &format!("-{group}"));
+    stands(&client, "post", RunStatus::Dead);
+    heir.leave();
+    house.assert_sound();
+}
