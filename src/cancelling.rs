@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::owner::{Standing, standing};
 use crate::run::{Run, RunStatus};
 use crate::store::opening::Written;
-use crate::store::runs::{Fence, Wrote};
+use crate::store::runs::Fence;
 use crate::store::{Fault, history, owners, runs, settling, tasks};
 
 /// What became of a request to cancel a run.
@@ -68,19 +68,18 @@ impl Client {
     /// If the command is alive after all, it works on beside whatever the task does next.
     ///
     /// # Errors
-    /// [`Error::UnknownRun`]; [`Error::Refused`] if it is not running, or its scheduler is alive.
+    /// [`Error::UnknownRun`]; [`Error::Refused`] if it is not running, or its scheduler is alive, or was within its lease and
+    /// nothing shows that it has died since.
     pub fn declare_gone(&self, run: i64) -> Result<()> {
         let (now, (path, ..)) = (self.now(), self.sizes());
         self.write("declare a command gone", |tx, _| {
             let found = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?;
-            if found.status == RunStatus::Running && declare_gone(tx, &path, &found, now)? {
-                return Ok(());
-            }
             let reason = match found.status {
-                RunStatus::Running => format!("its scheduler is alive: duly cancel {run} asks the command to stop"),
-                status => format!("it is not running: {status}"),
+                RunStatus::Running => declare_gone(tx, &path, &found, now)?,
+                status => Some(format!("it is not running: {status}")),
             };
-            Err(Error::Refused { request: format!("declare the command of run {run} gone"), reason }.into())
+            let request = format!("declare the command of run {run} gone");
+            reason.map_or(Ok(()), |reason| Err(Error::Refused { request, reason }.into()))
         })
     }
 
@@ -96,7 +95,7 @@ impl Client {
             for (run, status) in history::unfinished(tx, task.id)? {
                 if status == RunStatus::Running
                     && let Some(found) = history::run(tx, run)?
-                    && declare_gone(tx, &path, &found, now)?
+                    && declare_gone(tx, &path, &found, now)?.is_none()
                 {
                     declared += 1;
                 }
@@ -106,16 +105,24 @@ impl Client {
     }
 }
 
-/// `false`: its scheduler is alive.
-fn declare_gone(tx: &Transaction<'_>, database: &Path, run: &Run, now: Timestamp) -> Result<bool, Fault> {
+/// Returns why that is refused, if it is. An owner without a lock file of its own may have lost it a moment ago.
+fn declare_gone(tx: &Transaction<'_>, database: &Path, run: &Run, now: Timestamp) -> Result<Option<String>, Fault> {
     let owner = run.locked_by.as_deref().unwrap_or_default();
-    if let Standing::Alive = standing(database, owner) {
-        return Ok(false);
+    match standing(database, owner) {
+        Standing::Alive => {
+            return Ok(Some(format!("its scheduler is alive: duly cancel {} asks the command to stop", run.id)));
+        }
+        Standing::Missing | Standing::Unknown(_) if owners::is_believed(tx, owner, now)? => {
+            let reason = "its scheduler has no lock file that can be read, and its lease is not over: wait for that";
+            return Ok(Some(reason.to_owned()));
+        }
+        Standing::Missing | Standing::Unknown(_) | Standing::Dead(_) | Standing::Inherited(_) => {}
     }
     let (task, recorded) = runs::process(tx, run.id)?;
-    let wrote = runs::declare_gone(tx, &Fence { run: run.id, owner, attempt: run.attempt })?;
+    // The row was read in this transaction: nothing else can have changed it.
+    runs::declare_gone(tx, &Fence { run: run.id, owner, attempt: run.attempt })?;
     owners::record(tx, now, "declared_gone", Some(task), Some(run.id), recorded.as_deref())?;
-    Ok(wrote == Wrote::Done)
+    Ok(None)
 }
 
 fn cancel(

@@ -47,6 +47,19 @@ pub(crate) fn registered(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<Strin
     tx.prepare_cached(REGISTERED)?.query_map([], |row| row::shown(row, 0))?.collect()
 }
 
+const IS_BELIEVED: &str = "
+    SELECT EXISTS (SELECT 1 FROM scheduler_instances
+                    WHERE id = :owner AND stopped_at IS NULL AND boot_id IS :boot_id
+                      AND seen_at <= :now AND seen_at > :now - lease_ms)";
+
+/// Whether an owner of this boot of the machine has shown itself within its lease. A sign of life in the future is that of a
+/// wrong clock, and counts for nothing.
+pub(crate) fn is_believed(tx: &Transaction<'_>, owner: &str, now: Timestamp) -> rusqlite::Result<bool> {
+    let boot = process::boot_id().ok();
+    tx.prepare_cached(IS_BELIEVED)?
+        .query_row(named_params! { ":owner": owner, ":boot_id": boot, ":now": now }, |row| row.get(0))
+}
+
 /// One that was taken for dead, and goes on, has not left: tables are not changed under it.
 const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now, stopped_at = NULL WHERE id = :owner";
 

@@ -14,6 +14,7 @@ use duly::testing::Stepper;
 use duly::{Context, Error, NewTask, RunStatus, Scheduler};
 
 use crate::house::{House, at, eventually, seconds};
+use crate::runs::{Pair, as_is};
 use crate::sidecar::{Gate, Sidecar, shell, signal, stands, told};
 
 const START: &str = "2027-03-14T12:00:00Z";
@@ -190,6 +191,36 @@ fn a_lock_file_that_is_overwritten_is_written_again() {
     house.stepper(START).step().unwrap();
     assert_eq!(runs(&house), ["dead|1|0", "dead|1|0"], "both had begun");
     house.assert_sound();
+}
+
+// ----------------------------------------------------------------------------------------------------------- cancel --gone --
+
+#[test]
+fn a_command_is_not_declared_gone_while_its_scheduler_is_within_its_lease() {
+    let pair = Pair::running(as_is);
+    let (house, client, clock) = (&pair.house, pair.stepper.client(), pair.stepper.clock());
+    let run = pair.subject.run_id;
+    std::fs::remove_file(lock_file(house, &pair.stepper)).unwrap();
+    let refused = || client.declare_gone(run).map_err(|error| error.to_string());
+    let reason = "its scheduler has no lock file that can be read, and its lease is not over: wait for that";
+    let expected = Err(format!("cannot declare the command of run {run} gone: {reason}"));
+    assert_eq!(refused(), expected);
+    assert_eq!(client.declare_all_gone("subject").unwrap(), 0);
+    clock.advance(Duration::from_millis(59_999));
+    assert_eq!(refused(), expected);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(refused(), Ok(()));
+    // What shows that the owner is dead, or says nothing of it.
+    for edit in ["boot_id = 'another'", "seen_at = seen_at + 3600000", "stopped_at = seen_at"] {
+        let pair = Pair::running(as_is);
+        std::fs::remove_file(lock_file(&pair.house, &pair.stepper)).unwrap();
+        pair.house.plain().execute(&format!("UPDATE scheduler_instances SET {edit}"), []).unwrap();
+        assert_eq!(
+            pair.stepper.client().declare_gone(pair.subject.run_id).map_err(|e| e.to_string()),
+            Ok(()),
+            "{edit}"
+        );
+    }
 }
 
 // --------------------------------------------------------------------------------------------------------------- the heir --

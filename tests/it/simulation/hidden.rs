@@ -1,6 +1,8 @@
 //! Commands that cannot be seen: their process is recorded in another PID namespace, and the file of their input is missing.
 //! Whether such a command is gone is unknown. Its run waits until a user declares the command gone.
 
+use duly::Error;
+
 use crate::simulation::history::{Check, Deed};
 use crate::simulation::world::World;
 
@@ -32,8 +34,12 @@ impl World {
         for (run, attempt) in hidden {
             let lost = !self.history.owners[self.history.attempts[&(run, attempt)].owner].lives;
             if lost && !self.held && self.history.is_running(&(run, attempt)) {
-                let declared = self.stage.client.declare_gone(run);
-                declared.map_err(|error| format!("the command of run {run} cannot be declared gone: {error}"))?;
+                match self.stage.client.declare_gone(run) {
+                    Ok(()) => {}
+                    // Without a lock file its owner counts as alive as long as its lease lasts.
+                    Err(Error::Refused { .. }) => continue,
+                    Err(error) => return Err(format!("the command of run {run} cannot be declared gone: {error}")),
+                }
                 self.history.hidden.remove(&(run, attempt));
                 self.done(&Deed::Nothing, &format!("the command of run {run} is declared gone"))?;
             }
