@@ -71,6 +71,7 @@ pub use handler::{Context, Failure, Handler, MAX_OUTPUT_BYTES, MAX_PROGRESS_BYTE
 pub use new_task::NewTask;
 pub use orphan::Orphan;
 pub use outlook::{Fate, Outage, Upcoming};
+pub use process::{Process, processes};
 pub use pruning::Pruned;
 pub use recent::Recent;
 pub use retry::{Retry, RetryPolicy};

@@ -67,7 +67,7 @@ impl Leader {
         if own_namespace()? != pid_ns {
             return Err("its process is in another PID namespace".to_owned());
         }
-        match stat(self.pid)? {
+        match stat(self.pid).map_err(|error| error.to_string())? {
             // A number is not given out again as long as a group has it.
             Some(stat) if stat.started != self.started => return Ok(Group::Empty),
             Some(stat) if !stat.is_dead => return Ok(Group::Led),
@@ -85,19 +85,13 @@ impl Leader {
 
     /// The live members, as far as they can be seen. An error if none was seen and not all processes could be read.
     fn members(&self) -> Result<Vec<u32>, String> {
-        let is_member = |stat: &Stat| {
-            stat.group == self.pid && !stat.is_dead && self.session.is_none_or(|session| session == stat.session)
+        let (seen, unread) = all().map_err(|error| error.to_string())?;
+        let is_member = |one: &&Process| {
+            one.group == self.pid && !one.is_dead && self.session.is_none_or(|session| session == one.session)
         };
-        let (mut members, mut unread) = (Vec::new(), None);
-        for pid in pids()? {
-            match stat(pid) {
-                Ok(Some(stat)) if is_member(&stat) => members.push(pid),
-                Ok(_) => {}
-                Err(reason) => unread = Some(reason),
-            }
-        }
+        let members: Vec<u32> = seen.iter().filter(is_member).map(|one| one.pid).collect();
         match unread {
-            Some(reason) if members.is_empty() => Err(reason),
+            Some(reason) if members.is_empty() => Err(reason.to_string()),
             _ => Ok(members),
         }
     }
@@ -171,41 +165,86 @@ fn hidden_by(mounts: &str) -> Option<String> {
 }
 
 /// The numbers of all processes that are to be seen.
-fn pids() -> Result<Vec<u32>, String> {
+fn pids() -> io::Result<Vec<u32>> {
     let pid = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     let listed = std::fs::read_dir("/proc").and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
-    let entries = listed.map_err(|error| format!("/proc cannot be read: {error}"))?;
+    let entries = listed.map_err(|error| io::Error::new(error.kind(), format!("/proc cannot be read: {error}")))?;
     Ok(entries.into_iter().filter_map(pid).collect())
 }
 
-/// What `/proc/PID/stat` tells of a process.
-struct Stat {
-    /// It has ended, and has not been waited for.
-    is_dead: bool,
-    group: u32,
-    session: u32,
-    started: u64,
+/// A process, as `/proc` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// The number of its parent process.
+    pub parent: u32,
+    /// Its process group.
+    pub group: u32,
+    /// Its session.
+    pub session: u32,
+    /// When it started, in the kernel's ticks since the machine did. A later process with the same number has another value.
+    pub started: u64,
+    /// It has ended, and its parent has not waited for it.
+    pub is_dead: bool,
 }
 
-/// `None`: there is no such process.
-fn stat(pid: u32) -> Result<Option<Stat>, String> {
-    const NO_SUCH_PROCESS: i32 = 3;
-    let path = format!("/proc/{pid}/stat");
-    match read(&path) {
-        Ok(line) => parse(&line).map(Some).ok_or_else(|| format!("{path} cannot be understood")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) if error.raw_os_error() == Some(NO_SUCH_PROCESS) => Ok(None),
-        Err(error) => Err(format!("{path} cannot be read: {error}")),
+/// The processes that this user may see, for handlers that start commands. Empty where the system has no `/proc`. A process that
+/// starts or ends meanwhile may be missing.
+///
+/// ```
+/// let own = duly::processes()?.into_iter().find(|process| process.pid == std::process::id());
+/// assert_eq!(own.is_some(), cfg!(target_os = "linux"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// If a process cannot be read for another reason than its user: an error while looking is no evidence that there is none.
+pub fn processes() -> io::Result<Vec<Process>> {
+    match all() {
+        Ok((_, Some(error))) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        Ok((seen, _)) => Ok(seen),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
 }
 
-fn parse(line: &str) -> Option<Stat> {
+/// The processes that can be seen, and why another one could not be read.
+fn all() -> io::Result<(Vec<Process>, Option<io::Error>)> {
+    let (mut seen, mut unread) = (Vec::new(), None::<io::Error>);
+    for pid in pids()? {
+        match stat(pid) {
+            Ok(one) => seen.extend(one),
+            Err(error) if unread.as_ref().is_none_or(|first| first.kind() == io::ErrorKind::PermissionDenied) => {
+                unread = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+    Ok((seen, unread))
+}
+
+/// `None`: there is no such process.
+fn stat(pid: u32) -> io::Result<Option<Process>> {
+    const NO_SUCH_PROCESS: i32 = 3;
+    let path = format!("/proc/{pid}/stat");
+    match read(&path) {
+        Ok(line) => parse(pid, &line).map(Some).ok_or_else(|| io::Error::other(format!("{path} cannot be understood"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(NO_SUCH_PROCESS) => Ok(None),
+        Err(error) => Err(io::Error::new(error.kind(), format!("{path} cannot be read: {error}"))),
+    }
+}
+
+fn parse(pid: u32, line: &str) -> Option<Process> {
     // The name, in brackets, may hold anything: fields are counted from its end.
     let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
-    let state = fields.next()?;
-    let (group, session) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+    let is_dead = matches!(fields.next()?, "Z" | "X");
+    let (parent, group, session) =
+        (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     let started = fields.nth(15)?.parse().ok()?;
-    Some(Stat { is_dead: matches!(state, "Z" | "X"), group, session, started })
+    Some(Process { pid, parent, group, session, started, is_dead })
 }
 
 /// The text of a file of `/proc`. Names of processes need not be UTF-8.
@@ -215,14 +254,14 @@ fn read(path: &str) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{hidden_by, parse};
+    use super::{Process, hidden_by, parse};
 
     #[test]
     fn a_line_of_stat_is_read_whatever_the_name_holds() {
         let line = "71 (a) Z 1 (b\u{fffd}) S 1 70 69 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
-        let stat = parse(line).unwrap();
-        assert_eq!((stat.is_dead, stat.group, stat.session, stat.started), (false, 70, 69, 12345));
-        assert!(parse("71 (a").is_none() && parse("71 (a) S 1").is_none());
+        let one = Process { pid: 71, parent: 1, group: 70, session: 69, started: 12345, is_dead: false };
+        assert_eq!(parse(71, line), Some(one));
+        assert!(parse(71, "71 (a").is_none() && parse(71, "71 (a) S 1").is_none());
     }
 
     #[test]

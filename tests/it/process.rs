@@ -106,6 +106,25 @@ fn a_child_of_the_program_that_became_duly_is_reaped() {
     sidecar.leave();
 }
 
+/// The number of a real-time signal has no name in the library that is asked which child has ended.
+#[test]
+fn a_child_that_a_real_time_signal_ended_is_reaped_and_so_is_another() {
+    let house = House::new();
+    house.client();
+    let mut gates = [Gate::new(&house, "gate-1"), Gate::new(&house, "gate-2")];
+    let home = house.home().display();
+    let child = |number: u8, then: &str| format!("sh -c 'read line <{home}/gate-{number}; {then}'");
+    let line = format!("{} & {} & exec \"$@\"", child(1, "kill -35 $$"), child(2, "exit 7"));
+    let mut sidecar = Sidecar::spawn_within(&house, &[], "sh", &["-c", &line, "sh"]);
+    eventually("it has started", || sidecar.log().contains("started, with"));
+    assert_eq!(children(sidecar.pid()).len(), 2, "they live");
+    for (gate, left) in gates.iter_mut().zip([1, 0]) {
+        gate.open();
+        eventually("it is reaped", || children(sidecar.pid()).len() == left);
+    }
+    sidecar.leave();
+}
+
 #[test]
 fn as_the_first_process_of_a_container_it_reaps_what_commands_leave() {
     let namespace = ["--map-root-user", "--pid", "--fork", "--kill-child"];

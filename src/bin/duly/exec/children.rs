@@ -49,18 +49,37 @@ impl Drop for Own {
 /// Reaps the children that have ended and were not started here. While one is being started it does nothing: the next call will do.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn reap() {
-    use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+    use nix::errno::Errno;
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
     let Ok(_none_starts) = STARTING.try_write() else { return };
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    // The kernel names one that has ended, of the calling thread's own children first: the main thread's are those that it was
-    // given. One that was started here stays until its group is empty; what is behind it is reaped after that.
-    while let Ok(Some(pid)) = waitid(Id::All, look).map(|ended| ended.pid()) {
-        let is_own = u32::try_from(pid.as_raw())
-            .is_ok_and(|pid| OWN.lock().unwrap_or_else(PoisonError::into_inner).by_pid.contains_key(&pid));
-        if is_own || waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_err() {
+    loop {
+        // The kernel names one that has ended, of the calling thread's own children first: the main thread's are those that it
+        // was given. One that was started here stays until its group is empty; what is behind it is reaped after that.
+        let reaped = match waitid(Id::All, look) {
+            Ok(ended) => ended.pid().is_some_and(|pid| reap_one(pid.as_raw())),
+            // It has no name for a real-time signal, and does not tell which child was ended by one.
+            Err(Errno::EINVAL) => {
+                let mut all = duly::processes().unwrap_or_default();
+                all.retain(|one| one.parent == std::process::id() && one.is_dead);
+                all.iter().filter(|one| i32::try_from(one.pid).is_ok_and(reap_one)).count() > 0
+            }
+            Err(_) => false,
+        };
+        if !reaped {
             return;
         }
     }
+}
+
+/// Reaps a child that has ended, if it was not started here.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn reap_one(pid: i32) -> bool {
+    use rustix::process::{Pid, WaitOptions, waitpid};
+    let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_own = u32::try_from(pid).is_ok_and(|pid| own.by_pid.contains_key(&pid));
+    let Some(pid) = Pid::from_raw(pid).filter(|_| !is_own) else { return false };
+    matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(Some(_)))
 }
 
 /// Elsewhere no such program is the first process of a machine.

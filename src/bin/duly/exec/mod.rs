@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::{BoxError, Clock, Context, Failure, Handler, Orphan, StopReason, SystemClock};
+use duly::{BoxError, Clock, Context, Failure, Handler, Orphan, Process, StopReason, SystemClock};
 
 use crate::exec::payload::{DEAD_RUN, Payload, dead_run};
 use crate::exec::pipes::Drain;
@@ -171,14 +171,15 @@ impl Handler for Commands {
     fn end_orphan(&self, orphan: &Orphan) {
         let Some(group) = orphan.group() else { return };
         // Its leader may end before the others. As long as one of those that were seen beside it lives, the number is theirs.
-        let seen = system::members(group);
+        let seen = system::members(group).unwrap_or_default();
         let (run, task) = (orphan.run_id(), orphan.task());
         log::info!("run {run} of {task:?}: ending the command that a dead scheduler left");
         system::terminate(group);
         if self.waits_until_gone(orphan, TERM) {
             return;
         }
-        if orphan.group() == Some(group) || system::members(group).iter().any(|member| seen.contains(member)) {
+        let is_left = |member: &Process| seen.iter().any(|one| (one.pid, one.started) == (member.pid, member.started));
+        if orphan.group() == Some(group) || system::members(group).is_ok_and(|members| members.iter().any(is_left)) {
             system::kill(group);
         }
         if !self.waits_until_gone(orphan, KILL) {

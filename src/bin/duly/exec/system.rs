@@ -10,6 +10,7 @@
 use std::io;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
 
+use duly::Process;
 #[cfg(unix)]
 use process_wrap::std::{CommandWrap, CommandWrapper, ProcessSession};
 #[cfg(unix)]
@@ -114,65 +115,17 @@ pub(crate) fn failure(status: ExitStatus) -> Option<String> {
     }
 }
 
-/// One process of a group, told from any later one with its number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Member {
-    pid: u32,
-    /// In the kernel's ticks.
-    started: u64,
-}
-
-/// The live processes of a group, as far as they can be seen.
-pub(crate) fn members(group: u32) -> Vec<Member> {
-    read_members(group).unwrap_or_default()
-}
-
-/// The live processes of a group; none, where the system has no `/proc`. An error while looking is no evidence that there are
-/// none.
-fn read_members(group: u32) -> io::Result<Vec<Member>> {
-    let mut members = Vec::new();
-    let entries = match std::fs::read_dir("/proc") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(members),
-        entries => entries?,
-    };
-    for entry in entries {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        match std::fs::read(format!("/proc/{pid}/stat")) {
-            // The name of a process may hold any bytes.
-            Ok(stat) => members.extend(member(pid, group, &String::from_utf8_lossy(&stat))),
-            // It has ended, before the file was opened or before it was read; or it is another user's, and hidden.
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
-                    || is_no_process(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
+/// The live processes of a group, as far as they can be seen. An error while looking is no evidence that there are none.
+pub(crate) fn members(group: u32) -> io::Result<Vec<Process>> {
+    let mut members = duly::processes()?;
+    members.retain(|one| one.group == group && !one.is_dead);
     Ok(members)
-}
-
-#[cfg(unix)]
-fn is_no_process(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
-}
-
-#[cfg(not(unix))]
-fn is_no_process(_error: &io::Error) -> bool {
-    false
-}
-
-fn member(pid: u32, group: u32, line: &str) -> Option<Member> {
-    // The name, in brackets, may hold anything: fields are counted from its end.
-    let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
-    let is_dead = matches!(fields.next()?, "Z" | "X");
-    let is_in = fields.nth(1)?.parse() == Ok(group);
-    let started = fields.nth(16)?.parse().ok()?;
-    (is_in && !is_dead).then_some(Member { pid, started })
 }
 
 /// Whether a group whose leader has ended has no other member.
 fn is_empty(group: u32) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    return read_members(group).is_ok_and(|members| members.is_empty());
+    return members(group).is_ok_and(|members| members.is_empty());
     #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
     return pid(group).is_none_or(|group| rustix::process::test_kill_process_group(group).is_err());
     #[cfg(not(unix))]
