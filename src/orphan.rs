@@ -310,20 +310,22 @@ fn create_anew(path: &Path, create: fn(&Path) -> io::Result<File>) -> io::Result
     }
 }
 
-/// The attempts of which an input lies in the folder of a database.
+/// The attempts of which an input or a payload lies in the folder of a database.
 pub(crate) fn inputs(database: &Path) -> Vec<(i64, u32)> {
     let files = std::fs::read_dir(owner::folder(database)).into_iter().flatten().flatten();
     let attempt = |name: &str| {
+        let name = name.strip_suffix(".payload").unwrap_or(name);
         let (run, attempt) = name.strip_prefix("run-")?.split_once('-')?;
         Some((run.parse().ok()?, attempt.parse().ok()?))
     };
     files.filter_map(|file| attempt(file.file_name().to_str()?)).collect()
 }
 
-/// Removes the input of an attempt that is over, unless a process holds it.
+/// Removes the input and the payload of an attempt that is over, unless a process holds the input.
 pub(crate) fn remove_free_input(database: &Path, (run, attempt): (i64, u32)) {
     let path = input_path(&owner::folder(database), run, attempt);
-    if platform::held(&path).0 == Hold::Free {
+    if matches!(platform::held(&path).0, Hold::Free | Hold::Missing) {
+        let _ = std::fs::remove_file(payload_path(&path));
         let _ = std::fs::remove_file(path);
     }
 }

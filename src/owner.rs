@@ -9,7 +9,9 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
 
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::slots::{self, Content, Place, Slots};
 use crate::{folder, platform};
@@ -218,6 +220,26 @@ pub(crate) fn left_behind(database: &Path) -> Vec<(String, DeadOwner)> {
         _ => None,
     });
     dead.collect()
+}
+
+/// How old a file must be to be swept that was to become a lock file: a living owner renames it at once.
+const NEVER_RENAMED: Duration = Duration::from_secs(3600);
+
+/// Removes what is left of owners that died while they made their lock file: files that are not locked, and old.
+pub(crate) fn sweep_unnamed(database: &Path, now: Timestamp) {
+    let folder = folder(database);
+    if folder::unsafe_private(&folder, folder::this_user()).is_some() {
+        return;
+    }
+    let now = UNIX_EPOCH + Duration::from_millis(now.as_millis().unsigned_abs());
+    for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()) {
+        let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
+        let changed = file.metadata().and_then(|metadata| metadata.modified());
+        let is_old = changed.is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > NEVER_RENAMED));
+        if path.extension().is_some_and(|extension| extension == "new") && is_old && file.try_lock().is_ok() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Whether the path names this open file. Where the system cannot tell, whether it names any.

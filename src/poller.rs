@@ -105,7 +105,7 @@ impl Poller {
         })?;
         let mut watch = Watch::new(store.path().to_owned(), owner.clone(), settings.lease);
         watch.see(&others, &[], now.monotonic);
-        watch.ask(not_stopped);
+        watch.ask(not_stopped, now.monotonic);
         let poller = Poller {
             store,
             owner,
@@ -360,7 +360,7 @@ impl Poller {
             written, mut stop, orphaned, more_lost, resting, recovered, extended, more_due, not_stopped, ..
         } = done;
         self.watch.rest(resting);
-        self.watch.ask(not_stopped);
+        self.watch.ask(not_stopped, now.monotonic);
         for event in &written.events {
             if let Event::Lost { run, attempt, .. } = event {
                 self.watch.bury(*run, *attempt);

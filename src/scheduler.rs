@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use serde::Serialize;
 
 use crate::client::Client;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::desk::{Desks, Line, Prepare};
 use crate::error::{BoxError, Error, Result};
 use crate::event::{Event, Observer};
@@ -167,7 +167,7 @@ impl Builder {
         if let Some(fault) = folder::unsafe_parent(store.path()) {
             log::warn!("{fault}");
         }
-        sweep(&mut own)?;
+        sweep(&mut own, clock.now().wall)?;
         let (file, names) = (store.path().into(), handlers.names());
         let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;
         let desks = Desks { file, durability, owner: poller.owner().into(), prepare, line: Line::new() };
@@ -330,9 +330,10 @@ impl Scheduler {
     }
 }
 
-/// Removes the lock files of owners that died before they were registered, and the inputs of attempts whose owner died between
-/// writing down their end and removing them: no turn hears of either.
-fn sweep(store: &mut Store) -> Result<()> {
+/// Removes the lock files of owners that died before they were registered, and the inputs and payloads of attempts whose owner
+/// died between writing down their end and removing them: no turn hears of either.
+fn sweep(store: &mut Store, now: Timestamp) -> Result<()> {
+    owner::sweep_unnamed(store.path(), now);
     let (left, inputs) = (owner::left_behind(store.path()), orphan::inputs(store.path()));
     if !left.is_empty() {
         let registered = store.read("look who is registered", |tx, _| Ok(owners::registered(tx)?))?;

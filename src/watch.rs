@@ -23,6 +23,8 @@ pub(crate) struct Watch {
     lease: Duration,
     /// Those that have running runs.
     watched: BTreeMap<String, Watched>,
+    /// Those that have none, and no lock file of their own. What stands still is the time at which they were last seen.
+    silent: BTreeMap<String, Watched>,
     /// Those that are dead and not yet recovered.
     dying: BTreeMap<String, Dying>,
     /// Those of which a run could not be recovered. The next full turn tries again.
@@ -58,6 +60,8 @@ enum Evidence {
     Lock(DeadOwner),
     /// It has no lock file, and its lease has not changed for a full lease.
     Lease,
+    /// It has no lock file and no running run, and for a full lease no heartbeat: it was last seen then.
+    Silence(Timestamp),
     /// Its lock was acquired, and released again: all that it left are commands that this process cannot end.
     Released,
 }
@@ -73,9 +77,10 @@ struct Doubt {
 
 impl Watch {
     pub(crate) fn new(database: PathBuf, owner: String, lease: Duration) -> Self {
-        let (watched, dying, resting, more) = (BTreeMap::new(), BTreeMap::new(), HashSet::new(), false);
+        let (watched, silent, dying) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (resting, more) = (HashSet::new(), false);
         let (told, doubted, doubts) = (HashSet::new(), HashSet::new(), HashMap::new());
-        Watch { database, owner, lease, watched, dying, resting, more, told, doubted, doubts }
+        Watch { database, owner, lease, watched, silent, dying, resting, more, told, doubted, doubts }
     }
 
     /// Takes note of other owners that have running runs, with the newest value of their lease, and of runs whose command a
@@ -98,7 +103,8 @@ impl Watch {
     }
 
     /// Asks the kernel about each of them. An owner without a lock file is dead if its lease has not changed for a full lease
-    /// by our own clock: no two clocks are compared. `full`: asks also about those whose lock was released.
+    /// by our own clock: no two clocks are compared. `full`: asks also about those whose lock was released, and those without
+    /// running runs.
     pub(crate) fn look(&mut self, now: Duration, full: bool) {
         let mut before = BTreeMap::new();
         for (owner, dying) in std::mem::take(&mut self.dying) {
@@ -106,7 +112,7 @@ impl Watch {
                 Evidence::Lock(_) => true,
                 Evidence::Released => !full && !self.any_news(&dying.orphans, now),
                 // Without its lock in our hands it may have come back to life, if its death could not be written down.
-                Evidence::Lease => false,
+                Evidence::Lease | Evidence::Silence(_) => false,
             };
             if stays {
                 self.dying.insert(owner, dying);
@@ -127,15 +133,31 @@ impl Watch {
             };
             self.dying.insert(owner.clone(), Dying { evidence, orphans });
         }
+        for (owner, silent) in self.silent.iter().filter(|_| full) {
+            if now.saturating_sub(silent.still_since) > silent.lease
+                && !self.dying.contains_key(owner)
+                && matches!(standing(&self.database, owner), Standing::Missing)
+            {
+                let evidence = Evidence::Silence(silent.until);
+                self.dying.insert(owner.clone(), Dying { evidence, orphans: Vec::new() });
+            }
+        }
     }
 
-    /// Asks about owners that have not left in order: one that died idle left nothing but its lock file, and a row that
-    /// says it lives.
-    pub(crate) fn ask(&mut self, not_stopped: Vec<String>) {
-        for owner in not_stopped {
-            if !self.dying.contains_key(&owner)
-                && let Standing::Dead(dead) = standing(&self.database, &owner)
-            {
+    /// Asks about owners that have not left in order, each with the time at which it was last seen: one that died idle left
+    /// nothing but its lock file, if that, and a row that says it lives.
+    pub(crate) fn ask(&mut self, not_stopped: Vec<Other>, now: Duration) {
+        let mut before = std::mem::take(&mut self.silent);
+        for Other { owner, until, lease } in not_stopped {
+            if self.dying.contains_key(&owner) {
+                continue;
+            }
+            let standing = standing(&self.database, &owner);
+            if matches!(standing, Standing::Missing) && !self.watched.contains_key(&owner) {
+                let seen = before.remove(&owner).filter(|seen| seen.until == until);
+                let still_since = seen.map_or(now, |seen| seen.still_since);
+                self.silent.insert(owner, Watched { until, lease: self.lease.max(lease), still_since });
+            } else if let Standing::Dead(dead) = standing {
                 let evidence = Evidence::Lock(dead.inherit(&self.owner));
                 self.dying.insert(owner, Dying { evidence, orphans: Vec::new() });
             }
@@ -154,6 +176,7 @@ impl Watch {
             let proof = match &dying.evidence {
                 Evidence::Lock(lock) => Proof::Lock(lock.begun()),
                 Evidence::Lease => Proof::Lease(until(owner)),
+                Evidence::Silence(seen) => Proof::Silence(*seen),
                 Evidence::Released => return None,
             };
             Some(Dead { owner: owner.clone(), proof })
@@ -274,6 +297,7 @@ impl Watch {
     /// Nothing of an owner is left to recover.
     pub(crate) fn recovered(&mut self, owner: &str) {
         self.watched.remove(owner);
+        self.silent.remove(owner);
         if let Some(Dying { evidence: Evidence::Lock(lock), .. }) = self.dying.remove(owner) {
             lock.bury();
         }

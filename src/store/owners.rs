@@ -101,7 +101,7 @@ const OTHERS: &str = "
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Other {
     pub(crate) owner: String,
-    /// The newest value of its lease.
+    /// The newest value of its lease; of one without running runs, when it was last seen.
     pub(crate) until: Timestamp,
     /// The length of its lease; zero if it is not registered.
     pub(crate) lease: Duration,
@@ -144,6 +144,8 @@ pub(crate) enum Proof {
     Lock(Option<Arc<HashSet<(i64, u32)>>>),
     /// Its lease has stood still at this value. Whoever saw that may have slept since, and the owner not.
     Lease(Option<Timestamp>),
+    /// It has no running run, and was last seen then.
+    Silence(Timestamp),
 }
 
 impl Dead {
@@ -151,14 +153,26 @@ impl Dead {
     pub(crate) fn never_began(&self, lost: &Lost) -> bool {
         match &self.proof {
             Proof::Lock(Some(begun)) => !begun.contains(&(lost.run, lost.attempt)),
-            Proof::Lock(None) | Proof::Lease(_) => false,
+            Proof::Lock(None) | Proof::Lease(_) | Proof::Silence(_) => false,
         }
     }
 }
 
+const IS_SILENT: &str = "
+    SELECT EXISTS (SELECT 1 FROM scheduler_instances WHERE id = :owner AND seen_at = :seen AND stopped_at IS NULL)
+       AND NOT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running
+                        WHERE status = 'running' AND locked_by = :owner)";
+
 /// Whether the proof holds in the snapshot of this transaction.
 pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusqlite::Result<bool> {
-    let Proof::Lease(seen) = dead.proof else { return Ok(true) };
+    let seen = match dead.proof {
+        Proof::Lock(_) => return Ok(true),
+        Proof::Silence(seen) => {
+            let named = named_params! { ":owner": dead.owner, ":seen": seen };
+            return tx.prepare_cached(IS_SILENT)?.query_row(named, |row| row.get(0));
+        }
+        Proof::Lease(seen) => seen,
+    };
     let now = others(tx, observer)?.into_iter().find(|other| other.owner == dead.owner).map(|other| other.until);
     Ok(now.is_some() && now == seen)
 }
@@ -176,11 +190,15 @@ pub(crate) fn move_starts(tx: &Transaction<'_>, owner: &str, by: i64) -> rusqlit
 }
 
 const NOT_STOPPED: &str = "
-    SELECT id FROM scheduler_instances WHERE stopped_at IS NULL AND id <> :owner";
+    SELECT id, seen_at, lease_ms FROM scheduler_instances WHERE stopped_at IS NULL AND id <> :owner";
 
-/// Other owners that have not left in order, as far as is known.
-pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<String>> {
-    tx.prepare_cached(NOT_STOPPED)?.query_map(named_params! { ":owner": owner }, |row| row::shown(row, 0))?.collect()
+/// Other owners that have not left in order, as far as is known, with the time at which each was last seen.
+pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
+    let read = |row: &rusqlite::Row<'_>| {
+        let lease = row::millis_at(row, 2)?.unwrap_or_default();
+        Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease })
+    };
+    tx.prepare_cached(NOT_STOPPED)?.query_map(named_params! { ":owner": owner }, read)?.collect()
 }
 
 const STILL_CLAIMED: &str = "

@@ -126,8 +126,9 @@ pub(crate) struct Done {
     pub(crate) others: Vec<Other>,
     /// Runs of theirs whose command a user has declared gone.
     pub(crate) declared_gone: Vec<i64>,
-    /// In a full turn: other owners that have not left in order, with running runs or without.
-    pub(crate) not_stopped: Vec<String>,
+    /// In a full turn: other owners that have not left in order, with running runs or without; each with the time at which it
+    /// was last seen.
+    pub(crate) not_stopped: Vec<Other>,
     /// Runs of dead owners that must wait for their command to end.
     pub(crate) orphaned: Vec<Orphaned>,
     /// Whether a dead owner had more runs than this turn could look at.

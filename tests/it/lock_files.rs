@@ -260,3 +260,74 @@ fn check_names_the_stopped_scheduler_that_is_to_recover_a_run() {
     heir.leave();
     house.assert_sound();
 }
+
+// ------------------------------------------------------------------------------------------------------------ what is left --
+
+#[test]
+fn an_idle_scheduler_that_died_without_a_lock_file_is_found_out_when_its_lease_is_over() {
+    let house = House::new();
+    let start = |clock: Option<&duly::testing::ManualClock>| {
+        let builder = house.builder(START).accept("work").poll(seconds(1)).lease(seconds(60));
+        clock
+            .map_or(house.builder(START).accept("work").lease(seconds(60)), |clock| builder.clock(clock))
+            .start()
+            .unwrap()
+    };
+    let mut observer = start(None);
+    observer.step().unwrap();
+    let clock = observer.clock().clone();
+    let (mut idle, mut lives) = (start(Some(&clock)), start(Some(&clock)));
+    for one in [&mut idle, &mut lives] {
+        one.step().unwrap();
+        std::fs::remove_file(lock_file(&house, one)).unwrap();
+    }
+    let (dead, alive) = (idle.owner().to_owned(), lives.owner().to_owned());
+    idle.crash();
+    let stopped = |owner: &str| {
+        house.ask(&format!("SELECT stopped_at IS NOT NULL FROM scheduler_instances WHERE id = '{owner}'"))
+    };
+    let mut lasted = 0;
+    while stopped(&dead) == "0" && lasted < 200 {
+        clock.advance(seconds(20));
+        lasted += 20;
+        lives.step().unwrap();
+        // A living one that has lost its file again shows itself by its heartbeats.
+        std::fs::remove_file(lock_file(&house, &lives)).unwrap();
+        observer.step().unwrap();
+    }
+    assert_eq!(
+        (stopped(&dead).as_str(), stopped(&alive).as_str(), lasted),
+        ("1", "0", 80),
+        "after 60 s, at a heartbeat"
+    );
+    assert_eq!(house.rows("SELECT detail FROM scheduler_events WHERE kind = 'owner_lost'"), [dead]);
+    house.assert_sound();
+}
+
+#[test]
+fn what_dead_schedulers_left_in_the_folder_is_swept_at_the_next_start() {
+    let house = House::new();
+    drop(house.stepper(START));
+    let folder = owners(&house);
+    let long_ago = std::time::SystemTime::now() - seconds(2 * 3600);
+    let make = |name: &str, is_old: bool| {
+        let file = std::fs::File::create_new(folder.join(name)).unwrap();
+        if is_old {
+            file.set_modified(long_ago).unwrap();
+        }
+        file
+    };
+    let [old, young, held] = ["1d", "2d", "3d"].map(|id| format!("{id}-owner.new"));
+    drop((make(&old, true), make(&young, false)));
+    let locked = make(&held, true);
+    locked.lock().unwrap();
+    // The payload of an attempt that is over, and that of one whose command holds its input.
+    drop((make("run-8-1.payload", false), make("run-9-1.payload", false)));
+    let input = make("run-9-1", false);
+    input.lock().unwrap();
+    let scheduler = Scheduler::builder(house.file()).start().unwrap();
+    let is_there = |name: &str| folder.join(name).exists();
+    assert_eq!([&old, &young, &held].map(|name| is_there(name)), [false, true, true]);
+    assert_eq!(["run-8-1.payload", "run-9-1.payload", "run-9-1"].map(is_there), [false, true, true]);
+    drop(scheduler);
+}
