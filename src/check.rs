@@ -79,7 +79,8 @@ pub enum ProblemKind {
     OnDead,
     /// The write-ahead log is larger than 64 MiB.
     Log,
-    /// Another user may write one of the files or folders, or the folder of the lock files is another user's.
+    /// Another user may write one of the files or folders, or the folder of the lock files is another user's; or, for root, the
+    /// database is another user's and no scheduler is alive: one that root starts refuses it.
     FileMode,
 }
 
@@ -146,9 +147,11 @@ impl Client {
     pub fn check(&self, limits: &Limits) -> Result<Vec<Problem>> {
         let now = self.now();
         let (path, _, log_bytes) = self.sizes();
-        let mut found = self.read("look for problems", |tx, _| {
+        let (mut found, any_alive) = self.read("look for problems", |tx, _| {
             let instances = instances(tx, &path)?;
-            Look { tx, now, path: &path, limits, instances, found: Vec::new() }.all()
+            let look = Look { tx, now, path: &path, limits, instances, found: Vec::new() };
+            let any_alive = look.living().next().is_some();
+            Ok((look.all()?, any_alive))
         })?;
         if log_bytes > LARGE_LOG {
             let text = format!("the write-ahead log has {} MiB", log_bytes >> 20);
@@ -156,6 +159,9 @@ impl Client {
             found.push(problem(ProblemKind::Log, text, advice));
         }
         found.extend(modes(&path));
+        // A scheduler that is alive is its owner's: root's was refused.
+        let foreign = folder::foreign(&path).filter(|_| !any_alive);
+        found.extend(foreign.map(|fault| problem(ProblemKind::FileMode, fault.found, &fault.advice)));
         Ok(found)
     }
 }

@@ -63,10 +63,31 @@ pub(crate) fn unsafe_private(path: &Path, user: Option<u32>) -> Option<Fault> {
     None
 }
 
-/// Why other users could replace a database: anyone may write the folder that holds it, and no sticky bit protects the files.
+/// Why this process must not carry out a database: it is root, and another user, who decides what the commands are, owns the file.
+/// A file that is missing or cannot be looked at has no fault: it cannot be used either.
+pub(crate) fn foreign(database: &Path) -> Option<Fault> {
+    let owner = owner(&database.metadata().ok()?)?;
+    (this_user() == Some(0) && owner != 0).then(|| Fault {
+        found: format!("{} belongs to user {owner}, and its commands would run as root", database.display()),
+        advice: format!(
+            "start the scheduler as that user (sudo -u '#{owner}' duly run), or give the file to root (chown root)"
+        ),
+    })
+}
+
+/// Why other users could replace a database: a user who is neither its owner nor root owns the folder that holds it; or anyone may
+/// write that folder, and no sticky bit protects the files.
 pub(crate) fn unsafe_parent(database: &Path) -> Option<Fault> {
     let folder = database.parent()?;
-    let mode = mode(&folder.metadata().ok()?);
+    let metadata = folder.metadata().ok()?;
+    let user = database.metadata().ok().and_then(|metadata| owner(&metadata));
+    if let Some(owner) = owner(&metadata).filter(|owner| *owner != 0 && Some(*owner) != user) {
+        return Some(Fault {
+            found: format!("user {owner} owns the folder {}, and so may replace the database", folder.display()),
+            advice: "give the folder to the owner of the database (chown), or move the database".into(),
+        });
+    }
+    let mode = mode(&metadata);
     (mode & 0o1002 == 0o002).then(|| Fault {
         found: format!("anyone may write the folder {}, and so replace the database", folder.display()),
         advice: "chmod o-w it, or set its sticky bit (chmod +t)".into(),

@@ -41,10 +41,12 @@ struct Held {
 }
 
 impl OwnerLock {
-    /// Takes the lock of a new owner. Refuses a folder that other users may write, or that another user made.
+    /// Takes the lock of a new owner. Refuses a folder that other users may write, or that another user made; and for root a
+    /// database of another user.
     pub(crate) fn take(database: &Path, owner: &str) -> Result<Self> {
         let folder = folder(database);
-        if let Some(fault) = folder::unsafe_private(&folder, folder::this_user()) {
+        if let Some(fault) = folder::foreign(database).or_else(|| folder::unsafe_private(&folder, folder::this_user()))
+        {
             return Err(Error::UnusableDatabase { path: database.to_owned(), reason: fault.to_string() });
         }
         let path = folder.join(owner);

@@ -154,7 +154,8 @@ impl Builder {
     /// Opens the file, makes it if there is none, recovers what a dead process left, and starts to run what is due.
     ///
     /// # Errors
-    /// [`Error::UnusableDatabase`] if the file cannot be used; [`Error::InvalidConfig`] if a setting makes no sense.
+    /// [`Error::UnusableDatabase`] if the file cannot be used, or if this process is root and the file belongs to another user;
+    /// [`Error::InvalidConfig`] if a setting makes no sense.
     pub fn start(self) -> Result<Scheduler> {
         let Builder { path, missing, handlers, refused, settings, durability, clock, mut observers, prepare } = self;
         if let Some(error) = refused {
@@ -162,6 +163,10 @@ impl Builder {
         }
         settings.check()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
+        // Before it is opened, and once more with the owner's lock, which is taken when it is open.
+        if let Some(fault) = folder::foreign(&path) {
+            return Err(Error::UnusableDatabase { path, reason: fault.to_string() });
+        }
         let store = Store::open(&path, missing, durability)?;
         let mut own = Store::open(&path, Missing::Refuse, durability)?;
         if let Some(fault) = folder::unsafe_parent(store.path()) {

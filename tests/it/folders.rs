@@ -1,15 +1,17 @@
 //! Folders that other users may write, or that are another user's. A lock file there proves nothing: a scheduler refuses the folder
-//! of the lock files. Observers go on, and `check` has a line.
+//! of the lock files. Observers go on, and `check` has a line. And databases of another user, which root does not carry out.
 #![cfg(target_os = "linux")]
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use duly::testing::Stepper;
-use duly::{Error, Limits, NewTask, ProblemKind, Scheduler};
+use duly::{Context, Error, Limits, NewTask, ProblemKind, Scheduler};
 
-use crate::house::{House, at, seconds};
+use crate::house::{House, at, eventually, seconds};
 use crate::sidecar::Sidecar;
 
 const NOON: &str = "2027-03-14T12:00:00Z";
@@ -94,10 +96,97 @@ fn a_folder_of_lock_files_of_another_user_is_refused() {
     }
     let advice = "run duly as user 4242, or remove the folder while no scheduler runs";
     is_refused(&house, "agent.db-owners belongs to user 4242, expected user 0", advice);
-    // Root looks at what is another user's altogether: nothing is wrong.
-    chown(house.file(), Some(4242), None).unwrap();
+    assert!(lines(&house, ProblemKind::FileMode).len() == 1);
+}
+
+/// What `check` finds of a kind.
+fn lines(house: &House, kind: ProblemKind) -> Vec<String> {
     let problems = house.client().check(&Limits::default()).unwrap();
-    assert!(problems.iter().all(|problem| problem.kind != ProblemKind::FileMode), "{problems:?}");
+    problems.iter().filter(|problem| problem.kind == kind).map(ToString::to_string).collect()
+}
+
+/// Whether this process may give a file away; if not, that is printed.
+fn is_root(house: &House) -> bool {
+    let is_root =
+        std::fs::metadata(house.file()).unwrap().uid() == 0 && chown(house.file(), Some(NOBODY), None).is_ok();
+    assert!(is_root || std::env::var("DULY_CI").as_deref() != Ok("1"), "not root");
+    if is_root {
+        chown(house.file(), Some(0), None).unwrap();
+    } else {
+        println!("skipped: only root may give a file away");
+    }
+    is_root
+}
+
+const NOBODY: u32 = 65534;
+
+/// `duly run --until-idle`, as this user.
+fn run_as(house: &House, user: u32) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
+    command.arg("--db").arg(house.file()).args(["run", "--until-idle"]).uid(user);
+    let output = command.output().expect("duly");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn root_carries_out_no_database_of_another_user() {
+    let house = spoilt(|_, owners| std::fs::remove_dir(owners).unwrap());
+    if !is_root(&house) {
+        return;
+    }
+    assert_eq!((run_as(&house, 0).0, lines(&house, ProblemKind::FileMode)), (Some(0), vec![]), "its own");
+    let rows = "SELECT count(*) FROM scheduler_instances";
+    assert_eq!(house.ask(rows), "1");
+    let owners = house.home().join("agent.db-owners");
+    std::fs::remove_dir(&owners).unwrap();
+    chown(house.file(), Some(NOBODY), None).unwrap();
+    let found = format!("{} belongs to user 65534, and its commands would run as root", house.file().display());
+    let advice = "start the scheduler as that user (sudo -u '#65534' duly run), or give the file to root (chown root)";
+    let (code, log) = run_as(&house, 0);
+    assert!(code == Some(4) && log.contains(&format!("{found}: {advice}")), "{code:?} {log}");
+    let started =
+        Scheduler::builder(house.file()).handler("command", |_: &Context| Ok::<_, Error>(())).start().map(drop);
+    let Err(Error::UnusableDatabase { reason, .. }) = started else { panic!("{started:?}") };
+    assert_eq!(reason, format!("{found}: {advice}"));
+    assert!(Stepper::builder(house.file(), at(NOON)).start().is_err());
+    assert_eq!(house.ask(rows), "1");
+    // Root may look and ask; what it asks for runs as the owner. `check` says what would be refused.
+    house.client().trigger("task").unwrap();
+    assert_eq!(lines(&house, ProblemKind::FileMode), [format!("file_mode: {found}: {advice}")]);
+    assert!(!owners.exists());
+
+    // The owner's own scheduler is at work: nothing is wrong with it.
+    chown(house.home(), Some(NOBODY), None).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
+    let mut scheduler =
+        command.arg("--db").arg(house.file()).arg("run").uid(NOBODY).stderr(Stdio::null()).spawn().unwrap();
+    eventually("it is registered", || {
+        house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL") == "1"
+    });
+    assert_eq!(lines(&house, ProblemKind::FileMode), [""; 0]);
+    scheduler.kill().unwrap();
+    scheduler.wait().unwrap();
+}
+
+#[test]
+fn a_folder_of_another_user_who_may_replace_the_database_is_reported() {
+    let house = spoilt(|_, _| {});
+    if !is_root(&house) {
+        return;
+    }
+    let found = format!("user {NOBODY} owns the folder {}, and so may replace the database", house.home().display());
+    let line =
+        format!("file_mode: {found}: give the folder to the owner of the database (chown), or move the database");
+    chown(house.home(), Some(NOBODY), None).unwrap();
+    assert_eq!(lines(&house, ProblemKind::FileMode), [line]);
+    let (code, log) = run_as(&house, 0);
+    assert!(code == Some(0) && log.contains(&found), "{code:?} {log}");
+    // Not where it is the owner of the database, or root.
+    chown(house.home(), Some(0), None).unwrap();
+    assert_eq!(
+        (run_as(&house, 0).1.contains("owns the folder"), lines(&house, ProblemKind::FileMode)),
+        (false, vec![])
+    );
 }
 
 #[test]
