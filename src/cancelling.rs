@@ -109,7 +109,7 @@ impl Client {
 fn declare_gone(tx: &Transaction<'_>, database: &Path, run: &Run, now: Timestamp) -> Result<Option<String>, Fault> {
     let owner = run.locked_by.as_deref().unwrap_or_default();
     match standing(database, owner) {
-        Standing::Alive => {
+        Standing::Alive { .. } => {
             return Ok(Some(format!("its scheduler is alive: duly cancel {} asks the command to stop", run.id)));
         }
         Standing::Missing | Standing::Unknown(_) if owners::is_believed(tx, owner, now)? => {

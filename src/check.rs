@@ -55,6 +55,8 @@ impl Default for Limits {
 pub enum ProblemKind {
     /// There is work, and no scheduler is alive.
     NoScheduler,
+    /// A scheduler has not been able to write the database for ten seconds or longer: a full disk, an error of the device, a lock.
+    Degraded,
     /// A task is due for too long, or runs that may start are not begun.
     Overdue,
     /// Runs may start, and whoever is alive and has workers to spare leaves them: nobody has their handler.
@@ -89,6 +91,7 @@ impl ProblemKind {
     pub fn as_str(self) -> &'static str {
         match self {
             ProblemKind::NoScheduler => "no_scheduler",
+            ProblemKind::Degraded => "degraded",
             ProblemKind::Overdue => "overdue",
             ProblemKind::UnknownHandler => "unknown_handler",
             ProblemKind::Stuck => "stuck",
@@ -221,6 +224,14 @@ impl Look<'_> {
             let text = "there is work, and no scheduler is alive".to_owned();
             let advice = "start one: duly run, or the application that has the handlers";
             self.found.push(problem(ProblemKind::NoScheduler, text, advice));
+        }
+        for one in self.instances.iter().filter(|one| one.degraded) {
+            let (pid, host) = (one.pid, &one.host);
+            let text = format!(
+                "the scheduler with pid {pid} on {host} has not been able to write the database for ten seconds or longer"
+            );
+            let advice = "see its log for the cause; nothing starts until it can write again";
+            self.found.push(problem(ProblemKind::Degraded, text, advice));
         }
         Ok(())
     }

@@ -339,7 +339,9 @@ impl fmt::Display for Event {
                 write!(f, "the time zones were {}, and are {now}: local times are planned anew", OneLine(before))
             }
             Event::ClockNotSet => f.write_str("the clock of this machine is not set: nothing is done until it is"),
-            Event::LockMadeAgain => f.write_str("the lock file of this owner had been removed or overwritten; made again"),
+            Event::LockMadeAgain => {
+                f.write_str("the lock file of this owner had been removed or overwritten; made again")
+            }
             Event::Degraded { reason } => {
                 write!(f, "the database cannot be written: {}; nothing starts until it can, retrying", OneLine(reason))
             }

@@ -13,11 +13,16 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// could not read just now, too.
 const TRIES_IF_DAMAGED: u32 = 6;
 
+/// A scheduler that could not write for so long says so, for others to see.
+const DEGRADED: Duration = Duration::from_secs(10);
+
 /// A database that refuses to be written is tried again with growing waits.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal {
     /// When to try again, and the wait after that.
     next: Option<(Duration, Duration)>,
+    /// When it was first refused since it was last written.
+    since: Option<Duration>,
     /// At how many tries in a row it was called damaged. A success that has not read the same is none of them.
     damaged: u32,
 }
@@ -25,8 +30,14 @@ pub(crate) struct Refusal {
 impl Refusal {
     /// Whether this is the first since it was last written.
     pub(crate) fn happened(&mut self, now: Duration) -> bool {
+        self.since.get_or_insert(now);
         let wait = self.next.map_or(RETRY.0, |(_, wait)| wait);
         self.next.replace((now + wait, (wait * 2).min(RETRY.1))).is_none()
+    }
+
+    /// Whether every try has failed for ten seconds or longer.
+    pub(crate) fn lasts(&self, now: Duration) -> bool {
+        self.since.is_some_and(|since| now.saturating_sub(since) >= DEGRADED)
     }
 
     /// Takes whether this time it was called damaged. Whether it is, as far as can be known.
@@ -40,6 +51,7 @@ impl Refusal {
         if sound {
             self.damaged = 0;
         }
+        self.since = None;
         self.next.take().is_some()
     }
 

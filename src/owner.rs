@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::slots::{self, Content, Place, Slots};
+use crate::slots::{self, Content, Place, Says, Slots};
 use crate::{folder, platform};
 
 /// The folder of the lock files that belong to a database.
@@ -38,6 +38,8 @@ struct Held {
     /// `None` until the lock is taken.
     file: Option<Arc<File>>,
     slots: Slots,
+    /// What the first byte of the file says: whether the owner is degraded.
+    degraded: bool,
 }
 
 impl OwnerLock {
@@ -78,6 +80,26 @@ impl OwnerLock {
     /// made again by [`OwnerLock::keep`].
     pub(crate) fn check_folder(&self) -> io::Result<()> {
         folder::check_private(&self.folder)
+    }
+
+    /// Says in the file that this owner is degraded: it lives, and cannot write the database. The byte is written in its place and
+    /// without a sync, so that a full disk does not prevent it. If that fails, the next call tries again.
+    pub(crate) fn degrade(&self) {
+        self.say(true);
+    }
+
+    /// Says in the file that this owner can write the database again, if the file says otherwise.
+    pub(crate) fn recover(&self) {
+        self.say(false);
+    }
+
+    fn say(&self, degraded: bool) {
+        let held = &mut *self.held();
+        if let Some(file) = held.file.as_ref().filter(|_| held.degraded != degraded)
+            && slots::mark(file, degraded).is_ok()
+        {
+            held.degraded = degraded;
+        }
     }
 
     /// Notes in a slot of the file that a worker is about to begin this attempt. Until it is noted, the attempt must not
@@ -124,6 +146,9 @@ impl OwnerLock {
         let file = platform::create_private(Path::new(&unborn))?;
         file.lock()?;
         held.slots.write_all(&file, &self.database)?;
+        if held.degraded {
+            slots::mark(&file, true)?;
+        }
         std::fs::rename(&unborn, &self.path)?;
         held.file = Some(Arc::new(file));
         Ok(())
@@ -140,7 +165,10 @@ pub(crate) enum Kept {
 /// What an observer can say of another owner.
 #[derive(Debug)]
 pub(crate) enum Standing {
-    Alive,
+    Alive {
+        /// It says that it has not been able to write the database for ten seconds or longer.
+        degraded: bool,
+    },
     /// It is dead: its lock was acquired.
     Dead(DeadOwner),
     /// It is dead, and another scheduler that recovers its runs has its lock: the owner of this id.
@@ -200,7 +228,10 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
             Content::Copy => Standing::Missing,
         },
         Ok(()) => Standing::Unknown(format!("its lock file {} was replaced while it was asked", path.display())),
-        Err(TryLockError::WouldBlock) => slots::heir(&file).map_or(Standing::Alive, Standing::Inherited),
+        Err(TryLockError::WouldBlock) => match slots::says(&file) {
+            Says::Dead { heir } => Standing::Inherited(heir),
+            says => Standing::Alive { degraded: says == Says::Degraded },
+        },
         Err(TryLockError::Error(error)) => {
             Standing::Unknown(format!("the lock of {} cannot be requested: {error}", path.display()))
         }
@@ -265,7 +296,7 @@ mod tests {
         assert!(!folder(&database).exists(), "an observer creates nothing");
 
         let lock = OwnerLock::take(&database, "a-1").unwrap();
-        assert!(matches!(standing(&database, "a-1"), Standing::Alive));
+        assert!(matches!(standing(&database, "a-1"), Standing::Alive { degraded: false }));
         let path = folder(&database).join("a-1");
         drop(lock);
         let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("a free lock is proof of death") };
@@ -293,13 +324,13 @@ mod tests {
         std::fs::remove_dir_all(folder(&database)).unwrap();
         assert!(matches!(standing(&database, "a-1"), Standing::Missing));
         assert_eq!(lock.keep().unwrap(), Kept::MadeAgain);
-        assert!(matches!(standing(&database, "a-1"), Standing::Alive));
+        assert!(matches!(standing(&database, "a-1"), Standing::Alive { degraded: false }));
 
         // Somebody put another file in its place: its lock can be had, but it is not the owner's.
         std::fs::remove_file(folder(&database).join("a-1")).unwrap();
         std::fs::write(folder(&database).join("a-1"), "").unwrap();
         assert_eq!(lock.keep().unwrap(), Kept::MadeAgain);
-        assert!(matches!(standing(&database, "a-1"), Standing::Alive));
+        assert!(matches!(standing(&database, "a-1"), Standing::Alive { degraded: false }));
     }
 
     #[test]

@@ -355,6 +355,7 @@ impl Poller {
         if self.refused.is_over(!self.memory.damaged) {
             self.emit(&Event::Recovered);
         }
+        self.lock.recover();
         self.remember(&done, now);
         let Done {
             written, mut stop, orphaned, more_lost, resting, recovered, extended, more_due, not_stopped, ..
@@ -465,6 +466,9 @@ impl Poller {
         }
         if self.refused.happened(now.monotonic) {
             self.emit(&Event::Degraded { reason });
+        }
+        if self.refused.lasts(now.monotonic) {
+            self.lock.degrade();
         }
         Ok(Turn { wake_at: self.wake_at(now, slots), ..Turn::default() })
     }

@@ -18,12 +18,16 @@ use std::path::Path;
 
 use crate::{platform, process};
 
-/// Length of the header. Its first line: `A` (alive) or `D` (found dead by another owner), the format, the boot id, device and
-/// inode of this file and of the database. Its second: the owner that found it dead. Both are padded.
+/// Length of the header. Its first line: [`ALIVE`], [`DEGRADED`] or [`DEAD`], the format, the boot id, device and inode of this file
+/// and of the database. Its second: the owner that found it dead. Both are padded.
 const HEADER: usize = 256;
 /// Length of the first line.
 const IDENTITY: usize = 192;
-/// The first byte of the lock file of an owner whose lock an heir has taken.
+/// The first byte of the lock file of an owner that lives.
+const ALIVE: u8 = b'A';
+/// That of one that lives and cannot write the database.
+const DEGRADED: u8 = b'F';
+/// That of one whose lock an heir has taken.
 const DEAD: u8 = b'D';
 /// Length of a slot: run, attempt, and the end of the line.
 const SLOT: usize = 32;
@@ -81,7 +85,7 @@ impl Slots {
     fn content(&self, file: &File, database: &Path) -> io::Result<Vec<u8>> {
         let boot = process::boot_id().unwrap_or_default();
         let (own, database) = (identity(&file.metadata()?), identity(&std::fs::metadata(database)?));
-        let (line, heir) = (format!("A{FORMAT}{boot} {own} {database}"), "");
+        let (line, heir) = (format!("{}{FORMAT}{boot} {own} {database}", char::from(ALIVE)), "");
         let mut content =
             format!("{line:<first$}\n{heir:<second$}\n", first = IDENTITY - 1, second = HEADER - IDENTITY - 1)
                 .into_bytes();
@@ -114,12 +118,30 @@ pub(crate) fn mark_dead(file: &File, heir: &str) -> io::Result<()> {
     platform::write_at(file, &[DEAD], 0)
 }
 
-/// The heir that has marked a file. On Windows a file that is locked cannot be read, and the answer is `None`.
-pub(crate) fn heir(mut file: &File) -> Option<String> {
+/// Marks the file of an owner that lives as degraded, or as not.
+pub(crate) fn mark(file: &File, degraded: bool) -> io::Result<()> {
+    platform::write_at(file, &[if degraded { DEGRADED } else { ALIVE }], 0)
+}
+
+/// What a lock file says of its owner while its lock is held.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Says {
+    Alive,
+    /// It lives, and has not been able to write the database.
+    Degraded,
+    Dead {
+        heir: String,
+    },
+}
+
+/// Reads what a lock file says of its owner. On Windows a file that is locked cannot be read, and the answer is `Alive`.
+pub(crate) fn says(mut file: &File) -> Says {
     let mut header = [0; HEADER];
-    file.read_exact(&mut header).ok()?;
-    let heir = || String::from_utf8_lossy(&header[IDENTITY..]).trim_end().to_owned();
-    (header[0] == DEAD).then(heir)
+    match file.read_exact(&mut header).map(|()| header[0]) {
+        Ok(DEAD) => Says::Dead { heir: String::from_utf8_lossy(&header[IDENTITY..]).trim_end().to_owned() },
+        Ok(DEGRADED) => Says::Degraded,
+        _ => Says::Alive,
+    }
 }
 
 /// What a lock file says whose lock could be acquired.
@@ -172,7 +194,7 @@ mod tests {
 
     use std::path::Path;
 
-    use super::{Content, HEADER, SLOT, Slots, heir, mark_dead, write};
+    use super::{Content, HEADER, SLOT, Says, Slots, mark, mark_dead, says, write};
     use crate::platform;
 
     /// Stands for the database.
@@ -245,10 +267,14 @@ mod tests {
         assert_eq!(super::read(&copy, Path::new("missing")), Content::Copy, "an error while looking is no evidence");
         assert_eq!(super::read(&copy, Path::new("Cargo.lock")), Content::Slots(None), "a copy of the database");
         assert_eq!(super::read(&own, Path::new("Cargo.lock")), Content::Slots(Some(HashSet::from([(7, 1)]))));
-        assert_eq!(heir(&copy), None);
+        for degraded in [true, false] {
+            mark(&copy, degraded).unwrap();
+            std::io::Seek::rewind(&mut &copy).unwrap();
+            assert_eq!(says(&copy), if degraded { Says::Degraded } else { Says::Alive });
+        }
         mark_dead(&copy, "the-heir").unwrap();
         std::io::Seek::rewind(&mut &copy).unwrap();
-        assert_eq!(heir(&copy).as_deref(), Some("the-heir"));
+        assert_eq!(says(&copy), Says::Dead { heir: "the-heir".to_owned() });
         assert_eq!(super::read(&copy, Path::new(DATABASE)), Content::Copy);
     }
 }

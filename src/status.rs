@@ -43,6 +43,8 @@ pub struct Instance {
     pub alive: Option<bool>,
     /// Why it cannot be known.
     pub doubt: Option<String>,
+    /// Whether it says that it has not been able to write the database for ten seconds or longer.
+    pub degraded: bool,
 }
 
 /// A file and its scheduler, as they are now.
@@ -126,14 +128,16 @@ impl Client {
 /// Schedulers that have not left in order, and what the kernel says of each.
 pub(crate) fn instances(tx: &Transaction<'_>, path: &Path) -> rusqlite::Result<Vec<Instance>> {
     let instances = census::instances(tx)?.into_iter().map(|one| {
-        let (alive, doubt) = match standing(path, &one.id) {
-            Standing::Alive => (Some(true), None),
+        let standing = standing(path, &one.id);
+        let degraded = matches!(standing, Standing::Alive { degraded: true });
+        let (alive, doubt) = match standing {
+            Standing::Alive { .. } => (Some(true), None),
             Standing::Dead(_) | Standing::Inherited(_) => (Some(false), None),
             Standing::Missing => (None, Some("it has no lock file, or a copy in its place".to_owned())),
             Standing::Unknown(reason) => (None, Some(reason)),
         };
         let census::Instance { id, host, boot_id, pid, version, workers, lease, started_at, seen_at } = one;
-        Instance { id, host, boot_id, pid, version, workers, lease, started_at, seen_at, alive, doubt }
+        Instance { id, host, boot_id, pid, version, workers, lease, started_at, seen_at, alive, doubt, degraded }
     });
     Ok(instances.collect())
 }

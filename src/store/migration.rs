@@ -73,7 +73,9 @@ fn refuse_beside_others(tx: &Transaction<'_>, path: &Path, found: i64, to: i64) 
         let who = format!("process {pid} on {host}, duly {version}");
         let reason = match standing(path, &id) {
             Standing::Dead(_) | Standing::Inherited(_) => continue,
-            Standing::Alive => format!("a scheduler is at work on them ({who}): stop it, and start this program again"),
+            Standing::Alive { .. } => {
+                format!("a scheduler is at work on them ({who}): stop it, and start this program again")
+            }
             Standing::Missing if !row.get(4)? => continue,
             Standing::Missing => format!(
                 "a scheduler that may be alive has runs ({who}): stop it; if it is dead, let duly {version} recover them first"

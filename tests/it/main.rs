@@ -26,6 +26,8 @@ mod crash;
 mod crowd;
 /// Processes killed around their deeds: an effect is done once or in doubt, rows and outcomes never disagree.
 mod deeds;
+/// A scheduler that has not been able to write its database for ten seconds, and what `check` reports of it.
+mod degraded;
 /// A disk that fails, is full, or is not what it was; a heap that is full; a file that others lock: nothing lost, no hang.
 mod disk;
 /// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.

@@ -39,6 +39,7 @@ struct Scheduler<'a> {
     seen_at: String,
     alive: Option<bool>,
     doubt: Option<&'a str>,
+    degraded: bool,
 }
 
 pub(crate) fn status(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
@@ -77,6 +78,7 @@ fn tell(status: &Status, printer: &mut Printer<'_>) -> Result<(), Failure> {
 
 fn scheduler(one: &Instance, printer: &Printer<'_>) -> (String, Tone) {
     let (stands, tone) = match one.alive {
+        Some(true) if one.degraded => ("alive, cannot write the database", Tone::Bad),
         Some(true) => ("alive", Tone::Good),
         Some(false) => ("dead, not yet recovered", Tone::Bad),
         None => ("unknown whether it is alive", Tone::Odd),
@@ -134,5 +136,6 @@ fn row(one: &Instance) -> Scheduler<'_> {
         seen_at: time(one.seen_at),
         alive: one.alive,
         doubt: one.doubt.as_deref(),
+        degraded: one.degraded,
     }
 }
