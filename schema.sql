@@ -177,7 +177,8 @@ CREATE TABLE task_runs (
 
     CHECK ((status = 'running') = (locked_by IS NOT NULL) AND (locked_by IS NULL) = (locked_until IS NULL)),
     CHECK (blocked IS NULL OR status = 'queued' OR status = 'failed'),
-    CHECK (finished_at IS NOT NULL OR status = 'running' OR status = 'queued'),
+    -- A final run that is to wait or to run again is refused as long as it has an end.
+    CHECK ((finished_at IS NULL) = (status = 'running' OR status = 'queued')),
     CHECK ((occurrences = 1 AND last_scheduled_for IS NULL) OR status = 'missed' OR status = 'skipped')
 ) STRICT;
 
@@ -199,7 +200,9 @@ CREATE TABLE task_attempts (
     started_at       INTEGER,
     finished_at      INTEGER NOT NULL,
     -- As in task_runs.
-    duration_ms      INTEGER CHECK (duration_ms >= 0)
+    duration_ms      INTEGER CHECK (duration_ms >= 0),
+    -- 1: its run ended with it, as dead or cancelled. doctor compares: a run that was reopened since is named.
+    final            INTEGER NOT NULL DEFAULT 0 CHECK (final = 0 OR final = 1)
 ) STRICT;
 
 -- Effects that are done once however often a run is tried. run_id is the first of a chain of retries.

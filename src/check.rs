@@ -4,6 +4,7 @@
 //! No table says which handlers a scheduler has. What can be known: a scheduler that lives and has a worker to spare begins
 //! what may start in the same turn, if it has the handler.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result, excerpt};
 use crate::folder;
 use crate::orphan::{Orphan, Presence};
-use crate::owner::{self, Standing};
+use crate::owner::{self, Standing, standing};
 use crate::platform::{self, Writable};
 use crate::process::Group;
 use crate::schedule::{Zone, duration_text};
@@ -66,6 +67,10 @@ pub enum ProblemKind {
     /// A scheduler died, and a command of its is at work, or is not known to be gone: its run is not tried again before that is
     /// known.
     Orphan,
+    /// A run is running for an owner that is not registered: another program wrote that, or removed the owner's row.
+    UnknownOwner,
+    /// A final run was made to wait or to run again, or its attempt was changed, by another program.
+    Reopened,
     /// A run waits for something that does not hold it back: it would wait for ever.
     Blocked,
     /// A task had too many dead runs in a row.
@@ -96,6 +101,8 @@ impl ProblemKind {
             ProblemKind::UnknownHandler => "unknown_handler",
             ProblemKind::Stuck => "stuck",
             ProblemKind::Orphan => "orphan",
+            ProblemKind::UnknownOwner => "unknown_owner",
+            ProblemKind::Reopened => "reopened",
             ProblemKind::Blocked => "blocked",
             ProblemKind::Failing => "failing",
             ProblemKind::Dead => "dead",
@@ -183,8 +190,14 @@ impl Look<'_> {
     fn all(mut self) -> Result<Vec<Problem>, Fault> {
         self.schedulers()?;
         self.late()?;
-        self.stuck()?;
+        let ownerless = self.ownerless()?;
+        self.stuck(&ownerless)?;
         self.blocked()?;
+        for (run, task, why) in invariants::reopened(self.tx, MOST)? {
+            let text = format!("run {run} of {task} {why}");
+            let advice = format!("another program changed its row: duly cancel {run}; duly retry opens a new run");
+            self.of_run(ProblemKind::Reopened, run, task, text, &advice);
+        }
         self.failed()?;
         let invalid = problems::invalid(self.tx, MOST)?.into_iter();
         for (task, reason) in invalid.chain(invariants::unreadable_tasks(self.tx, MOST)?) {
@@ -265,8 +278,39 @@ impl Look<'_> {
         Ok(())
     }
 
-    fn stuck(&mut self) -> Result<(), Fault> {
-        for stuck in problems::stuck(self.tx, self.now, MOST)? {
+    /// Running runs whose owner is not registered. Returns them.
+    fn ownerless(&mut self) -> Result<HashSet<i64>, Fault> {
+        let mut runs = HashSet::new();
+        for (run, task, owner) in invariants::ownerless(self.tx, MOST)? {
+            let lease = "a scheduler recovers it when its lease has not changed for a full lease (duly run)";
+            let (stands, advice) = match standing(self.path, &owner) {
+                Standing::Alive { .. } => {
+                    let advice = "its row was removed while it was at work: restart that scheduler";
+                    ("is alive".to_owned(), advice.to_owned())
+                }
+                Standing::Dead(_) | Standing::Inherited(_) => {
+                    ("is dead".to_owned(), "the next turn of a scheduler recovers it: duly run".to_owned())
+                }
+                Standing::Missing => {
+                    ("has no lock file".to_owned(), format!("{lease}; only schedulers may claim runs"))
+                }
+                Standing::Unknown(reason) => (
+                    format!("cannot be asked: {reason}"),
+                    "remove the cause; a scheduler recovers it if it is dead".into(),
+                ),
+            };
+            let text =
+                format!("run {run} of {task} is running for owner {owner}, which is not registered and {stands}");
+            self.of_run(ProblemKind::UnknownOwner, run, task, text, &advice);
+            runs.insert(run);
+        }
+        Ok(runs)
+    }
+
+    /// `named`: runs of which something has been said already.
+    fn stuck(&mut self, named: &HashSet<i64>) -> Result<(), Fault> {
+        let stuck = problems::stuck(self.tx, self.now, MOST)?;
+        for stuck in stuck.into_iter().filter(|stuck| !named.contains(&stuck.run)) {
             if let Some(waits) = self.stalled_heir(&stuck).or_else(|| self.orphan(&stuck)) {
                 self.found.push(waits);
                 continue;

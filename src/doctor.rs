@@ -47,9 +47,9 @@ impl Client {
         self.leave_log()?;
         self.read("look whether the file is sound", |tx, _| {
             let mut found = invariants::damaged(tx, MOST)?;
-            let broken = invariants::broken(tx, MOST);
-            match broken.and_then(|broken| Ok((broken, invariants::unreadable_text(tx, MOST)?))) {
-                Ok((broken, text)) => found.extend(broken.into_iter().chain(text)),
+            let rules = [invariants::broken, invariants::unowned, invariants::unreadable_text];
+            match rules.iter().map(|of_rules| of_rules(tx, MOST)).collect::<rusqlite::Result<Vec<_>>>() {
+                Ok(broken) => found.extend(broken.into_iter().flatten()),
                 // What is damaged may not be readable, which is no news.
                 Err(_) if !found.is_empty() => {}
                 Err(error) => return Err(error.into()),

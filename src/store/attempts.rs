@@ -87,9 +87,10 @@ pub(crate) fn keep_remark(tx: &Transaction<'_>, fence: &Fence<'_>, remark: &str)
 
 const KEEP_ATTEMPT: &str = "
     INSERT INTO task_attempts (run_id, attempt, outcome, error, output, exit_code, locked_by, started_at, finished_at,
-                               duration_ms)
+                               duration_ms, final)
     SELECT id, :attempt, :outcome, :error, ifnull(:output, iif(attempt = :attempt, output, NULL)),
-           iif(attempt = :attempt, exit_code, NULL), :owner, ifnull(:started, started_at), :finished, :duration
+           iif(attempt = :attempt, exit_code, NULL), :owner, ifnull(:started, started_at), :finished, :duration,
+           (status = 'dead' OR status = 'cancelled') AND :outcome <> 'superseded'
       FROM task_runs WHERE id = :run";
 
 /// Keeps an attempt that did not simply succeed, with what its run tells of it. `output`: of one that ended too late, which

@@ -92,6 +92,60 @@ const OCCURRENCES_MISCOUNTED: &str = "
     SELECT 'run ' || id || ' stands for ' || occurrences FROM task_runs
      WHERE (occurrences > 1 AND last_scheduled_for IS NULL) OR last_scheduled_for < scheduled_for LIMIT :limit";
 
+/// As [`reopened`] finds what breaks it.
+const FINAL: &str = "a final run stays final, and its attempt never decreases";
+
+/// Each attempt that ended without success has a row, which says whether its run was final with it. A run that another program
+/// reopened therefore has fewer such rows than attempts, or one that was final. A run that was final without an attempt has none: of
+/// that, only its own row tells, until it is claimed.
+const REOPENED: &str = "
+    SELECT id, name,
+           CASE WHEN was_final THEN 'was final after attempt ' || final || ', and is ' || status || ' at attempt ' || attempt
+                WHEN has_end THEN 'is queued, with the end of an earlier attempt'
+                ELSE 'is ' || status || ' at attempt ' || attempt || ', ended attempts on record: ' || kept END
+      FROM (SELECT *, final IS NOT NULL AND (attempt > final OR (status <> 'dead' AND status <> 'cancelled')) AS was_final
+              FROM (SELECT r.id, r.status, r.attempt,
+                           ifnull((SELECT t.name FROM scheduled_tasks t WHERE t.id = r.task_id), '') AS name,
+                           r.status = 'queued'
+                           AND (r.error IS NOT NULL OR r.duration_ms IS NOT NULL OR r.result IS NOT NULL) AS has_end,
+                           (SELECT count(DISTINCT a.attempt) FROM task_attempts a
+                             WHERE a.run_id = r.id AND a.attempt <= r.attempt AND a.outcome <> 'superseded') AS kept,
+                           (SELECT max(a.attempt) FROM task_attempts a WHERE a.run_id = r.id AND a.final = 1) AS final
+                      FROM task_runs r WHERE r.status > ''))
+     WHERE was_final OR has_end OR kept <> attempt - (status = 'running' OR status = 'succeeded')
+     ORDER BY id LIMIT :limit";
+
+/// What [`REOPENED`] looks at, and what is looked at in its place for unfinished runs.
+const ALL: &str = "r WHERE r.status > ''";
+const UNFINISHED: &str = "
+    r INDEXED BY task_runs_unfinished WHERE (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')";
+
+/// A run, its task, and what is wrong with it.
+pub(crate) type OfRun = (i64, String, String);
+
+/// Unfinished runs of which the attempts tell that they were final, or had another attempt.
+pub(crate) fn reopened(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<OfRun>> {
+    of_runs(tx, &REOPENED.replace(ALL, UNFINISHED), limit)
+}
+
+/// As [`ownerless`] finds what breaks it. Tests claim for owners that they do not register, so no transaction is held against it.
+const OWNED: &str = "each running run has a registered owner";
+
+const OWNERLESS: &str = "
+    SELECT r.id, t.name, r.locked_by FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.status = 'running' AND NOT EXISTS (SELECT 1 FROM scheduler_instances i WHERE i.id = r.locked_by)
+     LIMIT :limit";
+
+/// Running runs whose owner is not registered: run, task and owner.
+pub(crate) fn ownerless(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<OfRun>> {
+    of_runs(tx, OWNERLESS, limit)
+}
+
+fn of_runs(tx: &Transaction<'_>, statement: &str, limit: usize) -> rusqlite::Result<Vec<OfRun>> {
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row::shown(row, 1)?, row::shown(row, 2)?));
+    tx.prepare_cached(statement)?.query_map(named_params! { ":limit": bound(limit) }, read)?.collect()
+}
+
 /// What breaks a rule: the rule, and the row.
 pub(crate) type Broken = (&'static str, String);
 
@@ -183,6 +237,9 @@ fn ask(tx: &Transaction<'_>, limit: usize, asked: fn(&str) -> String) -> rusqlit
         let row = format!("run {} of task {} ({})", held.run, held.task, held.reason);
         found.push((HELD, row));
     }
+    for (run, task, why) in of_runs(tx, REOPENED, limit)? {
+        found.push((FINAL, format!("run {run} of task {task} {why}")));
+    }
     Ok(found)
 }
 
@@ -244,6 +301,14 @@ pub(crate) fn unreadable_text(tx: &Transaction<'_>, limit: usize) -> rusqlite::R
     Ok(tasks.chain(runs).map(|row| (TEXT, row)).collect())
 }
 
+/// Running runs that break the rule about owners.
+pub(crate) fn unowned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
+    let runs = ownerless(tx, limit)?.into_iter();
+    Ok(runs
+        .map(|(run, task, owner)| (OWNED, format!("run {run} of task {task} is running for owner {owner}")))
+        .collect())
+}
+
 /// What SQLite itself finds: damaged pages and indexes, broken constraints; and rows that refer to none.
 pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
     let mut found = Vec::new();
@@ -268,12 +333,15 @@ pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
 
 #[cfg(test)]
 mod tests {
-    use super::{FREE_THOUGH_HELD, FREE_TWICE, HELD, HELD_FOR_NOTHING, RULES, TEXT, without_excuse};
+    use super::{
+        ALL, FINAL, FREE_THOUGH_HELD, FREE_TWICE, HELD, HELD_FOR_NOTHING, OWNED, REOPENED, RULES, TEXT, UNFINISHED,
+        without_excuse,
+    };
 
     #[test]
     fn every_rule_is_told_to_whoever_reads_how_duly_is_tested() {
         let told = include_str!("../../docs/testing.md");
-        for rule in RULES.iter().map(|(rule, _)| *rule).chain([HELD, TEXT]) {
+        for rule in RULES.iter().map(|(rule, _)| *rule).chain([HELD, FINAL, OWNED, TEXT]) {
             assert!(told.contains(&format!("* {rule}\n")), "{rule}");
         }
     }
@@ -283,5 +351,6 @@ mod tests {
         for statement in [FREE_THOUGH_HELD, FREE_TWICE, HELD_FOR_NOTHING] {
             assert!(!without_excuse(statement).contains("planned"), "{statement}");
         }
+        assert!(REOPENED.replace(ALL, UNFINISHED).contains(UNFINISHED));
     }
 }

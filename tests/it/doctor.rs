@@ -91,7 +91,11 @@ fn each_broken_rule_is_found() {
         ),
         (
             "UPDATE task_runs SET occurrences = 3, status = 'missed', finished_at = run_at WHERE status = 'dead'".to_owned(),
-            &["occurrences are counted: run 5 stands for 3"],
+            &[
+                "occurrences are counted: run 5 stands for 3",
+                "a final run stays final, and its attempt never decreases: run 5 of task once was final after attempt 1, and is \
+                 missed at attempt 1",
+            ],
         ),
     ] {
         let (house, stepper) = busy();
@@ -108,10 +112,12 @@ fn each_broken_rule_is_found() {
 #[test]
 fn runs_that_may_start_and_must_not_are_found() {
     let insert = |status: &str, run: u32| {
-        let locked = if status == "running" { "'me', 1805025600000" } else { "NULL, NULL" };
+        let locked = if status == "running" { "'me', 1805025600000, 1" } else { "NULL, NULL, 0" };
         format!(
-            "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, concurrency_key, locked_by,
-                                    locked_until)
+            "INSERT OR IGNORE INTO scheduler_instances (id, host, pid, version, workers, lease_ms, started_at, seen_at)
+             VALUES ('me', 'here', 1, '1', 1, 60000, 1805025600000, 1805025600000);
+             INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, concurrency_key, locked_by,
+                                    locked_until, attempt)
              VALUES (1, 'work', 180502560000{run}, 'manual', '{status}', 1805025600000, 'k', {locked});"
         )
     };

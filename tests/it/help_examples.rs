@@ -88,7 +88,11 @@ fn furnish(command: &str) -> (House, PathBuf) {
          SELECT 42, id, handler, 1805000000000, 'schedule', {}, {status}, '#' || id FROM scheduled_tasks WHERE name = 'nightly'",
         at("2027-03-14T12:00:00Z").as_millis()
     );
-    rusqlite::Connection::open(home.join("agent.db")).expect("a connection").execute(&sql, []).expect("a run");
+    // A dead run, with the attempt that it died of.
+    let attempt = "INSERT INTO task_attempts (run_id, attempt, outcome, locked_by, finished_at, final)
+                   SELECT id, 1, 'failed', 'dead', finished_at, 1 FROM task_runs WHERE status = 'dead'";
+    let sql = format!("{sql}; {attempt}");
+    rusqlite::Connection::open(home.join("agent.db")).expect("a connection").execute_batch(&sql).expect("a run");
     (house, home)
 }
 

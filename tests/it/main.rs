@@ -113,6 +113,8 @@ mod process;
 /// `duly run --tasks`: the manifest is applied again at SIGHUP, and a broken one changes nothing.
 mod refused;
 mod reload;
+/// Final runs that another program reopened, and attempts that it changed: `doctor` and `check` name the run.
+mod reopened;
 /// A day with restarts: each occurrence once, and what a crash cut is taken up again.
 mod restart;
 /// What is long over goes; what is not, and what somebody may still need, stays.
@@ -145,6 +147,8 @@ mod told;
 mod torture;
 /// What a turn costs and whom it serves first.
 mod turns;
+/// Running runs whose owner is not registered: named, and recovered when the lease is over.
+mod unknown_owner;
 /// Two versions on one file: an older duly that finds the tables of a newer one.
 mod unread_log;
 /// Retention beside much that is new; the rows that a crash loop leaves.

@@ -1,0 +1,153 @@
+//! Final runs that another program reopened, and runs whose attempt it changed: the tables refuse the simplest statements, `doctor`
+//! names every run of which the attempts beside it tell, and `check` those that are unfinished.
+
+use duly::testing::Stepper;
+use duly::{Client, Limits, NewTask, Outcome};
+
+use crate::house::{House, at, minutes};
+use crate::table::{claim, step, work_off};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+const RULE: &str = "a final run stays final, and its attempt never decreases";
+
+/// Runs that ended in every way, by the name of their task. Of `retried` the first attempt failed.
+fn ended() -> (House, Stepper) {
+    let house = House::new();
+    let mut stepper = house.builder(NOON).accept("work").workers(8).start().expect("a stepper");
+    let client = stepper.client().clone();
+    for name in ["succeeded", "retried", "dead", "cancelled", "waited", "bystander"] {
+        let handler = if name == "waited" { "nobody's" } else { "work" };
+        let task = NewTask::once(name, at(NOON)).handler(handler);
+        client.add(if name == "dead" { task.at_most_once() } else { task }).expect("a task");
+    }
+    for one in step(&mut stepper, 5) {
+        match one.task.as_str() {
+            "succeeded" | "bystander" => stepper.finish(&one, Outcome::succeeded()),
+            "cancelled" => {
+                client.cancel(one.run_id).expect("a request");
+                stepper.finish(&one, Outcome::failed("stopped"));
+            }
+            _ => stepper.finish(&one, Outcome::failed("no route to host")),
+        }
+    }
+    stepper.step().expect("a turn");
+    client.cancel(run(&house, "waited")).expect("a run that waits");
+    stepper.clock().advance(minutes(1));
+    let again = claim(&mut stepper);
+    stepper.finish(&again, Outcome::succeeded());
+    work_off(&mut stepper);
+    let stands = "SELECT t.name || ' ' || r.status || ' ' || r.attempt FROM task_runs r JOIN scheduled_tasks t
+                   ON t.id = r.task_id ORDER BY t.id";
+    let expected =
+        ["succeeded succeeded 1", "retried succeeded 2", "dead dead 1", "cancelled cancelled 1", "waited cancelled 0"];
+    assert_eq!(house.rows(stands)[..5], expected);
+    assert_eq!((found(&client), shown(&client)), (vec![], vec![]));
+    (house, stepper)
+}
+
+fn run(house: &House, task: &str) -> i64 {
+    let run = "SELECT id FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = ";
+    house.ask(&format!("{run}'{task}')")).parse().expect("a run")
+}
+
+fn set(house: &House, task: &str, values: &str) -> rusqlite::Result<usize> {
+    house.plain().execute(&format!("UPDATE task_runs SET {values} WHERE id = {}", run(house, task)), [])
+}
+
+fn found(client: &Client) -> Vec<String> {
+    client.doctor().expect("a look").iter().map(ToString::to_string).collect()
+}
+
+fn shown(client: &Client) -> Vec<String> {
+    let problems = client.check(&Limits::default()).expect("a look");
+    problems.iter().map(ToString::to_string).filter(|line| line.starts_with("reopened")).collect()
+}
+
+#[test]
+fn a_final_run_that_another_program_reopened_is_named() {
+    let again = "status = 'queued', finished_at = NULL";
+    for (task, values, why) in [
+        ("succeeded", again, "is queued, with the end of an earlier attempt"),
+        (
+            "succeeded",
+            "status = 'queued', finished_at = NULL, duration_ms = NULL",
+            "is queued at attempt 1, ended attempts on record: 0",
+        ),
+        ("retried", "status = 'failed'", "is failed at attempt 2, ended attempts on record: 1"),
+        ("dead", again, "was final after attempt 1, and is queued at attempt 1"),
+        ("dead", "status = 'failed'", "was final after attempt 1, and is failed at attempt 1"),
+        ("dead", "status = 'succeeded'", "was final after attempt 1, and is succeeded at attempt 1"),
+        ("cancelled", "status = 'failed'", "was final after attempt 1, and is failed at attempt 1"),
+        ("waited", again, "is queued, with the end of an earlier attempt"),
+    ] {
+        let (house, stepper) = ended();
+        set(&house, task, values).unwrap_or_else(|error| panic!("{task}, {values}: {error}"));
+        let number = run(&house, task);
+        assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{values}");
+        let line =
+            format!("reopened: run {number} of {task} {why}: another program changed its row: duly cancel {number}");
+        let lines = shown(stepper.client());
+        assert_eq!(lines.len(), usize::from(!values.contains("succeeded")), "{lines:?}");
+        assert!(lines.iter().all(|found| found.starts_with(&line)), "{lines:?}");
+    }
+}
+
+/// What is claimed again leaves no trace in its own row.
+#[test]
+fn a_reopened_run_that_ran_again_is_named_as_well() {
+    for (task, why) in [
+        ("succeeded", "is succeeded at attempt 2, ended attempts on record: 0"),
+        ("dead", "was final after attempt 1, and is succeeded at attempt 2"),
+    ] {
+        let (house, mut stepper) = ended();
+        set(&house, task, "status = 'queued', finished_at = NULL, cancel_requested = 0").expect("an update");
+        let again = claim(&mut stepper);
+        assert_eq!(again.task, task);
+        stepper.finish(&again, Outcome::succeeded());
+        work_off(&mut stepper);
+        let number = run(&house, task);
+        assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")]);
+        assert!(shown(stepper.client()).is_empty(), "it is over");
+    }
+}
+
+#[test]
+fn an_attempt_that_another_program_changed_is_named() {
+    for (task, attempt, why) in [
+        ("retried", 1, "is succeeded at attempt 1, ended attempts on record: 1"),
+        ("retried", 3, "is succeeded at attempt 3, ended attempts on record: 1"),
+        ("succeeded", 0, "is succeeded at attempt 0, ended attempts on record: 0"),
+        ("waited", 1, "is cancelled at attempt 1, ended attempts on record: 0"),
+    ] {
+        let (house, stepper) = ended();
+        set(&house, task, &format!("attempt = {attempt}")).expect("an update");
+        let number = run(&house, task);
+        assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{attempt}");
+    }
+    // Not a run that fails, is given back, and goes on.
+    let (_house, mut stepper) = ended();
+    let client = stepper.client().clone();
+    let mut claims = Vec::new();
+    client.add(NewTask::interval("neighbour", minutes(1)).handler("work")).expect("a task");
+    for outcome in [Outcome::failed("no"), Outcome::Released, Outcome::failed("no"), Outcome::succeeded()] {
+        stepper.clock().advance(minutes(5));
+        claims.extend(stepper.step().expect("a turn"));
+        assert_eq!((found(&client), claims.len()), (vec![], 1));
+        stepper.finish(&claims.remove(0), outcome);
+        // What is given back may be claimed again at once.
+        claims.extend(stepper.step().expect("a turn"));
+        assert!(found(&client).is_empty() && shown(&client).is_empty());
+    }
+}
+
+#[test]
+fn a_final_run_with_an_end_cannot_wait_or_run() {
+    let (house, stepper) = ended();
+    for task in ["succeeded", "dead", "waited"] {
+        for values in ["status = 'queued'", "status = 'running', locked_by = 'me', locked_until = 1805025600000"] {
+            let refused = set(&house, task, values).expect_err("an end").to_string();
+            assert!(refused.contains("CHECK"), "{task}, {values}: {refused}");
+        }
+    }
+    assert_eq!(found(stepper.client()), [""; 0]);
+}

@@ -1,0 +1,75 @@
+//! Running runs whose owner is not registered: another program wrote them, or removed the owner's row. `check` and `doctor` name
+//! each with its owner; once the lease has not changed for its whole length, a scheduler recovers them as lost.
+
+use duly::{Client, Limits, NewTask};
+
+use crate::house::{House, at, seconds};
+use crate::table::{step, succeed};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn shown(client: &Client) -> Vec<String> {
+    client.check(&Limits::default()).expect("a look").iter().map(ToString::to_string).collect()
+}
+
+fn found(client: &Client) -> Vec<String> {
+    client.doctor().expect("a look").iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_run_of_an_owner_that_was_never_registered_is_named_and_recovered() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add(NewTask::once("ours", at(NOON)).handler("work")).expect("a task");
+    client.add(NewTask::once("theirs", at(NOON)).handler("work")).expect("a task");
+    let ours = step(&mut stepper, 2).remove(0);
+    assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
+    let take = "UPDATE task_runs SET locked_by = 'my-script', locked_until = 64060588800000 WHERE id = 2";
+    house.plain().execute(take, []).expect("an update");
+    let rule = "each running run has a registered owner: run 2 of task theirs is running for owner my-script";
+    assert_eq!(found(&client), [rule]);
+    let line = "unknown_owner: run 2 of theirs is running for owner my-script, which is not registered and has no lock file: \
+                a scheduler recovers it when its lease has not changed for a full lease (duly run); only schedulers may claim runs";
+    assert_eq!(shown(&client), [line]);
+    // With its lease in the past it is one problem, not two.
+    house.plain().execute("UPDATE task_runs SET locked_until = started_at WHERE id = 2", []).expect("an update");
+    assert_eq!(shown(&client), [line]);
+
+    // Its lease is first seen as it stands now after 14 s.
+    for _ in 0..6 {
+        assert_eq!(
+            house.ask("SELECT status || locked_by FROM task_runs WHERE id = 2"),
+            "runningmy-script",
+            "too early"
+        );
+        stepper.clock().advance(seconds(14));
+        stepper.step().expect("a turn");
+    }
+    assert_eq!(house.ask("SELECT status FROM task_runs WHERE id = 2"), "failed");
+    assert_eq!(house.rows("SELECT run_id, outcome, locked_by FROM task_attempts"), ["2|lost|my-script"]);
+    assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
+    succeed(&mut stepper, &ours);
+    assert_eq!(house.ask("SELECT status FROM task_runs WHERE id = 1"), "succeeded");
+}
+
+#[test]
+fn a_scheduler_whose_row_was_removed_is_named_alive_and_dead() {
+    let house = House::new();
+    let (mut stepper, mut other) = (house.stepper(NOON), house.stepper(NOON));
+    let client = other.client().clone();
+    client.add(NewTask::once("ours", at(NOON)).handler("work")).expect("a task");
+    step(&mut stepper, 1);
+    step(&mut other, 0);
+    let owner = stepper.owner().to_owned();
+    let remove = format!("DELETE FROM scheduler_instances WHERE id = '{owner}'");
+    house.plain().execute(&remove, []).expect("a removal");
+    let begin = format!("unknown_owner: run 1 of ours is running for owner {owner}, which is not registered");
+    let advice = "its row was removed while it was at work: restart that scheduler";
+    assert_eq!(shown(&client), [format!("{begin} and is alive: {advice}")]);
+    stepper.crash();
+    assert_eq!(shown(&client), [format!("{begin} and is dead: the next turn of a scheduler recovers it: duly run")]);
+    other.clock().advance(seconds(1));
+    other.step().expect("a turn");
+    assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
+}
