@@ -353,7 +353,7 @@ impl Look<'_> {
 
     /// A run whose scheduler is dead, and which another one is to recover that is alive and makes no progress.
     fn stalled_heir(&self, stuck: &Stuck) -> Option<Problem> {
-        let Standing::Inherited(heir) = owner::standing(self.path, &stuck.owner) else { return None };
+        let Standing::Inherited(heir) = standing(self.path, &stuck.owner) else { return None };
         let stalls = |one: &&Instance| one.id == heir && self.now.since(one.seen_at) > one.lease;
         let Instance { pid, host, .. } = self.instances.iter().find(stalls)?;
         let (run, task) = (stuck.run, stuck.task.clone());

@@ -101,7 +101,7 @@ fn a_pause_a_resumption_and_a_streak_of_deaths_leave_it_without_an_occurrence() 
     client.resume("alarm").unwrap();
     assert_eq!(house.next("alarm"), "- active");
     // No occurrence was passed over, and the event claims none.
-    assert_eq!(house.rows("SELECT kind, detail FROM scheduler_events ORDER BY id"), ["paused|-", "resumed|-"]);
+    assert_eq!(house.rows("SELECT kind, detail FROM scheduler_events ORDER BY id"), ["paused|user", "resumed|-"]);
 
     client.replace(alarm().pause_after_failures(1)).unwrap();
     client.trigger("alarm").unwrap();

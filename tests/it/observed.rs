@@ -13,7 +13,7 @@ fn cancelled() -> (impl Fn(&Event) + Send + Sync + 'static, Arc<Mutex<Vec<i64>>>
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = heard.clone();
     let observer = move |event: &Event| {
-        if let Event::Cancelled { run, task } = event {
+        if let Event::Cancelled { run, task, .. } = event {
             assert_eq!(task, "waits");
             hears.lock().unwrap().push(*run);
         }
