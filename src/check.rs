@@ -64,6 +64,8 @@ pub enum ProblemKind {
     UnknownHandler,
     /// A run is at work for longer than it may, or its owner gives no sign of life.
     Stuck,
+    /// A worker thread of a scheduler that is alive ended within the last day, which no handler can cause.
+    WorkerEnded,
     /// A scheduler died, and a command of its is at work, or is not known to be gone: its run is not tried again before that is
     /// known.
     Orphan,
@@ -100,6 +102,7 @@ impl ProblemKind {
             ProblemKind::Overdue => "overdue",
             ProblemKind::UnknownHandler => "unknown_handler",
             ProblemKind::Stuck => "stuck",
+            ProblemKind::WorkerEnded => "worker_ended",
             ProblemKind::Orphan => "orphan",
             ProblemKind::UnknownOwner => "unknown_owner",
             ProblemKind::Reopened => "reopened",
@@ -192,6 +195,7 @@ impl Look<'_> {
         self.late()?;
         let ownerless = self.ownerless()?;
         self.stuck(&ownerless)?;
+        self.ended_workers()?;
         self.blocked()?;
         for (run, task, why) in invariants::reopened(self.tx, MOST)? {
             let text = format!("run {run} of {task} {why}");
@@ -363,6 +367,24 @@ impl Look<'_> {
         );
         let problem = problem(ProblemKind::Stuck, found, &format!("let process {pid} go on, or end it"));
         Some(Problem { task: Some(task), run: Some(run), ..problem })
+    }
+
+    fn ended_workers(&mut self) -> Result<(), Fault> {
+        for ended in problems::ended_workers(self.tx, self.now.minus(LATELY), MOST)? {
+            if !self.living().any(|one| one.id == ended.owner) {
+                continue;
+            }
+            let before = if ended.count > 1 { format!(", and {} before it", ended.count - 1) } else { String::new() };
+            let error = excerpt(&ended.error, MAX_ERROR);
+            let text = format!(
+                "a worker of scheduler {} (pid {}) ended at {}{before}: {error}",
+                ended.owner, ended.pid, ended.at
+            );
+            let advice =
+                "a new worker has its place, unless the log says otherwise; report it with the log of that time";
+            self.found.push(problem(ProblemKind::WorkerEnded, text, advice));
+        }
+        Ok(())
     }
 
     /// What is to be said of a run whose scheduler is dead, and whose command is not known to be gone.

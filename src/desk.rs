@@ -21,6 +21,7 @@ use crate::store::effects::{self, Known};
 use crate::store::opening::Written;
 use crate::store::runs::{Fence, Success, Wrote};
 use crate::store::{Durability, Fault, Missing, Store, delays, settling, waiting};
+use crate::unwind;
 
 /// How long a worker stands in line at most. Who is first by then is slow, and SQLite will say so.
 const LINE: Duration = Duration::from_secs(30);
@@ -229,6 +230,12 @@ fn superseded(claim: &Claim) -> Error {
 
 fn refused(claim: &Claim, reason: &str) -> Error {
     Error::Refused { request: format!("finish run {} of {:?}", claim.run_id, claim.task), reason: reason.to_owned() }
+}
+
+impl Drop for Desks {
+    fn drop(&mut self) {
+        unwind::dispose("the closure given to on_connect", self.prepare.take());
+    }
 }
 
 impl fmt::Debug for Desks {

@@ -2,13 +2,13 @@
 //! an attempt, which its worker emits, and what a client of the same scheduler cancels.
 
 use std::fmt::{self, Write as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Timestamp, millis};
 use crate::orphan::Orphan;
 use crate::run::{Claim, RunStatus};
+use crate::unwind;
 
 /// What happened. Its `Display` is the log line, on one line whatever the names and errors contain.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +39,14 @@ pub enum Event {
     WorkerHeld {
         /// The attempt.
         claim: Arc<Claim>,
+    },
+    /// A worker thread ended, which no handler can cause: by a fault of duly, of the [`Clock`](crate::Clock) or of the logger that
+    /// it was given. Another worker takes its place, and its run is settled as failed.
+    WorkerEnded {
+        /// The run that it carried out, if it did.
+        run: Option<i64>,
+        /// The message of the panic.
+        error: String,
     },
     /// An attempt came to an end when another owner had already taken the run: its result changed nothing.
     Superseded {
@@ -210,10 +218,16 @@ impl Observers {
     pub(crate) fn tell(&self, event: &Event) {
         for observer in &self.0 {
             // An observer is the user's code: its panic must not stop the loop.
-            if catch_unwind(AssertUnwindSafe(|| observer.observe(event))).is_err() {
-                log::error!("an observer panicked; the others are told all the same");
+            if let Err(panic) = unwind::contained(|| observer.observe(event)) {
+                log::error!("an observer panicked: {}; the others receive the event all the same", OneLine(&panic));
             }
         }
+    }
+}
+
+impl Drop for Observers {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|observer| unwind::dispose("an observer", observer));
     }
 }
 
@@ -231,6 +245,7 @@ impl Event {
             Event::Finished { status: RunStatus::Dead, .. }
             | Event::Degraded { .. }
             | Event::SetAside { .. }
+            | Event::WorkerEnded { .. }
             | Event::Outlived { .. } => log::Level::Error,
             Event::Finished { error: Some(_), .. } => log::Level::Warn,
             Event::Finished { .. } | Event::PassedOver { status: RunStatus::Skipped, .. } => log::Level::Info,
@@ -270,6 +285,11 @@ impl fmt::Display for Event {
                 "run {} of {:?} does not stop though its time is up; another worker takes the place of the one it holds",
                 claim.run_id, claim.task
             ),
+            Event::WorkerEnded { run, error } => {
+                f.write_str("a worker ended")?;
+                run.map_or(Ok(()), |run| write!(f, " while it carried out run {run}"))?;
+                write!(f, ": {}; another takes its place", OneLine(error))
+            }
             Event::Superseded { claim } => write!(
                 f,
                 "run {} of {:?}: attempt {} ended after another owner had taken the run; its result is kept with the \

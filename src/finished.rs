@@ -1,4 +1,4 @@
-//! What passes from a worker back to the loop: how an attempt ended, and what is told of it while it goes on.
+//! What passes from a worker back to the loop: how an attempt ended, what is told of it while it goes on, and that a worker ended.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::clock::{Now, Timestamp};
 use crate::event::Event;
 use crate::orphan::Input;
+use crate::retry::Retry;
 use crate::run::{Claim, FailureKind, Outcome, RunStatus};
 use crate::slots::Place;
 
@@ -118,6 +119,36 @@ pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) 
         ));
     }
     events
+}
+
+/// A worker thread that ended by a panic outside of every handler.
+#[derive(Debug)]
+pub(crate) struct WorkerEnded {
+    /// What it carried out, if it did.
+    pub(crate) at_work: AtWork,
+    /// The message of the panic.
+    pub(crate) error: String,
+    /// Whether another worker has its place already, since the handler held it for too long.
+    pub(crate) replaced: bool,
+}
+
+/// The attempt that a worker carries out.
+#[derive(Debug, Default)]
+pub(crate) struct AtWork {
+    pub(crate) claim: Option<Arc<Claim>>,
+    /// When it began, and the slot that says that it did.
+    pub(crate) began: Option<(Now, Place)>,
+}
+
+impl WorkerEnded {
+    /// The failed attempt, to be settled.
+    pub(crate) fn finished(&self, now: Now) -> Option<Finished> {
+        let claim = self.at_work.claim.clone()?;
+        let error = format!("the worker ended before the attempt did: {}", self.error);
+        let outcome = Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff };
+        let began = self.at_work.began.map_or(now, |(began, _)| began);
+        Some(Finished { slot: self.at_work.began.map(|(_, slot)| slot), ..Finished::new(claim, outcome, began, now) })
+    }
 }
 
 /// What a worker tells of an attempt that goes on.

@@ -21,6 +21,7 @@ use crate::progress::Progress;
 use crate::retry::Retry;
 use crate::run::{Claim, Origin};
 use crate::tools::{Notice, Said, StopFlag, StopReason, Tools};
+use crate::unwind;
 
 /// Most that is kept of what an attempt printed.
 pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
@@ -29,6 +30,11 @@ pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 pub const MAX_PROGRESS_BYTES: usize = 1024;
 
 /// Carries out runs. Closures are handlers: `Fn(&Context) -> Result<T, E>` of any result that JSON can hold and any error.
+///
+/// A panic is a failed attempt, and its worker continues, also if the payload of the panic panics when it is dropped. If the
+/// result or the error that a handler returned panics when it is dropped, that is logged, and the answer stands. Two panics end
+/// the process, since Rust cannot catch them: one in a destructor that runs while another panic unwinds, and any in a program
+/// that is built with `panic = "abort"`.
 pub trait Handler: Send + Sync + 'static {
     /// Carries out one attempt, and answers with what it came to, as JSON.
     ///
@@ -58,8 +64,10 @@ where
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError> {
         let result = self(context).map_err(Into::into)?;
         // What the handler did is done: another attempt would do it again, and return the same.
-        Ok(as_result(&result)
-            .map_err(|error| Failure::give_up(format!("what it returned cannot be stored: {error}")))?)
+        let stored =
+            as_result(&result).map_err(|error| Failure::give_up(format!("what it returned cannot be stored: {error}")));
+        unwind::dispose("the result of a handler", result);
+        Ok(stored?)
     }
 }
 
@@ -154,6 +162,14 @@ impl Handlers {
 
     pub(crate) fn names(&self) -> BTreeSet<String> {
         self.by_name.keys().cloned().collect()
+    }
+}
+
+impl Drop for Handlers {
+    fn drop(&mut self) {
+        for (name, handler) in std::mem::take(&mut self.by_name) {
+            unwind::dispose(format_args!("the handler {name:?}"), handler);
+        }
     }
 }
 

@@ -51,6 +51,7 @@ mod tools;
 mod triggering;
 mod turn;
 mod turning;
+mod unwind;
 mod wake;
 mod watch;
 

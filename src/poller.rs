@@ -11,7 +11,7 @@ use crate::clock::{Now, Timestamp};
 use crate::complaints::Complaints;
 use crate::error::{Error, Result};
 use crate::event::{Event, Observer, Observers};
-use crate::finished::{self, Finished, Report};
+use crate::finished::{self, Finished, Report, WorkerEnded};
 use crate::horizon::{Horizon, Refusal};
 use crate::housekeeping::Housekeeping;
 use crate::orphan::Orphan;
@@ -54,6 +54,8 @@ pub(crate) struct Poller {
     held: HashSet<i64>,
     /// What is yet to be written of attempts that go on.
     reports: Vec<Report>,
+    /// Workers that ended, which is yet to be recorded.
+    ended: Vec<WorkerEnded>,
     watch: Watch,
     steps: Steps,
     /// By how many milliseconds the wall clock has stepped since that was last written.
@@ -118,6 +120,7 @@ impl Poller {
             aside: Vec::new(),
             held: HashSet::new(),
             reports: Vec::new(),
+            ended: Vec::new(),
             watch,
             steps: Steps::new(now, newest),
             stepped: 0,
@@ -174,6 +177,13 @@ impl Poller {
         report.join(&mut self.reports);
     }
 
+    /// Keeps that a worker ended, for the next turn to record.
+    pub(crate) fn worker_ended(&mut self, worker: WorkerEnded) {
+        let run = worker.at_work.claim.as_ref().map(|claim| claim.run_id);
+        self.emit(&Event::WorkerEnded { run, error: worker.error.clone() });
+        self.ended.push(worker);
+    }
+
     /// Takes one turn. What finished is kept until it is written, however often that fails. `None` for `slots`: the scheduler
     /// drains. It records outcomes and extends leases, and resolves, recovers, skips, cancels and claims nothing: what falls
     /// due meanwhile is left to the next scheduler.
@@ -218,7 +228,7 @@ impl Poller {
             self.watch.look(now.monotonic, full);
         }
         // After a refusal, whether it can be written again is a question that only a write answers.
-        let told = !self.outbox.is_empty() || !self.reports.is_empty() || self.refused.until().is_some();
+        let told = self.has_news() || self.refused.until().is_some();
         if !full && !told && self.newer.is_none() && !self.presses(now, slots) {
             // Whether somebody else has committed since the last look.
             if self.store.data_version().is_ok_and(|version| self.horizon.is_still(version, now.wall)) {
@@ -230,6 +240,11 @@ impl Poller {
             }
         }
         self.write(now, slots, full)
+    }
+
+    /// Whether workers have reported something that is yet to be written.
+    fn has_news(&self) -> bool {
+        !self.outbox.is_empty() || !self.reports.is_empty() || !self.ended.is_empty()
     }
 
     /// Tells of a step. Whether the clock can be gone by.
@@ -311,6 +326,7 @@ impl Poller {
             until: now.wall.plus(self.settings.lease).min(Timestamp::MAX),
             finished: &self.outbox.make_contiguous()[..outcomes],
             reports: &self.reports,
+            ended: &self.ended,
             dead: &self.watch.dead(),
             presence: &presence,
             doubted: self.watch.doubted(),
@@ -343,6 +359,7 @@ impl Poller {
         self.aside.append(&mut done.unwritten);
         self.held.extend(self.aside.iter().map(|finished| finished.claim.run_id));
         self.reports.clear();
+        self.ended.clear();
         self.stepped = 0;
         if let Some(believed) = rewind {
             self.emit(&Event::ClockWasWrong { believed, found: now.wall });
@@ -478,7 +495,7 @@ impl Poller {
         if let Some(at) = self.refused.until() {
             return at;
         }
-        if !self.outbox.is_empty() || !self.reports.is_empty() {
+        if self.has_news() {
             return now.monotonic;
         }
         let heartbeat = now.monotonic.saturating_add(self.settings.poll).min(self.next_heartbeat);

@@ -1,9 +1,6 @@
 //! Worker threads: a claim in, its outcome out. The pool runs the user's code and knows nothing of the store.
 
-use std::any::Any;
-use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -14,7 +11,7 @@ use crate::clock::{Clock, Now};
 use crate::desk::{Desk, Desks};
 use crate::error::{BoxError, Error, Result};
 use crate::event::{Event, Observers};
-use crate::finished::{Finished, Report, Told};
+use crate::finished::{AtWork, Finished, Report, Told, WorkerEnded};
 use crate::handler::{Context, Failure, Handler, Handlers};
 use crate::orphan::{Input, Orphan};
 use crate::owner::OwnerLock;
@@ -22,6 +19,7 @@ use crate::retry::Retry;
 use crate::run::{Claim, FailureKind, Outcome};
 use crate::slots::Place;
 use crate::tools::{Link, Notice, OwnEnd, StopFlag, StopReason, Tools};
+use crate::unwind;
 
 /// Claims that may be handed over and not begun; more are never read ahead.
 pub(crate) const QUEUE: usize = 512;
@@ -40,6 +38,9 @@ const LONG: Duration = Duration::from_millis(500);
 
 /// How long a worker waits before it returns an attempt that it could not begin.
 const UNNOTED: Duration = Duration::from_secs(1);
+
+/// How soon it is tried again to replace a worker that ended.
+const REPLACE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Attempts that have begun, have a time limit, and have not returned.
 type Limited = Arc<Mutex<HashMap<(i64, u32), Limit>>>;
@@ -71,6 +72,9 @@ pub(crate) struct Pool {
     done: Sender<Finished>,
     /// How many workers were ever started.
     started: usize,
+    /// How many ended and are not replaced, and when that is tried next.
+    missing: usize,
+    replace_at: Duration,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -110,7 +114,7 @@ impl Pool {
             link: Link { notices: told, alive },
             desks,
         };
-        let (started, threads) = (0, Vec::with_capacity(workers));
+        let (started, missing, replace_at, threads) = (0, 0, Duration::ZERO, Vec::with_capacity(workers));
         let mut pool = Pool {
             claims,
             queue,
@@ -124,6 +128,8 @@ impl Pool {
             worker,
             done,
             started,
+            missing,
+            replace_at,
             threads,
         };
         for _ in 0..workers {
@@ -135,22 +141,33 @@ impl Pool {
     fn start_worker(&mut self) -> std::io::Result<()> {
         let (worker, queue, done) = (self.worker.clone(), self.queue.clone(), self.done.clone());
         let thread = thread::Builder::new().name(format!("duly-worker-{}", self.started + 1));
-        self.threads.push(thread.spawn(move || {
-            let desk = Arc::new(Mutex::new(Desk::new(worker.desks.clone())));
-            for (claim, flag) in queue {
-                let (finished, replaced) = worker.carry_out(claim, flag, desk.clone());
-                if done.send(finished).is_err() || replaced {
-                    break;
-                }
-            }
-        })?);
+        self.threads.push(thread.spawn(move || worker.work(&queue, &done))?);
         self.started += 1;
         Ok(())
     }
 
-    /// How many workers are held by a handler whose time is up, and have been replaced.
-    pub(crate) fn replaced(&self) -> usize {
-        limits(&self.limited).values().filter(|limit| limit.replaced).count()
+    /// How many workers take claims, and those that are held by a handler whose time is up and have been replaced.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers + limits(&self.limited).values().filter(|limit| limit.replaced).count() - self.missing
+    }
+
+    /// Takes note of a worker that ended. [`Pool::replace_ended`] replaces it.
+    pub(crate) fn ended(&mut self, worker: &WorkerEnded) {
+        self.missing += usize::from(!worker.replaced);
+    }
+
+    /// Starts a worker in place of each that ended.
+    pub(crate) fn replace_ended(&mut self, now: Duration) {
+        while self.missing > 0 && self.replace_at <= now {
+            self.threads.retain(|thread| !thread.is_finished());
+            if let Err(error) = self.start_worker() {
+                let left = self.workers - self.missing;
+                log::error!("cannot start a worker in place of one that ended: {error}; {left} are left; retrying");
+                self.replace_at = now + REPLACE_AGAIN;
+                return;
+            }
+            self.missing -= 1;
+        }
     }
 
     /// When the next worker will have to be replaced, as far as is known; by the monotonic clock.
@@ -158,7 +175,7 @@ impl Pool {
         let limited = limits(&self.limited);
         let replaced = limited.values().filter(|limit| limit.replaced).count();
         let waiting = limited.values().filter(|limit| !limit.replaced && replaced < self.workers);
-        waiting.map(|limit| limit.until).min()
+        waiting.map(|limit| limit.until).chain((self.missing > 0).then_some(self.replace_at)).min()
     }
 
     /// Starts a worker for each that is held by a handler whose time is up, as many as there are workers at most. The thread
@@ -214,9 +231,10 @@ impl Pool {
         }
         let thread = thread::Builder::new().name(format!("duly-orphan-{}", orphan.run_id()));
         let spawned = thread.spawn(move || {
-            if catch_unwind(AssertUnwindSafe(|| handler.end_orphan(&orphan))).is_err() {
-                log::error!("the handler {:?} panicked where it should end an orphan", orphan.handler());
+            if let Err(panic) = unwind::contained(|| handler.end_orphan(&orphan)) {
+                log::error!("the handler {:?} panicked where it should end an orphan: {panic:?}", orphan.handler());
             }
+            unwind::dispose("a handler", handler);
             ending.lock().unwrap_or_else(PoisonError::into_inner).remove(&attempt);
             then();
         });
@@ -277,6 +295,25 @@ impl Pool {
 }
 
 impl Worker {
+    /// Carries out what is handed over, until the pool is dropped or another worker has this one's place.
+    fn work(&self, queue: &Receiver<Handed>, done: &Sender<Finished>) {
+        let desk = Arc::new(Mutex::new(Desk::new(self.desks.clone())));
+        let mut at_work = AtWork::default();
+        let ended = unwind::contained(|| {
+            for (claim, flag) in queue {
+                let (finished, replaced) = self.carry_out(claim, flag, desk.clone(), &mut at_work);
+                at_work = AtWork::default();
+                if done.send(finished).is_err() || replaced {
+                    break;
+                }
+            }
+        });
+        if let Err(error) = ended {
+            let replaced = at_work.claim.as_ref().is_some_and(|claim| self.leave(claim));
+            let _ = self.link.notices.send(Notice::WorkerEnded(WorkerEnded { at_work, error, replaced }));
+        }
+    }
+
     /// Notes that the attempt begins, where a scheduler that recovers this one's runs looks it up. What cannot be noted must
     /// not begin, nor anything while the folder of the lock files is unsafe: it is returned to the queue, after a while.
     fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
@@ -298,11 +335,17 @@ impl Worker {
         Some(place)
     }
 
-    /// Carries out an attempt. Answers with its end, and whether another worker has taken this one's place meanwhile.
-    fn carry_out(&self, claim: Arc<Claim>, flag: Arc<StopFlag>, desk: Arc<Mutex<Desk>>) -> (Finished, bool) {
-        let is_limited = Cell::new(false);
+    /// Carries out an attempt, which it notes in `at_work`. Answers with its end, and whether another worker has taken this
+    /// one's place meanwhile.
+    fn carry_out(
+        &self,
+        claim: Arc<Claim>,
+        flag: Arc<StopFlag>,
+        desk: Arc<Mutex<Desk>>,
+        at_work: &mut AtWork,
+    ) -> (Finished, bool) {
+        at_work.claim = Some(claim.clone());
         let begins = |limit: Duration| {
-            is_limited.set(true);
             let until = self.clock.now().monotonic.saturating_add(limit).saturating_add(GRACE);
             let limit = Limit { claim: claim.clone(), until, replaced: false };
             limits(&self.limited).insert((claim.run_id, claim.attempt), limit);
@@ -312,8 +355,9 @@ impl Worker {
         let finished = match self.handlers.get(&claim.handler) {
             Some(handler) => match self.begin(&claim, &flag, now) {
                 Some(place) => {
+                    at_work.began = Some((now, place));
                     let tools = Tools::new(desk, Some(self.link.clone()));
-                    let ended = attempt(&**handler, &claim, now, self.clock.clone(), flag.clone(), tools, begins);
+                    let ended = attempt(&**handler, &claim, now, self.clock.clone(), flag, tools, begins);
                     Finished { slot: Some(place), ..ended }
                 }
                 None => at_once(Outcome::Released),
@@ -321,13 +365,17 @@ impl Worker {
             // A scheduler claims only what it has a handler for.
             None => at_once(Outcome::failed(format!("no handler is named {:?} here", claim.handler))),
         };
+        (finished, self.leave(&claim))
+    }
+
+    /// Forgets an attempt that has ended. Returns whether another worker has taken the place of the one that carried it out.
+    fn leave(&self, claim: &Arc<Claim>) -> bool {
         let mut flags = self.flags.lock().unwrap_or_else(PoisonError::into_inner);
-        if flags.get(&claim.run_id).is_some_and(|(_, newest)| Arc::ptr_eq(newest, &flag)) {
+        if flags.get(&claim.run_id).is_some_and(|(newest, _)| Arc::ptr_eq(newest, claim)) {
             flags.remove(&claim.run_id);
         }
         drop(flags);
-        let limit = if is_limited.get() { limits(&self.limited).remove(&(claim.run_id, claim.attempt)) } else { None };
-        (finished, limit.is_some_and(|limit| limit.replaced))
+        limits(&self.limited).remove(&(claim.run_id, claim.attempt)).is_some_and(|limit| limit.replaced)
     }
 }
 
@@ -348,7 +396,7 @@ pub(crate) fn attempt(
 ) -> Finished {
     let mut exceeded = None;
     // The handler's own limit and the text of its error are the user's code as well.
-    let ended = catch_unwind(AssertUnwindSafe(|| {
+    let ended = unwind::contained(|| {
         let limit = limit(handler, claim);
         if let Some(limit) = limit {
             begins(limit);
@@ -357,9 +405,9 @@ pub(crate) fn attempt(
         let returned = handler.run(&context);
         exceeded = context.exceeded();
         judged(returned)
-    }));
+    });
     let outcome = ended.unwrap_or_else(|panic| {
-        let error = format!("the handler panicked: {}", panic_message(&*panic));
+        let error = format!("the handler panicked: {panic}");
         Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff }
     });
     let said = std::mem::take(&mut *tools.said());
@@ -391,15 +439,9 @@ fn judged(returned: Result<Option<String>, BoxError>) -> Outcome {
         Ok(result) => Outcome::Succeeded { result },
         Err(error) => {
             let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
-            Outcome::Failed { how: FailureKind::Failed, error: error.to_string(), retry }
+            let failed = Outcome::Failed { how: FailureKind::Failed, error: error.to_string(), retry };
+            unwind::dispose("the error of a handler", error);
+            failed
         }
     }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
 }

@@ -10,7 +10,7 @@ use crossbeam_channel::Sender;
 
 use crate::clock::Now;
 use crate::desk::Desk;
-use crate::finished::{Finished, Report};
+use crate::finished::{Finished, Report, WorkerEnded};
 use crate::orphan::{Input, PayloadFile};
 use crate::owner::OwnerLock;
 use crate::progress::Progress;
@@ -122,6 +122,8 @@ pub(crate) enum Notice {
     Report(Report),
     /// There are new words about its progress.
     Progress(Arc<Progress>),
+    /// The worker itself ended.
+    WorkerEnded(WorkerEnded),
 }
 
 /// What a worker has of its scheduler.

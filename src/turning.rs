@@ -83,6 +83,7 @@ impl Turning {
                 finished.extend(recalled);
             }
             if !draining {
+                self.pool.replace_ended(now.monotonic);
                 let held = self.pool.replace_held(now.monotonic);
                 held.into_iter().for_each(|claim| self.poller.emit(&Event::WorkerHeld { claim }));
             }
@@ -129,6 +130,13 @@ impl Turning {
                 recv(self.pool.notices()) -> notice => match notice {
                     Ok(Notice::Report(report)) => self.poller.report(report),
                     Ok(Notice::Progress(progress)) => self.progress.add(progress),
+                    Ok(Notice::WorkerEnded(worker)) => {
+                        self.pool.ended(&worker);
+                        let ended = worker.finished(self.clock.now());
+                        self.in_flight -= usize::from(ended.is_some());
+                        finished.extend(ended);
+                        self.poller.worker_ended(worker);
+                    }
                     Err(_) => {}
                 },
                 recv(self.woken) -> _ => {}
@@ -155,7 +163,7 @@ impl Turning {
     /// waits un-started is kept from every other process.
     fn slots(&self, finished: usize) -> Slots {
         // One that is held still has its run, and another works in its place.
-        let workers = self.settings.workers + self.pool.replaced();
+        let workers = self.pool.workers();
         let ahead = (finished * 4).min(QUEUE);
         Slots { room: (workers + ahead).saturating_sub(self.in_flight), idle: workers.saturating_sub(self.in_flight) }
     }

@@ -67,6 +67,7 @@ impl Site {
             until: Timestamp::from_millis(self.now + MINUTE),
             finished,
             reports: &[],
+            ended: &[],
             dead: &[],
             presence: &|_| Presence::NoTrace,
             doubted: &HashSet::new(),

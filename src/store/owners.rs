@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
+use crate::finished::WorkerEnded;
 use crate::orphan;
 use crate::process;
 use crate::store::row;
@@ -303,6 +304,9 @@ pub(crate) fn watched(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Wat
     Ok(Watched { stop, others, declared_gone })
 }
 
+/// The kind of event by which `check` knows that a worker ended.
+const WORKER_ENDED: &str = "worker_ended";
+
 const RECORD: &str = "
     INSERT INTO scheduler_events (at, kind, task_id, run_id, detail) VALUES (:now, :kind, :task, :run, :detail)";
 
@@ -319,4 +323,16 @@ pub(crate) fn record(
         ":now": now, ":kind": kind, ":task": task, ":run": run, ":detail": detail,
     })?;
     Ok(())
+}
+
+/// Records that a worker of an owner ended: `<owner>: <error>`.
+pub(crate) fn worker_ended(
+    tx: &Transaction<'_>,
+    owner: &str,
+    worker: &WorkerEnded,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let claim = worker.at_work.claim.as_ref();
+    let (task, run) = claim.map(|claim| (claim.task_id, claim.run_id)).unzip();
+    record(tx, now, WORKER_ENDED, task, run, Some(&format!("{owner}: {}", worker.error)))
 }

@@ -195,6 +195,45 @@ pub(crate) fn any_work(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result
     tx.prepare_cached(ANY_WORK)?.query_row(named_params! { ":now": now }, |row| row.get(0))
 }
 
+const ENDED_WORKERS: &str = "
+    SELECT i.id, i.pid, max(e.at), e.detail, count(*)
+      FROM scheduler_events e JOIN scheduler_instances i ON e.detail GLOB i.id || ': *'
+     WHERE e.kind = 'worker_ended' AND e.at >= :since AND i.stopped_at IS NULL
+     GROUP BY i.id ORDER BY i.id LIMIT :limit";
+
+/// A scheduler that has not left, of which workers ended.
+#[derive(Debug)]
+pub(crate) struct EndedWorkers {
+    pub(crate) owner: String,
+    pub(crate) pid: u32,
+    /// Of the newest.
+    pub(crate) at: Timestamp,
+    pub(crate) error: String,
+    pub(crate) count: u32,
+}
+
+/// Workers that ended since an instant, by scheduler.
+pub(crate) fn ended_workers(
+    tx: &Transaction<'_>,
+    since: Timestamp,
+    limit: usize,
+) -> rusqlite::Result<Vec<EndedWorkers>> {
+    let read = |row: &Row<'_>| {
+        let (owner, detail) = (row::shown(row, 0)?, row::shown(row, 3)?);
+        let error = detail.strip_prefix(&format!("{owner}: ")).unwrap_or(&detail).to_owned();
+        Ok(EndedWorkers {
+            owner,
+            pid: row::saturating(row, 1)?,
+            at: row.get(2)?,
+            error,
+            count: row::saturating(row, 4)?,
+        })
+    };
+    tx.prepare_cached(ENDED_WORKERS)?
+        .query_map(named_params! { ":since": since, ":limit": bound(limit) }, read)?
+        .collect()
+}
+
 fn bound(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

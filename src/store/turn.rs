@@ -112,6 +112,11 @@ impl<'a> Turning<'a> {
                 Ok(())
             })?;
         }
+        if !self.work.newer {
+            for worker in self.work.ended {
+                owners::worker_ended(tx, self.work.owner, worker, now)?;
+            }
+        }
         if self.work.stepped != 0 && !self.work.newer {
             owners::move_starts(tx, self.work.owner, self.work.stepped)?;
         }

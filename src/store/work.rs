@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::clock::Timestamp;
-use crate::finished::{Finished, Report};
+use crate::finished::{Finished, Report, WorkerEnded};
 use crate::housekeeping::Part;
 use crate::orphan::Presence;
 use crate::store::opening::{Slots, Written};
@@ -26,6 +26,8 @@ pub(crate) struct Work<'a> {
     pub(crate) until: Timestamp,
     pub(crate) finished: &'a [Finished],
     pub(crate) reports: &'a [Report],
+    /// Workers of this owner that ended.
+    pub(crate) ended: &'a [WorkerEnded],
     /// Owners that are proved dead.
     pub(crate) dead: &'a [Dead],
     /// Whether the command of a lost run is still at work.

@@ -20,6 +20,8 @@ mod check;
 mod clock;
 /// The handler `command`, carried out by `duly run`: what is stored of each end, and that nothing is left of a group.
 mod command;
+/// Code of the application that panics, wherever that is: no worker is lost, and one that ends all the same is replaced.
+mod contained;
 /// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
 mod crash;
 /// Twenty programs at once that change the same tasks, while a scheduler carries them out.
