@@ -234,7 +234,9 @@ CREATE TABLE scheduler_instances (
     stopped_at       INTEGER
 ) STRICT;
 
--- What happened that no run tells: clock jumps, lost owners, pauses, edits, removals, trouble and its end. Of a command
+-- What happened that no run tells: clock jumps, lost owners, pauses, edits, removals, trouble and its end. owner_stalled: an
+-- owner that lives did not extend its lease in time; worker_ended: a worker thread ended by a panic (of both, detail begins
+-- with the id of the owner). Of a command
 -- whose scheduler died: orphan_unknown (whether it is gone cannot be known; its run waits), left_group (it is gone, but for a
 -- process that left its group and holds its input), declared_gone (a user said so; detail is what was recorded of it).
 CREATE TABLE scheduler_events (

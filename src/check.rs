@@ -457,9 +457,14 @@ impl Look<'_> {
     }
 
     fn failed(&mut self) -> Result<(), Fault> {
-        for (task, count, error) in problems::failing(self.tx, self.limits.failures, MOST)? {
-            let text = format!("{task} is dead {count} times in a row: {}", excerpt(&error, MAX_ERROR));
-            let advice = format!("see duly history {task}, and mend or pause it");
+        for (task, count, error, paused) in problems::failing(self.tx, self.limits.failures, MOST)? {
+            let (rests, then) = if paused {
+                (", and is paused", format!("mend it, then duly resume {task}"))
+            } else {
+                ("", "mend or pause it".to_owned())
+            };
+            let text = format!("{task} is dead {count} times in a row{rests}: {}", excerpt(&error, MAX_ERROR));
+            let advice = format!("see duly history {task}, and {then}");
             self.of_task(ProblemKind::Failing, task, text, &advice);
         }
         for dead in problems::dead(self.tx, self.now.minus(LATELY), self.limits.failures, MOST)? {

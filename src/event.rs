@@ -115,6 +115,8 @@ pub enum Event {
         run: i64,
         /// The name of its task.
         task: String,
+        /// Whether an attempt of it had begun: it waited for the next one.
+        began: bool,
     },
     /// A waiting run expired before an attempt began.
     Expired {
@@ -133,6 +135,17 @@ pub enum Event {
         on_dead: String,
         /// Why not.
         reason: String,
+    },
+    /// An owner is alive and has not extended its lease for longer than the lease. Its runs are not taken over.
+    OwnerStalled {
+        /// Its id.
+        owner: String,
+        /// Its process.
+        pid: u32,
+        /// The machine that it runs on.
+        host: String,
+        /// When its lease ended.
+        until: Timestamp,
     },
     /// So many runs of a task in a row are dead that it was paused.
     Paused {
@@ -325,6 +338,12 @@ impl fmt::Display for Event {
                 f,
                 "run {run} of {task:?}: the command of attempt {attempt} is gone; a process that left its group holds its input"
             ),
+            Event::OwnerStalled { owner, pid, host, until } => write!(
+                f,
+                "owner {owner} (pid {pid} on {}) is alive and stalled: its lease ended at {until}; its runs are not taken over; \
+                 let it continue, or end it",
+                OneLine(host)
+            ),
             Event::OwnerLost { owner } => write!(f, "owner {owner} is dead; its runs are recovered"),
             Event::PassedOver { task, status, first, last, count, exact } => {
                 let least = if *exact { "" } else { "at least " };
@@ -334,7 +353,12 @@ impl fmt::Display for Event {
                     _ => write!(f, "{verb} {least}{count} occurrences of {task:?} from {first} to {last}"),
                 }
             }
-            Event::Cancelled { run, task } => write!(f, "run {run} of {task:?} was cancelled before it began"),
+            Event::Cancelled { run, task, began: true } => {
+                write!(f, "run {run} of {task:?} was cancelled while it waited for its next attempt")
+            }
+            Event::Cancelled { run, task, began: false } => {
+                write!(f, "run {run} of {task:?} was cancelled before it began")
+            }
             Event::Expired { run, task } => write!(f, "run {run} of {task:?} expired before it began; missed"),
             Event::NotTold { run, task, on_dead, reason } => {
                 write!(f, "run {run} of {task:?} is dead, and {on_dead:?} is not told: {}", OneLine(reason))

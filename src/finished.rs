@@ -26,6 +26,8 @@ pub struct Finished {
     pub duration: Option<Duration>,
     /// The time limit that it exceeded, of an attempt that succeeded all the same.
     pub late: Option<Duration>,
+    /// The remark of its handler, of an attempt that succeeded. An error includes it.
+    pub remark: Option<String>,
     /// What it printed, of a command.
     pub output: Option<String>,
     /// What it exited with, of a command.
@@ -54,7 +56,8 @@ impl Finished {
         let (started_at, finished_at) = (began.wall.max(Timestamp::MIN), ended.wall.max(Timestamp::MIN));
         let took = ended.monotonic.saturating_sub(began.monotonic);
         let duration = (outcome != Outcome::Released).then_some(took);
-        let (late, output, exit_code, progress, input, slot, recorded) = (None, None, None, None, None, None, None);
+        let (late, remark, output, exit_code, progress) = (None, None, None, None, None);
+        let (input, slot, recorded) = (None, None, None);
         Finished {
             claim,
             outcome,
@@ -62,6 +65,7 @@ impl Finished {
             finished_at,
             duration,
             late,
+            remark,
             output,
             exit_code,
             progress,
@@ -91,9 +95,19 @@ impl Finished {
         self
     }
 
-    /// What is recorded with a success that exceeded its time limit.
-    pub(crate) fn remark(&self) -> Option<String> {
-        self.late.map(|limit| format!("it ended late: {}", longer_than(limit)))
+    /// The same attempt, with a remark of its handler.
+    pub(crate) fn remarking(mut self, remark: Option<String>) -> Self {
+        match (&mut self.outcome, remark) {
+            (Outcome::Failed { error, .. }, Some(remark)) => *error = format!("{error}; {remark}"),
+            (_, remark) => self.remark = remark,
+        }
+        self
+    }
+
+    /// What is recorded with a success: that it exceeded its time limit, and the remark of its handler.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let late = self.late.map(|limit| format!("it ended late: {}", longer_than(limit)));
+        late.into_iter().chain(self.remark.clone()).collect()
     }
 }
 

@@ -295,6 +295,12 @@ impl Context {
         self.said().exit_code = Some(code);
     }
 
+    /// Records a remark beside the outcome, for people: up to [`MAX_PROGRESS_BYTES`] in the column `error` of the run, where it
+    /// follows the error of an attempt that fails. The last call counts.
+    pub fn record_remark(&self, remark: impl AsRef<str>) {
+        self.said().remark = Some(excerpt(remark.as_ref(), MAX_PROGRESS_BYTES));
+    }
+
     /// Records that the work ends now. What the handler does afterwards, such as cleaning up, does not count against its time
     /// limit. The first call counts; without one, the work ends when the handler returns.
     pub fn record_end(&self) {

@@ -314,6 +314,7 @@ impl Poller {
 
     fn write(&mut self, now: Now, slots: Slots, full: bool) -> Result<Turn> {
         let outcomes = self.outbox.len().min(MAX_OUTCOMES);
+        let stalled = self.watch.stalled(now.monotonic);
         let presence = |lost: &owners::Lost| self.watch.presence(lost, now.monotonic);
         let behind = self.behind_since.is_some_and(|since| now.monotonic.saturating_sub(since) >= BEHIND);
         let rewind = self.steps.was_wrong(now).then(|| self.steps.newest());
@@ -328,6 +329,7 @@ impl Poller {
             reports: &self.reports,
             ended: &self.ended,
             dead: &self.watch.dead(),
+            stalled: &stalled,
             presence: &presence,
             doubted: self.watch.doubted(),
             rewind,
@@ -377,6 +379,7 @@ impl Poller {
         let Done {
             written, mut stop, orphaned, more_lost, resting, recovered, extended, more_due, not_stopped, ..
         } = done;
+        self.watch.reported(&stalled);
         self.watch.rest(resting);
         self.watch.ask(not_stopped, now.monotonic);
         for event in &written.events {

@@ -424,7 +424,7 @@ pub(crate) fn attempt(
     }
     let (output, exit_code) = (said.output, said.exit_code);
     let progress = said.progress.and_then(|progress| progress.newest());
-    let finished = Finished::new(claim.clone(), outcome, began, clock.now()).exceeding(exceeded);
+    let finished = Finished::new(claim.clone(), outcome, began, clock.now()).exceeding(exceeded).remarking(said.remark);
     Finished { output, exit_code, progress, input, ..finished }
 }
 

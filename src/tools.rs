@@ -70,6 +70,8 @@ impl StopFlag {
 pub(crate) struct Said {
     pub(crate) output: Option<String>,
     pub(crate) exit_code: Option<i32>,
+    /// What is recorded beside the outcome.
+    pub(crate) remark: Option<String>,
     /// Whether the time limit had passed when the work ended, if the handler has said when that was.
     pub(crate) late: Option<bool>,
     pub(crate) progress: Option<Arc<Progress>>,

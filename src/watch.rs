@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::orphan::{Orphan, Presence};
 use crate::owner::{DeadOwner, Standing, standing};
-use crate::store::owners::{Dead, Lost, Other, Proof};
+use crate::store::owners::{Dead, Lost, Other, Proof, Stalled};
 use crate::store::work::Orphaned;
 
 /// How soon it is asked again whether a command is gone, when that could not be known. Each time twice as long.
@@ -45,6 +45,16 @@ struct Watched {
     lease: Duration,
     /// Since when its lease has had this value, by our monotonic clock.
     still_since: Duration,
+    /// When it was first seen alive with a lease that had not changed for longer than the lease.
+    late_since: Option<Duration>,
+    /// Whether that has been reported.
+    is_reported: bool,
+}
+
+impl Watched {
+    fn new(until: Timestamp, lease: Duration, now: Duration) -> Self {
+        Watched { until, lease, still_since: now, late_since: None, is_reported: false }
+    }
 }
 
 #[derive(Debug)]
@@ -88,12 +98,12 @@ impl Watch {
     pub(crate) fn see(&mut self, others: &[Other], declared_gone: &[i64], now: Duration) {
         let mut before = std::mem::take(&mut self.watched);
         for Other { owner, until, lease } in others {
-            let still_since = match before.remove(owner) {
-                Some(seen) if seen.until == *until => seen.still_since,
-                _ => now,
-            };
             let lease = self.lease.max(*lease);
-            self.watched.insert(owner.clone(), Watched { until: *until, lease, still_since });
+            let watched = match before.remove(owner) {
+                Some(seen) if seen.until == *until => Watched { lease, ..seen },
+                _ => Watched::new(*until, lease, now),
+            };
+            self.watched.insert(owner.clone(), watched);
         }
         let released = |dying: &Dying| matches!(dying.evidence, Evidence::Released);
         // Another scheduler has recovered what this one left to it.
@@ -120,14 +130,17 @@ impl Watch {
                 before.insert(owner, dying.orphans);
             }
         }
-        for (owner, watched) in &self.watched {
+        for (owner, watched) in &mut self.watched {
             if self.dying.contains_key(owner) {
                 continue;
             }
+            let is_late = now.saturating_sub(watched.still_since) > watched.lease;
             let (evidence, orphans) = match standing(&self.database, owner) {
                 Standing::Dead(dead) => (Evidence::Lock(dead.inherit(&self.owner)), Vec::new()),
-                Standing::Missing if now.saturating_sub(watched.still_since) > watched.lease => {
-                    (Evidence::Lease, before.remove(owner).unwrap_or_default())
+                Standing::Missing if is_late => (Evidence::Lease, before.remove(owner).unwrap_or_default()),
+                Standing::Alive { .. } if is_late => {
+                    watched.late_since.get_or_insert(now);
+                    continue;
                 }
                 _ => continue,
             };
@@ -155,11 +168,31 @@ impl Watch {
             let standing = standing(&self.database, &owner);
             if matches!(standing, Standing::Missing) && !self.watched.contains_key(&owner) {
                 let seen = before.remove(&owner).filter(|seen| seen.until == until);
-                let still_since = seen.map_or(now, |seen| seen.still_since);
-                self.silent.insert(owner, Watched { until, lease: self.lease.max(lease), still_since });
+                self.silent.insert(owner, seen.unwrap_or_else(|| Watched::new(until, self.lease.max(lease), now)));
             } else if let Standing::Dead(dead) = standing {
                 let evidence = Evidence::Lock(dead.inherit(&self.owner));
                 self.dying.insert(owner, Dying { evidence, orphans: Vec::new() });
+            }
+        }
+    }
+
+    /// Owners that live and did not extend their lease in time, which has not been reported. This process may itself have been
+    /// stopped together with such an owner, which then has the time of a heartbeat to extend its lease.
+    pub(crate) fn stalled(&self, now: Duration) -> Vec<Stalled> {
+        let is_stalled = |watched: &Watched| {
+            let late = watched.late_since.map(|since| now.saturating_sub(since));
+            !watched.is_reported && late.is_some_and(|late| late >= watched.lease / 3)
+        };
+        let stalled =
+            self.watched.iter().filter(|(owner, watched)| is_stalled(watched) && !self.dying.contains_key(*owner));
+        stalled.map(|(owner, watched)| Stalled { owner: owner.clone(), until: watched.until }).collect()
+    }
+
+    /// Takes note that stalled owners have been reported.
+    pub(crate) fn reported(&mut self, stalled: &[Stalled]) {
+        for Stalled { owner, until } in stalled {
+            if let Some(watched) = self.watched.get_mut(owner).filter(|watched| watched.until == *until) {
+                watched.is_reported = true;
             }
         }
     }
@@ -186,6 +219,9 @@ impl Watch {
 
     /// Whether there is something to recover now.
     pub(crate) fn presses(&mut self, now: Duration) -> bool {
+        if !self.stalled(now).is_empty() {
+            return true;
+        }
         let released = |dying: &Dying| matches!(dying.evidence, Evidence::Released);
         let dying = || self.dying.values().filter(|dying| !released(dying));
         let rests = |owner: &String| self.resting.contains(owner);

@@ -69,6 +69,7 @@ impl Site {
             reports: &[],
             ended: &[],
             dead: &[],
+            stalled: &[],
             presence: &|_| Presence::NoTrace,
             doubted: &HashSet::new(),
             rewind: None,

@@ -354,10 +354,11 @@ impl Opener<'_, '_> {
         let waiting = statement.query_map(named_params! { ":task": self.due.id }, |row| row.get(0))?;
         let waiting = waiting.collect::<Result<Vec<i64>, _>>()?;
         for run in waiting {
-            let reason = "a newer occurrence took its place (overlap policy)";
+            let (reason, began) =
+                ("a newer occurrence took its place (overlap policy)", runs::has_begun(self.tx, run)?);
             if runs::cancel_waiting(self.tx, run, reason, self.now)? == Wrote::Done {
                 runs::last_cancelled(self.tx, self.due.id, run)?;
-                self.written.events.push(Event::Cancelled { run, task: self.due.name.clone() });
+                self.written.events.push(Event::Cancelled { run, task: self.due.name.clone(), began });
             }
         }
         let left = unfinished(self.tx, self.due.id, self.due.plan.overlap)?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
+use crate::event::Event;
 use crate::finished::WorkerEnded;
 use crate::orphan;
 use crate::process;
@@ -176,6 +177,49 @@ pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusq
     };
     let now = others(tx, observer)?.into_iter().find(|other| other.owner == dead.owner).map(|other| other.until);
     Ok(now.is_some() && now == seen)
+}
+
+/// An owner that is alive and did not extend its lease in time.
+#[derive(Clone, Debug)]
+pub(crate) struct Stalled {
+    pub(crate) owner: String,
+    /// The value of its lease.
+    pub(crate) until: Timestamp,
+}
+
+/// Of a stall that is recorded already, the newest record. A new stall begins after a newer sign of life.
+const STALLED: &str = "
+    SELECT i.pid, i.host,
+           (SELECT max(e.at) FROM scheduler_events e
+             WHERE e.kind = 'owner_stalled' AND e.at >= i.seen_at AND e.detail GLOB i.id || ': *'),
+           (SELECT o.started_at FROM scheduler_instances o WHERE o.id = :observer)
+      FROM scheduler_instances i
+     WHERE i.id = :owner
+       AND :until = (SELECT max(r.locked_until) FROM task_runs r INDEXED BY task_runs_running
+                      WHERE r.status = 'running' AND r.locked_by = :owner)";
+
+/// Records that an owner is stalled, unless that is recorded or its lease has been extended meanwhile. Returns the event to
+/// emit: none for a stall that was recorded before the observer started.
+pub(crate) fn stalled(
+    tx: &Transaction<'_>,
+    observer: &str,
+    stalled: &Stalled,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Event>> {
+    let Stalled { owner, until } = stalled;
+    let params = named_params! { ":owner": owner, ":observer": observer, ":until": until };
+    let read = |row: &rusqlite::Row<'_>| {
+        let (recorded, started): (Option<Timestamp>, Option<Timestamp>) = (row.get(2)?, row.get(3)?);
+        Ok((row::saturating(row, 0)?, row::shown(row, 1)?, recorded, started))
+    };
+    let found = tx.prepare_cached(STALLED)?.query_row(params, read).optional()?;
+    let Some((pid, host, recorded, started)) = found else { return Ok(None) };
+    if recorded.is_none() {
+        let detail = format!("{owner}: pid {pid} on {host}, lease ended at {until}");
+        record(tx, now, "owner_stalled", None, None, Some(&detail))?;
+    }
+    let event = Event::OwnerStalled { owner: owner.clone(), pid, host, until: *until };
+    Ok(Some(event).filter(|_| recorded.is_none() || recorded >= started))
 }
 
 const MOVE_STARTS: &str = "

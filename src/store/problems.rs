@@ -26,19 +26,19 @@ pub(crate) fn overdue(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> 
 }
 
 const FAILING: &str = "
-    SELECT name, failure_count, ifnull(last_error, '') FROM scheduled_tasks
+    SELECT name, failure_count, ifnull(last_error, ''), status = 'paused' FROM scheduled_tasks
      WHERE failure_count >= :failures AND status <> 'completed'
      ORDER BY failure_count DESC, name LIMIT :limit";
 
-/// Tasks with so many dead runs in a row: name, how many, the last error.
+/// Tasks with so many dead runs in a row: name, how many, the last error, whether the task is paused.
 pub(crate) fn failing(
     tx: &Transaction<'_>,
     failures: u32,
     limit: usize,
-) -> rusqlite::Result<Vec<(String, u32, String)>> {
+) -> rusqlite::Result<Vec<(String, u32, String, bool)>> {
     tx.prepare_cached(FAILING)?
         .query_map(named_params! { ":failures": failures, ":limit": bound(limit) }, |row| {
-            Ok((row::shown(row, 0)?, row::saturating(row, 1)?, row::shown(row, 2)?))
+            Ok((row::shown(row, 0)?, row::saturating(row, 1)?, row::shown(row, 2)?, row.get(3)?))
         })?
         .collect()
 }

@@ -318,6 +318,16 @@ pub(crate) fn cancel_waiting(tx: &Transaction<'_>, run: i64, reason: &str, now: 
         .map(judged)
 }
 
+const HAS_BEGUN: &str = "
+    SELECT attempt > forgiven
+           OR EXISTS (SELECT 1 FROM task_attempts WHERE run_id = :run AND outcome <> 'released')
+      FROM task_runs WHERE id = :run";
+
+/// Whether an attempt of a waiting run has begun. One that was cut short by a shutdown does not count, and did begin.
+pub(crate) fn has_begun(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<bool> {
+    tx.prepare_cached(HAS_BEGUN)?.query_row(named_params! { ":run": run }, |row| row.get(0))
+}
+
 /// The newest attempted run waited for another try, and will not get it.
 const LAST_CANCELLED: &str = "
     UPDATE scheduled_tasks SET last_status = 'cancelled'

@@ -45,7 +45,8 @@ pub(crate) fn settle(
             // What the handler did is done: to try again for the sake of what it returned would do it twice.
             let unkept = result.as_ref().and_then(|result| too_long(result));
             let result = result.as_deref().filter(|_| unkept.is_none());
-            let remarks: Vec<String> = finished.remark().into_iter().chain(unkept).collect();
+            let mut remarks = finished.remarks();
+            remarks.extend(unkept);
             let remark = (!remarks.is_empty()).then(|| remarks.join("; "));
             if let Some(remark) = &remark {
                 let _ = attempts::keep_remark(tx, &fence, remark)?;
@@ -331,13 +332,15 @@ pub(crate) fn cancel_waiting(
     written: &mut Written,
 ) -> Result<bool, Fault> {
     let Some(claim) = runs::ending(tx, run, now)? else { return Ok(false) };
-    if runs::cancel_waiting(tx, run, "cancelled before it began", now)? == Wrote::Superseded {
+    let began = runs::has_begun(tx, run)?;
+    let reason = if began { "cancelled while it waited for its next attempt" } else { "cancelled before it began" };
+    if runs::cancel_waiting(tx, run, reason, now)? == Wrote::Superseded {
         return Ok(false);
     }
     (written.blocked, written.delayed) = (true, true);
     after(tx, &claim, RunStatus::Cancelled, now, now, written)?;
     runs::last_cancelled(tx, claim.task_id, run)?;
-    written.events.push(Event::Cancelled { run, task: claim.task });
+    written.events.push(Event::Cancelled { run, task: claim.task, began });
     Ok(true)
 }
 

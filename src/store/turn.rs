@@ -136,6 +136,9 @@ impl<'a> Turning<'a> {
                 self.recover(dead)?;
             }
         }
+        for stalled in self.work.stalled {
+            self.done.written.events.extend(owners::stalled(tx, self.work.owner, stalled, now)?);
+        }
         self.expire()?;
         let rows = tasks::unplanned(tx, self.budget + self.memory.aside.len() + 1)?;
         for (task, zone) in &rows {

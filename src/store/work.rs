@@ -7,7 +7,7 @@ use crate::finished::{Finished, Report, WorkerEnded};
 use crate::housekeeping::Part;
 use crate::orphan::Presence;
 use crate::store::opening::{Slots, Written};
-use crate::store::owners::{Dead, Lost, Other};
+use crate::store::owners::{Dead, Lost, Other, Stalled};
 use crate::store::pruning::Pass;
 use crate::store::seen::Seen;
 use crate::store::waiting::Round;
@@ -30,6 +30,8 @@ pub(crate) struct Work<'a> {
     pub(crate) ended: &'a [WorkerEnded],
     /// Owners that are proved dead.
     pub(crate) dead: &'a [Dead],
+    /// Owners that live and are stalled, which this owner has not reported.
+    pub(crate) stalled: &'a [Stalled],
     /// Whether the command of a lost run is still at work.
     pub(crate) presence: &'a dyn Fn(&Lost) -> Presence,
     /// Lost attempts of which it has been recorded that this cannot be known.

@@ -277,7 +277,8 @@ fn cancel_requested_ends_a_waiting_run_and_asks_a_running_one() {
         );
         assert_eq!(names(&turn(&mut stepper)), ["queued", "next"]);
         assert_eq!(runs(&house, "running"), ["schedule|running|-|-", "manual|cancelled|-|cancelled before it began"]);
-        assert_eq!(runs(&house, "failed"), ["schedule|cancelled|-|cancelled before it began"]);
+        let between = "schedule|cancelled|-|cancelled while it waited for its next attempt";
+        assert_eq!(runs(&house, "failed"), [between]);
         assert_eq!(stepper.stopped().first(), Some(&claims[0].run_id), "and not run {manual}");
         let last = "SELECT last_status, planned, status FROM scheduled_tasks WHERE name = 'failed'";
         assert_eq!(house.rows(last), ["cancelled|1|active"]);

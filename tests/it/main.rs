@@ -160,6 +160,8 @@ mod versions;
 mod week;
 /// A scheduler that sleeps, and what its own client asks of it.
 mod woken;
+/// What is said afterwards: why a run was cancelled, who paused a task, what a command left, which owner is stalled.
+mod words;
 /// The program on the nights on which the clock is changed, by libfaketime.
 mod year;
 /// Which zone data answers, and what is refused as a zone.

@@ -88,6 +88,19 @@ fn an_owner_that_is_stopped_past_its_lease_is_stuck_and_not_robbed() {
     assert_eq!(kinds, [(ProblemKind::Stuck, Some(1))], "{problems:?}");
     assert!(problems[0].to_string().contains("is alive and stands still"), "{}", problems[0]);
     assert_eq!(pair.house.rows("SELECT id, name, past FROM stuck_runs"), ["1|long|lease"]);
+    let recorded = "SELECT count(*) FROM scheduler_events WHERE kind = 'owner_stalled'";
+    eventually("the stall is recorded", || pair.house.ask(recorded) == "1");
+    let line = format!("(pid {} on ", pair.owner.pid());
+    let lines = |sidecar: &Sidecar| {
+        sidecar.log().lines().filter(|logged| logged.contains(&line) && logged.contains("is alive and stalled")).count()
+    };
+    eventually("it is in the log", || lines(&pair.other) == 1);
+    pair.other_has_looked();
+    // The next scheduler finds it recorded.
+    pair.other.leave();
+    pair.other = Sidecar::start(&pair.house, &LEASE);
+    (0..4).for_each(|_| pair.other_has_looked());
+    assert_eq!((pair.house.ask(recorded).as_str(), lines(&pair.other)), ("1", 0));
 
     // The command ends, and nobody is there to write it down. What else there is, the other does.
     pair.gate.open();

@@ -38,7 +38,7 @@ pub(crate) fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Fai
         table.row([
             Cell::from(task.name()),
             Cell::from(schedule(task)),
-            Cell::new(task.status.as_str(), task_tone(task.status)),
+            Cell::new(&status(task), task_tone(task.status)),
             Cell::from(next(task, &printer.times)),
             Cell::new(&spark(&recent, printer.heights), recent_tone(&recent)),
             last(task, &printer.times),
@@ -71,6 +71,12 @@ pub(crate) fn schedule(task: &Task) -> String {
     }
     let zone = if said.time_zone == "UTC" { String::new() } else { format!(" ({})", said.time_zone) };
     format!("{} {}{zone}", said.schedule_type, said.schedule_value)
+}
+
+/// The status of a task, and of a paused one who paused it, and why.
+fn status(task: &Task) -> String {
+    let by = task.paused_by.as_ref().map(|by| format!(" ({by})")).unwrap_or_default();
+    format!("{}{by}", task.status)
 }
 
 /// When a task is due, or why nobody can say.

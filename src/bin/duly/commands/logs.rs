@@ -29,7 +29,7 @@ pub(crate) fn logs(client: &Client, id: i64, printer: &mut Printer<'_>) -> Resul
         let effects = effects.iter().map(EffectRow::from).collect();
         return Ok(printer.document(&Document { run: RunRow::from(&run), attempts, effects })?);
     }
-    printer.table(about(&run, &effects, &printer.times), "")?;
+    printer.table(about(&run, &attempts, &effects, &printer.times), "")?;
     for attempt in &attempts {
         one(attempt, printer)?;
     }
@@ -39,7 +39,7 @@ pub(crate) fn logs(client: &Client, id: i64, printer: &mut Printer<'_>) -> Resul
     Ok(())
 }
 
-fn about(run: &Run, effects: &[Effect], times: &Times) -> Table {
+fn about(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -> Table {
     let mut table = Table::default();
     let mut row = |name: &str, value: Option<String>, tone: Tone| {
         if let Some(value) = value {
@@ -52,11 +52,15 @@ fn about(run: &Run, effects: &[Effect], times: &Times) -> Table {
     row("scheduled for", Some(times.both(run.scheduled_for)), Tone::Plain);
     row("up to", run.last_scheduled_for.map(|last| times.both(last)), Tone::Plain);
     row("origin", Some(run.origin.to_string()), Tone::Plain);
+    row("retry of", run.retry_of.map(|first| format!("run {first}")), Tone::Plain);
     row("not before", waits.then(|| times.both(run.run_at)), Tone::Plain);
     row("expires", waits.then_some(run.expires_at).flatten().map(|at| times.both(at)), Tone::Plain);
     row("asked to stop", run.cancel_requested.then(|| "yes".to_owned()), Tone::Odd);
-    // Why it was never begun; what an attempt failed of stands with the attempt.
-    row("reason", run.error.clone().filter(|_| run.attempt == 0), Tone::Plain);
+    // Why no attempt was made, or no other one; what an attempt failed of stands with the attempt.
+    let mut newest = attempts.iter().filter(|attempt| attempt.attempt == run.attempt).peekable();
+    let of_the_run =
+        run.status.is_final() && newest.peek().is_some() && newest.all(|attempt| attempt.error != run.error);
+    row("reason", run.error.clone().filter(|_| run.attempt == 0 || of_the_run), Tone::Plain);
     row("progress", run.progress.clone(), Tone::Plain);
     row("result", run.result.clone(), Tone::Plain);
     for effect in effects {

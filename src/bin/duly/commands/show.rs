@@ -89,6 +89,7 @@ fn about(task: &Task, printer: &Printer<'_>) -> Table {
     row("name", Some(said.name.clone()), plain);
     row("status", Some(task.status.to_string()), task_tone(task.status));
     row("invalid", task.invalid_reason.clone(), Tone::Bad);
+    row("paused by", task.paused_by.clone(), plain);
     row("schedule", Some(schedule(task)), plain);
     row("next", task.next_run.is_none().then(|| next(task, times)), plain);
     row("starts at", at(said.starts_at), plain);

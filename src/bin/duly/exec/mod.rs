@@ -84,6 +84,9 @@ impl Commands {
                     Stage::Asked { until: now + TERM }
                 }
                 Stage::Leftover { until } if now >= until || asked.is_some() => {
+                    if let Some(left) = group.left() {
+                        context.record_remark(format!("what it left was ended: {left}"));
+                    }
                     group.terminate();
                     Stage::Asked { until: now + TERM }
                 }
@@ -92,7 +95,8 @@ impl Commands {
                     Stage::Killed { until: now + KILL }
                 }
                 Stage::Killed { until } if now >= until && ended => {
-                    let (run, task) = (context.run_id(), context.task());
+                    let (run, task, left) = (context.run_id(), context.task(), group.left().unwrap_or_default());
+                    context.record_remark(format!("what it left cannot be ended, and is left alone: {left}"));
                     log::warn!("run {run} of {task:?}: what its command started cannot be ended; left alone");
                     return cut;
                 }

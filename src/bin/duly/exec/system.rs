@@ -18,6 +18,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::exec::children::{self, Own};
 
+/// Most processes that are listed by name.
+const MEMBERS_SHOWN: usize = 10;
+
 /// A command and those of its children that stayed in its group.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -66,6 +69,19 @@ impl Group {
         self.has_ended() && is_empty(self.id())
     }
 
+    /// What is left of it, as text: `sleep (pid 7), sh (pid 8)`. `None`: nothing, as far as can be seen.
+    pub(crate) fn left(&self) -> Option<String> {
+        if !cfg!(any(target_os = "linux", target_os = "android")) {
+            return Some("its process group".to_owned());
+        }
+        let members = members(self.id()).unwrap_or_default();
+        let mut shown: Vec<String> = members.iter().take(MEMBERS_SHOWN).map(|member| named(member.pid)).collect();
+        if members.len() > shown.len() {
+            shown.push(format!("and {} more", members.len() - shown.len()));
+        }
+        (!shown.is_empty()).then(|| shown.join(", "))
+    }
+
     /// Asks all of it to end.
     pub(crate) fn terminate(&mut self) {
         #[cfg(unix)]
@@ -112,6 +128,14 @@ pub(crate) fn failure(status: ExitStatus) -> Option<String> {
         Some(0) => None,
         Some(code) => Some(format!("exit code {code}")),
         None => Some("ended without an exit code".to_owned()),
+    }
+}
+
+/// `sleep (pid 7)`.
+fn named(pid: u32) -> String {
+    match std::fs::read(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("{} (pid {pid})", String::from_utf8_lossy(&name).trim_end()),
+        Err(_) => format!("pid {pid}"),
     }
 }
 
