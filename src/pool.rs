@@ -148,7 +148,8 @@ impl Pool {
 
     /// How many workers take claims, and those that are held by a handler whose time is up and have been replaced.
     pub(crate) fn workers(&self) -> usize {
-        self.workers + limits(&self.limited).values().filter(|limit| limit.replaced).count() - self.missing
+        (self.workers + limits(&self.limited).values().filter(|limit| limit.replaced).count())
+            .saturating_sub(self.missing)
     }
 
     /// Takes note of a worker that ended. [`Pool::replace_ended`] replaces it.
@@ -161,7 +162,7 @@ impl Pool {
         while self.missing > 0 && self.replace_at <= now {
             self.threads.retain(|thread| !thread.is_finished());
             if let Err(error) = self.start_worker() {
-                let left = self.workers - self.missing;
+                let left = self.workers.saturating_sub(self.missing);
                 log::error!("cannot start a worker in place of one that ended: {error}; {left} are left; retrying");
                 self.replace_at = now + REPLACE_AGAIN;
                 return;
@@ -285,7 +286,9 @@ impl Pool {
     pub(crate) fn join(self) {
         drop((self.claims, self.queue));
         for thread in self.threads {
-            let _ = thread.join();
+            if let Err(panic) = thread.join() {
+                log::error!("a worker panicked as it left: {}", unwind::message(panic));
+            }
         }
     }
 

@@ -26,6 +26,7 @@ use crate::progress::Waiting;
 use crate::settings::{Retention, Settings};
 use crate::store::{Durability, Missing, Store, owners};
 use crate::turning::{Order, Turning};
+use crate::unwind;
 use crate::wake::Wake;
 
 /// How long a scheduler that is dropped waits for its running handlers.
@@ -353,7 +354,8 @@ fn sweep(store: &mut Store, now: Timestamp) -> Result<()> {
 }
 
 fn joined(thread: JoinHandle<Result<()>>) -> Result<()> {
-    thread.join().unwrap_or_else(|_| Err(Error::store("keep the loop going", "the poller thread panicked")))
+    let panicked = |panic| format!("the poller thread panicked: {}", unwind::message(panic));
+    thread.join().unwrap_or_else(|panic| Err(Error::store("keep the loop going", panicked(panic))))
 }
 
 impl Deref for Scheduler {

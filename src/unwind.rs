@@ -20,7 +20,7 @@ pub(crate) fn dispose<T>(what: impl Display, value: T) {
 }
 
 /// The message of a panic, whose payload is dropped.
-fn message(panic: Box<dyn Any + Send>) -> String {
+pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     let message = panic
         .downcast_ref::<&str>()
         .copied()

@@ -143,7 +143,7 @@ fn what_handlers_and_observers_hold_may_panic_when_the_scheduler_leaves() {
     let house = House::new();
     let (held, seen) = (Arc::new(Brittle), Arc::new(Brittle));
     let scheduler = Scheduler::builder(house.file())
-        .handler("work", move |_: &Context| Ok::<_, BoxError>(drop(held.to_string())))
+        .handler("work", move |_: &Context| Ok::<_, BoxError>(held.to_string()))
         .observe(move |_: &Event| drop(seen.to_string()))
         .start()
         .unwrap();

@@ -255,12 +255,14 @@ fn what_a_command_left_and_duly_ended_is_in_its_logs() {
     client.add(shell("fails", &line("fails", "false")).retry(once)).unwrap();
     client.add(shell("tidy", "true")).unwrap();
     let mut sidecar = Sidecar::start(&house, &[]);
-    for (name, status, error) in [("succeeds", RunStatus::Succeeded, ""), ("fails", RunStatus::Dead, "exit code 1; ")] {
+    for (name, status, label, error) in
+        [("succeeds", RunStatus::Succeeded, "remark", ""), ("fails", RunStatus::Dead, "error", "exit code 1; ")]
+    {
         let run = stands(&client, name, status);
         let error = format!("{error}what it left was ended: sleep (pid {})", told(&house, name));
         assert_eq!(run.error.as_deref(), Some(&*error));
         let logs = duly(&house, &["logs", &run.id.to_string()]);
-        assert!(logs.contains(&format!("\nerror: {error}\n")), "{logs}");
+        assert!(logs.contains(&format!("\n{label}: {error}\n")), "{logs}");
     }
     assert_eq!(stands(&client, "tidy", RunStatus::Succeeded).error, None);
     sidecar.leave();

@@ -78,7 +78,8 @@ fn about(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -> 
 
 fn one(attempt: &Attempt, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let ended = format!("{}{}", attempt.outcome, span(attempt.started_at, attempt.duration, &printer.times));
-    told(attempt.attempt, &ended, attempt.exit_code, attempt.error.as_deref(), attempt.output.as_deref(), printer)
+    let error = attempt.error.as_ref().map(|error| format!("error: {error}"));
+    told(attempt.attempt, &ended, attempt.exit_code, error, attempt.output.as_deref(), printer)
 }
 
 /// The newest attempt, which is kept in the run itself while it runs and when it succeeded.
@@ -87,14 +88,16 @@ fn newest(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
         return Ok(());
     }
     let state = format!("{}{}", run.status, span(run.started_at, run.duration, &printer.times));
-    told(run.attempt, &state, run.exit_code, run.error.as_deref(), run.output.as_deref(), printer)
+    let label = if run.status == RunStatus::Succeeded { "remark" } else { "error" };
+    let error = run.error.as_ref().map(|error| format!("{label}: {error}"));
+    told(run.attempt, &state, run.exit_code, error, run.output.as_deref(), printer)
 }
 
 fn told(
     number: u32,
     state: &str,
     exit_code: Option<i32>,
-    error: Option<&str>,
+    error: Option<String>,
     output: Option<&str>,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
@@ -102,7 +105,7 @@ fn told(
     printer.line("")?;
     printer.line(format!("attempt {number}: {state}{code}"))?;
     if let Some(error) = error {
-        printer.line(format!("error: {error}"))?;
+        printer.line(error)?;
     }
     Ok(printer.block(output.unwrap_or_default())?)
 }
