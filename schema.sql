@@ -234,9 +234,11 @@ CREATE TABLE scheduler_instances (
     stopped_at       INTEGER
 ) STRICT;
 
--- What happened that no run tells: clock jumps, lost owners, pauses, edits, removals, trouble and its end. owner_stalled: an
--- owner that lives did not extend its lease in time; worker_ended: a worker thread ended by a panic (of both, detail begins
--- with the id of the owner). Of a command
+-- What happened that no run tells: clock jumps, lost owners, pauses, edits, removals, trouble and its end. Of the wall clock:
+-- clock_forward (also after a suspend), clock_back, clock_wrong (it was hours ahead: all schedules count from now), clock_behind
+-- (at a start it is behind what the file holds), clock_not_set (1970; at is then what it would show) and clock_set.
+-- owner_stalled: an owner that lives did not extend its lease in time; worker_ended: a worker thread ended by a panic (of both,
+-- detail begins with the id of the owner). Of a command
 -- whose scheduler died: orphan_unknown (whether it is gone cannot be known; its run waits), left_group (it is gone, but for a
 -- process that left its group and holds its input), declared_gone (a user said so; detail is what was recorded of it).
 CREATE TABLE scheduler_events (

@@ -20,7 +20,7 @@ use crate::owner::{self, Standing, standing};
 use crate::platform::{self, Writable};
 use crate::process::Group;
 use crate::schedule::{Zone, duration_text};
-use crate::status::{Instance, instances};
+use crate::status::{Instance, clock_wait, instances};
 use crate::store::problems::{self, Stuck};
 use crate::store::{Fault, invariants};
 
@@ -54,6 +54,8 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProblemKind {
+    /// Schedules wait for the clock: it is not set, or was set back by at most 3 h.
+    Clock,
     /// There is work, and no scheduler is alive.
     NoScheduler,
     /// A scheduler has not been able to write the database for ten seconds or longer: a full disk, an error of the device, a lock.
@@ -97,6 +99,7 @@ impl ProblemKind {
     /// One word for it, as in `no_scheduler`.
     pub fn as_str(self) -> &'static str {
         match self {
+            ProblemKind::Clock => "clock",
             ProblemKind::NoScheduler => "no_scheduler",
             ProblemKind::Degraded => "degraded",
             ProblemKind::Overdue => "overdue",
@@ -191,6 +194,10 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn all(mut self) -> Result<Vec<Problem>, Fault> {
+        if let Some(wait) = clock_wait(self.tx, self.now)? {
+            let advice = "set the clock if it is wrong; if it is right, schedules go on by themselves at that time";
+            self.found.push(problem(ProblemKind::Clock, wait.to_string(), advice));
+        }
         self.schedulers()?;
         self.late()?;
         let ownerless = self.ownerless()?;

@@ -191,6 +191,18 @@ pub enum Event {
     },
     /// The machine's clock has not been set since it was started. Nothing is done until it is.
     ClockNotSet,
+    /// The machine's clock was not set, and is.
+    ClockSet {
+        /// What it shows.
+        found: Timestamp,
+    },
+    /// At the start of a scheduler its clock is behind the newest time that the file holds.
+    ClockBehind {
+        /// That time.
+        newest: Timestamp,
+        /// What the clock shows.
+        found: Timestamp,
+    },
     /// This owner's lock file had been removed or overwritten, and was made again.
     LockMadeAgain,
     /// The database refuses to be written; nothing starts until it accepts again.
@@ -254,7 +266,9 @@ impl Event {
     /// How loudly the log should say it.
     pub fn level(&self) -> log::Level {
         match self {
-            Event::Started { .. } | Event::Recovered | Event::Cancelled { .. } => log::Level::Info,
+            Event::Started { .. } | Event::Recovered | Event::Cancelled { .. } | Event::ClockSet { .. } => {
+                log::Level::Info
+            }
             Event::Finished { status: RunStatus::Dead, .. }
             | Event::Degraded { .. }
             | Event::SetAside { .. }
@@ -383,6 +397,12 @@ impl fmt::Display for Event {
                 write!(f, "the time zones were {}, and are {now}: local times are planned anew", OneLine(before))
             }
             Event::ClockNotSet => f.write_str("the clock of this machine is not set: nothing is done until it is"),
+            Event::ClockSet { found } => write!(f, "the clock of this machine is set: it shows {found}"),
+            Event::ClockBehind { newest, found } => write!(
+                f,
+                "the clock shows {found} at the start, and the file holds {newest}: schedules wait for that time if it is at \
+                 most 3 h ahead, otherwise they are planned anew"
+            ),
             Event::LockMadeAgain => {
                 f.write_str("the lock file of this owner had been removed or overwritten; made again")
             }

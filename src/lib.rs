@@ -84,7 +84,7 @@ pub use rusqlite;
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};
 pub use scheduler::{Builder, Scheduler, Shutdown};
 pub use settings::Retention;
-pub use status::{Instance, Status};
+pub use status::{ClockWait, Instance, Status};
 pub use store::{Durability, MAX_RESULT_BYTES};
 pub use task::{
     Definition, MAX_CATCH_UP, MAX_DURATION, MAX_JITTER, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, Misfire, Overlap, Task,

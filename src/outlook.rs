@@ -140,6 +140,18 @@ impl Task {
         noted(&self.definition, &plan, ahead)
     }
 
+    /// The occurrences to come of the task as it stands, at most `limit`: `next_run` and what follows it. None where `next_run`
+    /// is: while the task is paused, waits for a run of its own or for a scheduler to look at it, or is over.
+    ///
+    /// # Errors
+    /// As [`Task::occurrences`].
+    pub fn ahead(&self, limit: usize) -> Result<Vec<Upcoming>> {
+        let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
+        let plan = tasks::plan(&self.definition, schedule, self.created_at, self.resolved_until, self.active_since);
+        let ahead = self.next_run.map_or_else(Vec::new, |first| from(&plan, first, limit));
+        noted(&self.definition, &plan, ahead)
+    }
+
     /// What would become of its occurrences if no scheduler ran from `since` until `until`, and none of its runs was
     /// unfinished then.
     ///
@@ -223,7 +235,7 @@ fn tell(step: Step, fates: &mut Vec<Fate>, waiting: &mut Vec<Unfinished>) {
 fn from(plan: &Plan, first: Timestamp, limit: usize) -> Vec<Timestamp> {
     let next = |at: &Timestamp| match plan.schedule {
         Schedule::Delay(_) => None,
-        _ => resolve::occurrence_after(plan, *at),
+        _ => resolve::occurrence_after(plan, plan.resolved_until.map_or(*at, |until| until.max(*at))),
     };
     std::iter::successors(Some(first), next).take(limit).collect()
 }

@@ -22,8 +22,8 @@ use crate::settings::Settings;
 use crate::steps::{Step, Steps};
 use crate::store::opening::Slots;
 use crate::store::owners::Registration;
-use crate::store::work::{Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Orphaned, Work};
-use crate::store::{Fault, Store, owners, pruning, replan, turn};
+use crate::store::work::{ClockEvent, Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Orphaned, Work};
+use crate::store::{Fault, Store, owners, problems, pruning, replan, turn};
 use crate::turn::Turn;
 use crate::watch::Watch;
 
@@ -33,6 +33,8 @@ const RESOLVE_AHEAD: usize = 32;
 const BEHIND: Duration = Duration::from_secs(1);
 /// How soon a turn looks again at tasks that it left due because no worker was free.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Most events of the clock that wait to be recorded: a clock may step more often than the database can be written.
+const MAX_CLOCK_EVENTS: usize = 100;
 /// How far the time that is written down may lag behind: well below a step back that is noticed.
 const LONGEST_UNSEEN: Duration = Duration::from_secs(3600);
 
@@ -60,6 +62,8 @@ pub(crate) struct Poller {
     steps: Steps,
     /// By how many milliseconds the wall clock has stepped since that was last written.
     stepped: i64,
+    /// What is yet to be recorded of the wall clock.
+    clock_events: Vec<ClockEvent>,
     /// Whether the machine's clock had been set when it was last looked at.
     is_set: bool,
     horizon: Horizon,
@@ -97,18 +101,18 @@ impl Poller {
         let new = Registration { owner: &owner, host: &platform::host(), workers, lease };
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for a second one.
         let zones = zone_data().to_string();
-        let (others, not_stopped, newest, other_zones) = store.write("register the scheduler", |tx, _| {
-            let newest = owners::newest_seen(tx)?;
+        let (others, not_stopped, newest, counted, other_zones) = store.write("register the scheduler", |tx, _| {
+            let (newest, counted) = (owners::newest_seen(tx)?, problems::counted_beyond(tx, now.wall)?.1);
             owners::register(tx, &new, now.wall.max(Timestamp::MIN))?;
             // Here, since a scheduler that crashes as soon as it works may never come to its first batch of retention.
             pruning::instances(tx, Timestamp::MIN)?;
             let (others, not_stopped) = (owners::others(tx, &owner)?, owners::not_stopped(tx, &owner)?);
-            Ok((others, not_stopped, newest, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
+            Ok((others, not_stopped, newest, counted, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
         })?;
         let mut watch = Watch::new(store.path().to_owned(), owner.clone(), settings.lease);
         watch.see(&others, &[], now.monotonic);
         watch.ask(not_stopped, now.monotonic);
-        let poller = Poller {
+        let mut poller = Poller {
             store,
             owner,
             lock: Arc::new(lock),
@@ -124,6 +128,7 @@ impl Poller {
             watch,
             steps: Steps::new(now, newest),
             stepped: 0,
+            clock_events: Vec::new(),
             is_set: true,
             horizon: Horizon::default(),
             next_heartbeat: now.monotonic,
@@ -138,6 +143,9 @@ impl Poller {
         };
         if let Some(before) = other_zones {
             poller.emit(&Event::ZoneDataChanged { before, now: zones });
+        }
+        if let Some(newest) = Steps::behind(newest.max(counted), now) {
+            poller.tell_of_the_clock("clock_behind", now.wall, &Event::ClockBehind { newest, found: now.wall });
         }
         Ok(poller)
     }
@@ -253,18 +261,46 @@ impl Poller {
         if !self.is_set {
             if was_set {
                 self.emit(&Event::ClockNotSet);
+                let detail = format!("{}; it shows {}", Event::ClockNotSet, now.wall);
+                self.record_of_the_clock("clock_not_set", self.steps.estimate(now), detail);
+                // No turn records it before the clock is set.
+                let events = &self.clock_events;
+                let recorded = self.store.write("record that the clock is not set", |tx, _| {
+                    Ok(events.iter().try_for_each(|event| event.record(tx))?)
+                });
+                if recorded.is_ok() {
+                    self.clock_events.clear();
+                }
             }
             return false;
+        }
+        if !was_set {
+            self.tell_of_the_clock("clock_set", now.wall, &Event::ClockSet { found: now.wall });
         }
         if let Some(Step { expected, found }) = self.steps.look(now) {
             self.stepped += found.as_millis() - expected.as_millis();
             // What is believed from now on is written down now.
             self.next_heartbeat = now.monotonic;
-            if was_set {
-                self.emit(&Event::ClockStepped { expected, found });
+            if expected >= Timestamp::MIN {
+                let kind = if found > expected { "clock_forward" } else { "clock_back" };
+                self.tell_of_the_clock(kind, found, &Event::ClockStepped { expected, found });
+            } else if let Some(newest) = Steps::behind(Some(self.steps.newest()), now) {
+                self.tell_of_the_clock("clock_behind", found, &Event::ClockBehind { newest, found });
             }
         }
         true
+    }
+
+    /// Emits an event about the wall clock, and keeps it for the next turn to record.
+    fn tell_of_the_clock(&mut self, kind: &'static str, at: Timestamp, event: &Event) {
+        self.emit(event);
+        self.record_of_the_clock(kind, at, event.to_string());
+    }
+
+    fn record_of_the_clock(&mut self, kind: &'static str, at: Timestamp, detail: String) {
+        if self.clock_events.len() < MAX_CLOCK_EVENTS {
+            self.clock_events.push(ClockEvent { at, kind, detail });
+        }
     }
 
     /// Writes down that this owner leaves; its lock file goes. What can be written down no more is no reason to call a stay
@@ -334,6 +370,7 @@ impl Poller {
             doubted: self.watch.doubted(),
             rewind,
             stepped: self.stepped,
+            clock_events: &self.clock_events,
             newer: self.newer.is_some(),
             draining: self.draining,
             seen: self.horizon.seen,
@@ -363,6 +400,7 @@ impl Poller {
         self.reports.clear();
         self.ended.clear();
         self.stepped = 0;
+        self.clock_events.clear();
         if let Some(believed) = rewind {
             self.emit(&Event::ClockWasWrong { believed, found: now.wall });
         }

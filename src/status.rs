@@ -1,5 +1,6 @@
 //! The whole at a glance: who is at work, what is due, what fails, how large the file is.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::error::Result;
 use crate::owner::{Standing, standing};
 use crate::run::RunStatus;
 use crate::schedule::{ZoneData, zone_data};
-use crate::store::census;
+use crate::steps::NOTICED;
+use crate::store::{census, owners, problems};
 use crate::task::TaskStatus;
 
 /// A task that has been due for longer is overdue: no scheduler is at work.
@@ -47,6 +49,29 @@ pub struct Instance {
     pub degraded: bool,
 }
 
+/// Schedules wait for the wall clock: it is not set, or it is behind a time up to which they have been resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClockWait {
+    /// What the clock of the caller shows.
+    pub shows: Timestamp,
+    /// When all schedules go on.
+    pub until: Timestamp,
+    /// How many schedules and retries wait. `None`: the clock is not set, and nothing is done.
+    pub waiting: Option<u64>,
+}
+
+impl fmt::Display for ClockWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ClockWait { shows, until, waiting } = self;
+        write!(f, "waiting for the clock until {until}: it ")?;
+        match waiting {
+            Some(count) => write!(f, "shows {shows}; schedules and retries that count from a later time: {count}"),
+            None => write!(f, "is not set, and shows {shows}; nothing is done"),
+        }
+    }
+}
+
 /// A file and its scheduler, as they are now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -66,6 +91,8 @@ pub struct Status {
     pub runs: Vec<(RunStatus, u64)>,
     /// Runs that wait for something else than time: a key, an older run, their task.
     pub blocked: u64,
+    /// Set while schedules wait for the clock.
+    pub clock: Option<ClockWait>,
     /// The task that is due next, and when.
     pub next: Option<(String, Timestamp)>,
     /// The file.
@@ -114,6 +141,7 @@ impl Client {
                 failing: census::failing(tx)?,
                 runs: unfinished.iter().filter_map(known).collect(),
                 blocked: unfinished.iter().find(|(status, _)| status == "blocked").map_or(0, |(_, count)| *count),
+                clock: clock_wait(tx, now)?,
                 next: census::next(tx)?,
                 path: path.clone(),
                 file_bytes,
@@ -123,6 +151,16 @@ impl Client {
             })
         })
     }
+}
+
+/// Whether schedules wait for the clock.
+pub(crate) fn clock_wait(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<Option<ClockWait>> {
+    let (count, counted) = problems::counted_beyond(tx, now.plus(NOTICED))?;
+    if now < Timestamp::MIN {
+        let until = counted.max(owners::newest_seen(tx)?).unwrap_or(Timestamp::MIN);
+        return Ok(Some(ClockWait { shows: now, until, waiting: None }));
+    }
+    Ok(counted.map(|until| ClockWait { shows: now, until, waiting: Some(count) }))
 }
 
 /// Schedulers that have not left in order, and what the kernel says of each.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::{Now, Timestamp};
 
 /// Smaller differences are drift, and what network time does about it.
-const NOTICED: Duration = Duration::from_secs(5);
+pub(crate) const NOTICED: Duration = Duration::from_secs(5);
 /// Longest step back that is waited out.
 const WAITED_OUT: Duration = Duration::from_secs(3 * 3600);
 
@@ -73,6 +73,18 @@ impl Steps {
 
     pub(crate) fn newest(&self) -> Timestamp {
         self.newest
+    }
+
+    /// The newest time that was written down, if the clock is behind it by as much as is worth a warning.
+    pub(crate) fn behind(newest: Option<Timestamp>, now: Now) -> Option<Timestamp> {
+        newest.filter(|newest| Steps::is_set(now) && newest.since(now.wall) > NOTICED)
+    }
+
+    /// The time as far as it is known while the clock is not set: the newest that was believed, or what the clock would show
+    /// by now.
+    pub(crate) fn estimate(&self, now: Now) -> Timestamp {
+        let passed = now.monotonic.saturating_sub(self.last.monotonic);
+        self.newest.max(self.last.wall.plus(passed)).min(Timestamp::MAX)
     }
 
     /// From here on this is believed: it is written down, or all that was planned by a wrong clock has been planned anew.

@@ -74,6 +74,7 @@ impl Site {
             doubted: &HashSet::new(),
             rewind: None,
             stepped: 0,
+            clock_events: &[],
             newer: false,
             draining: false,
             full,

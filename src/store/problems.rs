@@ -234,6 +234,25 @@ pub(crate) fn ended_workers(
         .collect()
 }
 
+/// A schedule counts from the newest of these; a retry from the end of its attempt, unless it was planned anew since.
+const COUNTED_BEYOND: &str = "
+    SELECT count(*), max(until)
+      FROM (SELECT max(active_since, ifnull(resolved_until, 0),
+                       iif(schedule_type = 'delay' AND next_run >= last_finished, last_finished, 0)) AS until
+              FROM scheduled_tasks
+             WHERE status = 'active' AND schedule_type <> 'once' AND schedule_type <> 'manual'
+            UNION ALL
+            SELECT finished_at FROM task_runs
+             WHERE (status = 'queued' OR status = 'failed' OR status = 'running') AND status = 'failed'
+               AND run_at >= finished_at)
+     WHERE until > :after";
+
+/// Schedules and retries that count from a time after an instant: how many, and the newest of these times.
+pub(crate) fn counted_beyond(tx: &Transaction<'_>, after: Timestamp) -> rusqlite::Result<(u64, Option<Timestamp>)> {
+    tx.prepare_cached(COUNTED_BEYOND)?
+        .query_row(named_params! { ":after": after }, |row| Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?)))
+}
+
 fn bound(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

@@ -4,6 +4,7 @@
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::event::Event;
 use crate::store::owners;
 
 /// A `once` instant stands, whatever the clock showed, and is met if nobody has resolved it: a next_run that a user has set since
@@ -25,12 +26,17 @@ const ENDED: &str = "
            active_since = :now + (active_since = :now), created_at = min(created_at, :now)
      WHERE status = 'completed' AND schedule_type <> 'once' AND (ends_at IS NULL OR ends_at > :now)";
 
-/// Nothing waits longer than its longest backoff for a time that was counted by that clock.
+/// A run_at that was counted by that clock is counted anew from now, with the same wait: the backoff of a retry, the jitter of
+/// an occurrence. A run that was claimed and given back has waited already. What counts from an earlier time keeps its run_at.
+/// An end that the wrong clock stamped and a later one counted from: at most the longest backoff.
 const WAITING: &str = "
     UPDATE task_runs
-       SET run_at = :now + (SELECT backoff_cap_ms FROM scheduled_tasks t WHERE t.id = task_id)
-     WHERE (status = 'queued' OR status = 'failed')
-       AND run_at > :now + (SELECT backoff_cap_ms FROM scheduled_tasks t WHERE t.id = task_id)";
+       SET run_at = CASE WHEN status = 'queued' THEN :now + iif(attempt = 0, max(run_at - scheduled_for, 0), 0)
+                         WHEN run_at >= finished_at THEN :now + run_at - finished_at
+                         ELSE min(run_at, :now + (SELECT backoff_cap_ms FROM scheduled_tasks t WHERE t.id = task_id))
+                     END
+     WHERE (status = 'queued' OR status = 'failed') AND run_at > :now
+       AND CASE WHEN status = 'failed' THEN finished_at WHEN attempt = 0 THEN scheduled_for ELSE run_at END > :now";
 
 /// Or the next start would take the clock for wrong again.
 const INSTANCES: &str = "
@@ -47,8 +53,8 @@ pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) 
     for statement in [ENDED, TASKS, WAITING, INSTANCES] {
         tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
     }
-    let detail = format!("the clock had shown {believed}; all schedules count from {now}");
-    owners::record(tx, now, "clock_back", None, None, Some(&detail))
+    let detail = Event::ClockWasWrong { believed, found: now }.to_string();
+    owners::record(tx, now, "clock_wrong", None, None, Some(&detail))
 }
 
 const ZONE_DATA: &str = "SELECT value FROM scheduler_meta WHERE key = 'zone_data'";

@@ -140,12 +140,14 @@ fn end_badly(
         attempts::keep_attempt(tx, fence, outcome, end, None)?;
         return Ok(Some((RunStatus::Cancelled, None)));
     }
+    // From the end of the attempt, by one clock: a step of it before this is written neither stretches nor cuts the wait.
+    let ended = end.finished.min(now);
     let (wrote, ended) = match claim.retry.judge(claim.counted(), retry, random) {
         Verdict::TryAgainIn(wait) => {
-            let at = now.plus(wait).min(Timestamp::MAX);
+            let at = ended.plus(wait).min(Timestamp::MAX);
             (runs::fail(tx, fence, end, at, false)?, (RunStatus::Failed, Some(at)))
         }
-        Verdict::TryAgain => (runs::fail(tx, fence, end, now, true)?, (RunStatus::Failed, Some(now))),
+        Verdict::TryAgain => (runs::fail(tx, fence, end, ended, true)?, (RunStatus::Failed, Some(ended))),
         Verdict::Dead => (runs::bury(tx, fence, end)?, (RunStatus::Dead, None)),
     };
     if wrote == Wrote::Superseded {

@@ -95,6 +95,9 @@ impl<'a> Turning<'a> {
 
     fn run(mut self) -> Result<Done, Fault> {
         let (tx, now, handlers) = (self.tx, self.work.now, self.work.handlers);
+        if !self.work.newer {
+            self.work.clock_events.iter().try_for_each(|event| event.record(tx))?;
+        }
         if let Some(believed) = self.work.rewind {
             replan::rewind(tx, believed, now)?;
         }

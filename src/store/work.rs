@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use rusqlite::Transaction;
+
 use crate::clock::Timestamp;
 use crate::finished::{Finished, Report, WorkerEnded};
 use crate::housekeeping::Part;
 use crate::orphan::Presence;
 use crate::store::opening::{Slots, Written};
-use crate::store::owners::{Dead, Lost, Other, Stalled};
+use crate::store::owners::{self, Dead, Lost, Other, Stalled};
 use crate::store::pruning::Pass;
 use crate::store::seen::Seen;
 use crate::store::waiting::Round;
@@ -16,6 +18,20 @@ use crate::store::waiting::Round;
 pub(crate) const MAX_ITEMS: usize = 500;
 /// Most of them that are outcomes.
 pub(crate) const MAX_OUTCOMES: usize = MAX_ITEMS / 2;
+
+/// A row of `scheduler_events` about the wall clock.
+#[derive(Clone, Debug)]
+pub(crate) struct ClockEvent {
+    pub(crate) at: Timestamp,
+    pub(crate) kind: &'static str,
+    pub(crate) detail: String,
+}
+
+impl ClockEvent {
+    pub(crate) fn record(&self, tx: &Transaction<'_>) -> rusqlite::Result<()> {
+        owners::record(tx, self.at, self.kind, None, None, Some(&self.detail))
+    }
+}
 
 /// What a turn is to do.
 pub(crate) struct Work<'a> {
@@ -40,6 +56,8 @@ pub(crate) struct Work<'a> {
     pub(crate) rewind: Option<Timestamp>,
     /// By how many milliseconds the wall clock has stepped.
     pub(crate) stepped: i64,
+    /// What is to be recorded of the wall clock.
+    pub(crate) clock_events: &'a [ClockEvent],
     /// Whether the tables are of a newer version by now: no more than outcomes and the lease is written, as far as they can be.
     pub(crate) newer: bool,
     /// Whether the owner is about to leave: it takes nothing on.

@@ -18,6 +18,8 @@ mod changes;
 mod check;
 /// A wall clock that steps, either way, or is not set at all.
 mod clock;
+/// Trouble with the clock is visible: events, `status`, `check`, a warning at start; and retries survive a glitch.
+mod clock_trouble;
 /// The handler `command`, carried out by `duly run`: what is stored of each end, and that nothing is left of a group.
 mod command;
 /// Code of the application that panics, wherever that is: no worker is lost, and one that ends all the same is replaced.

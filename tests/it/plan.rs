@@ -290,6 +290,7 @@ const MAY_SCAN: &[&str] = &[
     "problems::INVALID",
     "problems::WAITING",
     "problems::ANY_WORK",
+    "problems::COUNTED_BEYOND",
     "replan::LOCAL_TASKS",
     "replan::ENDED",
     "replan::TASKS",

@@ -118,3 +118,22 @@ fn on_the_autumn_night_what_the_clock_repeats_runs_once() {
     assert_eq!(since(&house, "repeated", "2027-11-07"), once, "in the first pass; the first of them caught up");
     house.assert_sound();
 }
+
+#[test]
+fn a_clock_that_is_not_set_is_a_problem_of_check() {
+    let Some(library) = library() else { return };
+    let house = new_york(&library, &[("nightly", "30 2 * * *")]);
+    for (time, code) in [("2027-01-02 00:00:00", 0), ("1970-01-01 00:01:00", 1)] {
+        let check = duly(&library, &house, time).arg("check").output().expect("the program");
+        let status = duly(&library, &house, time).args(["status", "--json"]).output().expect("the program");
+        let (said, told) = (String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&status.stdout));
+        assert_eq!(check.status.code(), Some(code), "{said}");
+        let waits = "clock: waiting for the clock until 2027-01-01T";
+        assert_eq!(
+            said.starts_with(waits) && said.contains("it is not set, and shows 1970-01-01"),
+            code == 1,
+            "{said}"
+        );
+        assert_eq!(told.contains("\"waiting_for_clock_until\": \"2027-01-01T"), code == 1, "{told}");
+    }
+}

@@ -86,7 +86,8 @@ pub(crate) enum Command {
         /// The zone in which a line is read: an IANA name, or local. Default: UTC.
         #[arg(long, value_name = "ZONE")]
         tz: Option<String>,
-        /// From then on, instead of from now: a date, or a time. Local times are read in --tz, or in the machine's zone.
+        /// From then on, instead of from now: a date, or a time. Local times are read in --tz, or in the machine's zone. Of a
+        /// task: what its schedule names, whatever its status.
         #[arg(long, value_name = "TIME")]
         from: Option<String>,
         /// How many.

@@ -116,6 +116,9 @@ impl History {
             return Err(format!("run {id} has {} forgiven attempts, expected {forgiven}", after.forgiven));
         }
         let is_turn = step.turn().is_some();
+        if before.status == RunStatus::Failed && after.status == before.status && after.attempt == before.attempt {
+            check_wait(step, before, after)?;
+        }
         let allowed = match (from, after.status) {
             (was, is) if was == is && was != RunStatus::Running => after.attempt == before.attempt,
             (RunStatus::Running, RunStatus::Running) => after.attempt == before.attempt,
@@ -166,9 +169,9 @@ impl History {
         };
         let task = step.after.tasks.get(&before.task).expect("a task");
         let attempt = self.attempts.get_mut(&(id, number)).expect("an attempt that was handed out");
-        let (outcome, policy, late, took) = match &attempt.outcome {
+        let (outcome, policy, late, took, returned) = match &attempt.outcome {
             Some(outcome) if attempt.owner == ender => {
-                (Some(outcome.clone()), attempt.policy, attempt.is_late(), attempt.millis())
+                (Some(outcome.clone()), attempt.policy, attempt.is_late(), attempt.millis(), attempt.returned)
             }
             _ => {
                 let owner = &self.owners[attempt.owner];
@@ -189,7 +192,7 @@ impl History {
                 }
                 // No worker had begun it, and the slots in the lock file say so.
                 let released = attempt.began.is_none() && !owner.lives && owner.left_its_lock;
-                (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap), false, None)
+                (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap), false, None, None)
             }
         };
         if step.turn().is_none() {
@@ -200,7 +203,9 @@ impl History {
         // What its task resolves when it comes to rest may ask it to stop, in the same turn and before it is looked at.
         let overtaken = step.overtakes(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
         let asked = before.cancel_requested || overtaken;
-        Ok(End { late, took, ..end_of(outcome.as_ref(), asked, counted, policy, step.now) })
+        // The wait counts from the end of the attempt, or from when a clock that was set back since shows less.
+        let ended = returned.map_or(step.now, |returned| returned.min(step.now));
+        Ok(End { late, took, ..end_of(outcome.as_ref(), asked, counted, policy, ended) })
     }
 
     /// Every outcome that was delivered before a turn that could write is written by it.
@@ -267,6 +272,21 @@ impl Step<'_> {
             |tables: &Tables| tables.tasks.get(&run.task).is_some_and(|task| task.overlap == Overlap::CancelRunning);
         run.is_scheduled() && (policy(self.before) || policy(self.after))
     }
+}
+
+/// A retry keeps its time. If a clock that was wrong has counted it, it waits as long from now.
+fn check_wait(step: &Step<'_>, before: &RunRow, after: &RunRow) -> Check {
+    let ended = before.finished_at.filter(|ended| step.rewound() && *ended > step.now && before.run_at > step.now);
+    let expected = match ended {
+        Some(ended) if before.run_at >= ended => step.now + before.run_at - ended,
+        // A second wrong clock has counted from an end by the first.
+        Some(_) => before.run_at.min(step.now + step.before.tasks[&before.task].cap),
+        None => before.run_at,
+    };
+    if after.run_at == expected {
+        return Ok(());
+    }
+    Err(format!("the retry of run {} moved from {} to {}, expected {expected}", before.id, before.run_at, after.run_at))
 }
 
 /// A draining owner opens nothing but what follows from a death, and leaves what waits as it is.

@@ -145,6 +145,8 @@ pub(crate) struct Attempt {
     pub(crate) outcome: Option<Outcome>,
     /// How long that took.
     pub(crate) took: Option<Duration>,
+    /// What the wall clock showed when it returned.
+    pub(crate) returned: Option<i64>,
     /// Its owner lived, and was taken for dead as the contract allows: no lock file, and a lease that stood still.
     pub(crate) robbed: bool,
 }
@@ -217,7 +219,7 @@ impl Step<'_> {
 
     /// Whether the clock was found to have been wrong.
     pub(crate) fn rewound(&self) -> bool {
-        self.news.events.iter().any(|(kind, _, _)| kind == "clock_back")
+        self.news.events.iter().any(|(kind, _, _)| kind == "clock_wrong")
     }
 }
 
@@ -254,7 +256,8 @@ impl History {
     }
 
     /// A handler has returned. An error that comes after the time limit is a timeout.
-    pub(crate) fn delivered(&mut self, claim: &Claim, mut outcome: Outcome, now: Duration) {
+    pub(crate) fn delivered(&mut self, claim: &Claim, mut outcome: Outcome, at: Now) {
+        let now = at.monotonic;
         let attempt = self.attempts.get_mut(&(claim.run_id, claim.attempt)).expect("an attempt");
         if outcome != Outcome::Released {
             attempt.took = Some(now - *attempt.began.get_or_insert(now));
@@ -264,7 +267,7 @@ impl History {
         {
             *how = FailureKind::TimedOut;
         }
-        attempt.outcome = Some(outcome);
+        (attempt.outcome, attempt.returned) = (Some(outcome), Some(at.wall.as_millis()));
     }
 
     /// A worker begins an attempt.

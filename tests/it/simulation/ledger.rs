@@ -119,8 +119,8 @@ impl World {
         let told = std::mem::take(&mut *script(&shared));
         let (id, number) = (claim.run_id, claim.attempt);
         // Its handler is called now, and no time passes in it.
-        let now = self.now().monotonic;
-        self.history.began(claim, now);
+        let now = self.now();
+        self.history.began(claim, now.monotonic);
         self.history.delivered(claim, ended.outcome.clone(), now);
         let first = self.first_of(id);
         self.check_paid(first, fate, &told, holds)

@@ -41,7 +41,7 @@ impl World {
 
     fn drain_before_newer(&mut self, one: usize) -> Check {
         for round in 0..TURNS {
-            let now = self.now().monotonic;
+            let now = self.now();
             let agent = &mut self.agents[one];
             let Some(stepper) = &mut agent.stepper else { return Ok(()) };
             let ended = if round > 0 { std::mem::take(&mut agent.works) } else { Vec::new() };

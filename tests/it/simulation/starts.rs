@@ -34,7 +34,8 @@ impl History {
             let (owner, key, recurring) = (turn.owner, run.key.clone(), task.kind != "once");
             let limit = claim.timeout.filter(|limit| !limit.is_zero());
             let (began, outcome, took, robbed) = (None, None, None, false);
-            let attempt = Attempt { owner, key, policy, recurring, limit, began, outcome, took, robbed };
+            let attempt =
+                Attempt { owner, key, policy, recurring, limit, began, outcome, took, returned: None, robbed };
             if self.attempts.insert((id, number), attempt).is_some() {
                 return Err(format!("attempt {number} of run {id} was handed out twice"));
             }

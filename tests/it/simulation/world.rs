@@ -299,10 +299,10 @@ impl World {
 
     /// What is at work and has ended by now is handed to the loop.
     pub(crate) fn deliver(&mut self, id: usize) -> Check {
-        let (now, held) = (self.now().monotonic, self.held);
+        let (now, held) = (self.now(), self.held);
         let agent = &mut self.agents[id];
         // Who writes by himself would wait for the lock.
-        let has_ended = |work: &Work| work.ends_at <= now && !(held && work.is_done_for_real());
+        let has_ended = |work: &Work| work.ends_at <= now.monotonic && !(held && work.is_done_for_real());
         let (ended, works): (Vec<_>, Vec<_>) = agent.works.drain(..).partition(has_ended);
         agent.works = works;
         for work in &ended {

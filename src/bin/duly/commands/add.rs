@@ -88,9 +88,7 @@ fn tell(client: &Client, added: &Added, timed: bool, printer: &mut Printer<'_>) 
 
 /// The next occurrences of a task as it stands: none while it rests.
 pub(crate) fn ahead(task: &Task, limit: usize) -> Result<Vec<Timestamp>, Failure> {
-    let Some(next) = task.next_run else { return Ok(Vec::new()) };
-    let after = task.occurrences(next, limit.saturating_sub(1))?;
-    Ok(std::iter::once(next).chain(after).take(limit).collect())
+    Ok(task.ahead(limit)?.into_iter().map(|upcoming| upcoming.at).collect())
 }
 
 /// The same as lines: the time here, how far away it is, and the time where the task is at home.

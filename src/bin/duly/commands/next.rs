@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use duly::{Client, Error, Fate, NewTask, Outage, RunStatus, Task, Timestamp, Upcoming, Zone};
+use duly::{Client, Error, Fate, NewTask, Outage, RunStatus, Task, TaskStatus, Timestamp, Upcoming, Zone};
 use serde::Serialize;
 
-use crate::commands::list::run_tone;
+use crate::commands::list::{self, run_tone};
 use crate::failure::Failure;
 use crate::output::printer::Printer;
 use crate::output::rows::time;
@@ -58,13 +58,16 @@ pub(crate) fn next(db: &Path, asked: &Asked<'_>, printer: &mut Printer<'_>) -> R
     let zone = asked.zone.map(zone::typed).transpose()?;
     let subject = subject(db, asked, zone.as_ref())?;
     let from = match asked.from {
-        None => printer.times.now,
-        Some(text) => day_or_instant(text, zone.as_ref().unwrap_or(&printer.times.zone))
-            .map_err(|reason| Failure::Refused(format!("invalid --from {text:?}: {reason}")))?,
+        None => None,
+        Some(text) => Some(
+            day_or_instant(text, zone.as_ref().unwrap_or(&printer.times.zone))
+                .map_err(|reason| Failure::Refused(format!("invalid --from {text:?}: {reason}")))?,
+        ),
     };
+    let since = from.unwrap_or(printer.times.now);
     match asked.if_down {
         None => ahead(&subject, from, asked.number, printer),
-        Some(down) => after(&outage(&subject, from, from.plus(down))?, printer),
+        Some(down) => after(&outage(&subject, since, since.plus(down))?, printer),
     }
 }
 
@@ -97,8 +100,21 @@ fn outage(subject: &Subject, since: Timestamp, until: Timestamp) -> Result<Outag
 }
 
 /// Prints as many occurrences as were asked for, page by page: they may be more than fit into memory.
-fn ahead(subject: &Subject, from: Timestamp, number: usize, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let mut page = upcoming(subject, from, number.min(PAGE))?;
+///
+/// Of a task what `list` and `show` say of it: its next run and what follows. With `from`, what its schedule names from then
+/// on, whatever its status.
+fn ahead(subject: &Subject, from: Option<Timestamp>, number: usize, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let mut page = match (subject, from) {
+        (Subject::There(task), None) => task.ahead(number.min(PAGE))?,
+        _ => upcoming(subject, from.unwrap_or(printer.times.now), number.min(PAGE))?,
+    };
+    let none = match subject {
+        Subject::There(task) if from.is_none() && task.status == TaskStatus::Active => {
+            format!("no occurrence is known to come: it is due {}", list::next(task, &printer.times))
+        }
+        Subject::There(task) if from.is_none() => format!("no occurrence is known to come: it is {}", task.status),
+        _ => "no occurrence is known to come".to_owned(),
+    };
     let (mut left, mut is_first) = (number - page.len(), true);
     let is_empty = page.is_empty();
     if printer.json {
@@ -106,7 +122,7 @@ fn ahead(subject: &Subject, from: Timestamp, number: usize, printer: &mut Printe
     }
     loop {
         let last = page.last().map(|one| one.at);
-        print(&page, is_first, printer)?;
+        print(&page, is_first, &none, printer)?;
         is_first = false;
         let Some(last) = last.filter(|_| left > 0 && page.len() == PAGE) else { break };
         page = match upcoming(subject, last, left.min(PAGE)) {
@@ -122,7 +138,7 @@ fn ahead(subject: &Subject, from: Timestamp, number: usize, printer: &mut Printe
     Ok(())
 }
 
-fn print(page: &[Upcoming], is_first: bool, printer: &mut Printer<'_>) -> Result<(), Failure> {
+fn print(page: &[Upcoming], is_first: bool, none: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let note = |upcoming: &Upcoming| upcoming.note.map(|note| note.to_string());
     if printer.json {
         for (place, one) in page.iter().enumerate() {
@@ -140,7 +156,7 @@ fn print(page: &[Upcoming], is_first: bool, printer: &mut Printer<'_>) -> Result
             Cell::new(&note(one).unwrap_or_default(), Tone::Odd),
         ]);
     }
-    Ok(printer.table(table, "no occurrence is known to come")?)
+    Ok(printer.table(table, none)?)
 }
 
 fn after(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failure> {

@@ -17,6 +17,7 @@ struct Document<'a> {
     overdue: u64,
     failing: &'a [String],
     runs: serde_json::Map<String, serde_json::Value>,
+    waiting_for_clock_until: Option<String>,
     next_task: Option<&'a str>,
     next_run: Option<String>,
     file: String,
@@ -58,6 +59,9 @@ fn tell(status: &Status, printer: &mut Printer<'_>) -> Result<(), Failure> {
         line(if number == 0 { "schedulers" } else { "" }, &text, tone);
     }
     line("tasks", &counts(status.tasks.iter().map(|(status, n)| (status.as_str(), *n))), Tone::Plain);
+    if let Some(wait) = &status.clock {
+        line("clock", &wait.to_string(), Tone::Bad);
+    }
     if status.due > 0 {
         let tone = if status.overdue > 0 { Tone::Bad } else { Tone::Plain };
         line("due", &format!("{} now, {} for more than 5 min", status.due, status.overdue), tone);
@@ -109,6 +113,7 @@ fn document(status: &Status) -> Document<'_> {
         overdue: status.overdue,
         failing: &status.failing,
         runs: map(runs.chain([("blocked", status.blocked)]).collect()),
+        waiting_for_clock_until: status.clock.as_ref().map(|wait| time(wait.until)),
         next_task: status.next.as_ref().map(|(name, _)| name.as_str()),
         next_run: status.next.as_ref().map(|(_, at)| time(*at)),
         file: status.path.display().to_string(),
