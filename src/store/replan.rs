@@ -18,6 +18,9 @@ const TASKS: &str = "
         OR active_since > :now OR created_at > :now OR resolved_until > :now
         OR (schedule_type = 'once' AND next_run <= resolved_until)";
 
+/// Otherwise no run that follows would be the newest of its task.
+const LAST_RUNS: &str = "UPDATE scheduled_tasks SET last_run = :now WHERE last_run > :now";
+
 /// What that clock brought to an end goes on, within its bounds; what is over ends again when it is planned. A `once` task that
 /// is completed has run. A trigger would read SQLite's clock for whoever leaves active_since as it is.
 const ENDED: &str = "
@@ -50,7 +53,7 @@ pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) 
     if owners::newest_seen(tx)?.is_none_or(|newest| newest <= now) {
         return Ok(());
     }
-    for statement in [ENDED, TASKS, WAITING, INSTANCES] {
+    for statement in [ENDED, TASKS, LAST_RUNS, WAITING, INSTANCES] {
         tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
     }
     let detail = Event::ClockWasWrong { believed, found: now }.to_string();

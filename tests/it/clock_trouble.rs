@@ -341,6 +341,23 @@ fn failed(retry: Retry) -> Outcome {
 }
 
 #[test]
+fn a_retry_waits_its_backoff_after_a_glitch_and_not_the_longest() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    step(&mut stepper, 0);
+    stepper.clock().set_wall(at(GLITCH));
+    // Ten seconds at first, an hour at last.
+    stepper.client().add(NewTask::once("t", at(NOON)).handler("work")).expect("a task");
+    let failing = claim(&mut stepper);
+    stepper.finish(&failing, failed(Retry::Backoff));
+    step(&mut stepper, 0);
+    stepper.clock().set_wall(at(NOON));
+    step(&mut stepper, 0);
+    stepper.clock().advance(seconds(10));
+    assert_eq!(claim(&mut stepper).attempt, 2);
+}
+
+#[test]
 fn a_retry_that_a_wrong_clock_has_counted_waits_its_backoff() {
     let house = House::new();
     let mut stepper = house.builder(NOON).accept("work").accept("other").start().expect("a stepper");
@@ -426,4 +443,26 @@ fn a_step_within_an_attempts_end_neither_stretches_nor_cuts_the_wait() {
         step(&mut stepper, 0);
         assert_eq!(run_at(&house, "t"), at(expected).plus(minutes(180)));
     }
+}
+
+#[test]
+fn the_newest_run_is_known_after_a_glitch() {
+    let house = House::new();
+    let mut stepper = house.stepper(NOON);
+    stepper.client().add(NewTask::interval("t", minutes(10)).handler("work").at_most_once()).expect("a task");
+    step(&mut stepper, 0);
+    stepper.clock().set_wall(at(GLITCH));
+    work_off(&mut stepper);
+    stepper.clock().set_wall(at(NOON));
+    step(&mut stepper, 0);
+    // The wrong clock has recorded 12:10 as missed.
+    stepper.clock().advance(minutes(10));
+    step(&mut stepper, 0);
+    stepper.clock().advance(minutes(10));
+    let second = claim(&mut stepper);
+    stepper.finish(&second, Outcome::failed("no"));
+    step(&mut stepper, 0);
+    let newest =
+        "SELECT last_status || ' ' || strftime('%Y-%m-%d %H:%M', last_run / 1000, 'unixepoch') FROM scheduled_tasks";
+    assert_eq!(house.ask(newest), "dead 2027-03-14 12:20");
 }
