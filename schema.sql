@@ -251,6 +251,7 @@ CREATE TABLE scheduler_events (
 ) STRICT;
 
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
+-- stamp: counts heartbeats. A file in which it goes back is an older copy, and the scheduler stops; do not change it.
 CREATE TABLE scheduler_meta (
     key              TEXT PRIMARY KEY,
     value            TEXT NOT NULL

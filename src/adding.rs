@@ -56,8 +56,9 @@ pub(crate) fn add(store: &mut Store, task: Definition, existing: Existing, now: 
     let doing = "add a task";
     // Whoever adds what is there already, at each start, is better served by a look first.
     if store.adds_new() && existing != Existing::Replace {
-        store.check_writable()?;
-        if let Some(added) = alone(store, &task, now).map_err(|fault| store.told(fault, doing))? {
+        let checked = store.check_writable();
+        let added = checked.and_then(|()| alone(store, &task, now)).map_err(|fault| store.told(fault, doing))?;
+        if let Some(added) = added {
             return Ok(added);
         }
     }

@@ -12,7 +12,7 @@ use crate::advance::Advance;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::platform;
-use crate::store::{Durability, Missing, Store, owners};
+use crate::store::{Durability, Missing, Store, damage, owners};
 
 const DOING: &str = "make a backup";
 
@@ -96,6 +96,7 @@ impl Client {
         let running = Store::open(part, Missing::Refuse, Durability::Full)?.write(DOING, |tx, _| {
             let detail = original.display().to_string();
             owners::record(tx, now, "copied", None, None, Some(&detail))?;
+            damage::forget_stamp(tx)?;
             Ok(owners::disown(tx, now)?)
         })?;
         let store = |error: io::Error| Error::store(DOING, error);

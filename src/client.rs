@@ -280,7 +280,7 @@ impl Client {
     /// The file, if it is still the one that is open.
     pub(crate) fn in_place(&self) -> Result<PathBuf> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        store.check_in_place()?;
+        store.check_in_place().map_err(|fault| store.told(fault, "look at the database"))?;
         Ok(store.path().to_owned())
     }
 

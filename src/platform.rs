@@ -17,6 +17,24 @@ pub(crate) fn identity(_metadata: &Metadata) -> Option<(u64, u64)> {
     None
 }
 
+/// Changes whenever the file does: its size, and when it and its inode were last changed.
+#[cfg(unix)]
+pub(crate) type Version = (u64, (i64, i64), (i64, i64));
+
+#[cfg(unix)]
+pub(crate) fn version(metadata: &Metadata) -> Version {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.len(), (metadata.mtime(), metadata.mtime_nsec()), (metadata.ctime(), metadata.ctime_nsec()))
+}
+
+#[cfg(not(unix))]
+pub(crate) type Version = (u64, Option<std::time::SystemTime>);
+
+#[cfg(not(unix))]
+pub(crate) fn version(metadata: &Metadata) -> Version {
+    (metadata.len(), metadata.modified().ok())
+}
+
 /// Makes a new file that only its owner may read and write; an error if there is one already.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();

@@ -23,7 +23,7 @@ use crate::steps::{Step, Steps};
 use crate::store::opening::Slots;
 use crate::store::owners::Registration;
 use crate::store::work::{ClockEvent, Done, MAX_ITEMS, MAX_OUTCOMES, Memory, Orphaned, Work};
-use crate::store::{Fault, Store, owners, problems, pruning, replan, turn};
+use crate::store::{Fault, Store, damage, owners, problems, pruning, replan, turn};
 use crate::turn::Turn;
 use crate::watch::Watch;
 
@@ -103,12 +103,14 @@ impl Poller {
         let zones = zone_data().to_string();
         let (others, not_stopped, newest, counted, other_zones) = store.write("register the scheduler", |tx, _| {
             let (newest, counted) = (owners::newest_seen(tx)?, problems::counted_beyond(tx, now.wall)?.1);
+            damage::stamp(tx, &owner)?;
             owners::register(tx, &new, now.wall.max(Timestamp::MIN))?;
             // Here, since a scheduler that crashes as soon as it works may never come to its first batch of retention.
             pruning::instances(tx, Timestamp::MIN)?;
             let (others, not_stopped) = (owners::others(tx, &owner)?, owners::not_stopped(tx, &owner)?);
             Ok((others, not_stopped, newest, counted, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
         })?;
+        store.watch();
         let mut watch = Watch::new(store.path().to_owned(), owner.clone(), settings.lease);
         watch.see(&others, &[], now.monotonic);
         watch.ask(not_stopped, now.monotonic);
@@ -197,8 +199,9 @@ impl Poller {
     /// due meanwhile is left to the next scheduler.
     ///
     /// # Errors
-    /// Only if going on would be wrong: the file was removed or replaced; or its tables are of a newer version, and nothing of
-    /// this owner's runs any more; or it is corrupt. A database that refuses to be written is retried.
+    /// Only if going on would be wrong: the file or its log was removed or replaced, or the file was overwritten; or its tables are
+    /// of a newer version, and nothing of this owner's runs any more; or it is corrupt. A database that refuses to be written is
+    /// retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
         for (run, slot, event) in finished::told(finished, &mut self.outbox) {
             self.held.remove(&run);
@@ -218,16 +221,16 @@ impl Poller {
         }
         let full = self.steps.was_wrong(now) || now.monotonic >= self.next_heartbeat;
         if full {
-            if let Err(error) = self.store.check_writable() {
-                return self.refuse(now, slots, error.into());
+            if let Err(fault) = self.store.check_writable() {
+                return self.refuse(now, slots, fault);
             }
             self.outbox.extend(self.aside.drain(..));
         }
-        if now.monotonic >= self.next_lock_look {
+        if now.monotonic >= self.next_lock_look || self.refused.until().is_some() {
             self.next_lock_look = now.monotonic.saturating_add(self.settings.poll);
             // A lock file that is made again where the database no longer is would leave the old one free for others to take.
-            if let Err(error) = self.store.check_in_place() {
-                return self.refuse(now, slots, error.into());
+            if let Err(fault) = self.store.check_in_place() {
+                return self.refuse(now, slots, fault);
             }
             self.keep_lock();
         }
@@ -407,6 +410,7 @@ impl Poller {
         self.steps.believe(now);
         self.housekeeping.took(prune, done.pruned, now);
         if full {
+            self.store.stamped();
             self.next_heartbeat = now.monotonic.saturating_add((self.settings.lease / 3).min(LONGEST_UNSEEN));
         }
         if self.refused.is_over(!self.memory.damaged) {
@@ -517,9 +521,13 @@ impl Poller {
         self.housekeeping.give_way(now);
         let (reason, damaged) = (fault.to_string(), fault.is_damage());
         let lasts = self.refused.is_damaged(damaged);
+        let from_outside = matches!(fault, Fault::Damaged(_));
         if let error @ Error::UnusableDatabase { .. } = self.store.told(fault, "take a turn")
             && (lasts || !damaged)
         {
+            if from_outside {
+                self.store.set_log_aside();
+            }
             return Err(error);
         }
         if self.refused.happened(now.monotonic) {

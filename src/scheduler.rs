@@ -274,8 +274,8 @@ impl Scheduler {
     /// Those that have not returned then are asked to stop.
     ///
     /// # Errors
-    /// If the scheduler had stopped by itself: the file was removed or replaced, or is corrupt; or a newer duly has brought
-    /// its tables to its own version.
+    /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is corrupt;
+    /// or a newer duly has brought its tables to its own version.
     pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
         self.end(deadline)
     }
@@ -309,8 +309,9 @@ impl Scheduler {
     /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.
     ///
     /// # Errors
-    /// Why it stopped: the file was removed or replaced, or is corrupt; or a newer duly has brought its tables to its own
-    /// version, and all that ran here has ended.
+    /// Why it stopped: the file or its log was removed or replaced, the file was overwritten or is corrupt; or a newer duly has
+    /// brought its tables to its own version, and all that ran here has ended. Drop the scheduler and all its clients before you
+    /// open the database again.
     pub fn wait(mut self) -> Result<()> {
         self.thread.take().map_or(Ok(()), joined)
     }

@@ -13,6 +13,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use crate::advance::Advance;
 use crate::error::{BoxError, Error, Result};
 use crate::schedule::Schedules;
+use crate::store::damage::Files;
 use crate::store::file::{self, Durability, Missing, Opened};
 use crate::store::ids::Ids;
 use crate::store::migration::Tables;
@@ -29,6 +30,7 @@ pub(crate) struct Store {
     connection: Connection,
     path: PathBuf,
     identity: Option<(u64, u64)>,
+    files: Files,
     schedules: Schedules,
     ids: Ids,
     /// Whether the task that was added last was new.
@@ -54,6 +56,7 @@ impl Store {
             file::open(path, missing, durability, tables).map_err(|fault| file::unopened(path, fault))?;
         Ok(Store {
             connection,
+            files: Files::of(&path, identity),
             path,
             identity,
             schedules: Schedules::default(),
@@ -88,8 +91,7 @@ impl Store {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_writable()?;
-        self.try_write(f).map_err(|fault| self.told(fault, doing))
+        self.check_writable().and_then(|()| self.try_write(f)).map_err(|fault| self.told(fault, doing))
     }
 
     /// What a fault means for whoever asked.
@@ -152,9 +154,10 @@ impl Store {
     }
 
     /// Without anything that is remembered between transactions, but for prepared statements.
-    pub(crate) fn into_new(self) -> Self {
-        let (schedules, ids) = (Schedules::default(), Ids::default());
-        Store { schedules, ids, adds_new: false, transactions: 0, accepts_newer: false, ..self }
+    pub(crate) fn into_new(mut self) -> Self {
+        (self.schedules, self.ids) = (Schedules::default(), Ids::default());
+        (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
+        self
     }
 
     /// Runs `f` as [`Store::write`] does, and takes back what it wrote.
@@ -163,7 +166,7 @@ impl Store {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_in_place()?;
+        self.check_in_place().map_err(|fault| self.told(fault, doing))?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -180,7 +183,7 @@ impl Store {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_in_place()?;
+        self.check_in_place().map_err(|fault| self.told(fault, doing))?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Deferred)
@@ -273,17 +276,36 @@ impl Store {
         &self.path
     }
 
-    /// Fails if the path no longer names the file that is open: SQLite would go on writing to one that nobody sees.
-    pub(crate) fn check_in_place(&self) -> Result<()> {
-        self.in_place().map(|_| ())
+    /// Fails if the path no longer names the file that is open: SQLite would go on writing to one that nobody sees. Fails also if
+    /// the file or its log was damaged.
+    pub(crate) fn check_in_place(&self) -> Result<(), Fault> {
+        self.files.check(&self.in_place()?, &self.connection)
     }
 
     /// Fails also while the file has a second name. That may pass: no [`Error::UnusableDatabase`].
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        match aliases::hard_links(&self.path, &self.in_place()?) {
-            Some(reason) => Err(Error::store("share one log with every program that opens the file", reason)),
+    pub(crate) fn check_writable(&self) -> Result<(), Fault> {
+        let metadata = self.in_place()?;
+        self.files.check(&metadata, &self.connection)?;
+        match aliases::hard_links(&self.path, &metadata) {
+            Some(reason) => Err(Error::store("share one log with every program that opens the file", reason).into()),
             None => Ok(()),
         }
+    }
+
+    /// From now on the checks also compare what the file holds with what it held.
+    pub(crate) fn watch(&self) {
+        self.files.watch(&self.connection);
+        let _ = self.check_in_place();
+    }
+
+    /// Takes note of a heartbeat that was committed.
+    pub(crate) fn stamped(&self) {
+        self.files.stamped(&self.connection);
+    }
+
+    /// Keeps the log of a file that is damaged away from what is there now.
+    pub(crate) fn set_log_aside(&self) {
+        self.files.set_log_aside();
     }
 
     fn in_place(&self) -> Result<Metadata> {
@@ -299,6 +321,17 @@ impl Store {
             }
             // A disk that does not answer, a folder that may not be looked into: it is there for all that is known.
             Err(error) => Err(Error::store("look whether the database is in its place", error)),
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // A file that was moved keeps its log.
+        if let Ok(metadata) = self.in_place()
+            && !self.files.may_write_back(&metadata, &self.connection)
+        {
+            let _ = self.leave_log();
         }
     }
 }

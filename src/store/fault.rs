@@ -11,6 +11,8 @@ pub(crate) enum Fault {
     Told(Error),
     /// The tables are of a newer version by now: no more than outcomes may be written.
     Newer(Error),
+    /// The file was damaged from outside of SQLite: see [`crate::store::damage`].
+    Damaged(Error),
 }
 
 impl From<rusqlite::Error> for Fault {
@@ -31,7 +33,7 @@ impl Fault {
     pub(crate) fn is_about_the_item(&self) -> bool {
         match self {
             Fault::Told(_) => true,
-            Fault::Newer(_) => false,
+            Fault::Newer(_) | Fault::Damaged(_) => false,
             Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => {
                 matches!(error.code, ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
             }
@@ -61,16 +63,17 @@ impl Fault {
         matches!(self, Fault::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
     }
 
-    /// Whether SQLite calls the file no database, or a corrupt one, or its tables such as no statement of ours fits.
+    /// Whether SQLite calls the file no database, or a corrupt one, or its tables such as no statement of ours fits; or it was
+    /// damaged from outside. A disk that returns other bytes for a moment looks the same.
     pub(crate) fn is_damage(&self) -> bool {
-        let Fault::Sqlite(error) = self else { return false };
+        let Fault::Sqlite(error) = self else { return matches!(self, Fault::Damaged(_)) };
         misfit(error).is_some()
             || matches!(error.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
     }
 
     pub(crate) fn into_error(self, doing: &'static str) -> Error {
         match self {
-            Fault::Told(error) | Fault::Newer(error) => error,
+            Fault::Told(error) | Fault::Newer(error) | Fault::Damaged(error) => error,
             Fault::Sqlite(source) => Error::store(doing, source),
         }
     }
@@ -80,7 +83,7 @@ impl Fault {
         match self {
             Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => error.code == ErrorCode::Unknown,
             Fault::Sqlite(error) => matches!(error, rusqlite::Error::SqlInputError { .. }),
-            Fault::Told(_) | Fault::Newer(_) => false,
+            Fault::Told(_) | Fault::Newer(_) | Fault::Damaged(_) => false,
         }
     }
 }
@@ -105,7 +108,7 @@ impl std::fmt::Display for Fault {
             // Without the statement, which has many lines.
             Fault::Sqlite(rusqlite::Error::SqlInputError { msg, .. }) => f.write_str(msg),
             Fault::Sqlite(error) => error.fmt(f),
-            Fault::Told(error) | Fault::Newer(error) => error.fmt(f),
+            Fault::Told(error) | Fault::Newer(error) | Fault::Damaged(error) => error.fmt(f),
         }
     }
 }

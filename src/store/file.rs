@@ -9,6 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::error::{Error, Result};
+use crate::store::damage;
 use crate::store::fault::{self, Fault};
 use crate::store::migration::{self, Tables};
 use crate::store::schema::{self, Contents};
@@ -107,9 +108,7 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
 
 /// SQLite's write-ahead log of a database.
 pub(crate) fn log(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
-    PathBuf::from(name)
+    damage::beside(path, "-wal")
 }
 
 /// Looks at the path with `stat` alone: a database that is open elsewhere in this process would lose its locks if we opened
@@ -211,7 +210,7 @@ fn describe(error: &rusqlite::Error) -> String {
 pub(crate) fn unopened(path: &Path, fault: Fault) -> Error {
     match fault {
         Fault::Sqlite(error) => unusable(path, describe(&error)),
-        Fault::Told(error) | Fault::Newer(error) => error,
+        Fault::Told(error) | Fault::Newer(error) | Fault::Damaged(error) => error,
     }
 }
 

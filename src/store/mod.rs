@@ -8,6 +8,7 @@ pub(crate) mod census;
 pub(crate) mod claiming;
 #[cfg(test)]
 mod cost;
+pub(crate) mod damage;
 pub(crate) mod database;
 pub(crate) mod delays;
 pub(crate) mod due;

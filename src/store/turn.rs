@@ -23,7 +23,8 @@ use crate::store::pruning::Pruned;
 use crate::store::runs::{Claimer, Fence, Success};
 use crate::store::work::{Done, Item, MAX_ITEMS, Memory, Orphaned, Work};
 use crate::store::{
-    Fault, Store, attempts, claiming, database, delays, due, opening, owners, pruning, replan, settling, tasks, waiting,
+    Fault, Store, attempts, claiming, damage, database, delays, due, opening, owners, pruning, replan, settling, tasks,
+    waiting,
 };
 
 /// Keys and tasks whose waiting runs a full turn looks at again.
@@ -130,6 +131,7 @@ impl<'a> Turning<'a> {
             return self.drain();
         }
         if self.work.full {
+            damage::stamp(tx, self.work.owner)?;
             self.done.extended = Some(owners::extend(tx, self.work.owner, self.work.until, now)?);
             self.done.not_stopped = owners::not_stopped(tx, self.work.owner)?;
             self.item(Item::Sweep, |turn| Ok(waiting::sweep(tx, &mut turn.memory.round, SWEEP, now)?))?;

@@ -189,7 +189,7 @@ fn what_a_room_does_alone_no_other_does() {
         (&["schedule/zone_data.rs"], "zone data", &["chrono_tz::", "/zoneinfo", "TZDIR"]),
         (&["schedule/zone_file.rs"], "TZif", &["from_tz_data("]),
         (
-            &["store/database.rs", "store/file.rs"],
+            &["store/damage.rs", "store/database.rs", "store/file.rs"],
             "begins transactions",
             &["transaction_with_behavior(", ".unchecked_transaction("],
         ),

@@ -28,6 +28,8 @@ mod contained;
 mod crash;
 /// Twenty programs at once that change the same tasks, while a scheduler carries them out.
 mod crowd;
+/// Damage that bypasses SQLite: the scheduler stops. What SQLite does to its file is none.
+mod damage;
 /// Processes killed around their deeds: an effect is done once or in doubt, rows and outcomes never disagree.
 mod deeds;
 /// A scheduler that has not been able to write its database for ten seconds, and what `check` reports of it.
