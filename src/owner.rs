@@ -38,8 +38,6 @@ struct Held {
     /// `None` until the lock is taken.
     file: Option<Arc<File>>,
     slots: Slots,
-    /// What the first byte of the file says: whether the owner is degraded.
-    degraded: bool,
 }
 
 impl OwnerLock {
@@ -95,10 +93,8 @@ impl OwnerLock {
 
     fn say(&self, degraded: bool) {
         let held = &mut *self.held();
-        if let Some(file) = held.file.as_ref().filter(|_| held.degraded != degraded)
-            && slots::mark(file, degraded).is_ok()
-        {
-            held.degraded = degraded;
+        if let Some(file) = &held.file {
+            let _ = held.slots.mark(file, degraded);
         }
     }
 
@@ -146,9 +142,6 @@ impl OwnerLock {
         let file = platform::create_private(Path::new(&unborn))?;
         file.lock()?;
         held.slots.write_all(&file, &self.database)?;
-        if held.degraded {
-            slots::mark(&file, true)?;
-        }
         std::fs::rename(&unborn, &self.path)?;
         held.file = Some(Arc::new(file));
         Ok(())

@@ -43,6 +43,8 @@ pub(crate) struct Slots {
     /// The attempt in each slot, from when it begins until its end is recorded.
     begun: Vec<Option<(i64, u32)>>,
     free: Vec<Place>,
+    /// Whether the file says that the owner is degraded.
+    degraded: bool,
 }
 
 impl Slots {
@@ -82,10 +84,23 @@ impl Slots {
         platform::write_at(file, &content, 0).map(|()| true)
     }
 
+    /// Marks the file of an owner that lives as degraded, or as not, if it says otherwise.
+    pub(crate) fn mark(&mut self, file: &File, degraded: bool) -> io::Result<()> {
+        if self.degraded != degraded {
+            self.degraded = degraded;
+            platform::write_at(file, &[self.first_byte()], 0).inspect_err(|_| self.degraded = !degraded)?;
+        }
+        Ok(())
+    }
+
+    fn first_byte(&self) -> u8 {
+        if self.degraded { DEGRADED } else { ALIVE }
+    }
+
     fn content(&self, file: &File, database: &Path) -> io::Result<Vec<u8>> {
         let boot = process::boot_id().unwrap_or_default();
         let (own, database) = (identity(&file.metadata()?), identity(&std::fs::metadata(database)?));
-        let (line, heir) = (format!("{}{FORMAT}{boot} {own} {database}", char::from(ALIVE)), "");
+        let (line, heir) = (format!("{}{FORMAT}{boot} {own} {database}", char::from(self.first_byte())), "");
         let mut content =
             format!("{line:<first$}\n{heir:<second$}\n", first = IDENTITY - 1, second = HEADER - IDENTITY - 1)
                 .into_bytes();
@@ -116,11 +131,6 @@ fn identity(metadata: &Metadata) -> String {
 pub(crate) fn mark_dead(file: &File, heir: &str) -> io::Result<()> {
     platform::write_at(file, heir.as_bytes(), IDENTITY as u64)?;
     platform::write_at(file, &[DEAD], 0)
-}
-
-/// Marks the file of an owner that lives as degraded, or as not.
-pub(crate) fn mark(file: &File, degraded: bool) -> io::Result<()> {
-    platform::write_at(file, &[if degraded { DEGRADED } else { ALIVE }], 0)
 }
 
 /// What a lock file says of its owner while its lock is held.
@@ -194,7 +204,7 @@ mod tests {
 
     use std::path::Path;
 
-    use super::{Content, HEADER, SLOT, Says, Slots, mark, mark_dead, says, write};
+    use super::{Content, HEADER, SLOT, Says, Slots, mark_dead, says, write};
     use crate::platform;
 
     /// Stands for the database.
@@ -268,7 +278,7 @@ mod tests {
         assert_eq!(super::read(&copy, Path::new("Cargo.lock")), Content::Slots(None), "a copy of the database");
         assert_eq!(super::read(&own, Path::new("Cargo.lock")), Content::Slots(Some(HashSet::from([(7, 1)]))));
         for degraded in [true, false] {
-            mark(&copy, degraded).unwrap();
+            slots.mark(&copy, degraded).unwrap();
             std::io::Seek::rewind(&mut &copy).unwrap();
             assert_eq!(says(&copy), if degraded { Says::Degraded } else { Says::Alive });
         }

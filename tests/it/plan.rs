@@ -250,6 +250,8 @@ const MAY_SCAN: &[&str] = &[
     "history::NEWEST",
     "history::RECENT",
     "ids::RESERVE",
+    "replan::LAST_RUNS",
+    "problems::ENDED_WORKERS",
     "pruning::OLD_EVENTS",
     "pruning::OLD_INSTANCES",
     "tasks::ALL",
