@@ -296,7 +296,7 @@ impl Look<'_> {
             let lease = "a scheduler recovers it when its lease has not changed for a full lease (duly run)";
             let (stands, advice) = match standing(self.path, &owner) {
                 Standing::Alive { .. } => {
-                    let advice = "its row was removed while it was at work: restart that scheduler";
+                    let advice = "its row was removed while it was at work; it registers again at its next heartbeat";
                     ("is alive".to_owned(), advice.to_owned())
                 }
                 Standing::Dead(_) | Standing::Inherited(_) => {

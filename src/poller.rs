@@ -43,6 +43,7 @@ const LONGEST_UNSEEN: Duration = Duration::from_secs(3600);
 pub(crate) struct Poller {
     pub(crate) store: Store,
     owner: String,
+    registration: Registration,
     lock: Arc<OwnerLock>,
     handlers: BTreeSet<String>,
     settings: Settings,
@@ -98,13 +99,13 @@ impl Poller {
         let lock = OwnerLock::take(store.path(), &owner)?;
         crate::faults::reach("locked");
         let (workers, lease) = (settings.workers, settings.lease);
-        let new = Registration { owner: &owner, host: &platform::host(), workers, lease };
+        let registration = Registration { owner: owner.clone(), host: platform::host(), workers, lease };
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for a second one.
         let zones = zone_data().to_string();
         let (others, not_stopped, newest, counted, other_zones) = store.write("register the scheduler", |tx, _| {
             let (newest, counted) = (owners::newest_seen(tx)?, problems::counted_beyond(tx, now.wall)?.1);
             damage::stamp(tx, &owner)?;
-            owners::register(tx, &new, now.wall.max(Timestamp::MIN))?;
+            owners::register(tx, &registration, now.wall.max(Timestamp::MIN))?;
             // Here, since a scheduler that crashes as soon as it works may never come to its first batch of retention.
             pruning::instances(tx, Timestamp::MIN)?;
             let (others, not_stopped) = (owners::others(tx, &owner)?, owners::not_stopped(tx, &owner)?);
@@ -117,6 +118,7 @@ impl Poller {
         let mut poller = Poller {
             store,
             owner,
+            registration,
             lock: Arc::new(lock),
             handlers,
             settings,
@@ -362,6 +364,7 @@ impl Poller {
         let work = Work {
             now: now.wall,
             owner: &self.owner,
+            registration: &self.registration,
             handlers: &self.handlers,
             until: now.wall.plus(self.settings.lease).min(Timestamp::MAX),
             finished: &self.outbox.make_contiguous()[..outcomes],

@@ -12,6 +12,7 @@ use crate::orphan::Presence;
 use crate::run::{Claim, Outcome};
 use crate::settings::Retention;
 use crate::store::opening::Slots;
+use crate::store::owners::Registration;
 use crate::store::pruning::{Pass, Pruned};
 use crate::store::work::{Done, Memory, Work};
 use crate::store::{Durability, Missing, Store, pruning, tasks, turn};
@@ -63,6 +64,12 @@ impl Site {
             seen: None,
             now,
             owner: "an-owner",
+            registration: &Registration {
+                owner: "an-owner".to_owned(),
+                host: "here".to_owned(),
+                workers: 4,
+                lease: Duration::from_secs(60),
+            },
             handlers: &self.handlers,
             until: Timestamp::from_millis(self.now + MINUTE),
             finished,

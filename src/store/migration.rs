@@ -162,7 +162,8 @@ mod tests {
     /// As a scheduler registers.
     fn register(store: &mut Store, path: &Path, owner: &str) -> OwnerLock {
         let lock = OwnerLock::take(path, owner).unwrap();
-        let new = Registration { owner, host: "here", workers: 4, lease: Duration::from_secs(60) };
+        let (owner, host) = (owner.to_owned(), "here".to_owned());
+        let new = Registration { owner, host, workers: 4, lease: Duration::from_secs(60) };
         let now = Timestamp::from_millis(1_805_000_000_000);
         store.write("register", |tx, _| Ok(owners::register(tx, &new, now)?)).unwrap();
         lock

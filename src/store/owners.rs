@@ -17,16 +17,16 @@ const REGISTER: &str = "
     INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at)
     VALUES (:owner, :host, :boot_id, :pid, :version, :workers, :lease, :now, :now)";
 
-/// A new owner, whose lock is already held.
+/// An owner, whose lock is held.
 #[derive(Clone, Debug)]
-pub(crate) struct Registration<'a> {
-    pub(crate) owner: &'a str,
-    pub(crate) host: &'a str,
+pub(crate) struct Registration {
+    pub(crate) owner: String,
+    pub(crate) host: String,
     pub(crate) workers: usize,
     pub(crate) lease: Duration,
 }
 
-pub(crate) fn register(tx: &Transaction<'_>, new: &Registration<'_>, now: Timestamp) -> rusqlite::Result<()> {
+pub(crate) fn register(tx: &Transaction<'_>, new: &Registration, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(REGISTER)?.execute(named_params! {
         ":owner": new.owner, ":host": new.host, ":pid": std::process::id(), ":version": env!("CARGO_PKG_VERSION"),
         ":workers": i64::try_from(new.workers).unwrap_or(i64::MAX), ":now": now,
@@ -69,9 +69,18 @@ const EXTEND: &str = "
     UPDATE task_runs INDEXED BY task_runs_running SET locked_until = :until
      WHERE status = 'running' AND locked_by = :owner";
 
-/// Extends the lease of all of an owner's runs, in one statement; answers how many there are.
-pub(crate) fn extend(tx: &Transaction<'_>, owner: &str, until: Timestamp, now: Timestamp) -> rusqlite::Result<usize> {
-    tx.prepare_cached(SEEN)?.execute(named_params! { ":owner": owner, ":now": now })?;
+/// Extends the lease of all of an owner's runs, in one statement; answers how many there are. An owner whose row is gone is
+/// registered again: it was taken for dead, and its row expired or was removed.
+pub(crate) fn extend(
+    tx: &Transaction<'_>,
+    registration: &Registration,
+    until: Timestamp,
+    now: Timestamp,
+) -> rusqlite::Result<usize> {
+    let owner = &registration.owner;
+    if tx.prepare_cached(SEEN)?.execute(named_params! { ":owner": owner, ":now": now })? == 0 {
+        register(tx, registration, now)?;
+    }
     tx.prepare_cached(EXTEND)?.execute(named_params! { ":owner": owner, ":until": until })
 }
 

@@ -132,7 +132,7 @@ impl<'a> Turning<'a> {
         }
         if self.work.full {
             damage::stamp(tx, self.work.owner)?;
-            self.done.extended = Some(owners::extend(tx, self.work.owner, self.work.until, now)?);
+            self.done.extended = Some(owners::extend(tx, self.work.registration, self.work.until, now)?);
             self.done.not_stopped = owners::not_stopped(tx, self.work.owner)?;
             self.item(Item::Sweep, |turn| Ok(waiting::sweep(tx, &mut turn.memory.round, SWEEP, now)?))?;
         }
@@ -208,7 +208,7 @@ impl<'a> Turning<'a> {
     /// What else a scheduler writes that is about to leave: its lease. It looks for running runs that are asked to stop.
     fn drain(mut self) -> Result<Done, Fault> {
         if self.work.full {
-            let extended = owners::extend(self.tx, self.work.owner, self.work.until, self.work.now)?;
+            let extended = owners::extend(self.tx, self.work.registration, self.work.until, self.work.now)?;
             self.done.extended = Some(extended);
         }
         self.done.stop = owners::asked_to_stop(self.tx, self.work.owner)?;
@@ -220,7 +220,7 @@ impl<'a> Turning<'a> {
         let work = self.work;
         self.item(Item::Sweep, |turn| {
             if work.full {
-                owners::extend(turn.tx, work.owner, work.until, work.now)?;
+                owners::extend(turn.tx, work.registration, work.until, work.now)?;
             }
             turn.done.stop = owners::asked_to_stop(turn.tx, work.owner)?;
             Ok(())

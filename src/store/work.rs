@@ -9,7 +9,7 @@ use crate::finished::{Finished, Report, WorkerEnded};
 use crate::housekeeping::Part;
 use crate::orphan::Presence;
 use crate::store::opening::{Slots, Written};
-use crate::store::owners::{self, Dead, Lost, Other, Stalled};
+use crate::store::owners::{self, Dead, Lost, Other, Registration, Stalled};
 use crate::store::pruning::Pass;
 use crate::store::seen::Seen;
 use crate::store::waiting::Round;
@@ -37,6 +37,8 @@ impl ClockEvent {
 pub(crate) struct Work<'a> {
     pub(crate) now: Timestamp,
     pub(crate) owner: &'a str,
+    /// Of the owner.
+    pub(crate) registration: &'a Registration,
     pub(crate) handlers: &'a BTreeSet<String>,
     /// Until when the owner is believed if it is not heard of again.
     pub(crate) until: Timestamp,

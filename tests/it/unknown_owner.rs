@@ -65,11 +65,32 @@ fn a_scheduler_whose_row_was_removed_is_named_alive_and_dead() {
     let remove = format!("DELETE FROM scheduler_instances WHERE id = '{owner}'");
     house.plain().execute(&remove, []).expect("a removal");
     let begin = format!("unknown_owner: run 1 of ours is running for owner {owner}, which is not registered");
-    let advice = "its row was removed while it was at work: restart that scheduler";
+    let advice = "its row was removed while it was at work; it registers again at its next heartbeat";
     assert_eq!(shown(&client), [format!("{begin} and is alive: {advice}")]);
     stepper.crash();
     assert_eq!(shown(&client), [format!("{begin} and is dead: the next turn of a scheduler recovers it: duly run")]);
     other.clock().advance(seconds(1));
     other.step().expect("a turn");
     assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
+}
+
+#[test]
+fn a_scheduler_whose_row_was_removed_registers_again_at_its_next_heartbeat() {
+    let house = House::new();
+    let (mut stepper, mut other) = (house.stepper(NOON), house.stepper(NOON));
+    let client = other.client().clone();
+    client.add(NewTask::once("ours", at(NOON)).handler("work")).expect("a task");
+    let ours = step(&mut stepper, 1).remove(0);
+    step(&mut other, 0);
+    let rows = "SELECT id, host, pid, workers, lease_ms, stopped_at FROM scheduler_instances ORDER BY id";
+    let before = house.rows(rows);
+    let remove = format!("DELETE FROM scheduler_instances WHERE id = '{}'", stepper.owner());
+    house.plain().execute(&remove, []).expect("a removal");
+    for scheduler in [&mut stepper, &mut other] {
+        scheduler.clock().advance(seconds(30));
+        step(scheduler, 0);
+    }
+    assert_eq!(house.rows(rows), before);
+    assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
+    succeed(&mut stepper, &ours);
 }
