@@ -289,12 +289,17 @@ fn check_wait(step: &Step<'_>, before: &RunRow, after: &RunRow) -> Check {
     Err(format!("the retry of run {} moved from {} to {}, expected {expected}", before.id, before.run_at, after.run_at))
 }
 
-/// A draining owner opens nothing but what follows from a death, and leaves what waits as it is.
+/// A draining owner opens nothing but what follows from a death, and leaves what waits as it is. A death may pause its task, which
+/// resolves what was due of it.
 fn check_draining(step: &Step<'_>) -> Check {
+    let rests = |tables: &Tables, task| tables.tasks.get(&task).is_some_and(|row| row.status == "paused");
+    let paused = |task| rests(step.after, task) && !rests(step.before, task);
     for pair in &step.changed {
         let taken_on = match pair {
-            (None, Some(after)) => after.origin != Origin::OnDead,
-            (Some(before), Some(after)) => before.status != RunStatus::Running && before.status != after.status,
+            (None, Some(after)) => after.origin != Origin::OnDead && !paused(after.task),
+            (Some(before), Some(after)) => {
+                before.status != RunStatus::Running && before.status != after.status && !paused(after.task)
+            }
             _ => false,
         };
         if taken_on {
