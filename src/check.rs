@@ -21,8 +21,9 @@ use crate::platform::{self, Writable};
 use crate::process::Group;
 use crate::schedule::{Zone, duration_text};
 use crate::status::{Instance, clock_wait, instances};
+use crate::steps::WAITED_OUT;
 use crate::store::problems::{self, Stuck};
-use crate::store::{Fault, invariants};
+use crate::store::{Fault, invariants, owners};
 
 /// Most problems of a kind that are told one by one.
 const MOST: usize = 100;
@@ -54,7 +55,7 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProblemKind {
-    /// Schedules wait for the clock: it is not set, or was set back by at most 3 h.
+    /// Schedules wait for the clock: it is not set, or is behind what they count from.
     Clock,
     /// There is work, and no scheduler is alive.
     NoScheduler,
@@ -195,7 +196,14 @@ struct Look<'a> {
 impl Look<'_> {
     fn all(mut self) -> Result<Vec<Problem>, Fault> {
         if let Some(wait) = clock_wait(self.tx, self.now)? {
-            let advice = "set the clock if it is wrong; if it is right, schedules go on by themselves at that time";
+            let newest = owners::newest_seen(self.tx)?;
+            let advice = if wait.waiting.is_none() {
+                "set the clock"
+            } else if newest.is_some_and(|newest| newest.since(self.now) > WAITED_OUT) {
+                "set the clock if it is wrong; if it is right, the next turn of a scheduler plans all schedules anew: duly run"
+            } else {
+                "set the clock if it is wrong; if it is right, schedules go on by themselves at that time"
+            };
             self.found.push(problem(ProblemKind::Clock, wait.to_string(), advice));
         }
         self.schedulers()?;

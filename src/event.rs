@@ -196,7 +196,7 @@ pub enum Event {
         /// What it shows.
         found: Timestamp,
     },
-    /// At the start of a scheduler its clock is behind the newest time that the file holds.
+    /// At the start of a scheduler its clock is behind the newest time that the file holds, and schedules wait for that time.
     ClockBehind {
         /// That time.
         newest: Timestamp,
@@ -400,8 +400,7 @@ impl fmt::Display for Event {
             Event::ClockSet { found } => write!(f, "the clock of this machine is set: it shows {found}"),
             Event::ClockBehind { newest, found } => write!(
                 f,
-                "the clock shows {found} at the start, and the file holds {newest}: schedules wait for that time if it is at \
-                 most 3 h ahead, otherwise they are planned anew"
+                "the clock shows {found} at the start, and the file holds {newest}: what counts from that time waits for it"
             ),
             Event::LockMadeAgain => {
                 f.write_str("the lock file of this owner had been removed or overwritten; made again")

@@ -36,7 +36,7 @@ pub(crate) struct OwnerLock {
 #[derive(Debug, Default)]
 struct Held {
     /// `None` until the lock is taken.
-    file: Option<Arc<File>>,
+    file: Option<File>,
     slots: Slots,
 }
 
@@ -101,16 +101,12 @@ impl OwnerLock {
     /// Notes in a slot of the file that a worker is about to begin this attempt. Until it is noted, the attempt must not
     /// begin: after a crash, an attempt that is in no slot counts as one that never began.
     pub(crate) fn begin(&self, run: i64, attempt: u32) -> io::Result<Place> {
-        let (file, place) = {
-            let held = &mut *self.held();
-            (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(run, attempt))
-        };
-        // If the file is made again meanwhile, the attempt is in the new one already.
-        let written = slots::write(&file, place, run, attempt);
-        if written.is_err() {
-            self.settled(std::iter::once(place));
-        }
-        written.map(|()| place)
+        // Under the lock of the slots: what is in a slot and not in the file was overwritten.
+        let held = &mut *self.held();
+        let file = held.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let place = held.slots.take(run, attempt);
+        slots::write(file, place, run, attempt).inspect_err(|_| held.slots.free(place))?;
+        Ok(place)
     }
 
     /// Frees the slots of attempts whose end is recorded. Before that a slot must stay: its attempt did begin.
@@ -143,7 +139,7 @@ impl OwnerLock {
         file.lock()?;
         held.slots.write_all(&file, &self.database)?;
         std::fs::rename(&unborn, &self.path)?;
-        held.file = Some(Arc::new(file));
+        held.file = Some(file);
         Ok(())
     }
 }

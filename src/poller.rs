@@ -148,7 +148,7 @@ impl Poller {
         if let Some(before) = other_zones {
             poller.emit(&Event::ZoneDataChanged { before, now: zones });
         }
-        if let Some(newest) = Steps::behind(newest.max(counted), now) {
+        if let Some(newest) = Steps::behind(newest.max(counted), now).filter(|_| !poller.steps.was_wrong(now)) {
             poller.tell_of_the_clock("clock_behind", now.wall, &Event::ClockBehind { newest, found: now.wall });
         }
         Ok(poller)
@@ -289,7 +289,9 @@ impl Poller {
             if expected >= Timestamp::MIN {
                 let kind = if found > expected { "clock_forward" } else { "clock_back" };
                 self.tell_of_the_clock(kind, found, &Event::ClockStepped { expected, found });
-            } else if let Some(newest) = Steps::behind(Some(self.steps.newest()), now) {
+            } else if let Some(newest) = Steps::behind(Some(self.steps.newest()), now)
+                && !self.steps.was_wrong(now)
+            {
                 self.tell_of_the_clock("clock_behind", found, &Event::ClockBehind { newest, found });
             }
         }

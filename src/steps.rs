@@ -10,7 +10,7 @@ use crate::clock::{Now, Timestamp};
 /// Smaller differences are drift, and what network time does about it.
 pub(crate) const NOTICED: Duration = Duration::from_secs(5);
 /// Longest step back that is waited out.
-const WAITED_OUT: Duration = Duration::from_secs(3 * 3600);
+pub(crate) const WAITED_OUT: Duration = Duration::from_secs(3 * 3600);
 
 /// A step of which so much could be wrong that what it makes look old is not removed for as long again. A smaller one, as
 /// a night's suspend is, makes nothing look older than this wait would.

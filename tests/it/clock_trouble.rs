@@ -230,8 +230,8 @@ fn a_start_with_a_clock_that_is_behind_is_a_warning() {
             let mut behind = house.builder(wall).accept("work").observe(observer).start().expect("a stepper");
             behind.step().expect("a step");
             let expected = format!(
-                "the clock shows {} at the start, and the file holds 2027-03-14T14:03:00.000Z: schedules wait for that time if \
-                 it is at most 3 h ahead, otherwise they are planned anew",
+                "the clock shows {} at the start, and the file holds 2027-03-14T14:03:00.000Z: what counts from that time \
+                 waits for it",
                 at(wall)
             );
             let warned = |line: &String| line.starts_with("the clock shows");
@@ -241,6 +241,22 @@ fn a_start_with_a_clock_that_is_behind_is_a_warning() {
             assert_eq!(events(&house), if warns { vec![row] } else { vec![] });
         }
     }
+}
+
+#[test]
+fn behind_a_clock_that_was_wrong_by_hours_schedules_do_not_wait() {
+    let house = House::new();
+    let ahead = two_hours_ahead(&house, at(NOON));
+    let (client, clock) = (ahead.client().clone(), ahead.clock().clone());
+    ahead.stop().expect("it leaves");
+    clock.set_wall(at("2027-03-14T10:00:00Z"));
+    let lines = checked(&client);
+    assert!(lines.len() == 1 && lines[0].ends_with("plans all schedules anew: duly run"), "{lines:?}");
+    let mut right = house.stepper("2027-03-14T10:00:00Z");
+    step(&mut right, 0);
+    let kinds = house.rows("SELECT kind FROM scheduler_events WHERE kind GLOB 'clock*' ORDER BY id");
+    assert_eq!(kinds, ["clock_wrong"]);
+    assert_eq!(checked(right.client()), [""; 0]);
 }
 
 #[test]
