@@ -316,7 +316,9 @@ impl Context {
     /// If the file cannot be made in the folder beside the database; or there is no scheduler, but a stepper.
     pub fn command_input(&self, content: &[u8]) -> io::Result<File> {
         let Some(link) = &self.tools.link else { return Err(io::ErrorKind::Unsupported.into()) };
-        let (input, file) = Input::make(link.alive.folder(), self.claim.run_id, self.claim.attempt, content)?;
+        let make = || Input::make(link.alive.folder(), self.claim.run_id, self.claim.attempt, content);
+        // A folder that was removed is made again.
+        let (input, file) = make().or_else(|_| link.alive.keep().and_then(|_| make()))?;
         self.said().input = Some(input);
         Ok(file)
     }

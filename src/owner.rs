@@ -8,13 +8,17 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::slots::{self, Content, Place, Says, Slots};
 use crate::{folder, platform};
+
+/// How long a worker relies on its last look at the folder of the lock files.
+const FOLDER_HOLDS: Duration = Duration::from_millis(100);
 
 /// The folder of the lock files that belong to a database.
 pub(crate) fn folder(database: &Path) -> PathBuf {
@@ -29,6 +33,8 @@ pub(crate) struct OwnerLock {
     database: PathBuf,
     folder: PathBuf,
     path: PathBuf,
+    /// When the folder was last found safe, by the monotonic clock in milliseconds; `i64::MAX`: never.
+    checked: AtomicI64,
     held: Mutex<Held>,
 }
 
@@ -50,7 +56,8 @@ impl OwnerLock {
             return Err(Error::UnusableDatabase { path: database.to_owned(), reason: fault.to_string() });
         }
         let path = folder.join(owner);
-        let lock = OwnerLock { database: database.to_owned(), folder, path, held: Mutex::default() };
+        let (database, checked) = (database.to_owned(), AtomicI64::new(i64::MAX));
+        let lock = OwnerLock { database, folder, path, checked, held: Mutex::default() };
         lock.make(&mut lock.held()).map_err(|error| Error::store("take the owner's lock", error))?;
         Ok(lock)
     }
@@ -75,9 +82,15 @@ impl OwnerLock {
     }
 
     /// Fails if the folder of the lock files is missing or not this user's alone: then no attempt may begin. What is missing is
-    /// made again by [`OwnerLock::keep`].
-    pub(crate) fn check_folder(&self) -> io::Result<()> {
-        folder::check_private(&self.folder)
+    /// made again by [`OwnerLock::keep`]. A busy worker looks at most every [`FOLDER_HOLDS`]: each look is two calls of the system.
+    pub(crate) fn check_folder(&self, now: Duration) -> io::Result<()> {
+        let (now, checked) = (millis(now), self.checked.load(Ordering::Relaxed));
+        if checked <= now && now - checked < millis(FOLDER_HOLDS) {
+            return Ok(());
+        }
+        folder::check_private(&self.folder)?;
+        self.checked.store(now, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Says in the file that this owner is degraded: it lives, and cannot write the database. The byte is written in its place and

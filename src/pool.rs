@@ -322,7 +322,7 @@ impl Worker {
     fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
         let Claim { run_id, task, attempt, .. } = &**claim;
         let alive = &self.link.alive;
-        let place = match alive.check_folder().and_then(|()| alive.begin(*run_id, *attempt)) {
+        let place = match alive.check_folder(now.monotonic).and_then(|()| alive.begin(*run_id, *attempt)) {
             Ok(place) => place,
             Err(error) => {
                 let reason = "its start cannot be noted in the lock file";

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use duly::testing::Stepper;
 use duly::{Context, Error, NewTask, RunStatus, Scheduler};
@@ -88,6 +88,9 @@ fn what_was_claimed_before_that_was_seen_is_given_back() {
     let past = |name: &str| NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work").at_most_once();
     scheduler.add(past("before")).unwrap();
     stands(&scheduler, "before", RunStatus::Succeeded);
+    // A worker looks at the folder again after 100 ms.
+    let began = Instant::now();
+    eventually("it looks again", || began.elapsed() > Duration::from_millis(200));
     set_mode(&owners(&house), 0o777);
     scheduler.add(past("after")).unwrap();
     eventually("it is given back", || {
