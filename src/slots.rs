@@ -13,7 +13,7 @@
 
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use crate::{platform, process};
@@ -105,7 +105,7 @@ impl Slots {
             format!("{line:<first$}\n{heir:<second$}\n", first = IDENTITY - 1, second = HEADER - IDENTITY - 1)
                 .into_bytes();
         for begun in &self.begun {
-            content.extend(begun.map_or(Ok([0; SLOT]), |(run, attempt)| slot(run, attempt))?);
+            content.extend(begun.map_or([0; SLOT], |(run, attempt)| slot(run, attempt)));
         }
         Ok(content)
     }
@@ -113,13 +113,23 @@ impl Slots {
 
 /// Writes an attempt into its slot.
 pub(crate) fn write(file: &File, place: Place, run: i64, attempt: u32) -> io::Result<()> {
-    platform::write_at(file, &slot(run, attempt)?, (HEADER + place * SLOT) as u64)
+    platform::write_at(file, &slot(run, attempt), (HEADER + place * SLOT) as u64)
 }
 
-fn slot(run: i64, attempt: u32) -> io::Result<[u8; SLOT]> {
-    let mut slot = [0; SLOT];
-    writeln!(&mut slot[..], "{run:020} {attempt:010}")?;
-    Ok(slot)
+/// `{run:020} {attempt:010}` and the end of the line, without the machinery of formatting: it is written before every attempt.
+fn slot(run: i64, attempt: u32) -> [u8; SLOT] {
+    let mut slot = [b' '; SLOT];
+    digits(&mut slot[..20], run.unsigned_abs());
+    digits(&mut slot[21..31], attempt.into());
+    slot[31] = b'\n';
+    slot
+}
+
+fn digits(place: &mut [u8], mut number: u64) {
+    for digit in place.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
 }
 
 /// Device and inode as the header has them.
