@@ -42,7 +42,7 @@ pub(crate) struct OwnerLock {
 #[derive(Debug, Default)]
 struct Held {
     /// `None` until the lock is taken.
-    file: Option<File>,
+    file: Option<Arc<File>>,
     slots: Slots,
 }
 
@@ -73,8 +73,8 @@ impl OwnerLock {
     pub(crate) fn keep(&self) -> io::Result<Kept> {
         folder::make_private(&self.folder)?;
         let mut held = self.held();
-        if let Some(file) = held.file.as_ref().filter(|file| names(&self.path, file)) {
-            let mended = held.slots.mend(file, &self.path, &self.database)?;
+        if let Some(file) = held.file.clone().filter(|file| names(&self.path, file)) {
+            let mended = held.slots.mend(&file, &self.path, &self.database)?;
             return Ok(if mended { Kept::MadeAgain } else { Kept::AsItWas });
         }
         self.make(&mut held)?;
@@ -114,11 +114,13 @@ impl OwnerLock {
     /// Notes in a slot of the file that a worker is about to begin this attempt. Until it is noted, the attempt must not
     /// begin: after a crash, an attempt that is in no slot counts as one that never began.
     pub(crate) fn begin(&self, run: i64, attempt: u32) -> io::Result<Place> {
-        // Under the lock of the slots: what is in a slot and not in the file was overwritten.
-        let held = &mut *self.held();
-        let file = held.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let place = held.slots.take(run, attempt);
-        slots::write(file, place, run, attempt).inspect_err(|_| held.slots.free(place))?;
+        // Written without the lock of the slots, which the loop needs as well.
+        let (file, place) = {
+            let held = &mut *self.held();
+            (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(run, attempt))
+        };
+        // If the file is made again meanwhile, the attempt is in the new one already.
+        slots::write(&file, place, run, attempt).inspect_err(|_| self.settled(std::iter::once(place)))?;
         Ok(place)
     }
 
@@ -152,7 +154,7 @@ impl OwnerLock {
         file.lock()?;
         held.slots.write_all(&file, &self.database)?;
         std::fs::rename(&unborn, &self.path)?;
-        held.file = Some(file);
+        held.file = Some(Arc::new(file));
         Ok(())
     }
 }

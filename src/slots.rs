@@ -43,6 +43,8 @@ pub(crate) struct Slots {
     /// The attempt in each slot, from when it begins until its end is recorded.
     begun: Vec<Option<(i64, u32)>>,
     free: Vec<Place>,
+    /// As they were at the last [`Slots::mend`]. What is in a slot since is in the file by now.
+    looked_at: Vec<Option<(i64, u32)>>,
     /// Whether the file says that the owner is degraded.
     degraded: bool,
 }
@@ -72,12 +74,16 @@ impl Slots {
 
     /// Writes the header and the slots again if the file does not hold them: another program wrote into it, such as one that
     /// put back an older copy. Returns whether it did.
-    pub(crate) fn mend(&self, file: &File, path: &Path, database: &Path) -> io::Result<bool> {
+    pub(crate) fn mend(&mut self, file: &File, path: &Path, database: &Path) -> io::Result<bool> {
         // On Windows a locked file cannot be read, and no other program writes into it.
         let Ok(found) = std::fs::read(path) else { return Ok(false) };
         let content = self.content(file, database)?;
-        // What is in a free slot says nothing.
-        let counts = |place: usize| place < HEADER || self.begun[(place - HEADER) / SLOT].is_some();
+        let looked_at = std::mem::replace(&mut self.looked_at, self.begun.clone());
+        // What is in a free slot says nothing, and a slot that was taken a moment ago may not be written yet.
+        let counts = |place: usize| {
+            let slot = place.checked_sub(HEADER).map(|place| place / SLOT);
+            slot.is_none_or(|slot| self.begun[slot].is_some() && looked_at.get(slot) == Some(&self.begun[slot]))
+        };
         if content.iter().enumerate().all(|(place, byte)| !counts(place) || found.get(place) == Some(byte)) {
             return Ok(false);
         }
