@@ -25,6 +25,20 @@ const TEXTS: [(&str, &str); 7] = [
     ("managed_by", "NULL"),
 ];
 
+/// Text of other tables and columns that no rule is about: it is shown. What is empty stays so.
+const SHOWN: [(&str, &str); 10] = [
+    ("task_runs", "progress"),
+    ("task_runs", "output"),
+    ("task_attempts", "error"),
+    ("task_attempts", "output"),
+    ("scheduled_tasks", "last_error"),
+    ("scheduled_tasks", "invalid_reason"),
+    ("scheduled_tasks", "paused_by"),
+    ("scheduler_instances", "host"),
+    ("scheduler_instances", "version"),
+    ("scheduler_events", "detail"),
+];
+
 /// A run that is listed here moves nowhere but into its grave: whoever tries is refused by the database.
 pub(crate) const GUARD: &str = "
     CREATE TABLE stuck (run INTEGER PRIMARY KEY) STRICT;
@@ -113,15 +127,21 @@ impl World {
             self.history.unreadable.insert(self.history.tables.named(&name).expect("a task").id);
         }
         self.is_garbled = true;
-        let printed = format!("UPDATE task_runs SET progress = CAST(x'{bytes}' AS TEXT), output = CAST(x'ff' AS TEXT)");
-        let runs = self.type_in(&printed, []);
-        self.by_sql(runs.map(|_| 0), Deed::Nothing, "what runs have printed is garbled")?;
+        let garbled = format!("CAST(x'{bytes}' AS TEXT)");
+        let written = self.set_shown(&garbled);
+        self.by_sql(written, Deed::Nothing, "what is only shown is garbled")?;
         let done = self.type_in(&format!("UPDATE scheduled_tasks SET {set} WHERE name = ?1"), [&*name, NONSENSE]);
         if done.is_ok() {
             self.garbled.insert(name.clone(), column);
         }
         let what = format!("{column} of {name} is garbled by SQL: {bytes}");
         self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
+    }
+
+    fn set_shown(&self, text: &str) -> rusqlite::Result<usize> {
+        SHOWN.iter().try_fold(0, |_, (table, column)| {
+            self.type_in(&format!("UPDATE {table} SET {column} = {text} WHERE {column} IS NOT NULL"), []).map(|_| 0)
+        })
     }
 
     fn set_zone(&mut self, name: String, zone: &str) -> Check {
@@ -168,8 +188,8 @@ impl World {
             self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)?;
         }
         self.is_garbled = false;
-        let printed = self.type_in("UPDATE task_runs SET progress = NULL, output = NULL", []);
-        self.by_sql(printed.map(|_| 0), Deed::Nothing, "what runs have printed is mended")
+        let written = self.set_shown("'mended'");
+        self.by_sql(written, Deed::Nothing, "what is only shown is mended")
     }
 
     /// The database refuses to write what becomes of some runs.
