@@ -12,22 +12,21 @@ use rusqlite::Connection;
 use serde::Serialize;
 
 use crate::client::Client;
+use crate::client::wake::Wake;
 use crate::clock::{Clock, SystemClock, Timestamp};
-use crate::desk::{Desks, Line, Prepare};
+use crate::engine::event_loop::{Order, Turning};
+use crate::engine::poller::Poller;
 use crate::error::{BoxError, Error, Result};
-use crate::event::{Event, Observer};
-use crate::folder;
-use crate::handler::{Context, Handler, Handlers};
-use crate::orphan;
-use crate::owner;
-use crate::poller::Poller;
-use crate::pool::Pool;
-use crate::progress::Waiting;
-use crate::settings::{Retention, Settings};
-use crate::store::{Durability, Missing, Store, owners};
-use crate::turning::{Order, Turning};
-use crate::unwind;
-use crate::wake::Wake;
+use crate::host::{folder, orphan, owner_lock, panics};
+use crate::model::event::{Event, Observer};
+use crate::model::settings::{Retention, Settings};
+use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::file::{Durability, Missing};
+use crate::store::sqlite::owners;
+use crate::worker::connection::{Desks, Line, Prepare};
+use crate::worker::handler::{Context, Handler, Handlers};
+use crate::worker::pool::Pool;
+use crate::worker::progress::Waiting;
 
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -340,8 +339,8 @@ impl Scheduler {
 /// Removes the lock files of owners that died before they were registered, and the inputs and payloads of attempts whose owner
 /// died between writing down their end and removing them: no turn hears of either.
 fn sweep(store: &mut Store, now: Timestamp) -> Result<()> {
-    owner::sweep_unnamed(store.path(), now);
-    let (left, inputs) = (owner::left_behind(store.path()), orphan::inputs(store.path()));
+    owner_lock::sweep_unnamed(store.path(), now);
+    let (left, inputs) = (owner_lock::left_behind(store.path()), orphan::inputs(store.path()));
     if !left.is_empty() {
         let registered = store.read("look who is registered", |tx, _| Ok(owners::registered(tx)?))?;
         left.into_iter().filter(|(name, _)| !registered.contains(name)).for_each(|(_, dead)| dead.bury());
@@ -355,7 +354,7 @@ fn sweep(store: &mut Store, now: Timestamp) -> Result<()> {
 }
 
 fn joined(thread: JoinHandle<Result<()>>) -> Result<()> {
-    let panicked = |panic| format!("the poller thread panicked: {}", unwind::message(panic));
+    let panicked = |panic| format!("the poller thread panicked: {}", panics::message(panic));
     thread.join().unwrap_or_else(|panic| Err(Error::store("keep the loop going", panicked(panic))))
 }
 

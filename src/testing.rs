@@ -14,20 +14,21 @@ pub use crate::clock::ManualClock;
 
 use crate::client::Client;
 use crate::clock::{Clock, Now, Timestamp};
-use crate::desk::{Desk, Desks, Line, Prepare};
+use crate::engine::poller::Poller;
 use crate::error::{BoxError, Error, Result};
-use crate::event::{Event, Observer};
-use crate::finished::Finished;
-use crate::handler::{Context, Handler, Handlers};
-use crate::platform;
-use crate::poller::Poller;
-use crate::pool;
-use crate::run::{Claim, Outcome};
-use crate::settings::{Retention, Settings};
-use crate::slots::Place;
-use crate::store::opening::Slots;
-use crate::store::{Durability, Missing, Store};
-use crate::tools::Tools;
+use crate::host::attempt_slots::Place;
+use crate::host::platform;
+use crate::model::event::{Event, Observer};
+use crate::model::finished::Finished;
+use crate::model::run::{Claim, Outcome};
+use crate::model::settings::{Retention, Settings};
+use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::file::{Durability, Missing};
+use crate::store::sqlite::open::Slots;
+use crate::worker::attempt::Tools;
+use crate::worker::connection::{Desk, Desks, Line, Prepare};
+use crate::worker::handler::{Context, Handler, Handlers};
+use crate::worker::pool;
 
 /// A scheduler without threads, for tests.
 ///

@@ -1,4 +1,4 @@
-//! Crontabs, read by the program's own rooms: each line comes, is refused, or says nothing; a comment changes none of it.
+//! Reads crontabs with the program's own modules: each line is imported, refused or ignored; an added comment changes none of it.
 #![no_main]
 #![allow(dead_code)]
 
@@ -7,34 +7,33 @@ use std::collections::BTreeSet;
 use duly::{Timestamp, Zone};
 use libfuzzer_sys::fuzz_target;
 
-use crate::crontab::{Reading, read};
-use crate::people::Person;
+use crate::import::crontab::{Reading, read};
+use crate::import::users::Person;
 
-#[path = "../../src/bin/duly/import/crontab.rs"]
-mod crontab;
-#[path = "../../src/bin/duly/failure.rs"]
-mod failure;
-#[path = "../../src/bin/duly/import/found.rs"]
-mod found;
-#[path = "../../src/bin/duly/import/lines.rs"]
-mod lines;
-#[path = "../../src/bin/duly/import/name.rs"]
-mod name;
-#[path = "../../src/bin/duly/exec/payload.rs"]
-mod payload;
-#[path = "../../src/bin/duly/import/people.rs"]
-mod people;
-#[path = "../../src/bin/duly/values.rs"]
-mod values;
-#[path = "../../src/bin/duly/zone.rs"]
-mod zone;
-
-/// The rooms at the paths by which they know each other.
+/// The program's own modules, at the paths that they know each other by.
+mod cli {
+    #[path = "../../../src/bin/duly/cli/failure.rs"]
+    pub(crate) mod failure;
+    #[path = "../../../src/bin/duly/cli/values.rs"]
+    pub(crate) mod values;
+    #[path = "../../../src/bin/duly/cli/zone.rs"]
+    pub(crate) mod zone;
+}
 mod exec {
-    pub(crate) use crate::payload;
+    #[path = "../../../src/bin/duly/exec/payload.rs"]
+    pub(crate) mod payload;
 }
 mod import {
-    pub(crate) use crate::{found, lines, name, people};
+    #[path = "../../../src/bin/duly/import/crontab.rs"]
+    pub(crate) mod crontab;
+    #[path = "../../../src/bin/duly/import/lines.rs"]
+    pub(crate) mod lines;
+    #[path = "../../../src/bin/duly/import/name.rs"]
+    pub(crate) mod name;
+    #[path = "../../../src/bin/duly/import/source.rs"]
+    pub(crate) mod source;
+    #[path = "../../../src/bin/duly/import/users.rs"]
+    pub(crate) mod users;
 }
 
 fuzz_target!(|crontab: (bool, &[u8])| {

@@ -1,4 +1,4 @@
-//! Manifests, read by the program's own rooms: tasks, or a refusal of one line. Written otherwise they are the same tasks.
+//! Reads manifests with the program's own modules: tasks, or an error of one line. Written back as TOML they are the same tasks.
 #![no_main]
 #![allow(dead_code)]
 
@@ -9,14 +9,15 @@ use libfuzzer_sys::fuzz_target;
 
 #[path = "../../src/bin/duly/manifest/mod.rs"]
 mod manifest;
-#[path = "../../src/bin/duly/exec/payload.rs"]
-mod payload;
-#[path = "../../src/bin/duly/values.rs"]
-mod values;
 
-/// The room at the path by which others know it.
+/// The program's own modules, at the paths that they know each other by.
+mod cli {
+    #[path = "../../../src/bin/duly/cli/values.rs"]
+    pub(crate) mod values;
+}
 mod exec {
-    pub(crate) use crate::payload;
+    #[path = "../../../src/bin/duly/exec/payload.rs"]
+    pub(crate) mod payload;
 }
 
 fuzz_target!(|text: &str| {

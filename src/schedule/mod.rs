@@ -6,15 +6,12 @@ mod cron;
 mod dialect;
 mod duration;
 mod instant;
-mod offsets;
 mod pattern;
 #[cfg(test)]
-mod tests;
+mod reference;
 #[cfg(test)]
-mod walker;
+mod tests;
 mod zone;
-mod zone_data;
-mod zone_file;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,8 +23,8 @@ use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::schedule::cron::Cron;
 pub use crate::schedule::duration::{duration_text, parse_duration};
+pub use crate::schedule::zone::data::{ZoneData, zone_data};
 pub use crate::schedule::zone::{ClockNote, Zone};
-pub use crate::schedule::zone_data::{ZoneData, zone_data};
 
 /// How a task's schedule is to be read: the column `schedule_type`.
 ///

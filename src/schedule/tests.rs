@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::cron::Cron;
 use super::pattern::{Pattern, STEPS};
-use super::walker::Random;
+use super::reference::Random;
 use super::zone::Zone;
 use super::{Count, LINES_KEPT, Schedule, ScheduleKind, Schedules, dialect};
 use crate::clock::Timestamp;

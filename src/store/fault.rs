@@ -11,7 +11,7 @@ pub(crate) enum Fault {
     Told(Error),
     /// The tables are of a newer version by now: no more than outcomes may be written.
     Newer(Error),
-    /// The file was damaged from outside of SQLite: see [`crate::store::damage`].
+    /// The file was damaged from outside of SQLite: see [`crate::store::sqlite::damage`].
     Damaged(Error),
 }
 

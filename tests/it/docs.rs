@@ -1,6 +1,7 @@
-//! What is written about the tree is true of it: the table of rooms, the limits of files, who reads a clock, the examples.
+//! What the documents say about the source tree is true: the layout table and the imports, lengths of files, reads of the clock, the
+//! examples.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Longest a file may be.
@@ -39,11 +40,18 @@ fn code(file: &str) -> String {
     source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// The first column of ARCHITECTURE.md's table of rooms, top to bottom.
-fn rooms() -> Vec<String> {
+/// The first column of ARCHITECTURE.md's layout table, top to bottom: folders (`host/`) and files (`clock.rs`).
+fn layers() -> Vec<String> {
     let text = read(&tree().join("ARCHITECTURE.md"));
     let first = |line: &str| Some(line.strip_prefix("| `")?.split_once("` |")?.0.to_owned());
-    text.lines().filter_map(first).collect()
+    text.lines().filter_map(first).flat_map(|cell| cell.split("`, `").map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// The position of a file's layer in the table: the longest entry that contains it.
+fn layer(file: &str, layers: &[String]) -> usize {
+    let contains = |entry: &String| entry == file || (entry.ends_with('/') && file.starts_with(entry.as_str()));
+    let found = layers.iter().enumerate().filter(|(_, entry)| contains(entry)).max_by_key(|(_, entry)| entry.len());
+    found.unwrap_or_else(|| panic!("src/{file} is in no folder of ARCHITECTURE.md's table")).0
 }
 
 /// Every path in the code that begins at `crate`, as its segments: `use crate::store::{Fault, runs::Wrote};` is two.
@@ -84,31 +92,12 @@ fn expand<'a>(text: &'a str, before: &[String], found: &mut Vec<Vec<String>>) ->
     }
 }
 
-/// The file that a path from the crate's root leads to; `None`: the root itself.
+/// The file that a path from the crate's root leads to: the deepest module on it. `None`: the root itself.
 fn leads_to(path: &[String], root: &str, files: &BTreeSet<String>) -> Option<String> {
-    let first = format!("{root}{}", path[0]);
-    let file = format!("{first}.rs");
-    if files.contains(&file) {
-        return Some(file);
-    }
-    let door = format!("{first}/mod.rs");
-    if !files.contains(&door) {
-        return None;
-    }
-    let Some(second) = path.get(1).filter(|second| *second != "self") else { return Some(door) };
-    let inner = format!("{first}/{second}.rs");
-    if files.contains(&inner) {
-        return Some(inner);
-    }
-    // What the door shows of a room behind it.
-    let shown = code(&door).lines().find_map(|line| {
-        let line = line.trim_start().strip_prefix("pub(crate) ").or(line.strip_prefix("pub "))?.strip_prefix("use ")?;
-        let line = line.strip_prefix(&format!("crate::{}::", path[0])).unwrap_or(line);
-        let (room, names) = line.split_once("::")?;
-        let shows = names.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|name| name == second);
-        Some(format!("{first}/{room}.rs")).filter(|room| shows && files.contains(room))
-    });
-    Some(shown.unwrap_or(door))
+    (1..=path.len()).rev().find_map(|length| {
+        let module = format!("{root}{}", path[..length].join("/"));
+        [format!("{module}.rs"), format!("{module}/mod.rs")].into_iter().find(|file| files.contains(file))
+    })
 }
 
 /// Files that are compiled for tests only.
@@ -132,64 +121,70 @@ fn imports(file: &str, files: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_table_of_rooms_is_true() {
-    let (rooms, files) = (rooms(), sources("src"));
-    let stands: BTreeSet<String> = rooms.iter().cloned().collect();
-    assert_eq!(stands, files, "the table names each file of src, and no other");
-    assert_eq!(rooms.len(), files.len(), "a room stands twice");
-    let mut arrows = 0;
-    for (line, file) in rooms.iter().enumerate() {
-        if for_tests(file) {
-            continue;
-        }
-        for from in imports(file, &files) {
-            assert!(rooms[..line].contains(&from), "src/{file} imports from src/{from}, which stands below it");
-            arrows += 1;
+fn imports_follow_the_layout() {
+    let (layers, files) = (layers(), sources("src"));
+    for entry in &layers {
+        let exists =
+            files.iter().any(|file| file == entry || (entry.ends_with('/') && file.starts_with(entry.as_str())));
+        assert!(exists, "ARCHITECTURE.md names {entry}, which is not in src");
+    }
+    let mut graph = BTreeMap::new();
+    for file in files.iter().filter(|file| !for_tests(file)) {
+        let from = layer(file, &layers);
+        let imported = imports(file, &files);
+        for to in &imported {
+            assert!(layer(to, &layers) <= from, "src/{file} imports from src/{to}, which is below it in the table");
         }
         if !file.starts_with("bin/") {
-            assert!(!code(file).contains("duly::"), "src/{file} names the library as a stranger would");
+            assert!(!code(file).contains("duly::"), "src/{file} names the library from outside");
         }
+        graph.insert(file.clone(), imported);
     }
-    assert!(arrows > 100, "only {arrows} arrows were found: is the reader of imports broken?");
-    let opening = imports("store/opening.rs", &files);
-    for known in ["clock.rs", "event.rs", "resolve.rs", "store/fault.rs", "store/runs.rs", "schedule/mod.rs"] {
-        assert!(opening.contains(known), "store/opening.rs imports from {known}: {opening:?}");
+    let edges: usize = graph.values().map(BTreeSet::len).sum();
+    assert!(edges > 300, "only {edges} imports were found: is the reader of imports broken?");
+    let open = imports("store/sqlite/open.rs", &files);
+    for known in ["clock.rs", "model/event.rs", "rules/resolve.rs", "store/fault.rs", "schedule/mod.rs"] {
+        assert!(open.contains(known), "store/sqlite/open.rs imports from {known}: {open:?}");
     }
+    // No circles inside a folder either: files that import nothing that is left are taken away until none is left.
+    while let Some(leaf) =
+        graph.iter().find(|(_, to)| !to.iter().any(|to| graph.contains_key(to))).map(|(file, _)| file.clone())
+    {
+        graph.remove(&leaf);
+    }
+    assert!(graph.is_empty(), "these files import each other in a circle: {graph:#?}");
 }
 
-/// The table allows more arrows than there may be: some rooms are strangers.
+/// The table allows more imports than there may be.
 #[test]
-fn strangers_stay_strangers() {
+fn the_pool_does_not_know_the_store_and_the_poller_not_the_pool() {
     let files = sources("src");
-    let wing = |from: &String| from.starts_with("store/");
-    assert!(!imports("pool.rs", &files).iter().any(wing), "the pool does not know the store");
-    assert!(!imports("handler.rs", &files).iter().any(wing), "nor does what it runs");
-    assert!(!imports("poller.rs", &files).contains("pool.rs"), "the poller and the pool are strangers");
-    for file in files.iter().filter(|file| wing(file) || *file == "poller.rs") {
-        let doors = ["handler.rs", "pool.rs", "client.rs", "scheduler.rs"];
-        let knows = imports(file, &files).into_iter().find(|from| doors.contains(&from.as_str()));
-        assert_eq!(knows, None, "src/{file}");
-    }
-    for rule in ["resolve.rs", "retry.rs", "schedule/mod.rs", "schedule/cron.rs", "schedule/dialect.rs"] {
-        let code = code(rule);
+    let of_the_store = |from: &String| from.starts_with("store/");
+    assert!(!imports("worker/pool.rs", &files).iter().any(of_the_store), "the pool does not know the store");
+    assert!(!imports("worker/handler.rs", &files).iter().any(of_the_store), "nor does what it runs");
+    assert!(!imports("engine/poller.rs", &files).contains("worker/pool.rs"), "the poller does not know the pool");
+    let pure =
+        |file: &&String| file.starts_with("rules/") || (file.starts_with("schedule/") && !file.contains("/zone/"));
+    for file in files.iter().filter(pure).filter(|file| !for_tests(file)).chain([&"model/retry.rs".to_owned()]) {
+        let code = code(file);
         let outside = ["rusqlite", "std::fs", "std::net", "std::env", "std::thread", "log::"];
-        assert_eq!(outside.iter().find(|word| code.contains(**word)), None, "src/{rule} is pure");
+        assert_eq!(outside.iter().find(|word| code.contains(**word)), None, "src/{file} does no I/O");
     }
 }
 
-/// What each room is alone in, where a word gives it away.
+/// What only one module does, where a word shows it.
 #[test]
-fn what_a_room_does_alone_no_other_does() {
-    let program =
-        ["exec/pipes.rs", "log_queue.rs", "output/bar.rs", "signals.rs"].map(|file| format!("bin/duly/{file}"));
+fn what_one_module_does_alone_no_other_does() {
+    let program = ["exec/pipes.rs", "output/log_queue.rs", "output/progress_bar.rs", "cli/signals.rs"]
+        .map(|file| format!("bin/duly/{file}"));
     let threads: Vec<&str> =
-        ["pool.rs", "scheduler.rs"].into_iter().chain(program.iter().map(String::as_str)).collect();
+        ["worker/pool.rs", "scheduler.rs"].into_iter().chain(program.iter().map(String::as_str)).collect();
     let alone: [(&[&str], &str, &[&str]); 8] = [
         (&["schedule/pattern.rs"], "croner", &["croner::"]),
-        (&["schedule/zone_data.rs"], "zone data", &["chrono_tz::", "/zoneinfo", "TZDIR"]),
-        (&["schedule/zone_file.rs"], "TZif", &["from_tz_data("]),
+        (&["schedule/zone/data.rs"], "zone data", &["chrono_tz::", "/zoneinfo", "TZDIR"]),
+        (&["schedule/zone/tzif.rs"], "TZif", &["from_tz_data("]),
         (
-            &["store/damage.rs", "store/database.rs", "store/file.rs"],
+            &["store/sqlite/damage.rs", "store/sqlite/connection.rs", "store/sqlite/file.rs"],
             "begins transactions",
             &["transaction_with_behavior(", ".unchecked_transaction("],
         ),
@@ -199,28 +194,32 @@ fn what_a_room_does_alone_no_other_does() {
             "prints and exits",
             &["println!(", "eprintln!(", "io::stdout()", "io::stderr()", "process::exit("],
         ),
-        // Whether the kernel answers is a question of its own on somebody's disk.
-        (&["owner.rs", "platform.rs", "bin/duly/selftest/probe.rs"], "asks the kernel", &[".try_lock()"]),
-        (&["bin/duly/exec/system.rs", "faults.rs"], "signals processes", &["kill_process"]),
+        // The selftest tries locks of its own.
+        (
+            &["host/owner_lock.rs", "host/platform.rs", "bin/duly/selftest/probe.rs"],
+            "asks the kernel",
+            &[".try_lock()"],
+        ),
+        (&["bin/duly/exec/system.rs", "host/fault_points.rs"], "signals processes", &["kill_process"]),
     ];
     for (rooms, what, words) in alone {
         let of_it = |file: &str| words.iter().any(|word| code(file).contains(word));
-        assert!(rooms.iter().any(|room| of_it(room)), "{what}: nobody does; is the word still right?");
+        assert!(rooms.iter().any(|room| of_it(room)), "{what}: no module does; is the word still right?");
         for file in sources("src").iter().filter(|file| !for_tests(file) && !rooms.contains(&file.as_str())) {
             assert!(!of_it(file), "src/{file}: {what} is for {rooms:?} alone");
         }
     }
-    // A database of another program is no business of the wing's.
-    let foreign = ["bin/duly/import/rows.rs", "bin/duly/selftest/naive.rs", "bin/duly/selftest/probe.rs"];
+    // Databases of other programs are not the store's.
+    let foreign = ["bin/duly/import/foreign_rows.rs", "bin/duly/selftest/naive.rs", "bin/duly/selftest/probe.rs"];
     for file in foreign {
-        assert!(code(file).contains("SELECT "), "src/{file} reads databases that are not ours");
+        assert!(code(file).contains("SELECT "), "src/{file} reads databases of other programs");
     }
-    let ours = |file: &&String| !file.starts_with("store/") && !foreign.contains(&file.as_str());
+    let ours = |file: &&String| !file.starts_with("store/sqlite/") && !foreign.contains(&file.as_str());
     for file in sources("src").iter().filter(ours) {
         let code = code(file);
         let statement =
             ["prepare_cached(", ".execute(", "SELECT ", "UPDATE "].iter().find(|word| code.contains(**word));
-        assert_eq!(statement, None, "src/{file}: only the wing speaks to SQLite");
+        assert_eq!(statement, None, "src/{file}: only the store speaks to SQLite");
     }
 }
 
@@ -256,7 +255,7 @@ fn nobody_reads_the_clock_behind_clock_rs() {
     }
 }
 
-/// Whoever reads the README finds every example, and every example that it names is there.
+/// The README names every example, and every example that it names exists.
 #[test]
 fn examples_are_found() {
     let readme = read(&tree().join("README.md"));

@@ -3,23 +3,15 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-mod adding;
-mod args;
+mod cli;
 mod commands;
-mod examples;
 mod exec;
-mod failure;
 mod import;
-mod keep;
-mod log_queue;
 mod manifest;
 #[cfg(test)]
 mod mutations;
 mod output;
 mod selftest;
-mod signals;
-mod values;
-mod zone;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -30,18 +22,19 @@ use std::process::ExitCode;
 use duly::{Client, Clock, Limits, NewRun, SystemClock, Zone};
 use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 
-use crate::args::{Args, Command};
+use crate::cli::args::{Args, Command};
+use crate::cli::failure::Failure;
+use crate::cli::zone;
 use crate::commands::next::{self, Asked};
 use crate::commands::run::{self, Ended};
 use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, prune, shell, show, status};
-use crate::failure::Failure;
-use crate::log_queue::LogQueue;
-use crate::output::bar::Bars;
 use crate::output::escape;
+use crate::output::log_queue::LogQueue;
 use crate::output::printer::Printer;
-use crate::output::spark::Heights;
+use crate::output::progress_bar::Bars;
+use crate::output::sparkline::Heights;
 use crate::output::times::Times;
-use crate::selftest::parts::Part;
+use crate::selftest::child::Part;
 
 fn main() -> ExitCode {
     let args = match Args::typed(std::env::args_os()) {

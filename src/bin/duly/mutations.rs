@@ -12,14 +12,14 @@ use clap::Parser;
 use duly::{Timestamp, Zone};
 use toml::Table;
 
-use crate::args::Args;
+use crate::cli::args::Args;
+use crate::cli::values::{json, length, variable};
 use crate::exec::payload::Payload;
 use crate::import::crontab::{self, Reading};
-use crate::import::people::Person;
+use crate::import::users::Person;
 use crate::manifest;
 use crate::mutations::mutator::{each, each_in_time};
 use crate::output::escape::{acts, lines, one_line, shell_word};
-use crate::values::{json, length, variable};
 
 const MANIFESTS: [&str; 5] = [
     "[defaults]\ntime_zone = \"Europe/Rome\"\nmax_attempts = 3\nenv = { A = \"1\" }\n\n[[task]]\nname = \"nightly\"\n\
@@ -114,7 +114,7 @@ fn crontabs() {
         }
         let more = crontab::read(&[b"# a comment\xff\n\n", &bytes[..], b"\n# another"].concat(), &reading);
         assert_eq!(more.refused.len(), found.refused.len());
-        let told = |found: &crate::import::found::Found| {
+        let told = |found: &crate::import::source::Found| {
             found.tasks.iter().map(|task| (task.name.clone(), format!("{:?}", task.brought))).collect::<Vec<_>>()
         };
         assert_eq!(told(&more), told(&found));

@@ -11,7 +11,7 @@ use crate::simulation::rows::Tables;
 use crate::simulation::world::World;
 
 /// Where the rules are, each a statement that finds what breaks it: they are asked of a moment of this connection's own.
-const RULES: &str = include_str!("../../../src/store/invariants.rs");
+const RULES: &str = include_str!("../../../src/store/sqlite/invariants.rs");
 /// After all that anybody waits for.
 const LATE: &str = "9223372036854775807";
 /// Later than this a task is overdue.

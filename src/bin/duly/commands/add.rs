@@ -5,14 +5,14 @@ use std::path::Path;
 use duly::{Added, Change, Client, NewTask, RetryPolicy, ScheduleKind, Task, Timestamp, Zone};
 use serde::Serialize;
 
-use crate::adding::{Add, Policies};
+use crate::cli::add_args::{Add, Policies};
+use crate::cli::failure::Failure;
+use crate::cli::values::reason;
+use crate::cli::zone;
 use crate::exec::payload as command;
-use crate::failure::Failure;
+use crate::output::json::{TaskRow, time};
 use crate::output::printer::Printer;
-use crate::output::rows::{TaskRow, time};
 use crate::output::table::{Cell, Table, Tone};
-use crate::values::reason;
-use crate::zone;
 
 /// So many occurrences are told of a task that was added.
 const AHEAD: usize = 3;

@@ -5,11 +5,11 @@ use std::path::Path;
 use duly::{Advance, Applied, Apply, Client, Done};
 use serde::Serialize;
 
-use crate::args::ApplyArgs;
-use crate::failure::Failure;
+use crate::cli::args::ApplyArgs;
+use crate::cli::failure::Failure;
 use crate::manifest::{self, Manifest};
+use crate::output::json::time;
 use crate::output::printer::Printer;
-use crate::output::rows::time;
 use crate::output::table::{Cell, Table, Tone};
 
 /// Longest value that is shown of a field that changed.

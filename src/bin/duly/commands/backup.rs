@@ -5,7 +5,7 @@ use std::path::Path;
 use duly::Client;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::cli::failure::Failure;
 use crate::output::printer::Printer;
 use crate::output::sizes::bytes;
 

@@ -3,7 +3,7 @@
 use duly::{Client, Limits};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::cli::failure::Failure;
 use crate::output::printer::Printer;
 
 #[derive(Serialize)]

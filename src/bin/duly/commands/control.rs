@@ -5,9 +5,9 @@ use std::time::Duration;
 use duly::{Cancel, Client, Error, NewRun, Run, RunStatus, Triggered};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::cli::failure::Failure;
+use crate::output::json::{RunRow, TaskRow};
 use crate::output::printer::Printer;
-use crate::output::rows::{RunRow, TaskRow};
 use crate::output::times::took;
 
 /// How often somebody who waits for a run looks at it. It is another process's: nobody tells.

@@ -2,14 +2,14 @@
 
 use duly::{Client, Run, RunFilter, RunStatus, Timestamp};
 
+use crate::cli::failure::Failure;
+use crate::cli::values::length;
+use crate::cli::zone::day_or_instant;
 use crate::commands::list::run_tone;
-use crate::failure::Failure;
+use crate::output::json::RunRow;
 use crate::output::printer::Printer;
-use crate::output::rows::RunRow;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::{Times, took};
-use crate::values::length;
-use crate::zone::day_or_instant;
 
 /// So much of an error, and of what a run says of its progress, is shown in a table; `logs` has all of it.
 const ERROR_SHOWN: usize = 60;

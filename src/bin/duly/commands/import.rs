@@ -8,14 +8,14 @@ use std::path::Path;
 use duly::{Applied, Apply, Brought, Client, Done};
 use serde::Serialize;
 
+use crate::cli::failure::Failure;
+use crate::cli::import_args::{Common, Crontab, Import, Nanoclaw};
+use crate::cli::zone;
 use crate::commands::apply::{self, Row};
-use crate::failure::Failure;
-use crate::import::asked::{Common, Crontab, Import, Nanoclaw};
-use crate::import::found::{Found, Place, Said};
-use crate::import::{crontab, nanoclaw, people};
+use crate::import::source::{Found, Place, Said};
+use crate::import::{crontab, nanoclaw, users};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
-use crate::zone;
 
 /// Largest crontab that is read.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
@@ -61,7 +61,7 @@ fn of_crontab(asked: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Fou
         let path = lasts.then(|| std::fs::canonicalize(&asked.file)).transpose().map_err(in_file)?;
         (bytes_of(file).map_err(in_file)?, path)
     };
-    let person = asked.user.as_deref().map_or_else(people::me, people::named);
+    let person = asked.user.as_deref().map_or_else(users::me, users::named);
     let by_place = file.as_deref().filter(|file| !asked.system && crontab::is_of_the_system(file));
     let system = asked.system || by_place.is_some();
     if let Some(file) = by_place {
@@ -77,7 +77,7 @@ fn of_crontab(asked: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Fou
         Some(file) if system => format!("{} for {}", file.display(), person.name),
         Some(file) => file.display().to_string(),
     };
-    let reading = crontab::Reading { system, person, people: &people::all(), zone: &zone, prefix: &asked.prefix };
+    let reading = crontab::Reading { system, person, people: &users::all(), zone: &zone, prefix: &asked.prefix };
     Ok((source, crontab::read(&bytes, &reading)))
 }
 

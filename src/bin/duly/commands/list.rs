@@ -5,10 +5,10 @@ use std::path::Path;
 use duly::{Client, Recent, RunStatus, ScheduleKind, Task, TaskStatus};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::cli::failure::Failure;
+use crate::output::json::{RecentRow, TaskRow};
 use crate::output::printer::Printer;
-use crate::output::rows::{RecentRow, TaskRow};
-use crate::output::spark::spark;
+use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use duly::{Attempt, Client, Effect, EffectState, Error, Run, RunStatus, Timestamp};
 use serde::Serialize;
 
+use crate::cli::failure::Failure;
 use crate::commands::history::status;
 use crate::commands::list::run_tone;
-use crate::failure::Failure;
+use crate::output::json::{AttemptRow, EffectRow, RunRow};
 use crate::output::printer::Printer;
-use crate::output::rows::{AttemptRow, EffectRow, RunRow};
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::{Times, took};
 

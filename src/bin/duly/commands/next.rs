@@ -6,12 +6,12 @@ use std::time::Duration;
 use duly::{Client, Error, Fate, NewTask, Outage, RunStatus, Task, TaskStatus, Timestamp, Upcoming, Zone};
 use serde::Serialize;
 
+use crate::cli::failure::Failure;
+use crate::cli::zone::{self, day_or_instant};
 use crate::commands::list::{self, run_tone};
-use crate::failure::Failure;
+use crate::output::json::time;
 use crate::output::printer::Printer;
-use crate::output::rows::time;
 use crate::output::table::{Cell, Table, Tone};
-use crate::zone::{self, day_or_instant};
 
 /// Occurrences that are computed and laid out together.
 const PAGE: usize = 1000;

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use duly::{Advance, Apply, Client, Clock, Error, Event, Scheduler, SystemClock};
 
-use crate::args::RunArgs;
+use crate::cli::args::RunArgs;
+use crate::cli::failure::Failure;
+use crate::cli::signals::{self, Request};
 use crate::commands::apply;
 use crate::exec::{Commands, children};
-use crate::failure::Failure;
 use crate::manifest::{self, Manifest};
 use crate::output::escape;
-use crate::signals::{self, Request};
 
 /// How long it may take until what has come to an end otherwise than by a message is noticed.
 const LOOK: Duration = Duration::from_secs(1);

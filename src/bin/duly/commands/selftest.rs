@@ -7,14 +7,14 @@ use std::time::Duration;
 use duly::Advance;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::cli::failure::Failure;
+use crate::cli::signals;
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 use crate::selftest::folder::Folder;
-use crate::selftest::patience::{Halt, Patience};
 use crate::selftest::report::{Check, Verdict, so_many};
+use crate::selftest::wait::{Halt, Patience};
 use crate::selftest::{bench, disk, kills};
-use crate::signals;
 
 /// Seeds are numbers that can be typed.
 const SEEDS: u64 = 1_000_000;

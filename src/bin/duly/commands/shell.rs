@@ -6,14 +6,14 @@ use clap::{Arg, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::args::Args;
-use crate::failure::Failure;
+use crate::cli::args::Args;
+use crate::cli::failure::Failure;
 use crate::output::printer::Printer;
 
 /// What each shell does to complete names of tasks, beside what is made from the options.
-const BASH: &str = include_str!("../completions/names.bash");
-const ZSH: &str = include_str!("../completions/names.zsh");
-const FISH: &str = include_str!("../completions/names.fish");
+const BASH: &str = include_str!("../cli/completions/names.bash");
+const ZSH: &str = include_str!("../cli/completions/names.zsh");
+const FISH: &str = include_str!("../cli/completions/names.fish");
 
 /// A script that completes commands, options and, in bash, zsh and fish, names of tasks, for a shell to read as it starts.
 pub(crate) fn completions(shell: Shell, printer: &mut Printer<'_>) -> Result<(), Failure> {

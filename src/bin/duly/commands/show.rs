@@ -3,14 +3,14 @@
 use duly::{Client, Error, Recent, RunFilter, Task, Timestamp, duration_text};
 use serde::Serialize;
 
+use crate::cli::failure::Failure;
 use crate::commands::add::{ahead, upcoming};
 use crate::commands::history;
 use crate::commands::list::{next, recent_tone, schedule, task_tone};
-use crate::failure::Failure;
 use crate::output::escape::shell_word;
+use crate::output::json::{RecentRow, RunRow, TaskRow, time};
 use crate::output::printer::Printer;
-use crate::output::rows::{RecentRow, RunRow, TaskRow, time};
-use crate::output::spark::spark;
+use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
 
 /// So many occurrences, and so many runs, are shown.

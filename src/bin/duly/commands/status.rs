@@ -3,9 +3,9 @@
 use duly::{Client, Instance, RunStatus, Status, TaskStatus};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::cli::failure::Failure;
+use crate::output::json::{millis, time};
 use crate::output::printer::Printer;
-use crate::output::rows::{millis, time};
 use crate::output::sizes::bytes;
 use crate::output::table::{Cell, Table, Tone};
 

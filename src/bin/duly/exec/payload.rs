@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::values::brief;
+use crate::cli::values::brief;
 
 /// A payload that can be carried out. Written as JSON it holds what was given, in this order: the same command has the same
 /// text, whoever added it.

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Zone};
 
+use crate::cli::values::brief;
+use crate::cli::zone;
 use crate::exec::payload::Payload;
-use crate::import::found::{Coming, Found, Place, Said};
 use crate::import::lines::{self, Entry, Line};
 use crate::import::name::Names;
-use crate::import::people::Person;
-use crate::values::brief;
-use crate::zone;
+use crate::import::source::{Coming, Found, Place, Said};
+use crate::import::users::Person;
 
 /// How late a start is none that was missed: cron makes up for as much after a sleep of its own.
 const GRACE: Duration = Duration::from_secs(60);
@@ -196,7 +196,7 @@ fn shown(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Reading, is_of_the_system, read};
-    use crate::import::people::Person;
+    use crate::import::users::Person;
     use duly::Zone;
     use std::collections::BTreeSet;
     use std::path::Path;

@@ -1,7 +1,7 @@
 //! The lines of a crontab, as crontab(5) has them: variables, and times with a command. What the times mean is for others to
 //! say. Pure.
 
-use crate::values::brief;
+use crate::cli::values::brief;
 
 /// What a line of a crontab is.
 #[derive(Debug, PartialEq, Eq)]

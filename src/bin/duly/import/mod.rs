@@ -1,10 +1,9 @@
 //! Tasks that were written for another scheduler. Each source becomes tasks that can come, and what cannot, with the reason.
 
-pub(crate) mod asked;
 pub(crate) mod crontab;
-pub(crate) mod found;
+mod foreign_rows;
 mod lines;
 mod name;
 pub(crate) mod nanoclaw;
-pub(crate) mod people;
-mod rows;
+pub(crate) mod source;
+pub(crate) mod users;

@@ -6,10 +6,10 @@ use duly::{Brought, NewTask, ScheduleKind, Timestamp, Zone};
 use serde_json::json;
 
 use crate::exec::payload::Payload;
-use crate::import::found::{Coming, Found, Place, Said};
+use crate::import::foreign_rows::Row;
+pub(crate) use crate::import::foreign_rows::read as rows;
 use crate::import::name::Names;
-use crate::import::rows::Row;
-pub(crate) use crate::import::rows::read as rows;
+use crate::import::source::{Coming, Found, Place, Said};
 
 /// How the rows are to be read.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Timestamp};
 use serde_json::json;
 use toml::{Table, Value};
 
+use crate::cli::values::{brief, expiry, length, rhythm};
 use crate::exec::payload::Payload;
-use crate::values::{brief, expiry, length, rhythm};
 
 /// One `[[task]]`, with the defaults behind it.
 pub(crate) struct Entry<'a> {

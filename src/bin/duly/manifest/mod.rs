@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use duly::NewTask;
 use toml::{Table, Value};
 
+use crate::cli::values::brief;
 use crate::manifest::entry::{Entry, wrong};
-use crate::values::brief;
 
 /// Keys that say what a task is, and cannot have a default.
 const OF_A_TASK: &[&str] = &[

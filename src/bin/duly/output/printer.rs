@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use duly::Advance;
 use serde::Serialize;
 
-use crate::output::bar::Bars;
 use crate::output::escape::{self, acts};
-use crate::output::spark::Heights;
+use crate::output::progress_bar::Bars;
+use crate::output::sparkline::Heights;
 use crate::output::table::Table;
 use crate::output::times::Times;
 
@@ -114,7 +114,7 @@ impl Printer<'_> {
 #[cfg(test)]
 mod tests {
     use super::Printer;
-    use crate::output::spark::Heights;
+    use crate::output::sparkline::Heights;
     use crate::output::times::Times;
     use duly::{Timestamp, Zone};
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::selftest::naive::Naive;
-use crate::selftest::patience::{Halt, Patience, failed};
 use crate::selftest::report::{Check, so_many};
-use crate::selftest::stage::{self, Stage};
+use crate::selftest::scenario::{self, Stage};
 use crate::selftest::tasks::BENCH;
+use crate::selftest::wait::{Halt, Patience, failed};
 
 /// How often the loop looks; as often as the schedulers do.
 const POLL: Duration = Duration::from_millis(50);
@@ -34,7 +34,7 @@ pub(crate) fn bench(folder: &Path, length: Duration, patience: &Patience) -> Res
     let occurrences: BTreeSet<_> = naive.started.iter().collect();
     let began = (sums.occurrences - sums.skipped, so_many(sums.starts, "start"));
     let found = format!("the same task, two schedulers: {} of {}", began.1, so_many(began.0, "occurrence"));
-    Ok(vec![doubled(naive.started.len(), occurrences.len()), stage::verdict("duly", &faults, found)])
+    Ok(vec![doubled(naive.started.len(), occurrences.len()), scenario::verdict("duly", &faults, found)])
 }
 
 /// What it means that the loop started so much.

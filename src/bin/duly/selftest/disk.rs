@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::output::sizes::bytes;
-use crate::selftest::parts::{FOUND, HOLDING, Part};
-use crate::selftest::patience::{Halt, Patience, failed};
+use crate::selftest::child::{FOUND, HOLDING, Part};
 use crate::selftest::probe::{self, Found, Held, Watcher};
 use crate::selftest::process::Process;
 use crate::selftest::report::Check;
 use crate::selftest::system::{self, Mount};
+use crate::selftest::wait::{Halt, Patience, failed};
 
 /// Less is soon full.
 const LITTLE: u64 = 256 << 20;

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::selftest::patience::{Halt, Patience, failed};
 use crate::selftest::report::{Check, so_many};
-use crate::selftest::stage::{self, Stage};
+use crate::selftest::scenario::{self, Stage};
 use crate::selftest::tasks::{self, GRIDS};
+use crate::selftest::wait::{Halt, Patience, failed};
 
 /// How long both may be at work between two kills.
 const BETWEEN: (u64, u64) = (50, 600);
@@ -52,7 +52,9 @@ pub(crate) fn kills(folder: &Path, seed: u64, length: Duration, patience: &Patie
     let findings = stage.client.doctor().map_err(failed("cannot read the database"))?;
     let doctor = match findings.first() {
         None => Check::good("doctor", "every page, every index, every rule of its file is sound"),
-        Some(first) => Check::bad("doctor", format!("{}: {first}", so_many(findings.len(), "finding")), stage::REPORT),
+        Some(first) => {
+            Check::bad("doctor", format!("{}: {first}", so_many(findings.len(), "finding")), scenario::REPORT)
+        }
     };
-    Ok(vec![stage::verdict("kills", &faults, found), doctor])
+    Ok(vec![scenario::verdict("kills", &faults, found), doctor])
 }

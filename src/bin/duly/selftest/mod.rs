@@ -3,15 +3,15 @@
 
 pub(crate) mod bench;
 pub(crate) mod checker;
+pub(crate) mod child;
 pub(crate) mod disk;
 pub(crate) mod folder;
 pub(crate) mod kills;
 pub(crate) mod naive;
-pub(crate) mod parts;
-pub(crate) mod patience;
 pub(crate) mod probe;
 pub(crate) mod process;
 pub(crate) mod report;
-pub(crate) mod stage;
+pub(crate) mod scenario;
 pub(crate) mod system;
 pub(crate) mod tasks;
+pub(crate) mod wait;

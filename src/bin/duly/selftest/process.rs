@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::selftest::parts::{PART, Part};
-use crate::selftest::patience::{Halt, Patience, failed};
+use crate::selftest::child::{PART, Part};
 use crate::selftest::system;
+use crate::selftest::wait::{Halt, Patience, failed};
 
 /// How long a part may take to end when it is to.
 const END: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::{NewTask, Overlap, RetryPolicy, Timestamp};
 
 use crate::selftest::checker::Promise;
-use crate::selftest::parts::{HANDLER, Work};
+use crate::selftest::child::{HANDLER, Work};
 
 /// A task that is due on a grid, from one instant to another.
 pub(crate) struct Grid {

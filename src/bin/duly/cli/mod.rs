@@ -1,0 +1,11 @@
+//! What the program accepts: its arguments, values as they are typed, signals, and why a command failed.
+
+pub(crate) mod add_args;
+pub(crate) mod args;
+pub(crate) mod failure;
+pub(crate) mod help_examples;
+pub(crate) mod import_args;
+pub(crate) mod retention_args;
+pub(crate) mod signals;
+pub(crate) mod values;
+pub(crate) mod zone;

@@ -1,0 +1,197 @@
+//! The loop: it joins poller and pool, which are strangers, and waits on time, wake, outcome or order with one `select!`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
+
+use crate::clock::Clock;
+use crate::engine::poller::Poller;
+use crate::error::Result;
+use crate::host::fault_points;
+use crate::model::event::Event;
+use crate::model::finished::Finished;
+use crate::model::settings::Settings;
+use crate::store::sqlite::open::Slots;
+use crate::store::turn_io::MAX_OUTCOMES;
+use crate::worker::attempt::Notice;
+use crate::worker::pool::{Pool, QUEUE};
+use crate::worker::progress::Waiting;
+
+/// Claims that wait this long for a worker are given back.
+const UNSTARTED: Duration = Duration::from_millis(500);
+/// How long outcomes of short runs are gathered, to be written together.
+const GATHER: Duration = Duration::from_millis(1);
+/// What the poller thread is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Claim no more; end when nothing runs.
+    Drain,
+    /// The same, and ask the handlers that still run to stop.
+    Interrupt,
+    /// The same, and say how many there are.
+    Cut,
+}
+
+/// The thread that turns.
+pub(crate) struct Turning {
+    pub(crate) poller: Poller,
+    pub(crate) pool: Pool,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) settings: Settings,
+    pub(crate) wake: Sender<()>,
+    pub(crate) woken: Receiver<()>,
+    pub(crate) orders: Receiver<Order>,
+    pub(crate) report: Sender<usize>,
+    /// Handed over and not come back.
+    pub(crate) in_flight: usize,
+    /// When, and how many at a time; the oldest that may still be un-started first.
+    pub(crate) handed: VecDeque<(Duration, usize)>,
+    /// When it is next looked for attempts that were read ahead and go on: once every poll interval.
+    pub(crate) next_look: Duration,
+    /// What handlers say of their progress, until it is time to write it down.
+    pub(crate) progress: Waiting,
+}
+
+impl Turning {
+    /// Turns until it is told to drain and nothing runs any more.
+    ///
+    /// # Errors
+    /// Why it stopped by itself. The handlers that run are then asked to stop: nobody can write down what they do.
+    pub(crate) fn run(mut self) -> Result<()> {
+        let drained = self.turn_until_drained();
+        if drained.is_err() {
+            self.pool.stop_all();
+            return drained;
+        }
+        self.poller.stop(self.clock.now())?;
+        self.pool.join();
+        Ok(())
+    }
+
+    fn turn_until_drained(&mut self) -> Result<()> {
+        let mut finished: Vec<Finished> = Vec::new();
+        let mut draining = false;
+        loop {
+            let now = self.clock.now();
+            // What is taken back has not finished, and speaks for no reading ahead.
+            let ended = finished.len();
+            if draining || self.unstarted_since().is_some_and(|since| now.monotonic >= since + UNSTARTED) {
+                let recalled = self.pool.recall(now);
+                self.in_flight -= recalled.len();
+                finished.extend(recalled);
+            }
+            if !draining {
+                self.pool.replace_ended(now.monotonic);
+                let held = self.pool.replace_held(now.monotonic);
+                held.into_iter().for_each(|claim| self.poller.emit(&Event::WorkerHeld { claim }));
+            }
+            self.progress.take(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
+            if now.monotonic >= self.next_look {
+                self.next_look = now.monotonic.saturating_add(self.settings.poll);
+                self.pool.take_begun(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
+            }
+            let slots = (!draining).then(|| self.slots(ended));
+            if ended > 0 {
+                fault_points::reach("ended");
+            }
+            let turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
+            if ended > 0 {
+                fault_points::reach("settled");
+            }
+            draining |= turn.leaves;
+            if !turn.claims.is_empty() {
+                fault_points::reach("claimed");
+                self.handed.push_back((now.monotonic, turn.claims.len()));
+                self.in_flight += turn.claims.len();
+            }
+            turn.claims.into_iter().for_each(|claim| self.pool.submit(claim));
+            turn.stop.into_iter().for_each(|run| self.pool.stop(run));
+            for orphan in turn.orphans {
+                let wake = self.wake.clone();
+                self.pool.end(orphan, move || {
+                    let _ = wake.try_send(());
+                });
+            }
+            if draining && self.in_flight == 0 && self.poller.unsettled() == 0 {
+                return Ok(());
+            }
+
+            let replace = self.pool.next_replacement().filter(|_| !draining).unwrap_or(Duration::MAX);
+            let words = self.progress.next().unwrap_or(Duration::MAX);
+            let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
+            select! {
+                recv(self.pool.finished()) -> one => {
+                    finished.extend(one);
+                    self.gather(&mut finished);
+                    self.in_flight -= finished.len();
+                }
+                recv(self.pool.notices()) -> notice => match notice {
+                    Ok(Notice::Report(report)) => self.poller.report(report),
+                    Ok(Notice::Progress(progress)) => self.progress.add(progress),
+                    Ok(Notice::WorkerEnded(worker)) => {
+                        self.pool.ended(&worker);
+                        let ended = worker.finished(self.clock.now());
+                        self.in_flight -= usize::from(ended.is_some());
+                        finished.extend(ended);
+                        self.poller.worker_ended(worker);
+                    }
+                    Err(_) => {}
+                },
+                recv(self.woken) -> _ => {}
+                recv(self.orders) -> order => match order {
+                    Ok(order) => {
+                        draining = true;
+                        if order != Order::Drain {
+                            self.pool.stop_all();
+                        }
+                        if order == Order::Cut {
+                            // An end that is not written down is none yet, though its handler has returned.
+                            let _ = self.report.try_send(self.in_flight.max(self.poller.unsettled()));
+                        }
+                    }
+                    // Nobody is left to give orders.
+                    Err(_) => (draining, self.orders) = (true, crossbeam_channel::never()),
+                },
+                default(self.clock.until(turn.wake_at.min(give_back).min(replace).min(words))) => {}
+            }
+        }
+    }
+
+    /// How much may be claimed. Reading ahead goes only as far as what the last turn saw finished will carry: a claim that
+    /// waits un-started is kept from every other process.
+    fn slots(&self, finished: usize) -> Slots {
+        // One that is held still has its run, and another works in its place.
+        let workers = self.pool.workers();
+        let ahead = (finished * 4).min(QUEUE);
+        Slots { room: (workers + ahead).saturating_sub(self.in_flight), idle: workers.saturating_sub(self.in_flight) }
+    }
+
+    /// When the oldest claim was handed over that no worker has begun.
+    fn unstarted_since(&mut self) -> Option<Duration> {
+        let mut begun = self.handed.iter().map(|(_, claims)| claims).sum::<usize>() - self.pool.unstarted();
+        while let Some((_, claims)) = self.handed.front_mut() {
+            if *claims > begun {
+                *claims -= begun;
+                break;
+            }
+            begun -= *claims;
+            self.handed.pop_front();
+        }
+        self.handed.front().map(|(since, _)| *since)
+    }
+
+    /// Takes what else has finished; and while claims wait un-started, which says that runs are short, what finishes within
+    /// a moment. Written together, outcomes cost a tenth of what they cost one by one.
+    fn gather(&self, finished: &mut Vec<Finished>) {
+        while finished.len() < MAX_OUTCOMES {
+            let next = match self.pool.finished().try_recv() {
+                Err(TryRecvError::Empty) if self.pool.unstarted() > 0 => self.pool.finished().recv_timeout(GATHER).ok(),
+                next => next.ok(),
+            };
+            let Some(next) = next else { break };
+            finished.push(next);
+        }
+    }
+}

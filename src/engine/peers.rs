@@ -1,0 +1,358 @@
+//! The other owners: which of them are dead, and which of their commands are still at work. It asks the kernel and writes
+//! nothing into the tables.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::host::orphan::{Orphan, Presence};
+use crate::host::owner_lock::{DeadOwner, Standing, standing};
+use crate::store::sqlite::owners::{Dead, Lost, Other, Proof, Stalled};
+use crate::store::turn_io::Orphaned;
+
+/// How soon it is asked again whether a command is gone, when that could not be known. Each time twice as long.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// What one owner knows of the others.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    database: PathBuf,
+    /// The id of this owner.
+    owner: String,
+    lease: Duration,
+    /// Those that have running runs.
+    watched: BTreeMap<String, Watched>,
+    /// Those that have none, and no lock file of their own. What stands still is the time at which they were last seen.
+    silent: BTreeMap<String, Watched>,
+    /// Those that are dead and not yet recovered.
+    dying: BTreeMap<String, Dying>,
+    /// Those of which a run could not be recovered. The next full turn tries again.
+    resting: HashSet<String>,
+    /// Whether they have more runs than the last turn could look at.
+    more: bool,
+    /// Attempts whose command is known to be at work, which has been reported.
+    told: HashSet<(i64, u32)>,
+    /// Attempts of which it has been reported that this cannot be known.
+    doubted: HashSet<(i64, u32)>,
+    doubts: HashMap<(i64, u32), Doubt>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    until: Timestamp,
+    /// The length of its lease, or of ours if that is longer.
+    lease: Duration,
+    /// Since when its lease has had this value, by our monotonic clock.
+    still_since: Duration,
+    /// When it was first seen alive with a lease that had not changed for longer than the lease.
+    late_since: Option<Duration>,
+    /// Whether that has been reported.
+    is_reported: bool,
+}
+
+impl Watched {
+    fn new(until: Timestamp, lease: Duration, now: Duration) -> Self {
+        Watched { until, lease, still_since: now, late_since: None, is_reported: false }
+    }
+}
+
+#[derive(Debug)]
+struct Dying {
+    evidence: Evidence,
+    /// Commands of its runs that are not known to be gone. Until one of them is, there is nothing more to recover.
+    orphans: Vec<Orphan>,
+}
+
+/// Why an owner is taken for dead.
+#[derive(Debug)]
+enum Evidence {
+    Lock(DeadOwner),
+    /// It has no lock file, and its lease has not changed for a full lease.
+    Lease,
+    /// It has no lock file and no running run, and for a full lease no heartbeat: it was last seen then.
+    Silence(Timestamp),
+    /// Its lock was acquired, and released again: all that it left are commands that this process cannot end.
+    Released,
+}
+
+/// A command of which it cannot be known whether it is gone.
+#[derive(Debug)]
+struct Doubt {
+    reason: String,
+    /// How long to wait before it is asked again, and until when.
+    wait: Duration,
+    until: Duration,
+}
+
+impl Watch {
+    pub(crate) fn new(database: PathBuf, owner: String, lease: Duration) -> Self {
+        let (watched, silent, dying) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (resting, more) = (HashSet::new(), false);
+        let (told, doubted, doubts) = (HashSet::new(), HashSet::new(), HashMap::new());
+        Watch { database, owner, lease, watched, silent, dying, resting, more, told, doubted, doubts }
+    }
+
+    /// Takes note of other owners that have running runs, with the newest value of their lease, and of runs whose command a
+    /// user has declared gone.
+    pub(crate) fn see(&mut self, others: &[Other], declared_gone: &[i64], now: Duration) {
+        let mut before = std::mem::take(&mut self.watched);
+        for Other { owner, until, lease } in others {
+            let lease = self.lease.max(*lease);
+            let watched = match before.remove(owner) {
+                Some(seen) if seen.until == *until => Watched { lease, ..seen },
+                _ => Watched::new(*until, lease, now),
+            };
+            self.watched.insert(owner.clone(), watched);
+        }
+        let released = |dying: &Dying| matches!(dying.evidence, Evidence::Released);
+        // Another scheduler has recovered what this one left to it.
+        self.dying.retain(|owner, dying| !released(dying) || self.watched.contains_key(owner));
+        let orphans = self.dying.values_mut().flat_map(|dying| &mut dying.orphans);
+        orphans.filter(|orphan| declared_gone.contains(&orphan.run_id())).for_each(Orphan::declare_gone);
+    }
+
+    /// Asks the kernel about each of them. An owner without a lock file is dead if its lease has not changed for a full lease
+    /// by our own clock: no two clocks are compared. `full`: asks also about those whose lock was released, and those without
+    /// running runs.
+    pub(crate) fn look(&mut self, now: Duration, full: bool) {
+        let mut before = BTreeMap::new();
+        for (owner, dying) in std::mem::take(&mut self.dying) {
+            let stays = match dying.evidence {
+                Evidence::Lock(_) => true,
+                Evidence::Released => !full && !self.any_news(&dying.orphans, now),
+                // Without its lock in our hands it may have come back to life, if its death could not be written down.
+                Evidence::Lease | Evidence::Silence(_) => false,
+            };
+            if stays {
+                self.dying.insert(owner, dying);
+            } else {
+                before.insert(owner, dying.orphans);
+            }
+        }
+        for (owner, watched) in &mut self.watched {
+            if self.dying.contains_key(owner) {
+                continue;
+            }
+            let is_late = now.saturating_sub(watched.still_since) > watched.lease;
+            let (evidence, orphans) = match standing(&self.database, owner) {
+                Standing::Dead(dead) => (Evidence::Lock(dead.inherit(&self.owner)), Vec::new()),
+                Standing::Missing if is_late => (Evidence::Lease, before.remove(owner).unwrap_or_default()),
+                Standing::Alive { .. } if is_late => {
+                    watched.late_since.get_or_insert(now);
+                    continue;
+                }
+                _ => continue,
+            };
+            self.dying.insert(owner.clone(), Dying { evidence, orphans });
+        }
+        for (owner, silent) in self.silent.iter().filter(|_| full) {
+            if now.saturating_sub(silent.still_since) > silent.lease
+                && !self.dying.contains_key(owner)
+                && matches!(standing(&self.database, owner), Standing::Missing)
+            {
+                let evidence = Evidence::Silence(silent.until);
+                self.dying.insert(owner.clone(), Dying { evidence, orphans: Vec::new() });
+            }
+        }
+    }
+
+    /// Asks about owners that have not left in order, each with the time at which it was last seen: one that died idle left
+    /// nothing but its lock file, if that, and a row that says it lives.
+    pub(crate) fn ask(&mut self, not_stopped: Vec<Other>, now: Duration) {
+        let mut before = std::mem::take(&mut self.silent);
+        for Other { owner, until, lease } in not_stopped {
+            if self.dying.contains_key(&owner) {
+                continue;
+            }
+            let standing = standing(&self.database, &owner);
+            if matches!(standing, Standing::Missing) && !self.watched.contains_key(&owner) {
+                let seen = before.remove(&owner).filter(|seen| seen.until == until);
+                self.silent.insert(owner, seen.unwrap_or_else(|| Watched::new(until, self.lease.max(lease), now)));
+            } else if let Standing::Dead(dead) = standing {
+                let evidence = Evidence::Lock(dead.inherit(&self.owner));
+                self.dying.insert(owner, Dying { evidence, orphans: Vec::new() });
+            }
+        }
+    }
+
+    /// Owners that live and did not extend their lease in time, which has not been reported. This process may itself have been
+    /// stopped together with such an owner, which then has the time of a heartbeat to extend its lease.
+    pub(crate) fn stalled(&self, now: Duration) -> Vec<Stalled> {
+        let is_stalled = |watched: &Watched| {
+            let late = watched.late_since.map(|since| now.saturating_sub(since));
+            !watched.is_reported && late.is_some_and(|late| late >= watched.lease / 3)
+        };
+        let stalled =
+            self.watched.iter().filter(|(owner, watched)| is_stalled(watched) && !self.dying.contains_key(*owner));
+        stalled.map(|(owner, watched)| Stalled { owner: owner.clone(), until: watched.until }).collect()
+    }
+
+    /// Takes note that stalled owners have been reported.
+    pub(crate) fn reported(&mut self, stalled: &[Stalled]) {
+        for Stalled { owner, until } in stalled {
+            if let Some(watched) = self.watched.get_mut(owner).filter(|watched| watched.until == *until) {
+                watched.is_reported = true;
+            }
+        }
+    }
+
+    /// Releases the locks of dead owners: this owner leaves, and the next scheduler recovers their runs.
+    pub(crate) fn let_go(&mut self) {
+        self.dying.clear();
+    }
+
+    /// Owners that are dead and not yet recovered.
+    pub(crate) fn dead(&self) -> Vec<Dead> {
+        let until = |owner: &String| self.watched.get(owner).map(|watched| watched.until);
+        let dead = |(owner, dying): (&String, &Dying)| {
+            let proof = match &dying.evidence {
+                Evidence::Lock(lock) => Proof::Lock(lock.begun()),
+                Evidence::Lease => Proof::Lease(until(owner)),
+                Evidence::Silence(seen) => Proof::Silence(*seen),
+                Evidence::Released => return None,
+            };
+            Some(Dead { owner: owner.clone(), proof })
+        };
+        self.dying.iter().filter_map(dead).collect()
+    }
+
+    /// Whether there is something to recover now.
+    pub(crate) fn presses(&mut self, now: Duration) -> bool {
+        if !self.stalled(now).is_empty() {
+            return true;
+        }
+        let released = |dying: &Dying| matches!(dying.evidence, Evidence::Released);
+        let dying = || self.dying.values().filter(|dying| !released(dying));
+        let rests = |owner: &String| self.resting.contains(owner);
+        let mut left = self.dying.iter().filter(|(owner, dying)| !released(dying) && !rests(owner));
+        if dying().next().is_some_and(|_| self.more) || left.any(|(_, dying)| dying.orphans.is_empty()) {
+            return true;
+        }
+        let orphans: Vec<Orphan> = dying().flat_map(|dying| &dying.orphans).cloned().collect();
+        self.any_news(&orphans, now)
+    }
+
+    /// Whether a command is gone, or for the first time cannot be known to be: that is to be recorded.
+    fn any_news(&mut self, orphans: &[Orphan], now: Duration) -> bool {
+        orphans.iter().any(|orphan| {
+            let presence = self.ask_for(orphan, now);
+            self.remember(orphan, &presence, now);
+            match presence {
+                Presence::Alive => false,
+                Presence::Unknown(_) => !self.doubted.contains(&key(orphan)),
+                Presence::Gone | Presence::NoTrace | Presence::LeftGroup => true,
+            }
+        })
+    }
+
+    /// Whether the command of a lost run is still at work.
+    pub(crate) fn presence(&self, lost: &Lost, now: Duration) -> Presence {
+        self.ask_for(&self.orphan(lost), now)
+    }
+
+    /// Looks, unless it was not to be known a moment ago.
+    fn ask_for(&self, orphan: &Orphan, now: Duration) -> Presence {
+        match self.doubts.get(&key(orphan)) {
+            Some(doubt) if now < doubt.until && !orphan.is_declared_gone() => Presence::Unknown(doubt.reason.clone()),
+            _ => orphan.presence(),
+        }
+    }
+
+    /// Keeps a doubt, and how long it is to wait.
+    fn remember(&mut self, orphan: &Orphan, presence: &Presence, now: Duration) {
+        let Presence::Unknown(reason) = presence else {
+            self.doubts.remove(&key(orphan));
+            return;
+        };
+        let (first, longest) = ASK_AGAIN;
+        let wait = match self.doubts.get(&key(orphan)) {
+            Some(doubt) if now < doubt.until => return,
+            Some(doubt) => (doubt.wait * 2).min(longest),
+            None => first,
+        };
+        self.doubts.insert(key(orphan), Doubt { reason: reason.clone(), wait, until: now.saturating_add(wait) });
+    }
+
+    /// Attempts of which it has been reported that it cannot be known whether their command is gone.
+    pub(crate) fn doubted(&self) -> &HashSet<(i64, u32)> {
+        &self.doubted
+    }
+
+    /// Takes note of what waits for a command to be gone. Returns what has not been reported yet, with the reason where it
+    /// cannot be known, and all commands that are at work.
+    pub(crate) fn orphaned(
+        &mut self,
+        left: &[Orphaned],
+        more: bool,
+        now: Duration,
+    ) -> (Vec<(Orphan, Option<String>)>, Vec<Orphan>) {
+        self.more = more;
+        let ours = self.dying.values_mut().filter(|dying| !matches!(dying.evidence, Evidence::Released));
+        ours.for_each(|dying| dying.orphans.clear());
+        let (mut new, mut at_work) = (Vec::new(), Vec::new());
+        for Orphaned { owner, lost, doubt } in left {
+            let orphan = self.orphan(lost);
+            let presence = doubt.clone().map_or(Presence::Alive, Presence::Unknown);
+            self.remember(&orphan, &presence, now);
+            let reported = if doubt.is_some() { &mut self.doubted } else { &mut self.told };
+            if reported.insert(key(&orphan)) {
+                new.push((orphan.clone(), doubt.clone()));
+            }
+            if doubt.is_none() {
+                at_work.push(orphan.clone());
+            }
+            if let Some(dying) = self.dying.get_mut(owner) {
+                dying.orphans.push(orphan);
+            }
+        }
+        (new, at_work)
+    }
+
+    /// Releases the lock of each dead owner of which nothing is left but commands that this process cannot end: they are of
+    /// handlers that it does not have, or in a PID namespace that it does not see. A scheduler that can end them acquires it;
+    /// this one does so when one of them is gone.
+    pub(crate) fn release(&mut self, handlers: &BTreeSet<String>) {
+        if self.more {
+            return;
+        }
+        let can_end = |orphan: &Orphan| handlers.contains(orphan.handler()) && orphan.group().is_some();
+        for dying in self.dying.values_mut() {
+            let orphans = &dying.orphans;
+            if matches!(dying.evidence, Evidence::Lock(_)) && !orphans.is_empty() && !orphans.iter().any(can_end) {
+                dying.evidence = Evidence::Released;
+            }
+        }
+    }
+
+    /// Takes note of dead owners of which a run could not be recovered.
+    pub(crate) fn rest(&mut self, owners: HashSet<String>) {
+        self.resting = owners;
+    }
+
+    /// Nothing of an owner is left to recover.
+    pub(crate) fn recovered(&mut self, owner: &str) {
+        self.watched.remove(owner);
+        self.silent.remove(owner);
+        if let Some(Dying { evidence: Evidence::Lock(lock), .. }) = self.dying.remove(owner) {
+            lock.bury();
+        }
+    }
+
+    /// A lost run is recovered: the file of its command's input is removed.
+    pub(crate) fn bury(&mut self, run: i64, attempt: u32) {
+        self.told.remove(&(run, attempt));
+        self.doubted.remove(&(run, attempt));
+        self.doubts.remove(&(run, attempt));
+        Orphan::new(&self.database, run, attempt, String::new(), String::new(), None).bury();
+    }
+
+    fn orphan(&self, lost: &Lost) -> Orphan {
+        let Lost { run, attempt, task, handler, process, .. } = lost;
+        Orphan::new(&self.database, *run, *attempt, task.clone(), handler.clone(), process.as_deref())
+    }
+}
+
+fn key(orphan: &Orphan) -> (i64, u32) {
+    (orphan.run_id(), orphan.attempt())
+}

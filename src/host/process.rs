@@ -1,0 +1,289 @@
+//! What the kernel tells about processes: which one a number names, who is in a process group, and whether all of that can be
+//! seen from here. Linux tells it in `/proc`. Elsewhere nothing is recorded, and no group can be read.
+
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::platform;
+
+/// A process that leads a group of its own, distinguished from any later process with the same number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Leader {
+    pub(crate) pid: u32,
+    /// In the kernel's ticks since the machine was started.
+    started: u64,
+    /// The boot id of the machine.
+    boot: String,
+    /// The inode of the PID namespace in which `pid` counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid_ns: Option<u64>,
+    /// The session of the group, which never changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<u32>,
+}
+
+/// What can be said of a process group that was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// Its leader lives.
+    Led,
+    /// Its leader is gone. These processes are in a group of its number and session.
+    Leaderless(Vec<u32>),
+    /// All processes of the namespace were read, and none is a member.
+    Empty,
+    /// It was recorded before the machine was started: the kernel that ran it does not run any more.
+    OtherBoot,
+    /// It cannot be read completely, and no member was seen. Why.
+    Unreadable(String),
+}
+
+impl Leader {
+    /// Identifies a child that has not been waited for. `None` where the system does not tell, and where `/proc` shows
+    /// another PID namespace than this process's own.
+    pub(crate) fn identify(pid: u32) -> Option<Self> {
+        let (pid_ns, stat) = (own_namespace().ok()?, stat(pid).ok()??);
+        Some(Leader {
+            pid,
+            started: stat.started,
+            boot: boot_id().ok()?,
+            pid_ns: Some(pid_ns),
+            session: Some(stat.session),
+        })
+    }
+
+    /// Looks at the group.
+    pub(crate) fn group(&self) -> Group {
+        match boot_id() {
+            Ok(boot) if boot != self.boot => Group::OtherBoot,
+            Ok(_) => self.look().unwrap_or_else(Group::Unreadable),
+            Err(error) => Group::Unreadable(format!("the boot id of this machine cannot be read: {error}")),
+        }
+    }
+
+    fn look(&self) -> Result<Group, String> {
+        let pid_ns = self.pid_ns.ok_or("the PID namespace of its process is not recorded")?;
+        if own_namespace()? != pid_ns {
+            return Err("its process is in another PID namespace".to_owned());
+        }
+        match stat(self.pid).map_err(|error| error.to_string())? {
+            // A number is not given out again as long as a group has it.
+            Some(stat) if stat.started != self.started => return Ok(Group::Empty),
+            Some(stat) if !stat.is_dead => return Ok(Group::Led),
+            _ => {}
+        }
+        // Twice: a process that forks and ends while the list is read can be missed once.
+        for _ in 0..2 {
+            let members = self.members()?;
+            if !members.is_empty() {
+                return Ok(Group::Leaderless(members));
+            }
+        }
+        hidden().map_or(Ok(Group::Empty), Err)
+    }
+
+    /// The live members, as far as they can be seen. An error if none was seen and not all processes could be read.
+    fn members(&self) -> Result<Vec<u32>, String> {
+        let (seen, unread) = all().map_err(|error| error.to_string())?;
+        let is_member = |one: &&Process| {
+            one.group == self.pid && !one.is_dead && self.session.is_none_or(|session| session == one.session)
+        };
+        let members: Vec<u32> = seen.iter().filter(is_member).map(|one| one.pid).collect();
+        match unread {
+            Some(reason) if members.is_empty() => Err(reason.to_string()),
+            _ => Ok(members),
+        }
+    }
+}
+
+/// Whether a process was started with all of these variables, each as `NAME=value`. `false` also if that cannot be read.
+pub(crate) fn was_started_with(pid: u32, variables: &[String]) -> bool {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let has = |variable: &String| environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes());
+    variables.iter().all(has)
+}
+
+/// The processes that have a file open, as far as they can be seen.
+pub(crate) fn holders(path: &Path) -> Vec<u32> {
+    let Some(identity) = std::fs::metadata(path).ok().as_ref().and_then(platform::identity) else { return Vec::new() };
+    let holds = |pid: &u32| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+        files.flatten().any(|file| {
+            // By its name first: a look at a file of a network that is down may take for ever.
+            let named = std::fs::read_link(file.path()).is_ok_and(|to| to.file_name() == path.file_name());
+            named && std::fs::metadata(file.path()).is_ok_and(|open| platform::identity(&open) == Some(identity))
+        })
+    };
+    pids().unwrap_or_default().into_iter().filter(holds).collect()
+}
+
+/// The boot id of this machine: another one after every start.
+pub(crate) fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// The inode of this process's PID namespace. An error if `/proc` does not show that namespace.
+fn own_namespace() -> Result<u64, String> {
+    let status = read("/proc/self/status").map_err(|error| format!("/proc/self/status cannot be read: {error}"))?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    if numbers.trim() != std::process::id().to_string() {
+        return Err("/proc shows another PID namespace than this process's own".to_owned());
+    }
+    let namespace = std::fs::metadata("/proc/self/ns/pid")
+        .map_err(|error| format!("the PID namespace of this process cannot be read: {error}"))?;
+    platform::identity(&namespace).map(|(_, inode)| inode).ok_or_else(|| "this system has no PID namespaces".to_owned())
+}
+
+/// Why some processes are not to be seen in `/proc`; `None` if all are.
+fn hidden() -> Option<String> {
+    match read("/proc/self/mountinfo") {
+        Ok(mounts) => hidden_by(&mounts),
+        Err(error) => Some(format!("/proc/self/mountinfo cannot be read: {error}")),
+    }
+}
+
+/// As [`hidden`], by the text of `mountinfo`.
+fn hidden_by(mounts: &str) -> Option<String> {
+    let mut options = None;
+    for line in mounts.lines() {
+        let (Some(point), Some((_, mounted))) = (line.split(' ').nth(4), line.split_once(" - ")) else { continue };
+        let mut mounted = mounted.split(' ');
+        match point {
+            // The last one lies on top.
+            "/proc" => options = (mounted.next() == Some("proc")).then(|| mounted.nth(1).unwrap_or_default()),
+            _ if point.strip_prefix("/proc/").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) => {
+                return Some(format!("{point} is covered by another mount"));
+            }
+            _ => {}
+        }
+    }
+    let Some(options) = options else { return Some("no proc file system is mounted at /proc".to_owned()) };
+    let hides = |option: &&str| option.starts_with("hidepid=") && !matches!(&option[8..], "0" | "off");
+    let option = options.split(',').find(hides)?;
+    Some(format!("/proc is mounted with {option}, and so may hide processes"))
+}
+
+/// The numbers of all processes that are to be seen.
+fn pids() -> io::Result<Vec<u32>> {
+    let pid = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    let listed = std::fs::read_dir("/proc").and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
+    let entries = listed.map_err(|error| io::Error::new(error.kind(), format!("/proc cannot be read: {error}")))?;
+    Ok(entries.into_iter().filter_map(pid).collect())
+}
+
+/// A process, as `/proc` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// The number of its parent process.
+    pub parent: u32,
+    /// Its process group.
+    pub group: u32,
+    /// Its session.
+    pub session: u32,
+    /// When it started, in the kernel's ticks since the machine did. A later process with the same number has another value.
+    pub started: u64,
+    /// It has ended, and its parent has not waited for it.
+    pub is_dead: bool,
+}
+
+/// The processes that this user may see, for handlers that start commands. Empty where the system has no `/proc`. A process that
+/// starts or ends meanwhile may be missing.
+///
+/// ```
+/// let own = duly::processes()?.into_iter().find(|process| process.pid == std::process::id());
+/// assert_eq!(own.is_some(), cfg!(target_os = "linux"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// If a process cannot be read for another reason than its user: an error while looking is no evidence that there is none.
+pub fn processes() -> io::Result<Vec<Process>> {
+    match all() {
+        Ok((_, Some(error))) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        Ok((seen, _)) => Ok(seen),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The processes that can be seen, and why another one could not be read.
+fn all() -> io::Result<(Vec<Process>, Option<io::Error>)> {
+    let (mut seen, mut unread) = (Vec::new(), None::<io::Error>);
+    for pid in pids()? {
+        match stat(pid) {
+            Ok(one) => seen.extend(one),
+            Err(error) if unread.as_ref().is_none_or(|first| first.kind() == io::ErrorKind::PermissionDenied) => {
+                unread = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+    Ok((seen, unread))
+}
+
+/// `None`: there is no such process.
+fn stat(pid: u32) -> io::Result<Option<Process>> {
+    const NO_SUCH_PROCESS: i32 = 3;
+    let path = format!("/proc/{pid}/stat");
+    match read(&path) {
+        Ok(line) => parse(pid, &line).map(Some).ok_or_else(|| io::Error::other(format!("{path} cannot be understood"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(NO_SUCH_PROCESS) => Ok(None),
+        Err(error) => Err(io::Error::new(error.kind(), format!("{path} cannot be read: {error}"))),
+    }
+}
+
+fn parse(pid: u32, line: &str) -> Option<Process> {
+    // The name, in brackets, may hold anything: fields are counted from its end.
+    let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
+    let is_dead = matches!(fields.next()?, "Z" | "X");
+    let (parent, group, session) =
+        (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let started = fields.nth(15)?.parse().ok()?;
+    Some(Process { pid, parent, group, session, started, is_dead })
+}
+
+/// The text of a file of `/proc`. Names of processes need not be UTF-8.
+fn read(path: &str) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Process, hidden_by, parse};
+
+    #[test]
+    fn a_line_of_stat_is_read_whatever_the_name_holds() {
+        let line = "71 (a) Z 1 (b\u{fffd}) S 1 70 69 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
+        let one = Process { pid: 71, parent: 1, group: 70, session: 69, started: 12345, is_dead: false };
+        assert_eq!(parse(71, line), Some(one));
+        assert!(parse(71, "71 (a").is_none() && parse(71, "71 (a) S 1").is_none());
+    }
+
+    #[test]
+    fn a_proc_that_hides_processes_is_known_by_its_mount() {
+        let mount =
+            |at: &str, kind: &str, options: &str| format!("22 27 0:21 / {at} rw,nosuid - {kind} proc {options}\n");
+        let plain = mount("/", "ext4", "rw") + &mount("/proc", "proc", "rw");
+        assert_eq!(hidden_by(&plain), None);
+        for shows in ["rw,hidepid=0", "rw,hidepid=off,gid=4"] {
+            assert_eq!(hidden_by(&mount("/proc", "proc", shows)), None, "{shows}");
+        }
+        for hides in ["1", "2", "4", "noaccess", "invisible", "ptraceable"] {
+            let covered = plain.clone() + &mount("/proc", "proc", &format!("rw,hidepid={hides},gid=4"));
+            let expected = format!("/proc is mounted with hidepid={hides}, and so may hide processes");
+            assert_eq!(hidden_by(&covered), Some(expected));
+            // What lies below another mount says nothing.
+            assert_eq!(hidden_by(&(covered + &mount("/proc", "proc", "rw"))), None);
+        }
+        for other in [mount("/", "ext4", "rw"), plain.clone() + &mount("/proc", "tmpfs", "rw")] {
+            assert!(hidden_by(&other).is_some_and(|reason| reason.starts_with("no proc file system")), "{other}");
+        }
+        assert!(hidden_by(&(plain.clone() + &mount("/proc/71", "tmpfs", "rw"))).is_some());
+        assert_eq!(hidden_by(&(plain + &mount("/proc/sys", "proc", "ro"))), None);
+    }
+}

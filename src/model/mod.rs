@@ -1,0 +1,10 @@
+//! The values that the parts of duly pass to each other: tasks, runs, events, settings. They do no I/O and read no clock.
+
+pub(crate) mod event;
+pub(crate) mod finished;
+pub(crate) mod new_task;
+pub(crate) mod progress_meter;
+pub(crate) mod retry;
+pub(crate) mod run;
+pub(crate) mod settings;
+pub(crate) mod task;

@@ -1,0 +1,310 @@
+//! A task: a durable promise. What a person says of it ([`Definition`]), what is checked of that, and what the scheduler
+//! keeps of it ([`Task`]).
+
+use std::time::Duration;
+
+use crate::clock::{Timestamp, millis};
+use crate::error::{Error, Result};
+use crate::model::retry::RetryPolicy;
+use crate::model::run::{RunStatus, text_enum};
+use crate::schedule::{Schedule, ScheduleKind, Schedules, duration_text};
+
+/// Longest name, handler or concurrency key, in bytes.
+pub const MAX_NAME_BYTES: usize = 200;
+/// Largest payload, in bytes of JSON.
+pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
+/// Longest duration of a policy: ten years.
+pub const MAX_DURATION: Duration = Duration::from_millis(315_576_000_000);
+/// Longest jitter: a day.
+pub const MAX_JITTER: Duration = Duration::from_secs(86_400);
+/// Most runs that one catch-up opens.
+pub const MAX_CATCH_UP: u32 = 200;
+
+text_enum! {
+    /// Whether a task's schedule counts.
+    TaskStatus {
+        /// It does.
+        Active = "active",
+        /// A person stopped it for a while.
+        Paused = "paused",
+        /// No occurrence is left.
+        Completed = "completed",
+        /// Written by someone else, and unusable.
+        Invalid = "invalid",
+    }
+}
+
+text_enum! {
+    /// What becomes of an occurrence that falls due while an earlier run of the task is unfinished.
+    Overlap {
+        /// It is skipped, and the skip recorded.
+        Skip = "skip",
+        /// It waits, if no other does; else it is skipped.
+        BufferOne = "buffer_one",
+        /// It waits, behind at most `catch_up_limit` others.
+        BufferAll = "buffer_all",
+        /// It runs beside the other.
+        Allow = "allow",
+        /// The older run is asked to stop, and it runs then.
+        CancelRunning = "cancel_running",
+    }
+}
+
+text_enum! {
+    /// What becomes of occurrences that are resolved later than the grace.
+    Misfire {
+        /// The newest gets a run, the others are one missed row.
+        RunOnce = "run_once",
+        /// All of them are one missed row.
+        Skip = "skip",
+        /// The newest `catch_up_limit` get runs, oldest first; occurrences within the grace, and under `buffer_all` runs that
+        /// wait already, count towards the limit. The others are one missed row. Needs [`Overlap::BufferAll`] or [`Overlap::Allow`].
+        RunAll = "run_all",
+    }
+}
+
+/// All that a person says of a task. Two tasks with equal definitions are the same promise.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Definition {
+    /// Unique; also the idempotency key of an enqueue.
+    pub name: String,
+    /// Which handler runs it.
+    pub handler: String,
+    /// JSON.
+    pub payload: String,
+    /// Which kind of schedule.
+    pub schedule_type: ScheduleKind,
+    /// Its text: an expression, a duration, or a date and time.
+    pub schedule_value: String,
+    /// IANA name.
+    pub time_zone: String,
+    /// No occurrence before this; also the anchor of an interval's grid.
+    pub starts_at: Option<Timestamp>,
+    /// No occurrence after this.
+    pub ends_at: Option<Timestamp>,
+    /// See [`Overlap`].
+    pub overlap: Overlap,
+    /// See [`Misfire`].
+    pub misfire: Misfire,
+    /// An occurrence resolved later than this is a misfire.
+    pub misfire_grace: Duration,
+    /// Most runs that wait or catch up.
+    pub catch_up_limit: u32,
+    /// A run of which no attempt began in this time is missed.
+    pub expires: Option<Duration>,
+    /// How often and how patiently a run is tried.
+    pub retry: RetryPolicy,
+    /// Longest an attempt may take; zero: no limit; `None`: the handler's default.
+    pub timeout: Option<Duration>,
+    /// The task starts a fixed part of this later than it is due.
+    pub jitter: Duration,
+    /// 0 (first) to 3.
+    pub priority: u8,
+    /// At most one run with this key runs at a time, across tasks. `None`: the task's own.
+    pub concurrency_key: Option<String>,
+    /// The name of a task that gets a run, with the dead run as payload, when a run of this one is dead.
+    pub on_dead: Option<String>,
+    /// The task is paused after so many dead runs in a row. `None`: never.
+    pub pause_after_failures: Option<u32>,
+    /// The manifest that declared it.
+    pub managed_by: Option<String>,
+}
+
+/// A row of `scheduled_tasks`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Task {
+    /// Its id.
+    pub id: i64,
+    /// What a person says of it.
+    pub definition: Definition,
+    /// Whether its schedule counts.
+    pub status: TaskStatus,
+    /// The next occurrence, if one is known.
+    pub next_run: Option<Timestamp>,
+    /// Whether a scheduler has looked at the row since it was last written by someone else.
+    pub planned: bool,
+    /// The newest occurrence ever resolved.
+    pub resolved_until: Option<Timestamp>,
+    /// From when on its schedule counts.
+    pub active_since: Timestamp,
+    /// When the newest attempted run began.
+    pub last_run: Option<Timestamp>,
+    /// When it ended.
+    pub last_finished: Option<Timestamp>,
+    /// How it ended.
+    pub last_status: Option<RunStatus>,
+    /// How long it took.
+    pub last_duration: Option<Duration>,
+    /// What it failed of.
+    pub last_error: Option<String>,
+    /// Dead runs in a row, up to now.
+    pub failure_count: u32,
+    /// Why it is invalid.
+    pub invalid_reason: Option<String>,
+    /// Who paused it, and why, if it is paused: `user`, `sql`, `pause_after_failures: 3 dead runs in a row`, `apply: ..`,
+    /// `import: ..`.
+    pub paused_by: Option<String>,
+    /// When it was added.
+    pub created_at: Timestamp,
+    /// When its definition or status last changed.
+    pub updated_at: Timestamp,
+}
+
+impl Task {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.definition.name
+    }
+}
+
+impl Definition {
+    /// Checks every field, and answers with the schedule that the text means for a task created at `created_at`.
+    pub(crate) fn check(&self, created_at: Timestamp, schedules: &mut Schedules) -> Result<Schedule> {
+        check_name(&self.name)?;
+        check_text("handler", &self.handler)?;
+        check_payload(&self.payload)?;
+        if let Some(key) = &self.concurrency_key {
+            check_text("concurrency_key", key)?;
+            if key.starts_with('#') {
+                return Err(Error::invalid_task("concurrency_key", key, "a key that does not begin with #"));
+            }
+        }
+        if let Some(target) = &self.on_dead {
+            check_text("on_dead", target)?;
+        }
+        if let Some(runs) = self.pause_after_failures.filter(|runs| !(1..=1_000_000).contains(runs)) {
+            return Err(Error::invalid_task("pause_after_failures", runs, "1 to 1000000"));
+        }
+        for (field, at) in [("starts_at", self.starts_at), ("ends_at", self.ends_at)] {
+            check_time(field, at)?;
+        }
+        if let (Some(starts), Some(ends)) = (self.starts_at, self.ends_at)
+            && ends < starts
+        {
+            return Err(Error::invalid_task("ends_at", ends, format!("an instant not before starts_at, {starts}")));
+        }
+        if self.misfire == Misfire::RunAll && !matches!(self.overlap, Overlap::BufferAll | Overlap::Allow) {
+            let expected = "buffer_all or allow, since misfire is run_all";
+            return Err(Error::invalid_task("overlap", self.overlap, expected));
+        }
+        if !(1..=MAX_CATCH_UP).contains(&self.catch_up_limit) {
+            return Err(Error::invalid_task("catch_up_limit", self.catch_up_limit, format!("1 to {MAX_CATCH_UP}")));
+        }
+        if self.priority > 3 {
+            return Err(Error::invalid_task("priority", self.priority, "0 (first) to 3"));
+        }
+        if !(1..=1_000_000).contains(&self.retry.max_attempts) {
+            return Err(Error::invalid_task("max_attempts", self.retry.max_attempts, "1 to 1000000"));
+        }
+        let some = Duration::from_millis(1);
+        check_duration("misfire_grace_ms", self.misfire_grace, Duration::ZERO, MAX_DURATION)?;
+        check_duration("backoff_ms", self.retry.backoff, some, MAX_DURATION)?;
+        check_duration("backoff_cap_ms", self.retry.cap, some, MAX_DURATION)?;
+        check_duration("jitter_ms", self.jitter, Duration::ZERO, MAX_JITTER)?;
+        check_duration("timeout_ms", self.timeout.unwrap_or_default(), Duration::ZERO, MAX_DURATION)?;
+        check_duration("expires_ms", self.expires.unwrap_or(some), some, MAX_DURATION)?;
+        // A task's part of a longer jitter may be so long that none of its runs could ever begin.
+        if let Some(expires) = self.expires.filter(|expires| *expires < self.jitter) {
+            let expected = format!("at most {}, the time in which a run expires", duration_text(expires));
+            return Err(Error::invalid_task("jitter_ms", duration_text(self.jitter), expected));
+        }
+        let anchor = self.starts_at.unwrap_or(created_at);
+        let schedule = schedules.get(self.schedule_type, &self.schedule_value, &self.time_zone, anchor)?;
+        if let Schedule::Once(at) = &schedule {
+            check_time("schedule_value", Some(*at))?;
+        }
+        Ok(schedule)
+    }
+
+    /// Every field in which another definition differs from this stored one: its column, and both values as text.
+    /// `same_schedule`: the two schedules mean the same, however they are written.
+    pub(crate) fn differences(&self, other: &Definition, same_schedule: bool) -> Vec<(&'static str, String, String)> {
+        let pairs = self.fields().into_iter().zip(other.fields());
+        pairs
+            .filter(|((column, _), _)| !(same_schedule && matches!(*column, "schedule_value" | "time_zone")))
+            .filter(|((_, stored), (_, given))| stored != given)
+            .map(|((column, stored), (_, given))| (column, stored, given))
+            .collect()
+    }
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let time = |at: Option<Timestamp>| at.map_or_else(String::new, |at| at.to_string());
+        let length = |length: Option<Duration>| length.map_or_else(String::new, |length| millis(length).to_string());
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        vec![
+            ("name", self.name.clone()),
+            ("handler", self.handler.clone()),
+            ("schedule_type", self.schedule_type.as_str().to_owned()),
+            ("schedule_value", self.schedule_value.clone()),
+            ("time_zone", self.time_zone.clone()),
+            ("payload", self.payload.clone()),
+            ("starts_at", time(self.starts_at)),
+            ("ends_at", time(self.ends_at)),
+            ("overlap", self.overlap.to_string()),
+            ("misfire", self.misfire.to_string()),
+            ("misfire_grace_ms", length(Some(self.misfire_grace))),
+            ("catch_up_limit", self.catch_up_limit.to_string()),
+            ("expires_ms", length(self.expires)),
+            ("max_attempts", self.retry.max_attempts.to_string()),
+            ("backoff_ms", length(Some(self.retry.backoff))),
+            ("backoff_cap_ms", length(Some(self.retry.cap))),
+            ("timeout_ms", length(self.timeout)),
+            ("jitter_ms", length(Some(self.jitter))),
+            ("priority", self.priority.to_string()),
+            ("concurrency_key", text(&self.concurrency_key)),
+            ("on_dead", text(&self.on_dead)),
+            ("pause_after_failures", self.pause_after_failures.map_or_else(String::new, |runs| runs.to_string())),
+            ("managed_by", text(&self.managed_by)),
+        ]
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._:/@-".contains(c);
+    if name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(allowed)
+    {
+        return Ok(());
+    }
+    Err(Error::invalid_task("name", name, "a letter, then up to 199 letters, digits or . _ : / @ -"))
+}
+
+/// Checks a name of something, or a key.
+pub(crate) fn check_text(field: &'static str, text: &str) -> Result<()> {
+    let refused = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
+    if (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.contains(refused) {
+        return Ok(());
+    }
+    Err(Error::invalid_task(field, text, format!("1 to {MAX_NAME_BYTES} bytes without control characters or U+FFFD")))
+}
+
+/// Checks a payload: JSON that a handler can read, and not too large. Whole, since a lone surrogate, a number beyond the range or
+/// more than 127 levels are JSON by its grammar, and no reader accepts them.
+pub(crate) fn check_payload(payload: &str) -> Result<()> {
+    if payload.len() > MAX_PAYLOAD_BYTES {
+        let found = format!("{} bytes", payload.len());
+        return Err(Error::invalid_task("payload", found, format!("at most {MAX_PAYLOAD_BYTES} bytes of JSON")));
+    }
+    match serde_json::from_str::<serde_json::Value>(payload) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::invalid_task("payload", payload, format!("JSON that a handler can read ({error})"))),
+    }
+}
+
+fn check_time(field: &'static str, at: Option<Timestamp>) -> Result<()> {
+    match at {
+        Some(at) if !(Timestamp::MIN..=Timestamp::MAX).contains(&at) => {
+            Err(Error::invalid_task(field, at, "an instant from September 2001 to the year 4000"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_duration(field: &'static str, length: Duration, least: Duration, most: Duration) -> Result<()> {
+    if (least..=most).contains(&length) {
+        return Ok(());
+    }
+    let (least, most) = (duration_text(least), duration_text(most));
+    Err(Error::invalid_task(field, duration_text(length), format!("{least} to {most}")))
+}

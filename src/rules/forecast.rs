@@ -1,0 +1,296 @@
+//! Which occurrences lie ahead: of a task that is there, and of one that may be added. Nothing is opened or written.
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::model::new_task::NewTask;
+use crate::model::run::{Origin, RunStatus};
+use crate::model::task::{Definition, Task};
+use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
+use crate::schedule::{ClockNote, Schedule, Schedules, Zone};
+
+/// An occurrence to come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Upcoming {
+    /// The instant.
+    pub at: Timestamp,
+    /// The same as people in the task's zone write it: `2027-03-14T03:00:00-04:00`.
+    pub local: String,
+    /// Whether the clock there is set forward or back around it.
+    pub note: Option<ClockNote>,
+}
+
+/// What would become of some occurrences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fate {
+    /// `Queued` for those that would run, `Missed`, `Skipped`, or `Cancelled` where a newer one takes their place.
+    pub status: RunStatus,
+    /// `Schedule`, or `CatchUp` for one that would run late.
+    pub origin: Origin,
+    /// The oldest of them.
+    pub first: Timestamp,
+    /// The newest of them.
+    pub last: Timestamp,
+    /// How many.
+    pub count: u64,
+    /// Whether `count` is all of them, or as far as was counted.
+    pub exact: bool,
+}
+
+/// What a task's policies would make of a time in which no scheduler runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outage {
+    /// What would become of what falls due meanwhile, oldest first.
+    pub fates: Vec<Fate>,
+    /// When the task would be due again.
+    pub next: Option<Timestamp>,
+}
+
+impl NewTask {
+    /// What would follow if it were added at `now`: its first occurrences, at most `limit`. Of a delay only the first is
+    /// known. A database is not needed.
+    ///
+    /// ```
+    /// use duly::NewTask;
+    /// let leap = NewTask::cron("leap-day", "0 12 29 2 *").time_zone("Europe/Rome").handler("work");
+    /// let ahead = leap.occurrences("2027-03-14T12:00:00Z".parse()?, 2)?;
+    /// assert_eq!(ahead, ["2028-02-29T11:00:00Z".parse()?, "2032-02-29T11:00:00Z".parse()?]);
+    /// # Ok::<(), duly::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::add`](crate::Client::add), but for [`Error::TaskDiffers`].
+    pub fn occurrences(&self, now: Timestamp, limit: usize) -> Result<Vec<Timestamp>> {
+        Ok(self.upcoming(now, limit)?.into_iter().map(|upcoming| upcoming.at).collect())
+    }
+
+    /// The same, with the time there, and a word where the clock is set forward or back around it.
+    ///
+    /// ```
+    /// use duly::{ClockNote, NewTask};
+    /// let late = NewTask::cron("late", "0,30 2 * * *").time_zone("America/New_York").handler("work");
+    /// let ahead = late.upcoming("2027-03-13T12:00:00Z".parse()?, 2)?;
+    /// assert_eq!((&*ahead[0].local, ahead[0].note), ("2027-03-14T03:00:00-04:00", Some(ClockNote::AfterGap)));
+    /// assert_eq!((&*ahead[1].local, ahead[1].note), ("2027-03-15T02:00:00-04:00", None));
+    /// # Ok::<(), duly::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`NewTask::occurrences`].
+    pub fn upcoming(&self, now: Timestamp, limit: usize) -> Result<Vec<Upcoming>> {
+        let task = self.clone().into_definition(now)?;
+        let schedule = task.check(now, &mut Schedules::default())?;
+        let plan = Plan::new(&task, schedule, now, None, now);
+        match resolve::first(&plan, false) {
+            Next::At(first) => noted(&task, &plan, from(&plan, first, limit)),
+            Next::AfterTheRun | Next::OnRequest => Ok(Vec::new()),
+            Next::Never => Err(Error::never(task.schedule_value)),
+        }
+    }
+
+    /// What would become of its occurrences if no scheduler ran from `since` until `until`, and none of its runs was
+    /// unfinished then.
+    ///
+    /// ```
+    /// use duly::{NewTask, RunStatus};
+    /// let hourly = NewTask::cron("hourly", "0 * * * *").handler("work");
+    /// let outage = hourly.outage("2027-03-14T12:30:00Z".parse()?, "2027-03-14T17:10:00Z".parse()?)?;
+    /// let fates: Vec<_> = outage.fates.iter().map(|fate| (fate.status, fate.count)).collect();
+    /// assert_eq!(fates, [(RunStatus::Missed, 4), (RunStatus::Queued, 1)]);
+    /// # Ok::<(), duly::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`NewTask::occurrences`].
+    pub fn outage(&self, since: Timestamp, until: Timestamp) -> Result<Outage> {
+        let task = self.clone().into_definition(since)?;
+        let schedule = task.check(since, &mut Schedules::default())?;
+        let plan = Plan::new(&task, schedule, since, None, since);
+        let first = resolve::first(&plan, false);
+        Ok(outage(plan, first, until))
+    }
+}
+
+impl Task {
+    /// The occurrences that its schedule names after an instant, at most `limit`, whatever its status. Of a delay only the
+    /// next is known, and while a run of it is unfinished not even that.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchedule`] or [`Error::InvalidTask`] if the task was written by someone else, and cannot be used.
+    pub fn occurrences(&self, after: Timestamp, limit: usize) -> Result<Vec<Timestamp>> {
+        Ok(self.upcoming(after, limit)?.into_iter().map(|upcoming| upcoming.at).collect())
+    }
+
+    /// The same, with the time there, and a word where the clock is set forward or back around it.
+    ///
+    /// # Errors
+    /// As [`Task::occurrences`].
+    pub fn upcoming(&self, after: Timestamp, limit: usize) -> Result<Vec<Upcoming>> {
+        let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
+        let delay = matches!(schedule, Schedule::Delay(_));
+        let plan = Plan::new(&self.definition, schedule, after, None, after);
+        let ahead = if delay {
+            self.next_run.into_iter().filter(|next| *next > after).take(limit).collect()
+        } else {
+            resolve::occurrence_after(&plan, after).map_or_else(Vec::new, |first| from(&plan, first, limit))
+        };
+        noted(&self.definition, &plan, ahead)
+    }
+
+    /// The occurrences to come of the task as it stands, at most `limit`: `next_run` and what follows it. None where `next_run`
+    /// is: while the task is paused, waits for a run of its own or for a scheduler to look at it, or is over.
+    ///
+    /// # Errors
+    /// As [`Task::occurrences`].
+    pub fn ahead(&self, limit: usize) -> Result<Vec<Upcoming>> {
+        let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
+        let plan = Plan::new(&self.definition, schedule, self.created_at, self.resolved_until, self.active_since);
+        let ahead = self.next_run.map_or_else(Vec::new, |first| from(&plan, first, limit));
+        noted(&self.definition, &plan, ahead)
+    }
+
+    /// What would become of its occurrences if no scheduler ran from `since` until `until`, and none of its runs was
+    /// unfinished then.
+    ///
+    /// # Errors
+    /// As [`Task::occurrences`].
+    pub fn outage(&self, since: Timestamp, until: Timestamp) -> Result<Outage> {
+        let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
+        // What was resolved by then is not due again, and a delay that counts is not begun anew.
+        let resolved_until = self.resolved_until.filter(|resolved| *resolved <= since);
+        let plan = Plan::new(&self.definition, schedule, since, resolved_until, since);
+        let first = match (&plan.schedule, self.next_run) {
+            (Schedule::Delay(_), Some(next)) => Next::At(next),
+            _ => resolve::first(&plan, false),
+        };
+        Ok(outage(plan, first, until))
+    }
+}
+
+fn noted(task: &Definition, plan: &Plan, ahead: Vec<Timestamp>) -> Result<Vec<Upcoming>> {
+    let zone = Zone::named(&task.time_zone)?;
+    let noted = |at| Upcoming { at, local: zone.text_at(at), note: plan.schedule.note(at) };
+    Ok(ahead.into_iter().map(noted).collect())
+}
+
+/// Turns that an outage is worked off in, at most. What is due even then is told in one row.
+const TURNS: usize = 50;
+
+fn outage(plan: Plan, first: Next, until: Timestamp) -> Outage {
+    let mut fates = Vec::new();
+    let mut waiting = Vec::new();
+    let mut due = match first {
+        Next::At(next) => Some(next),
+        _ => None,
+    };
+    let mut plan = plan;
+    for turn in 1..=TURNS {
+        let Some(next_run) = due.filter(|next| *next <= until) else { break };
+        plan.next_run = next_run;
+        let rest = if turn < TURNS { Rest::Later } else { Rest::Cut };
+        let resolution = resolve::resolve(&plan, &waiting, until, rest);
+        resolution.steps.into_iter().for_each(|step| tell(step, &mut fates, &mut waiting));
+        plan.resolved_until = resolution.resolved_until;
+        due = match resolution.next {
+            Next::At(next) => Some(next),
+            _ => None,
+        };
+    }
+    Outage { fates, next: due }
+}
+
+/// Adds what a step means for its occurrences. `waiting`: the runs that it and those before it open.
+fn tell(step: Step, fates: &mut Vec<Fate>, waiting: &mut Vec<Unfinished>) {
+    let told = |status, span: Span| {
+        let Span { first, last, count, exact } = span;
+        Fate { status, origin: Origin::Schedule, first, last, count, exact }
+    };
+    match step {
+        Step::Open { scheduled_for: at, origin } => {
+            let one = told(RunStatus::Queued, Span { first: at, last: at, count: 1, exact: true });
+            fates.push(Fate { origin, ..one });
+            waiting.push(Unfinished { id: 0, origin, status: RunStatus::Queued, scheduled_for: at });
+        }
+        Step::Skip(span) => match fates.last_mut() {
+            // As in the table, where the row of the turn before grows.
+            Some(fate) if fate.status == RunStatus::Skipped => {
+                (fate.last, fate.count) = (span.last, fate.count + span.count)
+            }
+            _ => fates.push(told(RunStatus::Skipped, span)),
+        },
+        Step::Miss(span) | Step::Cut(span) => fates.push(told(RunStatus::Missed, span)),
+        Step::CancelWaiting => {
+            let queued = fates.iter_mut().filter(|fate| fate.status == RunStatus::Queued);
+            queued.for_each(|fate| fate.status = RunStatus::Cancelled);
+            waiting.clear();
+        }
+        Step::Stop { .. } => {}
+    }
+}
+
+/// The occurrences from the first on.
+fn from(plan: &Plan, first: Timestamp, limit: usize) -> Vec<Timestamp> {
+    let next = |at: &Timestamp| match plan.schedule {
+        Schedule::Delay(_) => None,
+        _ => resolve::occurrence_after(plan, plan.resolved_until.map_or(*at, |until| until.max(*at))),
+    };
+    std::iter::successors(Some(first), next).take(limit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::task::{Misfire, Overlap};
+    use std::time::Duration;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_would_follow_is_told_before_anything_is_added() {
+        let now = at("2027-03-14T12:00:00Z");
+        let ahead = |task: NewTask| task.handler("work").occurrences(now, 3);
+        let hour = Duration::from_secs(3600);
+        let bounded = NewTask::interval("t", hour).starts_at(at("2027-03-14T18:30:00Z"));
+        let two = [at("2027-03-14T18:30:00Z"), at("2027-03-14T19:30:00Z")];
+        assert_eq!(ahead(bounded.ends_at(at("2027-03-14T20:00:00Z"))).unwrap(), two);
+        assert_eq!(ahead(NewTask::delay("t", hour)).unwrap(), [at("2027-03-14T13:00:00Z")]);
+        // It is due at once.
+        let past = at("2027-03-14T11:00:00Z");
+        assert_eq!(ahead(NewTask::once("t", past)).unwrap(), [past]);
+        let over = NewTask::cron("t", "@daily").ends_at(now);
+        let says = "invalid schedule \"@daily\": it names no occurrence from now on, within starts_at and ends_at";
+        assert_eq!(ahead(over).unwrap_err().to_string(), says);
+        assert!(ahead(NewTask::cron("no spaces, please", "@daily")).unwrap_err().to_string().contains("invalid name"));
+    }
+
+    /// What the scheduler leaves for its next turns is not missed.
+    #[test]
+    fn what_is_due_within_the_grace_is_told_to_its_end() {
+        let (since, until) = (at("2027-03-14T12:00:00Z"), at("2027-03-14T12:10:00Z"));
+        let task = |every| NewTask::interval("t", every).misfire(Misfire::RunOnce, Duration::from_secs(3600));
+        let told = |task: NewTask| {
+            let outage = task.handler("work").outage(since, until).unwrap();
+            assert_eq!(outage.next, Some(at("2027-03-14T12:10:01Z")));
+            let mut told: Vec<(RunStatus, u64)> = Vec::new();
+            for fate in outage.fates {
+                match told.last_mut() {
+                    Some((status, count)) if *status == fate.status => *count += fate.count,
+                    _ => told.push((fate.status, fate.count)),
+                }
+            }
+            told
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(told(task(second).overlap(Overlap::Allow)), [(RunStatus::Queued, 600)]);
+        let cancelled = [(RunStatus::Cancelled, 599), (RunStatus::Queued, 1)];
+        assert_eq!(told(task(second).overlap(Overlap::CancelRunning)), cancelled);
+        let often = task(Duration::from_millis(20)).handler("work").outage(since, until).unwrap();
+        let counts: Vec<_> = often.fates.iter().map(|fate| (fate.status, fate.count, fate.last)).collect();
+        let first = at("2027-03-14T12:00:00.020Z");
+        assert_eq!(counts, [(RunStatus::Queued, 1, first), (RunStatus::Skipped, 29_999, until)]);
+    }
+}

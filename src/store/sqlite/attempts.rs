@@ -1,0 +1,110 @@
+//! What is kept of attempts: what they printed and said, which process they are, and each that did not simply succeed.
+
+use rusqlite::{Transaction, named_params};
+
+use crate::clock::{Timestamp, millis};
+use crate::model::finished::Told;
+use crate::model::run::AttemptOutcome;
+use crate::store::sqlite::runs::{End, Fence, Wrote, judged};
+
+const KEEP_PRINTED: &str = "
+    UPDATE task_runs SET output = :output, exit_code = :exit_code
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps what a command printed, and what it exited with, before its attempt is settled.
+pub(crate) fn keep_printed(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    output: Option<&str>,
+    exit_code: Option<i32>,
+) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_PRINTED)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":output": output, ":exit_code": exit_code,
+        })
+        .map(judged)
+}
+
+const KEEP_PROCESS: &str = "
+    UPDATE task_runs SET process = :process
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps what an attempt that goes on tells of itself.
+pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, told: &Told) -> rusqlite::Result<Wrote> {
+    match told {
+        Told::Process(process) => keep_process(tx, fence, process),
+        Told::Progress(progress) => keep_progress(tx, fence, progress),
+        Told::Began(at) => keep_began(tx, fence, *at),
+    }
+}
+
+const KEEP_BEGAN: &str = "
+    UPDATE task_runs SET started_at = :at
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps when an attempt that was read ahead began.
+fn keep_began(tx: &Transaction<'_>, fence: &Fence<'_>, at: Timestamp) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_BEGAN)?
+        .execute(named_params! { ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":at": at })
+        .map(judged)
+}
+
+/// Keeps what tells an attempt's command from every other process, as long as the attempt lasts.
+fn keep_process(tx: &Transaction<'_>, fence: &Fence<'_>, process: &str) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_PROCESS)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":process": process,
+        })
+        .map(judged)
+}
+
+const KEEP_PROGRESS: &str = "
+    UPDATE task_runs SET progress = :progress
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps how far an attempt says that it has come.
+pub(crate) fn keep_progress(tx: &Transaction<'_>, fence: &Fence<'_>, progress: &str) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_PROGRESS)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":progress": progress,
+        })
+        .map(judged)
+}
+
+const KEEP_REMARK: &str = "
+    UPDATE task_runs SET error = :remark
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Keeps what is to be said of an attempt although it succeeds.
+pub(crate) fn keep_remark(tx: &Transaction<'_>, fence: &Fence<'_>, remark: &str) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(KEEP_REMARK)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":remark": remark,
+        })
+        .map(judged)
+}
+
+const KEEP_ATTEMPT: &str = "
+    INSERT INTO task_attempts (run_id, attempt, outcome, error, output, exit_code, locked_by, started_at, finished_at,
+                               duration_ms, final)
+    SELECT id, :attempt, :outcome, :error, ifnull(:output, iif(attempt = :attempt, output, NULL)),
+           iif(attempt = :attempt, exit_code, NULL), :owner, ifnull(:started, started_at), :finished, :duration,
+           (status = 'dead' OR status = 'cancelled') AND :outcome <> 'superseded'
+      FROM task_runs WHERE id = :run";
+
+/// Keeps an attempt that did not simply succeed, with what its run tells of it. `output`: of one that ended too late, which
+/// the run no longer tells. `false`: its run is gone.
+pub(crate) fn keep_attempt(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    outcome: AttemptOutcome,
+    end: &End<'_>,
+    output: Option<&str>,
+) -> rusqlite::Result<bool> {
+    let rows = tx.prepare_cached(KEEP_ATTEMPT)?.execute(named_params! {
+        ":run": fence.run, ":attempt": fence.attempt, ":outcome": outcome, ":error": end.error, ":output": output,
+        ":owner": fence.owner, ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis),
+    })?;
+    Ok(rows == 1)
+}

@@ -1,0 +1,151 @@
+//! Waiting runs that may start are claimed, most urgent first and every eighth by age.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rusqlite::{OptionalExtension, Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::store::fault::Fault;
+use crate::store::sqlite::blocked;
+use crate::store::sqlite::open::{Slots, Written};
+use crate::store::sqlite::runs::{self, Claimer, Wrote};
+
+// By name: after an ANALYZE of an empty file SQLite would take another index, and read all that waits for other handlers.
+const CLAIMABLE: &str = "
+    SELECT run_at, id FROM task_runs INDEXED BY task_runs_claimable
+     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
+       AND handler = :handler AND priority = :priority AND run_at <= :now
+     ORDER BY run_at LIMIT :limit";
+
+/// Runs that may start here, by priority, each list oldest first. What may not start is not looked at.
+pub(crate) fn claimable(
+    tx: &Transaction<'_>,
+    handlers: &BTreeSet<String>,
+    now: Timestamp,
+    limit: usize,
+) -> rusqlite::Result<[Vec<(Timestamp, i64)>; 4]> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut lists = [const { Vec::new() }; 4];
+    let mut statement = tx.prepare_cached(CLAIMABLE)?;
+    for (priority, list) in (0_i64..).zip(&mut lists) {
+        for handler in handlers {
+            let rows = statement.query_map(
+                named_params! { ":handler": handler, ":priority": priority, ":now": now, ":limit": limit },
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?;
+            for row in rows {
+                list.push(row?);
+            }
+        }
+        list.sort_unstable();
+    }
+    Ok(lists)
+}
+
+const ANY_CLAIMABLE: &str = "
+    SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_claimable
+                    WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
+                      AND handler = :handler AND priority = :priority AND run_at <= :now)";
+
+/// Whether a run waits that may start here: then what falls due queues up behind it.
+pub(crate) fn any(tx: &Transaction<'_>, handlers: &BTreeSet<String>, now: Timestamp) -> rusqlite::Result<bool> {
+    let mut statement = tx.prepare_cached(ANY_CLAIMABLE)?;
+    for handler in handlers {
+        for priority in 0..=3_i64 {
+            let params = named_params! { ":handler": handler, ":priority": priority, ":now": now };
+            if statement.query_row(params, |row| row.get(0))? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+const NEXT_CLAIMABLE: &str = "
+    SELECT run_at FROM task_runs INDEXED BY task_runs_claimable
+     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
+       AND handler = :handler AND priority = :priority
+     ORDER BY run_at LIMIT 1";
+
+/// When the next waiting run may start here.
+pub(crate) fn next(tx: &Transaction<'_>, handlers: &BTreeSet<String>) -> rusqlite::Result<Option<Timestamp>> {
+    let mut statement = tx.prepare_cached(NEXT_CLAIMABLE)?;
+    let mut earliest: Option<Timestamp> = None;
+    for handler in handlers {
+        for priority in 0..=3_i64 {
+            let params = named_params! { ":handler": handler, ":priority": priority };
+            let next = statement.query_row(params, |row| row.get(0)).optional()?;
+            earliest = earliest.into_iter().chain(next).min();
+        }
+    }
+    Ok(earliest)
+}
+
+/// Claims one waiting run, if a slot admits it. Part of a turn: after a crash either all that the turn wrote is there, or
+/// none of it.
+pub(crate) fn claim(
+    tx: &Transaction<'_>,
+    claimer: &Claimer<'_>,
+    run: i64,
+    now: Timestamp,
+    slots: &mut Slots,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    let Some(mut claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
+    if !slots.admits(&claim.retry) {
+        // It waits for an idle worker. There would never be one if what comes after it were read ahead meanwhile.
+        slots.room = 0;
+        return Ok(());
+    }
+    let key = claim.concurrency_key.as_deref();
+    // Another handler's run with the same key may have been claimed a moment ago; or somebody wrote the row by hand, and
+    // who may start is derived anew.
+    if runs::claim(tx, run, claimer, slots.started(now), now)? == Wrote::Superseded {
+        return Ok(blocked::place(tx, run, key, now)?);
+    }
+    claim.attempt += 1;
+    claim.read_ahead = slots.take();
+    match key {
+        // Nothing waits behind a task's own key if nothing is blocked.
+        Some(key) if written.blocked || !key.starts_with('#') => blocked::derive_key(tx, key, now)?,
+        _ => {}
+    }
+    written.claims.push(Arc::new(claim));
+    Ok(())
+}
+
+/// One list of four, most urgent first; every eighth is the oldest of all, so that urgent work cannot starve the rest.
+/// `counter` counts what was taken, and goes on from turn to turn.
+pub(crate) fn by_urgency<'a>(
+    lists: [Vec<(Timestamp, i64)>; 4],
+    counter: &'a mut u64,
+) -> impl Iterator<Item = i64> + use<'a> {
+    let mut lists = lists.map(|list| list.into_iter().peekable());
+    std::iter::from_fn(move || {
+        let next = if counter.wrapping_add(1).is_multiple_of(8) {
+            let heads = lists.iter_mut().filter_map(|list| list.peek().copied().map(|head| (head, list)));
+            heads.min_by_key(|(head, _)| *head).and_then(|(_, list)| list.next())
+        } else {
+            lists.iter_mut().find_map(Iterator::next)
+        };
+        let (_, id) = next?;
+        *counter = counter.wrapping_add(1);
+        Some(id)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_urgency;
+    use crate::clock::Timestamp;
+
+    #[test]
+    fn urgent_first_and_every_eighth_by_age() {
+        let list = |ids: std::ops::Range<i64>| ids.map(|id| (Timestamp::from_millis(id), id)).collect::<Vec<_>>();
+        let mut counter = 0;
+        let order: Vec<i64> = by_urgency([list(100..112), vec![], list(1..4), vec![]], &mut counter).collect();
+        assert_eq!(order, [100, 101, 102, 103, 104, 105, 106, 1, 107, 108, 109, 110, 111, 2, 3]);
+        assert_eq!(counter, 15, "the count goes on in the next turn");
+    }
+}

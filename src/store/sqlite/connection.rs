@@ -1,0 +1,369 @@
+//! One connection to the file, and the one place where transactions begin.
+//!
+//! Nothing is promised into a file that is not ours, that the path no longer names, or whose tables are of a newer version.
+
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use crate::error::{BoxError, Error, Result};
+use crate::host::{file_aliases, platform};
+use crate::model::progress_meter::Advance;
+use crate::schedule::Schedules;
+use crate::store::fault::Fault;
+use crate::store::sqlite::damage::Files;
+use crate::store::sqlite::file::{self, Durability, Missing, Opened};
+use crate::store::sqlite::ids::Ids;
+use crate::store::sqlite::migration::Tables;
+use crate::store::sqlite::{invariants, schema};
+
+/// A write-ahead log larger than this is cut when nothing else is to be done.
+const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
+/// Steps of SQLite's machine between two looks at how far a copy has come: some milliseconds.
+const STEPS_BETWEEN_LOOKS: i32 = 100_000;
+/// An open database, with what is remembered between transactions.
+#[derive(Debug)]
+pub(crate) struct Store {
+    connection: Connection,
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+    files: Files,
+    schedules: Schedules,
+    ids: Ids,
+    /// Whether the task that was added last was new.
+    adds_new: bool,
+    transactions: u64,
+    /// The version of the tables that all statements are written for.
+    version: i64,
+    /// Set when no more than outcomes is written: then newer tables will do.
+    accepts_newer: bool,
+    /// How long a write waits for another connection's.
+    patience: Duration,
+}
+
+impl Store {
+    /// Opens the database, makes its tables if `missing` says so, and brings those of an older version to this one.
+    pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Self> {
+        Self::open_as(path, missing, durability, &Tables::CURRENT)
+    }
+
+    /// The same, for tables of another version.
+    pub(crate) fn open_as(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Self> {
+        let Opened { connection, path, identity } =
+            file::open(path, missing, durability, tables).map_err(|fault| file::unopened(path, fault))?;
+        Ok(Store {
+            connection,
+            files: Files::of(&path, identity),
+            path,
+            identity,
+            schedules: Schedules::default(),
+            ids: Ids::default(),
+            adds_new: false,
+            transactions: 0,
+            version: tables.version,
+            accepts_newer: false,
+            patience: file::BUSY_TIMEOUT,
+        })
+    }
+
+    /// Lets an application set its own things on this connection. What is relied on holds afterwards all the same.
+    pub(crate) fn prepare(
+        &self,
+        durability: Durability,
+        f: &dyn Fn(&Connection) -> Result<(), BoxError>,
+    ) -> Result<()> {
+        let doing = "prepare a worker's connection (on_connect)";
+        f(&self.connection).map_err(|error| Error::store(doing, error))?;
+        if !self.connection.is_autocommit() {
+            return Err(Error::store(doing, "it was left within a transaction: commit what it begins"));
+        }
+        file::configure(&self.connection, &self.path, durability).map_err(|fault| fault.into_error(doing))
+    }
+
+    /// Runs `f` in a transaction that holds the write lock from its beginning, and commits if it succeeds. A deferred
+    /// transaction that turned writer would fail at once where this one waits. Nothing is promised into a file that the
+    /// path no longer names, or that has a second name.
+    pub(crate) fn write<T>(
+        &mut self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.check_writable().and_then(|()| self.try_write(f)).map_err(|fault| self.told(fault, doing))
+    }
+
+    /// What a fault means for whoever asked.
+    pub(crate) fn told(&self, fault: Fault, doing: &'static str) -> Error {
+        file::told(&self.path, fault, doing)
+    }
+
+    /// The same, for a caller that can tell what to do about a fault, and looks after the file itself.
+    pub(crate) fn try_write<T>(
+        &mut self,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        self.transactions += 1;
+        if !self.accepts_newer {
+            schema::check_version(&transaction, &self.path, self.version)?;
+        }
+        // What others wrote is not ours to answer for; what we write breaks no rule that held.
+        let held = cfg!(debug_assertions) && invariants::hold(&transaction);
+        let answer = f(&transaction, &mut self.schedules)?;
+        debug_assert!(!held || !invariants::are_broken(&transaction), "{:?}", invariants::broken(&transaction, 1));
+        transaction.commit()?;
+        Ok(answer)
+    }
+
+    /// Runs `f`, which is one statement that writes: a transaction of its own, for which SQLite takes the write lock before it
+    /// reads anything, as it does for `BEGIN IMMEDIATE`. It has to see to the version of the tables, which it is told, by itself.
+    pub(crate) fn write_alone<T>(
+        &mut self,
+        f: impl FnOnce(&Connection, &mut Schedules, &mut Ids, i64) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let before = cfg!(debug_assertions).then(|| self.found(invariants::hold)).transpose()?;
+        self.transactions += 1;
+        let answer = f(&self.connection, &mut self.schedules, &mut self.ids, self.version)?;
+        // Neither is certain of a table that has become too large to look at.
+        let broken = |(others, held)| held && self.found(invariants::are_broken).is_ok_and(|now| now == (others, true));
+        debug_assert!(!before.is_some_and(broken), "one statement broke a rule that held");
+        Ok(answer)
+    }
+
+    /// Whether the next task to be added is likely to be new, as the last one was.
+    pub(crate) fn adds_new(&self) -> bool {
+        self.adds_new
+    }
+
+    /// A task was added, or was there.
+    pub(crate) fn added(&mut self, new: bool) {
+        self.adds_new = new;
+    }
+
+    /// A number that changes when others write, and what is found of the rules.
+    fn found(&mut self, of_the_rules: fn(&Transaction<'_>) -> bool) -> rusqlite::Result<(i64, bool)> {
+        let transaction = self.connection.transaction()?;
+        Ok((data_version(&transaction)?, of_the_rules(&transaction)))
+    }
+
+    /// From now on newer tables will do, for an owner that has outcomes to write before it leaves.
+    pub(crate) fn accept_newer(&mut self) {
+        self.accepts_newer = true;
+    }
+
+    /// Without anything that is remembered between transactions, but for prepared statements.
+    pub(crate) fn into_new(mut self) -> Self {
+        (self.schedules, self.ids) = (Schedules::default(), Ids::default());
+        (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
+        self
+    }
+
+    /// Runs `f` as [`Store::write`] does, and takes back what it wrote.
+    pub(crate) fn rehearse<T>(
+        &mut self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.check_in_place().map_err(|fault| self.told(fault, doing))?;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(|error| file::told(&self.path, error.into(), doing))?;
+        schema::check_version(&transaction, &self.path, self.version)
+            .and_then(|()| f(&transaction, &mut self.schedules))
+            .map_err(|fault| file::told(&self.path, fault, doing))
+    }
+
+    /// Runs `f` over one snapshot, without a lock that a writer would wait for. A file that the path no longer names tells
+    /// nothing: whoever waits for it to change would wait for ever.
+    pub(crate) fn read<T>(
+        &mut self,
+        doing: &'static str,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.check_in_place().map_err(|fault| self.told(fault, doing))?;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Deferred)
+            .map_err(|error| file::told(&self.path, error.into(), doing))?;
+        schema::check_version(&transaction, &self.path, self.version)
+            .and_then(|()| f(&transaction, &mut self.schedules))
+            .map_err(|fault| file::told(&self.path, fault, doing))
+    }
+
+    /// Writes the whole into another file, which is empty, as one snapshot. Writers do not wait for it. `advance` counts
+    /// the bytes that are there.
+    pub(crate) fn copy_into(&mut self, copy: &Path, advance: &Advance) -> Result<()> {
+        let doing = "copy the database";
+        let store = |error: rusqlite::Error| file::told(&self.path, error.into(), doing);
+        let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
+        let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+        let pages = number("page_count").and_then(|pages| Ok(pages - number("freelist_count")?)).map_err(store)?;
+        advance.total_is((pages * number("page_size").map_err(store)?).unsigned_abs());
+        let (looks, file) = (advance.clone(), copy.to_owned());
+        // SQLite tells nobody how far it is; it lets somebody look now and then.
+        let look = move || {
+            looks.reach(std::fs::metadata(&file).map_or(0, |metadata| metadata.len()));
+            false
+        };
+        self.connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(look)).map_err(store)?;
+        let copied = self.connection.execute("VACUUM INTO ?1", [name]);
+        self.connection.progress_handler(0, None::<fn() -> bool>).map_err(store)?;
+        copied.map(|_| ()).map_err(store)
+    }
+
+    /// What is still in the log stays there when this connection is closed, even if it is the last: whoever only looks
+    /// leaves every byte of the file as it was.
+    pub(crate) fn leave_log(&self) -> Result<()> {
+        let left = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        left.map(|_| ()).map_err(|error| Error::store("leave the log as it is", error))
+    }
+
+    /// A number that changes whenever another connection has committed.
+    pub(crate) fn data_version(&self) -> Result<i64> {
+        data_version(&self.connection).map_err(|error| Error::store("look for changes", error))
+    }
+
+    /// Gives the log's space back to the disk, if it has grown beyond what a busy hour needs. For an idle moment.
+    pub(crate) fn shrink_log(&self) -> Result<()> {
+        if std::fs::metadata(file::log(&self.path)).is_ok_and(|metadata| metadata.len() > MAX_LOG_BYTES) {
+            // Its answer says whether a reader was in the way; then the next idle moment will do. It would wait for that
+            // reader with the write lock in its hands: nobody could write, and nothing would start.
+            let shrunk = self
+                .connection
+                .busy_timeout(Duration::ZERO)
+                .and_then(|()| self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+            let patient = self.connection.busy_timeout(self.patience);
+            return shrunk.and(patient).map_err(|error| Error::store("shrink the log", error));
+        }
+        Ok(())
+    }
+
+    /// Waits no longer for another writer, from now on.
+    pub(crate) fn wait_at_most(&mut self, patience: Duration) -> Result<()> {
+        self.patience = patience;
+        self.connection.busy_timeout(patience).map_err(|error| Error::store("set the busy timeout", error))
+    }
+
+    /// How many write transactions were begun; for tests of what an idle loop costs.
+    pub(crate) fn transactions(&self) -> u64 {
+        self.transactions
+    }
+
+    /// How large the file and its write-ahead log are, in bytes; nothing if they are not there.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        (size(&self.path), size(&file::log(&self.path)))
+    }
+
+    /// Counts the steps of SQLite's machine from now on.
+    #[cfg(test)]
+    pub(crate) fn count_steps(&mut self) -> std::sync::Arc<std::sync::atomic::AtomicU64> {
+        let steps = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
+        let counter = steps.clone();
+        let count = move || {
+            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            false
+        };
+        self.connection.progress_handler(1, Some(count)).expect("a handler");
+        steps
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fails if the path no longer names the file that is open: SQLite would go on writing to one that nobody sees. Fails also if
+    /// the file or its log was damaged.
+    pub(crate) fn check_in_place(&self) -> Result<(), Fault> {
+        self.files.check(&self.in_place()?, &self.connection)
+    }
+
+    /// Fails also while the file has a second name. That may pass: no [`Error::UnusableDatabase`].
+    pub(crate) fn check_writable(&self) -> Result<(), Fault> {
+        let metadata = self.in_place()?;
+        self.files.check(&metadata, &self.connection)?;
+        match file_aliases::hard_links(&self.path, &metadata) {
+            Some(reason) => Err(Error::store("share one log with every program that opens the file", reason).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// From now on the checks also compare what the file holds with what it held.
+    pub(crate) fn watch(&self) {
+        self.files.watch(&self.connection);
+        let _ = self.check_in_place();
+    }
+
+    /// Takes note of a heartbeat that was committed.
+    pub(crate) fn stamped(&self) {
+        self.files.stamped(&self.connection);
+    }
+
+    /// Keeps the log of a file that is damaged away from what is there now.
+    pub(crate) fn set_log_aside(&self) {
+        self.files.set_log_aside();
+    }
+
+    fn in_place(&self) -> Result<Metadata> {
+        // A real path ends in no symbolic link: one that is found leads to where the file was moved.
+        let found = if cfg!(unix) { self.path.symlink_metadata() } else { self.path.metadata() };
+        match found {
+            Ok(metadata) if platform::identity(&metadata) == self.identity => Ok(metadata),
+            Ok(_) => {
+                Err(file::unusable(&self.path, "it was replaced by another file while it was open: start again".into()))
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Err(file::unusable(&self.path, format!("it was removed or moved while it was open ({error})")))
+            }
+            // A disk that does not answer, a folder that may not be looked into: it is there for all that is known.
+            Err(error) => Err(Error::store("look whether the database is in its place", error)),
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // A file that was moved keeps its log.
+        if let Ok(metadata) = self.in_place()
+            && !self.files.may_write_back(&metadata, &self.connection)
+        {
+            let _ = self.leave_log();
+        }
+    }
+}
+
+/// Runs `f` inside a transaction of the application on this file: if it fails, what it wrote is taken back, and nothing else.
+pub(crate) fn within<T>(
+    tx: &Transaction<'_>,
+    path: &Path,
+    doing: &'static str,
+    f: impl FnOnce(&mut Schedules) -> Result<T, Fault>,
+) -> Result<T> {
+    let mark = |sql| tx.execute_batch(sql).map_err(|error| Error::store(doing, error));
+    mark("SAVEPOINT duly_within")?;
+    let answer = schema::check_version(tx, path, Tables::CURRENT.version)
+        .and_then(|()| f(&mut Schedules::default()))
+        .map_err(|fault| fault.into_error(doing));
+    if answer.is_err() {
+        // An error that ended the whole transaction has taken the savepoint with it.
+        let _ = mark("ROLLBACK TO duly_within");
+    }
+    match (answer, mark("RELEASE duly_within")) {
+        (Ok(answer), released) => released.map(|()| answer),
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Which SQLite is at work.
+pub(crate) fn sqlite_version() -> &'static str {
+    rusqlite::version()
+}
+
+pub(crate) fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
+}

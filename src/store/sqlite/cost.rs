@@ -1,0 +1,252 @@
+//! For tests: what a turn costs beside a hundred thousand runs that cannot start, in steps of SQLite's machine. No clock is
+//! asked: a step is a step on every machine.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::{Now, Timestamp};
+use crate::host::orphan::Presence;
+use crate::model::finished::Finished;
+use crate::model::run::{Claim, Outcome};
+use crate::model::settings::Retention;
+use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::file::{Durability, Missing};
+use crate::store::sqlite::open::Slots;
+use crate::store::sqlite::owners::Registration;
+use crate::store::sqlite::prune::{self, Pass, Pruned};
+use crate::store::sqlite::{tasks, turn};
+use crate::store::turn_io::{Done, Memory, Work};
+
+const NOON: i64 = 1_805_025_600_000;
+const MINUTE: i64 = 60_000;
+
+/// How many may stand in the way: few, and many, as many as `DULY_CROWD` says.
+fn crowds() -> [i64; 2] {
+    [2_000, std::env::var("DULY_CROWD").map_or(10_000, |crowd| crowd.parse().expect("how many"))]
+}
+
+/// A store and a turn to take on it.
+struct Site {
+    store: Store,
+    memory: Memory,
+    handlers: BTreeSet<String>,
+    steps: Arc<AtomicU64>,
+    now: i64,
+    claimed: Vec<Arc<Claim>>,
+    room: usize,
+    _home: tempfile::TempDir,
+}
+
+impl Site {
+    /// A file with these rows, and a healthy task every minute whose handler is `work`.
+    fn new(rows: &str, crowd: i64) -> Self {
+        let home = tempfile::tempdir().expect("a folder");
+        let file = home.path().join("t.db");
+        let mut store = Store::open(&file, Missing::Create, Durability::MayRepeatAfterPowerLoss).expect("a store");
+        let fill = format!(
+            "CREATE TEMP TABLE n AS WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {crowd})
+                                      SELECT i FROM n;
+             INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run,
+                                          planned)
+             VALUES (1, 'healthy', 'work', 'interval', '1m', {NOON}, {NOON}, {NOON}, 1);
+             {rows}"
+        );
+        store.write("fill", |tx, _| Ok(tx.execute_batch(&fill)?)).expect("rows");
+        let steps = store.count_steps();
+        let handlers = ["work".to_owned()].into();
+        Site { store, memory: Memory::default(), handlers, steps, now: NOON, claimed: Vec::new(), room: 4, _home: home }
+    }
+
+    /// Takes a turn, and answers with what it cost.
+    fn turn(&mut self, full: bool, finished: &[Finished]) -> (Done, u64) {
+        let now = Timestamp::from_millis(self.now);
+        let work = Work {
+            seen: None,
+            now,
+            owner: "an-owner",
+            registration: &Registration {
+                owner: "an-owner".to_owned(),
+                host: "here".to_owned(),
+                workers: 4,
+                lease: Duration::from_secs(60),
+            },
+            handlers: &self.handlers,
+            until: Timestamp::from_millis(self.now + MINUTE),
+            finished,
+            reports: &[],
+            ended: &[],
+            dead: &[],
+            stalled: &[],
+            presence: &|_| Presence::NoTrace,
+            doubted: &HashSet::new(),
+            rewind: None,
+            stepped: 0,
+            clock_events: &[],
+            newer: false,
+            draining: false,
+            full,
+            slots: Slots { room: self.room, idle: self.room },
+            // Its own limits bound it.
+            prune: None,
+            ahead: 32,
+        };
+        let before = self.steps.load(Ordering::Relaxed);
+        let done = turn::turn(&mut self.store, &work, &mut self.memory).expect("a turn");
+        (done, self.steps.load(Ordering::Relaxed) - before)
+    }
+
+    /// What a few minutes cost, turn by turn: nothing due; all looked at; runs claimed; runs ended.
+    fn minutes(&mut self) -> Vec<(&'static str, u64)> {
+        let mut costs = Vec::new();
+        for _ in 0..3 {
+            let (done, cost) = self.turn(false, &[]);
+            costs.push(("resolves and claims", cost));
+            self.claimed.extend(done.written.claims);
+            let (done, cost) = self.turn(false, &[]);
+            costs.push(("finds nothing to do", cost));
+            self.claimed.extend(done.written.claims);
+            let (done, cost) = self.turn(true, &[]);
+            costs.push(("looks at the whole", cost));
+            self.claimed.extend(done.written.claims);
+            let ended = self.ended();
+            assert!(!ended.is_empty(), "the healthy one runs every minute");
+            let (done, cost) = self.turn(false, &ended);
+            costs.push(("settles, and claims what comes next", cost));
+            self.claimed.extend(done.written.claims);
+            self.now += MINUTE;
+        }
+        costs
+    }
+
+    /// All that is at work has succeeded.
+    fn ended(&mut self) -> Vec<Finished> {
+        let now = Now { wall: Timestamp::from_millis(self.now), monotonic: Duration::ZERO };
+        self.claimed.drain(..).map(|claim| Finished::new(claim, Outcome::succeeded(), now, now)).collect()
+    }
+
+    /// Carries out runs of the crowd until so many are done, or none is left. Answers with their ids, in order.
+    fn drain(&mut self, most: usize) -> Vec<i64> {
+        let mut done = Vec::new();
+        self.room = 200;
+        while done.len() < most {
+            let ended = self.ended();
+            let crowd = ended.iter().filter(|finished| finished.claim.task == "crowded");
+            done.extend(crowd.map(|finished| finished.claim.run_id));
+            let (turn, _) = self.turn(false, &ended);
+            if ended.is_empty() && turn.written.claims.is_empty() {
+                break;
+            }
+            self.claimed.extend(turn.written.claims);
+        }
+        done
+    }
+}
+
+/// Each turn costs the same beside few as beside many, but for a level or two of a tree. Answers with the many.
+fn assert_level(rows: &str) -> Site {
+    let [mut less, mut more] = crowds().map(|crowd| Site::new(rows, crowd));
+    let (few, many) = (less.minutes(), more.minutes());
+    for ((what, few), (_, many)) in few.iter().zip(&many) {
+        println!("{what}: {few} steps beside few, {many} beside many");
+    }
+    for ((what, few), (_, many)) in few.into_iter().zip(many) {
+        assert!(many <= few + few / 4 + 100, "a turn that {what}: {few} steps beside few, {many} beside many");
+    }
+    more
+}
+
+/// The oldest first.
+fn assert_in_order(runs: &[i64], least: i64) {
+    assert!(runs.is_sorted() && runs.len() as i64 >= least, "{} runs: {:?}", runs.len(), &runs[..runs.len().min(20)]);
+}
+
+/// All behind one key, which one of them holds at a time; asked for by hand, of one task.
+const BEHIND_A_KEY: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned)
+    VALUES (2, 'crowded', 'work', 'interval', '1m', 1805025600000, 1805025600000, 1805025600000, 1);
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, concurrency_key, blocked)
+    SELECT 2, 'work', 1805000000000 + i, 'manual', 'queued', 1805000000000 + i, '#2', iif(i = 1, NULL, 'key') FROM n";
+
+#[test]
+fn runs_behind_one_key_cost_a_turn_nothing_and_drain_in_order() {
+    // One at a time: of a hundred thousand a few hundred will do.
+    assert_in_order(&assert_level(BEHIND_A_KEY).drain(500), 500);
+}
+
+/// The same, but each of a task of its own.
+const OF_MANY_TASKS: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned, status,
+                                 concurrency_key)
+    SELECT i + 1, 'crowded-' || i, 'work', 'once', '2027-03-14T11:00:00Z', 1805022000000, 1805022000000, 1, 'completed', 'shared'
+      FROM n;
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, concurrency_key, blocked)
+    SELECT i + 1, 'work', 1805000000000 + i, 'schedule', 'queued', 1805000000000 + i, 'shared', iif(i = 1, NULL, 'key') FROM n";
+
+#[test]
+fn runs_of_many_tasks_behind_one_key_cost_a_turn_nothing() {
+    assert_level(OF_MANY_TASKS);
+}
+
+/// Nobody has the handler, and the task goes on to open runs.
+const WITHOUT_A_HANDLER: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned,
+                                 overlap)
+    VALUES (2, 'crowded', 'nobody', 'interval', '1m', 1805025600000, 1805025600000, 1805025600000, 1, 'allow');
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+    SELECT 2, 'nobody', 1805000000000 + i, 'schedule', 'queued', 1805000000000 + i FROM n";
+
+#[test]
+fn runs_of_a_handler_that_nobody_has_cost_a_turn_nothing_and_drain_in_order_when_somebody_has() {
+    let mut site = assert_level(WITHOUT_A_HANDLER);
+    site.handlers.insert("nobody".to_owned());
+    assert_in_order(&site.drain(usize::MAX), crowds()[1]);
+}
+
+const OF_A_PAUSED_TASK: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned, overlap,
+                                 status)
+    VALUES (2, 'crowded', 'work', 'interval', '1m', 1805025600000, 1805025600000, 1, 'allow', 'paused');
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, blocked)
+    SELECT 2, 'work', 1805000000000 + i, 'schedule', 'queued', 1805000000000 + i, 'paused' FROM n";
+
+#[test]
+fn runs_of_a_paused_task_cost_a_turn_nothing_and_drain_in_order_when_it_is_resumed() {
+    let mut site = assert_level(OF_A_PAUSED_TASK);
+    let now = Timestamp::from_millis(site.now);
+    site.store.write("resume", |tx, schedules| tasks::resume(tx, schedules, "crowded", now)).expect("a resumption");
+    assert_in_order(&site.drain(usize::MAX), crowds()[1]);
+}
+
+const NOT_DUE_FOR_LONG: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned)
+    SELECT i + 1, 'crowded-' || i, 'work', 'once', '3000-01-01T00:00:00Z', 1805025600000, 1805025600000, 32503680000000, 1 FROM n";
+
+#[test]
+fn tasks_that_are_not_due_for_long_cost_a_turn_nothing() {
+    assert_level(NOT_DUE_FOR_LONG);
+}
+
+/// Long over; asked for by hand, but for every seventh, which is retried.
+const OVER: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned)
+    VALUES (2, 'crowded', 'work', 'interval', '1m', 1805025600000, 1805025600000, 1805025600000, 1);
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at, retry_of)
+    SELECT 2, 'work', 1700000000000 + i, 'manual', 'succeeded', 1700000000000 + i, 1700000000000 + i, iif(i % 7 = 0, i - 1, NULL)
+      FROM n";
+
+#[test]
+fn a_batch_of_retention_costs_the_same_beside_few_as_beside_many() {
+    let costs = crowds().map(|crowd| {
+        let mut site = Site::new(OVER, crowd);
+        let keep = Retention { most_runs: 100, ..Retention::default() };
+        let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
+        let before = site.steps.load(Ordering::Relaxed);
+        let now = Timestamp::from_millis(site.now);
+        let more = site.store.write("prune", |tx, _| prune::batch(tx, &keep, now, &mut pass, 200, &mut pruned));
+        assert!(more.expect("a batch") && pruned.runs == 200, "{pruned:?}");
+        site.steps.load(Ordering::Relaxed) - before
+    });
+    assert!(costs[1] <= costs[0] + costs[0] / 4 + 100, "{costs:?} steps");
+}

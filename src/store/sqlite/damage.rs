@@ -1,0 +1,485 @@
+//! Damage that bypasses SQLite while the database is open: the log removed or replaced, the file emptied, cut or overwritten.
+//!
+//! SQLite reports none of it: it goes on with its open files and its cached pages. Only a checkpoint writes to the file, so what the
+//! file holds without its log is an earlier state of the same database, and never goes back. The file is examined with `stat`; if
+//! that changed, its header and its stamp are read through SQLite, since closing the file otherwise would drop SQLite's locks.
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, named_params};
+
+use crate::host::platform;
+use crate::store::fault::{self, Fault};
+use crate::store::sqlite::schema;
+
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// What the file held at the last look. All connections of this process to one file share it; `None`: no scheduler of this process
+/// has the file open.
+type Record = Arc<Mutex<Option<Known>>>;
+
+/// The records of the files that are open in this process.
+static OPEN: Mutex<BTreeMap<Identity, Weak<Mutex<Option<Known>>>>> = Mutex::new(BTreeMap::new());
+
+/// The files of an open database, as they were when it was opened.
+#[derive(Debug)]
+pub(crate) struct Files {
+    path: PathBuf,
+    /// The log and its index, where the system tells an identity. Both exist as long as a connection is open.
+    beside: Vec<(PathBuf, Identity)>,
+    record: Record,
+}
+
+/// What was known of the file at one look.
+#[derive(Debug, Default)]
+struct Known {
+    version: Option<platform::Version>,
+    /// Whether that version is known to be a state of this database.
+    sound: bool,
+    base: Option<Base>,
+    finding: Option<Finding>,
+}
+
+/// Damage that was found.
+#[derive(Debug)]
+struct Finding {
+    how: &'static str,
+    /// The database with its log at that time. Later a connection may read pages of the other file.
+    live: Option<Facts>,
+    /// Whether it was found again for some seconds.
+    lasts: bool,
+}
+
+/// What the last sound look found.
+#[derive(Clone, Debug)]
+struct Base {
+    /// In the file alone, and with its log.
+    file: Facts,
+    live: Facts,
+    /// The size that the file may not fall below while the schema stays the same.
+    bytes: u64,
+}
+
+/// What orders two states of one database.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Facts {
+    /// SQLite's schema cookie. It grows with each change of the schema, each VACUUM and each restore through SQLite.
+    cookie: i64,
+    stamp: Option<Stamp>,
+}
+
+/// The value of the row `stamp` of `scheduler_meta`: who wrote the first, and how many heartbeats were recorded since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp {
+    lineage: Vec<u8>,
+    count: i64,
+}
+
+/// The size of the database with its log.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    cookie: i64,
+    bytes: u64,
+    /// Whether the file may become smaller without a change of the schema.
+    shrinks: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Sound,
+    Unknown,
+    Damaged(&'static str),
+}
+
+const EMPTIED: &str = "it was emptied while it was open";
+const CUT: &str = "it was cut short while it was open";
+const OVERWRITTEN: &str = "another database, or an older copy, was written over it while it was open";
+const NO_DATABASE: &str = "it is not an SQLite database any more: it was overwritten while it was open";
+
+impl Files {
+    /// Takes note of the log of a database that was just opened. `identity`: which file that is.
+    pub(crate) fn of(path: &Path, identity: Option<Identity>) -> Self {
+        let beside = ["-wal", "-shm"].into_iter().filter_map(|suffix| {
+            let name = beside(path, suffix);
+            let identity = std::fs::metadata(&name).ok().as_ref().and_then(platform::identity)?;
+            Some((name, identity))
+        });
+        Files { path: path.to_owned(), beside: beside.collect(), record: identity.map_or_else(Record::default, shared) }
+    }
+
+    /// Begins to watch what the file holds, if this process does not yet: the next check reads it for the first time.
+    pub(crate) fn watch(&self, connection: &Connection) {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        if record.is_none() {
+            // From now on the file holds the stamp, and one without it is another.
+            let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+            *record = Some(Known::default());
+        }
+    }
+
+    /// Takes note of the stamp after a heartbeat: in this schema it does not go back.
+    pub(crate) fn stamped(&self, connection: &Connection) {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(base) = record.as_mut().and_then(|known| known.base.as_mut()) else { return };
+        if let Ok(live) = connection.unchecked_transaction().and_then(|snapshot| facts(&snapshot))
+            && live.cookie == base.live.cookie
+            && !has_gone_back(&live, &base.live)
+        {
+            base.live = live;
+        }
+    }
+
+    /// Fails if the file or its log is damaged. An error while looking is no evidence.
+    pub(crate) fn check(&self, metadata: &Metadata, connection: &Connection) -> Result<(), Fault> {
+        self.check_file(metadata, connection)?;
+        self.check_log()
+    }
+
+    /// Whether the log may be written back when the connection is closed: SQLite does so if it is the last.
+    ///
+    /// Never into a file that is not the database any more, and never past a log that another connection has made. A log that was
+    /// only removed is written back into a file that is known to be sound: else what it holds would be lost.
+    pub(crate) fn may_write_back(&self, metadata: &Metadata, connection: &Connection) -> bool {
+        match (self.check_file(metadata, connection), self.check_log()) {
+            (Err(_), _) => false,
+            (Ok(_), Ok(())) => true,
+            (Ok(sound), Err(_)) => {
+                sound && self.beside.iter().all(|(name, known)| is_ours(name, *known) != Some(false))
+            }
+        }
+    }
+
+    /// Renames the log of a file that was found damaged for some seconds, so that no program applies it to what is there now. From
+    /// now on no connection of this process uses the file.
+    pub(crate) fn set_log_aside(&self) {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(finding) = record.as_mut().and_then(|known| known.finding.as_mut()) {
+            finding.lasts = true;
+        }
+        drop(record);
+        let log = beside(&self.path, "-wal");
+        if !self.beside.iter().any(|(name, known)| *name == log && is_ours(name, *known) == Some(true)) {
+            return;
+        }
+        let names = (1..100).map(|number| beside(&self.path, &format!("-wal-aside-{number}")));
+        let Some(aside) = names.into_iter().find(|name| name.symlink_metadata().is_err()) else { return };
+        match std::fs::rename(&log, &aside) {
+            Ok(()) => log::warn!(
+                "the log of {} belongs to the file as it was: it was renamed {}",
+                self.path.display(),
+                aside.display()
+            ),
+            Err(error) => log::warn!("the log of {} cannot be renamed: {error}; remove it", self.path.display()),
+        }
+    }
+
+    /// Whether the file is known to be sound. Fails if it is damaged.
+    fn check_file(&self, metadata: &Metadata, connection: &Connection) -> Result<bool, Fault> {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = record.as_mut() else {
+            return if metadata.len() == 0 { Err(self.damaged(EMPTIED)) } else { Ok(false) };
+        };
+        let version = platform::version(metadata);
+        if known.finding.is_none() && known.version == Some(version) {
+            return Ok(known.sound);
+        }
+        known.sound = false;
+        match known.examine(&self.path, metadata.len(), connection) {
+            None => return Ok(false),
+            Some(Verdict::Damaged(how)) => return Err(self.damaged(how)),
+            Some(verdict) => known.sound = verdict == Verdict::Sound,
+        }
+        (known.version, known.finding) = (Some(version), None);
+        Ok(known.sound)
+    }
+
+    fn check_log(&self) -> Result<(), Fault> {
+        for (name, known) in &self.beside {
+            let (how, then) = match is_ours(name, *known) {
+                Some(true) => continue,
+                Some(false) => ("replaced", "what it held and no checkpoint had written back is lost"),
+                None => match std::fs::symlink_metadata(name) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {
+                        ("removed", "when the last program closes the database, what it held is written back")
+                    }
+                    _ => continue,
+                },
+            };
+            let name = name.file_name().unwrap_or_default().display();
+            let reason = format!(
+                "{name}, which is part of it, was {how} while it was open: stop every program that uses the database, and run \
+                 duly doctor before you start again; {then}"
+            );
+            return Err(schema::unusable(&self.path, reason));
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, how: &str) -> Fault {
+        let log = beside(&self.path, "-wal");
+        let name = log.file_name().unwrap_or_default().display();
+        let reason = format!(
+            "{how}: stop every program that uses it, then restore a backup: put it in place and remove {name} and the -shm file \
+             beside it; nothing was recorded since"
+        );
+        match schema::unusable(&self.path, reason) {
+            Fault::Told(error) => Fault::Damaged(error),
+            fault => fault,
+        }
+    }
+}
+
+impl Known {
+    /// Compares the file with what was known of it. `None`: it could not be read.
+    fn examine(&mut self, path: &Path, bytes: u64, connection: &Connection) -> Option<Verdict> {
+        if let Some(Finding { how, lasts: true, .. }) = self.finding {
+            return Some(Verdict::Damaged(how));
+        }
+        // The file first: the database with its log is never behind it.
+        let file = in_the_file(path);
+        let snapshot = connection.unchecked_transaction().ok()?;
+        let (size, live) = (Size::of(&snapshot), facts(&snapshot));
+        let live = self.finding.as_ref().and_then(|finding| finding.live.clone()).or(live.ok());
+        let verdict = match (file, &live) {
+            // A database in WAL mode has at least one page, and SQLite never empties it.
+            _ if bytes == 0 => Verdict::Damaged(EMPTIED),
+            _ if self.base.as_ref().is_some_and(|base| is_cut(base, bytes, &size)) => Verdict::Damaged(CUT),
+            (Err(error), _) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
+                Verdict::Damaged(NO_DATABASE)
+            }
+            (Err(_), _) | (_, None) => return None,
+            (Ok(file), Some(live)) => {
+                let verdict = judge(self.base.as_ref(), &file, live);
+                if verdict == Verdict::Sound {
+                    self.base = Some(Base { file, live: live.clone(), bytes: bytes.min(size.ok()?.bytes) });
+                }
+                verdict
+            }
+        };
+        if let Verdict::Damaged(how) = verdict {
+            let live = live.or_else(|| self.base.as_ref().map(|base| base.live.clone()));
+            self.finding = Some(Finding { how, live, lasts: false });
+        }
+        Some(verdict)
+    }
+}
+
+fn shared(identity: Identity) -> Record {
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|_, record| record.strong_count() > 0);
+    if let Some(record) = open.get(&identity).and_then(Weak::upgrade) {
+        return record;
+    }
+    let record = Record::default();
+    open.insert(identity, Arc::downgrade(&record));
+    record
+}
+
+/// A file that SQLite keeps beside the database.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Whether the name is still that of the same file; `None`: there is none, or it cannot be known.
+fn is_ours(name: &Path, known: Identity) -> Option<bool> {
+    let found = std::fs::symlink_metadata(name).ok()?;
+    platform::identity(&found).map(|found| found == known)
+}
+
+/// Reads the file without its log. SQLite closes it only when that drops no lock.
+fn in_the_file(path: &Path) -> rusqlite::Result<Facts> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let file = Connection::open_with_flags(format!("{}?mode=ro&immutable=1", uri(path)), flags)?;
+    file.pragma_update(None, "trusted_schema", 0)?;
+    facts(&file)
+}
+
+fn uri(path: &Path) -> String {
+    let mut uri = "file://".to_owned();
+    if !path.as_os_str().as_encoded_bytes().starts_with(b"/") {
+        uri.push('/');
+    }
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'\\' if cfg!(windows) => uri.push('/'),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => uri.push(char::from(*byte)),
+            b':' if cfg!(windows) => uri.push(':'),
+            _ => uri.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    uri
+}
+
+const STAMP: &str = "SELECT CAST(value AS BLOB) FROM scheduler_meta WHERE key = 'stamp'";
+
+fn facts(connection: &Connection) -> rusqlite::Result<Facts> {
+    let cookie = connection.pragma_query_value(None, "schema_version", |row| row.get(0))?;
+    let value = match connection.prepare_cached(STAMP) {
+        Ok(mut statement) => statement.query_row([], |row| row.get::<_, Vec<u8>>(0)).optional()?,
+        Err(error) if fault::misfit(&error).is_some() => None,
+        Err(error) => return Err(error),
+    };
+    Ok(Facts { cookie, stamp: value.map(Stamp::parse) })
+}
+
+impl Stamp {
+    fn parse(value: Vec<u8>) -> Self {
+        let (lineage, count) = value.split_at(value.iter().position(|byte| *byte == b' ').unwrap_or(value.len()));
+        let count = std::str::from_utf8(count).ok().and_then(|count| count.trim_start().parse().ok()).unwrap_or(0);
+        Stamp { lineage: lineage.to_vec(), count }
+    }
+
+    /// Whether it was written later than `before`, or is the same.
+    fn follows(&self, before: &Stamp) -> bool {
+        self.lineage == before.lineage && self.count >= before.count
+    }
+}
+
+impl Size {
+    fn of(snapshot: &Transaction<'_>) -> rusqlite::Result<Self> {
+        let number = |pragma| snapshot.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+        let bytes = number("page_count")?.unsigned_abs() * number("page_size")?.unsigned_abs();
+        Ok(Size { cookie: number("schema_version")?, bytes, shrinks: number("auto_vacuum")? != 0 })
+    }
+}
+
+/// Whether the file has become smaller than SQLite would make it: only a VACUUM, or a restore, gives pages back. `size`: with its log;
+/// SQLite may find pages missing by itself.
+fn is_cut(base: &Base, bytes: u64, size: &rusqlite::Result<Size>) -> bool {
+    let for_no_reason = match size {
+        Ok(size) => size.cookie == base.live.cookie && !size.shrinks,
+        Err(error) => error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt),
+    };
+    bytes < base.bytes && for_no_reason
+}
+
+/// Whether the database shows an earlier stamp than before with the same schema: a restore through SQLite changes its cookie.
+fn has_gone_back(now: &Facts, before: &Facts) -> bool {
+    let is_earlier = |now: &Stamp, before: &Stamp| now.lineage == before.lineage && now.count < before.count;
+    now.cookie == before.cookie
+        && matches!((&now.stamp, &before.stamp), (Some(now), Some(before)) if is_earlier(now, before))
+}
+
+/// Whether what the file holds can be an earlier state of the database. Each fact is on a page of its own: a checkpoint that is
+/// under way, or was cut short, leaves pages of several states.
+fn judge(base: Option<&Base>, file: &Facts, live: &Facts) -> Verdict {
+    if let Some(base) = base {
+        if file.cookie < base.file.cookie || file.cookie > live.cookie || has_gone_back(live, &base.live) {
+            return Verdict::Damaged(OVERWRITTEN);
+        }
+        // The place of the stamp is the same as at the last look.
+        if file.cookie == base.file.cookie && file.cookie == live.cookie && went_back(base, file, live) {
+            return Verdict::Damaged(OVERWRITTEN);
+        }
+    }
+    let fits = match (&file.stamp, &live.stamp) {
+        (Some(file), Some(live)) => live.follows(file),
+        (None, _) => true,
+        (Some(_), None) => false,
+    };
+    if file.cookie == live.cookie && fits { Verdict::Sound } else { Verdict::Unknown }
+}
+
+/// Whether the stamp in the file is an earlier one than at the last look, or another one although the database keeps its own.
+fn went_back(base: &Base, file: &Facts, live: &Facts) -> bool {
+    let kept = || matches!((&live.stamp, &base.live.stamp), (Some(live), Some(before)) if live.follows(before));
+    match (&file.stamp, &base.file.stamp) {
+        (Some(file), Some(before)) if file.lineage == before.lineage => file.count < before.count,
+        (_, Some(_)) => kept(),
+        (_, None) => false,
+    }
+}
+
+const WRITE_STAMP: &str = "
+    INSERT INTO scheduler_meta (key, value) VALUES ('stamp', :owner || ' 1')
+    ON CONFLICT (key) DO UPDATE SET value = substr(value, 1, 36) || ' ' || (CAST(substr(value, 38) AS INTEGER) + 1)";
+
+/// Counts one more heartbeat. The first is this owner's, whose id has 36 characters.
+pub(crate) fn stamp(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<()> {
+    tx.prepare_cached(WRITE_STAMP)?.execute(named_params! { ":owner": owner }).map(|_| ())
+}
+
+const FORGET_STAMP: &str = "DELETE FROM scheduler_meta WHERE key = 'stamp'";
+
+/// Makes a copy another database than its original.
+pub(crate) fn forget_stamp(tx: &Transaction<'_>) -> rusqlite::Result<()> {
+    tx.prepare_cached(FORGET_STAMP)?.execute([]).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{Base, Facts, OVERWRITTEN, Size, Stamp, Verdict, is_cut, judge, uri};
+
+    fn at(cookie: i64, stamp: &str) -> Facts {
+        let stamp = (!stamp.is_empty()).then(|| Stamp::parse(stamp.as_bytes().to_vec()));
+        Facts { cookie, stamp }
+    }
+
+    /// The file was last seen at stamp 5 of the database `a`, which was at 9 with its log.
+    fn judged(file: Facts, with_its_log: Facts) -> Verdict {
+        let base = Base { file: at(40, "a 5"), live: at(40, "a 9"), bytes: 8192 };
+        judge(Some(&base), &file, &with_its_log)
+    }
+
+    #[test]
+    fn what_sqlite_does_is_no_damage() {
+        let sound = [
+            ("nothing", at(40, "a 5"), at(40, "a 9")),
+            ("a checkpoint", at(40, "a 9"), at(40, "a 9")),
+            ("a VACUUM, written back", at(41, "a 10"), at(41, "a 10")),
+            ("an older state restored through SQLite", at(41, "a 2"), at(41, "a 3")),
+            ("another database restored through SQLite", at(41, "b 99"), at(41, "b 100")),
+        ];
+        for (what, file, live) in sound {
+            assert_eq!(judged(file, live), Verdict::Sound, "{what}");
+        }
+        let unknown = [
+            ("a VACUUM in the log", at(40, "a 5"), at(41, "a 9")),
+            ("two, one written back", at(41, "a 5"), at(42, "a 9")),
+            ("a restore, in part written back", at(41, "a 5"), at(41, "a 3")),
+            ("another database, in part written back", at(41, "a 5"), at(41, "b 100")),
+            ("the row removed through SQLite", at(40, "a 5"), at(40, "")),
+        ];
+        for (what, file, live) in unknown {
+            assert_eq!(judged(file, live), Verdict::Unknown, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_goes_back_is_damage() {
+        for (what, file, live) in [
+            ("an older copy of the file", at(40, "a 4"), at(40, "a 9")),
+            ("the same, where the log has nothing", at(40, "a 4"), at(40, "a 4")),
+            ("one that was made since the last look, where the log has nothing", at(40, "a 6"), at(40, "a 7")),
+            ("a copy made by .backup", at(1, "a 9"), at(40, "a 9")),
+            ("a copy made by VACUUM INTO", at(41, "a 9"), at(40, "a 9")),
+            ("another database of duly", at(40, "b 99"), at(40, "a 9")),
+            ("a database without our tables", at(40, ""), at(40, "a 9")),
+        ] {
+            assert_eq!(judged(file, live), Verdict::Damaged(OVERWRITTEN), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_file_shrinks_by_a_change_of_its_schema_only() {
+        let base = Base { file: at(40, "a 5"), live: at(40, "a 9"), bytes: 8192 };
+        let size = |cookie, shrinks| Ok(Size { cookie, bytes: 8192, shrinks });
+        assert!(is_cut(&base, 4096, &size(40, false)) && !is_cut(&base, 8192, &size(40, false)));
+        assert!(!is_cut(&base, 4096, &size(41, false)), "a VACUUM");
+        assert!(!is_cut(&base, 4096, &size(40, true)), "auto_vacuum");
+    }
+
+    #[test]
+    fn a_name_is_not_read_as_a_query() {
+        assert_eq!(uri(Path::new("/data/my bot?/50%#1.db")), "file:///data/my%20bot%3f/50%25%231.db");
+    }
+}

@@ -1,0 +1,228 @@
+//! The file: looked at before it is opened, opened, and set up, each setting read back.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+
+use crate::error::{Error, Result};
+use crate::host::{file_aliases, platform};
+use crate::store::fault::{self, Fault};
+use crate::store::sqlite::damage;
+use crate::store::sqlite::migration::{self, Tables};
+use crate::store::sqlite::schema::{self, Contents};
+
+/// How long a writer waits for another.
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pages in the write-ahead log from which on a commit writes them back. A page that many turns change, as those of the indexes
+/// are, is then written back once for four times as many commits as by SQLite's own 1000.
+const CHECKPOINT_PAGES: i64 = 4000;
+/// SQLite before this can lose committed pages when two connections write and checkpoint at once.
+const LEAST_SQLITE: i32 = 3_051_003;
+/// Prepared statements that are kept; there are fewer, so that each is prepared once.
+const STATEMENTS: usize = 128;
+
+/// What is given up for speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Every commit is on the disk before anything that it records starts (`synchronous = FULL`).
+    #[default]
+    Full,
+    /// The last commits before a power cut, or a crash of the operating system, may be gone afterwards: a run may start
+    /// again that had already run. A crash of the program alone loses nothing (`synchronous = NORMAL`).
+    MayRepeatAfterPowerLoss,
+}
+
+/// What to do where there is no database yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// Make it, or make our tables beside an application's own.
+    Create,
+    /// The same, but leave a file as it is that holds tables of an application.
+    CreateAlone,
+    /// Say so.
+    Refuse,
+}
+
+/// An open file.
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    /// Its one path, whichever way it was named.
+    pub(crate) path: PathBuf,
+    /// Which file it is, where the system can tell.
+    pub(crate) identity: Option<(u64, u64)>,
+}
+
+/// Opens a file, makes its tables if `missing` says so, and brings those of an older version to this one.
+pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Opened, Fault> {
+    if rusqlite::version_number() < LEAST_SQLITE {
+        let reason = format!("SQLite {} is too old: expected 3.51.3 or newer", rusqlite::version());
+        return Err(unusable(path, reason).into());
+    }
+    check_path(path, missing)?;
+    let path = &platform::real_path(path).map_err(|error| unusable(path, error.to_string()))?;
+    if let Some(reason) = file_aliases::mounted_alone(path) {
+        return Err(unusable(path, reason).into());
+    }
+    // Without CREATE: the file was made just now if it was to be. An absolute name is never read as a URI.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let has_log = std::fs::metadata(log(path)).is_ok();
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // If this turns out to be another program's file, that is no reason to write its log back for it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, has_log)?;
+    if connection.is_readonly("main")? {
+        return Err(unusable(path, "it is read-only: make the file and its folder writable".into()).into());
+    }
+    let contents = schema::examine(&connection, path, tables.version)?;
+    if missing == Missing::Refuse && matches!(contents, Contents::Free { .. }) {
+        return Err(unusable(path, "it holds no tables of duly".into()).into());
+    }
+    if missing == Missing::CreateAlone && contents == (Contents::Free { foreign_tables: true }) {
+        let reason = "it holds tables of another program and none of duly: name a file of duly's own, or have its tables made \
+                      beside those (duly run --create)";
+        return Err(unusable(path, reason.into()).into());
+    }
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
+    configure(&connection, path, durability)?;
+    if contents != Contents::Ours(tables.version) {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Somebody else may have made them between the look and the lock.
+        match schema::examine(&transaction, path, tables.version)? {
+            Contents::Free { .. } => schema::create(&transaction)?,
+            Contents::Ours(version) if version < tables.version => {
+                migration::migrate(&transaction, path, version, tables)?;
+                log::info!("the tables of {} are of version {} now", path.display(), tables.version);
+            }
+            Contents::Ours(_) => {}
+        }
+        transaction.commit()?;
+    }
+    schema::watch_moves(&connection)?;
+    let identity = std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));
+    Ok(Opened { connection, path: path.to_owned(), identity })
+}
+
+/// SQLite's write-ahead log of a database.
+pub(crate) fn log(path: &Path) -> PathBuf {
+    damage::beside(path, "-wal")
+}
+
+/// Looks at the path with `stat` alone: a database that is open elsewhere in this process would lose its locks if we opened
+/// and closed it. Makes a missing file, so that it is private from its first moment.
+fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
+    if path.as_os_str().is_empty() || path.as_os_str() == ":memory:" {
+        return Err(unusable(path, "expected the name of a file: what is not on the disk is not durable".into()));
+    }
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Err(unusable(path, "it is a folder: expected a file".into())),
+        Ok(metadata) if !metadata.is_file() => {
+            Err(unusable(path, "it is a pipe, a socket or a device: expected a file".into()))
+        }
+        Ok(metadata) => match (platform::writable(&metadata), file_aliases::hard_links(path, &metadata)) {
+            (platform::Writable::Anyone, _) => Err(unusable(
+                path,
+                "anyone may write it, and so run commands as you: take that right away (chmod o-w)".into(),
+            )),
+            (_, Some(reason)) => Err(unusable(path, reason)),
+            (platform::Writable::Group, None) => {
+                warn_once(path);
+                Ok(())
+            }
+            (platform::Writable::Owner, None) => Ok(()),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && missing != Missing::Refuse => {
+            match platform::create_private(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    Err(unusable(path, format!("it cannot be made: {error}")))
+                }
+                _ => Ok(()),
+            }
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(unusable(path, "there is no such file".into()))
+        }
+        Err(error) => Err(unusable(path, error.to_string())),
+    }
+}
+
+/// A scheduler opens its file more than once, and need not say so each time.
+fn warn_once(path: &Path) {
+    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    if WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned()) {
+        log::warn!("{} can be written by its group, who may run commands as you", path.display());
+    }
+}
+
+/// Sets what we rely on, and reads it back: SQLite accepts an unknown or refused pragma without a word.
+pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durability) -> Result<(), Fault> {
+    let synchronous = match durability {
+        Durability::Full => 2,
+        Durability::MayRepeatAfterPowerLoss => 1,
+    };
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        let reason = format!("its journal mode stays {mode:?}, expected \"wal\": does the file system support it?");
+        return Err(unusable(path, reason).into());
+    }
+    for (pragma, value) in [
+        ("synchronous", synchronous),
+        ("foreign_keys", 1),
+        ("trusted_schema", 0),
+        ("cell_size_check", 1),
+        ("fullfsync", 1),
+        ("checkpoint_fullfsync", 1),
+        ("wal_autocheckpoint", CHECKPOINT_PAGES),
+    ] {
+        connection.pragma_update(None, pragma, value)?;
+        let found: i64 = connection.pragma_query_value(None, pragma, |row| row.get(0))?;
+        if found != value {
+            let reason = format!("SQLite keeps {pragma} at {found}, expected {value}");
+            return Err(unusable(path, reason).into());
+        }
+    }
+    // Without it SQLite prepares a statement anew whenever a bound value might suit another plan, which costs 30 us each
+    // time; and a plan that changes with a value is one that no test has seen.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(())
+}
+
+/// What SQLite's error means for somebody who wants to use the file.
+fn describe(error: &rusqlite::Error) -> String {
+    if let Some(msg) = fault::misfit(error) {
+        return format!("its tables are not as duly made them ({msg}): restore a backup; duly repairs nothing");
+    }
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => "it is not an SQLite database".into(),
+        Some(ErrorCode::DatabaseCorrupt) => "it is corrupt: restore a backup; duly repairs nothing".into(),
+        Some(ErrorCode::ReadOnly) => "it is read-only: make the file and its folder writable".into(),
+        Some(ErrorCode::CannotOpen) => "it cannot be opened: may you read and write it and its folder?".into(),
+        Some(ErrorCode::DatabaseBusy) => "another program keeps it locked".into(),
+        _ => error.to_string(),
+    }
+}
+
+/// Why a file could not be opened.
+pub(crate) fn unopened(path: &Path, fault: Fault) -> Error {
+    match fault {
+        Fault::Sqlite(error) => unusable(path, describe(&error)),
+        Fault::Told(error) | Fault::Newer(error) | Fault::Damaged(error) => error,
+    }
+}
+
+/// Why something could not be done, for the caller. A file that has become no database, or a corrupt one, stays so; as does one
+/// whose tables no statement of ours fits, which a turned bit in their definition is enough for.
+pub(crate) fn told(path: &Path, fault: Fault, doing: &'static str) -> Error {
+    match fault {
+        Fault::Sqlite(ref error) if fault.is_damage() => unusable(path, describe(error)),
+        fault => fault.into_error(doing),
+    }
+}
+
+pub(crate) fn unusable(path: &Path, reason: String) -> Error {
+    Error::UnusableDatabase { path: path.to_owned(), reason }
+}

@@ -1,0 +1,356 @@
+//! What must be true of the rows, whatever happened: each rule as a statement that finds what breaks it.
+//!
+//! `doctor` asks them of a file; tests, the simulation among them, ask `doctor`; and in debug builds every transaction of ours
+//! is held against them before it is committed.
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Row, Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::store::sqlite::row;
+
+/// A rule, and the statement that answers with a text for each row that breaks it.
+const RULES: [(&str, &str); 11] = [
+    ("each run has a task", RUNS_WITHOUT_TASK),
+    ("each attempt has a run", ATTEMPTS_WITHOUT_RUN),
+    ("each occurrence has one run", OCCURRENCES_TWICE),
+    ("each key has one running run", KEYS_TWICE),
+    ("each active task has a next run, a run that it waits for, or is manual", TASKS_WITHOUT_NEXT),
+    ("a completed task has no next run", TASKS_WITH_A_NEXT),
+    ("a manual task is not completed", MANUAL_COMPLETED),
+    ("a run that may start is held back by nothing", FREE_THOUGH_HELD),
+    ("each key has one run that goes first", FREE_TWICE),
+    ("attempts are counted", ATTEMPTS_BEYOND),
+    ("occurrences are counted", OCCURRENCES_MISCOUNTED),
+];
+
+/// As [`held_for_nothing`] finds what breaks it.
+const HELD: &str = "a run that is held back is so by something";
+
+const RUNS_WITHOUT_TASK: &str = "
+    SELECT 'run ' || r.id || ' is of task ' || r.task_id FROM task_runs r
+     WHERE NOT EXISTS (SELECT 1 FROM scheduled_tasks t WHERE t.id = r.task_id) LIMIT :limit";
+
+const ATTEMPTS_WITHOUT_RUN: &str = "
+    SELECT 'attempt ' || a.id || ' is of run ' || a.run_id FROM task_attempts a
+     WHERE NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.id = a.run_id) LIMIT :limit";
+
+/// Without the indexes that refuse it: one that is damaged is what such rows come from.
+const OCCURRENCES_TWICE: &str = "
+    SELECT 'task ' || task_id || ' at ' || scheduled_for || ': runs ' || group_concat(id, ', ')
+      FROM task_runs NOT INDEXED WHERE origin = 'schedule' OR origin = 'catch_up'
+     GROUP BY task_id, scheduled_for HAVING count(*) > 1 LIMIT :limit";
+
+const KEYS_TWICE: &str = "
+    SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ')
+      FROM task_runs NOT INDEXED WHERE status = 'running' AND concurrency_key IS NOT NULL
+     GROUP BY concurrency_key HAVING count(*) > 1 LIMIT :limit";
+
+/// A delay counts from the end of a run: while there is one, nobody knows the next.
+const TASKS_WITHOUT_NEXT: &str = "
+    SELECT 'task ' || t.name FROM scheduled_tasks t
+     WHERE t.status = 'active' AND t.planned = 1 AND t.next_run IS NULL AND t.schedule_type <> 'manual'
+       AND (t.schedule_type <> 'delay'
+            OR NOT EXISTS (SELECT 1 FROM task_runs r
+                            WHERE r.task_id = t.id
+                              AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
+     LIMIT :limit";
+
+const TASKS_WITH_A_NEXT: &str = "
+    SELECT 'task ' || name FROM scheduled_tasks
+     WHERE status = 'completed' AND planned = 1 AND next_run IS NOT NULL LIMIT :limit";
+
+const MANUAL_COMPLETED: &str = "
+    SELECT 'task ' || name FROM scheduled_tasks WHERE status = 'completed' AND schedule_type = 'manual' LIMIT :limit";
+
+/// As `waiting::REASON` derives it. Where a scheduler has still to look at a row, reasons are not all derived yet.
+const FREE_THOUGH_HELD: &str = "
+    SELECT 'run ' || r.id || ' of task ' || t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE (r.status = 'queued' OR r.status = 'failed') AND r.blocked IS NULL
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+       AND ((r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'))
+            OR (t.overlap <> 'allow' AND (r.origin = 'schedule' OR r.origin = 'catch_up')
+                AND EXISTS (SELECT 1 FROM task_runs o
+                             WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
+                               AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
+                               AND (o.origin = 'schedule' OR o.origin = 'catch_up')))
+            OR EXISTS (SELECT 1 FROM task_runs k
+                        WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key))
+     LIMIT :limit";
+
+const FREE_TWICE: &str = "
+    SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ') FROM task_runs
+     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND concurrency_key IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+     GROUP BY concurrency_key, handler HAVING count(*) > 1 LIMIT :limit";
+
+const ATTEMPTS_BEYOND: &str = "
+    SELECT 'attempt ' || a.attempt || ' of run ' || r.id || ', which had ' || r.attempt
+      FROM task_attempts a JOIN task_runs r ON r.id = a.run_id WHERE a.attempt > r.attempt LIMIT :limit";
+
+const OCCURRENCES_MISCOUNTED: &str = "
+    SELECT 'run ' || id || ' stands for ' || occurrences FROM task_runs
+     WHERE (occurrences > 1 AND last_scheduled_for IS NULL) OR last_scheduled_for < scheduled_for LIMIT :limit";
+
+/// As [`reopened`] finds what breaks it.
+const FINAL: &str = "a final run stays final, and its attempt never decreases";
+
+/// Each attempt that ended without success has a row, which says whether its run was final with it. A run that another program
+/// reopened therefore has fewer such rows than attempts, or one that was final. A run that was final without an attempt has none: of
+/// that, only its own row tells, until it is claimed.
+const REOPENED: &str = "
+    SELECT id, name,
+           CASE WHEN was_final THEN 'was final after attempt ' || final || ', and is ' || status || ' at attempt ' || attempt
+                WHEN has_end THEN 'is queued, with the end of an earlier attempt'
+                ELSE 'is ' || status || ' at attempt ' || attempt || ', ended attempts on record: ' || kept END
+      FROM (SELECT *, final IS NOT NULL AND (attempt > final OR (status <> 'dead' AND status <> 'cancelled')) AS was_final
+              FROM (SELECT r.id, r.status, r.attempt,
+                           ifnull((SELECT t.name FROM scheduled_tasks t WHERE t.id = r.task_id), '') AS name,
+                           r.status = 'queued'
+                           AND (r.error IS NOT NULL OR r.duration_ms IS NOT NULL OR r.result IS NOT NULL) AS has_end,
+                           (SELECT count(DISTINCT a.attempt) FROM task_attempts a
+                             WHERE a.run_id = r.id AND a.attempt <= r.attempt AND a.outcome <> 'superseded') AS kept,
+                           (SELECT max(a.attempt) FROM task_attempts a WHERE a.run_id = r.id AND a.final = 1) AS final
+                      FROM task_runs r WHERE r.status > ''))
+     WHERE was_final OR has_end OR kept <> attempt - (status = 'running' OR status = 'succeeded')
+     ORDER BY id LIMIT :limit";
+
+/// What [`REOPENED`] looks at, and what is looked at in its place for unfinished runs.
+const ALL: &str = "r WHERE r.status > ''";
+const UNFINISHED: &str = "
+    r INDEXED BY task_runs_unfinished WHERE (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')";
+
+/// A run, its task, and what is wrong with it.
+pub(crate) type OfRun = (i64, String, String);
+
+/// Unfinished runs of which the attempts tell that they were final, or had another attempt.
+pub(crate) fn reopened(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<OfRun>> {
+    of_runs(tx, &REOPENED.replace(ALL, UNFINISHED), limit)
+}
+
+/// As [`ownerless`] finds what breaks it. Tests claim for owners that they do not register, so no transaction is held against it.
+const OWNED: &str = "each running run has a registered owner";
+
+const OWNERLESS: &str = "
+    SELECT r.id, t.name, r.locked_by FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.status = 'running' AND NOT EXISTS (SELECT 1 FROM scheduler_instances i WHERE i.id = r.locked_by)
+     LIMIT :limit";
+
+/// Running runs whose owner is not registered: run, task and owner.
+pub(crate) fn ownerless(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<OfRun>> {
+    of_runs(tx, OWNERLESS, limit)
+}
+
+fn of_runs(tx: &Transaction<'_>, statement: &str, limit: usize) -> rusqlite::Result<Vec<OfRun>> {
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row::shown(row, 1)?, row::shown(row, 2)?));
+    tx.prepare_cached(statement)?.query_map(named_params! { ":limit": bound(limit) }, read)?.collect()
+}
+
+/// What breaks a rule: the rule, and the row.
+pub(crate) type Broken = (&'static str, String);
+
+/// A waiting run, its task, and the reason that its row gives.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) run: i64,
+    pub(crate) task: String,
+    pub(crate) reason: String,
+}
+
+/// As `waiting::REASON` derives it. Where a scheduler has still to look at a row, reasons are not all derived yet.
+const HELD_FOR_NOTHING: &str = "
+    SELECT r.id, t.name, r.blocked FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE (r.status = 'queued' OR r.status = 'failed') AND r.blocked > '' AND r.run_at < :before
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+       AND NOT (r.blocked = 'paused' AND r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'))
+       AND NOT (r.blocked = 'order' AND t.overlap <> 'allow'
+                AND EXISTS (SELECT 1 FROM task_runs o
+                             WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
+                               AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
+                               AND (o.origin = 'schedule' OR o.origin = 'catch_up')))
+       AND NOT (r.blocked = 'key'
+                AND (EXISTS (SELECT 1 FROM task_runs k
+                              WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key)
+                     OR EXISTS (SELECT 1 FROM task_runs k
+                                 WHERE (k.status = 'queued' OR k.status = 'failed') AND k.blocked IS NULL
+                                   AND k.concurrency_key = r.concurrency_key AND k.handler = r.handler)))
+     ORDER BY r.id LIMIT :limit";
+
+/// Runs that have waited since before an instant for something that does not hold them back.
+pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
+    held(tx, HELD_FOR_NOTHING, before, limit)
+}
+
+fn held(tx: &Transaction<'_>, statement: &str, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
+    let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row::shown(row, 1)?, reason: row::shown(row, 2)? });
+    tx.prepare_cached(statement)?
+        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?
+        .collect()
+}
+
+/// With more rows in a table nothing is told of its rules: debug builds are to be of use with large tables too.
+const FEW: i64 = 300;
+const FEW_ROWS: &str = "
+    SELECT (SELECT count(*) FROM (SELECT 1 FROM scheduled_tasks LIMIT ?1 + 1)) <= ?1
+       AND (SELECT count(*) FROM (SELECT 1 FROM task_runs LIMIT ?1 + 1)) <= ?1
+       AND (SELECT count(*) FROM (SELECT 1 FROM task_attempts LIMIT ?1 + 1)) <= ?1";
+
+fn are_few(tx: &Transaction<'_>) -> bool {
+    tx.prepare_cached(FEW_ROWS).and_then(|mut few| few.query_row([FEW], |row| row.get(0))).unwrap_or(false)
+}
+
+/// Whether it is certain that nothing breaks our rules. What others wrote that a scheduler has still to look at is no excuse
+/// here: when it has, it is none any more.
+pub(crate) fn hold(tx: &Transaction<'_>) -> bool {
+    are_few(tx) && ask(tx, 1, without_excuse).is_ok_and(|broken| broken.is_empty())
+}
+
+/// Whether it is certain that something breaks them, in a file that SQLite finds sound. In one that is damaged they may have
+/// been broken before, unseen: an index that lacks a row hides it from a rule, or from the trigger that is to delete it.
+pub(crate) fn are_broken(tx: &Transaction<'_>) -> bool {
+    are_few(tx) && broken(tx, 1).is_ok_and(|broken| !broken.is_empty()) && is_intact(tx)
+}
+
+fn is_intact(tx: &Transaction<'_>) -> bool {
+    let first = tx.query_row("PRAGMA integrity_check(1)", [], |row| row::shown(row, 0));
+    first.is_ok_and(|first| first == "ok")
+}
+
+fn without_excuse(statement: &str) -> String {
+    statement.replace("AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)", "")
+}
+
+/// What breaks our own rules, up to a limit for each.
+pub(crate) fn broken(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
+    ask(tx, limit, str::to_owned)
+}
+
+fn ask(tx: &Transaction<'_>, limit: usize, asked: fn(&str) -> String) -> rusqlite::Result<Vec<Broken>> {
+    let mut found = Vec::new();
+    for (rule, statement) in RULES {
+        let mut statement = tx.prepare_cached(&asked(statement))?;
+        for row in statement.query_map(named_params! { ":limit": bound(limit) }, |row| row::shown(row, 0))? {
+            found.push((rule, row?));
+        }
+    }
+    for held in held(tx, &asked(HELD_FOR_NOTHING), Timestamp::MAX, limit)? {
+        let row = format!("run {} of task {} ({})", held.run, held.task, held.reason);
+        found.push((HELD, row));
+    }
+    for (run, task, why) in of_runs(tx, REOPENED, limit)? {
+        found.push((FINAL, format!("run {run} of task {task} {why}")));
+    }
+    Ok(found)
+}
+
+fn bound(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// As [`unreadable`] finds what breaks it.
+const TEXT: &str = "each text is UTF-8, and in a task without NUL";
+
+/// Rows whose text is looked at, the id and a name first. Programs print NUL, which their runs keep.
+const TASK_TEXT: &str = "SELECT id, name, * FROM scheduled_tasks";
+const RUN_TEXT: &str = "SELECT id, task_id, * FROM task_runs";
+/// Without those that are invalid, which say so themselves, or over.
+const LIVE_TASK_TEXT: &str = "
+    SELECT id, name, * FROM scheduled_tasks WHERE status = 'active' OR status = 'paused'";
+
+/// Rows with text that is not UTF-8 or, with `refuses_nul`, holds NUL: the row's name, and what is wrong with it.
+fn unreadable(
+    tx: &Transaction<'_>,
+    statement: &str,
+    refuses_nul: bool,
+    limit: usize,
+) -> rusqlite::Result<Vec<(i64, String, String)>> {
+    let mut found = Vec::new();
+    let mut statement = tx.prepare(statement)?;
+    let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        for (place, column) in columns.iter().enumerate().skip(2) {
+            let ValueRef::Text(bytes) = row.get_ref(place)? else { continue };
+            let fault = match std::str::from_utf8(bytes) {
+                Err(_) => "is not UTF-8",
+                Ok(text) if refuses_nul && text.contains('\0') => "holds NUL",
+                Ok(_) => continue,
+            };
+            let name = row.get_ref(1)?.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+            found.push((row.get(0)?, name.into_owned(), format!("{column} {fault}")));
+            if found.len() == limit {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Active and paused tasks whose row cannot be read: name, and what is wrong with it.
+pub(crate) fn unreadable_tasks(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
+    let found = unreadable(tx, LIVE_TASK_TEXT, true, limit)?;
+    Ok(found.into_iter().map(|(_, name, fault)| (name, fault)).collect())
+}
+
+/// Text of tasks and runs that breaks the rule about text. Another program wrote it, so no transaction is held against it.
+pub(crate) fn unreadable_text(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
+    let tasks = unreadable(tx, TASK_TEXT, true, limit)?.into_iter();
+    let tasks = tasks.map(|(id, name, fault)| format!("task {id}, {name}: {fault}"));
+    let runs = unreadable(tx, RUN_TEXT, false, limit)?.into_iter();
+    let runs = runs.map(|(id, _, fault)| format!("run {id}: {fault}"));
+    Ok(tasks.chain(runs).map(|row| (TEXT, row)).collect())
+}
+
+/// Running runs that break the rule about owners.
+pub(crate) fn unowned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
+    let runs = ownerless(tx, limit)?.into_iter();
+    Ok(runs
+        .map(|(run, task, owner)| (OWNED, format!("run {run} of task {task} is running for owner {owner}")))
+        .collect())
+}
+
+/// What SQLite itself finds: damaged pages and indexes, broken constraints; and rows that refer to none.
+pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
+    let mut found = Vec::new();
+    let mut check = tx.prepare(&format!("PRAGMA integrity_check({limit})"))?;
+    for line in check.query_map([], |row| row::shown(row, 0))? {
+        let line = line?;
+        if line != "ok" {
+            found.push(("integrity_check", line));
+        }
+    }
+    let mut check = tx.prepare("PRAGMA foreign_key_check")?;
+    let rows = check.query_map([], |row| {
+        let (table, row, parent): (String, Option<i64>, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let row = row.map_or_else(String::new, |row| format!(" row {row}"));
+        Ok(format!("{table}{row} refers to no row of {parent}"))
+    })?;
+    for row in rows.take(limit) {
+        found.push(("foreign_key_check", row?));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        ALL, FINAL, FREE_THOUGH_HELD, FREE_TWICE, HELD, HELD_FOR_NOTHING, OWNED, REOPENED, RULES, TEXT, UNFINISHED,
+        without_excuse,
+    };
+
+    #[test]
+    fn every_rule_is_told_to_whoever_reads_how_duly_is_tested() {
+        let told = include_str!("../../../docs/testing.md");
+        for rule in RULES.iter().map(|(rule, _)| *rule).chain([HELD, FINAL, OWNED, TEXT]) {
+            assert!(told.contains(&format!("* {rule}\n")), "{rule}");
+        }
+    }
+
+    #[test]
+    fn the_excuse_is_found_where_it_stands() {
+        for statement in [FREE_THOUGH_HELD, FREE_TWICE, HELD_FOR_NOTHING] {
+            assert!(!without_excuse(statement).contains("planned"), "{statement}");
+        }
+        assert!(REOPENED.replace(ALL, UNFINISHED).contains(UNFINISHED));
+    }
+}

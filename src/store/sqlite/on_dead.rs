@@ -1,0 +1,140 @@
+//! What a dead run brings about, in the transaction in which it dies: another task is told of it, its own is paused.
+//!
+//! Neither is a condition of its death. What cannot be done is told in an event, and the run is dead all the same.
+
+use rusqlite::{OptionalExtension, Transaction, named_params};
+use serde_json::json;
+
+use crate::clock::{Timestamp, millis};
+use crate::error::excerpt;
+use crate::model::event::Event;
+use crate::model::run::{Claim, Origin, Run};
+use crate::model::task::TaskStatus;
+use crate::schedule::{ScheduleKind, Schedules};
+use crate::store::fault::Fault;
+use crate::store::sqlite::manual::{self, Request};
+use crate::store::sqlite::open::Written;
+use crate::store::sqlite::{history, owners, row, tasks};
+
+/// Longest part of an error, and of what a command printed, that is told, in bytes. Escaped, both fit a payload.
+const MAX_TOLD: usize = 16 * 1024;
+/// Longest payload of the dead run that is told with it, in bytes.
+const MAX_TOLD_PAYLOAD: usize = 48 * 1024;
+
+/// What the task of a dead run wants to follow. A task that is due once keeps no streak.
+const WISHES: &str = "
+    SELECT on_dead, iif(status = 'active' AND failure_count >= pause_after_failures, failure_count, NULL)
+      FROM scheduled_tasks WHERE id = :task";
+
+/// Does what the task of a dead run wants done. Answers with what there is to tell, and whether the task was paused.
+pub(crate) fn follow(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    dead: &Claim,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<(Vec<Event>, bool), Fault> {
+    let wishes = tx.prepare_cached(WISHES)?.query_row(named_params! { ":task": dead.task_id }, |row| {
+        Ok((row::shown_if_any(row, 0)?, row.get::<_, Option<u32>>(1)?))
+    });
+    let Some((on_dead, failures)) = wishes.optional()? else { return Ok((Vec::new(), false)) };
+    let mut events = Vec::new();
+    // A run that tells of a death and dies itself would go on for ever.
+    if let Some(target) = on_dead.filter(|_| dead.origin != Origin::OnDead)
+        && let Some(reason) = tell(tx, schedules, dead, &target, now, written)?
+    {
+        let detail = format!("{target:?} is not told: {reason}");
+        owners::record(tx, now, "on_dead", Some(dead.task_id), Some(dead.run_id), Some(&detail))?;
+        events.push(Event::NotTold { run: dead.run_id, task: dead.task.clone(), on_dead: target, reason });
+    }
+    let mut paused = false;
+    if let Some(failures) = failures
+        && let Some(task) = tasks::by_id(tx, dead.task_id)?
+    {
+        let task = tasks::resolve_before_a_change(tx, schedules, task, now)?;
+        if task.status == TaskStatus::Active {
+            let runs = if failures == 1 { "run" } else { "runs" };
+            tasks::rest(tx, &task, &format!("pause_after_failures: {failures} dead {runs} in a row"), now)?;
+            (written.blocked, paused) = (true, true);
+            events.push(Event::Paused { task: dead.task.clone(), failures });
+        }
+    }
+    Ok((events, paused))
+}
+
+/// Opens a run of the task that is to be told, or answers why there is none. What fails of it is undone, and nothing else.
+fn tell(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    dead: &Claim,
+    target: &str,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<Option<String>, Fault> {
+    tx.prepare_cached("SAVEPOINT telling")?.execute([])?;
+    let refused = match open(tx, schedules, dead, target, now) {
+        Ok(None) => {
+            // Whoever ends later in this transaction may hold its key.
+            written.blocked = true;
+            None
+        }
+        Ok(refused) => refused,
+        Err(fault) if fault.is_about_the_item() => {
+            tx.prepare_cached("ROLLBACK TO telling")?.execute([])?;
+            Some(fault.to_string())
+        }
+        Err(fault) => return Err(fault),
+    };
+    tx.prepare_cached("RELEASE telling")?.execute([])?;
+    Ok(refused)
+}
+
+fn open(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    dead: &Claim,
+    target: &str,
+    now: Timestamp,
+) -> Result<Option<String>, Fault> {
+    let Some(mut target) = tasks::by_name(tx, target)? else { return Ok(Some("there is no such task".to_owned())) };
+    if target.definition.schedule_type == ScheduleKind::Delay {
+        // Its schedule is about to wait for this run: what is due is resolved before.
+        target = tasks::resolve_before_a_change(tx, schedules, target, now)?;
+    }
+    if target.status == TaskStatus::Invalid {
+        let reason = target.invalid_reason.unwrap_or_default();
+        return Ok(Some(format!("it is invalid: {reason}")));
+    }
+    let Some(run) = history::run(tx, dead.run_id)? else { return Ok(Some("the run is gone".to_owned())) };
+    let payload = obituary(&run, &dead.payload).to_string();
+    let asked = Request { origin: Origin::OnDead, payload: Some(&payload), retry_of: None, key: None };
+    manual::open(tx, &target, asked, now)?;
+    Ok(None)
+}
+
+/// The dead run as the payload of the run that tells of it: keys are column names, times RFC 3339.
+fn obituary(run: &Run, payload: &str) -> serde_json::Value {
+    let payload: serde_json::Value = match payload.len() {
+        ..=MAX_TOLD_PAYLOAD => serde_json::from_str(payload).unwrap_or_default(),
+        _ => serde_json::Value::Null,
+    };
+    let time = |at: Option<Timestamp>| at.map(|at| at.to_string());
+    json!({
+        "id": run.id,
+        "task": run.task,
+        "handler": run.handler,
+        "scheduled_for": run.scheduled_for.to_string(),
+        "origin": run.origin.as_str(),
+        "retry_of": run.retry_of,
+        "status": run.status.as_str(),
+        "attempt": run.attempt,
+        "forgiven": run.forgiven,
+        "payload": payload,
+        "started_at": time(run.started_at),
+        "finished_at": time(run.finished_at),
+        "duration_ms": run.duration.map(millis),
+        "error": run.error.as_ref().map(|error| excerpt(error, MAX_TOLD)),
+        "exit_code": run.exit_code,
+        "output": run.output.as_ref().map(|output| excerpt(output, MAX_TOLD)),
+    })
+}

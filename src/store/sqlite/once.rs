@@ -1,0 +1,128 @@
+//! `once` tasks that have come due: their runs are started, and they are completed, all of a turn in two statements.
+//!
+//! A statement for each would spend half of its time on beginning and ending, and on calling the triggers of the task's row.
+
+use std::sync::Arc;
+
+use rusqlite::{Transaction, params};
+
+use crate::clock::Timestamp;
+use crate::error::Error;
+use crate::model::run::{Claim, Origin};
+use crate::store::fault::Fault;
+use crate::store::sqlite::runs::Claimer;
+use crate::store::sqlite::{owners, row};
+
+/// `once` tasks that the rules have decided about, and that are not yet written.
+#[derive(Debug, Default)]
+pub(crate) struct Once {
+    /// Where among the claims are those whose run is yet to be opened. It starts at its task's one occurrence, without delay
+    /// or expiry, behind nobody's key: of the claim, all but the number of the run is known.
+    pub(crate) starting: Vec<usize>,
+    /// Tasks whose occurrence was resolved.
+    pub(crate) completed: Vec<i64>,
+}
+
+/// (due) -> running, for what the rules have decided is to start now; `next_run` is the one occurrence. What has a row
+/// already gets no second one.
+const START_ALL: &str = "
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, concurrency_key,
+                           attempt, locked_by, locked_until, started_at)
+    SELECT t.id, t.handler, t.next_run, ?5, 'running', t.next_run, t.priority,
+           iif(t.overlap = 'allow', NULL, '#' || t.id), 1, ?1, ?2, iif(key < ?6, ?3, NULL)
+      FROM json_each(?4) CROSS JOIN scheduled_tasks t ON t.id = value
+     WHERE true
+    ON CONFLICT DO NOTHING";
+
+/// `next_run` is the one occurrence, which was resolved.
+const COMPLETE_ALL: &str = "
+    UPDATE scheduled_tasks
+       SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
+           updated_at = ?2
+     WHERE id IN (SELECT value FROM json_each(?1))";
+
+impl Once {
+    /// Starts and completes them, and tells each claim the number of its run.
+    pub(crate) fn finish(
+        &mut self,
+        tx: &Transaction<'_>,
+        claimer: Option<&Claimer<'_>>,
+        now: Timestamp,
+        claims: &mut Vec<Arc<Claim>>,
+    ) -> Result<(), Fault> {
+        let Once { starting, completed } = std::mem::take(self);
+        if let Some(claimer) = claimer.filter(|_| !starting.is_empty()) {
+            let (late, in_time): (Vec<_>, Vec<_>) =
+                starting.into_iter().partition(|place| claims[*place].origin == Origin::CatchUp);
+            start(tx, claimer, Origin::Schedule, &in_time, now, claims)?;
+            start(tx, claimer, Origin::CatchUp, &late, now, claims)?;
+            claims.retain(|claim| claim.run_id != UNNUMBERED);
+        }
+        if !completed.is_empty() {
+            tx.prepare_cached(COMPLETE_ALL)?.execute(params![row::list(completed.into_iter()), now])?;
+        }
+        Ok(())
+    }
+}
+
+/// The number of a run that is yet to be opened.
+pub(crate) const UNNUMBERED: i64 = 0;
+
+/// Numbers are not without gaps: one is spent on each occurrence that has a row already.
+const NEWEST: &str = "SELECT ifnull(max(id), 0) FROM task_runs";
+
+const STARTED: &str = "SELECT task_id, id FROM task_runs WHERE id > ?1 ORDER BY id";
+
+/// Starts what is of one origin.
+fn start(
+    tx: &Transaction<'_>,
+    claimer: &Claimer<'_>,
+    origin: Origin,
+    places: &[usize],
+    now: Timestamp,
+    claims: &mut [Arc<Claim>],
+) -> Result<(), Fault> {
+    if places.is_empty() {
+        return Ok(());
+    }
+    let tasks = row::list(places.iter().map(|place| claims[*place].task_id));
+    // Idle workers take the first of them at once; the others are read ahead.
+    let at_once = places.iter().filter(|place| !claims[**place].read_ahead).count();
+    let at_once = i64::try_from(at_once).unwrap_or(i64::MAX);
+    let params = params![claimer.owner, claimer.until, now, tasks, origin, at_once];
+    let before: i64 = tx.prepare_cached(NEWEST)?.query_row([], |row| row.get(0))?;
+    tx.prepare_cached(START_ALL)?.execute(params)?;
+    let mut statement = tx.prepare_cached(STARTED)?;
+    let mut rows = statement.query([before])?;
+    let mut next = || -> rusqlite::Result<Option<(i64, i64)>> {
+        rows.next()?.map(|row| Ok((row.get(0)?, row.get(1)?))).transpose()
+    };
+    // In the order of the list, but for those that had a row already.
+    let mut run = next()?;
+    for place in places {
+        let claim = Arc::make_mut(&mut claims[*place]);
+        match run {
+            Some((task, id)) if task == claim.task_id => {
+                claim.run_id = id;
+                run = next()?;
+            }
+            _ => already(tx, claim.task_id, claim.scheduled_for, now)?,
+        }
+    }
+    match run {
+        None => Ok(()),
+        // A run that nobody has claimed would be running for ever: each is started by itself.
+        Some((_, id)) => Err(Error::store("start what is due", format!("run {id} was not in its place")).into()),
+    }
+}
+
+/// An occurrence that has a row already is passed over with an event: never a second row, never an error.
+pub(crate) fn already(
+    tx: &Transaction<'_>,
+    task: i64,
+    scheduled_for: Timestamp,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let detail = format!("the occurrence of {scheduled_for} has a run already");
+    owners::record(tx, now, "passed_over", Some(task), None, Some(&detail))
+}

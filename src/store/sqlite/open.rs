@@ -1,0 +1,425 @@
+//! What is due becomes runs: the rules' answer for one task, applied inside the turn's transaction.
+//!
+//! A run is opened and claimed in one statement where nothing else waits and a worker is free; it is queued otherwise.
+
+use std::sync::Arc;
+
+use rusqlite::{Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::model::event::Event;
+use crate::model::retry::RetryPolicy;
+use crate::model::run::{Claim, Origin, RunStatus};
+use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap};
+use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
+use crate::schedule::{Schedule, ScheduleKind};
+use crate::store::fault::Fault;
+use crate::store::sqlite::blocked;
+use crate::store::sqlite::due::{self, Due};
+use crate::store::sqlite::first_look::{self, Seen};
+use crate::store::sqlite::once::{self, Once};
+use crate::store::sqlite::runs::{self, Claimer, Opening, Wrote};
+
+/// Why an occurrence has no run.
+const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
+const LATE: &str = "resolved later than the grace of the task (misfire policy)";
+const CUT: &str = "too many were due to be looked at one by one when the task was changed";
+
+fn skip_reason(due: &Due) -> String {
+    match due.plan.overlap {
+        Overlap::BufferAll => {
+            let limit = due.plan.catch_up_limit;
+            format!("{limit} runs of the task were waiting, as many as catch_up_limit allows (overlap policy)")
+        }
+        _ => UNFINISHED_BEFORE.into(),
+    }
+}
+
+fn miss_reason(due: &Due) -> String {
+    match due.plan.misfire {
+        Misfire::RunAll => {
+            let limit = due.plan.catch_up_limit;
+            format!("{LATE}: catch_up_limit {limit} keeps only the newest")
+        }
+        _ => LATE.into(),
+    }
+}
+
+/// What a transaction has written, for the poller to pass on once it is committed.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) claims: Vec<Arc<Claim>>,
+    pub(crate) events: Vec<Event>,
+    /// `once` tasks that were resolved, for [`finish`].
+    pub(crate) once: Once,
+    /// Whether a task is still due that was resolved in part.
+    pub(crate) more: bool,
+    /// Whether a run was opened that has expired already.
+    pub(crate) expired: bool,
+    /// Whether a run was written that waits behind something; see [`blocked::any_blocked`].
+    pub(crate) blocked: bool,
+    /// Whether a delay task may wait for the end of a run; see [`delays::any`].
+    pub(crate) delayed: bool,
+}
+
+/// How many runs may still be claimed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slots {
+    /// All of them.
+    pub(crate) room: usize,
+    /// Workers that would start one at once. The rest of the room is reading ahead.
+    pub(crate) idle: usize,
+}
+
+impl Slots {
+    /// Whether a run of this policy may be claimed. Nothing is read ahead that may start only once: if its owner died, it
+    /// could not be told from one that did start.
+    pub(crate) fn admits(&self, retry: &RetryPolicy) -> bool {
+        self.room > 0 && (self.idle > 0 || retry.max_attempts > 1)
+    }
+
+    /// When the next claim begins: now, or `None` if it is read ahead.
+    pub(crate) fn started(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.idle > 0).then_some(now)
+    }
+
+    /// Takes one. Returns whether it is read ahead.
+    pub(crate) fn take(&mut self) -> bool {
+        let read_ahead = self.idle == 0;
+        self.room = self.room.saturating_sub(1);
+        self.idle = self.idle.saturating_sub(1);
+        read_ahead
+    }
+}
+
+/// Most scheduled runs that a decision looks at: more than any policy lets wait.
+const MAX_LOOKED_AT: i64 = 2 * MAX_CATCH_UP as i64;
+
+// By name: after an ANALYZE SQLite would take the index that holds all that is over as well. Of the others it matters only
+// whether there are any.
+const UNFINISHED: &str = "
+    SELECT * FROM (SELECT id, origin, status, scheduled_for FROM task_runs INDEXED BY task_runs_unfinished
+     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
+       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+     ORDER BY scheduled_for LIMIT :limit)
+    UNION ALL
+    SELECT * FROM (SELECT id, origin, status, scheduled_for FROM task_runs INDEXED BY task_runs_unfinished
+     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
+       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
+     LIMIT 1)";
+
+/// What of a task is unfinished, as far as its overlap policy cares. A task may have any number of runs that wait.
+fn unfinished(tx: &Transaction<'_>, task: i64, overlap: Overlap) -> rusqlite::Result<Vec<Unfinished>> {
+    let limit = match overlap {
+        Overlap::Allow | Overlap::Skip => 1,
+        Overlap::BufferOne | Overlap::BufferAll | Overlap::CancelRunning => MAX_LOOKED_AT,
+    };
+    let mut statement = tx.prepare_cached(UNFINISHED)?;
+    let rows = statement.query_map(named_params! { ":task": task, ":limit": limit }, |row| {
+        let (id, origin, status) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(Unfinished { id, origin, status, scheduled_for: row.get(3)? })
+    })?;
+    rows.collect()
+}
+
+const WAITING: &str = "
+    SELECT id FROM task_runs
+     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running'
+       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+     ORDER BY scheduled_for";
+
+const ANY_UNFINISHED: &str = "
+    SELECT EXISTS (SELECT 1 FROM task_runs
+                    WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))";
+
+pub(crate) fn any_unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<bool> {
+    tx.prepare_cached(ANY_UNFINISHED)?.query_row(named_params! { ":task": task }, |row| row.get(0))
+}
+
+const ANY_RUNNING: &str = "
+    SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND task_id = :task)";
+
+/// Whether a run of the task is running.
+pub(crate) fn any_running(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<bool> {
+    tx.prepare_cached(ANY_RUNNING)?.query_row(named_params! { ":task": task }, |row| row.get(0))
+}
+
+/// Resolves what is due of one task and moves it on to its next occurrence. `seen`: what the look before saw. `claimer`: who may start what is opened. When all
+/// is resolved, [`finish`] is to be called.
+pub(crate) fn resolve_due(
+    tx: &Transaction<'_>,
+    due: &Due,
+    seen: Option<Seen>,
+    now: Timestamp,
+    rest: Rest,
+    claimer: Option<(&Claimer<'_>, &mut Slots)>,
+    written: &mut Written,
+) -> Result<(), Fault> {
+    let id = due.id;
+    let unfinished = if due.any_unfinished { unfinished(tx, id, due.plan.overlap)? } else { Vec::new() };
+    let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
+    let mut opener = Opener {
+        tx,
+        due,
+        is_new: seen.is_some_and(|seen| seen.is_new(due.plan.next_run)),
+        now,
+        claimer: None,
+        unfinished: unfinished.len(),
+        scheduled: unfinished.iter().filter(|run| run.origin.is_scheduled()).count(),
+        newest: unfinished.iter().filter(|run| run.origin.is_scheduled()).map(|run| run.scheduled_for).max(),
+        written,
+    };
+    // What a later step cancels must not start before that step.
+    let cancelled = resolution.steps.iter().rposition(|step| *step == Step::CancelWaiting).unwrap_or(0);
+    let (before, after) = resolution.steps.split_at(cancelled);
+    before.iter().try_for_each(|step| opener.take(step))?;
+    opener.claimer = claimer;
+    after.iter().try_for_each(|step| opener.take(step))?;
+    let next = match (&due.plan.schedule, resolution.next) {
+        // It had a row already, from a clock that was wrong: there is no run whose end could be waited for.
+        (Schedule::Delay(delay), Next::AfterTheRun) if opener.unfinished == 0 => {
+            resolve::delayed(&due.plan, now, *delay)
+        }
+        (_, next) => next,
+    };
+    // Together with the others, unless what was resolved is not what next_run says: somebody had set that.
+    let as_planned = resolution.resolved_until == due.plan.resolved_until.max(Some(due.plan.next_run));
+    if due.kind == ScheduleKind::Once && next == Next::Never && as_planned {
+        written.once.completed.push(id);
+        return Ok(());
+    }
+    written.more |= matches!(next, Next::At(at) if at <= now);
+    advance(tx, id, next, resolution.resolved_until, now)?;
+    Ok(())
+}
+
+/// Starts and completes the `once` tasks that were resolved.
+pub(crate) fn finish(
+    tx: &Transaction<'_>,
+    claimer: Option<&Claimer<'_>>,
+    written: &mut Written,
+    now: Timestamp,
+) -> Result<(), Fault> {
+    let Written { once, claims, .. } = written;
+    once.finish(tx, claimer, now, claims)
+}
+
+const ADVANCE: &str = "
+    UPDATE scheduled_tasks SET next_run = :next, resolved_until = :until WHERE id = :task";
+
+const COMPLETE: &str = "
+    UPDATE scheduled_tasks
+       SET next_run = NULL, resolved_until = :until, status = 'completed', updated_at = :now WHERE id = :task";
+
+fn advance(
+    tx: &Transaction<'_>,
+    task: i64,
+    next: Next,
+    until: Option<Timestamp>,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let next = match next {
+        Next::At(at) => Some(at),
+        Next::AfterTheRun | Next::OnRequest => None,
+        Next::Never => {
+            tx.prepare_cached(COMPLETE)?.execute(named_params! { ":task": task, ":until": until, ":now": now })?;
+            return Ok(());
+        }
+    };
+    tx.prepare_cached(ADVANCE)?.execute(named_params! { ":task": task, ":next": next, ":until": until })?;
+    Ok(())
+}
+
+/// Applies the rules' answer for one task, step by step.
+struct Opener<'a, 'c> {
+    tx: &'a Transaction<'a>,
+    due: &'a Due,
+    /// Whether the task was written, or made due, since the last look.
+    is_new: bool,
+    now: Timestamp,
+    claimer: Option<(&'c Claimer<'c>, &'c mut Slots)>,
+    /// Runs of the task that are not final, and how many of them keep an occurrence.
+    unfinished: usize,
+    scheduled: usize,
+    /// The newest occurrence that one of these keeps.
+    newest: Option<Timestamp>,
+    written: &'c mut Written,
+}
+
+impl Opener<'_, '_> {
+    fn take(&mut self, step: &Step) -> Result<(), Fault> {
+        match *step {
+            Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
+            Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span, &skip_reason(self.due)),
+            Step::Miss(span) => self.pass_over(RunStatus::Missed, &span, &miss_reason(self.due)),
+            Step::Cut(span) => self.pass_over(RunStatus::Missed, &span, CUT),
+            Step::CancelWaiting => self.cancel_waiting(),
+            Step::Stop { run } => Ok(runs::ask_to_stop(self.tx, run).map(|_| ())?),
+        }
+    }
+
+    fn open(&mut self, scheduled_for: Timestamp, origin: Origin) -> Result<(), Fault> {
+        let mut run = opening(self.due, scheduled_for, origin);
+        if self.is_new {
+            run.expires_at = run.expires_at.map(|at| first_look::at_first_look(at, self.now));
+        }
+        let in_order = self.due.plan.overlap == Overlap::Allow || self.scheduled == 0;
+        // A key of the task's own is free when no run of the task is unfinished.
+        let key_is_free = match run.key {
+            None => true,
+            Some(key) if key.starts_with('#') => self.unfinished == 0,
+            Some(key) => in_order && blocked::key_is_free(self.tx, key)?,
+        };
+        let may_start = in_order
+            && key_is_free
+            && run.run_at <= self.now
+            && run.expires_at.is_none_or(|at| at > self.now)
+            && self.claimer.as_ref().is_some_and(|(claimer, slots)| {
+                slots.admits(&self.due.retry) && claimer.handlers.contains(run.handler)
+            });
+        let opened = match &mut self.claimer {
+            // Nothing but its task tells it from others: it is started together with them.
+            Some((_, slots)) if may_start && is_plain(self.due, &run) => {
+                let read_ahead = slots.take();
+                self.written.once.starting.push(self.written.claims.len());
+                let claim = first_claim(self.due, once::UNNUMBERED, scheduled_for, origin, self.now, read_ahead);
+                self.written.claims.push(Arc::new(claim));
+                Some(once::UNNUMBERED)
+            }
+            Some((claimer, slots)) if may_start => {
+                let started = slots.started(self.now);
+                let id = runs::start(self.tx, &run, claimer.owner, claimer.until, started)?;
+                if let Some(id) = id {
+                    let read_ahead = slots.take();
+                    let claim = first_claim(self.due, id, scheduled_for, origin, self.now, read_ahead);
+                    self.written.claims.push(Arc::new(claim));
+                }
+                id
+            }
+            _ => {
+                let blocked = if !in_order { Some("order") } else { (!key_is_free).then_some("key") };
+                let id = runs::open(self.tx, &run, blocked)?;
+                self.written.blocked |= blocked.is_some();
+                self.written.expired |= run.expires_at.is_some_and(|at| at <= self.now);
+                if let (Some("key"), Some(key)) = (blocked, run.key) {
+                    blocked::derive_key(self.tx, key, self.now)?;
+                }
+                id
+            }
+        };
+        if opened.is_none() {
+            return Ok(once::already(self.tx, self.due.id, scheduled_for, self.now)?);
+        }
+        self.unfinished += 1;
+        self.scheduled += 1;
+        if self.newest.is_some_and(|newest| newest > scheduled_for) {
+            // A clock that was wrong has opened runs of occurrences to come: this one goes before them.
+            self.written.blocked = true;
+            blocked::derive_task(self.tx, self.due.id, false, self.due.plan.overlap != Overlap::Allow, self.now)?;
+        }
+        Ok(())
+    }
+
+    fn pass_over(&mut self, status: RunStatus, span: &Span, reason: &str) -> Result<(), Fault> {
+        let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
+        let reason = format!("{least}{reason}");
+        let mut span = *span;
+        // After a clock that was wrong the oldest may have rows: what follows them has none, and is told for itself.
+        while !runs::pass_over(
+            self.tx,
+            &opening(self.due, span.first, Origin::Schedule),
+            status,
+            &span,
+            &reason,
+            self.now,
+        )? {
+            once::already(self.tx, self.due.id, span.first, self.now)?;
+            let next = resolve::occurrence_after(&self.due.plan, span.first).filter(|next| *next <= span.last);
+            let Some(first) = next.filter(|_| span.count > 1) else { return Ok(()) };
+            span = Span { first, count: span.count - 1, ..span };
+        }
+        self.written.events.push(Event::PassedOver {
+            task: self.due.name.clone(),
+            status,
+            first: span.first,
+            last: span.last,
+            count: span.count,
+            exact: span.exact,
+        });
+        Ok(())
+    }
+
+    fn cancel_waiting(&mut self) -> Result<(), Fault> {
+        let keys = blocked::keys_of(self.tx, self.due.id)?;
+        let mut statement = self.tx.prepare_cached(WAITING)?;
+        let waiting = statement.query_map(named_params! { ":task": self.due.id }, |row| row.get(0))?;
+        let waiting = waiting.collect::<Result<Vec<i64>, _>>()?;
+        for run in waiting {
+            let (reason, began) =
+                ("a newer occurrence took its place (overlap policy)", runs::has_begun(self.tx, run)?);
+            if runs::cancel_waiting(self.tx, run, reason, self.now)? == Wrote::Done {
+                runs::last_cancelled(self.tx, self.due.id, run)?;
+                self.written.events.push(Event::Cancelled { run, task: self.due.name.clone(), began });
+            }
+        }
+        let left = unfinished(self.tx, self.due.id, self.due.plan.overlap)?;
+        self.unfinished = left.len();
+        self.scheduled = left.iter().filter(|run| run.origin.is_scheduled()).count();
+        Ok(keys.iter().try_for_each(|key| blocked::derive_key(self.tx, key, self.now))?)
+    }
+}
+
+/// A run of a due task, as it will be opened.
+fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
+    let counted = scheduled_for.max(due.plan.active_since);
+    Opening {
+        task: due.id,
+        handler: &due.handler,
+        scheduled_for,
+        origin,
+        run_at: scheduled_for.plus(due::part_of(due.jitter, &due.name)).min(Timestamp::MAX),
+        expires_at: due.expires.map(|expires| counted.plus(expires).min(Timestamp::MAX)),
+        priority: due.priority,
+        key: due.key.as_deref(),
+        payload: None,
+        retry_of: None,
+        request_key: None,
+    }
+}
+
+/// Whether the run of a `once` task can be told from the task alone.
+fn is_plain(due: &Due, run: &Opening<'_>) -> bool {
+    due.kind == ScheduleKind::Once
+        && run.run_at == due.plan.next_run
+        && run.expires_at.is_none()
+        && run.key.is_none_or(|key| key.starts_with('#'))
+}
+
+fn first_claim(
+    due: &Due,
+    run_id: i64,
+    scheduled_for: Timestamp,
+    origin: Origin,
+    now: Timestamp,
+    read_ahead: bool,
+) -> Claim {
+    Claim {
+        run_id,
+        attempt: 1,
+        task: due.name.clone(),
+        handler: due.handler.clone(),
+        payload: due.payload.clone(),
+        task_payload: None,
+        scheduled_for,
+        origin,
+        claimed_at: now,
+        timeout: due.timeout,
+        task_id: due.id,
+        forgiven: 0,
+        retry: due.retry,
+        concurrency_key: due.key.clone(),
+        first: None,
+        recurring: due.kind != ScheduleKind::Once,
+        read_ahead,
+    }
+}

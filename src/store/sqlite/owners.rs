@@ -1,0 +1,390 @@
+//! Who is alive, as far as the tables know; and the events that no run tells.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, Transaction, named_params};
+
+use crate::clock::{Timestamp, millis};
+use crate::host::{orphan, process};
+use crate::model::event::Event;
+use crate::model::finished::WorkerEnded;
+use crate::store::sqlite::row;
+
+const REGISTER: &str = "
+    INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at)
+    VALUES (:owner, :host, :boot_id, :pid, :version, :workers, :lease, :now, :now)";
+
+/// An owner, whose lock is held.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration {
+    pub(crate) owner: String,
+    pub(crate) host: String,
+    pub(crate) workers: usize,
+    pub(crate) lease: Duration,
+}
+
+pub(crate) fn register(tx: &Transaction<'_>, new: &Registration, now: Timestamp) -> rusqlite::Result<()> {
+    tx.prepare_cached(REGISTER)?.execute(named_params! {
+        ":owner": new.owner, ":host": new.host, ":pid": std::process::id(), ":version": env!("CARGO_PKG_VERSION"),
+        ":workers": i64::try_from(new.workers).unwrap_or(i64::MAX), ":now": now,
+        ":boot_id": process::boot_id().ok(), ":lease": millis(new.lease),
+    })?;
+    Ok(())
+}
+
+const NEWEST_SEEN: &str = "SELECT max(seen_at) FROM scheduler_instances";
+
+/// The newest wall time at which any owner was heard of.
+pub(crate) fn newest_seen(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
+    tx.prepare_cached(NEWEST_SEEN)?.query_row([], |row| row.get(0))
+}
+
+const REGISTERED: &str = "SELECT id FROM scheduler_instances";
+
+/// Every owner that was ever registered and is not forgotten.
+pub(crate) fn registered(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<String>> {
+    tx.prepare_cached(REGISTERED)?.query_map([], |row| row::shown(row, 0))?.collect()
+}
+
+const IS_BELIEVED: &str = "
+    SELECT EXISTS (SELECT 1 FROM scheduler_instances
+                    WHERE id = :owner AND stopped_at IS NULL AND boot_id IS :boot_id
+                      AND seen_at <= :now AND seen_at > :now - lease_ms)";
+
+/// Whether an owner of this boot of the machine has shown itself within its lease. A sign of life in the future is that of a
+/// wrong clock, and counts for nothing.
+pub(crate) fn is_believed(tx: &Transaction<'_>, owner: &str, now: Timestamp) -> rusqlite::Result<bool> {
+    let boot = process::boot_id().ok();
+    tx.prepare_cached(IS_BELIEVED)?
+        .query_row(named_params! { ":owner": owner, ":boot_id": boot, ":now": now }, |row| row.get(0))
+}
+
+/// One that was taken for dead, and goes on, has not left: tables are not changed under it.
+const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now, stopped_at = NULL WHERE id = :owner";
+
+const EXTEND: &str = "
+    UPDATE task_runs INDEXED BY task_runs_running SET locked_until = :until
+     WHERE status = 'running' AND locked_by = :owner";
+
+/// Extends the lease of all of an owner's runs, in one statement; answers how many there are. An owner whose row is gone is
+/// registered again: it was taken for dead, and its row expired or was removed.
+pub(crate) fn extend(
+    tx: &Transaction<'_>,
+    registration: &Registration,
+    until: Timestamp,
+    now: Timestamp,
+) -> rusqlite::Result<usize> {
+    let owner = &registration.owner;
+    if tx.prepare_cached(SEEN)?.execute(named_params! { ":owner": owner, ":now": now })? == 0 {
+        register(tx, registration, now)?;
+    }
+    tx.prepare_cached(EXTEND)?.execute(named_params! { ":owner": owner, ":until": until })
+}
+
+const STOP: &str = "UPDATE scheduler_instances SET stopped_at = :now WHERE id = :owner AND stopped_at IS NULL";
+
+/// Writes down that an owner has left, or is known to be dead.
+pub(crate) fn stopped(tx: &Transaction<'_>, owner: &str, now: Timestamp) -> rusqlite::Result<()> {
+    tx.prepare_cached(STOP)?.execute(named_params! { ":owner": owner, ":now": now })?;
+    Ok(())
+}
+
+const STOP_ALL: &str = "UPDATE scheduler_instances SET stopped_at = :now WHERE stopped_at IS NULL";
+
+const FORGET_PROCESSES: &str = "
+    UPDATE task_runs INDEXED BY task_runs_running SET process = NULL WHERE status = 'running'";
+
+/// Makes a copy nobody's: owners and processes are the original's. Answers how many runs were at work.
+pub(crate) fn disown(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<usize> {
+    tx.prepare_cached(STOP_ALL)?.execute(named_params! { ":now": now })?;
+    tx.prepare_cached(FORGET_PROCESSES)?.execute([])
+}
+
+const OTHERS: &str = "
+    SELECT locked_by, max(locked_until) FROM task_runs INDEXED BY task_runs_running
+     WHERE status = 'running' AND locked_by <> :owner
+     GROUP BY locked_by";
+
+/// Another owner that has running runs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Other {
+    pub(crate) owner: String,
+    /// The newest value of its lease; of one without running runs, when it was last seen.
+    pub(crate) until: Timestamp,
+    /// The length of its lease; zero if it is not registered.
+    pub(crate) lease: Duration,
+}
+
+/// Other owners that have running runs.
+pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
+    let read =
+        |row: &rusqlite::Row<'_>| Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease: Duration::ZERO });
+    let mut others: Vec<Other> =
+        tx.prepare_cached(OTHERS)?.query_map(named_params! { ":owner": owner }, read)?.collect::<Result<_, _>>()?;
+    with_leases(tx, &mut others)?;
+    Ok(others)
+}
+
+const LEASE: &str = "SELECT lease_ms FROM scheduler_instances WHERE id = :owner";
+
+fn with_leases(tx: &Transaction<'_>, others: &mut [Other]) -> rusqlite::Result<()> {
+    for other in others {
+        let lease = tx
+            .prepare_cached(LEASE)?
+            .query_row(named_params! { ":owner": other.owner }, |row| row::millis_at(row, 0))
+            .optional()?;
+        other.lease = lease.flatten().unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// An owner that is taken for dead.
+#[derive(Clone, Debug)]
+pub(crate) struct Dead {
+    pub(crate) owner: String,
+    pub(crate) proof: Proof,
+}
+
+/// Why it is.
+#[derive(Clone, Debug)]
+pub(crate) enum Proof {
+    /// Its lock is ours. The attempts that its workers had begun, where its slots tell.
+    Lock(Option<Arc<HashSet<(i64, u32)>>>),
+    /// Its lease has stood still at this value. Whoever saw that may have slept since, and the owner not.
+    Lease(Option<Timestamp>),
+    /// It has no running run, and was last seen then.
+    Silence(Timestamp),
+}
+
+impl Dead {
+    /// Whether this attempt never began. An attempt of which that cannot be known counts as begun.
+    pub(crate) fn never_began(&self, lost: &Lost) -> bool {
+        match &self.proof {
+            Proof::Lock(Some(begun)) => !begun.contains(&(lost.run, lost.attempt)),
+            Proof::Lock(None) | Proof::Lease(_) | Proof::Silence(_) => false,
+        }
+    }
+}
+
+const IS_SILENT: &str = "
+    SELECT EXISTS (SELECT 1 FROM scheduler_instances WHERE id = :owner AND seen_at = :seen AND stopped_at IS NULL)
+       AND NOT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running
+                        WHERE status = 'running' AND locked_by = :owner)";
+
+/// Whether the proof holds in the snapshot of this transaction.
+pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusqlite::Result<bool> {
+    let seen = match dead.proof {
+        Proof::Lock(_) => return Ok(true),
+        Proof::Silence(seen) => {
+            let named = named_params! { ":owner": dead.owner, ":seen": seen };
+            return tx.prepare_cached(IS_SILENT)?.query_row(named, |row| row.get(0));
+        }
+        Proof::Lease(seen) => seen,
+    };
+    let now = others(tx, observer)?.into_iter().find(|other| other.owner == dead.owner).map(|other| other.until);
+    Ok(now.is_some() && now == seen)
+}
+
+/// An owner that is alive and did not extend its lease in time.
+#[derive(Clone, Debug)]
+pub(crate) struct Stalled {
+    pub(crate) owner: String,
+    /// The value of its lease.
+    pub(crate) until: Timestamp,
+}
+
+/// Of a stall that is recorded already, the newest record. A new stall begins after a newer sign of life.
+const STALLED: &str = "
+    SELECT i.pid, i.host,
+           (SELECT max(e.at) FROM scheduler_events e
+             WHERE e.kind = 'owner_stalled' AND e.at >= i.seen_at AND e.detail GLOB i.id || ': *'),
+           (SELECT o.started_at FROM scheduler_instances o WHERE o.id = :observer)
+      FROM scheduler_instances i
+     WHERE i.id = :owner
+       AND :until = (SELECT max(r.locked_until) FROM task_runs r INDEXED BY task_runs_running
+                      WHERE r.status = 'running' AND r.locked_by = :owner)";
+
+/// Records that an owner is stalled, unless that is recorded or its lease has been extended meanwhile. Returns the event to
+/// emit: none for a stall that was recorded before the observer started.
+pub(crate) fn stalled(
+    tx: &Transaction<'_>,
+    observer: &str,
+    stalled: &Stalled,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Event>> {
+    let Stalled { owner, until } = stalled;
+    let params = named_params! { ":owner": owner, ":observer": observer, ":until": until };
+    let read = |row: &rusqlite::Row<'_>| {
+        let (recorded, started): (Option<Timestamp>, Option<Timestamp>) = (row.get(2)?, row.get(3)?);
+        Ok((row::saturating(row, 0)?, row::shown(row, 1)?, recorded, started))
+    };
+    let found = tx.prepare_cached(STALLED)?.query_row(params, read).optional()?;
+    let Some((pid, host, recorded, started)) = found else { return Ok(None) };
+    if recorded.is_none() {
+        let detail = format!("{owner}: pid {pid} on {host}, lease ended at {until}");
+        record(tx, now, "owner_stalled", None, None, Some(&detail))?;
+    }
+    let event = Event::OwnerStalled { owner: owner.clone(), pid, host, until: *until };
+    Ok(Some(event).filter(|_| recorded.is_none() || recorded >= started))
+}
+
+const MOVE_STARTS: &str = "
+    UPDATE task_runs INDEXED BY task_runs_running
+       SET started_at = max(min(started_at + :by, 64060588800000), 1000000000000)
+     WHERE status = 'running' AND locked_by = :owner";
+
+/// Moves the starts of an owner's running attempts along with a step of the wall clock: the time since then stays the time for
+/// which they have been at work, by which others see that they exceed their limit.
+pub(crate) fn move_starts(tx: &Transaction<'_>, owner: &str, by: i64) -> rusqlite::Result<()> {
+    tx.prepare_cached(MOVE_STARTS)?.execute(named_params! { ":owner": owner, ":by": by })?;
+    Ok(())
+}
+
+const NOT_STOPPED: &str = "
+    SELECT id, seen_at, lease_ms FROM scheduler_instances WHERE stopped_at IS NULL AND id <> :owner";
+
+/// Other owners that have not left in order, as far as is known, with the time at which each was last seen.
+pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
+    let read = |row: &rusqlite::Row<'_>| {
+        let lease = row::millis_at(row, 2)?.unwrap_or_default();
+        Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease })
+    };
+    tx.prepare_cached(NOT_STOPPED)?.query_map(named_params! { ":owner": owner }, read)?.collect()
+}
+
+const STILL_CLAIMED: &str = "
+    SELECT id FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND locked_by = :owner";
+
+/// Runs that an owner has.
+pub(crate) fn claimed_by(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<HashSet<i64>> {
+    tx.prepare_cached(STILL_CLAIMED)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
+}
+
+const RUNNING: &str = "SELECT id, attempt FROM task_runs INDEXED BY task_runs_running WHERE status = 'running'";
+
+/// All running runs, with the number of their attempt.
+pub(crate) fn running(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<(i64, u32)>> {
+    tx.prepare_cached(RUNNING)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}
+
+/// A run whose owner is dead.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    pub(crate) run: i64,
+    pub(crate) attempt: u32,
+    pub(crate) task_id: i64,
+    pub(crate) task: String,
+    pub(crate) handler: String,
+    /// What was recorded of its command.
+    pub(crate) process: Option<String>,
+}
+
+const LOST: &str = "
+    SELECT r.id, r.attempt, t.name, r.handler, r.process, t.id
+      FROM task_runs r INDEXED BY task_runs_running JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.status = 'running' AND r.locked_by = :owner LIMIT :limit";
+
+/// Runs that a dead owner had.
+pub(crate) fn lost(tx: &Transaction<'_>, owner: &str, limit: usize) -> rusqlite::Result<Vec<Lost>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let read = |row: &rusqlite::Row<'_>| {
+        let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row::shown(row, 2)?, row::shown(row, 3)?);
+        Ok(Lost { run, attempt, task_id: row.get(5)?, task, handler, process: row::shown_if_any(row, 4)? })
+    };
+    tx.prepare_cached(LOST)?.query_map(named_params! { ":owner": owner, ":limit": limit }, read)?.collect()
+}
+
+const ANY_RUNNING: &str = "
+    SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running WHERE status = 'running')";
+
+/// Whether anybody has a running run.
+pub(crate) fn any_running(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
+    tx.prepare_cached(ANY_RUNNING)?.query_row([], |row| row.get(0))
+}
+
+const ASKED_TO_STOP: &str = "
+    SELECT id FROM task_runs INDEXED BY task_runs_running
+     WHERE status = 'running' AND locked_by = :owner AND cancel_requested = 1";
+
+/// Runs of an owner that somebody has asked to stop.
+pub(crate) fn asked_to_stop(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<i64>> {
+    tx.prepare_cached(ASKED_TO_STOP)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
+}
+
+/// The two above in one look, for every turn: each of them goes through all that is running.
+const WATCHED: &str = "
+    SELECT id, locked_by, locked_until, iif(cancel_requested = 1, process, NULL)
+      FROM task_runs INDEXED BY task_runs_running
+     WHERE status = 'running' AND (cancel_requested = 1 OR locked_by <> ?1)";
+
+/// What an owner looks out for among all that is running.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// As [`asked_to_stop`].
+    pub(crate) stop: Vec<i64>,
+    /// As [`others`].
+    pub(crate) others: Vec<Other>,
+    /// Runs of theirs whose command a user has declared gone.
+    pub(crate) declared_gone: Vec<i64>,
+}
+
+pub(crate) fn watched(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Watched> {
+    let Watched { mut stop, mut others, mut declared_gone } = Watched::default();
+    let mut statement = tx.prepare_cached(WATCHED)?;
+    let mut rows = statement.query([owner])?;
+    while let Some(row) = rows.next()? {
+        let by = row.get_ref(1)?.as_bytes().map_err(rusqlite::Error::from)?;
+        let by = String::from_utf8_lossy(by);
+        let until: Timestamp = row.get(2)?;
+        if by == owner {
+            stop.push(row.get(0)?);
+            continue;
+        }
+        if row.get_ref(3)?.as_str().is_ok_and(orphan::is_declaration) {
+            declared_gone.push(row.get(0)?);
+        }
+        if let Some(other) = others.iter_mut().find(|other| other.owner == by) {
+            other.until = until.max(other.until);
+        } else {
+            others.push(Other { owner: by.into_owned(), until, lease: Duration::ZERO });
+        }
+    }
+    with_leases(tx, &mut others)?;
+    others.sort_unstable();
+    Ok(Watched { stop, others, declared_gone })
+}
+
+/// The kind of event by which `check` knows that a worker ended.
+const WORKER_ENDED: &str = "worker_ended";
+
+const RECORD: &str = "
+    INSERT INTO scheduler_events (at, kind, task_id, run_id, detail) VALUES (:now, :kind, :task, :run, :detail)";
+
+/// Writes down what happened that no run tells.
+pub(crate) fn record(
+    tx: &Transaction<'_>,
+    now: Timestamp,
+    kind: &str,
+    task: Option<i64>,
+    run: Option<i64>,
+    detail: Option<&str>,
+) -> rusqlite::Result<()> {
+    tx.prepare_cached(RECORD)?.execute(named_params! {
+        ":now": now, ":kind": kind, ":task": task, ":run": run, ":detail": detail,
+    })?;
+    Ok(())
+}
+
+/// Records that a worker of an owner ended: `<owner>: <error>`.
+pub(crate) fn worker_ended(
+    tx: &Transaction<'_>,
+    owner: &str,
+    worker: &WorkerEnded,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let claim = worker.at_work.claim.as_ref();
+    let (task, run) = claim.map(|claim| (claim.task_id, claim.run_id)).unzip();
+    record(tx, now, WORKER_ENDED, task, run, Some(&format!("{owner}: {}", worker.error)))
+}

@@ -1,0 +1,374 @@
+//! Retention: what is long over goes, in small batches, so that a file does not grow for ever.
+
+use rusqlite::{Statement, ToSql, Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::model::run::RunStatus;
+use crate::model::settings::Retention;
+use crate::store::fault::Fault;
+
+/// Most tasks that one batch looks at, and most of their runs that it counts. Most tasks have nothing that goes: to look at five
+/// thousand takes about six milliseconds, and a scheduler that is never idle does so once a minute.
+const MAX_LOOKED_AT: usize = 5_000;
+const MAX_COUNTED: usize = 20_000;
+/// Stopped instances that are kept: a crash loop adds one with each start.
+const MAX_STOPPED: usize = 100;
+
+/// What was removed because it is long over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pruned {
+    /// Completed tasks that were due once; their runs went with them.
+    pub tasks: usize,
+    /// Final runs of other tasks.
+    pub runs: usize,
+    /// Events.
+    pub events: usize,
+    /// Rows of schedulers that had stopped long ago, or before the newest hundred.
+    pub instances: usize,
+}
+
+/// How far a pass over the tasks has come. It ends at the last task that existed when it began: tasks that are added meanwhile,
+/// however many, do not delay the next pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pass {
+    after: i64,
+    last: i64,
+}
+
+impl Pass {
+    /// The last task that was looked at; 0: the next batch begins a pass.
+    pub(crate) fn after(self) -> i64 {
+        self.after
+    }
+}
+
+/// Removes a batch of what is over: about `limit` rows. Events and instances are part of every batch, wherever the pass over the
+/// tasks is. Returns whether the batch ended because it was large enough.
+pub(crate) fn batch(
+    tx: &Transaction<'_>,
+    keep: &Retention,
+    now: Timestamp,
+    pass: &mut Pass,
+    limit: usize,
+    pruned: &mut Pruned,
+) -> Result<bool, Fault> {
+    let (mut left, mut more) = (limit, false);
+    pruned.instances += instances(tx, now.minus(keep.events))?;
+    // The rest is for the tasks of a pass that has begun.
+    let most = if pass.after == 0 { limit } else { limit / 2 };
+    let events = events(tx, now.minus(keep.events), most)?;
+    pruned.events += events;
+    left -= events;
+    more |= events == most;
+    if pass.after == 0 {
+        pass.last = last_task(tx)?;
+    }
+    let most = usize::try_from(keep.most_runs).unwrap_or(usize::MAX).saturating_add(limit);
+    let seen = look(tx, keep, now, *pass, most)?;
+    for Found { task, is_over, runs } in seen.found {
+        if left == 0 || (is_over && runs > left && left < limit) {
+            return Ok(true);
+        }
+        if is_over && runs <= left && remove_over(tx, task, now.minus(keep.once))? {
+            pruned.tasks += 1;
+            left = left.saturating_sub(1 + runs);
+        } else if let removed @ 1.. = remove_runs(tx, task, keep, now, runs, left)? {
+            pruned.runs += removed;
+            left -= removed;
+            if left == 0 {
+                // There may be more of this one.
+                return Ok(true);
+            }
+        }
+        pass.after = task;
+    }
+    *pass = seen.end.map(|after| Pass { after, ..*pass }).unwrap_or_default();
+    Ok(more || left == 0)
+}
+
+const EVENTS: &str = "
+    DELETE FROM scheduler_events
+     WHERE id IN (SELECT id FROM (SELECT id, at FROM scheduler_events WHERE id > 0 ORDER BY id LIMIT :limit)
+                   WHERE at < :before)";
+
+fn events(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<usize> {
+    tx.prepare_cached(EVENTS)?.execute(named_params! { ":before": before, ":limit": bound(limit) })
+}
+
+const INSTANCES: &str = "
+    DELETE FROM scheduler_instances
+     WHERE stopped_at IS NOT NULL
+       AND (stopped_at < :before
+            OR id IN (SELECT id FROM scheduler_instances WHERE stopped_at IS NOT NULL
+                       ORDER BY seen_at DESC, rowid DESC LIMIT -1 OFFSET :most))
+       AND NOT EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_running
+                        WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)";
+
+/// Removes stopped instances that have no running run: those that stopped before an instant, and all but the newest
+/// [`MAX_STOPPED`]. The newest `seen_at`, by which the clock is judged at the next start, stays.
+pub(crate) fn instances(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<usize> {
+    let params = named_params! { ":before": before, ":most": bound(MAX_STOPPED) };
+    tx.prepare_cached(INSTANCES)?.execute(params)
+}
+
+/// As [`REMOVE_OVER`] decides it, but for the runs.
+const TASKS: &str = "
+    SELECT id,
+           schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND managed_by IS NULL AND updated_at < :before,
+           (SELECT count(*) FROM (SELECT 1 FROM task_runs WHERE task_id = t.id LIMIT :most))
+      FROM scheduled_tasks t
+     WHERE id > :after AND id <= :last ORDER BY id LIMIT :limit";
+
+/// What a look at some tasks has found.
+struct Seen {
+    /// Those of which something may go.
+    found: Vec<Found>,
+    /// The last that was looked at; `None`: no task is left.
+    end: Option<i64>,
+}
+
+struct Found {
+    task: i64,
+    /// It is completed, was due once, and has not changed for long.
+    is_over: bool,
+    /// How many runs it has, up to the bound that was given.
+    runs: usize,
+}
+
+/// Looks at the next tasks of a pass, and counts up to `most` runs of each.
+fn look(tx: &Transaction<'_>, keep: &Retention, now: Timestamp, pass: Pass, most: usize) -> rusqlite::Result<Seen> {
+    let least = usize::try_from(keep.least_runs).unwrap_or(usize::MAX);
+    let mut statement = tx.prepare_cached(TASKS)?;
+    let mut rows = statement.query(named_params! {
+        ":before": now.minus(keep.once), ":most": bound(most), ":after": pass.after, ":last": pass.last,
+        ":limit": bound(MAX_LOOKED_AT),
+    })?;
+    let (mut seen, mut counted, mut looked_at) = (Seen { found: Vec::new(), end: None }, 0, 0);
+    while let Some(row) = rows.next()? {
+        let (task, is_over) = (row.get(0)?, row.get(1)?);
+        let runs = usize::try_from(row.get::<_, i64>(2)?).unwrap_or_default();
+        if is_over || runs > least {
+            seen.found.push(Found { task, is_over, runs });
+        }
+        (counted, looked_at) = (counted + runs, looked_at + 1);
+        if counted >= MAX_COUNTED || looked_at >= MAX_LOOKED_AT {
+            seen.end = Some(task);
+            break;
+        }
+    }
+    Ok(seen)
+}
+
+fn bound(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+// What a manifest declares stays as long as it does: applied again, it would otherwise run again. What SQL has given a
+// next_run is to run again.
+const REMOVE_OVER: &str = "
+    DELETE FROM scheduled_tasks
+     WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND managed_by IS NULL
+       AND updated_at < :before
+       AND NOT EXISTS (SELECT 1 FROM task_runs r
+                        WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
+       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.finished_at >= :before)";
+
+/// As [`REMOVE_OVER`] decides it.
+const IS_OVER: &str = "
+    SELECT EXISTS (SELECT 1 FROM scheduled_tasks
+                    WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND next_run IS NULL
+                      AND managed_by IS NULL AND updated_at < :before)
+       AND NOT EXISTS (SELECT 1 FROM task_runs r
+                        WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
+       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.finished_at >= :before)";
+
+/// Removes a completed task that was due once, with its runs, if all of it ended before.
+fn remove_over(tx: &Transaction<'_>, task: i64, before: Timestamp) -> rusqlite::Result<bool> {
+    Ok(tx.prepare_cached(REMOVE_OVER)?.execute(named_params! { ":task": task, ":before": before })? == 1)
+}
+
+// Both in the order of the index that is a task's history: scheduled runs by occurrence, the others by id. What was retried
+// is kept as long as its retry: a later one finds through both the key, and what was done outside.
+const OLDEST_SCHEDULED: &str = "
+    SELECT scheduled_for, id, status, finished_at FROM task_runs
+     WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.retry_of = task_runs.id)
+     ORDER BY scheduled_for LIMIT :limit";
+
+const OLDEST_OTHERS: &str = "
+    SELECT scheduled_for, id, status, finished_at FROM task_runs
+     WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
+       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.retry_of = task_runs.id)
+     ORDER BY (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) LIMIT :limit";
+
+const REMOVE_RUN: &str = "
+    DELETE FROM task_runs WHERE id = :run AND status <> 'queued' AND status <> 'failed' AND status <> 'running'";
+
+/// How many runs of a task that has `runs` are more than the newest few, and how many more than any task keeps.
+fn surplus(keep: &Retention, runs: usize) -> (usize, usize) {
+    let more_than = |kept: u32| runs.saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX));
+    (more_than(keep.least_runs), more_than(keep.most_runs))
+}
+
+/// Removes final runs of a task that has `runs`: the old ones, and the oldest of too many; never the newest few.
+fn remove_runs(
+    tx: &Transaction<'_>,
+    task: i64,
+    keep: &Retention,
+    now: Timestamp,
+    runs: usize,
+    limit: usize,
+) -> Result<usize, Fault> {
+    let (spare, excess) = surplus(keep, runs);
+    let spare = spare.min(limit);
+    if spare == 0 {
+        return Ok(0);
+    }
+    let before = now.minus(keep.runs);
+    let mut oldest = Vec::new();
+    for statement in [OLDEST_SCHEDULED, OLDEST_OTHERS] {
+        let mut statement = tx.prepare_cached(statement)?;
+        for row in old_runs(&mut statement, task, spare)? {
+            oldest.push(row?);
+        }
+    }
+    oldest.sort_unstable_by_key(OldRun::order);
+    let mut removed = 0;
+    for (place, run) in oldest.into_iter().take(spare).enumerate() {
+        if run.goes(before, place < excess) {
+            removed += tx.prepare_cached(REMOVE_RUN)?.execute(named_params! { ":run": run.id })?;
+        }
+    }
+    Ok(removed)
+}
+
+/// What retention asks of a run.
+struct OldRun {
+    fell: Timestamp,
+    id: i64,
+    status: RunStatus,
+    finished: Option<Timestamp>,
+}
+
+impl OldRun {
+    fn order(&self) -> (Timestamp, i64) {
+        (self.fell, self.id)
+    }
+
+    /// Whether it goes: it is final, and old, or one too many.
+    fn goes(&self, before: Timestamp, is_too_many: bool) -> bool {
+        self.status.is_final() && (is_too_many || self.finished.is_some_and(|finished| finished < before))
+    }
+}
+
+/// The oldest runs of a task, of one kind, oldest first.
+fn old_runs<'s>(
+    statement: &'s mut Statement<'_>,
+    task: i64,
+    limit: usize,
+) -> rusqlite::Result<impl Iterator<Item = rusqlite::Result<OldRun>> + use<'s>> {
+    statement.query_map(named_params! { ":task": task, ":limit": bound(limit) }, |row| {
+        Ok(OldRun { fell: row.get(0)?, id: row.get(1)?, status: row.get(2)?, finished: row.get(3)? })
+    })
+}
+
+const LAST_TASK: &str = "SELECT ifnull(max(id), 0) FROM scheduled_tasks";
+
+/// The last task that exists.
+pub(crate) fn last_task(tx: &Transaction<'_>) -> rusqlite::Result<i64> {
+    tx.prepare_cached(LAST_TASK)?.query_row([], |row| row.get(0))
+}
+
+const OLD_EVENTS: &str = "SELECT count(*) FROM scheduler_events WHERE at < :before";
+
+/// As [`INSTANCES`] finds them.
+const OLD_INSTANCES: &str = "
+    SELECT count(*) FROM scheduler_instances
+     WHERE stopped_at IS NOT NULL
+       AND (stopped_at < :before
+            OR id IN (SELECT id FROM scheduler_instances WHERE stopped_at IS NOT NULL
+                       ORDER BY seen_at DESC, rowid DESC LIMIT -1 OFFSET :most))
+       AND NOT EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_running
+                        WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)";
+
+/// How much would go that is of no task.
+pub(crate) fn beside_tasks(tx: &Transaction<'_>, keep: &Retention, now: Timestamp) -> rusqlite::Result<Pruned> {
+    let before = now.minus(keep.events);
+    let count = |statement: &str, params: &[(&str, &dyn ToSql)]| -> rusqlite::Result<usize> {
+        let count = tx.prepare(statement)?.query_row(params, |row| row.get::<_, i64>(0))?;
+        Ok(usize::try_from(count).unwrap_or_default())
+    };
+    let events = count(OLD_EVENTS, named_params! { ":before": before })?;
+    let instances = count(OLD_INSTANCES, named_params! { ":before": before, ":most": bound(MAX_STOPPED) })?;
+    Ok(Pruned { events, instances, ..Pruned::default() })
+}
+
+/// Of a batch of tasks after the given one: the last that it looked at, if more are left, and how many tasks and runs would go,
+/// by batches of `limit`.
+pub(crate) fn would_go(
+    tx: &Transaction<'_>,
+    keep: &Retention,
+    now: Timestamp,
+    after: i64,
+    limit: usize,
+) -> rusqlite::Result<(Option<i64>, usize, usize)> {
+    let (mut over, mut gone) = (0, 0);
+    let seen = look(tx, keep, now, Pass { after, last: i64::MAX }, usize::MAX)?;
+    for Found { task, is_over, runs } in seen.found {
+        let spare = removable(tx, task, keep, now, runs, limit)?;
+        // What is over goes whole as soon as that fits into a batch.
+        let mut first = 0;
+        while runs - first > limit && first < spare {
+            first += limit.min(spare - first);
+        }
+        let whole = is_over
+            && runs - first <= limit
+            && tx
+                .prepare_cached(IS_OVER)?
+                .query_row(named_params! { ":task": task, ":before": now.minus(keep.once) }, |row| row.get(0))?;
+        if whole {
+            over += 1;
+            gone += first;
+        } else {
+            gone += spare;
+        }
+    }
+    Ok((seen.end, over, gone))
+}
+
+/// How many runs of a task that has `runs` would go. Whatever removes them looks at no more than `limit` that stay.
+fn removable(
+    tx: &Transaction<'_>,
+    task: i64,
+    keep: &Retention,
+    now: Timestamp,
+    runs: usize,
+    limit: usize,
+) -> rusqlite::Result<usize> {
+    let (spare, excess) = surplus(keep, runs);
+    if spare == 0 {
+        return Ok(0);
+    }
+    let before = now.minus(keep.runs);
+    let (mut scheduled, mut others) = (tx.prepare_cached(OLDEST_SCHEDULED)?, tx.prepare_cached(OLDEST_OTHERS)?);
+    let mut scheduled = old_runs(&mut scheduled, task, spare)?;
+    let mut others = old_runs(&mut others, task, spare)?;
+    let (mut one, mut other) = (scheduled.next().transpose()?, others.next().transpose()?);
+    let (mut place, mut gone) = (0, 0);
+    while place < spare && place - gone < limit {
+        let is_scheduled = match (&one, &other) {
+            (Some(one), Some(other)) => one.order() <= other.order(),
+            (one, _) => one.is_some(),
+        };
+        let next = if is_scheduled {
+            std::mem::replace(&mut one, scheduled.next().transpose()?)
+        } else {
+            std::mem::replace(&mut other, others.next().transpose()?)
+        };
+        let Some(run) = next else { break };
+        gone += usize::from(run.goes(before, place < excess));
+        place += 1;
+    }
+    Ok(gone)
+}

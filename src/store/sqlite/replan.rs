@@ -1,0 +1,90 @@
+//! What was planned by a wrong clock, or by other zone data, is planned anew. What has a row keeps it, and so does not run
+//! again.
+
+use rusqlite::{OptionalExtension, Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::model::event::Event;
+use crate::store::sqlite::owners;
+
+/// A `once` instant stands, whatever the clock showed, and is met if nobody has resolved it: a next_run that a user has set since
+/// the step back is not resolved. An interval's grid may begin at created_at.
+const TASKS: &str = "
+    UPDATE scheduled_tasks
+       SET planned = 0, next_run = iif(schedule_type = 'once', next_run, NULL),
+           resolved_until = iif(schedule_type = 'once', min(resolved_until, :now, ifnull(next_run - 1, :now)), :now),
+           active_since = min(active_since, :now), created_at = min(created_at, :now)
+     WHERE (status = 'active' AND schedule_type <> 'once')
+        OR active_since > :now OR created_at > :now OR resolved_until > :now
+        OR (schedule_type = 'once' AND next_run <= resolved_until)";
+
+/// Otherwise no run that follows would be the newest of its task.
+const LAST_RUNS: &str = "UPDATE scheduled_tasks SET last_run = :now WHERE last_run > :now";
+
+/// What that clock brought to an end goes on, within its bounds; what is over ends again when it is planned. A `once` task that
+/// is completed has run. A trigger would read SQLite's clock for whoever leaves active_since as it is.
+const ENDED: &str = "
+    UPDATE scheduled_tasks
+       SET status = 'active', planned = 0, next_run = NULL, resolved_until = :now,
+           active_since = :now + (active_since = :now), created_at = min(created_at, :now)
+     WHERE status = 'completed' AND schedule_type <> 'once' AND (ends_at IS NULL OR ends_at > :now)";
+
+/// A run_at that was counted by that clock is counted anew from now, with the same wait: the backoff of a retry, the jitter of
+/// an occurrence. A run that was claimed and given back has waited already. What counts from an earlier time keeps its run_at.
+/// An end that the wrong clock stamped and a later one counted from: at most the longest backoff.
+const WAITING: &str = "
+    UPDATE task_runs
+       SET run_at = CASE WHEN status = 'queued' THEN :now + iif(attempt = 0, max(run_at - scheduled_for, 0), 0)
+                         WHEN run_at >= finished_at THEN :now + run_at - finished_at
+                         ELSE min(run_at, :now + (SELECT backoff_cap_ms FROM scheduled_tasks t WHERE t.id = task_id))
+                     END
+     WHERE (status = 'queued' OR status = 'failed') AND run_at > :now
+       AND CASE WHEN status = 'failed' THEN finished_at WHEN attempt = 0 THEN scheduled_for ELSE run_at END > :now";
+
+/// Or the next start would take the clock for wrong again.
+const INSTANCES: &str = "
+    UPDATE scheduler_instances
+       SET seen_at = min(seen_at, :now), started_at = min(started_at, :now), stopped_at = min(stopped_at, :now)
+     WHERE seen_at > :now OR stopped_at > :now";
+
+/// Plans anew from now on. What would have fallen until the old clock's time is told in an event. If another scheduler has
+/// done so already, that stands: what has come due since would be lost.
+pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
+    if owners::newest_seen(tx)?.is_none_or(|newest| newest <= now) {
+        return Ok(());
+    }
+    for statement in [ENDED, TASKS, LAST_RUNS, WAITING, INSTANCES] {
+        tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
+    }
+    let detail = Event::ClockWasWrong { believed, found: now }.to_string();
+    owners::record(tx, now, "clock_wrong", None, None, Some(&detail))
+}
+
+const ZONE_DATA: &str = "SELECT value FROM scheduler_meta WHERE key = 'zone_data'";
+
+const SET_ZONE_DATA: &str = "
+    INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', :version)
+    ON CONFLICT (key) DO UPDATE SET value = :version";
+
+/// Local times that lie ahead. What has come due is resolved as it was planned.
+const LOCAL_TASKS: &str = "
+    UPDATE scheduled_tasks SET planned = 0, next_run = NULL
+     WHERE status = 'active' AND planned = 1 AND next_run > :now AND time_zone <> 'UTC'
+       AND (schedule_type = 'cron'
+            OR (schedule_type = 'once' AND schedule_value NOT GLOB '*[Zz]'
+                AND schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))";
+
+/// Takes note of the zone data of this process. Answers with what was noted before, if it is another: local times have then
+/// been planned anew.
+pub(crate) fn zone_data(tx: &Transaction<'_>, version: &str, now: Timestamp) -> rusqlite::Result<Option<String>> {
+    let before: Option<String> = tx.prepare_cached(ZONE_DATA)?.query_row([], |row| row.get(0)).optional()?;
+    if before.as_deref() == Some(version) {
+        return Ok(None);
+    }
+    tx.prepare_cached(SET_ZONE_DATA)?.execute(named_params! { ":version": version })?;
+    if let Some(before) = &before {
+        tx.prepare_cached(LOCAL_TASKS)?.execute(named_params! { ":now": now })?;
+        owners::record(tx, now, "zone_data", None, None, Some(&format!("{before} became {version}")))?;
+    }
+    Ok(before)
+}

@@ -1,0 +1,468 @@
+//! The arrows of a run's life, one guarded statement each. The row count is judged: 1 is done, 0 is superseded, 2 is a bug.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rusqlite::types::FromSql;
+use rusqlite::{CachedStatement, OptionalExtension, Row, Transaction, named_params, params};
+
+use crate::clock::{Timestamp, millis};
+use crate::host::orphan;
+use crate::model::finished::Finished;
+use crate::model::retry::RetryPolicy;
+use crate::model::run::{Claim, FirstRun, Origin, RunStatus};
+use crate::schedule::ScheduleKind;
+use crate::store::sqlite::row::{self, Replaced};
+
+/// Longest error text that is kept, in bytes.
+const MAX_ERROR_BYTES: usize = 16 * 1024;
+
+/// What became of a guarded statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrote {
+    Done,
+    /// Somebody else was there before, which happens to healthy code.
+    Superseded,
+}
+
+pub(crate) fn judged(rows: usize) -> Wrote {
+    debug_assert!(rows <= 1, "a guarded statement changed {rows} rows");
+    if rows == 0 { Wrote::Superseded } else { Wrote::Done }
+}
+
+/// An error text as it is stored.
+pub(crate) fn stored_error(error: &str) -> String {
+    crate::error::excerpt(error, MAX_ERROR_BYTES)
+}
+
+/// (due) -> queued. Blocked, unless nothing can hold it back: the caller places it.
+const OPEN: &str = "
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, blocked, priority,
+                           concurrency_key, payload, retry_of, request_key)
+    VALUES (:task, :handler, :scheduled_for, :origin, 'queued', :run_at, :expires_at, :blocked, :priority, :key, :payload,
+            :retry_of, :request_key)
+    ON CONFLICT DO NOTHING";
+
+/// A run that is to be opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening<'a> {
+    pub(crate) task: i64,
+    pub(crate) handler: &'a str,
+    pub(crate) scheduled_for: Timestamp,
+    pub(crate) origin: Origin,
+    pub(crate) run_at: Timestamp,
+    pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) priority: u8,
+    pub(crate) key: Option<&'a str>,
+    pub(crate) payload: Option<&'a str>,
+    pub(crate) retry_of: Option<i64>,
+    pub(crate) request_key: Option<&'a str>,
+}
+
+/// Opens a run that waits. `None`: its occurrence has a row already, which is no error.
+pub(crate) fn open(tx: &Transaction<'_>, run: &Opening<'_>, blocked: Option<&str>) -> rusqlite::Result<Option<i64>> {
+    let rows = tx.prepare_cached(OPEN)?.execute(named_params! {
+        ":task": run.task, ":handler": run.handler, ":scheduled_for": run.scheduled_for, ":origin": run.origin,
+        ":run_at": run.run_at, ":expires_at": run.expires_at, ":blocked": blocked, ":priority": run.priority,
+        ":key": run.key, ":payload": run.payload, ":retry_of": run.retry_of, ":request_key": run.request_key,
+    })?;
+    Ok((rows == 1).then(|| tx.last_insert_rowid()))
+}
+
+/// (due) -> running: opened and claimed in one, where nothing else waits and a worker is free.
+const START: &str = "
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, priority,
+                           concurrency_key, attempt, locked_by, locked_until, started_at)
+    VALUES (:task, :handler, :scheduled_for, :origin, 'running', :run_at, :expires_at, :priority,
+            :key, 1, :owner, :until, :started)
+    ON CONFLICT DO NOTHING";
+
+/// Opens a run and claims its first attempt.
+///
+/// `started`: now, if an idle worker begins at once; `None` if the run is read ahead.
+pub(crate) fn start(
+    tx: &Transaction<'_>,
+    run: &Opening<'_>,
+    owner: &str,
+    until: Timestamp,
+    started: Option<Timestamp>,
+) -> rusqlite::Result<Option<i64>> {
+    // By place, as in the text: this is bound for every run, and looking names up costs a tenth of it.
+    let rows = tx.prepare_cached(START)?.execute(params![
+        run.task,
+        run.handler,
+        run.scheduled_for,
+        run.origin,
+        run.run_at,
+        run.expires_at,
+        run.priority,
+        run.key,
+        owner,
+        until,
+        started,
+    ])?;
+    Ok((rows == 1).then(|| tx.last_insert_rowid()))
+}
+
+/// (due) -> skipped | missed, one row for all of a span.
+const PASS_OVER: &str = "
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error,
+                           occurrences, last_scheduled_for)
+    VALUES (:task, :handler, :first, 'schedule', :status, :first, :priority, :now, :error, :count, :last)
+    ON CONFLICT DO NOTHING";
+
+/// The newest row of a task's schedule grows, if it is a skip.
+const GROW_SKIP: &str = "
+    UPDATE task_runs
+       SET occurrences = occurrences + :count, last_scheduled_for = :last, finished_at = :now
+     WHERE id = (SELECT id FROM task_runs
+                  WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+                  ORDER BY scheduled_for DESC LIMIT 1)
+       AND status = 'skipped' AND ifnull(last_scheduled_for, scheduled_for) < :first";
+
+/// Records occurrences that get no run. Consecutive skips of a task are one row. `false`: there is a row already.
+pub(crate) fn pass_over(
+    tx: &Transaction<'_>,
+    run: &Opening<'_>,
+    status: RunStatus,
+    span: &crate::rules::resolve::Span,
+    reason: &str,
+    now: Timestamp,
+) -> rusqlite::Result<bool> {
+    let count = i64::try_from(span.count).unwrap_or(i64::MAX);
+    if status == RunStatus::Skipped {
+        let rows = tx.prepare_cached(GROW_SKIP)?.execute(named_params! {
+            ":task": run.task, ":count": count, ":first": span.first, ":last": span.last, ":now": now,
+        })?;
+        if judged(rows) == Wrote::Done {
+            return Ok(true);
+        }
+    }
+    let last = (span.count > 1).then_some(span.last);
+    let rows = tx.prepare_cached(PASS_OVER)?.execute(named_params! {
+        ":task": run.task, ":handler": run.handler, ":first": span.first, ":status": status,
+        ":priority": run.priority, ":now": now, ":error": reason, ":count": count, ":last": last,
+    })?;
+    Ok(rows == 1)
+}
+
+/// queued, failed -> running, for a run that nothing holds back. The key is looked at once more: the row that says so may
+/// have been written by hand.
+const CLAIM: &str = "
+    UPDATE task_runs
+       SET status = 'running', attempt = attempt + 1, locked_by = :owner, locked_until = :until, started_at = :started,
+           finished_at = NULL, error = NULL, exit_code = NULL, output = NULL, progress = NULL,
+           duration_ms = NULL
+     WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NULL AND cancel_requested = 0
+       AND (expires_at IS NULL OR expires_at > :now OR attempt > forgiven OR status = 'failed')
+       AND NOT EXISTS (SELECT 1 FROM task_runs k
+                        WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key)";
+
+/// `started`: as for [`start`].
+pub(crate) fn claim(
+    tx: &Transaction<'_>,
+    run: i64,
+    claimer: &Claimer<'_>,
+    started: Option<Timestamp>,
+    now: Timestamp,
+) -> rusqlite::Result<Wrote> {
+    let (owner, until) = (claimer.owner, claimer.until);
+    tx.prepare_cached(CLAIM)?
+        .execute(named_params! { ":run": run, ":owner": owner, ":until": until, ":started": started, ":now": now })
+        .map(judged)
+}
+
+/// Who claims.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claimer<'a> {
+    pub(crate) owner: &'a str,
+    pub(crate) handlers: &'a BTreeSet<String>,
+    /// Until when the owner is believed.
+    pub(crate) until: Timestamp,
+}
+
+/// A running attempt, as its claim names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fence<'a> {
+    pub(crate) run: i64,
+    pub(crate) owner: &'a str,
+    pub(crate) attempt: u32,
+}
+
+/// running -> succeeded, for the one attempt that this claim holds.
+const SUCCEED: &str = "
+    UPDATE task_runs
+       SET status = 'succeeded', started_at = :started, finished_at = :finished, duration_ms = :duration, result = :result,
+           locked_by = NULL, locked_until = NULL, process = NULL
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// Records successes, one after another.
+pub(crate) struct Success<'a>(CachedStatement<'a>);
+
+impl<'a> Success<'a> {
+    pub(crate) fn new(tx: &'a Transaction<'_>) -> rusqlite::Result<Self> {
+        tx.prepare_cached(SUCCEED).map(Success)
+    }
+
+    pub(crate) fn record(
+        &mut self,
+        fence: &Fence<'_>,
+        finished: &Finished,
+        result: Option<&str>,
+    ) -> rusqlite::Result<Wrote> {
+        let (started, ended, duration) = (finished.started_at, finished.finished_at, finished.duration.map(millis));
+        // By place, as in the text: this is bound for every run.
+        self.0.execute(params![started, ended, duration, result, fence.run, fence.owner, fence.attempt]).map(judged)
+    }
+}
+
+/// running -> failed: it will be tried again, by the handler that the task has now. Blocked until it is placed.
+const FAIL: &str = "
+    UPDATE task_runs
+       SET status = 'failed', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id),
+           started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
+           error = :error, run_at = :run_at, blocked = 'key', forgiven = forgiven + :forgiven,
+           locked_by = NULL, locked_until = NULL, process = NULL
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+/// How an attempt ended that did not succeed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End<'a> {
+    /// `None` if nobody can say when it began.
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) finished: Timestamp,
+    /// `None` if that cannot be known.
+    pub(crate) duration: Option<Duration>,
+    pub(crate) error: Option<&'a str>,
+}
+
+impl End<'_> {
+    /// Of an attempt of which nothing more is known than that it has ended.
+    pub(crate) fn unknown(now: Timestamp) -> Self {
+        End { started: None, finished: now, duration: None, error: None }
+    }
+}
+
+pub(crate) fn fail(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    end: &End<'_>,
+    run_at: Timestamp,
+    forgiven: bool,
+) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(FAIL)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error, ":run_at": run_at,
+            ":forgiven": forgiven,
+        })
+        .map(judged)
+}
+
+/// running -> dead: the attempts are spent, or the handler gave up.
+const BURY: &str = "
+    UPDATE task_runs
+       SET status = 'dead', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
+           error = :error,
+           locked_by = NULL, locked_until = NULL, process = NULL
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+pub(crate) fn bury(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(BURY)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
+        })
+        .map(judged)
+}
+
+/// running -> cancelled: it had been asked to stop, and did not succeed all the same.
+const CANCEL_RUNNING: &str = "
+    UPDATE task_runs
+       SET status = 'cancelled', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
+           error = :error,
+           locked_by = NULL, locked_until = NULL, process = NULL
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running' AND cancel_requested = 1";
+
+pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(CANCEL_RUNNING)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
+        })
+        .map(judged)
+}
+
+/// running -> queued: given back un-started, which does not count. It was due when it was claimed, whatever the clock shows
+/// since. Else as above.
+const GIVE_BACK: &str = "
+    UPDATE task_runs
+       SET status = 'queued', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id), forgiven = forgiven + 1, blocked = 'key', started_at = NULL, process = NULL, locked_by = NULL,
+           locked_until = NULL, run_at = min(run_at, :now)
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+pub(crate) fn give_back(tx: &Transaction<'_>, fence: &Fence<'_>, now: Timestamp) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(GIVE_BACK)?
+        .execute(named_params! { ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":now": now })
+        .map(judged)
+}
+
+/// queued, failed -> cancelled.
+const CANCEL_WAITING: &str = "
+    UPDATE task_runs SET status = 'cancelled', blocked = NULL, finished_at = :now, error = :reason
+     WHERE id = :run AND (status = 'queued' OR status = 'failed')";
+
+pub(crate) fn cancel_waiting(tx: &Transaction<'_>, run: i64, reason: &str, now: Timestamp) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(CANCEL_WAITING)?
+        .execute(named_params! { ":run": run, ":reason": reason, ":now": now })
+        .map(judged)
+}
+
+const HAS_BEGUN: &str = "
+    SELECT attempt > forgiven
+           OR EXISTS (SELECT 1 FROM task_attempts WHERE run_id = :run AND outcome <> 'released')
+      FROM task_runs WHERE id = :run";
+
+/// Whether an attempt of a waiting run has begun. One that was cut short by a shutdown does not count, and did begin.
+pub(crate) fn has_begun(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<bool> {
+    tx.prepare_cached(HAS_BEGUN)?.query_row(named_params! { ":run": run }, |row| row.get(0))
+}
+
+/// The newest attempted run waited for another try, and will not get it.
+const LAST_CANCELLED: &str = "
+    UPDATE scheduled_tasks SET last_status = 'cancelled'
+     WHERE id = :task AND last_status = 'failed'
+       AND last_run = (SELECT started_at FROM task_runs WHERE id = :run AND attempt > forgiven)";
+
+/// Says with the task that its newest run was cancelled.
+pub(crate) fn last_cancelled(tx: &Transaction<'_>, task: i64, run: i64) -> rusqlite::Result<()> {
+    tx.prepare_cached(LAST_CANCELLED)?.execute(named_params! { ":task": task, ":run": run })?;
+    Ok(())
+}
+
+/// queued -> missed: it expired before an attempt began.
+const EXPIRE: &str = "
+    UPDATE task_runs
+       SET status = 'missed', blocked = NULL, finished_at = :now, error = 'expired before an attempt began'
+     WHERE id = :run AND status = 'queued' AND attempt = forgiven AND expires_at <= :now";
+
+pub(crate) fn expire(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(EXPIRE)?.execute(named_params! { ":run": run, ":now": now }).map(judged)
+}
+
+/// A running run is asked to stop.
+const ASK_TO_STOP: &str = "UPDATE task_runs SET cancel_requested = 1 WHERE id = :run AND status = 'running'";
+
+pub(crate) fn ask_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(ASK_TO_STOP)?.execute(named_params! { ":run": run }).map(judged)
+}
+
+/// A running run of a dead owner: a user has declared that its command is gone. Whoever recovers it cancels it.
+const DECLARE_GONE: &str = "
+    UPDATE task_runs SET cancel_requested = 1, process = :process
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
+pub(crate) fn declare_gone(tx: &Transaction<'_>, fence: &Fence<'_>) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(DECLARE_GONE)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":process": orphan::DECLARED_GONE,
+        })
+        .map(judged)
+}
+
+const PROCESS: &str = "SELECT task_id, process FROM task_runs WHERE id = :run";
+
+/// The task of a run, and what is recorded of its command.
+pub(crate) fn process(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<(i64, Option<String>)> {
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row::shown_if_any(row, 1)?));
+    tx.prepare_cached(PROCESS)?.query_row(named_params! { ":run": run }, read)
+}
+
+const IS_ASKED_TO_STOP: &str = "SELECT cancel_requested FROM task_runs WHERE id = :run";
+
+pub(crate) fn is_asked_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<bool> {
+    tx.prepare_cached(IS_ASKED_TO_STOP)?.query_row(named_params! { ":run": run }, |row| row.get(0))
+}
+
+const CLAIMED: &str = "
+    SELECT r.task_id, r.attempt, r.forgiven, r.handler, r.scheduled_for, r.origin, r.concurrency_key, t.name,
+           ifnull(r.payload, t.payload), t.schedule_type, t.max_attempts, t.backoff_ms,
+           t.backoff_cap_ms, t.timeout_ms, r.retry_of, iif(r.payload IS NULL, NULL, t.payload)
+      FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.id = :run";
+
+/// What a worker needs of a run that is, or is about to be, claimed. Its policies are read anew at each claim, so that a
+/// repaired task repairs its retries.
+pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
+    read_claim::<String>(tx, run, now)
+}
+
+/// The same of a run that is recovered or ends without an attempt. Text that is not UTF-8 is replaced: no handler gets it, and
+/// the run must not keep its key.
+pub(crate) fn ending(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
+    read_claim::<Replaced>(tx, run, now)
+}
+
+fn read_claim<T: FromSql + Into<String>>(
+    tx: &Transaction<'_>,
+    run: i64,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Claim>> {
+    let mut statement = tx.prepare_cached(CLAIMED)?;
+    let mut retry_of = None;
+    let read = |row: &Row<'_>| {
+        retry_of = row.get(14)?;
+        as_claim::<T>(row, run, now)
+    };
+    let mut claim = statement.query_row(named_params! { ":run": run }, read).optional()?;
+    if let (Some(claim), Some(retried)) = (&mut claim, retry_of) {
+        claim.first = first_of(tx, run, retried)?;
+    }
+    Ok(claim)
+}
+
+const RETRIED: &str = "SELECT id, origin, scheduled_for, retry_of FROM task_runs WHERE id = :run";
+
+/// The first of the runs that were retried one by another; `run` retries `retried`.
+fn first_of(tx: &Transaction<'_>, run: i64, retried: i64) -> rusqlite::Result<Option<FirstRun>> {
+    let mut statement = tx.prepare_cached(RETRIED)?;
+    let (mut first, mut newer, mut next) = (None, run, Some(retried));
+    // Ids grow: a circle that somebody wrote by hand must not hold the loop.
+    while let Some(id) = next.filter(|id| *id < newer) {
+        let read = |row: &Row<'_>| {
+            Ok((FirstRun { id: row.get(0)?, origin: row.get(1)?, scheduled_for: row.get(2)? }, row.get(3)?))
+        };
+        let Some((found, before)) = statement.query_row(named_params! { ":run": id }, read).optional()? else { break };
+        (first, newer, next) = (Some(found), id, before);
+    }
+    Ok(first)
+}
+
+/// Columns by their place: this is read for every run that has waited.
+fn as_claim<T: FromSql + Into<String>>(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Claim> {
+    let text = |column| row.get::<_, T>(column).map(Into::into);
+    let text_if_any = |column| row.get::<_, Option<T>>(column).map(|text| text.map(Into::into));
+    Ok(Claim {
+        run_id,
+        attempt: row.get(1)?,
+        task: text(7)?,
+        handler: text(3)?,
+        payload: text(8)?,
+        task_payload: text_if_any(15)?,
+        scheduled_for: row.get(4)?,
+        origin: row.get(5)?,
+        claimed_at: now,
+        timeout: row::millis_at(row, 13)?,
+        task_id: row.get(0)?,
+        forgiven: row.get(2)?,
+        retry: RetryPolicy {
+            max_attempts: row.get(10)?,
+            backoff: row::millis_at(row, 11)?.unwrap_or_default(),
+            cap: row::millis_at(row, 12)?.unwrap_or_default(),
+        },
+        concurrency_key: text_if_any(6)?,
+        first: None,
+        recurring: row.get::<_, ScheduleKind>(9)? != ScheduleKind::Once,
+        read_ahead: false,
+    })
+}

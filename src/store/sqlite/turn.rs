@@ -1,0 +1,484 @@
+//! The one transaction of a turn: settle what finished, extend leases, recover lost runs, end what never began, resolve what
+//! is due, claim.
+//!
+//! It writes at most [`MAX_ITEMS`] items, outcomes first. If one item cannot be written, the whole is rolled back and
+//! repeated with a savepoint around each: the bad one is set aside with an event, the others are written.
+
+use std::collections::BTreeSet;
+
+use rusqlite::Transaction;
+
+use crate::clock::Timestamp;
+use crate::error::excerpt;
+use crate::host::fault_points;
+use crate::host::orphan::Presence;
+use crate::model::event::Event;
+use crate::model::finished::Finished;
+use crate::model::run::Outcome;
+use crate::rules::resolve::Rest;
+use crate::schedule::Schedules;
+use crate::store::fault::Fault;
+use crate::store::sqlite::connection::{self, Store};
+use crate::store::sqlite::open::{self, Slots};
+use crate::store::sqlite::owners::{self, Dead, Lost};
+use crate::store::sqlite::prune::{self, Pruned};
+use crate::store::sqlite::runs::{Claimer, Fence, Success};
+use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, replan, settle, tasks};
+use crate::store::turn_io::{Done, Item, MAX_ITEMS, Memory, Orphaned, Work};
+
+/// Keys and tasks whose waiting runs a full turn looks at again.
+const SWEEP: usize = 500;
+
+/// Rows that retention removes beside other work. The turn writes so much less of that.
+const PRESSING: usize = 200;
+
+/// Room from which on runs are known to be short. What is due is then resolved as far as it can start, in one write instead
+/// of two.
+const QUICK: usize = 32;
+
+/// Carries out a turn. After a crash either all that it wrote is there, or none of it.
+pub(crate) fn turn(store: &mut Store, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
+    let before = (memory.resolved, memory.claimed);
+    if work.full {
+        memory.told.extend(memory.aside.drain());
+        memory.zoneless.clear();
+    }
+    // A task whose zone is not known here is left alone: nothing fails because of it.
+    let mode = if memory.aside.len() == memory.zoneless.len() && !work.newer { Mode::Together } else { Mode::OneByOne };
+    let done = match store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, mode)?.run()) {
+        Err(fault) if mode == Mode::Together && fault.is_about_the_item() => {
+            (memory.resolved, memory.claimed) = before;
+            store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, Mode::OneByOne)?.run())
+        }
+        done => done,
+    }?;
+    let Memory { aside, told, .. } = memory;
+    told.retain(|item| aside.contains(item));
+    Ok(done)
+}
+
+/// How the items of a turn are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// One fails, all fail: the usual case, in which none does.
+    Together,
+    /// Each within a savepoint of its own.
+    OneByOne,
+}
+
+struct Turning<'a> {
+    tx: &'a Transaction<'a>,
+    schedules: &'a mut Schedules,
+    work: &'a Work<'a>,
+    memory: &'a mut Memory,
+    mode: Mode,
+    done: Done,
+    slots: Slots,
+    /// Items that may still be written.
+    budget: usize,
+}
+
+impl<'a> Turning<'a> {
+    fn new(
+        tx: &'a Transaction<'a>,
+        schedules: &'a mut Schedules,
+        work: &'a Work<'a>,
+        memory: &'a mut Memory,
+        mode: Mode,
+    ) -> Result<Self, Fault> {
+        let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
+        // What newer tables do not tell is asked of each.
+        done.written.blocked = work.newer || blocked::any_blocked(tx)?;
+        done.written.delayed = work.newer || delays::any(tx)?;
+        Ok(Turning { tx, schedules, work, memory, mode, done, slots: work.slots, budget: MAX_ITEMS })
+    }
+
+    fn run(mut self) -> Result<Done, Fault> {
+        let (tx, now, handlers) = (self.tx, self.work.now, self.work.handlers);
+        if !self.work.newer {
+            self.work.clock_events.iter().try_for_each(|event| event.record(tx))?;
+        }
+        if let Some(believed) = self.work.rewind {
+            replan::rewind(tx, believed, now)?;
+        }
+        // Before anything is settled: no outcome goes in the turn in which it is written, however long it had to wait for that.
+        self.prune(false, PRESSING)?;
+        let mut success = Success::new(tx)?;
+        for finished in self.work.finished {
+            self.settle(&mut success, finished)?;
+        }
+        for report in self.work.reports {
+            let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };
+            // Of one that has ended meanwhile nothing is to be kept.
+            self.item(Item::Report(report.run), |_| {
+                let _ = attempts::keep(tx, &fence, &report.told)?;
+                Ok(())
+            })?;
+        }
+        if !self.work.newer {
+            for worker in self.work.ended {
+                owners::worker_ended(tx, self.work.owner, worker, now)?;
+            }
+        }
+        if self.work.stepped != 0 && !self.work.newer {
+            owners::move_starts(tx, self.work.owner, self.work.stepped)?;
+        }
+        if self.work.newer {
+            return self.outlive();
+        }
+        if self.work.draining {
+            return self.drain();
+        }
+        if self.work.full {
+            damage::stamp(tx, self.work.owner)?;
+            self.done.extended = Some(owners::extend(tx, self.work.registration, self.work.until, now)?);
+            self.done.not_stopped = owners::not_stopped(tx, self.work.owner)?;
+            self.item(Item::Sweep, |turn| Ok(blocked::sweep(tx, &mut turn.memory.round, SWEEP, now)?))?;
+        }
+        for dead in self.work.dead {
+            if owners::is_dead(tx, self.work.owner, dead)? {
+                self.recover(dead)?;
+            }
+        }
+        for stalled in self.work.stalled {
+            self.done.written.events.extend(owners::stalled(tx, self.work.owner, stalled, now)?);
+        }
+        self.expire()?;
+        let rows = tasks::unplanned(tx, self.budget + self.memory.aside.len() + 1)?;
+        for (task, zone) in &rows {
+            if self.memory.zoneless.get(task).is_some_and(|unknown| unknown != zone) {
+                self.memory.zoneless.remove(task);
+                self.memory.aside.remove(&Item::Task(*task));
+            }
+        }
+        let mut unplanned: Vec<i64> = rows.into_iter().map(|(task, _)| task).collect();
+        if self.work.full && self.done.written.delayed {
+            unplanned.extend(tasks::planless(tx, &mut self.memory.planless, SWEEP)?);
+        }
+        unplanned.retain(|task| !self.rests(Item::Task(*task)));
+        let more_unplanned = unplanned.len() > self.budget;
+        for task in unplanned.into_iter().take(self.budget) {
+            // By itself: what was asked to stop is cancelled, also if the row cannot be used.
+            self.item(Item::Task(task), |turn| settle::cancel_asked(turn.tx, task, now, &mut turn.done.written))?;
+            self.task(task, |turn| turn.plan(task))?;
+        }
+
+        self.slots.room = self.slots.room.min(self.budget);
+        // What falls due starts at once where nothing that waits goes before it. Otherwise it queues up, and is claimed
+        // with the rest by urgency; that costs two writes, so no more of it than must be known in time.
+        if self.slots.room == 0 || claim::any(tx, handlers, now)? {
+            self.resolve(self.work.ahead, None)?;
+            self.claim()?;
+        }
+        if self.slots.room > 0 && !claim::any(tx, handlers, now)? {
+            let room = self.slots.room;
+            let claimer = Claimer { owner: self.work.owner, handlers, until: self.work.until };
+            self.resolve(if room >= QUICK { room } else { room.max(self.work.ahead) }, Some(&claimer))?;
+            // One that goes before another run of its key, which is not due yet, could not be started as it was opened.
+            if self.slots.room > 0 && self.done.written.blocked {
+                self.claim()?;
+            }
+        }
+        // No instant announces them: the next turn follows at once.
+        self.done.more_due |= more_unplanned;
+        if self.done.written.claims.is_empty() && !self.done.more_due {
+            self.prune(true, self.budget)?;
+        }
+        look_ahead(tx, self.work.owner, handlers, &mut self.done)?;
+        if !self.done.written.claims.is_empty() {
+            fault_points::reach("claiming");
+        }
+        Ok(self.done)
+    }
+
+    /// Removes a batch of what is long over, if this is the time for it.
+    fn prune(&mut self, idle: bool, limit: usize) -> Result<(), Fault> {
+        let Some(part) = self.work.prune.filter(|part| part.if_idle == idle) else { return Ok(()) };
+        self.item(Item::Prune, |turn| {
+            let (now, pass) = (turn.work.now, &mut turn.memory.pruned);
+            let more = prune::batch(turn.tx, &part.keep, now, pass, limit, &mut Pruned::default());
+            turn.memory.damaged = more.as_ref().is_err_and(Fault::is_damage);
+            turn.done.pruned = Some(more?);
+            turn.budget = turn.budget.saturating_sub(limit);
+            Ok(())
+        })
+    }
+
+    /// What else a scheduler writes that is about to leave: its lease. It looks for running runs that are asked to stop.
+    fn drain(mut self) -> Result<Done, Fault> {
+        if self.work.full {
+            let extended = owners::extend(self.tx, self.work.registration, self.work.until, self.work.now)?;
+            self.done.extended = Some(extended);
+        }
+        self.done.stop = owners::asked_to_stop(self.tx, self.work.owner)?;
+        Ok(self.done)
+    }
+
+    /// What else is written into newer tables: that this owner is there, and whom of its runs somebody asks to stop.
+    fn outlive(mut self) -> Result<Done, Fault> {
+        let work = self.work;
+        self.item(Item::Sweep, |turn| {
+            if work.full {
+                owners::extend(turn.tx, work.registration, work.until, work.now)?;
+            }
+            turn.done.stop = owners::asked_to_stop(turn.tx, work.owner)?;
+            Ok(())
+        })?;
+        Ok(self.done)
+    }
+
+    /// Writes one item, and answers with the fault by which it could not be: what it had written is undone then.
+    fn attempt(&mut self, item: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<Option<Fault>, Fault> {
+        self.budget = self.budget.saturating_sub(1);
+        if self.mode == Mode::Together {
+            return item(self).map(|()| None);
+        }
+        let written = &self.done.written;
+        let (claims, events, completed) = (written.claims.len(), written.events.len(), written.once.completed.len());
+        let slots = self.slots;
+        self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
+        let failed = match item(self) {
+            Ok(()) => None,
+            Err(fault) if fault.is_about_the_item() || (self.work.newer && fault.is_about_the_tables()) => {
+                self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
+                self.done.written.claims.truncate(claims);
+                self.done.written.events.truncate(events);
+                self.done.written.once.starting.clear();
+                self.done.written.once.completed.truncate(completed);
+                self.slots = slots;
+                Some(fault)
+            }
+            Err(fault) => return Err(fault),
+        };
+        self.tx.prepare_cached("RELEASE item")?.execute([])?;
+        Ok(failed)
+    }
+
+    /// Writes one item, or sets it aside.
+    fn item(&mut self, item: Item, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
+        if self.rests(item) {
+            return Ok(());
+        }
+        self.attempt(write)?.map_or(Ok(()), |fault| self.set_aside(item, &fault))
+    }
+
+    fn rests(&self, item: Item) -> bool {
+        !self.work.full && self.memory.aside.contains(&item)
+    }
+
+    fn set_aside(&mut self, item: Item, fault: &Fault) -> Result<(), Fault> {
+        if self.memory.aside.insert(item) && !self.memory.told.contains(&item) {
+            let item = match item {
+                Item::Task(task) => format!("task {:?}", tasks::name(self.tx, task)?),
+                item => item.to_string(),
+            };
+            let reason = fault.to_string();
+            if !self.work.newer {
+                owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
+            }
+            self.done.written.events.push(Event::SetAside { item, reason });
+        }
+        Ok(())
+    }
+
+    /// Writes an item of one task. A task whose item fails rests as invalid until it is changed. If this machine's zone data does
+    /// not answer, the row stays as it is for schedulers that know the zone; this one tries again in its next full turn.
+    fn task(&mut self, task: i64, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
+        if self.rests(Item::Task(task)) {
+            return Ok(());
+        }
+        let Some(fault) = self.attempt(write)? else { return Ok(()) };
+        if fault.is_about_this_machine() {
+            return self.leave(task, &fault);
+        }
+        let (tx, now, reason) = (self.tx, self.work.now, fault.to_string());
+        self.item(Item::Task(task), |turn| {
+            tasks::invalidate(tx, task, &reason, now)?;
+            owners::record(tx, now, "invalid", Some(task), None, Some(&reason))?;
+            turn.done.written.events.push(Event::Invalid { task: tasks::name(tx, task)?, reason });
+            Ok(())
+        })
+    }
+
+    /// Leaves a task to schedulers that know its time zone.
+    fn leave(&mut self, task: i64, fault: &Fault) -> Result<(), Fault> {
+        self.memory.zoneless.insert(task, tasks::zone(self.tx, task)?);
+        self.set_aside(Item::Task(task), fault)
+    }
+
+    /// Settles an outcome. If it cannot be stored as the handler gave it, that the attempt ended is stored all the same.
+    fn settle(&mut self, success: &mut Success<'_>, finished: &Finished) -> Result<(), Fault> {
+        let (tx, owner, now) = (self.tx, self.work.owner, self.work.now);
+        let mut store = |turn: &mut Self, finished: &Finished| {
+            let (random, written) = (&mut turn.memory.random, &mut turn.done.written);
+            settle::settle(tx, success, turn.schedules, owner, finished, now, random, written)
+        };
+        let Some(fault) = self.attempt(|turn| store(turn, finished))? else { return Ok(()) };
+        let outcome = match &finished.outcome {
+            Outcome::Failed { how, retry, .. } => {
+                let error = format!("its error could not be stored: {}", excerpt(&fault.to_string(), 500));
+                Outcome::Failed { how: *how, error, retry: *retry }
+            }
+            Outcome::Succeeded { .. } => Outcome::succeeded(),
+            Outcome::Released => Outcome::Released,
+        };
+        let plain = Finished { outcome, output: None, exit_code: None, progress: None, ..finished.clone() };
+        let again = self.attempt(|turn| store(turn, &plain))?;
+        if again.is_some() {
+            self.done.unwritten.push(finished.clone());
+        }
+        self.set_aside(Item::Outcome(finished.claim.run_id), &again.unwrap_or(fault))
+    }
+
+    /// Recovers what a dead owner left, as far as the turn may write. A run that cannot be recovered is tried again in full
+    /// turns. Until then its owner's lock file stays: it says which attempts had begun.
+    fn recover(&mut self, dead: &Dead) -> Result<(), Fault> {
+        let (tx, now, owner) = (self.tx, self.work.now, &*dead.owner);
+        let lost = owners::lost(tx, owner, self.budget)?;
+        self.done.more_lost |= lost.len() >= self.budget;
+        let (mut all, mut rests) = (lost.len() < self.budget, false);
+        for lost in lost {
+            let presence = (self.work.presence)(&lost);
+            // What the slots say counts only where nothing else shows that the attempt began.
+            let never_began = presence == Presence::NoTrace && lost.process.is_none() && dead.never_began(&lost);
+            if matches!(presence, Presence::Alive | Presence::Unknown(_)) {
+                self.wait_for(owner, lost, presence)?;
+                all = false;
+                continue;
+            }
+            let fence = Fence { run: lost.run, owner, attempt: lost.attempt };
+            self.item(Item::Lost(lost.run), |turn| {
+                let (random, written) = (&mut turn.memory.random, &mut turn.done.written);
+                if never_began {
+                    return settle::recover_unbegun(tx, &fence, now, written);
+                }
+                if presence == Presence::LeftGroup {
+                    owners::record(tx, now, "left_group", Some(lost.task_id), Some(lost.run), None)?;
+                    let Lost { run, task, attempt, .. } = lost;
+                    written.events.push(Event::LeftGroup { run, task, attempt });
+                }
+                settle::recover(tx, turn.schedules, &fence, now, random, written)
+            })?;
+            rests |= self.memory.aside.contains(&Item::Lost(fence.run));
+        }
+        if rests {
+            self.done.resting.insert(owner.to_owned());
+        } else if all {
+            owners::stopped(tx, owner, now)?;
+            owners::record(tx, now, "owner_lost", None, None, Some(owner))?;
+            self.done.recovered.push(owner.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Leaves a lost run as it is: its command is not known to be gone.
+    fn wait_for(&mut self, owner: &str, lost: Lost, presence: Presence) -> Result<(), Fault> {
+        let doubt = if let Presence::Unknown(reason) = presence { Some(reason) } else { None };
+        if let Some(reason) = doubt.as_deref().filter(|_| !self.work.doubted.contains(&(lost.run, lost.attempt))) {
+            let (task, run) = (Some(lost.task_id), Some(lost.run));
+            owners::record(self.tx, self.work.now, "orphan_unknown", task, run, Some(reason))?;
+        }
+        self.done.orphaned.push(Orphaned { owner: owner.to_owned(), lost, doubt });
+        Ok(())
+    }
+
+    /// Plans a row that somebody else wrote. One that cannot be used becomes invalid, and nothing stops.
+    fn plan(&mut self, task: i64) -> Result<(), Fault> {
+        if let Some((task, reason)) = tasks::settle_plan(self.tx, self.schedules, task, self.work.now)? {
+            self.done.written.events.push(Event::Invalid { task, reason });
+        }
+        Ok(())
+    }
+
+    /// Ends what has expired before it began.
+    fn expire(&mut self) -> Result<(), Fault> {
+        let (tx, now) = (self.tx, self.work.now);
+        for run in settle::expiring(tx, now, self.budget / 2)? {
+            self.item(Item::Expiry(run), |turn| settle::expire(tx, run, turn.work.seen, now, &mut turn.done.written))?;
+        }
+        Ok(())
+    }
+
+    /// Resolves up to `limit` due tasks, most urgent first.
+    fn resolve(&mut self, limit: usize, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
+        let (tx, now) = (self.tx, self.work.now);
+        let again = if self.work.full { self.memory.told.len() } else { 0 };
+        let limit = (limit + again).min(self.budget);
+        let mut lists = due::due_lists(tx, now, limit + 1 + self.memory.aside.len())?;
+        lists.iter_mut().for_each(|list| list.retain(|(_, task)| !self.rests(Item::Task(*task))));
+        self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
+        let mut order = std::mem::take(&mut self.memory.resolved);
+        let chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
+        for (task, due) in due::due(tx, self.schedules, &chosen, now)? {
+            self.task(task, |turn| {
+                let (written, slots) = (&mut turn.done.written, &mut turn.slots);
+                let starter = claimer.map(|claimer| (claimer, slots));
+                open::resolve_due(tx, &due?, turn.work.seen, now, Rest::Later, starter, written)?;
+                // Together with the others, unless each must stand for itself.
+                if turn.mode == Mode::OneByOne { open::finish(tx, claimer, written, now) } else { Ok(()) }
+            })?;
+        }
+        self.memory.resolved = order;
+        self.done.more_due |= std::mem::take(&mut self.done.written.more);
+        open::finish(tx, claimer, &mut self.done.written, now)?;
+        // What was resolved too late to begin would be taken for what could be claimed.
+        if std::mem::take(&mut self.done.written.expired) { self.expire() } else { Ok(()) }
+    }
+
+    /// Claims as many waiting runs as there are slots, most urgent first. Behind those that had to be set aside there may be
+    /// others, which the lists had no room for.
+    fn claim(&mut self) -> Result<(), Fault> {
+        loop {
+            let aside = self.memory.aside.len();
+            self.claim_first()?;
+            if self.slots.room == 0 || self.budget == 0 || self.memory.aside.len() == aside {
+                return Ok(());
+            }
+        }
+    }
+
+    fn claim_first(&mut self) -> Result<(), Fault> {
+        let (tx, now, work) = (self.tx, self.work.now, self.work);
+        let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
+        let lists = claim::claimable(tx, work.handlers, now, self.slots.room + self.memory.aside.len())?;
+        let mut order = std::mem::take(&mut self.memory.claimed);
+        let mut runs = claim::by_urgency(lists, &mut order);
+        let mut refused = false;
+        while self.slots.room > 0
+            && let Some(run) = runs.next()
+        {
+            let claimed = self.done.written.claims.len();
+            self.item(Item::Claim(run), |turn| {
+                claim::claim(tx, &claimer, run, now, &mut turn.slots, &mut turn.done.written)
+            })?;
+            refused = self.slots.room == 0 && self.done.written.claims.len() == claimed;
+        }
+        drop(runs);
+        // The one that waits for an idle worker is the next in the next turn too.
+        self.memory.claimed = if refused { order.wrapping_sub(1) } else { order };
+        Ok(())
+    }
+}
+
+/// What is to come, as far as this owner is concerned.
+fn look_ahead(tx: &Transaction<'_>, owner: &str, handlers: &BTreeSet<String>, done: &mut Done) -> rusqlite::Result<()> {
+    let owners::Watched { stop, others, declared_gone } = owners::watched(tx, owner)?;
+    (done.stop, done.others, done.declared_gone) = (stop, others, declared_gone);
+    done.next_due = due::next_due(tx)?;
+    done.next_claimable = claim::next(tx, handlers)?;
+    done.next_expiry = settle::next_expiry(tx)?;
+    Ok(())
+}
+
+/// Reads what a turn would see, and whether there is something for it to write that no instant announces.
+pub(crate) fn look(
+    tx: &Transaction<'_>,
+    owner: &str,
+    handlers: &BTreeSet<String>,
+    now: Timestamp,
+) -> Result<(Done, bool), Fault> {
+    let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
+    look_ahead(tx, owner, handlers, &mut done)?;
+    let work = !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
+    Ok((done, work))
+}

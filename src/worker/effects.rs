@@ -1,0 +1,308 @@
+//! What is done once however often its run is tried: effects, and ends that are committed together with a handler's rows.
+//!
+//! For the outside world there is no more than this: to write down that a deed is about to be done, to do it, and to write
+//! down that it is done. Who dies between leaves it in doubt, and doubt is told, never guessed away. Inside the same file
+//! there is no between.
+
+use std::time::Duration;
+
+use rusqlite::Transaction;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{BoxError, Error, Result, excerpt};
+use crate::model::finished::Finished;
+use crate::model::run::Outcome;
+use crate::worker::attempt::OwnEnd;
+use crate::worker::connection::Begun;
+use crate::worker::handler::{Context, Failure, as_result};
+
+/// Longest key of an effect.
+pub const MAX_EFFECT_KEY_BYTES: usize = 200;
+/// Longest value of an effect, as JSON.
+pub const MAX_EFFECT_VALUE_BYTES: usize = 256 * 1024;
+
+/// How often it is tried to write down that a deed is done, and the first of the waits between.
+const RECORD: (u32, Duration) = (5, Duration::from_millis(100));
+
+impl Context {
+    /// Does something once, however often this run is tried, and answers with what came of it. The key names it within the
+    /// run; a [retry](crate::Client::retry) of a dead run knows what the run had done.
+    ///
+    /// That `f` is about to be called is committed first; then it is called, within no transaction; then its value is stored.
+    /// An attempt that finds the value is given it, and calls nothing. If `f` fails, it was not done, and may be done by the
+    /// next attempt. If the process is killed between, if `f` panics, or if its value cannot be stored, the effect is *in
+    /// doubt*: the next attempt that comes upon it fails with [`Error::InDoubt`] and the run is dead, for a person to look,
+    /// unless the handler can look by itself: [`Context::effect_or`].
+    ///
+    /// ```
+    /// # use duly::{BoxError, Context, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let mut stepper = duly::testing::Stepper::builder(home.path().join("agent.db"), "2027-03-14T13:00:00Z".parse()?)
+    /// .handler("invoice", |run: &Context| {
+    ///     let receipt: String = run.effect("charge", || Ok(charge("5 EUR", &run.idempotency_key())?))?;
+    ///     if run.attempt() == 1 {
+    ///         return Err(BoxError::from("the printer is out of paper"));
+    ///     }
+    ///     // The second attempt: nothing was charged again.
+    ///     assert_eq!(receipt, "receipt 1");
+    ///     Ok(())
+    /// })
+    /// # .start()?;
+    /// # static CHARGED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    /// # fn charge(_: &str, _: &str) -> std::io::Result<String> {
+    /// #     Ok(format!("receipt {}", 1 + CHARGED.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
+    /// # }
+    /// # stepper.client().add(NewTask::once("invoice", "2027-03-14T13:00:00Z".parse()?).handler("invoice"))?;
+    /// # assert_eq!(stepper.run_until("2027-03-14T14:00:00Z".parse()?)?.len(), 2);
+    /// # assert_eq!(stepper.client().history("invoice", 1)?[0].status, duly::RunStatus::Succeeded);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `f` failed of. [`Error::InDoubt`] in a [`Failure`] that gives up. [`Error::Superseded`] if another owner has
+    /// taken the run: nothing is begun then. [`Error::Refused`], giving up, if the key is empty or too long, or the attempt
+    /// is at this effect already; [`Error::InvalidEffect`], giving up, if the value cannot be stored or is not of the type
+    /// that is asked for.
+    pub fn effect<T>(&self, key: &str, f: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        let look_up = || {
+            let claim = self.claim();
+            let (task, run, first) = (claim.task.clone(), claim.run_id, claim.first_id());
+            Err(Failure::give_up(Error::InDoubt { task, run, first, key: key.to_owned() }).into())
+        };
+        self.effect_or(key, look_up, f)
+    }
+
+    /// As [`Context::effect`], for an effect of which the outside world can tell whether it was done. Where it is in doubt,
+    /// `look_up` is asked: `Some`, it was done, and this came of it; `None`, it was not, and is done now. If `look_up` fails
+    /// the effect stays in doubt, and the next attempt asks again.
+    ///
+    /// ```
+    /// # use duly::{BoxError, Context};
+    /// # struct Chat;
+    /// # impl Chat {
+    /// #     fn find(&self, _: &str) -> Result<Option<u64>, std::fmt::Error> { Ok(None) }
+    /// #     fn post(&self, _: &str, _: &str) -> Result<u64, std::fmt::Error> { Ok(7) }
+    /// # }
+    /// fn announce(run: &Context, chat: &Chat) -> Result<u64, BoxError> {
+    ///     // The chat keeps the key with the message, so that it can be found by it.
+    ///     let key = run.idempotency_key();
+    ///     run.effect_or("post", || Ok(chat.find(&key)?), || Ok(chat.post(&key, "five pictures")?))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Context::effect`], but for [`Error::InDoubt`]; and what `look_up` failed of.
+    pub fn effect_or<T>(
+        &self,
+        key: &str,
+        look_up: impl FnOnce() -> Result<Option<T>, BoxError>,
+        f: impl FnOnce() -> Result<T, BoxError>,
+    ) -> Result<T, BoxError>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        let _at_work = AtWork::begin(self, key)?;
+        let begun = self.desk().begin(self.claim(), key, self.now().wall)?;
+        match begun {
+            Begun::Done(value) => return self.read(key, &value),
+            Begun::InDoubt => {
+                if let Some(found) = look_up()? {
+                    return self.record(key, found);
+                }
+                // To look took a while.
+                self.desk().check(self.claim())?;
+            }
+            Begun::Now => {}
+        }
+        match f() {
+            Ok(value) => self.record(key, value),
+            Err(error) => {
+                if let Err(kept) = self.desk().take_back(self.claim(), key) {
+                    log::warn!("effect {key:?} of run {} failed, and stays in doubt: {kept}", self.run_id());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Stores the value of what was done.
+    fn record<T: Serialize + DeserializeOwned>(&self, key: &str, value: T) -> Result<T, BoxError> {
+        let invalid = |reason: String| {
+            let reason = format!("{reason}; it was done, and is in doubt, since that cannot be written down");
+            Failure::give_up(self.invalid(key, reason))
+        };
+        let json = serde_json::to_string(&value).map_err(|error| invalid(error.to_string()))?;
+        if json.len() > MAX_EFFECT_VALUE_BYTES {
+            let found = json.len();
+            return Err(
+                invalid(format!("expected at most {MAX_EFFECT_VALUE_BYTES} bytes of JSON, found {found}")).into()
+            );
+        }
+        // The deed is done: it is worth some patience to say so.
+        let (mut tries, mut wait) = RECORD;
+        loop {
+            let recorded = self.desk().record(self.claim(), key, &json, self.now().wall);
+            match recorded {
+                Ok(None) => return Ok(value),
+                Ok(Some(known)) => return self.read(key, &known),
+                Err(Error::Store { .. }) if tries > 1 => {
+                    self.wait_cancelled(wait);
+                    (tries, wait) = (tries - 1, wait * 2);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn read<T: DeserializeOwned>(&self, key: &str, value: &str) -> Result<T, BoxError> {
+        let read = serde_json::from_str(value);
+        Ok(read
+            .map_err(|error| Failure::give_up(self.invalid(key, format!("found {}: {error}", excerpt(value, 80)))))?)
+    }
+
+    fn invalid(&self, key: &str, reason: String) -> Error {
+        Error::InvalidEffect { task: self.task().to_owned(), run: self.run_id(), key: key.to_owned(), reason }
+    }
+
+    /// Ends this run as succeeded, together with rows of the handler's own: what `f` writes and the outcome are committed in
+    /// one transaction, or neither is. Answers with what `f` returned, which is stored as the run's result. Afterwards the
+    /// run is over: what the handler returns, or fails of, changes nothing more. So this comes last.
+    ///
+    /// `f` writes to the same file as the scheduler, on a connection of the worker's own that
+    /// [`Builder::on_connect`](crate::Builder::on_connect) can prepare. Nobody else can write meanwhile: what takes time
+    /// comes before, and a new task is added with [`Context::add_in`], since a [`Client`](crate::Client) would wait in vain
+    /// for its turn. If `f` fails nothing is written, and the attempt goes on: return the error to have it tried again.
+    ///
+    /// ```
+    /// use duly::{BoxError, Context, NewTask, Scheduler};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # fn fetch() -> Result<Vec<String>, std::fmt::Error> { Ok(vec!["a".into(), "b".into()]) }
+    /// let scheduler = Scheduler::builder(&file)
+    ///     .handler("import", |run: &Context| {
+    ///         let rows = fetch()?;
+    ///         run.finish(|tx| {
+    ///             for row in &rows {
+    ///                 tx.execute("INSERT INTO imported (row) VALUES (?1)", [row])?;
+    ///             }
+    ///             Ok(rows.len())
+    ///         })
+    ///     })
+    ///     .start()?;
+    /// # duly::rusqlite::Connection::open(&file)?.execute_batch("CREATE TABLE imported (row TEXT) STRICT")?;
+    /// # let run = { scheduler.add(NewTask::cron("import", "0 0 1 1 *").handler("import"))?; scheduler.trigger("import")? };
+    /// # while !scheduler.run(run)?.unwrap().status.is_final() { std::thread::yield_now() }
+    /// # assert_eq!(scheduler.run(run)?.unwrap().result.as_deref(), Some("2"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `f` failed of. [`Error::Superseded`] if another owner has taken the run. [`Error::Refused`] if the run is finished
+    /// already, or `f` ended the transaction. In every case nothing of `f` was written, unless it
+    /// committed by itself.
+    pub fn finish<T: Serialize>(&self, f: impl FnOnce(&Transaction<'_>) -> Result<T, BoxError>) -> Result<T, BoxError> {
+        let writing = Writing::begin(self)?;
+        let mut answer = None;
+        let mut ended = None;
+        let recorded = self.desk().finish(self.claim(), |tx| {
+            let returned = f(tx)?;
+            let outcome = Outcome::Succeeded { result: as_result(&returned)? };
+            let exceeded = self.exceeded();
+            let said = self.said();
+            let (output, exit_code) = (said.output.clone(), said.exit_code);
+            let progress = said.progress.as_ref().and_then(|progress| progress.newest());
+            let finished = Finished::new(self.claim().clone(), outcome, self.began(), self.now());
+            let finished = finished.exceeding(exceeded).remarking(said.remark.clone());
+            let finished = Finished { output, exit_code, progress, ..finished };
+            (answer, ended) = (Some(returned), Some(finished.clone()));
+            Ok(finished)
+        })?;
+        let (Some(answer), Some(finished)) = (answer, ended) else {
+            return Err(writing.refused("nothing was written").into());
+        };
+        writing.written(Finished { recorded: Some(recorded), ..finished });
+        Ok(answer)
+    }
+}
+
+/// An effect that an attempt is at: nobody else of the same attempt may take its intent for one in doubt.
+struct AtWork<'a> {
+    context: &'a Context,
+    key: &'a str,
+}
+
+impl<'a> AtWork<'a> {
+    fn begin(context: &'a Context, key: &'a str) -> Result<Self, Failure> {
+        let refused = |reason: String| {
+            let request = format!("do effect {:?} of run {}", excerpt(key, 80), context.run_id());
+            Failure::give_up(Error::Refused { request, reason })
+        };
+        if key.is_empty() || key.len() > MAX_EFFECT_KEY_BYTES {
+            return Err(refused(format!("expected a key of 1 to {MAX_EFFECT_KEY_BYTES} bytes, found {}", key.len())));
+        }
+        let mut said = context.said();
+        match said.end {
+            OwnEnd::NotYet => {}
+            OwnEnd::Writing => return Err(refused("its run is being finished: do it before `finish`".to_owned())),
+            OwnEnd::Written(_) => return Err(refused("its run is finished: do it before `finish`".to_owned())),
+        }
+        if !said.at_work.insert(key.to_owned()) {
+            return Err(refused("this attempt is at it already".to_owned()));
+        }
+        Ok(AtWork { context, key })
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.context.said().at_work.remove(self.key);
+    }
+}
+
+/// The writing of a run's end, of which there is one at a time; given up when it is dropped.
+struct Writing<'a> {
+    context: &'a Context,
+}
+
+impl<'a> Writing<'a> {
+    fn begin(context: &'a Context) -> Result<Self> {
+        let writing = Writing { context };
+        let mut said = context.said();
+        let reason = match said.end {
+            OwnEnd::NotYet => {
+                said.end = OwnEnd::Writing;
+                drop(said);
+                return Ok(writing);
+            }
+            OwnEnd::Writing => "it is being finished already",
+            OwnEnd::Written(_) => "it is finished already",
+        };
+        drop(said);
+        let refused = writing.refused(reason);
+        // It is another's to give up.
+        std::mem::forget(writing);
+        Err(refused)
+    }
+
+    fn written(self, finished: Finished) {
+        self.context.said().end = OwnEnd::Written(Box::new(finished));
+    }
+
+    fn refused(&self, reason: &str) -> Error {
+        let request = format!("finish run {} of {:?}", self.context.run_id(), self.context.task());
+        Error::Refused { request, reason: reason.to_owned() }
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let mut said = self.context.said();
+        if matches!(said.end, OwnEnd::Writing) {
+            said.end = OwnEnd::NotYet;
+        }
+    }
+}
