@@ -16,7 +16,7 @@ mod worker;
 
 pub use client::Client;
 pub use client::add::{Added, Change};
-pub use client::apply::{Applied, Apply, Brought, Done};
+pub use client::apply::{Applied, Apply, Done, ImportItem};
 pub use client::backup::Backup;
 pub use client::cancel::Cancel;
 pub use client::check::{Limits, Problem, ProblemKind};
@@ -32,7 +32,7 @@ pub use host::process::{Process, processes};
 pub use model::event::{Event, Observer};
 pub use model::finished::Finished;
 pub use model::new_task::NewTask;
-pub use model::progress_meter::Advance;
+pub use model::progress_meter::Progress;
 pub use model::retry::{Retry, RetryPolicy};
 pub use model::run::{
     Attempt, AttemptOutcome, Claim, Effect, EffectState, FailureKind, Origin, Outcome, Run, RunFilter, RunStatus,
@@ -42,7 +42,7 @@ pub use model::task::{
     Definition, MAX_CATCH_UP, MAX_DURATION, MAX_JITTER, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, Misfire, Overlap, Task,
     TaskStatus,
 };
-pub use rules::forecast::{Fate, Outage, Upcoming};
+pub use rules::forecast::{Outage, Projection, Upcoming};
 /// The SQLite of [`Context::finish`] and [`Client::add_in`], so that an application has the same version of it.
 pub use rusqlite;
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};

@@ -20,10 +20,10 @@ use crate::error::{BoxError, Error, Result};
 use crate::host::{folder, orphan, owner_lock, panics};
 use crate::model::event::{Event, Observer};
 use crate::model::settings::{Retention, Settings};
-use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::sqlite::owners;
-use crate::worker::connection::{Desks, Line, Prepare};
+use crate::worker::connection::{ConnectionSettings, Prepare, WriteQueue};
 use crate::worker::handler::{Context, Handler, Handlers};
 use crate::worker::pool::Pool;
 use crate::worker::progress::Waiting;
@@ -167,15 +167,16 @@ impl Builder {
         if let Some(fault) = folder::foreign(&path) {
             return Err(Error::UnusableDatabase { path, reason: fault.to_string() });
         }
-        let store = Store::open(&path, missing, durability)?;
-        let mut own = Store::open(&path, Missing::Refuse, durability)?;
+        let store = SqliteStore::open(&path, missing, durability)?;
+        let mut own = SqliteStore::open(&path, Missing::Refuse, durability)?;
         if let Some(fault) = folder::unsafe_parent(store.path()) {
             log::warn!("{fault}");
         }
         sweep(&mut own, clock.now().wall)?;
         let (file, names) = (store.path().into(), handlers.names());
         let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;
-        let desks = Desks { file, durability, owner: poller.owner().into(), prepare, line: Line::new() };
+        let desks =
+            ConnectionSettings { file, durability, owner: poller.owner().into(), prepare, line: WriteQueue::new() };
         let pool = Pool::start(settings.workers, handlers, clock.clone(), poller.lock(), poller.observers(), desks)?;
         let (wake, woken) = bounded(1);
         let (order, orders) = bounded(2);
@@ -338,7 +339,7 @@ impl Scheduler {
 
 /// Removes the lock files of owners that died before they were registered, and the inputs and payloads of attempts whose owner
 /// died between writing down their end and removing them: no turn hears of either.
-fn sweep(store: &mut Store, now: Timestamp) -> Result<()> {
+fn sweep(store: &mut SqliteStore, now: Timestamp) -> Result<()> {
     owner_lock::sweep_unnamed(store.path(), now);
     let (left, inputs) = (owner_lock::left_behind(store.path()), orphan::inputs(store.path()));
     if !left.is_empty() {

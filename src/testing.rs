@@ -22,11 +22,11 @@ use crate::model::event::{Event, Observer};
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
 use crate::model::settings::{Retention, Settings};
-use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::sqlite::open::Slots;
 use crate::worker::attempt::Tools;
-use crate::worker::connection::{Desk, Desks, Line, Prepare};
+use crate::worker::connection::{ConnectionSettings, Prepare, WorkerConnection, WriteQueue};
 use crate::worker::handler::{Context, Handler, Handlers};
 use crate::worker::pool;
 
@@ -61,7 +61,7 @@ pub struct Stepper {
     clock: ManualClock,
     client: Client,
     handlers: Handlers,
-    desk: Arc<Mutex<Desk>>,
+    desk: Arc<Mutex<WorkerConnection>>,
     workers: usize,
     running: Vec<Arc<Claim>>,
     /// Attempts among them that have begun: their slots, and when they began.
@@ -89,7 +89,7 @@ pub struct StepperBuilder {
 
 /// What is left of a stepper that has crashed: its connection. See [`StepperBuilder::after`].
 #[derive(Debug)]
-pub struct Crashed(Store);
+pub struct Crashed(SqliteStore);
 
 impl StepperBuilder {
     /// Claims runs of this handler; the test says how they end, with [`Stepper::finish`].
@@ -188,7 +188,7 @@ impl StepperBuilder {
         // Relaxed: a test's process may die, its machine does not.
         let durability = Durability::MayRepeatAfterPowerLoss;
         let open = |missing| {
-            let mut store = Store::open(&path, missing, durability)?;
+            let mut store = SqliteStore::open(&path, missing, durability)?;
             patience.map_or(Ok(()), |patience| store.wait_at_most(patience))?;
             Ok::<_, Error>(store)
         };
@@ -214,7 +214,13 @@ impl StepperBuilder {
         let mut poller = Poller::new(store, handlers.names(), settings, observers, random, clock.now())?;
         poller.reseed(seed.unwrap_or_default());
         let client = client.observed_by(poller.observers());
-        let desk = Desk::new(Desks { file, durability, owner: poller.owner().into(), prepare, line: Line::new() });
+        let desk = WorkerConnection::new(ConnectionSettings {
+            file,
+            durability,
+            owner: poller.owner().into(),
+            prepare,
+            line: WriteQueue::new(),
+        });
         let desk = Arc::new(Mutex::new(desk));
         let workers = settings.workers;
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());

@@ -9,7 +9,7 @@ use crate::model::task::{Definition, Task, TaskStatus};
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::add::{Adder, add_alone};
-use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::{owners, tasks};
 
 /// What became of a request to add a task.
@@ -54,7 +54,7 @@ impl Existing {
 }
 
 /// Adds a task in a transaction of its own, or has the one of its name meet it.
-pub(crate) fn add(store: &mut Store, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
+pub(crate) fn add(store: &mut SqliteStore, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
     let doing = "add a task";
     // Whoever adds what is there already, at each start, is better served by a look first.
     if store.adds_new() && existing != Existing::Replace {
@@ -71,7 +71,7 @@ pub(crate) fn add(store: &mut Store, task: Definition, existing: Existing, now: 
 }
 
 /// Adds a task by one statement, if nothing is in its way. What is in its way, a transaction can tell.
-fn alone(store: &mut Store, task: &Definition, now: Timestamp) -> Result<Option<Added>, Fault> {
+fn alone(store: &mut SqliteStore, task: &Definition, now: Timestamp) -> Result<Option<Added>, Fault> {
     let added = store.write_alone(|connection, schedules, ids, version| {
         let schedule = task.check(now, schedules)?;
         add_alone(connection, ids, version, task, schedule, now)

@@ -10,7 +10,7 @@ use crate::client::add::{Added, Existing, create, meet};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::new_task::NewTask;
-use crate::model::progress_meter::Advance;
+use crate::model::progress_meter::Progress;
 use crate::model::task::{Definition, TaskStatus};
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
@@ -70,7 +70,7 @@ pub enum Done {
 
 /// A task that is brought over from somewhere else.
 #[derive(Clone, Debug)]
-pub struct Brought {
+pub struct ImportItem {
     /// What it is.
     pub task: NewTask,
     /// It rests there, so a new one rests here: its schedule counts once it is resumed.
@@ -80,16 +80,16 @@ pub struct Brought {
     pub refused: Option<String>,
 }
 
-impl Brought {
+impl ImportItem {
     /// A task that is there, and cannot come: it is answered so, and one of this name that came before is not pruned.
     pub fn refused(name: impl Into<String>, reason: impl Into<String>) -> Self {
-        Brought { refused: Some(reason.into()), ..NewTask::cron(name, "").into() }
+        ImportItem { refused: Some(reason.into()), ..NewTask::cron(name, "").into() }
     }
 }
 
-impl From<NewTask> for Brought {
+impl From<NewTask> for ImportItem {
     fn from(task: NewTask) -> Self {
-        Brought { task, paused: false, refused: None }
+        ImportItem { task, paused: false, refused: None }
     }
 }
 
@@ -136,7 +136,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`], naming the task, if one cannot be accepted, is declared twice, or belongs to another manifest.
     pub fn apply(&self, manifest: &str, tasks: impl IntoIterator<Item = NewTask>, how: Apply) -> Result<Vec<Applied>> {
-        self.apply_watched(manifest, tasks, how, &Advance::default())
+        self.apply_watched(manifest, tasks, how, &Progress::default())
     }
 
     /// As [`Client::apply`], with somebody looking on: tasks that are declared, and those that are no longer.
@@ -148,7 +148,7 @@ impl Client {
         manifest: &str,
         tasks: impl IntoIterator<Item = NewTask>,
         how: Apply,
-        advance: &Advance,
+        advance: &Progress,
     ) -> Result<Vec<Applied>> {
         let now = self.now();
         let tasks = tasks.into_iter().map(|task| definition(task.into(), manifest, now));
@@ -183,8 +183,13 @@ impl Client {
     ///
     /// # Errors
     /// Only if the database cannot be written, or is not usable.
-    pub fn import(&self, source: &str, tasks: impl IntoIterator<Item = Brought>, how: Apply) -> Result<Vec<Applied>> {
-        self.import_watched(source, tasks, how, &Advance::default())
+    pub fn import(
+        &self,
+        source: &str,
+        tasks: impl IntoIterator<Item = ImportItem>,
+        how: Apply,
+    ) -> Result<Vec<Applied>> {
+        self.import_watched(source, tasks, how, &Progress::default())
     }
 
     /// As [`Client::import`], with somebody looking on: tasks that come, and those that are no longer there.
@@ -194,9 +199,9 @@ impl Client {
     pub fn import_watched(
         &self,
         source: &str,
-        tasks: impl IntoIterator<Item = Brought>,
+        tasks: impl IntoIterator<Item = ImportItem>,
         how: Apply,
-        advance: &Advance,
+        advance: &Progress,
     ) -> Result<Vec<Applied>> {
         let now = self.now();
         let (mut good, mut refused) = (Vec::new(), Vec::new());
@@ -224,7 +229,7 @@ impl Applied {
 }
 
 /// What is to be stored of a task, and whether it rests; or its name, as far as it has one, and what is wrong with it.
-fn definition(brought: Brought, source: &str, now: Timestamp) -> Result<(Definition, bool), (String, Error)> {
+fn definition(brought: ImportItem, source: &str, now: Timestamp) -> Result<(Definition, bool), (String, Error)> {
     let name = brought.task.name().unwrap_or_default().to_owned();
     if let Some(reason) = brought.refused {
         let error = Error::Refused { request: request(&name), reason };
@@ -239,7 +244,7 @@ fn apply(
     tx: &Transaction<'_>,
     source: Source<'_>,
     tasks: Vec<(Definition, bool)>,
-    advance: &Advance,
+    advance: &Progress,
     now: Timestamp,
 ) -> Result<Vec<Applied>, Fault> {
     // What is kept between transactions is for the lines of a turn: these are read once, and many are the same.
@@ -334,7 +339,7 @@ fn rest_of(
     source: &str,
     mut applied: Vec<Applied>,
     how: Apply,
-    advance: &Advance,
+    advance: &Progress,
     now: Timestamp,
 ) -> Result<Vec<Applied>, Fault> {
     let declared: HashSet<String> = applied.iter().map(|applied| applied.name.clone()).collect();

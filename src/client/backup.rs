@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::host::platform;
-use crate::model::progress_meter::Advance;
-use crate::store::sqlite::connection::Store;
+use crate::model::progress_meter::Progress;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::sqlite::{damage, owners};
 
@@ -53,14 +53,14 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] if the file exists, or cannot be made; [`Error::Store`] if the disk is full, or an error of its.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<Backup> {
-        self.backup_watched(path, &Advance::default())
+        self.backup_watched(path, &Progress::default())
     }
 
     /// As [`Client::backup`], with somebody looking on: bytes that are copied.
     ///
     /// # Errors
     /// As [`Client::backup`].
-    pub fn backup_watched(&self, path: impl AsRef<Path>, advance: &Advance) -> Result<Backup> {
+    pub fn backup_watched(&self, path: impl AsRef<Path>, advance: &Progress) -> Result<Backup> {
         let path = path.as_ref();
         let name = path.file_name().ok_or_else(|| refused(path, "expected the name of a file"))?;
         let folder = match path.parent() {
@@ -87,15 +87,15 @@ impl Client {
     }
 
     /// Writes the copy under another name, and gives it its own.
-    fn fill(&self, whole: &Path, part: &Path, advance: &Advance) -> Result<(u64, usize)> {
+    fn fill(&self, whole: &Path, part: &Path, advance: &Progress) -> Result<(u64, usize)> {
         // A link that leads nowhere is in the way, too.
         if whole.symlink_metadata().is_ok() {
             return Err(refused(whole, "there is such a file: nothing is overwritten"));
         }
         let (now, original) = (self.now(), self.in_place()?);
         // A connection of its own: others that share this client do not wait.
-        Store::open(&original, Missing::Refuse, Durability::Full)?.copy_into(part, advance)?;
-        let running = Store::open(part, Missing::Refuse, Durability::Full)?.write(DOING, |tx, _| {
+        SqliteStore::open(&original, Missing::Refuse, Durability::Full)?.copy_into(part, advance)?;
+        let running = SqliteStore::open(part, Missing::Refuse, Durability::Full)?.write(DOING, |tx, _| {
             let detail = original.display().to_string();
             owners::record(tx, now, "copied", None, None, Some(&detail))?;
             damage::forget_stamp(tx)?;

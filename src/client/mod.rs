@@ -32,7 +32,7 @@ use crate::model::task::Task;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::add::Adder;
-use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::effects::of_chain;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::sqlite::open::Written;
@@ -58,7 +58,7 @@ pub(crate) const MAX_LISTED: i64 = 1_000_000;
 /// ```
 #[derive(Clone)]
 pub struct Client {
-    store: Arc<Mutex<Store>>,
+    store: Arc<Mutex<SqliteStore>>,
     clock: Arc<dyn Clock>,
     wake: Option<Wake>,
     /// Of the scheduler that it belongs to.
@@ -71,7 +71,7 @@ impl Client {
     /// # Errors
     /// [`Error::UnusableDatabase`] if the file is not, or cannot become, a database of this version of duly.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let store = Store::open(path.as_ref(), Missing::Create, Durability::Full)?;
+        let store = SqliteStore::open(path.as_ref(), Missing::Create, Durability::Full)?;
         Ok(Client::new(store, Arc::new(SystemClock::new()), None))
     }
 
@@ -81,7 +81,7 @@ impl Client {
     /// # Errors
     /// As [`Client::open`]; and if the file is such a one.
     pub fn open_own(path: impl AsRef<Path>) -> Result<Self> {
-        let store = Store::open(path.as_ref(), Missing::CreateAlone, Durability::Full)?;
+        let store = SqliteStore::open(path.as_ref(), Missing::CreateAlone, Durability::Full)?;
         Ok(Client::new(store, Arc::new(SystemClock::new()), None))
     }
 
@@ -90,11 +90,11 @@ impl Client {
     /// # Errors
     /// As [`Client::open`]; and if there is none, or the file has no tables of duly.
     pub fn open_existing(path: impl AsRef<Path>) -> Result<Self> {
-        let store = Store::open(path.as_ref(), Missing::Refuse, Durability::Full)?;
+        let store = SqliteStore::open(path.as_ref(), Missing::Refuse, Durability::Full)?;
         Ok(Client::new(store, Arc::new(SystemClock::new()), None))
     }
 
-    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, wake: Option<Wake>) -> Self {
+    pub(crate) fn new(store: SqliteStore, clock: Arc<dyn Clock>, wake: Option<Wake>) -> Self {
         Client { store: Arc::new(Mutex::new(store)), clock, wake, observers: None }
     }
 

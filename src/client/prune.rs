@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::model::progress_meter::Advance;
+use crate::model::progress_meter::Progress;
 use crate::model::settings::Retention;
 use crate::store::sqlite::prune::{self, Pass};
 use crate::store::turn_io::MAX_ITEMS;
@@ -23,14 +23,14 @@ impl Client {
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if less than the least is to be kept at most; or if the
     /// database cannot be written. What went before stays gone.
     pub fn prune(&self, keep: Retention) -> Result<Pruned> {
-        self.prune_watched(keep, &Advance::default())
+        self.prune_watched(keep, &Progress::default())
     }
 
     /// As [`Client::prune`], with somebody looking on: tasks that were looked at, by their ids.
     ///
     /// # Errors
     /// As [`Client::prune`].
-    pub fn prune_watched(&self, keep: Retention, advance: &Advance) -> Result<Pruned> {
+    pub fn prune_watched(&self, keep: Retention, advance: &Progress) -> Result<Pruned> {
         keep.check()?;
         let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
         let mut at_begin = None;
@@ -78,14 +78,14 @@ impl Client {
     /// # Errors
     /// As [`Client::prune`]; or if the database cannot be read.
     pub fn would_prune(&self, keep: Retention) -> Result<Pruned> {
-        self.would_prune_watched(keep, &Advance::default())
+        self.would_prune_watched(keep, &Progress::default())
     }
 
     /// As [`Client::would_prune`], with somebody looking on.
     ///
     /// # Errors
     /// As [`Client::would_prune`].
-    pub fn would_prune_watched(&self, keep: Retention, advance: &Advance) -> Result<Pruned> {
+    pub fn would_prune_watched(&self, keep: Retention, advance: &Progress) -> Result<Pruned> {
         keep.check()?;
         let now = self.now();
         let mut after = 0;

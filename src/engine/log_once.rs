@@ -5,11 +5,11 @@ use std::fmt::Display;
 
 /// What fails at present, by what it comes to.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints {
+pub(crate) struct LogOnce {
     standing: BTreeSet<&'static str>,
 }
 
-impl Complaints {
+impl LogOnce {
     /// Takes how a try went, and says so if the last one had gone otherwise.
     pub(crate) fn judge<T>(&mut self, what: &'static str, tried: Result<T, impl Display>) -> Option<T> {
         match tried {

@@ -16,7 +16,7 @@ const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_
 
 /// What one owner knows of the others.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Peers {
     database: PathBuf,
     /// The id of this owner.
     owner: String,
@@ -85,12 +85,12 @@ struct Doubt {
     until: Duration,
 }
 
-impl Watch {
+impl Peers {
     pub(crate) fn new(database: PathBuf, owner: String, lease: Duration) -> Self {
         let (watched, silent, dying) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (resting, more) = (HashSet::new(), false);
         let (told, doubted, doubts) = (HashSet::new(), HashSet::new(), HashMap::new());
-        Watch { database, owner, lease, watched, silent, dying, resting, more, told, doubted, doubts }
+        Peers { database, owner, lease, watched, silent, dying, resting, more, told, doubted, doubts }
     }
 
     /// Takes note of other owners that have running runs, with the newest value of their lease, and of runs whose command a

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Now, Timestamp};
-use crate::engine::log_once::Complaints;
-use crate::engine::peers::Watch;
+use crate::engine::log_once::LogOnce;
+use crate::engine::peers::Peers;
 use crate::engine::turn::Turn;
-use crate::engine::wake_time::{Horizon, Refusal};
+use crate::engine::wake_time::{Refusal, WakeTime};
 use crate::error::{Error, Result};
 use crate::host::orphan::Orphan;
 use crate::host::owner_lock::{Kept, OwnerLock};
@@ -19,11 +19,11 @@ use crate::host::platform;
 use crate::model::event::{Event, Observer, Observers};
 use crate::model::finished::{self, Finished, Report, WorkerEnded};
 use crate::model::settings::Settings;
-use crate::rules::clock_monitor::{Step, Steps};
-use crate::rules::retention_timer::Housekeeping;
+use crate::rules::clock_monitor::{ClockMonitor, Step};
+use crate::rules::retention_timer::RetentionTimer;
 use crate::schedule::zone_data;
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::open::Slots;
 use crate::store::sqlite::owners::{self, Registration};
 use crate::store::sqlite::{damage, health, prune, replan, turn};
@@ -43,7 +43,7 @@ const LONGEST_UNSEEN: Duration = Duration::from_secs(3600);
 /// The writing of one scheduler.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    pub(crate) store: Store,
+    pub(crate) store: SqliteStore,
     owner: String,
     registration: Registration,
     lock: Arc<OwnerLock>,
@@ -61,15 +61,15 @@ pub(crate) struct Poller {
     reports: Vec<Report>,
     /// Workers that ended, which is yet to be recorded.
     ended: Vec<WorkerEnded>,
-    watch: Watch,
-    steps: Steps,
+    peers: Peers,
+    steps: ClockMonitor,
     /// By how many milliseconds the wall clock has stepped since that was last written.
     stepped: i64,
     /// What is yet to be recorded of the wall clock.
     clock_events: Vec<ClockEvent>,
     /// Whether the machine's clock had been set when it was last looked at.
     is_set: bool,
-    horizon: Horizon,
+    horizon: WakeTime,
     next_heartbeat: Duration,
     /// When the owner's lock file is looked at next: once every poll interval.
     next_lock_look: Duration,
@@ -78,11 +78,11 @@ pub(crate) struct Poller {
     lock_is_kept: bool,
     /// Since when more has been due than was resolved.
     behind_since: Option<Duration>,
-    housekeeping: Housekeeping,
+    retention_timer: RetentionTimer,
     /// Whether this owner is about to leave, and takes nothing on.
     draining: bool,
     refused: Refusal,
-    complaints: Complaints,
+    log_once: LogOnce,
     /// Set when the tables are of a newer version: why this owner leaves.
     newer: Option<Error>,
 }
@@ -90,7 +90,7 @@ pub(crate) struct Poller {
 impl Poller {
     /// Registers a new owner, whose lock is taken before anybody can read its name.
     pub(crate) fn new(
-        mut store: Store,
+        mut store: SqliteStore,
         handlers: BTreeSet<String>,
         settings: Settings,
         observers: Vec<Arc<dyn Observer>>,
@@ -114,9 +114,9 @@ impl Poller {
             Ok((others, not_stopped, newest, counted, replan::zone_data(tx, &zones, now.wall.max(Timestamp::MIN))?))
         })?;
         store.watch();
-        let mut watch = Watch::new(store.path().to_owned(), owner.clone(), settings.lease);
-        watch.see(&others, &[], now.monotonic);
-        watch.ask(not_stopped, now.monotonic);
+        let mut peers = Peers::new(store.path().to_owned(), owner.clone(), settings.lease);
+        peers.see(&others, &[], now.monotonic);
+        peers.ask(not_stopped, now.monotonic);
         let mut poller = Poller {
             store,
             owner,
@@ -131,26 +131,26 @@ impl Poller {
             held: HashSet::new(),
             reports: Vec::new(),
             ended: Vec::new(),
-            watch,
-            steps: Steps::new(now, newest),
+            peers,
+            steps: ClockMonitor::new(now, newest),
             stepped: 0,
             clock_events: Vec::new(),
             is_set: true,
-            horizon: Horizon::default(),
+            horizon: WakeTime::default(),
             next_heartbeat: now.monotonic,
             next_lock_look: now.monotonic,
             lock_is_kept: true,
             behind_since: None,
-            housekeeping: Housekeeping::new(settings.retention, now),
+            retention_timer: RetentionTimer::new(settings.retention, now),
             draining: false,
             refused: Refusal::default(),
-            complaints: Complaints::default(),
+            log_once: LogOnce::default(),
             newer: None,
         };
         if let Some(before) = other_zones {
             poller.emit(&Event::ZoneDataChanged { before, now: zones });
         }
-        if let Some(newest) = Steps::behind(newest.max(counted), now).filter(|_| !poller.steps.was_wrong(now)) {
+        if let Some(newest) = ClockMonitor::behind(newest.max(counted), now).filter(|_| !poller.steps.was_wrong(now)) {
             poller.tell_of_the_clock("clock_behind", now.wall, &Event::ClockBehind { newest, found: now.wall });
         }
         Ok(poller)
@@ -214,7 +214,7 @@ impl Poller {
         }
         self.draining = slots.is_none();
         if self.draining {
-            self.watch.let_go();
+            self.peers.let_go();
         }
         let slots = slots.unwrap_or_default();
         if self.refused.until().is_some_and(|at| now.monotonic < at) {
@@ -240,7 +240,7 @@ impl Poller {
         }
         let slots = if self.lock_is_kept { slots } else { Slots::default() };
         if !self.draining && self.lock_is_kept {
-            self.watch.look(now.monotonic, full);
+            self.peers.look(now.monotonic, full);
         }
         // After a refusal, whether it can be written again is a question that only a write answers.
         let told = self.has_news() || self.refused.until().is_some();
@@ -264,7 +264,7 @@ impl Poller {
 
     /// Tells of a step. Whether the clock can be gone by.
     fn look_at_the_clock(&mut self, now: Now) -> bool {
-        let was_set = std::mem::replace(&mut self.is_set, Steps::is_set(now));
+        let was_set = std::mem::replace(&mut self.is_set, ClockMonitor::is_set(now));
         if !self.is_set {
             if was_set {
                 self.emit(&Event::ClockNotSet);
@@ -291,7 +291,7 @@ impl Poller {
             if expected >= Timestamp::MIN {
                 let kind = if found > expected { "clock_forward" } else { "clock_back" };
                 self.tell_of_the_clock(kind, found, &Event::ClockStepped { expected, found });
-            } else if let Some(newest) = Steps::behind(Some(self.steps.newest()), now)
+            } else if let Some(newest) = ClockMonitor::behind(Some(self.steps.newest()), now)
                 && !self.steps.was_wrong(now)
             {
                 self.tell_of_the_clock("clock_behind", found, &Event::ClockBehind { newest, found });
@@ -331,12 +331,12 @@ impl Poller {
 
     /// Whether there is something to write, as far as is known, beside outcomes and leases.
     fn presses(&mut self, now: Now, slots: Slots) -> bool {
-        !self.draining && (self.watch.presses(now.monotonic) || self.is_due(now, slots))
+        !self.draining && (self.peers.presses(now.monotonic) || self.is_due(now, slots))
     }
 
     /// Whether something that is known of is due.
     fn is_due(&self, now: Now, slots: Slots) -> bool {
-        self.behind_since.is_some() || self.housekeeping.is_due(now) || self.horizon.is_due(now.wall, slots.room)
+        self.behind_since.is_some() || self.retention_timer.is_due(now) || self.horizon.is_due(now.wall, slots.room)
     }
 
     /// Reads what somebody else's commit has brought. `None`: something that is to be written.
@@ -347,7 +347,7 @@ impl Poller {
         self.remember(&done, now);
         if !self.draining {
             // An owner that it shows for the first time may be dead already: the next look is a poll interval away.
-            self.watch.look(now.monotonic, false);
+            self.peers.look(now.monotonic, false);
             if work || self.presses(now, slots) {
                 // The turn that follows is part of this look.
                 self.horizon.seen = seen;
@@ -359,12 +359,12 @@ impl Poller {
 
     fn write(&mut self, now: Now, slots: Slots, full: bool) -> Result<Turn> {
         let outcomes = self.outbox.len().min(MAX_OUTCOMES);
-        let stalled = self.watch.stalled(now.monotonic);
-        let presence = |lost: &owners::Lost| self.watch.presence(lost, now.monotonic);
+        let stalled = self.peers.stalled(now.monotonic);
+        let presence = |lost: &owners::Lost| self.peers.presence(lost, now.monotonic);
         let behind = self.behind_since.is_some_and(|since| now.monotonic.saturating_sub(since) >= BEHIND);
         let rewind = self.steps.was_wrong(now).then(|| self.steps.newest());
         let calm = self.newer.is_none() && self.steps.is_calm(now);
-        let prune = self.housekeeping.part(now, full && outcomes == 0, calm).filter(|_| !self.draining);
+        let prune = self.retention_timer.part(now, full && outcomes == 0, calm).filter(|_| !self.draining);
         let work = Work {
             now: now.wall,
             owner: &self.owner,
@@ -374,10 +374,10 @@ impl Poller {
             finished: &self.outbox.make_contiguous()[..outcomes],
             reports: &self.reports,
             ended: &self.ended,
-            dead: &self.watch.dead(),
+            dead: &self.peers.dead(),
             stalled: &stalled,
             presence: &presence,
-            doubted: self.watch.doubted(),
+            doubted: self.peers.doubted(),
             rewind,
             stepped: self.stepped,
             clock_events: &self.clock_events,
@@ -415,7 +415,7 @@ impl Poller {
             self.emit(&Event::ClockWasWrong { believed, found: now.wall });
         }
         self.steps.believe(now);
-        self.housekeeping.took(prune, done.pruned, now);
+        self.retention_timer.took(prune, done.pruned, now);
         if full {
             self.store.stamped();
             self.next_heartbeat = now.monotonic.saturating_add((self.settings.lease / 3).min(LONGEST_UNSEEN));
@@ -428,23 +428,23 @@ impl Poller {
         let Done {
             written, mut stop, orphaned, more_lost, resting, recovered, extended, more_due, not_stopped, ..
         } = done;
-        self.watch.reported(&stalled);
-        self.watch.rest(resting);
-        self.watch.ask(not_stopped, now.monotonic);
+        self.peers.reported(&stalled);
+        self.peers.rest(resting);
+        self.peers.ask(not_stopped, now.monotonic);
         for event in &written.events {
             if let Event::Lost { run, attempt, .. } = event {
-                self.watch.bury(*run, *attempt);
+                self.peers.bury(*run, *attempt);
             }
             self.emit(event);
         }
         for owner in recovered {
-            self.watch.recovered(&owner);
+            self.peers.recovered(&owner);
             self.emit(&Event::OwnerLost { owner });
         }
         let orphans = self.orphans(&orphaned, more_lost, full, now);
         if extended.is_some_and(|extended| extended != self.held.len()) {
             let gone = self.no_longer_ours();
-            stop.extend(self.complaints.judge("claims that were taken over are not known", gone).unwrap_or_default());
+            stop.extend(self.log_once.judge("claims that were taken over are not known", gone).unwrap_or_default());
         }
         self.behind_since = if more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
         for claim in &written.claims {
@@ -458,7 +458,7 @@ impl Poller {
             return Err(error);
         }
         if full && outcomes == 0 && written.claims.is_empty() {
-            self.complaints.judge("the log stays long", self.store.shrink_log());
+            self.log_once.judge("the log stays long", self.store.shrink_log());
         }
         let left = Slots { room: slots.room.saturating_sub(written.claims.len()), ..slots };
         // What could have been written and was not, waits for something else than time: an idle worker, or a look at the
@@ -476,14 +476,14 @@ impl Poller {
 
     /// Keeps what a turn saw of the future and of other owners.
     fn remember(&mut self, done: &Done, now: Now) {
-        self.horizon = Horizon::of(done, now.wall);
-        self.watch.see(&done.others, &done.declared_gone, now.monotonic);
+        self.horizon = WakeTime::of(done, now.wall);
+        self.peers.see(&done.others, &done.declared_gone, now.monotonic);
     }
 
     /// Reports the commands that lost runs wait for, and returns those that are to be ended here: each once as soon as it is
     /// found, and again at each heartbeat.
     fn orphans(&mut self, left: &[Orphaned], more: bool, full: bool, now: Now) -> Vec<Orphan> {
-        let (new, mut at_work) = self.watch.orphaned(left, more, now.monotonic);
+        let (new, mut at_work) = self.peers.orphaned(left, more, now.monotonic);
         if !full {
             at_work.retain(|orphan| new.iter().any(|(new, _)| new == orphan));
         }
@@ -494,13 +494,13 @@ impl Poller {
                 None => Event::Orphaned { orphan },
             });
         }
-        self.watch.release(&self.handlers);
+        self.peers.release(&self.handlers);
         at_work
     }
 
     fn keep_lock(&mut self) {
         let what = "the lock file of this scheduler cannot be kept, so it starts nothing";
-        let kept = self.complaints.judge(what, self.lock.keep());
+        let kept = self.log_once.judge(what, self.lock.keep());
         self.lock_is_kept = kept.is_some();
         if kept == Some(Kept::MadeAgain) {
             self.emit(&Event::LockMadeAgain);
@@ -525,7 +525,7 @@ impl Poller {
 
     /// Nothing could be written: said once, tried again with growing waits. What no later try can mend ends the loop.
     fn refuse(&mut self, now: Now, slots: Slots, fault: Fault) -> Result<Turn> {
-        self.housekeeping.give_way(now);
+        self.retention_timer.give_way(now);
         let (reason, damaged) = (fault.to_string(), fault.is_damage());
         let lasts = self.refused.is_damaged(damaged);
         let from_outside = matches!(fault, Fault::Damaged(_));
@@ -559,7 +559,7 @@ impl Poller {
             return heartbeat;
         }
         let wait = self.horizon.wait(now.wall, slots.room);
-        now.monotonic.saturating_add(wait).min(heartbeat).min(self.housekeeping.wake_at(now))
+        now.monotonic.saturating_add(wait).min(heartbeat).min(self.retention_timer.wake_at(now))
     }
 
     pub(crate) fn emit(&self, event: &Event) {

@@ -63,7 +63,7 @@ impl Refusal {
 
 /// What a turn saw that is to come.
 #[derive(Debug, Default)]
-pub(crate) struct Horizon {
+pub(crate) struct WakeTime {
     next_due: Option<Timestamp>,
     next_claimable: Option<Timestamp>,
     next_expiry: Option<Timestamp>,
@@ -73,9 +73,9 @@ pub(crate) struct Horizon {
     pub(crate) seen: Option<Seen>,
 }
 
-impl Horizon {
+impl WakeTime {
     pub(crate) fn of(done: &Done, now: Timestamp) -> Self {
-        Horizon {
+        WakeTime {
             next_due: done.next_due,
             next_claimable: done.next_claimable,
             next_expiry: done.next_expiry,

@@ -170,12 +170,12 @@ impl WorkerEnded {
 pub(crate) struct Report {
     pub(crate) run: i64,
     pub(crate) attempt: u32,
-    pub(crate) told: Told,
+    pub(crate) told: ReportKind,
 }
 
 /// What it tells.
 #[derive(Clone, Debug)]
-pub(crate) enum Told {
+pub(crate) enum ReportKind {
     /// The record of its command's process.
     Process(String),
     /// How far it has come.
@@ -187,7 +187,7 @@ pub(crate) enum Told {
 impl Report {
     /// Joins those that wait to be written. Of what is said of one run's progress the newest is enough.
     pub(crate) fn join(self, others: &mut Vec<Report>) {
-        let progress = |report: &Report| matches!(report.told, Told::Progress(_));
+        let progress = |report: &Report| matches!(report.told, ReportKind::Progress(_));
         others.retain(|other| other.run != self.run || !progress(other) || !progress(&self));
         others.push(self);
     }

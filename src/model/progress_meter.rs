@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How far a long piece of work has come. Clones look at the same one.
 ///
 /// ```
-/// use duly::{Advance, Apply, Client, NewTask};
+/// use duly::{Progress, Apply, Client, NewTask};
 /// # let home = tempfile::tempdir()?;
 /// # let file = home.path().join("agent.db");
-/// let advance = Advance::default();
+/// let advance = Progress::default();
 /// // Of what has not begun, nobody knows how much there is.
 /// assert_eq!(advance.share(), None);
 /// let tasks = (0..100).map(|number| NewTask::cron(format!("task-{number}"), "@daily").handler("digest"));
@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Advance {
+pub struct Progress {
     counts: Arc<[AtomicU64; 2]>,
 }
 
-impl Advance {
+impl Progress {
     /// How much is done: rows or bytes, as the work counts them.
     pub fn done(&self) -> u64 {
         self.counts[0].load(Ordering::Relaxed)
@@ -44,7 +44,7 @@ impl Advance {
     /// Says how far it has come; for somebody who shows work of their own beside ours.
     ///
     /// ```
-    /// let advance = duly::Advance::default();
+    /// let advance = duly::Progress::default();
     /// advance.set(3, 2);
     /// // More than all is all.
     /// assert_eq!((advance.done(), advance.share()), (3, Some(1.0)));

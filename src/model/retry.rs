@@ -10,12 +10,12 @@ pub struct RetryPolicy {
     /// The wait after the first failure; it doubles with each further one.
     pub backoff: Duration,
     /// The longest wait.
-    pub cap: Duration,
+    pub max_backoff: Duration,
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        RetryPolicy { max_attempts: 5, backoff: Duration::from_secs(10), cap: Duration::from_secs(3600) }
+        RetryPolicy { max_attempts: 5, backoff: Duration::from_secs(10), max_backoff: Duration::from_secs(3600) }
     }
 }
 
@@ -59,7 +59,8 @@ impl RetryPolicy {
             Retry::After(wait) => wait,
             _ => {
                 let doublings = counted.saturating_sub(1).min(63);
-                let full = self.backoff.as_millis().saturating_mul(1u128 << doublings).min(self.cap.as_millis());
+                let full =
+                    self.backoff.as_millis().saturating_mul(1u128 << doublings).min(self.max_backoff.as_millis());
                 let full = u64::try_from(full).unwrap_or(u64::MAX);
                 Duration::from_millis(random.u64(full / 2..=full))
             }
@@ -96,9 +97,10 @@ mod tests {
 
     #[test]
     fn no_number_overflows_and_no_wait_is_zero() {
-        let huge = RetryPolicy { max_attempts: u32::MAX, backoff: Duration::MAX, cap: Duration::MAX };
+        let huge = RetryPolicy { max_attempts: u32::MAX, backoff: Duration::MAX, max_backoff: Duration::MAX };
         assert!(wait(huge, u32::MAX - 1, Retry::Backoff, 7).unwrap() > 0);
-        let tiny = RetryPolicy { max_attempts: 3, backoff: Duration::from_millis(1), cap: Duration::from_millis(1) };
+        let tiny =
+            RetryPolicy { max_attempts: 3, backoff: Duration::from_millis(1), max_backoff: Duration::from_millis(1) };
         assert!((0..50).all(|seed| wait(tiny, 1, Retry::Backoff, seed) == Some(1)));
         assert_eq!(wait(tiny, 1, Retry::After(Duration::ZERO), 1), Some(1));
     }

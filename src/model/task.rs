@@ -201,7 +201,7 @@ impl Definition {
         let some = Duration::from_millis(1);
         check_duration("misfire_grace_ms", self.misfire_grace, Duration::ZERO, MAX_DURATION)?;
         check_duration("backoff_ms", self.retry.backoff, some, MAX_DURATION)?;
-        check_duration("backoff_cap_ms", self.retry.cap, some, MAX_DURATION)?;
+        check_duration("backoff_cap_ms", self.retry.max_backoff, some, MAX_DURATION)?;
         check_duration("jitter_ms", self.jitter, Duration::ZERO, MAX_JITTER)?;
         check_duration("timeout_ms", self.timeout.unwrap_or_default(), Duration::ZERO, MAX_DURATION)?;
         check_duration("expires_ms", self.expires.unwrap_or(some), some, MAX_DURATION)?;
@@ -249,7 +249,7 @@ impl Definition {
             ("expires_ms", length(self.expires)),
             ("max_attempts", self.retry.max_attempts.to_string()),
             ("backoff_ms", length(Some(self.retry.backoff))),
-            ("backoff_cap_ms", length(Some(self.retry.cap))),
+            ("backoff_cap_ms", length(Some(self.retry.max_backoff))),
             ("timeout_ms", length(self.timeout)),
             ("jitter_ms", length(Some(self.jitter))),
             ("priority", self.priority.to_string()),

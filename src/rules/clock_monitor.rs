@@ -1,4 +1,4 @@
-//! Steps of the wall clock, seen against the monotonic one. Pure.
+//! ClockMonitor of the wall clock, seen against the monotonic one. Pure.
 //!
 //! Forward is like downtime: what fell meanwhile has been missed. Back by a few hours is waited out, so that nothing falls
 //! due twice. Back by more means that the clock was wrong before: whoever waited for it would wait for months.
@@ -20,7 +20,7 @@ const LONG_GONE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// What has been seen of the wall clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Steps {
+pub(crate) struct ClockMonitor {
     last: Now,
     /// The newest wall time ever believed.
     newest: Timestamp,
@@ -37,11 +37,11 @@ pub(crate) struct Step {
     pub(crate) found: Timestamp,
 }
 
-impl Steps {
+impl ClockMonitor {
     /// `newest`: the newest wall time that was written down before.
     pub(crate) fn new(now: Now, newest: Option<Timestamp>) -> Self {
         let leapt = newest.filter(|newest| now.wall.since(*newest) >= LONG_GONE).map(|_| now.monotonic);
-        Steps { last: now, newest: newest.unwrap_or(Timestamp::MIN), leapt }
+        ClockMonitor { last: now, newest: newest.unwrap_or(Timestamp::MIN), leapt }
     }
 
     /// Whether the machine's clock has been set at all. One that has not begins with 1970, and no table takes that.
@@ -77,7 +77,7 @@ impl Steps {
 
     /// The newest time that was written down, if the clock is behind it by as much as is worth a warning.
     pub(crate) fn behind(newest: Option<Timestamp>, now: Now) -> Option<Timestamp> {
-        newest.filter(|newest| Steps::is_set(now) && newest.since(now.wall) > NOTICED)
+        newest.filter(|newest| ClockMonitor::is_set(now) && newest.since(now.wall) > NOTICED)
     }
 
     /// The time as far as it is known while the clock is not set: the newest that was believed, or what the clock would show
@@ -95,7 +95,7 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
-    use super::{Step, Steps};
+    use super::{ClockMonitor, Step};
     use crate::clock::{Now, Timestamp};
     use std::time::Duration;
 
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn drift_is_no_step_and_a_step_is_told_once() {
-        let mut steps = Steps::new(now("2027-03-14T12:00:00Z", 100), None);
+        let mut steps = ClockMonitor::new(now("2027-03-14T12:00:00Z", 100), None);
         assert_eq!(steps.look(now("2027-03-14T12:00:14.900Z", 110)), None);
         let (expected, found): (Timestamp, Timestamp) =
             ("2027-03-14T12:00:24.900Z".parse().unwrap(), "2027-03-14T14:00:00Z".parse().unwrap());
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn three_hours_back_are_waited_out_in_one_step_or_in_many() {
-        let mut steps = Steps::new(now("2027-03-14T12:00:00Z", 0), None);
+        let mut steps = ClockMonitor::new(now("2027-03-14T12:00:00Z", 0), None);
         steps.believe(now("2027-03-14T12:00:00Z", 0));
         for (wall, wrong) in [("10:00:00", false), ("09:00:00", false), ("08:59:59", true)] {
             let now = now(&format!("2027-03-14T{wall}Z"), 0);
@@ -133,10 +133,10 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_never_set_is_told_from_one_that_was() {
-        assert!(!Steps::is_set(now("1970-01-01T00:01:00Z", 60)));
-        assert!(Steps::is_set(now("2106-02-07T06:28:16Z", 60)));
+        assert!(!ClockMonitor::is_set(now("1970-01-01T00:01:00Z", 60)));
+        assert!(ClockMonitor::is_set(now("2106-02-07T06:28:16Z", 60)));
         // What was written down before stands against a start with a wrong clock.
         let started = now("2027-01-01T00:00:00Z", 0);
-        assert!(Steps::new(started, Some("2027-06-01T00:00:00Z".parse().unwrap())).was_wrong(started));
+        assert!(ClockMonitor::new(started, Some("2027-06-01T00:00:00Z".parse().unwrap())).was_wrong(started));
     }
 }

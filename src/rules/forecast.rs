@@ -23,7 +23,7 @@ pub struct Upcoming {
 /// What would become of some occurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Fate {
+pub struct Projection {
     /// `Queued` for those that would run, `Missed`, `Skipped`, or `Cancelled` where a newer one takes their place.
     pub status: RunStatus,
     /// `Schedule`, or `CatchUp` for one that would run late.
@@ -43,7 +43,7 @@ pub struct Fate {
 #[non_exhaustive]
 pub struct Outage {
     /// What would become of what falls due meanwhile, oldest first.
-    pub fates: Vec<Fate>,
+    pub projections: Vec<Projection>,
     /// When the task would be due again.
     pub next: Option<Timestamp>,
 }
@@ -97,8 +97,8 @@ impl NewTask {
     /// use duly::{NewTask, RunStatus};
     /// let hourly = NewTask::cron("hourly", "0 * * * *").handler("work");
     /// let outage = hourly.outage("2027-03-14T12:30:00Z".parse()?, "2027-03-14T17:10:00Z".parse()?)?;
-    /// let fates: Vec<_> = outage.fates.iter().map(|fate| (fate.status, fate.count)).collect();
-    /// assert_eq!(fates, [(RunStatus::Missed, 4), (RunStatus::Queued, 1)]);
+    /// let projections: Vec<_> = outage.projections.iter().map(|projection| (projection.status, projection.count)).collect();
+    /// assert_eq!(projections, [(RunStatus::Missed, 4), (RunStatus::Queued, 1)]);
     /// # Ok::<(), duly::Error>(())
     /// ```
     ///
@@ -179,7 +179,7 @@ fn noted(task: &Definition, plan: &Plan, ahead: Vec<Timestamp>) -> Result<Vec<Up
 const TURNS: usize = 50;
 
 fn outage(plan: Plan, first: Next, until: Timestamp) -> Outage {
-    let mut fates = Vec::new();
+    let mut projections = Vec::new();
     let mut waiting = Vec::new();
     let mut due = match first {
         Next::At(next) => Some(next),
@@ -191,39 +191,39 @@ fn outage(plan: Plan, first: Next, until: Timestamp) -> Outage {
         plan.next_run = next_run;
         let rest = if turn < TURNS { Rest::Later } else { Rest::Cut };
         let resolution = resolve::resolve(&plan, &waiting, until, rest);
-        resolution.steps.into_iter().for_each(|step| tell(step, &mut fates, &mut waiting));
+        resolution.steps.into_iter().for_each(|step| tell(step, &mut projections, &mut waiting));
         plan.resolved_until = resolution.resolved_until;
         due = match resolution.next {
             Next::At(next) => Some(next),
             _ => None,
         };
     }
-    Outage { fates, next: due }
+    Outage { projections, next: due }
 }
 
 /// Adds what a step means for its occurrences. `waiting`: the runs that it and those before it open.
-fn tell(step: Step, fates: &mut Vec<Fate>, waiting: &mut Vec<Unfinished>) {
+fn tell(step: Step, projections: &mut Vec<Projection>, waiting: &mut Vec<Unfinished>) {
     let told = |status, span: Span| {
         let Span { first, last, count, exact } = span;
-        Fate { status, origin: Origin::Schedule, first, last, count, exact }
+        Projection { status, origin: Origin::Schedule, first, last, count, exact }
     };
     match step {
         Step::Open { scheduled_for: at, origin } => {
             let one = told(RunStatus::Queued, Span { first: at, last: at, count: 1, exact: true });
-            fates.push(Fate { origin, ..one });
+            projections.push(Projection { origin, ..one });
             waiting.push(Unfinished { id: 0, origin, status: RunStatus::Queued, scheduled_for: at });
         }
-        Step::Skip(span) => match fates.last_mut() {
+        Step::Skip(span) => match projections.last_mut() {
             // As in the table, where the row of the turn before grows.
-            Some(fate) if fate.status == RunStatus::Skipped => {
-                (fate.last, fate.count) = (span.last, fate.count + span.count)
+            Some(projection) if projection.status == RunStatus::Skipped => {
+                (projection.last, projection.count) = (span.last, projection.count + span.count)
             }
-            _ => fates.push(told(RunStatus::Skipped, span)),
+            _ => projections.push(told(RunStatus::Skipped, span)),
         },
-        Step::Miss(span) | Step::Cut(span) => fates.push(told(RunStatus::Missed, span)),
+        Step::Miss(span) | Step::Cut(span) => projections.push(told(RunStatus::Missed, span)),
         Step::CancelWaiting => {
-            let queued = fates.iter_mut().filter(|fate| fate.status == RunStatus::Queued);
-            queued.for_each(|fate| fate.status = RunStatus::Cancelled);
+            let queued = projections.iter_mut().filter(|projection| projection.status == RunStatus::Queued);
+            queued.for_each(|projection| projection.status = RunStatus::Cancelled);
             waiting.clear();
         }
         Step::Stop { .. } => {}
@@ -276,10 +276,10 @@ mod tests {
             let outage = task.handler("work").outage(since, until).unwrap();
             assert_eq!(outage.next, Some(at("2027-03-14T12:10:01Z")));
             let mut told: Vec<(RunStatus, u64)> = Vec::new();
-            for fate in outage.fates {
+            for projection in outage.projections {
                 match told.last_mut() {
-                    Some((status, count)) if *status == fate.status => *count += fate.count,
-                    _ => told.push((fate.status, fate.count)),
+                    Some((status, count)) if *status == projection.status => *count += projection.count,
+                    _ => told.push((projection.status, projection.count)),
                 }
             }
             told
@@ -289,7 +289,8 @@ mod tests {
         let cancelled = [(RunStatus::Cancelled, 599), (RunStatus::Queued, 1)];
         assert_eq!(told(task(second).overlap(Overlap::CancelRunning)), cancelled);
         let often = task(Duration::from_millis(20)).handler("work").outage(since, until).unwrap();
-        let counts: Vec<_> = often.fates.iter().map(|fate| (fate.status, fate.count, fate.last)).collect();
+        let counts: Vec<_> =
+            often.projections.iter().map(|projection| (projection.status, projection.count, projection.last)).collect();
         let first = at("2027-03-14T12:00:00.020Z");
         assert_eq!(counts, [(RunStatus::Queued, 1, first), (RunStatus::Skipped, 29_999, until)]);
     }

@@ -21,16 +21,16 @@ pub(crate) struct Part {
 
 /// When it takes part next.
 #[derive(Debug)]
-pub(crate) struct Housekeeping {
+pub(crate) struct RetentionTimer {
     keep: Retention,
     presses_at: Duration,
     /// The last batch was not all.
     behind: bool,
 }
 
-impl Housekeeping {
+impl RetentionTimer {
     pub(crate) fn new(keep: Retention, now: Now) -> Self {
-        Housekeeping { keep, presses_at: now.monotonic + PATIENCE, behind: false }
+        RetentionTimer { keep, presses_at: now.monotonic + PATIENCE, behind: false }
     }
 
     /// Whether a turn that has nothing else to do is to be taken for it.
@@ -81,49 +81,49 @@ mod tests {
 
     #[test]
     fn it_waits_a_minute_for_an_idle_heartbeat() {
-        let mut housekeeping = Housekeeping::new(Retention::default(), at(0));
-        assert!(housekeeping.part(at(59_999), false, true).is_none());
-        let idle = housekeeping.part(at(59_999), true, true).expect("an idle heartbeat");
+        let mut retention_timer = RetentionTimer::new(Retention::default(), at(0));
+        assert!(retention_timer.part(at(59_999), false, true).is_none());
+        let idle = retention_timer.part(at(59_999), true, true).expect("an idle heartbeat");
         assert!(idle.if_idle);
-        housekeeping.took(Some(idle), None, at(59_999));
-        let presses = housekeeping.part(at(60_000), false, true).expect("a minute has passed");
+        retention_timer.took(Some(idle), None, at(59_999));
+        let presses = retention_timer.part(at(60_000), false, true).expect("a minute has passed");
         assert!(!presses.if_idle, "it had no part in that heartbeat, which found something to do");
-        housekeeping.took(Some(presses), Some(false), at(60_000));
-        assert!(housekeeping.part(at(119_999), false, true).is_none());
-        housekeeping.took(Some(idle), Some(false), at(119_999));
-        assert!(housekeeping.part(at(179_998), false, true).is_none());
+        retention_timer.took(Some(presses), Some(false), at(60_000));
+        assert!(retention_timer.part(at(119_999), false, true).is_none());
+        retention_timer.took(Some(idle), Some(false), at(119_999));
+        assert!(retention_timer.part(at(179_998), false, true).is_none());
         assert!(
-            !housekeeping.is_due(at(u64::MAX)) && housekeeping.wake_at(at(60_000)) == Duration::MAX,
+            !retention_timer.is_due(at(u64::MAX)) && retention_timer.wake_at(at(60_000)) == Duration::MAX,
             "a heartbeat comes soon enough"
         );
     }
 
     #[test]
     fn a_batch_that_was_not_all_is_followed_by_the_next() {
-        let mut housekeeping = Housekeeping::new(Retention::default(), at(0));
-        let idle = housekeeping.part(at(10), true, true).expect("an idle heartbeat");
-        housekeeping.took(Some(idle), Some(true), at(10));
-        assert_eq!(housekeeping.wake_at(at(10)), Duration::from_millis(110));
-        assert!(!housekeeping.is_due(at(109)) && housekeeping.part(at(109), false, true).is_none());
-        assert!(housekeeping.is_due(at(110)));
-        let next = housekeeping.part(at(110), false, true).expect("the next batch");
-        housekeeping.took(Some(next), Some(true), at(110));
-        assert!(housekeeping.is_due(at(210)));
+        let mut retention_timer = RetentionTimer::new(Retention::default(), at(0));
+        let idle = retention_timer.part(at(10), true, true).expect("an idle heartbeat");
+        retention_timer.took(Some(idle), Some(true), at(10));
+        assert_eq!(retention_timer.wake_at(at(10)), Duration::from_millis(110));
+        assert!(!retention_timer.is_due(at(109)) && retention_timer.part(at(109), false, true).is_none());
+        assert!(retention_timer.is_due(at(110)));
+        let next = retention_timer.part(at(110), false, true).expect("the next batch");
+        retention_timer.took(Some(next), Some(true), at(110));
+        assert!(retention_timer.is_due(at(210)));
         // It could not be written: that waits as long as it would if there were no more.
-        housekeeping.took(Some(next), None, at(210));
-        assert!(!housekeeping.is_due(at(310)) && housekeeping.part(at(60_209), false, true).is_none());
+        retention_timer.took(Some(next), None, at(210));
+        assert!(!retention_timer.is_due(at(310)) && retention_timer.part(at(60_209), false, true).is_none());
     }
 
     #[test]
     fn after_a_step_of_the_clock_nothing_presses() {
-        let mut housekeeping = Housekeeping::new(Retention::default(), at(0));
-        let idle = housekeeping.part(at(10), true, true);
-        housekeeping.took(idle, Some(true), at(10));
-        assert!(housekeeping.part(at(200), true, false).is_none());
+        let mut retention_timer = RetentionTimer::new(Retention::default(), at(0));
+        let idle = retention_timer.part(at(10), true, true);
+        retention_timer.took(idle, Some(true), at(10));
+        assert!(retention_timer.part(at(200), true, false).is_none());
         assert!(
-            !housekeeping.is_due(at(200)) && housekeeping.wake_at(at(200)) == Duration::MAX,
+            !retention_timer.is_due(at(200)) && retention_timer.wake_at(at(200)) == Duration::MAX,
             "or the loop would spin for a day"
         );
-        assert!(housekeeping.part(at(200), false, true).is_some_and(|part| !part.if_idle));
+        assert!(retention_timer.part(at(200), false, true).is_some_and(|part| !part.if_idle));
     }
 }

@@ -12,8 +12,8 @@ use crate::clock::Now;
 use crate::host::orphan::{Input, PayloadFile};
 use crate::host::owner_lock::OwnerLock;
 use crate::model::finished::{Finished, Report, WorkerEnded};
-use crate::worker::connection::Desk;
-use crate::worker::progress::Progress;
+use crate::worker::connection::WorkerConnection;
+use crate::worker::progress::LatestProgress;
 
 /// Why a handler should stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(crate) struct Said {
     pub(crate) remark: Option<String>,
     /// Whether the time limit had passed when the work ended, if the handler has said when that was.
     pub(crate) late: Option<bool>,
-    pub(crate) progress: Option<Arc<Progress>>,
+    pub(crate) progress: Option<Arc<LatestProgress>>,
     /// The file of its command's input.
     pub(crate) input: Option<Input>,
     /// The file of the payload of its run. Removed when it is dropped.
@@ -100,14 +100,14 @@ pub(crate) struct Tools {
     /// What the handler says. It outlives a handler that panics.
     pub(crate) said: Arc<Mutex<Said>>,
     /// The worker's own connection.
-    pub(crate) desk: Arc<Mutex<Desk>>,
+    pub(crate) desk: Arc<Mutex<WorkerConnection>>,
     pub(crate) file: Arc<Path>,
     /// The way to the loop, and the owner's lock, which knows the database. None under a stepper.
     pub(crate) link: Option<Link>,
 }
 
 impl Tools {
-    pub(crate) fn new(desk: Arc<Mutex<Desk>>, link: Option<Link>) -> Self {
+    pub(crate) fn new(desk: Arc<Mutex<WorkerConnection>>, link: Option<Link>) -> Self {
         let file = desk.lock().unwrap_or_else(PoisonError::into_inner).file();
         Tools { said: Arc::default(), desk, file, link }
     }
@@ -123,7 +123,7 @@ pub(crate) enum Notice {
     /// To be written down.
     Report(Report),
     /// There are new words about its progress.
-    Progress(Arc<Progress>),
+    Progress(Arc<LatestProgress>),
     /// The worker itself ended.
     WorkerEnded(WorkerEnded),
 }

@@ -19,7 +19,7 @@ use crate::model::finished::{Finished, Recorded};
 use crate::model::run::Claim;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::effects::{self, Known};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::sqlite::open::Written;
@@ -34,40 +34,40 @@ pub(crate) type Prepare = dyn Fn(&Connection) -> Result<(), BoxError> + Send + S
 
 /// How the workers of one scheduler open theirs.
 #[derive(Clone)]
-pub(crate) struct Desks {
+pub(crate) struct ConnectionSettings {
     pub(crate) file: Arc<Path>,
     pub(crate) durability: Durability,
     /// The owner whose claims they work under.
     pub(crate) owner: Arc<str>,
     pub(crate) prepare: Option<Arc<Prepare>>,
-    pub(crate) line: Line,
+    pub(crate) line: WriteQueue,
 }
 
 /// The workers of one scheduler write one after another. Of those who wait for its lock SQLite lets in whoever happens to
 /// ask at the right moment: of many, one would wait in vain until its patience ends, and its attempt would fail.
 #[derive(Clone)]
-pub(crate) struct Line {
+pub(crate) struct WriteQueue {
     /// Holds nothing while somebody writes.
     free: Receiver<()>,
     leave: Sender<()>,
 }
 
 /// A place at the head of the line, left when it is dropped.
-struct Head(Sender<()>);
+struct WriteTurn(Sender<()>);
 
-impl Line {
+impl WriteQueue {
     pub(crate) fn new() -> Self {
         let (leave, free) = bounded(1);
         let _ = leave.try_send(());
-        Line { free, leave }
+        WriteQueue { free, leave }
     }
 
-    fn wait(&self) -> Option<Head> {
-        self.free.recv_timeout(LINE).ok().map(|()| Head(self.leave.clone()))
+    fn wait(&self) -> Option<WriteTurn> {
+        self.free.recv_timeout(LINE).ok().map(|()| WriteTurn(self.leave.clone()))
     }
 }
 
-impl Drop for Head {
+impl Drop for WriteTurn {
     fn drop(&mut self) {
         let _ = self.0.try_send(());
     }
@@ -75,9 +75,9 @@ impl Drop for Head {
 
 /// One worker's.
 #[derive(Debug)]
-pub(crate) struct Desk {
-    how: Desks,
-    store: Option<Store>,
+pub(crate) struct WorkerConnection {
+    how: ConnectionSettings,
+    store: Option<SqliteStore>,
 }
 
 /// What an attempt finds of an effect that it wants to begin.
@@ -91,9 +91,9 @@ pub(crate) enum Begun {
     InDoubt,
 }
 
-impl Desk {
-    pub(crate) fn new(how: Desks) -> Self {
-        Desk { how, store: None }
+impl WorkerConnection {
+    pub(crate) fn new(how: ConnectionSettings) -> Self {
+        WorkerConnection { how, store: None }
     }
 
     /// The file that is written to.
@@ -101,12 +101,12 @@ impl Desk {
         self.how.file.clone()
     }
 
-    fn store(&mut self) -> Result<&mut Store> {
+    fn store(&mut self) -> Result<&mut SqliteStore> {
         let store = match self.store.take() {
             Some(store) => store,
             None => {
-                let Desks { file, durability, prepare, .. } = &self.how;
-                let store = Store::open(file, Missing::Refuse, *durability)?;
+                let ConnectionSettings { file, durability, prepare, .. } = &self.how;
+                let store = SqliteStore::open(file, Missing::Refuse, *durability)?;
                 if let Some(prepare) = prepare {
                     store.prepare(*durability, &**prepare)?;
                 }
@@ -116,7 +116,7 @@ impl Desk {
         Ok(self.store.insert(store))
     }
 
-    /// As [`Store::write`], when it is this worker's turn.
+    /// As [`SqliteStore::write`], when it is this worker's turn.
     fn write<T>(
         &mut self,
         doing: &'static str,
@@ -235,14 +235,17 @@ fn refused(claim: &Claim, reason: &str) -> Error {
     Error::Refused { request: format!("finish run {} of {:?}", claim.run_id, claim.task), reason: reason.to_owned() }
 }
 
-impl Drop for Desks {
+impl Drop for ConnectionSettings {
     fn drop(&mut self) {
         panics::dispose("the closure given to on_connect", self.prepare.take());
     }
 }
 
-impl fmt::Debug for Desks {
+impl fmt::Debug for ConnectionSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desks").field("file", &self.file).field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("ConnectionSettings")
+            .field("file", &self.file)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
     }
 }

@@ -15,12 +15,12 @@ use crate::clock::{Clock, Now, Timestamp};
 use crate::error::{BoxError, Error, Result, excerpt};
 use crate::host::orphan::{self, Input, Orphan, PayloadFile};
 use crate::host::{fault_points, panics};
-use crate::model::finished::{Report, Told};
+use crate::model::finished::{Report, ReportKind};
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin};
 use crate::worker::attempt::{Notice, Said, StopFlag, StopReason, Tools};
-use crate::worker::connection::Desk;
-use crate::worker::progress::Progress;
+use crate::worker::connection::WorkerConnection;
+use crate::worker::progress::LatestProgress;
 
 /// Most that is kept of what an attempt printed.
 pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
@@ -347,7 +347,7 @@ impl Context {
         fault_points::reach("spawned");
         let record = orphan::record_of(pid, self.said().input.as_ref(), self.file());
         if let Some(process) = record {
-            let (run, attempt, told) = (self.claim.run_id, self.claim.attempt, Told::Process(process));
+            let (run, attempt, told) = (self.claim.run_id, self.claim.attempt, ReportKind::Process(process));
             // The loop lives as long as its workers.
             let _ = link.notices.send(Notice::Report(Report { run, attempt, told }));
         }
@@ -360,7 +360,7 @@ impl Context {
         let words = excerpt(words.as_ref(), MAX_PROGRESS_BYTES);
         let progress = {
             let mut said = self.said();
-            let new = || Arc::new(Progress::new(self.claim.run_id, self.claim.attempt));
+            let new = || Arc::new(LatestProgress::new(self.claim.run_id, self.claim.attempt));
             said.progress.get_or_insert_with(new).clone()
         };
         // Never waited for: the end of the attempt brings the last words in any case.
@@ -376,7 +376,7 @@ impl Context {
         self.tools.said()
     }
 
-    pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
+    pub(crate) fn desk(&self) -> MutexGuard<'_, WorkerConnection> {
         self.tools.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

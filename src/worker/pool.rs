@@ -14,11 +14,11 @@ use crate::host::orphan::{Input, Orphan};
 use crate::host::owner_lock::OwnerLock;
 use crate::host::panics;
 use crate::model::event::{Event, Observers};
-use crate::model::finished::{AtWork, Finished, Report, Told, WorkerEnded};
+use crate::model::finished::{AtWork, Finished, Report, ReportKind, WorkerEnded};
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::worker::attempt::{Link, Notice, OwnEnd, StopFlag, StopReason, Tools};
-use crate::worker::connection::{Desk, Desks};
+use crate::worker::connection::{ConnectionSettings, WorkerConnection};
 use crate::worker::handler::{Context, Failure, Handler, Handlers};
 
 /// Claims that may be handed over and not begun; more are never read ahead.
@@ -87,7 +87,7 @@ struct Worker {
     limited: Limited,
     observers: Arc<Observers>,
     link: Link,
-    desks: Desks,
+    desks: ConnectionSettings,
 }
 
 impl Pool {
@@ -97,7 +97,7 @@ impl Pool {
         clock: Arc<dyn Clock>,
         alive: Arc<OwnerLock>,
         observers: Arc<Observers>,
-        desks: Desks,
+        desks: ConnectionSettings,
     ) -> Result<Self> {
         // As many again may be at work in place of those that are held.
         let most = QUEUE + 2 * workers;
@@ -265,7 +265,7 @@ impl Pool {
         let ahead = flags.values().filter(|(claim, _)| claim.read_ahead);
         let begun = ahead.filter_map(|(claim, flag)| {
             let at = flag.take_begun(|at| now.saturating_sub(at.monotonic) >= LONG)?;
-            Some(Report { run: claim.run_id, attempt: claim.attempt, told: Told::Began(at.wall) })
+            Some(Report { run: claim.run_id, attempt: claim.attempt, told: ReportKind::Began(at.wall) })
         });
         begun.collect()
     }
@@ -300,7 +300,7 @@ impl Pool {
 impl Worker {
     /// Carries out what is handed over, until the pool is dropped or another worker has this one's place.
     fn work(&self, queue: &Receiver<Handed>, done: &Sender<Finished>) {
-        let desk = Arc::new(Mutex::new(Desk::new(self.desks.clone())));
+        let desk = Arc::new(Mutex::new(WorkerConnection::new(self.desks.clone())));
         let mut at_work = AtWork::default();
         let ended = panics::contained(|| {
             for (claim, flag) in queue {
@@ -344,7 +344,7 @@ impl Worker {
         &self,
         claim: Arc<Claim>,
         flag: Arc<StopFlag>,
-        desk: Arc<Mutex<Desk>>,
+        desk: Arc<Mutex<WorkerConnection>>,
         at_work: &mut AtWork,
     ) -> (Finished, bool) {
         at_work.claim = Some(claim.clone());

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::model::finished::{Report, Told};
+use crate::model::finished::{Report, ReportKind};
 
 /// How often the words of one attempt are written down at most.
 const PACE: Duration = Duration::from_secs(1);
 
 /// The newest words of one attempt, shared by its handler and the loop.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct LatestProgress {
     run: i64,
     attempt: u32,
     said: Mutex<Words>,
@@ -25,9 +25,9 @@ struct Words {
     taken: Option<Duration>,
 }
 
-impl Progress {
+impl LatestProgress {
     pub(crate) fn new(run: i64, attempt: u32) -> Self {
-        Progress { run, attempt, said: Mutex::default() }
+        LatestProgress { run, attempt, said: Mutex::default() }
     }
 
     /// Keeps the newest words. Whether the loop has still to be told that there are some.
@@ -55,7 +55,7 @@ impl Progress {
         let mut words = self.words();
         (words.announced, words.taken) = (false, Some(now));
         let text = words.newest.clone()?;
-        Some(Report { run: self.run, attempt: self.attempt, told: Told::Progress(text) })
+        Some(Report { run: self.run, attempt: self.attempt, told: ReportKind::Progress(text) })
     }
 
     fn words(&self) -> MutexGuard<'_, Words> {
@@ -66,12 +66,12 @@ impl Progress {
 /// Words that wait to be written down.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    said: Vec<Arc<Progress>>,
+    said: Vec<Arc<LatestProgress>>,
 }
 
 impl Waiting {
     /// There are new words of an attempt.
-    pub(crate) fn add(&mut self, progress: Arc<Progress>) {
+    pub(crate) fn add(&mut self, progress: Arc<LatestProgress>) {
         self.said.push(progress);
     }
 
@@ -91,15 +91,15 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::{Progress, Waiting};
-    use crate::model::finished::{Report, Told};
+    use super::{LatestProgress, Waiting};
+    use crate::model::finished::{Report, ReportKind};
 
     #[test]
     fn the_newest_words_are_taken_once_a_second_and_none_stay_behind() {
         let at = Duration::from_millis;
-        let (said, mut waiting) = (Arc::new(Progress::new(7, 2)), Waiting::default());
+        let (said, mut waiting) = (Arc::new(LatestProgress::new(7, 2)), Waiting::default());
         let text = |report: Report| match report.told {
-            Told::Progress(text) => text,
+            ReportKind::Progress(text) => text,
             other => format!("{other:?}"),
         };
         let take = |waiting: &mut Waiting, now| waiting.take(now).into_iter().map(text).collect::<Vec<_>>();

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::house::House;
+use crate::fixtures::TestDb;
 
 /// As the program `mail` is called: `mail -s SUBJECT ADDRESS`, the text on standard input.
 const MAIL: &str = "#!/bin/sh\n{ echo \"To: $3\"; echo \"Subject: $2\"; echo; cat; } >> MAILBOX\n";
@@ -21,8 +21,8 @@ fn transcript(heading: &str) -> Vec<String> {
 
 #[test]
 fn the_alarm_of_the_readme_sends_a_mail() {
-    let (house, programs) = (House::new(), tempfile::tempdir().expect("a folder"));
-    let mailbox = house.home().join("mailbox").display().to_string();
+    let (db, programs) = (TestDb::new(), tempfile::tempdir().expect("a folder"));
+    let mailbox = db.home().join("mailbox").display().to_string();
     let mail = programs.path().join("mail");
     std::fs::write(&mail, MAIL.replace("MAILBOX", &mailbox)).expect("a program");
     std::fs::set_permissions(&mail, std::fs::Permissions::from_mode(0o755)).expect("its mode");
@@ -34,7 +34,7 @@ fn the_alarm_of_the_readme_sends_a_mail() {
     for line in expected.iter().filter(|line| line.starts_with("$ ")) {
         let typed = line[2..].replace(MAILBOX, &mailbox);
         let mut shell = Command::new("sh");
-        shell.args(["-c", &typed]).current_dir(house.home()).env("PATH", &path).env("DULY_DB", house.file());
+        shell.args(["-c", &typed]).current_dir(db.home()).env("PATH", &path).env("DULY_DB", db.file());
         let output = shell.output().expect("a shell");
         found.push(line.clone());
         for printed in [&output.stdout, &output.stderr] {
@@ -42,5 +42,5 @@ fn the_alarm_of_the_readme_sends_a_mail() {
         }
     }
     assert_eq!(found, expected);
-    house.assert_sound();
+    db.assert_sound();
 }

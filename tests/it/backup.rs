@@ -7,14 +7,14 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Client, Context, Error, NewTask, Outcome, RunStatus, Scheduler};
 
-use crate::house::{House, at, eventually, minutes, seconds};
+use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
 #[test]
 fn a_copy_made_under_load_holds_all_that_was_committed_before() {
-    let house = House::new();
-    let scheduler = Scheduler::builder(house.file())
+    let db = TestDb::new();
+    let scheduler = Scheduler::builder(db.file())
         .poll(Duration::from_millis(20))
         .handler("work", |_: &Context| Ok::<_, Error>(()))
         .start()
@@ -24,7 +24,7 @@ fn a_copy_made_under_load_holds_all_that_was_committed_before() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
-            let client = house.client();
+            let client = db.client();
             let mut runs = 0;
             while !over.load(Ordering::Relaxed) {
                 // On a slow disk the others may keep the lock for longer than a writer waits.
@@ -37,12 +37,12 @@ fn a_copy_made_under_load_holds_all_that_was_committed_before() {
         });
         for number in 0..3 {
             let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-            eventually("more has run", || house.ask(succeeded).parse::<i64>().expect("a count") > 40 * number);
+            eventually("more has run", || db.ask(succeeded).parse::<i64>().expect("a count") > 40 * number);
             let rows = "SELECT id || ' ' || status FROM task_runs";
             let over = &format!("{rows} WHERE status = 'succeeded'");
-            let (all, done) = (house.rows("SELECT id FROM task_runs"), house.rows(over));
-            let copy = House::new();
-            let made = house.client().backup(copy.file()).expect("a copy");
+            let (all, done) = (db.rows("SELECT id FROM task_runs"), db.rows(over));
+            let copy = TestDb::new();
+            let made = db.client().backup(copy.file()).expect("a copy");
             assert_eq!(made.bytes, std::fs::metadata(copy.file()).expect("a file").len());
             drop(Client::open_existing(copy.file()).expect("it opens"));
             copy.assert_sound();
@@ -62,13 +62,13 @@ fn a_copy_made_under_load_holds_all_that_was_committed_before() {
 #[test]
 fn a_copy_is_its_owners_alone_and_overwrites_nothing() {
     use std::os::unix::fs::{PermissionsExt, symlink};
-    let house = House::new();
-    let client = house.client();
-    let copy = house.home().join("copy.db");
+    let db = TestDb::new();
+    let client = db.client();
+    let copy = db.home().join("copy.db");
     client.backup(&copy).expect("a copy");
     assert_eq!(std::fs::metadata(&copy).expect("a file").permissions().mode() & 0o777, 0o600);
 
-    let text = |name: &str| house.home().join(name);
+    let text = |name: &str| db.home().join(name);
     std::fs::write(text("notes"), "").expect("a file");
     symlink("nowhere", text("link")).expect("a link");
     for (name, says) in [
@@ -93,8 +93,8 @@ fn a_copy_is_its_owners_alone_and_overwrites_nothing() {
 /// Two schedulers, each with a file of its own: neither believes a word about the other's owners.
 #[test]
 fn what_ran_on_the_original_is_lost_on_the_copy_after_a_lease() {
-    let (house, copy) = (House::new(), House::new());
-    let mut first = house.stepper(NOON);
+    let (db, copy) = (TestDb::new(), TestDb::new());
+    let mut first = db.stepper(NOON);
     let client = first.client().clone();
     client.add(NewTask::once("again", at(NOON)).handler("work")).expect("a task");
     client.add(NewTask::once("never", at(NOON)).handler("work").at_most_once()).expect("a task");
@@ -102,10 +102,10 @@ fn what_ran_on_the_original_is_lost_on_the_copy_after_a_lease() {
     assert_eq!(claims.len(), 2);
     // What a command would have recorded: this very process, which must not be waited for, nor touched.
     let process = format!("UPDATE task_runs SET process = '{{\"pid\":{}}}'", std::process::id());
-    house.plain().execute(&process, []).expect("a record");
+    db.plain().execute(&process, []).expect("a record");
     assert_eq!(client.backup(copy.file()).expect("a copy").running, 2);
     let kept = "SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL";
-    assert_eq!((house.ask(kept), copy.ask(kept)), ("1".into(), "0".into()));
+    assert_eq!((db.ask(kept), copy.ask(kept)), ("1".into(), "0".into()));
     assert_eq!(copy.ask("SELECT count(process) FROM task_runs"), "0");
     assert_eq!(copy.ask("SELECT kind FROM scheduler_events"), "copied");
 
@@ -126,22 +126,22 @@ fn what_ran_on_the_original_is_lost_on_the_copy_after_a_lease() {
     // The original has noticed nothing.
     claims.iter().for_each(|claim| first.finish(claim, Outcome::succeeded()));
     first.step().expect("a turn");
-    assert_eq!(house.ask("SELECT group_concat(status || attempt) FROM task_runs"), "succeeded1,succeeded1");
-    house.assert_sound();
+    assert_eq!(db.ask("SELECT group_concat(status || attempt) FROM task_runs"), "succeeded1,succeeded1");
+    db.assert_sound();
     copy.assert_sound();
 }
 
 /// The usual way back: the copy takes the place of a file whose scheduler has died.
 #[test]
 fn a_copy_put_back_is_taken_up_where_it_was_made() {
-    let (house, copy) = (House::new(), House::new());
-    let mut first = house.stepper(NOON);
+    let (db, copy) = (TestDb::new(), TestDb::new());
+    let mut first = db.stepper(NOON);
     first.client().add(NewTask::once("again", at(NOON)).handler("work")).expect("a task");
     assert_eq!(first.step().expect("a turn").len(), 1);
     first.client().backup(copy.file()).expect("a copy");
-    std::fs::rename(copy.file(), house.file()).expect("put back");
+    std::fs::rename(copy.file(), db.file()).expect("put back");
     // Its owner is alive: what it runs is its own, until it has noticed that the file is another.
-    let mut second = house.stepper(NOON);
+    let mut second = db.stepper(NOON);
     second.clock().advance(minutes(5));
     assert!(second.step().expect("a turn").is_empty());
     first.crash();
@@ -151,5 +151,5 @@ fn a_copy_put_back_is_taken_up_where_it_was_made() {
         claims.extend(second.step().expect("a turn"));
     }
     assert_eq!(claims.len(), 1, "recovered, and tried again");
-    house.assert_sound();
+    db.assert_sound();
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use crate::house::House;
+use crate::fixtures::TestDb;
 
 /// Longest that the bot may be silent: its days have a post every seven seconds.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -20,10 +20,10 @@ struct Bot {
 }
 
 impl Bot {
-    fn start(program: &Path, house: &House, more: &[&str]) -> Self {
+    fn start(program: &Path, db: &TestDb, more: &[&str]) -> Self {
         let mut process = Command::new(program)
             .args(["--fast", "--db"])
-            .arg(house.file())
+            .arg(db.file())
             .args(more)
             .stdout(Stdio::piped())
             .spawn()
@@ -96,21 +96,21 @@ fn the_carousel_bot_is_killed_twice_and_posts_each_picture_once() {
         println!("skipped: no carousel_agent (cargo build --examples)");
         return;
     };
-    let house = House::new();
+    let db = TestDb::new();
 
     // Killed while it draws: the chat has nothing yet.
-    let mut bot = Bot::start(&program, &house, &[]);
+    let mut bot = Bot::start(&program, &db, &[]);
     bot.hear("drawing, attempt 1");
     let mut said = bot.kill();
 
     // It takes that up again, makes another day's posts, and is killed when the chat has the post and nobody knows.
-    let mut bot = Bot::start(&program, &house, &[]);
+    let mut bot = Bot::start(&program, &db, &[]);
     bot.hear("recovered: ");
     bot.hear(", attempt 2");
     bot.hear("posted, attempt 1");
     said.extend(bot.kill());
 
-    let mut bot = Bot::start(&program, &house, &["--for", "5"]);
+    let mut bot = Bot::start(&program, &db, &["--for", "5"]);
     bot.hear("was posted before, attempt 2");
     bot.hear("ended; 0 posts were cut short");
     said.extend(bot.end());
@@ -121,7 +121,7 @@ fn the_carousel_bot_is_killed_twice_and_posts_each_picture_once() {
     assert_eq!(once.len(), drawn.len(), "{said:#?}");
     let key = "t.name || '/' || strftime('%Y-%m-%dT%H:%M:%fZ', r.scheduled_for / 1000.0, 'unixepoch')";
     let from = "FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id";
-    let lost: BTreeSet<String> = house
+    let lost: BTreeSet<String> = db
         .rows(&format!("SELECT {key} || ' ' || a.attempt {from} JOIN task_attempts a ON a.run_id = r.id"))
         .into_iter()
         .collect();
@@ -129,7 +129,7 @@ fn the_carousel_bot_is_killed_twice_and_posts_each_picture_once() {
         assert!((1..*attempt).all(|before| lost.contains(&format!("{key} {before}"))), "{key} {attempt}: {lost:?}");
     }
     let other_ends = "SELECT count(*) FROM task_attempts WHERE outcome NOT IN ('lost', 'released')";
-    assert_eq!(house.ask(other_ends), "0");
+    assert_eq!(db.ask(other_ends), "0");
     assert!(lost.len() >= 2, "{lost:?}");
 
     // Each post was made once, and a run that succeeded is one. A bot that dies between the two says so at the next attempt.
@@ -138,14 +138,14 @@ fn the_carousel_bot_is_killed_twice_and_posts_each_picture_once() {
     let posted: BTreeSet<_> = new.iter().chain(&known).map(|(key, _)| (*key).to_owned()).collect();
     let keys: BTreeSet<_> = new.iter().map(|(key, _)| *key).collect();
     assert_eq!(keys.len(), new.len(), "{said:#?}");
-    assert_eq!(posted, house.rows("SELECT key FROM posts").into_iter().collect());
-    let kept = house.rows(&format!("SELECT {key} {from} WHERE r.status = 'succeeded'"));
+    assert_eq!(posted, db.rows("SELECT key FROM posts").into_iter().collect());
+    let kept = db.rows(&format!("SELECT {key} {from} WHERE r.status = 'succeeded'"));
     assert!(kept.iter().all(|key| posted.contains(key)), "{kept:?} {posted:?}");
     assert!(kept.len() >= 3, "{said:#?}");
 
     // No occurrence is missing between the first and the last, and all were kept but what the last moment left waiting.
     for chat in ["carousel:family", "carousel:climbing-club"] {
-        let runs = house.rows(&format!(
+        let runs = db.rows(&format!(
             "SELECT r.scheduled_for / 1000, r.status {from} WHERE t.name = '{chat}' ORDER BY r.scheduled_for"
         ));
         let (seconds, stands): (Vec<i64>, Vec<&str>) = runs
@@ -159,6 +159,6 @@ fn the_carousel_bot_is_killed_twice_and_posts_each_picture_once() {
         assert!(waits <= 1, "{chat}: {runs:?}");
         assert!(stands[..stands.len() - waits].iter().all(|status| *status == "succeeded"), "{chat}: {runs:?}");
     }
-    assert_eq!(house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
-    house.assert_sound();
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    db.assert_sound();
 }

@@ -3,9 +3,8 @@
 
 use duly::{Error, Misfire, NewTask, Overlap};
 
-use crate::house::{House, minutes, seconds};
+use crate::fixtures::{TestDb, minutes, seconds, work_off};
 use crate::misfire::{DOWN, after_an_outage, outage};
-use crate::table::work_off;
 
 #[test]
 fn run_all_runs_the_newest_oldest_first_and_misses_the_rest() {
@@ -13,15 +12,15 @@ fn run_all_runs_the_newest_oldest_first_and_misses_the_rest() {
         let task = NewTask::cron("t", "0 7 * * *").overlap(Overlap::BufferAll);
         task.misfire(Misfire::RunAll, minutes(1)).catch_up_limit(limit)
     };
-    let house = House::new();
-    let mut stepper = house.stepper(DOWN);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(DOWN);
     stepper.client().add(daily(3).handler("work")).expect("a task");
     stepper.step().expect("a step");
     stepper.crash();
-    let mut stepper = house.stepper("2027-03-21T12:00:00Z");
+    let mut stepper = db.stepper("2027-03-21T12:00:00Z");
     let days: Vec<String> = work_off(&mut stepper).iter().map(|claim| claim.scheduled_for.to_string()).collect();
     assert_eq!(days, ["2027-03-19T07:00:00.000Z", "2027-03-20T07:00:00.000Z", "2027-03-21T07:00:00.000Z"]);
-    house.assert_history(
+    db.assert_history(
         "t",
         &[
             "2027-03-15 07:00:00 schedule missed x4 to 2027-03-18 07:00:00",
@@ -67,20 +66,20 @@ fn run_all_runs_the_newest_oldest_first_and_misses_the_rest() {
 fn run_all_keeps_the_newest_and_names_the_limit() {
     let hourly = || NewTask::cron("t", "0 * * * *").misfire(Misfire::RunAll, minutes(1)).catch_up_limit(10);
     for overlap in [Overlap::BufferAll, Overlap::Allow] {
-        let house = House::new();
-        after_an_outage(&house, hourly().overlap(overlap), "2027-03-17T12:00:30Z");
-        let rows = house.history("t");
+        let db = TestDb::new();
+        after_an_outage(&db, hourly().overlap(overlap), "2027-03-17T12:00:30Z");
+        let rows = db.history("t");
         assert_eq!(rows.len(), 11, "{overlap}: {rows:#?}");
         assert_eq!(rows[0], "2027-03-14 13:00:00 schedule missed x62 to 2027-03-17 02:00:00", "{overlap}");
         assert_eq!(rows[1], "2027-03-17 03:00:00 catch_up succeeded", "{overlap}");
         assert_eq!(rows[10], "2027-03-17 12:00:00 schedule succeeded", "{overlap}");
-        let reason = house.ask("SELECT error FROM task_runs WHERE status = 'missed'");
+        let reason = db.ask("SELECT error FROM task_runs WHERE status = 'missed'");
         assert!(reason.contains("catch_up_limit 10"), "{overlap}: {reason}");
     }
     // Under run_once no limit is involved.
-    let house = House::new();
-    after_an_outage(&house, hourly().misfire(Misfire::RunOnce, minutes(1)), "2027-03-17T12:00:30Z");
-    let reason = house.ask("SELECT error FROM task_runs WHERE status = 'missed'");
+    let db = TestDb::new();
+    after_an_outage(&db, hourly().misfire(Misfire::RunOnce, minutes(1)), "2027-03-17T12:00:30Z");
+    let reason = db.ask("SELECT error FROM task_runs WHERE status = 'missed'");
     assert_eq!(reason, "resolved later than the grace of the task (misfire policy)");
 }
 
@@ -110,39 +109,39 @@ fn run_all_counts_what_waited_before_the_outage() {
         ),
     ];
     for (overlap, expected) in all {
-        let house = House::new();
-        let mut stepper = house.stepper(DOWN);
+        let db = TestDb::new();
+        let mut stepper = db.stepper(DOWN);
         stepper.client().add(hourly(overlap)).expect("a task");
         stepper.clock().advance(minutes(60));
         stepper.step().expect("a step");
-        house.assert_history("t", &[waited]);
+        db.assert_history("t", &[waited]);
         stepper.crash();
-        let mut stepper = house.stepper("2027-03-17T12:00:30Z");
+        let mut stepper = db.stepper("2027-03-17T12:00:30Z");
         stepper.step().expect("a step");
-        house.assert_history("t", &expected);
+        db.assert_history("t", &expected);
         // Where the buffer is full, the reason says so.
         stepper.clock().advance(minutes(60));
         stepper.step().expect("a step");
         if overlap == Overlap::BufferAll {
-            let reason = house.ask("SELECT error FROM task_runs WHERE status = 'skipped'");
+            let reason = db.ask("SELECT error FROM task_runs WHERE status = 'skipped'");
             assert!(reason.contains("3 runs") && reason.contains("catch_up_limit"), "{reason}");
         }
-        house.assert_sound();
+        db.assert_sound();
     }
 }
 
 #[test]
 fn run_all_is_bounded_and_needs_an_overlap_policy_that_lets_runs_wait() {
-    let house = House::new();
+    let db = TestDb::new();
     let all = || NewTask::cron("t", "* * * * * *").handler("work").misfire(Misfire::RunAll, seconds(0));
-    let stepper = house.stepper(DOWN);
+    let stepper = db.stepper(DOWN);
     for overlap in [Overlap::Skip, Overlap::BufferOne, Overlap::CancelRunning] {
         let error = stepper.client().add(all().overlap(overlap)).expect_err("run_all cannot wait");
         assert!(matches!(error, Error::InvalidTask { field: "overlap", .. }), "{error}");
     }
     drop(stepper);
-    let stepper = after_an_outage(&house, all().overlap(Overlap::Allow).catch_up_limit(200), "2037-03-14T12:00:00Z");
-    let rows = house.history("t");
+    let stepper = after_an_outage(&db, all().overlap(Overlap::Allow).catch_up_limit(200), "2037-03-14T12:00:00Z");
+    let rows = db.history("t");
     // The occurrence of this very second is on time.
     assert_eq!(rows.len(), 1 + 200);
     assert_eq!(rows[0], "2027-03-14 12:00:01 schedule missed x10000 to 2037-03-14 11:56:40 at least");

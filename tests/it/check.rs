@@ -3,8 +3,7 @@
 use duly::testing::Stepper;
 use duly::{Client, Limits, NewTask, Outcome, Problem, ProblemKind};
 
-use crate::house::{House, at, minutes};
-use crate::table::{claim, step, succeed, work_off};
+use crate::fixtures::{TestDb, at, claim, minutes, step, succeed, work_off};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -27,8 +26,8 @@ fn of(kind: &'static str, task: &str, run: Option<i64>) -> (&'static str, Option
 }
 
 /// A scheduler at work on tasks of all kinds.
-fn healthy(house: &House) -> Stepper {
-    let stepper = house.stepper(NOON);
+fn healthy(db: &TestDb) -> Stepper {
+    let stepper = db.stepper(NOON);
     let client = stepper.client();
     client.add(NewTask::cron("cron", "*/10 * * * *").handler("work").on_dead("paused")).expect("a task");
     client.add(NewTask::delay("delay", minutes(15)).handler("work").concurrency_key("key")).expect("a task");
@@ -42,8 +41,8 @@ fn healthy(house: &House) -> Stepper {
 
 #[test]
 fn a_file_that_is_well_has_none() {
-    let house = House::new();
-    let mut stepper = healthy(&house);
+    let db = TestDb::new();
+    let mut stepper = healthy(&db);
     let client = stepper.client().clone();
     for _ in 0..120 {
         let claims = stepper.step().expect("a turn");
@@ -58,7 +57,7 @@ fn a_file_that_is_well_has_none() {
     work_off(&mut stepper);
     let clock = stepper.clock().clone();
     stepper.stop().expect("an end");
-    let again = house.builder("2000-01-01T00:00:00Z").clock(&clock).start().expect("a stepper");
+    let again = db.builder("2000-01-01T00:00:00Z").clock(&clock).start().expect("a stepper");
     let client = again.client().clone();
     again.stop().expect("an end");
     assert_eq!(wrong(&client), []);
@@ -66,8 +65,8 @@ fn a_file_that_is_well_has_none() {
 
 #[test]
 fn work_without_a_scheduler() {
-    let house = House::new();
-    let mut stepper = healthy(&house);
+    let db = TestDb::new();
+    let mut stepper = healthy(&db);
     step(&mut stepper, 0);
     let (clock, client) = (stepper.clock().clone(), stepper.client().clone());
     stepper.crash();
@@ -91,14 +90,14 @@ fn work_without_a_scheduler() {
 
 #[test]
 fn a_completed_task_that_is_to_run_again_is_work() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     stepper.client().add(NewTask::once("subject", at(NOON)).handler("work")).expect("a task");
     work_off(&mut stepper);
     let (clock, client) = (stepper.clock().clone(), stepper.client().clone());
     stepper.stop().expect("an end");
     let next = at("2027-03-14T12:10:00Z").as_millis();
-    house.plain().execute_batch(&format!("UPDATE scheduled_tasks SET next_run = {next}")).expect("an update");
+    db.plain().execute_batch(&format!("UPDATE scheduled_tasks SET next_run = {next}")).expect("an update");
     assert_eq!(wrong(&client), []);
     clock.advance(minutes(10));
     assert_eq!(wrong(&client), [("no_scheduler", None, None)]);
@@ -107,15 +106,15 @@ fn a_completed_task_that_is_to_run_again_is_work() {
     // Not one that must be told that no occurrence of it is left.
     client.resume("subject").expect("nothing to do");
     client.pause("subject").expect("a pause");
-    house.assert_history("subject", &["2027-03-14 12:00:00 schedule succeeded", "2027-03-14 12:10:00 catch_up queued"]);
-    assert_eq!((house.next("subject").as_str(), wrong(&client)), ("- paused", vec![]));
-    house.assert_sound();
+    db.assert_history("subject", &["2027-03-14 12:00:00 schedule succeeded", "2027-03-14 12:10:00 catch_up queued"]);
+    assert_eq!((db.next("subject").as_str(), wrong(&client)), ("- paused", vec![]));
+    db.assert_sound();
 }
 
 #[test]
 fn runs_of_a_handler_that_nobody_has() {
-    let house = House::new();
-    let mut stepper = house.builder(NOON).accept("work").workers(1).start().expect("a stepper");
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(1).start().expect("a stepper");
     let client = stepper.client().clone();
     client.add(NewTask::once("odd", at(NOON)).handler("nobody's")).expect("a task");
     client.add(NewTask::once("known", at(NOON)).handler("work")).expect("a task");
@@ -137,8 +136,8 @@ fn runs_of_a_handler_that_nobody_has() {
 
 #[test]
 fn failures_and_what_was_written_wrongly() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     client.add(NewTask::once("once", at(NOON)).handler("work").at_most_once()).expect("a task");
     client.add(NewTask::cron("often", "* * * * *").handler("work").at_most_once()).expect("a task");
@@ -171,15 +170,15 @@ fn failures_and_what_was_written_wrongly() {
 
     let row = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, created_at, active_since)
                VALUES ('broken', 'work', 'cron', 'every day', 1805025600000, 1805025600000)";
-    house.plain().execute(row, []).expect("a row");
+    db.plain().execute(row, []).expect("a row");
     stepper.step().expect("a turn");
     assert_eq!(wrong(&client), [of("invalid", "broken", None)]);
 }
 
 #[test]
 fn deaths_that_would_be_told_to_nobody() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     client.add(NewTask::cron("alarm", "@yearly").handler("work")).expect("a task");
     let task = |name: &str| NewTask::once(name, at(NOON)).handler("work").on_dead("alarm");
@@ -190,10 +189,7 @@ fn deaths_that_would_be_told_to_nobody() {
     stepper.finish(over, Outcome::succeeded());
     stepper.step().expect("a turn");
     assert_eq!(wrong(&client), [], "it is there");
-    house
-        .plain()
-        .execute("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'alarm'", [])
-        .expect("a slip");
+    db.plain().execute("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'alarm'", []).expect("a slip");
     stepper.step().expect("a turn");
     // Of the one that is over nothing is to be told any more.
     assert_eq!(wrong(&client), [of("invalid", "alarm", None), of("on_dead", "waits", None)]);
@@ -217,8 +213,8 @@ fn deaths_that_would_be_told_to_nobody() {
 
 #[test]
 fn runs_that_do_not_end() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let (client, clock) = (stepper.client().clone(), stepper.clock().clone());
     client.add(NewTask::once("slow", at(NOON)).handler("work").timeout(minutes(3))).expect("a task");
     claim(&mut stepper);
@@ -240,14 +236,14 @@ fn runs_that_do_not_end() {
 #[cfg(target_os = "linux")]
 #[test]
 fn commands_that_outlive_their_scheduler() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let (client, clock) = (stepper.client().clone(), stepper.clock().clone());
     client.add(NewTask::once("orphaned", at(NOON)).handler("work")).expect("a task");
     client.add(NewTask::once("lost", at(NOON)).handler("work")).expect("a task");
     assert_eq!(step(&mut stepper, 2)[0].task, "orphaned");
     // Without a record, whoever holds the input of the command is the command.
-    let input = house.home().join("agent.db-owners").join("run-1-1");
+    let input = db.home().join("agent.db-owners").join("run-1-1");
     let held = std::fs::File::create_new(input).expect("an input");
     held.lock().expect("a lock");
     assert_eq!(wrong(&client), []);
@@ -272,14 +268,14 @@ fn commands_that_outlive_their_scheduler() {
 #[test]
 fn runs_that_wait_for_nothing() {
     for (reason, of_key) in [("paused", "NULL"), ("order", "NULL"), ("key", "'#1'")] {
-        let house = House::new();
-        let mut stepper = house.stepper(NOON);
+        let db = TestDb::new();
+        let mut stepper = db.stepper(NOON);
         let client = stepper.client().clone();
         client.add(NewTask::cron("task", "@yearly").handler("work")).expect("a task");
         step(&mut stepper, 0);
         client.trigger("task").expect("a run");
         let harm = format!("UPDATE task_runs SET blocked = '{reason}', concurrency_key = {of_key}");
-        house.plain().execute(&harm, []).expect("harm");
+        db.plain().execute(&harm, []).expect("harm");
         assert_eq!(wrong(&client), [], "it may be a moment's");
         stepper.clock().advance(minutes(6));
         assert_eq!(wrong(&client), [of("blocked", "task", Some(1))], "{reason}");
@@ -290,8 +286,8 @@ fn runs_that_wait_for_nothing() {
 #[test]
 fn files_that_others_may_write_and_a_log_without_end() {
     use std::os::unix::fs::PermissionsExt;
-    let house = House::new();
-    let stepper = healthy(&house);
+    let db = TestDb::new();
+    let stepper = healthy(&db);
     let client = stepper.client();
     let as_you = "and so run commands as you";
     for (name, was, mode, so) in [
@@ -299,7 +295,7 @@ fn files_that_others_may_write_and_a_log_without_end() {
         ("agent.db-wal", 0o600, 0o606, as_you),
         ("agent.db-owners", 0o700, 0o770, "and so decide which scheduler counts as dead"),
     ] {
-        let path = house.home().join(name);
+        let path = db.home().join(name);
         let set = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a mode");
         set(mode);
         assert_eq!(wrong(client), [("file_mode", None, None)], "{name}");
@@ -307,7 +303,7 @@ fn files_that_others_may_write_and_a_log_without_end() {
         set(was);
     }
     assert_eq!(wrong(client), []);
-    let log = std::fs::File::options().write(true).open(house.home().join("agent.db-wal")).expect("the log");
+    let log = std::fs::File::options().write(true).open(db.home().join("agent.db-wal")).expect("the log");
     log.set_len(65 << 20).expect("a long log");
     assert_eq!(wrong(client), [("log", None, None)]);
     assert_eq!(look(client)[0].found, "the write-ahead log has 65 MiB");

@@ -5,15 +5,14 @@ use std::sync::mpsc::{Receiver, channel};
 use duly::testing::Stepper;
 use duly::{Event, NewTask, Outcome, RetryPolicy};
 
-use crate::house::{House, at, minutes, seconds};
-use crate::table::{claim, step, work_off};
+use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, work_off};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
-fn stepper(house: &House, now: &str) -> (Stepper, Receiver<Event>) {
+fn stepper(db: &TestDb, now: &str) -> (Stepper, Receiver<Event>) {
     let (told, hears) = channel();
     let observer = move |event: &Event| drop(told.send(event.clone()));
-    (house.builder(now).accept("work").observe(observer).start().expect("a stepper"), hears)
+    (db.builder(now).accept("work").observe(observer).start().expect("a stepper"), hears)
 }
 
 /// What was said about the clock since the last look.
@@ -25,9 +24,9 @@ fn said(hears: &Receiver<Event>) -> Vec<String> {
 
 #[test]
 fn forward_is_like_downtime_and_is_told_once() {
-    let house = House::new();
-    let (mut stepper, hears) = stepper(&house, NOON);
-    let before = house.add_bystander(&stepper);
+    let db = TestDb::new();
+    let (mut stepper, hears) = stepper(&db, NOON);
+    let before = db.add_bystander(&stepper);
     stepper.client().add(NewTask::cron("t", "0 * * * *").handler("work")).expect("a task");
     work_off(&mut stepper);
     stepper.clock().set_wall(at("2027-03-14T15:30:00Z"));
@@ -35,7 +34,7 @@ fn forward_is_like_downtime_and_is_told_once() {
     let expected = "the clock went forward from 2027-03-14T12:00:00.000Z to 2027-03-14T15:30:00.000Z: what fell meanwhile \
                     was missed";
     assert_eq!(said(&hears), [expected]);
-    house.assert_history(
+    db.assert_history(
         "t",
         &["2027-03-14 13:00:00 schedule missed x2 to 2027-03-14 14:00:00", "2027-03-14 15:00:00 catch_up succeeded"],
     );
@@ -43,39 +42,39 @@ fn forward_is_like_downtime_and_is_told_once() {
     stepper.clock().advance(minutes(30));
     work_off(&mut stepper);
     assert_eq!(said(&hears), Vec::<String>::new());
-    assert_eq!(house.next("t"), "2027-03-14 17:00:00 active");
-    house.assert_bystander(&before);
-    house.assert_sound();
+    assert_eq!(db.next("t"), "2027-03-14 17:00:00 active");
+    db.assert_bystander(&before);
+    db.assert_sound();
 }
 
 #[test]
 fn a_little_back_is_waited_out() {
-    let house = House::new();
-    let (mut stepper, hears) = stepper(&house, NOON);
+    let db = TestDb::new();
+    let (mut stepper, hears) = stepper(&db, NOON);
     stepper.client().add(NewTask::cron("t", "*/30 * * * *").handler("work")).expect("a task");
     work_off(&mut stepper);
     stepper.clock().advance(minutes(30));
     work_off(&mut stepper);
-    let before = house.rows("SELECT * FROM scheduled_tasks");
+    let before = db.rows("SELECT * FROM scheduled_tasks");
     stepper.clock().set_wall(at("2027-03-14T09:30:00Z"));
     for _ in 0..3 {
         work_off(&mut stepper);
         stepper.clock().advance(minutes(60));
     }
     assert_eq!(said(&hears).len(), 1);
-    assert_eq!(house.rows("SELECT * FROM scheduled_tasks"), before, "three hours later it is where it was");
+    assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), before, "three hours later it is where it was");
     stepper.clock().advance(minutes(30));
     work_off(&mut stepper);
-    house.assert_history("t", &["2027-03-14 12:30:00 schedule succeeded", "2027-03-14 13:00:00 schedule succeeded"]);
-    house.assert_sound();
+    db.assert_history("t", &["2027-03-14 12:30:00 schedule succeeded", "2027-03-14 13:00:00 schedule succeeded"]);
+    db.assert_sound();
 }
 
 /// Tasks that a wrong clock has planned, and what becomes of each when it is set right.
-fn planned_in_2031(house: &House) -> (Stepper, Vec<String>) {
-    let (right, _) = stepper(house, "2027-03-14T11:00:00Z");
-    let bystander = house.add_bystander(&right);
+fn planned_in_2031(db: &TestDb) -> (Stepper, Vec<String>) {
+    let (right, _) = stepper(db, "2027-03-14T11:00:00Z");
+    let bystander = db.add_bystander(&right);
     right.stop().expect("it leaves");
-    let (mut wrong, _) = stepper(house, "2031-05-01T12:00:00Z");
+    let (mut wrong, _) = stepper(db, "2031-05-01T12:00:00Z");
     let client = wrong.client().clone();
     let never = RetryPolicy { backoff: seconds(3600), ..RetryPolicy::default() };
     let tasks = [
@@ -96,92 +95,92 @@ fn planned_in_2031(house: &House) -> (Stepper, Vec<String>) {
         wrong.finish(&claim, Outcome::succeeded());
     }
     wrong.step().expect("a step");
-    assert_eq!(house.next("delay"), "2031-05-01 12:20:00 active");
+    assert_eq!(db.next("delay"), "2031-05-01 12:20:00 active");
     (wrong, bystander)
 }
 
 /// All is planned from now on; nothing that has run runs again.
-fn assert_planned_anew(house: &House, stepper: &mut Stepper) {
-    let next = |name: &str| house.next(name);
+fn assert_planned_anew(db: &TestDb, stepper: &mut Stepper) {
+    let next = |name: &str| db.next(name);
     assert_eq!(next("cron"), "2027-03-14 13:00:00 active");
     assert_eq!(next("interval"), "2027-03-14 12:20:00 active");
     assert_eq!(next("delay"), "2027-03-14 12:10:00 active");
     assert_eq!(next("once"), "- completed", "its instant had passed by that clock: it has run");
     assert_eq!(next("later"), "2032-01-01 00:00:00 active");
     let retried = format!("SELECT run_at - {} FROM task_runs WHERE status = 'failed'", at(NOON).as_millis());
-    let waits: i64 = house.ask(&retried).parse().expect("a wait");
+    let waits: i64 = db.ask(&retried).parse().expect("a wait");
     assert!((1_800_000..=3_600_000).contains(&waits), "its backoff from now, as it was drawn: {waits}");
     stepper.clock().advance(minutes(60));
     let mut ran: Vec<String> = work_off(stepper).iter().map(|claim| claim.task.clone()).collect();
     ran.sort();
     ran.dedup();
     assert_eq!(ran, ["cron", "delay", "interval", "retried"]);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn far_back_plans_anew_from_now_on() {
-    let house = House::new();
-    let (mut stepper, bystander) = planned_in_2031(&house);
+    let db = TestDb::new();
+    let (mut stepper, bystander) = planned_in_2031(&db);
     stepper.clock().set_wall(at(NOON));
     step(&mut stepper, 0);
-    assert_planned_anew(&house, &mut stepper);
-    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_back'"), "1");
-    house.assert_bystander(&bystander);
+    assert_planned_anew(&db, &mut stepper);
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_back'"), "1");
+    db.assert_bystander(&bystander);
 }
 
 #[test]
 fn a_completed_task_that_is_set_to_run_now_after_a_step_back_runs() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     for name in ["again", "other"] {
         stepper.client().add(NewTask::once(name, at(NOON)).handler("work")).expect("a task");
     }
     work_off(&mut stepper);
     let set = "UPDATE scheduled_tasks SET next_run = ?1 WHERE name = 'again'";
-    house.plain().execute(set, [at("2027-03-12T12:00:00Z").as_millis()]).expect("a row");
+    db.plain().execute(set, [at("2027-03-12T12:00:00Z").as_millis()]).expect("a row");
     stepper.clock().set_wall(at("2027-03-12T12:00:10Z"));
     let ran: Vec<String> = work_off(&mut stepper).iter().map(|claim| claim.task.clone()).collect();
     assert_eq!(ran, ["again"]);
-    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "3");
-    house.assert_sound();
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "3");
+    db.assert_sound();
 }
 
 #[test]
 fn a_start_is_held_against_what_was_written_down() {
-    let house = House::new();
-    let (wrong, bystander) = planned_in_2031(&house);
+    let db = TestDb::new();
+    let (wrong, bystander) = planned_in_2031(&db);
     wrong.stop().expect("it leaves");
-    let (mut right, hears) = stepper(&house, NOON);
+    let (mut right, hears) = stepper(&db, NOON);
     step(&mut right, 0);
     let told = said(&hears);
     assert!(told.len() == 1 && told[0].starts_with("the clock had shown 2031-05-01T12:1"), "{told:?}");
-    assert_planned_anew(&house, &mut right);
+    assert_planned_anew(&db, &mut right);
     right.stop().expect("it leaves");
     // The next start finds nothing wrong, and misses what fell meanwhile as after any downtime.
-    let (mut next, hears) = stepper(&house, "2027-03-14T15:30:00Z");
+    let (mut next, hears) = stepper(&db, "2027-03-14T15:30:00Z");
     work_off(&mut next);
     assert_eq!(said(&hears), Vec::<String>::new());
     let missed = "SELECT count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                    WHERE name = 'cron' AND r.status = 'missed'";
-    assert_eq!(house.ask(missed), "1");
-    house.assert_bystander(&bystander);
+    assert_eq!(db.ask(missed), "1");
+    db.assert_bystander(&bystander);
 }
 
 #[test]
 fn a_start_before_the_clock_is_set_waits_for_it() {
     for today in [NOON, "2038-01-19T03:14:08Z", "2106-02-07T06:28:16Z"] {
-        let house = House::new();
-        house.client().add(NewTask::interval("t", minutes(1)).handler("work")).expect("a task");
-        let (mut stepper, hears) = stepper(&house, "1970-01-01T00:00:10Z");
-        let before = house.rows("SELECT * FROM scheduled_tasks");
+        let db = TestDb::new();
+        db.client().add(NewTask::interval("t", minutes(1)).handler("work")).expect("a task");
+        let (mut stepper, hears) = stepper(&db, "1970-01-01T00:00:10Z");
+        let before = db.rows("SELECT * FROM scheduled_tasks");
         for _ in 0..30 {
             step(&mut stepper, 0);
             assert_eq!(stepper.sleeps(), seconds(1));
             stepper.clock().advance(seconds(1));
         }
         assert_eq!(said(&hears), ["the clock of this machine is not set: nothing is done until it is"]);
-        assert_eq!(house.rows("SELECT * FROM scheduled_tasks"), before);
+        assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), before);
         let client = stepper.client();
         let added = client.add(NewTask::interval("u", minutes(1)).handler("work")).map(|_| ());
         for error in [client.pause("t"), added].map(|told| told.expect_err("no table takes that time").to_string()) {
@@ -200,15 +199,15 @@ fn a_start_before_the_clock_is_set_waits_for_it() {
         stepper.clock().set_wall(at(today).plus(seconds(30)));
         stepper.step().expect("a step");
         let status = format!("SELECT status FROM task_runs WHERE id = {}", first.run_id);
-        assert_eq!(house.ask(&status), "succeeded");
-        house.assert_sound();
+        assert_eq!(db.ask(&status), "succeeded");
+        db.assert_sound();
     }
 }
 
 #[test]
 fn other_zone_data_plan_local_times_anew_once() {
-    let house = House::new();
-    let (first, _) = stepper(&house, NOON);
+    let db = TestDb::new();
+    let (first, _) = stepper(&db, NOON);
     let cron = |name: &str, zone: &str| NewTask::cron(name, "0 18 * * *").time_zone(zone).handler("work");
     let local = NewTask::scheduled("local", duly::ScheduleKind::Once, "2027-03-15 18:00").time_zone("Europe/Rome");
     let instant = NewTask::once("instant", at("2027-03-15T18:00:00Z")).time_zone("Europe/Rome");
@@ -220,28 +219,28 @@ fn other_zone_data_plan_local_times_anew_once() {
     let otherwise = "UPDATE scheduled_tasks SET next_run = next_run + 3600000 WHERE name <> 'due';
                      UPDATE scheduled_tasks SET next_run = next_run - 21600000 WHERE name = 'due';
                      UPDATE scheduler_meta SET value = '1999z' WHERE key = 'zone_data'";
-    house.plain().execute_batch(otherwise).expect("other data");
+    db.plain().execute_batch(otherwise).expect("other data");
 
-    let (mut second, hears) = stepper(&house, NOON);
+    let (mut second, hears) = stepper(&db, NOON);
     let told = hears.try_iter().find(|event| matches!(event, Event::ZoneDataChanged { .. })).expect("it is told");
     assert!(told.to_string().starts_with("the time zones were 1999z, and are "), "{told}");
     let due = claim(&mut second);
     assert_eq!((&*due.task, due.scheduled_for), ("due", at("2027-03-14T11:00:00Z")), "resolved as it was planned");
-    assert_eq!(house.next("rome"), "2027-03-14 17:00:00 active");
-    assert_eq!(house.next("utc"), "2027-03-14 19:00:00 active", "no zone has changed for it");
-    assert_eq!(house.next("local"), "2027-03-15 17:00:00 active");
-    assert_eq!(house.next("instant"), "2027-03-15 19:00:00 active", "nor for an instant");
-    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'"), "1");
+    assert_eq!(db.next("rome"), "2027-03-14 17:00:00 active");
+    assert_eq!(db.next("utc"), "2027-03-14 19:00:00 active", "no zone has changed for it");
+    assert_eq!(db.next("local"), "2027-03-15 17:00:00 active");
+    assert_eq!(db.next("instant"), "2027-03-15 19:00:00 active", "nor for an instant");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'"), "1");
     second.stop().expect("it leaves");
-    let (_third, hears) = stepper(&house, NOON);
+    let (_third, hears) = stepper(&db, NOON);
     assert!(!hears.try_iter().any(|event| matches!(event, Event::ZoneDataChanged { .. })), "once");
 }
 
 #[test]
 fn a_past_instant_that_nobody_looked_at_is_met_after_the_clock_is_set_right() {
-    let house = House::new();
-    let (mut stepper, _) = stepper(&house, NOON);
-    let bystander = house.add_bystander(&stepper);
+    let db = TestDb::new();
+    let (mut stepper, _) = stepper(&db, NOON);
+    let bystander = db.add_bystander(&stepper);
     stepper.clock().set_wall(at("2031-05-01T12:00:00Z"));
     step(&mut stepper, 0);
     let past = NewTask::once("past", at("2027-03-14T11:00:00Z"));
@@ -249,16 +248,16 @@ fn a_past_instant_that_nobody_looked_at_is_met_after_the_clock_is_set_right() {
     stepper.clock().set_wall(at(NOON));
     assert_eq!(claim(&mut stepper).scheduled_for, at("2027-03-14T11:00:00Z"));
     step(&mut stepper, 0);
-    assert_eq!(house.next("past"), "- completed");
-    house.assert_sound();
-    house.assert_bystander(&bystander);
+    assert_eq!(db.next("past"), "- completed");
+    db.assert_sound();
+    db.assert_bystander(&bystander);
 }
 
 #[test]
 fn what_ended_by_a_wrong_clock_goes_on() {
-    let house = House::new();
-    let (mut stepper, _) = stepper(&house, NOON);
-    let bystander = house.add_bystander(&stepper);
+    let db = TestDb::new();
+    let (mut stepper, _) = stepper(&db, NOON);
+    let bystander = db.add_bystander(&stepper);
     let until = |task: NewTask| task.ends_at(at("2027-03-14T14:30:00Z")).handler("work");
     let tasks = [
         until(NewTask::cron("cron", "0 * * * *")),
@@ -271,30 +270,30 @@ fn what_ended_by_a_wrong_clock_goes_on() {
     stepper.clock().set_wall(at("2031-05-01T12:00:00Z"));
     work_off(&mut stepper);
     let ended = "SELECT count(*) FROM scheduled_tasks WHERE status = 'completed'";
-    assert_eq!(house.ask(ended), "5");
+    assert_eq!(db.ask(ended), "5");
     stepper.clock().set_wall(at("2027-03-14T12:10:00Z"));
     step(&mut stepper, 0);
-    assert_eq!(house.next("cron"), "2027-03-14 13:00:00 active");
-    assert_eq!(house.next("interval"), "2027-03-14 13:00:00 active");
-    assert_eq!(house.next("delay"), "2027-03-14 13:10:00 active");
-    assert_eq!(house.next("over"), "- completed");
-    assert_eq!(house.next("once"), "- completed", "it has run");
-    house.assert_sound();
-    house.assert_bystander(&bystander);
+    assert_eq!(db.next("cron"), "2027-03-14 13:00:00 active");
+    assert_eq!(db.next("interval"), "2027-03-14 13:00:00 active");
+    assert_eq!(db.next("delay"), "2027-03-14 13:10:00 active");
+    assert_eq!(db.next("over"), "- completed");
+    assert_eq!(db.next("once"), "- completed", "it has run");
+    db.assert_sound();
+    db.assert_bystander(&bystander);
 }
 
 #[test]
 fn of_two_the_second_to_see_it_swallows_nothing() {
-    let house = House::new();
-    let (mut one, _) = stepper(&house, "2031-05-01T12:00:00Z");
-    let (mut other, _) = stepper(&house, "2031-05-01T12:00:00Z");
+    let db = TestDb::new();
+    let (mut one, _) = stepper(&db, "2031-05-01T12:00:00Z");
+    let (mut other, _) = stepper(&db, "2031-05-01T12:00:00Z");
     one.client().add(NewTask::cron("t", "0 * * * *").handler("work")).expect("a task");
     work_off(&mut one);
     work_off(&mut other);
     one.clock().set_wall(at("2027-03-14T12:59:59Z"));
     step(&mut one, 0);
-    assert_eq!(house.next("t"), "2027-03-14 13:00:00 active");
+    assert_eq!(db.next("t"), "2027-03-14 13:00:00 active");
     other.clock().set_wall(at("2027-03-14T13:00:01Z"));
     assert_eq!(claim(&mut other).scheduled_for, at("2027-03-14T13:00:00Z"));
-    house.assert_sound();
+    db.assert_sound();
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use duly::{AttemptOutcome, Cancel, NewTask, RetryPolicy, RunStatus};
 use serde_json::json;
 
-use crate::house::{House, eventually, seconds};
+use crate::fixtures::{TestDb, eventually, seconds};
 use crate::sidecar::{Sidecar, command, group_size, shell, signal, stands, told};
 
 #[test]
 fn a_command_is_given_what_its_payload_says_and_what_its_run_is() {
-    let house = House::new();
-    let client = house.client();
-    let folder = house.home().join("its own");
+    let db = TestDb::new();
+    let client = db.client();
+    let folder = db.home().join("its own");
     std::fs::create_dir(&folder).unwrap();
     let line = r#"pwd; cat; echo "$GREETING $1"; echo "$DULY_TASK $DULY_RUN_ID $DULY_ATTEMPT $DULY_SCHEDULED_FOR $DULY_ORIGIN";
         echo $DULY_IDEMPOTENCY_KEY; printf 'odd: \000\033[2J\377' >&2"#;
@@ -22,7 +22,7 @@ fn a_command_is_given_what_its_payload_says_and_what_its_run_is() {
         "cwd": folder, "env": { "GREETING": "hello" }, "env_from": ["PATH"], "stdin": "from stdin\n",
     });
     client.add(command("whole", payload)).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
+    let mut sidecar = Sidecar::start(&db, &[]);
     let run = stands(&client, "whole", RunStatus::Succeeded);
     let expected = format!(
         "{}\nfrom stdin\nhello $HOME; no shell reads this\nwhole {} 1 2020-01-01T00:00:00.000Z schedule\n\
@@ -37,9 +37,9 @@ fn a_command_is_given_what_its_payload_says_and_what_its_run_is() {
 
 #[test]
 fn how_a_command_failed_is_told() {
-    let house = House::new();
-    let client = house.client();
-    let script = house.home().join("script");
+    let db = TestDb::new();
+    let client = db.client();
+    let script = db.home().join("script");
     std::fs::write(&script, "not executable").unwrap();
     let argv = |argv: &[&str]| json!({ "argv": argv });
     let cases = [
@@ -55,7 +55,7 @@ fn how_a_command_failed_is_told() {
     for (name, payload, _) in &cases {
         client.add(command(name, payload.clone())).unwrap();
     }
-    let mut sidecar = Sidecar::start(&house, &[]);
+    let mut sidecar = Sidecar::start(&db, &[]);
     for (name, _, told) in cases {
         // Another try could repair neither a payload nor the environment.
         let hopeless = ["payload", "variable"].contains(&name);
@@ -71,12 +71,12 @@ fn how_a_command_failed_is_told() {
 
 #[test]
 fn two_hundred_megabytes_on_both_pipes_cost_no_memory() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     let line =
         "echo first; yes out | head -c 209715200 & yes err | head -c 209715200 >&2; wait; echo last; echo end >&2";
     client.add(shell("loud", line)).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
+    let mut sidecar = Sidecar::start(&db, &[]);
     let output = stands(&client, "loud", RunStatus::Succeeded).output.unwrap();
     let peak = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).unwrap();
     let peak = peak.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
@@ -92,15 +92,15 @@ fn two_hundred_megabytes_on_both_pipes_cost_no_memory() {
 
 #[test]
 fn what_left_the_group_and_holds_the_pipe_is_left_alone_and_not_waited_for() {
-    let house = House::new();
-    let client = house.client();
-    let told_to = house.home().join("daemon");
+    let db = TestDb::new();
+    let client = db.client();
+    let told_to = db.home().join("daemon");
     let line = format!("setsid sh -c 'echo $$ >{}; exec sleep 1000' & echo started", told_to.display());
     // Its standard input is the command's as well.
     client.add(shell("daemon", &line)).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
+    let mut sidecar = Sidecar::start(&db, &[]);
     let run = stands(&client, "daemon", RunStatus::Succeeded);
-    let daemon = told(&house, "daemon");
+    let daemon = told(&db, "daemon");
     assert_eq!(run.output.as_deref(), Some("started\n"));
     let took = run.finished_at.unwrap().since(run.started_at.unwrap());
     assert!(took < seconds(30), "{took:?}");
@@ -116,13 +116,13 @@ fn a_command_cannot_go_over_to_another_group() {
         assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "perl is missing");
         return println!("skipped: no perl");
     }
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     // The sidecar's own group.
     let line = "$| = 1; print setpgrp(0, getpgrp(getppid())) ? 'gone over' : \"stays: $!\"; sleep 1000";
     let task = command("deserter", json!({ "argv": ["perl", "-e", line] }));
     client.add(task.timeout(seconds(1)).at_most_once()).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
+    let mut sidecar = Sidecar::start(&db, &[]);
     let run = stands(&client, "deserter", RunStatus::Dead);
     assert_eq!(run.output.as_deref(), Some("stays: Operation not permitted"));
     assert_eq!(run.error.as_deref(), Some("it took longer than 1s: killed by SIGTERM"));
@@ -131,13 +131,13 @@ fn a_command_cannot_go_over_to_another_group() {
 
 #[test]
 fn what_is_left_of_a_group_is_ended_with_its_command() {
-    let house = House::new();
-    let client = house.client();
-    let told_to = house.home().join("group");
+    let db = TestDb::new();
+    let client = db.client();
+    let told_to = db.home().join("group");
     client.add(shell("leftover", &format!("sleep 1000 & echo $$ >{}", told_to.display()))).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
+    let mut sidecar = Sidecar::start(&db, &[]);
     let run = stands(&client, "leftover", RunStatus::Succeeded);
-    assert_eq!(group_size(&told(&house, "group")), 0);
+    assert_eq!(group_size(&told(&db, "group")), 0);
     let took = run.finished_at.unwrap().since(run.started_at.unwrap());
     assert!(took >= Duration::from_secs(2), "it had two seconds: {took:?}");
     sidecar.leave();
@@ -145,21 +145,21 @@ fn what_is_left_of_a_group_is_ended_with_its_command() {
 
 #[test]
 fn a_group_that_ignores_the_request_to_end_is_killed() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     let stubborn = |name: &str| {
-        let told_to = house.home().join(name);
+        let told_to = db.home().join(name);
         format!("trap '' TERM; sh -c 'sleep 1000; sleep 1000' & echo $$ >{}; wait; sleep 1000", told_to.display())
     };
     // Together: each takes the ten seconds that it is given.
     client.add(shell("slow", &stubborn("slow")).timeout(Duration::from_millis(500)).at_most_once()).unwrap();
     client.add(shell("asked", &stubborn("asked"))).unwrap();
     // Its leader obeys, its child does not.
-    let path = house.home().join("half").display().to_string();
+    let path = db.home().join("half").display().to_string();
     let half = format!("sh -c 'trap \"\" TERM; echo $PPID >{path}; sleep 1000; sleep 1000'; true");
     client.add(shell("half", &half)).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
-    let groups = ["slow", "asked", "half"].map(|name| told(&house, name));
+    let mut sidecar = Sidecar::start(&db, &[]);
+    let groups = ["slow", "asked", "half"].map(|name| told(&db, name));
     for name in ["asked", "half"] {
         let run = stands(&client, name, RunStatus::Running);
         assert_eq!(client.cancel(run.id).unwrap(), Cancel::Asked);
@@ -188,20 +188,20 @@ fn teller(name: &str, stdin: Option<&str>) -> NewTask {
 }
 
 /// What the folder of owners holds beside the locks of owners.
-fn files_of_runs(house: &House) -> Vec<String> {
-    let entries = std::fs::read_dir(house.home().join("agent.db-owners")).unwrap();
+fn files_of_runs(db: &TestDb) -> Vec<String> {
+    let entries = std::fs::read_dir(db.home().join("agent.db-owners")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("run-")).collect()
 }
 
 #[test]
 fn a_payload_of_the_run_reaches_the_command_which_keeps_its_own_argv() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     client.add_all([teller("plain", None), teller("own", Some("its own"))]).unwrap();
     // What is said of the run of a scheduler's own is not said of another.
     let inherited = [("DULY_PAYLOAD_FILE", "/etc/passwd"), ("DULY_DEAD_TASK", "another"), ("DULY_DEAD_ERROR", "old")];
-    let mut sidecar = Sidecar::spawn_with(&house, &[], &inherited);
+    let mut sidecar = Sidecar::spawn_with(&db, &[], &inherited);
     let payload = json!({ "argv": ["false"], "to": "anna" });
     let with = |name: &str| client.trigger_with(name, &payload).unwrap();
     let dead = json!({ "id": 7, "task": "job", "status": "dead", "error": "no\0 luck" });
@@ -219,24 +219,24 @@ fn a_payload_of_the_run_reaches_the_command_which_keeps_its_own_argv() {
             (RunStatus::Succeeded, None, Some(&*expected))
         );
     }
-    assert_eq!(files_of_runs(&house), Vec::<String>::new(), "they end with the attempt");
+    assert_eq!(files_of_runs(&db), Vec::<String>::new(), "they end with the attempt");
     sidecar.leave();
 }
 
 #[test]
 fn a_dead_run_reaches_a_command_and_so_does_a_retry_of_its_alarm() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     let alarm = r#"cat >/dev/null; echo "$DULY_DEAD_TASK, $DULY_DEAD_RUN_ID, $DULY_DEAD_STATUS, $DULY_DEAD_ERROR"; test -e mended"#;
-    let alarm = json!({ "argv": ["sh", "-c", alarm], "cwd": house.home() });
+    let alarm = json!({ "argv": ["sh", "-c", alarm], "cwd": db.home() });
     client.add(NewTask::manual("alarm").handler("command").at_most_once().payload(alarm)).unwrap();
     client.add(shell("job", "echo 'disk full' >&2; exit 28").at_most_once().on_dead("alarm")).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
+    let mut sidecar = Sidecar::start(&db, &[]);
     let job = stands(&client, "job", RunStatus::Dead);
     let told = format!("job, {}, dead, exit code 28\n", job.id);
     let alarm = stands(&client, "alarm", RunStatus::Dead);
     assert_eq!((alarm.output.as_deref(), alarm.error.as_deref()), (Some(&*told), Some("exit code 1")));
-    std::fs::write(house.home().join("mended"), "").unwrap();
+    std::fs::write(db.home().join("mended"), "").unwrap();
     let retry = client.retry(alarm.id).unwrap();
     eventually("the retry is over", || client.run(retry).unwrap().unwrap().status == RunStatus::Succeeded);
     assert_eq!(client.run(retry).unwrap().unwrap().output.as_deref(), Some(&*told));
@@ -245,23 +245,23 @@ fn a_dead_run_reaches_a_command_and_so_does_a_retry_of_its_alarm() {
 
 #[test]
 fn the_file_of_a_payload_goes_when_its_lost_run_is_recovered() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     let line = "echo $$ >pid; cat \"$DULY_PAYLOAD_FILE\" >seen; test -e again || { touch again; sleep 1000; }; true";
-    let payload = json!({ "argv": ["sh", "-c", line], "cwd": house.home() });
+    let payload = json!({ "argv": ["sh", "-c", line], "cwd": db.home() });
     let retry = RetryPolicy { backoff: Duration::from_millis(1), ..RetryPolicy::default() };
     client.add(NewTask::manual("post").handler("command").payload(payload).retry(retry)).unwrap();
-    let mut first = Sidecar::start(&house, &[]);
+    let mut first = Sidecar::start(&db, &[]);
     let run = client.trigger_with("post", "anna").unwrap();
     let recorded = "SELECT count(*) FROM task_runs WHERE process IS NOT NULL";
-    eventually("its command is at work", || house.home().join("again").exists() && house.ask(recorded) == "1");
-    assert_eq!(files_of_runs(&house).len(), 2);
+    eventually("its command is at work", || db.home().join("again").exists() && db.ask(recorded) == "1");
+    assert_eq!(files_of_runs(&db).len(), 2);
     first.signal("KILL");
     first.end();
-    assert!(files_of_runs(&house).contains(&format!("run-{run}-1.payload")), "nobody has removed it yet");
-    let mut second = Sidecar::start(&house, &[]);
+    assert!(files_of_runs(&db).contains(&format!("run-{run}-1.payload")), "nobody has removed it yet");
+    let mut second = Sidecar::start(&db, &[]);
     eventually("it has run again", || client.run(run).unwrap().unwrap().status == RunStatus::Succeeded);
-    assert_eq!(std::fs::read_to_string(house.home().join("seen")).unwrap(), "\"anna\"");
-    assert_eq!(files_of_runs(&house), Vec::<String>::new());
+    assert_eq!(std::fs::read_to_string(db.home().join("seen")).unwrap(), "\"anna\"");
+    assert_eq!(files_of_runs(&db), Vec::<String>::new());
     second.leave();
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use duly::{Clock, Context, Event, NewTask, Outcome, RetryPolicy, Scheduler};
 
-use crate::house::{House, at, eventually, minutes, seconds};
+use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
 
 const START: &str = "2027-03-14T12:00:00Z";
 
@@ -19,46 +19,44 @@ fn once(name: &str) -> NewTask {
 }
 
 /// The names of the lock files of all owners.
-fn lock_files(house: &House) -> Vec<String> {
-    let folder = house.home().join("agent.db-owners");
+fn lock_files(db: &TestDb) -> Vec<String> {
+    let folder = db.home().join("agent.db-owners");
     let files = std::fs::read_dir(folder).expect("the folder of the lock files");
     files.map(|file| file.expect("a lock file").file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// How each run stands, and how many attempts it has.
-fn stand(house: &House) -> Vec<String> {
-    house.rows(
-        "SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1",
-    )
+fn stand(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1")
 }
 
 // ------------------------------------------------------------------------------- crashes within one process --
 
 #[test]
 fn what_may_start_only_once_is_dead_after_a_crash_between_claim_and_start() {
-    let house = House::new();
-    let mut first = house.stepper(START);
+    let db = TestDb::new();
+    let mut first = db.stepper(START);
     first.client().add(once("pay").at_most_once()).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
     let owner = first.owner().to_owned();
     first.crash();
 
-    let mut next = house.stepper(START);
+    let mut next = db.stepper(START);
     assert!(next.step().unwrap().is_empty(), "it may have started: it must not start again");
-    assert_eq!(stand(&house), ["pay|dead|1"], "recovered in the first turn");
-    assert_eq!(house.rows("SELECT attempt, outcome, locked_by FROM task_attempts"), [format!("1|lost|{owner}")]);
+    assert_eq!(stand(&db), ["pay|dead|1"], "recovered in the first turn");
+    assert_eq!(db.rows("SELECT attempt, outcome, locked_by FROM task_attempts"), [format!("1|lost|{owner}")]);
     for _ in 0..48 {
         next.clock().advance(minutes(30));
         assert!(next.step().unwrap().is_empty());
     }
-    assert_eq!(lock_files(&house), [next.owner()], "the dead owner's lock file went with its last run");
-    house.assert_sound();
+    assert_eq!(lock_files(&db), [next.owner()], "the dead owner's lock file went with its last run");
+    db.assert_sound();
 }
 
 #[test]
 fn other_runs_are_tried_again_after_a_crash_between_claim_and_start() {
-    let house = House::new();
-    let mut first = house.stepper(START);
+    let db = TestDb::new();
+    let mut first = db.stepper(START);
     first.client().add(once("post")).unwrap();
     assert_eq!(first.step().unwrap()[0].attempt, 1);
     first.crash();
@@ -66,9 +64,9 @@ fn other_runs_are_tried_again_after_a_crash_between_claim_and_start() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let teller = told.clone();
     let listen = move |event: &Event| teller.lock().unwrap().push(event.to_string());
-    let mut next = house.builder(START).accept("work").observe(listen).start().unwrap();
+    let mut next = db.builder(START).accept("work").observe(listen).start().unwrap();
     assert!(next.step().unwrap().is_empty(), "it waits for its backoff");
-    assert_eq!(stand(&house), ["post|failed|1"], "recovered in the first turn");
+    assert_eq!(stand(&db), ["post|failed|1"], "recovered in the first turn");
     let died = "the owner of attempt 1 died; failed; next attempt at";
     assert!(told.lock().unwrap().iter().any(|line| line.contains(died)), "{told:?}");
     next.clock().advance(seconds(10));
@@ -76,17 +74,17 @@ fn other_runs_are_tried_again_after_a_crash_between_claim_and_start() {
     assert_eq!((claims.len(), claims[0].attempt), (1, 2));
     next.finish(&claims[0], Outcome::succeeded());
     next.step().unwrap();
-    assert_eq!(stand(&house), ["post|succeeded|2"]);
-    house.assert_sound();
+    assert_eq!(stand(&db), ["post|succeeded|2"]);
+    db.assert_sound();
 }
 
 #[test]
 fn every_crash_costs_one_attempt_until_none_is_left() {
-    let house = House::new();
-    house.stepper(START).client().add(once("post")).unwrap();
+    let db = TestDb::new();
+    db.stepper(START).client().add(once("post")).unwrap();
     let mut now = at(START);
     for attempt in 1..=5 {
-        let mut owner = house.stepper(&now.to_string());
+        let mut owner = db.stepper(&now.to_string());
         owner.step().unwrap();
         owner.clock().advance(minutes(10));
         owner.step().unwrap();
@@ -94,23 +92,20 @@ fn every_crash_costs_one_attempt_until_none_is_left() {
         now = owner.clock().now().wall;
         owner.crash();
     }
-    house.stepper(&now.to_string()).step().unwrap();
-    assert_eq!(stand(&house), ["post|dead|5"]);
-    assert_eq!(
-        house.ask("SELECT group_concat(attempt || outcome) FROM task_attempts"),
-        "1lost,2lost,3lost,4lost,5lost"
-    );
-    house.assert_sound();
+    db.stepper(&now.to_string()).step().unwrap();
+    assert_eq!(stand(&db), ["post|dead|5"]);
+    assert_eq!(db.ask("SELECT group_concat(attempt || outcome) FROM task_attempts"), "1lost,2lost,3lost,4lost,5lost");
+    db.assert_sound();
 }
 
 #[test]
 fn a_living_owner_keeps_its_runs_whatever_the_wall_clock_does() {
-    let house = House::new();
-    let mut owner = house.stepper(START);
-    let mut observer = house.builder(START).accept("work").clock(owner.clock()).start().unwrap();
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    let mut observer = db.builder(START).accept("work").clock(owner.clock()).start().unwrap();
     owner.client().add(once("long")).unwrap();
     let claims = owner.step().unwrap();
-    let until = house.ask("SELECT locked_until FROM task_runs");
+    let until = db.ask("SELECT locked_until FROM task_runs");
 
     // The owner stands still for ten years, and its lease has long run out: stuck, and not robbed.
     for wall in ["2027-03-14T13:00:00Z", "2027-03-14T09:00:00Z", "2037-03-14T12:00:00Z", "2020-01-01T00:00:00Z", START]
@@ -121,24 +116,24 @@ fn a_living_owner_keeps_its_runs_whatever_the_wall_clock_does() {
             observer.clock().advance(minutes(5));
         }
     }
-    assert_eq!(house.ask("SELECT locked_until FROM task_runs"), until);
+    assert_eq!(db.ask("SELECT locked_until FROM task_runs"), until);
     owner.finish(&claims[0], Outcome::succeeded());
     owner.step().unwrap();
-    assert_eq!(stand(&house), ["long|succeeded|1"]);
-    assert!(house.rows("SELECT * FROM task_attempts").is_empty());
-    house.assert_sound();
+    assert_eq!(stand(&db), ["long|succeeded|1"]);
+    assert!(db.rows("SELECT * FROM task_attempts").is_empty());
+    db.assert_sound();
 }
 
 #[test]
 fn an_owner_without_a_lock_file_is_believed_for_a_full_lease() {
-    let house = House::new();
-    let mut owner = house.stepper(START);
-    let mut observer = house.builder(START).accept("work").clock(owner.clock()).start().unwrap();
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    let mut observer = db.builder(START).accept("work").clock(owner.clock()).start().unwrap();
     let clock = owner.clock().clone();
     owner.client().add(once("long")).unwrap();
     owner.step().unwrap();
     observer.step().unwrap();
-    let remove = |name: &str| std::fs::remove_file(house.home().join("agent.db-owners").join(name)).unwrap();
+    let remove = |name: &str| std::fs::remove_file(db.home().join("agent.db-owners").join(name)).unwrap();
 
     // A cleaner comes every minute; at each heartbeat the owner makes its file again.
     for second in 0..600 {
@@ -149,7 +144,7 @@ fn an_owner_without_a_lock_file_is_believed_for_a_full_lease() {
         owner.step().unwrap();
         assert!(observer.step().unwrap().is_empty(), "second {second}");
     }
-    assert_eq!(stand(&house), ["long|running|1"]);
+    assert_eq!(stand(&db), ["long|running|1"]);
 
     // It dies without a file: nothing proves it but a lease that stands still, counted by the time that really passes.
     remove(owner.owner());
@@ -158,23 +153,23 @@ fn an_owner_without_a_lock_file_is_believed_for_a_full_lease() {
     clock.set_wall(at("2028-01-01T00:00:00Z"));
     for second in 0..60 {
         assert!(observer.step().unwrap().is_empty(), "second {second}");
-        assert_eq!(stand(&house), ["long|running|1"], "second {second}");
+        assert_eq!(stand(&db), ["long|running|1"], "second {second}");
         clock.advance(seconds(1));
     }
     for _ in 0..40 {
         clock.advance(seconds(1));
         observer.step().unwrap();
     }
-    assert_eq!(stand(&house), ["long|running|2"], "recovered, and taken up after its backoff");
-    assert_eq!(house.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
-    house.assert_sound();
+    assert_eq!(stand(&db), ["long|running|2"], "recovered, and taken up after its backoff");
+    assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
+    db.assert_sound();
 }
 
 #[test]
 fn an_owner_that_dies_between_two_looks_is_recovered_at_the_second() {
-    let house = House::new();
-    let mut owner = house.stepper(START);
-    let mut observer = house.builder(START).accept("work").clock(owner.clock()).start().unwrap();
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    let mut observer = db.builder(START).accept("work").clock(owner.clock()).start().unwrap();
     observer.step().unwrap();
     owner.client().add(once("post")).unwrap();
     owner.step().unwrap();
@@ -182,27 +177,27 @@ fn an_owner_that_dies_between_two_looks_is_recovered_at_the_second() {
 
     observer.clock().advance(seconds(1));
     observer.step().unwrap();
-    assert_eq!(stand(&house), ["post|failed|1"]);
-    house.assert_sound();
+    assert_eq!(stand(&db), ["post|failed|1"]);
+    db.assert_sound();
 }
 
 #[test]
 fn an_owner_that_died_with_nothing_to_do_leaves_nothing_behind() {
-    let house = House::new();
-    let idle = house.stepper(START);
+    let db = TestDb::new();
+    let idle = db.stepper(START);
     let name = idle.owner().to_owned();
     idle.crash();
 
-    let mut next = house.stepper(START);
+    let mut next = db.stepper(START);
     for _ in 0..3 {
         next.step().unwrap();
         next.clock().advance(seconds(20));
     }
-    assert_eq!(lock_files(&house), [next.owner()]);
+    assert_eq!(lock_files(&db), [next.owner()]);
     let stopped = "SELECT id FROM scheduler_instances WHERE stopped_at IS NOT NULL";
-    assert_eq!(house.rows(stopped), [name], "no monitor takes it for alive");
+    assert_eq!(db.rows(stopped), [name], "no monitor takes it for alive");
     next.stop().unwrap();
-    assert!(lock_files(&house).is_empty());
+    assert!(lock_files(&db).is_empty());
 }
 
 // ------------------------------------------------------------------------------ two processes on one file --
@@ -237,19 +232,19 @@ fn as_a_scheduler() {
     assert_eq!(scheduler.shutdown(seconds(30)).expect("a shutdown in order").unfinished, 0);
 }
 
-/// A house that schedulers in processes of their own live in.
+/// A db that schedulers in processes of their own live in.
 struct Street {
-    house: House,
+    db: TestDb,
     starts: PathBuf,
 }
 
 impl Street {
     fn new() -> Self {
-        let house = House::new();
-        let starts = house.home().join("starts");
+        let db = TestDb::new();
+        let starts = db.home().join("starts");
         File::create_new(&starts).expect("the file of starts");
-        drop(house.client());
-        Street { house, starts }
+        drop(db.client());
+        Street { db, starts }
     }
 
     /// Starts a scheduler, and waits until it is registered.
@@ -257,34 +252,37 @@ impl Street {
         let program = std::env::current_exe().expect("the test program");
         let child = Command::new(program)
             .args(["--exact", "crash::as_a_scheduler", "--nocapture"])
-            .env(FILE, self.house.file())
+            .env(FILE, self.db.file())
             .env(STARTS, &self.starts)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
             .expect("a second process");
         let registered = format!("SELECT count(*) > 0 FROM scheduler_instances WHERE pid = {}", child.id());
-        eventually("the scheduler is registered", || self.house.ask(&registered) == "1");
+        eventually("the scheduler is registered", || self.db.ask(&registered) == "1");
         child
     }
 
     fn add(&self, round: usize, tasks: usize) {
-        let policy =
-            RetryPolicy { max_attempts: 20, backoff: Duration::from_millis(50), cap: Duration::from_millis(200) };
+        let policy = RetryPolicy {
+            max_attempts: 20,
+            backoff: Duration::from_millis(50),
+            max_backoff: Duration::from_millis(200),
+        };
         let due = at("2025-01-01T00:00:00Z");
         let task = |n| NewTask::once(format!("round-{round}/{n}"), due).handler("work").retry(policy);
-        self.house.client().add_all((0..tasks).map(task)).expect("new tasks");
+        self.db.client().add_all((0..tasks).map(task)).expect("new tasks");
     }
 
     fn succeeded(&self) -> usize {
-        let count = self.house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'");
+        let count = self.db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'");
         count.parse().expect("a number")
     }
 
     /// Every run succeeded, and each of its starts is either the one that did, or a lost one.
     fn assert_kept(&self, tasks: usize) {
-        let house = &self.house;
-        let ask = |query| house.ask(query).parse::<usize>().unwrap_or_else(|error| panic!("{query}: {error}"));
+        let db = &self.db;
+        let ask = |query| db.ask(query).parse::<usize>().unwrap_or_else(|error| panic!("{query}: {error}"));
         assert_eq!(ask("SELECT count(*) FROM task_runs"), tasks);
         assert_eq!(self.succeeded(), tasks);
         assert_eq!(ask("SELECT count(DISTINCT task_id) FROM task_runs"), tasks);
@@ -295,7 +293,7 @@ impl Street {
             let mut next = || numbers.next().unwrap_or_else(|| panic!("{row:?} is no run and attempt"));
             (next().parse().expect("a run"), next().parse().expect("an attempt"))
         };
-        let pairs = |query| house.rows(query).iter().map(|row| pair(row)).collect::<Vec<_>>();
+        let pairs = |query| db.rows(query).iter().map(|row| pair(row)).collect::<Vec<_>>();
         let succeeded: BTreeMap<i64, u32> = pairs("SELECT id, attempt FROM task_runs").into_iter().collect();
         let lost = pairs("SELECT run_id, attempt FROM task_attempts WHERE outcome = 'lost'");
         let released = pairs("SELECT run_id, attempt FROM task_attempts WHERE outcome = 'released'");
@@ -320,9 +318,9 @@ impl Street {
         let (starts, waited) = (starts.len(), lost.iter().filter(|attempt| !once.contains(attempt)).count());
         println!("{starts} starts, {} lost attempts ({waited} un-started), {} given back", lost.len(), released.len());
 
-        house.assert_sound();
+        db.assert_sound();
         assert_eq!(ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), 0);
-        assert!(lock_files(house).is_empty(), "lock files are left: {:?}", lock_files(house));
+        assert!(lock_files(db).is_empty(), "lock files are left: {:?}", lock_files(db));
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use duly::{Client, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::house::{House, at, eventually, seconds};
+use crate::fixtures::{TestDb, at, eventually, seconds};
 use crate::sidecar::{Gate, Sidecar, group_size, shell, stands, told};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
@@ -36,33 +36,33 @@ fn shell_says(file: &Path, command: &str) {
     run("sqlite3", &[&"-cmd", &".timeout 5000", &file, &command]);
 }
 
-fn beside(house: &House, name: &str) -> PathBuf {
-    house.file().with_file_name(format!("agent.db{name}"))
+fn beside(db: &TestDb, name: &str) -> PathBuf {
+    db.file().with_file_name(format!("agent.db{name}"))
 }
 
 /// Runs that are recorded, in a file whose log nobody has written back since.
 const RUNS: usize = 20;
 
-/// A house with a scheduler that has recorded [`RUNS`] runs, most of them in the log alone, and has a command at work.
-fn at_work(house: &House) -> (Sidecar, Gate, String) {
-    let gate = Gate::new(house, "gate");
-    let client = house.client();
+/// A db with a scheduler that has recorded [`RUNS`] runs, most of them in the log alone, and has a command at work.
+fn at_work(db: &TestDb) -> (Sidecar, Gate, String) {
+    let gate = Gate::new(db, "gate");
+    let client = db.client();
     (0..RUNS).for_each(|run| drop(client.add(shell(&format!("fine-{run}"), "true")).unwrap()));
-    let home = house.home().display();
+    let home = db.home().display();
     client.add(shell("long", &format!("echo $$ >{home}/group; read line <{home}/gate"))).unwrap();
     drop(client);
-    let sidecar = Sidecar::start(house, &["--lease", "1s"]);
-    let group = told(house, "group");
+    let sidecar = Sidecar::start(db, &["--lease", "1s"]);
+    let group = told(db, "group");
     let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-    eventually("all is recorded", || house.ask(succeeded) == RUNS.to_string());
+    eventually("all is recorded", || db.ask(succeeded) == RUNS.to_string());
     (sidecar, gate, group)
 }
 
 /// Does this to the file of a scheduler that is at work: it stops with exit code 4 and these words in its one error, and leaves no
 /// command.
-fn stops(what: &str, says: &str, house: &House, harm: impl FnOnce(&House)) -> String {
-    let (mut sidecar, _gate, group) = at_work(house);
-    harm(house);
+fn stops(what: &str, says: &str, db: &TestDb, harm: impl FnOnce(&TestDb)) -> String {
+    let (mut sidecar, _gate, group) = at_work(db);
+    harm(db);
     assert_eq!(sidecar.end().code(), Some(4), "{what}: {}", sidecar.log());
     let log = sidecar.log();
     let errors: Vec<&str> = log.lines().filter(|line| line.starts_with("error: ")).collect();
@@ -75,55 +75,55 @@ fn stops(what: &str, says: &str, house: &House, harm: impl FnOnce(&House)) -> St
 #[test]
 fn a_log_that_is_removed_ends_the_scheduler_and_nothing_recorded_is_lost() {
     for name in ["-wal", "-shm"] {
-        let house = House::new();
+        let db = TestDb::new();
         let says = format!(
             "agent.db{name}, which is part of it, was removed while it was open: stop every program that uses the database, and \
              run duly doctor before you start again; when the last program closes the database, what it held is written back"
         );
-        stops(name, &says, &house, |house| std::fs::remove_file(beside(house, name)).unwrap());
+        stops(name, &says, &db, |db| std::fs::remove_file(beside(db, name)).unwrap());
         let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-        assert_eq!(house.ask(succeeded), RUNS.to_string(), "{name}");
-        house.assert_sound();
+        assert_eq!(db.ask(succeeded), RUNS.to_string(), "{name}");
+        db.assert_sound();
     }
 }
 
 #[test]
 fn a_log_that_is_replaced_ends_the_scheduler_and_is_not_written_past() {
-    let house = House::new();
+    let db = TestDb::new();
     let mut before = Vec::new();
-    stops("replaced", "agent.db-wal, which is part of it, was replaced while it was open", &house, |house| {
-        let (log, other) = (beside(house, "-wal"), house.home().join("other"));
+    stops("replaced", "agent.db-wal, which is part of it, was replaced while it was open", &db, |db| {
+        let (log, other) = (beside(db, "-wal"), db.home().join("other"));
         std::fs::write(&other, "").unwrap();
-        before = std::fs::read(house.file()).unwrap();
+        before = std::fs::read(db.file()).unwrap();
         std::fs::rename(other, log).unwrap();
     });
-    assert!(std::fs::read(house.file()).unwrap() == before, "nothing was written");
-    assert!(beside(&house, "-wal").exists(), "nothing was removed");
+    assert!(std::fs::read(db.file()).unwrap() == before, "nothing was written");
+    assert!(beside(&db, "-wal").exists(), "nothing was removed");
 }
 
 #[test]
 fn a_file_that_is_emptied_or_cut_ends_the_scheduler_and_stays_as_it_is() {
     for (length, says) in [(0, "it was emptied while it was open"), (8192, "it was cut short while it was open")] {
-        let house = House::new();
-        let log = stops("cut", says, &house, |house| {
-            std::fs::OpenOptions::new().write(true).open(house.file()).unwrap().set_len(length).unwrap();
+        let db = TestDb::new();
+        let log = stops("cut", says, &db, |db| {
+            std::fs::OpenOptions::new().write(true).open(db.file()).unwrap().set_len(length).unwrap();
         });
-        assert_eq!(std::fs::metadata(house.file()).unwrap().len(), length, "nothing was written into it");
+        assert_eq!(std::fs::metadata(db.file()).unwrap().len(), length, "nothing was written into it");
         assert!(log.contains("the database cannot be written"), "{log}");
-        assert!(!beside(&house, "-wal").exists() && beside(&house, "-wal-aside-1").exists(), "{log}");
+        assert!(!beside(&db, "-wal").exists() && beside(&db, "-wal-aside-1").exists(), "{log}");
     }
 }
 
 /// What there was before the scheduler was started, and what a copy of it holds afterwards.
-fn copied_over(what: &str, make: impl FnOnce(&House, &Path)) {
-    let house = House::new();
-    let copy = house.home().join("backup.db");
-    house.client().add(NewTask::once("kept", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
-    make(&house, &copy);
-    let log = stops(what, OVERWRITTEN, &house, |house| {
-        run("cp", &[&copy, &house.file()]);
+fn copied_over(what: &str, make: impl FnOnce(&TestDb, &Path)) {
+    let db = TestDb::new();
+    let copy = db.home().join("backup.db");
+    db.client().add(NewTask::once("kept", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    make(&db, &copy);
+    let log = stops(what, OVERWRITTEN, &db, |db| {
+        run("cp", &[&copy, &db.file()]);
         // A copy in the middle of a checkpoint may be unknown, which stops nothing: then it is made again.
-        let (from, to) = (copy.clone(), house.file().to_owned());
+        let (from, to) = (copy.clone(), db.file().to_owned());
         std::thread::spawn(move || {
             for _ in 0..2 {
                 std::thread::sleep(Duration::from_secs(20));
@@ -131,53 +131,50 @@ fn copied_over(what: &str, make: impl FnOnce(&House, &Path)) {
             }
         });
     });
-    assert!(
-        std::fs::read(house.file()).unwrap() == std::fs::read(&copy).unwrap(),
-        "{what}: nothing was written into it"
-    );
+    assert!(std::fs::read(db.file()).unwrap() == std::fs::read(&copy).unwrap(), "{what}: nothing was written into it");
     assert!(log.contains("belongs to the file as it was: it was renamed"), "{what}: {log}");
     // Whoever opens it finds the copy, and no page of what was there before.
-    assert_eq!(house.ask("SELECT group_concat(name) FROM scheduled_tasks"), "kept", "{what}");
-    house.assert_sound();
+    assert_eq!(db.ask("SELECT group_concat(name) FROM scheduled_tasks"), "kept", "{what}");
+    db.assert_sound();
 }
 
 #[test]
 fn a_copy_of_the_file_over_it_ends_the_scheduler() {
-    copied_over("the file alone, from before", |house, copy| run("cp", &[&house.file(), &copy]));
-    copied_over("duly backup", |house, copy| drop(house.client().backup(copy).unwrap()));
-    copied_over("VACUUM INTO", |house, copy| {
-        house.plain().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    copied_over("the file alone, from before", |db, copy| run("cp", &[&db.file(), &copy]));
+    copied_over("duly backup", |db, copy| drop(db.client().backup(copy).unwrap()));
+    copied_over("VACUUM INTO", |db, copy| {
+        db.plain().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
     });
     copied_over("another database of duly", |_, copy| {
         let other = Client::open(copy).unwrap();
         other.add(NewTask::once("kept", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
     });
     if may_ask_the_shell() {
-        copied_over(".backup", |house, copy| shell_says(house.file(), &format!(".backup {}", copy.display())));
+        copied_over(".backup", |db, copy| shell_says(db.file(), &format!(".backup {}", copy.display())));
     }
 }
 
 /// A copy from while the scheduler is at work, a little older than the file.
 #[test]
 fn a_recent_copy_over_the_file_ends_an_idle_scheduler() {
-    let house = House::new();
-    house.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
-    let mut sidecar = Sidecar::start(&house, &["--lease", "1s"]);
-    let copy = house.home().join("backup.db");
-    let written_back = || house.plain().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    let db = TestDb::new();
+    db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
+    let copy = db.home().join("backup.db");
+    let written_back = || db.plain().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     written_back();
-    run("cp", &[&house.file(), &copy]);
-    beats(&house, 2);
+    run("cp", &[&db.file(), &copy]);
+    beats(&db, 2);
     written_back();
-    run("cp", &[&copy, &house.file()]);
+    run("cp", &[&copy, &db.file()]);
     assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
     assert!(sidecar.log().contains(OVERWRITTEN), "{}", sidecar.log());
 }
 
 /// Waits until the scheduler has recorded so many more heartbeats. It has looked at the file in between.
-fn beats(house: &House, more: i64) {
+fn beats(db: &TestDb, more: i64) {
     let count = || {
-        let stamp = house.ask("SELECT substr(value, 38) FROM scheduler_meta WHERE key = 'stamp'");
+        let stamp = db.ask("SELECT substr(value, 38) FROM scheduler_meta WHERE key = 'stamp'");
         stamp.parse::<i64>().unwrap_or_else(|_| panic!("{stamp}"))
     };
     let begun = count();
@@ -186,8 +183,8 @@ fn beats(house: &House, more: i64) {
 
 #[test]
 fn what_sqlite_does_to_the_file_is_no_damage() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     client
         .add(
             NewTask::interval("often", Duration::from_millis(200))
@@ -195,21 +192,21 @@ fn what_sqlite_does_to_the_file_is_no_damage() {
                 .payload(serde_json::json!({ "argv": ["true"] })),
         )
         .unwrap();
-    let mut sidecar = Sidecar::start(&house, &["--lease", "1s"]);
-    let plain = house.plain();
+    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
+    let plain = db.plain();
     let written_back = || plain.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     let mut acts = 0;
     let mut goes_on = |what: &str| {
         // Once while it is in the log, once when it is in the file.
-        beats(&house, 2);
+        beats(&db, 2);
         written_back();
-        beats(&house, 2);
+        beats(&db, 2);
         acts += 1;
         let name = format!("after-{acts}");
         client.add(shell(&name, "true")).unwrap_or_else(|error| panic!("{what}: {error}"));
         stands(&client, &name, RunStatus::Succeeded);
     };
-    let copy = house.home().join("copy.db");
+    let copy = db.home().join("copy.db");
     client.add(NewTask::once("early", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
     client.backup(&copy).unwrap();
     goes_on("a backup");
@@ -223,88 +220,86 @@ fn what_sqlite_does_to_the_file_is_no_damage() {
         "DROP TABLE notes",
         "ANALYZE",
     ] {
-        let other = house.plain();
+        let other = db.plain();
         other.execute_batch(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
         drop(other);
         goes_on(statement);
     }
-    let mut second = Sidecar::start(&house, &["--lease", "1s"]);
-    beats(&house, 2);
+    let mut second = Sidecar::start(&db, &["--lease", "1s"]);
+    beats(&db, 2);
     second.leave();
     goes_on("a second scheduler");
-    run("touch", &[&house.file()]);
-    run("cp", &[&house.file(), &house.home().join("read.db")]);
+    run("touch", &[&db.file()]);
+    run("cp", &[&db.file(), &db.home().join("read.db")]);
     goes_on("other programs that read it");
     if may_ask_the_shell() {
-        let backup = house.home().join("backup.db");
-        shell_says(house.file(), &format!(".backup {}", backup.display()));
+        let backup = db.home().join("backup.db");
+        shell_says(db.file(), &format!(".backup {}", backup.display()));
         goes_on(".backup");
         // An older state of the same database, and one of another lineage: both come in as a transaction.
         for (name, from) in [("its own", &backup), ("another", &copy)] {
-            shell_says(house.file(), &format!(".restore {}", from.display()));
-            eventually("it is restored", || {
-                house.ask("SELECT count(*) FROM scheduled_tasks WHERE name = 'early'") == "1"
-            });
+            shell_says(db.file(), &format!(".restore {}", from.display()));
+            eventually("it is restored", || db.ask("SELECT count(*) FROM scheduled_tasks WHERE name = 'early'") == "1");
             written_back();
-            eventually("it is stamped", || house.ask("SELECT count(*) FROM scheduler_meta WHERE key = 'stamp'") == "1");
+            eventually("it is stamped", || db.ask("SELECT count(*) FROM scheduler_meta WHERE key = 'stamp'") == "1");
             goes_on(&format!("restore {name}"));
         }
     }
     let log = sidecar.log();
     assert!(!log.contains("cannot be written") && !log.contains("while it was open"), "{log}");
     sidecar.leave();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 /// Nothing can be opened to look: that is no evidence.
 #[test]
 fn a_look_that_fails_stops_nothing() {
-    let house = House::new();
-    let client = house.client();
-    let mut sidecar = Sidecar::start(&house, &["--lease", "1s"]);
-    beats(&house, 1);
+    let db = TestDb::new();
+    let client = db.client();
+    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
+    beats(&db, 1);
     let limit = |files: &str| run("prlimit", &[&"--pid", &sidecar.pid().to_string(), &format!("--nofile={files}:")]);
     limit("1");
     for _ in 0..3 {
-        house.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-        beats(&house, 2);
+        db.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+        beats(&db, 2);
     }
     assert!(!sidecar.log().contains("while it was open"), "{}", sidecar.log());
     limit("1024");
     client.add(shell("fine", "true")).unwrap();
     stands(&client, "fine", RunStatus::Succeeded);
     sidecar.leave();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 /// In a program of its own the same error ends the scheduler, and its client has it too.
 #[test]
 fn a_scheduler_within_a_program_stops_with_the_same_error() {
-    let house = House::new();
-    let copy = house.home().join("backup.db");
-    house.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("work")).unwrap();
-    run("cp", &[&house.file(), &copy]);
-    let scheduler = Scheduler::builder(house.file()).poll(Duration::from_millis(20)).start().unwrap();
+    let db = TestDb::new();
+    let copy = db.home().join("backup.db");
+    db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("work")).unwrap();
+    run("cp", &[&db.file(), &copy]);
+    let scheduler = Scheduler::builder(db.file()).poll(Duration::from_millis(20)).start().unwrap();
     let client = scheduler.client().clone();
-    run("cp", &[&copy, &house.file()]);
+    run("cp", &[&copy, &db.file()]);
     eventually("it has stopped", || scheduler.has_stopped());
     for error in [client.task("far").unwrap_err(), scheduler.shutdown(seconds(1)).unwrap_err()] {
         let Error::UnusableDatabase { path, reason } = error else { panic!("{error:?}") };
-        assert!(path == house.file() && reason.starts_with(OVERWRITTEN), "{reason}");
+        assert!(path == db.file() && reason.starts_with(OVERWRITTEN), "{reason}");
     }
     drop(client);
-    assert!(std::fs::read(house.file()).unwrap() == std::fs::read(&copy).unwrap());
+    assert!(std::fs::read(db.file()).unwrap() == std::fs::read(&copy).unwrap());
     // It may be opened again in the same program.
-    let again = Scheduler::builder(house.file()).start().unwrap();
+    let again = Scheduler::builder(db.file()).start().unwrap();
     assert!(again.task("far").unwrap().is_some());
     again.shutdown(seconds(1)).unwrap();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 /// What a disk returned once is examined again: the finding must last for some seconds, in which nothing is written.
 #[test]
 fn damage_that_passes_is_told_and_nothing_is_written_meanwhile() {
-    let house = House::new();
+    let db = TestDb::new();
     let events = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let tell = events.clone();
     let watch = move |event: &Event| {
@@ -312,22 +307,22 @@ fn damage_that_passes_is_told_and_nothing_is_written_meanwhile() {
             tell.lock().unwrap().push(event.clone());
         }
     };
-    let mut stepper = house.builder(NOON).accept("work").observe(watch).start().unwrap();
+    let mut stepper = db.builder(NOON).accept("work").observe(watch).start().unwrap();
     let clock = stepper.clock().clone();
     stepper.step().unwrap();
-    house.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-    let whole = std::fs::read(house.file()).unwrap();
+    db.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    let whole = std::fs::read(db.file()).unwrap();
     // What a turn reads is in memory: SQLite keeps the pages that it finds missing, too.
     clock.advance(seconds(20));
     stepper.step().unwrap();
-    let open = std::fs::OpenOptions::new().write(true).open(house.file()).unwrap();
+    let open = std::fs::OpenOptions::new().write(true).open(db.file()).unwrap();
     open.set_len(4096).unwrap();
     clock.advance(seconds(1));
     for _ in 0..3 {
         stepper.step().unwrap();
         clock.advance(Duration::from_millis(400));
     }
-    std::fs::write(house.file(), &whole).unwrap();
+    std::fs::write(db.file(), &whole).unwrap();
     clock.advance(seconds(20));
     stepper.step().unwrap();
     {
@@ -342,5 +337,5 @@ fn damage_that_passes_is_told_and_nothing_is_written_meanwhile() {
     });
     assert!(error.expect("an end").to_string().contains("it was cut short"));
     // The file of the test ends as it was; the lock that closing it dropped is the test's own.
-    std::fs::write(house.file(), whole).unwrap();
+    std::fs::write(db.file(), whole).unwrap();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use duly::{Client, Event, Limits, NewTask};
 
-use crate::house::{House, seconds};
+use crate::fixtures::{TestDb, seconds};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -17,16 +17,16 @@ fn shown(client: &Client) -> Vec<String> {
 
 #[test]
 fn a_database_that_cannot_be_written_for_ten_seconds_is_reported_while_it_lasts() {
-    let house = House::new();
+    let db = TestDb::new();
     let told = Arc::new(AtomicUsize::new(0));
     let counts = told.clone();
     let observe = move |event: &Event| {
         counts.fetch_add(usize::from(matches!(event, Event::Degraded { .. })), Ordering::Relaxed);
     };
-    let builder = house.builder(NOON).accept("work").busy_timeout(Duration::ZERO);
+    let builder = db.builder(NOON).accept("work").busy_timeout(Duration::ZERO);
     let mut stepper = builder.observe(observe).start().expect("a stepper");
     // A neighbour that has nothing to write.
-    let neighbour = house.builder(NOON).clock(stepper.clock()).accept("none").start().expect("a stepper");
+    let neighbour = db.builder(NOON).clock(stepper.clock()).accept("none").start().expect("a stepper");
     let client = stepper.client().clone();
     client.add(NewTask::interval("tick", seconds(1)).handler("work")).expect("a task");
     stepper.step().expect("a turn");
@@ -37,7 +37,7 @@ fn a_database_that_cannot_be_written_for_ten_seconds_is_reported_while_it_lasts(
     };
     assert_eq!(pass(30), [""; 0]);
 
-    let writer = house.plain();
+    let writer = db.plain();
     writer.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     assert_eq!(pass(1), [""; 0]);
     assert_eq!(pass(9), [""; 0], "nine seconds are not ten");
@@ -55,7 +55,7 @@ fn a_database_that_cannot_be_written_for_ten_seconds_is_reported_while_it_lasts(
         assert_eq!(pass(6), lines, "it lasts");
     }
     // A lock file that is made again says the same.
-    std::fs::remove_dir_all(house.home().join("agent.db-owners")).expect("the lock files");
+    std::fs::remove_dir_all(db.home().join("agent.db-owners")).expect("the lock files");
     assert_eq!(pass(6), lines);
     assert_eq!(told.load(Ordering::Relaxed), 1, "it is logged once");
 
@@ -74,19 +74,19 @@ fn a_database_that_cannot_be_written_for_ten_seconds_is_reported_while_it_lasts(
 #[test]
 fn a_full_disk_is_reported_while_it_lasts() {
     use crate::disk::tools::{SmallDisk, may_mount};
-    use crate::house::eventually;
+    use crate::fixtures::eventually;
     use crate::sidecar::Sidecar;
 
     if !may_mount("degraded::a_full_disk_is_reported_while_it_lasts", "a lock is tried, in another test") {
         return;
     }
-    let house = House::with_folder("disk");
-    let disk = SmallDisk::mount(&house);
-    let client = house.client();
+    let db = TestDb::with_folder("disk");
+    let disk = SmallDisk::mount(&db);
+    let client = db.client();
     let tick = serde_json::json!({ "argv": ["true"] });
     client.add(NewTask::interval("tick", seconds(1)).handler("command").payload(tick)).expect("a task");
-    let mut sidecar = Sidecar::start(&house, &[]);
-    eventually("it ticks", || house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") != "0");
+    let mut sidecar = Sidecar::start(&db, &[]);
+    eventually("it ticks", || db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") != "0");
     assert_eq!(shown(&client), [""; 0]);
     disk.fill();
     let line = format!("degraded: the scheduler with pid {} on ", sidecar.pid());

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use duly::{NewTask, RetryPolicy};
 
-use crate::house::House;
+use crate::fixtures::TestDb;
 use crate::sidecar::shell;
 
-/// The same where handlers write: effects are done once, rows and outcomes never disagree.
-mod deeds;
 /// The file itself: replaced, removed, corrupt, foreign, newer, read-only.
-mod file;
+mod damaged_file;
+/// The same where handlers write: effects are done once, rows and outcomes never disagree.
+mod effects;
 /// The n-th write, sync or read fails, from the first until none is left.
 mod injected;
 /// A writer that holds the lock for long, and a reader that holds an old snapshot.
@@ -24,7 +24,7 @@ mod locks;
 /// SQLite's heap is full.
 mod memory;
 /// A fault that begins at a chosen moment and lasts: errors of the disk, a full disk, a limit, a lock.
-mod spells;
+mod outages;
 /// The tools: strace, a small disk, a limit on the size of files.
 pub(crate) mod tools;
 
@@ -35,19 +35,19 @@ fn all() -> bool {
 
 /// Tried again as soon as may be.
 fn soon(task: NewTask) -> NewTask {
-    let (backoff, cap) = (Duration::from_millis(10), Duration::from_millis(50));
-    task.retry(RetryPolicy { backoff, cap, ..RetryPolicy::default() })
+    let (backoff, max_backoff) = (Duration::from_millis(10), Duration::from_millis(50));
+    task.retry(RetryPolicy { backoff, max_backoff, ..RetryPolicy::default() })
 }
 
 /// A task whose command says in the file `starts` that it starts, and does its work then.
-fn probe(house: &House, name: &str, work: &str) -> NewTask {
-    let home = house.home().display();
+fn probe(db: &TestDb, name: &str, work: &str) -> NewTask {
+    let home = db.home().display();
     soon(shell(name, &format!("echo $DULY_RUN_ID $DULY_ATTEMPT >>{home}/starts; {work}")))
 }
 
 /// What started, as the commands themselves tell.
-fn starts(house: &House) -> Vec<(i64, u32)> {
-    let text = std::fs::read_to_string(house.home().join("starts")).unwrap_or_default();
+fn starts(db: &TestDb) -> Vec<(i64, u32)> {
+    let text = std::fs::read_to_string(db.home().join("starts")).unwrap_or_default();
     let start = |line: &str| {
         let (run, attempt) = line.split_once(' ').expect("two numbers");
         (run.parse().expect("a run"), attempt.parse().expect("an attempt"))
@@ -56,22 +56,22 @@ fn starts(house: &House) -> Vec<(i64, u32)> {
 }
 
 /// Whatever started is recorded, and started once; what succeeded did start; no run is left, and the file is sound.
-fn assert_all_told(house: &House, what: &str) {
-    let started = starts(house);
+fn assert_all_told(db: &TestDb, what: &str) {
+    let started = starts(db);
     let once: BTreeSet<_> = started.iter().copied().collect();
     assert_eq!(once.len(), started.len(), "{what}: an attempt started twice: {started:?}");
     for (run, attempt) in &started {
-        let recorded = house.ask(&format!("SELECT count(*) FROM task_runs WHERE id = {run} AND attempt >= {attempt}"));
+        let recorded = db.ask(&format!("SELECT count(*) FROM task_runs WHERE id = {run} AND attempt >= {attempt}"));
         assert_eq!(recorded, "1", "{what}: attempt {attempt} of run {run} started, and is not recorded");
     }
-    for row in house.rows("SELECT id, attempt FROM task_runs WHERE status = 'succeeded'") {
+    for row in db.rows("SELECT id, attempt FROM task_runs WHERE status = 'succeeded'") {
         let (run, attempt) = row.split_once('|').expect("two columns");
         let end = (run.parse().expect("a run"), attempt.parse().expect("an attempt"));
         assert!(once.contains(&end), "{what}: run {run} is said to have succeeded, and has not started");
     }
     let open = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running', 'failed')";
-    assert_eq!(house.ask(open), "0", "{what}: something is left");
-    house.assert_sound();
+    assert_eq!(db.ask(open), "0", "{what}: something is left");
+    db.assert_sound();
 }
 
 const REFUSES: &str = "the database cannot be written";

@@ -5,15 +5,14 @@ use std::io::{Seek, SeekFrom, Write};
 use duly::testing::Stepper;
 use duly::{Client, NewTask, Outcome};
 
-use crate::house::{House, at, minutes};
-use crate::table::step;
+use crate::fixtures::{TestDb, at, minutes, step};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
 /// Tasks and runs of all kinds, with a scheduler at work on them.
-fn busy() -> (House, Stepper) {
-    let house = House::new();
-    let mut stepper = house.builder(NOON).accept("work").workers(2).start().expect("a stepper");
+fn busy() -> (TestDb, Stepper) {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(2).start().expect("a stepper");
     let client = stepper.client().clone();
     client.add(NewTask::cron("cron", "* * * * *").handler("work")).expect("a task");
     client.add(NewTask::delay("delay", minutes(5)).handler("work")).expect("a task");
@@ -26,7 +25,7 @@ fn busy() -> (House, Stepper) {
     stepper.finish(&claims[0], Outcome::failed("no route to host"));
     stepper.step().expect("a turn");
     client.trigger("cron").expect("a run");
-    (house, stepper)
+    (db, stepper)
 }
 
 /// The rules that are broken, each once.
@@ -98,9 +97,9 @@ fn each_broken_rule_is_found() {
             ],
         ),
     ] {
-        let (house, stepper) = busy();
+        let (db, stepper) = busy();
         assert_eq!(broken(stepper.client()), [""; 0]);
-        let plain = house.plain();
+        let plain = db.plain();
         plain.execute_batch("PRAGMA foreign_keys = OFF").expect("a setting");
         plain.execute_batch(&harm).unwrap_or_else(|error| panic!("{harm}: {error}"));
         let found: Vec<String> =
@@ -135,41 +134,41 @@ fn runs_that_may_start_and_must_not_are_found() {
             "each key has one running run",
         ),
     ] {
-        let house = House::new();
-        let client = house.client();
+        let db = TestDb::new();
+        let client = db.client();
         client.add(NewTask::cron("task", "@yearly").handler("work")).expect("a task");
         assert_eq!(broken(&client), [""; 0]);
-        house.plain().execute_batch(&harm).unwrap_or_else(|error| panic!("{harm}: {error}"));
+        db.plain().execute_batch(&harm).unwrap_or_else(|error| panic!("{harm}: {error}"));
         assert_eq!(broken(&client), [rule]);
     }
 }
 
 #[test]
 fn a_damaged_page_is_found_and_nothing_is_written() {
-    let (house, stepper) = busy();
+    let (db, stepper) = busy();
     stepper.crash();
-    house.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("a checkpoint");
+    db.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("a checkpoint");
     let root: u64 =
-        house.ask("SELECT rootpage FROM sqlite_schema WHERE name = 'task_runs_claimable'").parse().expect("a page");
-    let size: u64 = house.ask("PRAGMA page_size").parse().expect("a size");
+        db.ask("SELECT rootpage FROM sqlite_schema WHERE name = 'task_runs_claimable'").parse().expect("a page");
+    let size: u64 = db.ask("PRAGMA page_size").parse().expect("a size");
     {
-        let mut file = std::fs::File::options().write(true).open(house.file()).expect("the file");
+        let mut file = std::fs::File::options().write(true).open(db.file()).expect("the file");
         file.seek(SeekFrom::Start((root - 1) * size)).expect("a place");
         file.write_all(&[0xff; 64]).expect("damage");
     }
-    let before = std::fs::read(house.file()).expect("the file");
-    let client = Client::open_existing(house.file()).expect("a client");
+    let before = std::fs::read(db.file()).expect("the file");
+    let client = Client::open_existing(db.file()).expect("a client");
     assert_eq!(broken(&client)[0], "integrity_check");
     drop(client);
-    assert!(std::fs::read(house.file()).expect("the file") == before, "nothing is repaired");
+    assert!(std::fs::read(db.file()).expect("the file") == before, "nothing is repaired");
 }
 
 #[test]
 fn a_file_in_use_is_looked_at_as_it_was_and_nobody_waits() {
-    let (house, mut stepper) = busy();
-    let writer = house.plain();
+    let (db, mut stepper) = busy();
+    let writer = db.plain();
     writer.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
-    assert_eq!(broken(&Client::open_existing(house.file()).expect("a client")), [""; 0]);
+    assert_eq!(broken(&Client::open_existing(db.file()).expect("a client")), [""; 0]);
     writer.execute_batch("ROLLBACK").expect("an end");
     stepper.step().expect("a turn");
 }
@@ -177,25 +176,24 @@ fn a_file_in_use_is_looked_at_as_it_was_and_nobody_waits() {
 /// A scheduler that is at work, and one that was killed with its newest rows in the log: neither file changes by a byte.
 #[test]
 fn whoever_looks_leaves_every_byte_as_it_was() {
-    let bytes = |house: &House| {
-        ["agent.db", "agent.db-wal"].map(|name| std::fs::read(house.home().join(name)).expect("a file"))
-    };
-    let (house, mut stepper) = busy();
-    let plain = house.plain();
+    let bytes =
+        |db: &TestDb| ["agent.db", "agent.db-wal"].map(|name| std::fs::read(db.home().join(name)).expect("a file"));
+    let (db, mut stepper) = busy();
+    let plain = db.plain();
     let version = || plain.query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0)).expect("a version");
-    let (before, was) = (bytes(&house), version());
-    let client = Client::open_existing(house.file()).expect("a client");
+    let (before, was) = (bytes(&db), version());
+    let client = Client::open_existing(db.file()).expect("a client");
     assert_eq!(broken(&client), [""; 0]);
     drop(client);
-    assert!(bytes(&house) == before && version() == was, "at work");
+    assert!(bytes(&db) == before && version() == was, "at work");
     // It can be seen to look: a write changes both.
     stepper.clock().advance(minutes(1));
     stepper.step().expect("a turn");
-    assert!(bytes(&house) != before && version() != was);
+    assert!(bytes(&db) != before && version() != was);
 
     // The log of a process that is gone, with what it had committed: whoever is the last to close it would write it back.
-    let died = House::new();
-    for (name, content) in ["agent.db", "agent.db-wal"].into_iter().zip(bytes(&house)) {
+    let died = TestDb::new();
+    for (name, content) in ["agent.db", "agent.db-wal"].into_iter().zip(bytes(&db)) {
         std::fs::write(died.home().join(name), content).expect("a copy");
     }
     let before = bytes(&died);
@@ -209,15 +207,15 @@ fn whoever_looks_leaves_every_byte_as_it_was() {
 /// A debug build holds each write of its own against the rules. Where rows are many nobody looks; one write later they are few.
 #[test]
 fn a_write_that_leaves_few_rows_does_not_answer_for_what_others_broke() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     client.add(NewTask::once("once", at(NOON)).handler("work")).expect("a task");
     client.add(NewTask::cron("crowded", "@yearly").handler("work")).expect("a task");
     let many = "UPDATE scheduled_tasks SET status = 'completed' WHERE name = 'once';
                 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
                 INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
                 SELECT 2, 'work', 1805000000000 + i, 'manual', 'cancelled', 1805000000000, 1805000000000 FROM n";
-    house.plain().execute_batch(many).expect("rows");
+    db.plain().execute_batch(many).expect("rows");
     client.remove("crowded").expect("a removal");
     assert_eq!(broken(&client), ["a completed task has no next run"]);
 }
@@ -225,11 +223,11 @@ fn a_write_that_leaves_few_rows_does_not_answer_for_what_others_broke() {
 /// No rule counts for waiting runs while there is a row that a scheduler has still to look at. One write later it has.
 #[test]
 fn a_write_that_plans_does_not_answer_for_what_others_broke() {
-    let (house, mut stepper) = busy();
+    let (db, mut stepper) = busy();
     let free = "BEGIN; UPDATE task_runs SET blocked = NULL WHERE blocked = 'key';
                 INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value)
                 VALUES ('by-hand', 'work', 'null', 'once', '2030-01-01T00:00:00Z'); COMMIT";
-    house.plain().execute_batch(free).expect("rows");
+    db.plain().execute_batch(free).expect("rows");
     stepper.step().expect("a turn");
-    assert_eq!(house.ask("SELECT planned FROM scheduled_tasks WHERE name = 'by-hand'"), "1");
+    assert_eq!(db.ask("SELECT planned FROM scheduled_tasks WHERE name = 'by-hand'"), "1");
 }

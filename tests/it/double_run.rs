@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use duly::{Outcome, RunStatus};
 
-use crate::house::{House, minutes, seconds};
+use crate::fixtures::{TestDb, minutes, seconds};
 
 #[path = "../../examples/double_run/mod.rs"]
 mod bench;
@@ -120,38 +120,38 @@ fn every_remedy_holds_on_a_quiet_day() {
 #[test]
 fn duly_starts_an_occurrence_once_on_every_day_without_a_crash() {
     for day in [Day::quiet(), Day::once(), Day::slow(minutes(6)), Day::slow(minutes(12)), Day::stalled()] {
-        let house = House::new();
-        let journal = bench::duly_day::live_in(&day, house.file()).unwrap_or_else(|error| panic!("{day}: {error}"));
+        let db = TestDb::new();
+        let journal = bench::duly_day::live_in(&day, db.file()).unwrap_or_else(|error| panic!("{day}: {error}"));
         assert_eq!(journal.judge(), kept(), "{day}");
         assert_eq!(times(&journal).0, ["13:00"], "{day}");
-        assert_eq!(house.rows("SELECT status, attempt FROM task_runs"), ["succeeded|1"], "{day}");
-        assert!(house.rows("SELECT * FROM task_attempts").is_empty(), "{day}");
-        house.assert_sound();
+        assert_eq!(db.rows("SELECT status, attempt FROM task_runs"), ["succeeded|1"], "{day}");
+        assert!(db.rows("SELECT * FROM task_attempts").is_empty(), "{day}");
+        db.assert_sound();
     }
 }
 
 #[test]
 fn duly_starts_a_killed_run_again_as_soon_as_a_process_is_back() {
-    let house = House::new();
-    let judgement = bench::duly_day::live_in(&Day::killed(), house.file()).expect("a day").judge();
+    let db = TestDb::new();
+    let judgement = bench::duly_day::live_in(&Day::killed(), db.file()).expect("a day").judge();
     let waited = judgement.waited.expect("a second start");
     assert_eq!(judgement, Judgement { starts: 2, doubled: 0, at_once: 1, ended: 1, died: 1, waited: Some(waited) });
     // Nothing is waited out but the backoff of a first failure.
     assert!(waited <= seconds(10), "{waited:?}");
     assert_eq!(judgement.verdict(), Verdict::Recovered);
-    assert_eq!(house.rows("SELECT status, attempt FROM task_runs"), ["succeeded|2"]);
-    assert_eq!(house.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
-    house.assert_sound();
+    assert_eq!(db.rows("SELECT status, attempt FROM task_runs"), ["succeeded|2"]);
+    assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
+    db.assert_sound();
 }
 
 /// Where a lock expires under a process that stands still, a lease of duly's does not: its owner is alive.
 #[test]
 fn duly_does_not_take_a_run_from_a_process_that_stands_still() {
-    let house = House::new();
-    let mut slow = house.stepper("2026-03-14T12:59:00Z");
+    let db = TestDb::new();
+    let mut slow = db.stepper("2026-03-14T12:59:00Z");
     slow.client().add(duly::NewTask::cron("carousel", bench::day::CRON).handler("work")).expect("a task");
     let clock = slow.clock().clone();
-    let mut other = house.builder("2026-03-14T12:59:00Z").clock(&clock).accept("work").start().expect("a stepper");
+    let mut other = db.builder("2026-03-14T12:59:00Z").clock(&clock).accept("work").start().expect("a stepper");
 
     clock.advance(minutes(1));
     let claims = slow.step().expect("a turn");
@@ -162,7 +162,7 @@ fn duly_does_not_take_a_run_from_a_process_that_stands_still() {
     }
     slow.finish(&claims[0], Outcome::succeeded());
     slow.step().expect("a turn");
-    let runs = house.client().history("carousel", 10).expect("the history");
+    let runs = db.client().history("carousel", 10).expect("the history");
     assert_eq!((runs.len(), runs[0].status, runs[0].attempt), (1, RunStatus::Succeeded, 1));
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus};
 
-use crate::house::{House, at, minutes, seconds};
+use crate::fixtures::{TestDb, at, minutes, seconds};
 
 const BEFORE: &str = "2027-03-14T11:59:00Z";
 const NOON: &str = "2027-03-14T12:00:00Z";
@@ -23,7 +23,7 @@ fn due(name: &str) -> NewTask {
 
 #[test]
 fn a_step_of_the_clock_changes_no_duration() {
-    let house = House::new();
+    let db = TestDb::new();
     let took = Arc::new(Mutex::new(Vec::new()));
     let tell = took.clone();
     let observer = move |event: &Event| {
@@ -31,7 +31,7 @@ fn a_step_of_the_clock_changes_no_duration() {
             tell.lock().unwrap().push(*took);
         }
     };
-    let mut stepper = house.builder(BEFORE).accept("work").observe(observer).start().unwrap();
+    let mut stepper = db.builder(BEFORE).accept("work").observe(observer).start().unwrap();
     let client = stepper.client().clone();
     client
         .add_all([due("good"), due("bad"), NewTask::interval("grid", minutes(1)).starts_at(at(NOON)).handler("work")])
@@ -47,9 +47,9 @@ fn a_step_of_the_clock_changes_no_duration() {
     }
     stepper.settle().unwrap();
     let measured = Duration::from_millis(20_005);
-    assert_eq!(house.rows(OVERVIEW), ["bad|20005", "good|20005", "grid|20005"]);
-    assert_eq!(house.rows(RUNS).iter().filter(|row| row.ends_with("|20005")).count(), 3, "{:?}", house.rows(RUNS));
-    assert_eq!(house.rows(ATTEMPTS), ["1|failed|20005"]);
+    assert_eq!(db.rows(OVERVIEW), ["bad|20005", "good|20005", "grid|20005"]);
+    assert_eq!(db.rows(RUNS).iter().filter(|row| row.ends_with("|20005")).count(), 3, "{:?}", db.rows(RUNS));
+    assert_eq!(db.rows(ATTEMPTS), ["1|failed|20005"]);
     for task in client.tasks().unwrap() {
         assert_eq!(task.last_duration, Some(measured), "{}", task.name());
         let run = &client.history(task.name(), 1).unwrap()[0];
@@ -57,33 +57,33 @@ fn a_step_of_the_clock_changes_no_duration() {
     }
     assert_eq!(*took.lock().unwrap(), [measured; 3]);
     // What has ended says when it began as the clock was then.
-    assert_eq!(house.ask("SELECT max(finished_at - started_at) < 0 FROM task_runs"), "1");
-    house.assert_sound();
+    assert_eq!(db.ask("SELECT max(finished_at - started_at) < 0 FROM task_runs"), "1");
+    db.assert_sound();
 }
 
 #[test]
 fn a_run_that_is_tried_again_tells_of_its_newest_attempt() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
-    let policy = RetryPolicy { max_attempts: 3, backoff: minutes(10), cap: minutes(10) };
+    let policy = RetryPolicy { max_attempts: 3, backoff: minutes(10), max_backoff: minutes(10) };
     client.add(NewTask::once("stubborn", at(NOON)).handler("work").retry(policy)).unwrap();
     let mut fail = |took: u64, wait: u64| {
         let claims = stepper.step().unwrap();
-        assert_eq!(house.rows(RUNS), ["stubborn|running|-"], "of what runs nothing is known");
+        assert_eq!(db.rows(RUNS), ["stubborn|running|-"], "of what runs nothing is known");
         stepper.clock().advance(seconds(took));
         stepper.finish(&claims[0], Outcome::failed("busy"));
         stepper.step().unwrap();
-        assert_eq!(house.rows(RUNS), [format!("stubborn|failed|{}", took * 1000)]);
+        assert_eq!(db.rows(RUNS), [format!("stubborn|failed|{}", took * 1000)]);
         stepper.clock().advance(minutes(wait));
     };
     fail(3, 11);
     fail(2, 5);
-    assert_eq!(house.rows(ATTEMPTS), ["1|failed|3000", "2|failed|2000"]);
+    assert_eq!(db.rows(ATTEMPTS), ["1|failed|3000", "2|failed|2000"]);
     // It waits for five minutes, and is cancelled: that is no part of its newest attempt.
     client.cancel(1).unwrap();
-    assert_eq!(house.rows(RUNS), ["stubborn|cancelled|2000"]);
-    assert_eq!(house.rows(OVERVIEW), ["stubborn|2000"]);
+    assert_eq!(db.rows(RUNS), ["stubborn|cancelled|2000"]);
+    assert_eq!(db.rows(OVERVIEW), ["stubborn|2000"]);
     let recent = client.recent(5).unwrap();
     let recent = recent.values().next().unwrap();
     assert_eq!((recent[0].status, recent[0].duration), (RunStatus::Cancelled, Some(seconds(2))));
@@ -91,28 +91,28 @@ fn a_run_that_is_tried_again_tells_of_its_newest_attempt() {
 
 #[test]
 fn what_cannot_be_known_is_not_told() {
-    let house = House::new();
-    let mut stepper = house.stepper(BEFORE);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(BEFORE);
     let grid = NewTask::interval("grid", minutes(1)).starts_at(at(NOON)).handler("work").at_most_once();
     stepper.client().add_all([due("once"), grid]).unwrap();
     stepper.clock().advance(minutes(1));
     assert_eq!(stepper.step().unwrap().len(), 2);
     stepper.clock().advance(seconds(9));
     stepper.crash();
-    let mut next = house.stepper("2027-03-14T12:00:10Z");
+    let mut next = db.stepper("2027-03-14T12:00:10Z");
     next.step().unwrap();
-    assert_eq!(house.rows(ATTEMPTS), ["1|lost|-", "1|lost|-"]);
-    assert_eq!(house.rows(OVERVIEW), ["grid|-", "once|-"]);
-    assert!(house.rows(RUNS).iter().all(|row| row.ends_with("|dead|-")), "{:?}", house.rows(RUNS));
+    assert_eq!(db.rows(ATTEMPTS), ["1|lost|-", "1|lost|-"]);
+    assert_eq!(db.rows(OVERVIEW), ["grid|-", "once|-"]);
+    assert!(db.rows(RUNS).iter().all(|row| row.ends_with("|dead|-")), "{:?}", db.rows(RUNS));
     // No writer can store a negative one.
-    assert!(house.plain().execute("UPDATE task_runs SET duration_ms = -1", []).is_err());
+    assert!(db.plain().execute("UPDATE task_runs SET duration_ms = -1", []).is_err());
 }
 
 /// A run is stuck when it has been at work for longer than it may, not when the clock says so.
 #[test]
 fn a_step_of_the_clock_makes_no_run_stuck_and_hides_none() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     client.add(due("slow").timeout(minutes(3))).unwrap();
     stepper.step().unwrap();
@@ -128,5 +128,5 @@ fn a_step_of_the_clock_makes_no_run_stuck_and_hides_none() {
     stepper.clock().advance(minutes(3));
     stepper.step().unwrap();
     assert!(stuck(), "it has been at work for four minutes");
-    assert_eq!(house.ask("SELECT started_at = 1000 * strftime('%s', '2027-03-14T12:59:00Z') FROM task_runs"), "1");
+    assert_eq!(db.ask("SELECT started_at = 1000 * strftime('%s', '2027-03-14T12:59:00Z') FROM task_runs"), "1");
 }

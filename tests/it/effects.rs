@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use duly::testing::Stepper;
 use duly::{BoxError, Context, Error, Failure, NewTask, Outcome, Retention, RetryPolicy, RunStatus};
 
-use crate::house::{House, at};
+use crate::fixtures::{TestDb, at};
 
 const START: &str = "2027-03-14T12:00:00Z";
 const END: &str = "2027-03-14T12:05:00Z";
@@ -31,33 +31,33 @@ fn once(name: &str) -> NewTask {
 }
 
 /// A stepper whose handler `work` is this one, and one task of it; beside it a bystander, and an effect of the bystander's.
-fn with(house: &House, handler: impl Fn(&Context) -> Result<String, BoxError> + Send + Sync + 'static) -> Stepper {
-    let stepper = house.builder(START).handler("work", handler).start().unwrap();
+fn with(db: &TestDb, handler: impl Fn(&Context) -> Result<String, BoxError> + Send + Sync + 'static) -> Stepper {
+    let stepper = db.builder(START).handler("work", handler).start().unwrap();
     stepper.client().add(once("subject")).unwrap();
     let bystander = "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 999, 'intent', 1)";
-    house.plain().execute(bystander, []).unwrap();
+    db.plain().execute(bystander, []).unwrap();
     stepper
 }
 
 /// The effects of a run, beside that of the bystander, which stands as it stood.
 #[track_caller]
-fn effects(house: &House, run: i64) -> Vec<String> {
-    let all = house.rows("SELECT run_id, key, state, value FROM task_effects ORDER BY run_id, key");
+fn effects(db: &TestDb, run: i64) -> Vec<String> {
+    let all = db.rows("SELECT run_id, key, state, value FROM task_effects ORDER BY run_id, key");
     assert_eq!(all.last().map(String::as_str), Some("999|pay|intent|-"), "the bystander has changed");
     let of_run = format!("{run}|");
     all.iter().filter_map(|row| row.strip_prefix(&of_run)).map(str::to_owned).collect()
 }
 
-fn run(house: &House, run: i64) -> (RunStatus, Option<String>, Option<String>) {
-    let run = house.client().run(run).unwrap().unwrap();
+fn run(db: &TestDb, run: i64) -> (RunStatus, Option<String>, Option<String>) {
+    let run = db.client().run(run).unwrap().unwrap();
     (run.status, run.result, run.error)
 }
 
 #[test]
 fn an_effect_is_done_once_however_often_its_run_is_tried_and_retried() {
-    let (house, world) = (House::new(), World::default());
+    let (db, world) = (TestDb::new(), World::default());
     let outside = world.clone();
-    let mut stepper = with(&house, move |run| {
+    let mut stepper = with(&db, move |run| {
         let paid: String = run.effect("pay", || Ok(outside.deed("paid")))?;
         let sent: String = run.effect("send", || Ok(outside.deed("sent")))?;
         match run.run_id() {
@@ -68,21 +68,21 @@ fn an_effect_is_done_once_however_often_its_run_is_tried_and_retried() {
     stepper.client().replace(once("subject").retry(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() })).unwrap();
     assert_eq!(stepper.run_until(at(END)).unwrap().len(), 3, "three attempts");
     assert_eq!(world.deeds(), ["paid", "sent"]);
-    assert_eq!(run(&house, 1).0, RunStatus::Dead);
+    assert_eq!(run(&db, 1).0, RunStatus::Dead);
 
     // Its retry is another run, and the same piece of work; that of a retry too.
     assert_eq!(stepper.client().retry(1).unwrap(), 2);
     stepper.run_until(at(END)).unwrap();
-    assert_eq!(run(&house, 2).1.as_deref(), Some(r#""paid 1, sent 2""#));
+    assert_eq!(run(&db, 2).1.as_deref(), Some(r#""paid 1, sent 2""#));
     assert_eq!(world.deeds(), ["paid", "sent"]);
-    assert_eq!(effects(&house, 1), [r#"pay|done|"paid 1""#, r#"send|done|"sent 2""#], "kept under the first run");
+    assert_eq!(effects(&db, 1), [r#"pay|done|"paid 1""#, r#"send|done|"sent 2""#], "kept under the first run");
 
     // Another run of the task is another piece of work.
     stepper.client().trigger("subject").unwrap();
     stepper.run_until(at(END)).unwrap();
     assert_eq!(world.deeds(), ["paid", "sent", "paid", "sent"]);
-    assert_eq!(effects(&house, 3).len(), 2);
-    house.assert_sound();
+    assert_eq!(effects(&db, 3).len(), 2);
+    db.assert_sound();
 }
 
 /// How a deed ends.
@@ -105,9 +105,9 @@ fn what_failed_may_be_done_again_and_what_nobody_knows_is_in_doubt() {
         (Ends::TooLong, "pay|intent|-", RunStatus::Dead, "at most 262144 bytes of JSON, found 262147"),
         (Ends::NoJson, "pay|intent|-", RunStatus::Dead, "it was done, and is in doubt"),
     ] {
-        let (house, world) = (House::new(), World::default());
+        let (db, world) = (TestDb::new(), World::default());
         let outside = world.clone();
-        let mut stepper = with(&house, move |run| {
+        let mut stepper = with(&db, move |run| {
             let first = run.attempt() == 1 && run.run_id() == 1;
             if ends == Ends::NoJson && first {
                 let nan = || Ok(std::collections::BTreeMap::from([(outside.deed("paid").into_bytes(), 1)]));
@@ -122,9 +122,9 @@ fn what_failed_may_be_done_again_and_what_nobody_knows_is_in_doubt() {
             })
         });
         stepper.run_until(at("2027-03-14T12:00:01Z")).unwrap();
-        assert_eq!(effects(&house, 1).join(" "), kept, "{ends:?}");
+        assert_eq!(effects(&db, 1).join(" "), kept, "{ends:?}");
         stepper.run_until(at(END)).unwrap();
-        let (found, _, error) = run(&house, 1);
+        let (found, _, error) = run(&db, 1);
         assert_eq!(found, status, "{ends:?}: {error:?}");
         assert!(error.clone().unwrap_or_default().contains(says), "{ends:?}: {error:?}");
         assert_eq!(world.deeds().len(), usize::from(matches!(ends, Ends::Fails | Ends::NoJson)), "{ends:?}");
@@ -137,32 +137,32 @@ fn what_failed_may_be_done_again_and_what_nobody_knows_is_in_doubt() {
             } else {
                 "DELETE FROM task_effects WHERE run_id = 1 AND key = 'pay'"
             };
-            assert_eq!(house.plain().execute(settle, []).unwrap(), 1);
+            assert_eq!(db.plain().execute(settle, []).unwrap(), 1);
             stepper.client().retry(1).unwrap();
             stepper.run_until(at(END)).unwrap();
             let result = if was_done { "\"found\"" } else { "\"paid 1\"" };
-            assert_eq!(run(&house, 2).1.as_deref(), Some(result), "{ends:?}");
+            assert_eq!(run(&db, 2).1.as_deref(), Some(result), "{ends:?}");
             assert_eq!(world.deeds(), ["paid"], "{ends:?}");
         }
-        house.assert_sound();
+        db.assert_sound();
     }
 }
 
 #[test]
 fn what_is_in_doubt_names_the_effect_the_run_and_what_to_do() {
-    let house = House::new();
-    let mut stepper = with(&house, |run| {
+    let db = TestDb::new();
+    let mut stepper = with(&db, |run| {
         let failed = run.effect("pay", || Ok(String::new())).unwrap_err();
         let failure = failed.downcast_ref::<Failure>().expect("a failure that gives up");
         let doubt = failure.error().downcast_ref::<Error>().expect("an error of duly");
         assert!(matches!(doubt, Error::InDoubt { run: 2, first: 1, key, .. } if key == "pay"), "{doubt:?}");
         Err(failed)
     });
-    let mut dead = house.builder(START).accept("nothing").start().unwrap();
+    let mut dead = db.builder(START).accept("nothing").start().unwrap();
     dead.step().unwrap();
     // An attempt of the first run began it, and the run is dead.
     let begun = "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 1, 'intent', 1)";
-    house.plain().execute(begun, []).unwrap();
+    db.plain().execute(begun, []).unwrap();
     let claims = stepper.step().unwrap();
     let hopeless = "hopeless".to_owned();
     let (how, retry) = (duly::FailureKind::Failed, duly::Retry::GiveUp);
@@ -170,7 +170,7 @@ fn what_is_in_doubt_names_the_effect_the_run_and_what_to_do() {
     stepper.step().unwrap();
     stepper.client().retry(1).unwrap();
     stepper.run_until(at(END)).unwrap();
-    let (status, _, error) = run(&house, 2);
+    let (status, _, error) = run(&db, 2);
     assert_eq!(status, RunStatus::Dead, "it is not tried again");
     assert_eq!(
         error.unwrap(),
@@ -189,11 +189,11 @@ fn a_handler_that_can_look_settles_its_doubt() {
         (vec![Err("no connection"), Ok(Some("receipt 7"))], 0, "receipt 7", 2),
         (vec![Err("no connection"), Ok(None)], 1, "paid 1", 2),
     ] {
-        let (house, world) = (House::new(), World::default());
+        let (db, world) = (TestDb::new(), World::default());
         let (outside, looks) = (world.clone(), Arc::new(Mutex::new(found.into_iter())));
         let looked = Arc::new(Mutex::new(0));
         let counts = looked.clone();
-        let mut stepper = with(&house, move |run| {
+        let mut stepper = with(&db, move |run| {
             let look_up = || {
                 *counts.lock().unwrap() += 1;
                 let found = looks.lock().unwrap().next().expect("no more looks than that");
@@ -206,8 +206,8 @@ fn a_handler_that_can_look_settles_its_doubt() {
         });
         stepper.run_until(at(END)).unwrap();
         assert_eq!((world.deeds().len(), *looked.lock().unwrap()), (deeds, doubts), "{result}");
-        assert_eq!(run(&house, 1).1, Some(format!("\"{result}\"")));
-        assert_eq!(effects(&house, 1), [format!("pay|done|\"{result}\"")]);
+        assert_eq!(run(&db, 1).1, Some(format!("\"{result}\"")));
+        assert_eq!(effects(&db, 1), [format!("pay|done|\"{result}\"")]);
     }
 }
 
@@ -232,35 +232,35 @@ fn nonsense_is_refused_and_not_tried_again() {
         }),
     ];
     for (says, asks) in cases {
-        let house = House::new();
-        let mut stepper = with(&house, asks);
+        let db = TestDb::new();
+        let mut stepper = with(&db, asks);
         stepper.run_until(at(END)).unwrap();
-        let (status, _, error) = run(&house, 1);
+        let (status, _, error) = run(&db, 1);
         if says.contains("is finished") {
             assert_eq!((status, error), (RunStatus::Succeeded, None));
             continue;
         }
         assert_eq!(status, RunStatus::Dead, "{says}");
         assert!(error.clone().unwrap().contains(says), "{says}: {error:?}");
-        assert_eq!(house.ask("SELECT attempt FROM task_runs WHERE id = 1"), "1", "{says}");
-        let intents = effects(&house, 1).into_iter().filter(|effect| effect.contains("intent")).count();
+        assert_eq!(db.ask("SELECT attempt FROM task_runs WHERE id = 1"), "1", "{says}");
+        let intents = effects(&db, 1).into_iter().filter(|effect| effect.contains("intent")).count();
         assert_eq!(intents, 0, "{says}: what was refused is not in doubt");
     }
 }
 
 #[test]
 fn a_deed_that_cannot_be_written_down_is_in_doubt() {
-    let (house, world) = (House::new(), World::default());
+    let (db, world) = (TestDb::new(), World::default());
     let outside = world.clone();
-    let mut stepper = with(&house, move |run| run.effect("pay", || Ok(outside.deed("paid"))));
+    let mut stepper = with(&db, move |run| run.effect("pay", || Ok(outside.deed("paid"))));
     let full = "CREATE TRIGGER full BEFORE UPDATE ON task_effects BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
-    house.plain().execute_batch(full).unwrap();
+    db.plain().execute_batch(full).unwrap();
     stepper.run_until(at("2027-03-14T12:00:01Z")).unwrap();
     let error = "cannot record an effect: the disk is full";
-    assert_eq!(run(&house, 1), (RunStatus::Failed, None, Some(error.to_owned())));
-    house.plain().execute_batch("DROP TRIGGER full").unwrap();
+    assert_eq!(run(&db, 1), (RunStatus::Failed, None, Some(error.to_owned())));
+    db.plain().execute_batch("DROP TRIGGER full").unwrap();
     stepper.run_until(at(END)).unwrap();
-    let (status, _, error) = run(&house, 1);
+    let (status, _, error) = run(&db, 1);
     assert_eq!((status, world.deeds().len()), (RunStatus::Dead, 1));
     assert!(error.unwrap().contains("is in doubt"));
 }
@@ -283,9 +283,9 @@ fn a_claim_that_no_longer_holds_begins_nothing() {
         (Taken::InADeedThatFails, 1, vec!["pay|intent|-"]),
         (Taken::WhileLooking, 0, vec!["pay|intent|-"]),
     ] {
-        let (house, world) = (House::new(), World::default());
-        let (file, outside) = (house.file().to_owned(), world.clone());
-        let mut stepper = with(&house, move |run| {
+        let (db, world) = (TestDb::new(), World::default());
+        let (file, outside) = (db.file().to_owned(), world.clone());
+        let mut stepper = with(&db, move |run| {
             let take = || {
                 let plain = rusqlite::Connection::open(&file).unwrap();
                 plain.execute("UPDATE task_runs SET locked_by = 'another' WHERE id = 1", []).unwrap();
@@ -320,17 +320,17 @@ fn a_claim_that_no_longer_holds_begins_nothing() {
         });
         stepper.run_until(at("2027-03-14T12:00:30Z")).unwrap();
         assert_eq!(world.deeds().len(), deeds, "{taken:?}");
-        assert_eq!(effects(&house, 1), kept, "{taken:?}");
-        assert_eq!(house.ask("SELECT outcome || error FROM task_attempts"), "supersededsucceeded", "{taken:?}");
+        assert_eq!(effects(&db, 1), kept, "{taken:?}");
+        assert_eq!(db.ask("SELECT outcome || error FROM task_attempts"), "supersededsucceeded", "{taken:?}");
     }
 }
 
 #[test]
 fn what_was_done_is_kept_as_long_as_a_run_that_retries_it() {
-    let house = House::new();
+    let db = TestDb::new();
     let paid = Arc::new(Mutex::new(0));
     let counts = paid.clone();
-    let mut stepper = with(&house, move |run| {
+    let mut stepper = with(&db, move |run| {
         run.effect("pay", || {
             *counts.lock().unwrap() += 1;
             Ok("paid".to_owned())
@@ -352,16 +352,16 @@ fn what_was_done_is_kept_as_long_as_a_run_that_retries_it() {
     stepper.run_until(at("2027-04-14T12:00:01Z")).unwrap();
     assert_eq!(*paid.lock().unwrap(), before, "the same piece of work");
     assert_eq!(stepper.client().effects(again).unwrap(), stepper.client().effects(1).unwrap());
-    assert_eq!(effects(&house, 1), [r#"pay|done|"paid""#]);
+    assert_eq!(effects(&db, 1), [r#"pay|done|"paid""#]);
     assert!(matches!(stepper.client().effects(99), Err(Error::UnknownRun { id: 99 })));
 }
 
 #[test]
 fn effects_go_with_their_run() {
-    let house = House::new();
-    let mut stepper = with(&house, |run| run.effect("pay", || Ok("paid".to_owned())));
+    let db = TestDb::new();
+    let mut stepper = with(&db, |run| run.effect("pay", || Ok("paid".to_owned())));
     stepper.run_until(at(END)).unwrap();
-    assert_eq!(effects(&house, 1).len(), 1);
+    assert_eq!(effects(&db, 1).len(), 1);
     stepper.client().remove("subject").unwrap();
-    assert!(effects(&house, 1).is_empty());
+    assert!(effects(&db, 1).is_empty());
 }

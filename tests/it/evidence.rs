@@ -9,7 +9,7 @@ use std::time::Duration;
 use duly::{Clock, NewTask, RetryPolicy, RunStatus, SystemClock};
 
 use crate::disk::tools::without;
-use crate::house::{House, eventually, seconds};
+use crate::fixtures::{TestDb, eventually, seconds};
 use crate::sidecar::{Gate, Sidecar, group_size, shell, signal, stands, told};
 
 /// Whether a tool is there and may do this here.
@@ -24,13 +24,17 @@ pub(crate) fn can(tool: &str, arguments: &[&str]) -> bool {
 
 /// Tried again at once.
 fn soon(task: NewTask) -> NewTask {
-    task.retry(RetryPolicy { backoff: Duration::from_millis(50), cap: Duration::from_millis(50), max_attempts: 5 })
+    task.retry(RetryPolicy {
+        backoff: Duration::from_millis(50),
+        max_backoff: Duration::from_millis(50),
+        max_attempts: 5,
+    })
 }
 
 /// A line for the shell that writes `alone` or, if another attempt is at work, `together` into `said`, says in
 /// `group-ATTEMPT` which process it is, and waits at the gate. It ignores SIGTERM.
-fn alone(house: &House) -> String {
-    let home = house.home().display();
+fn alone(db: &TestDb) -> String {
+    let home = db.home().display();
     format!(
         "trap '' TERM
          exec 9>>{home}/lock; if flock -n 9; then echo alone >>{home}/said; else echo together >>{home}/said; fi
@@ -39,8 +43,8 @@ fn alone(house: &House) -> String {
     )
 }
 
-fn said(house: &House) -> String {
-    std::fs::read_to_string(house.home().join("said")).unwrap_or_default().replace('\n', " ")
+fn said(db: &TestDb) -> String {
+    std::fs::read_to_string(db.home().join("said")).unwrap_or_default().replace('\n', " ")
 }
 
 /// A group of processes that does not outlive the test.
@@ -54,18 +58,18 @@ impl Drop for Ends {
 }
 
 /// Status and attempt of the one run.
-fn stand(house: &House) -> String {
-    house.ask("SELECT status || ' ' || attempt FROM task_runs WHERE id = 1")
+fn stand(db: &TestDb) -> String {
+    db.ask("SELECT status || ' ' || attempt FROM task_runs WHERE id = 1")
 }
 
-fn is_recorded(house: &House) {
-    eventually("its process is recorded", || house.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+fn is_recorded(db: &TestDb) {
+    eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
 }
 
 /// The program, with the words of a command line: what it printed, and what it exited with.
-fn duly(house: &House, words: &[&str]) -> (String, Option<i32>) {
+fn duly(db: &TestDb, words: &[&str]) -> (String, Option<i32>) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
-    let done = program.arg("--db").arg(house.file()).args(words).output().expect("duly");
+    let done = program.arg("--db").arg(db.file()).args(words).output().expect("duly");
     let text = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
     (text, done.status.code())
 }
@@ -98,12 +102,12 @@ pub(crate) fn scheduler_in(unshare: u32) -> Option<u32> {
 }
 
 /// A scheduler in a PID namespace of its own, which lives on without it.
-fn apart(house: &House, options: &[&str]) -> Sidecar {
-    let registered = || house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL");
+fn apart(db: &TestDb, options: &[&str]) -> Sidecar {
+    let registered = || db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL");
     let before = registered();
     let script = "\"$@\" & wait; exec sleep 1000";
     let arguments = [&UNSHARE[..], &["sh", "-c", script, "sh"]].concat();
-    let sidecar = Sidecar::spawn_within(house, options, "unshare", &arguments);
+    let sidecar = Sidecar::spawn_within(db, options, "unshare", &arguments);
     eventually("the scheduler apart is registered", || registered() != before);
     sidecar
 }
@@ -115,14 +119,14 @@ fn an_observer_without_a_file_descriptor_to_spare_waits_and_says_so() {
     if !can("prlimit", &["--version"]) {
         return;
     }
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    client.add(soon(shell("post", &alone(&house)))).unwrap();
-    let mut first = Sidecar::start(&house, &[]);
-    let group = told(&house, "group-1");
-    is_recorded(&house);
-    let mut second = Sidecar::start(&house, &[]);
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(soon(shell("post", &alone(&db)))).unwrap();
+    let mut first = Sidecar::start(&db, &[]);
+    let group = told(&db, "group-1");
+    is_recorded(&db);
+    let mut second = Sidecar::start(&db, &[]);
     first.signal("KILL");
     let _ = first.end();
     eventually("the second ends it", || second.log().contains("ending the command that a dead scheduler left"));
@@ -132,20 +136,20 @@ fn an_observer_without_a_file_descriptor_to_spare_waits_and_says_so() {
     };
     limit("3");
     let doubts = "cannot be known: ";
-    eventually("it has looked in vain", || second.log().contains(doubts) || stand(&house) != "running 1");
+    eventually("it has looked in vain", || second.log().contains(doubts) || stand(&db) != "running 1");
     limit("1024");
-    assert_eq!((stand(&house).as_str(), said(&house).as_str()), ("running 1", "alone "));
+    assert_eq!((stand(&db).as_str(), said(&db).as_str()), ("running 1", "alone "));
     let events =
         "SELECT count(*), max(detail LIKE '%Too many open files%') FROM scheduler_events WHERE kind = 'orphan_unknown'";
-    assert_eq!(house.rows(events), ["1|1"], "it is recorded once");
+    assert_eq!(db.rows(events), ["1|1"], "it is recorded once");
     signal("KILL", &format!("-{group}"));
-    told(&house, "group-2");
+    told(&db, "group-2");
     gate.open();
     assert_eq!(stands(&client, "post", RunStatus::Succeeded).attempt, 2);
-    assert_eq!(said(&house), "alone alone ");
+    assert_eq!(said(&db), "alone alone ");
     assert_eq!(second.log().matches(doubts).count(), 1, "it is reported once: {}", second.log());
     second.leave();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
@@ -153,28 +157,28 @@ fn a_command_in_another_pid_namespace_is_waited_for_until_that_is_killed_whole()
     if !can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         return;
     }
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    client.add(soon(shell("post", &alone(&house)))).unwrap();
-    let mut first = apart(&house, &[]);
-    told(&house, "group-1");
-    is_recorded(&house);
-    let second = apart(&house, &[]);
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(soon(shell("post", &alone(&db)))).unwrap();
+    let mut first = apart(&db, &[]);
+    told(&db, "group-1");
+    is_recorded(&db);
+    let second = apart(&db, &[]);
     let scheduler = scheduler_in(first.pid()).expect("the first scheduler");
     signal("KILL", &scheduler.to_string());
     let waits = "its command is still at work; the run waits for it";
-    eventually("the second has looked", || second.log().contains(waits) || stand(&house) != "running 1");
-    assert_eq!((stand(&house).as_str(), said(&house).as_str()), ("running 1", "alone "));
+    eventually("the second has looked", || second.log().contains(waits) || stand(&db) != "running 1");
+    assert_eq!((stand(&db).as_str(), said(&db).as_str()), ("running 1", "alone "));
     // Neither sees the other's processes; so no scheduler must keep the lock from one that does.
-    let (status, _) = duly(&house, &["status", "--json"]);
+    let (status, _) = duly(&db, &["status", "--json"]);
     assert!(status.contains(r#""alive": false"#), "{status}");
-    house.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
-    let (check, code) = duly(&house, &["check"]);
+    db.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
+    let (check, code) = duly(&db, &["check"]);
     let holder = processes(|pid, _, _| {
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let mut files = files.filter_map(|file| std::fs::read_link(file.path()).ok());
-        files.any(|file| file.ends_with(house.home().join("agent.db-owners/run-1-1").strip_prefix("/").unwrap()))
+        files.any(|file| file.ends_with(db.home().join("agent.db-owners/run-1-1").strip_prefix("/").unwrap()))
     });
     let expected = format!("end it: kill {}; or, if that is not the command: duly cancel 1 --gone", holder[0]);
     assert!(code == Some(1) && check.contains("is in another PID namespace") && check.contains(&expected), "{check}");
@@ -182,11 +186,11 @@ fn a_command_in_another_pid_namespace_is_waited_for_until_that_is_killed_whole()
     // All processes of the namespace are killed with its first.
     first.signal("KILL");
     let _ = first.end();
-    told(&house, "group-2");
+    told(&db, "group-2");
     gate.open();
     assert_eq!(stands(&client, "post", RunStatus::Succeeded).attempt, 2);
-    assert_eq!(said(&house), "alone alone ");
-    house.assert_sound();
+    assert_eq!(said(&db), "alone alone ");
+    db.assert_sound();
 }
 
 #[test]
@@ -196,80 +200,79 @@ fn a_command_that_proc_hides_is_waited_for() {
     if !can("unshare", &["--mount", "sh", "-c", hide]) || !can("setpriv", &[&other[..], &["true"]].concat()) {
         return;
     }
-    let house = House::new();
-    let home = house.home().display().to_string();
-    let napper = house.home().join("napper");
+    let db = TestDb::new();
+    let home = db.home().display().to_string();
+    let napper = db.home().join("napper");
     std::fs::copy("/bin/sleep", &napper).expect("a copy");
     std::fs::set_permissions(&napper, PermissionsExt::from_mode(0o4755)).expect("a mode");
     assert!(can("chown", &["65534:65534", &home]));
     let as_other = |words: &[&str]| {
-        let program =
-            [&other[..], &[env!("CARGO_BIN_EXE_duly"), "--db", house.file().to_str().unwrap()], words].concat();
+        let program = [&other[..], &[env!("CARGO_BIN_EXE_duly"), "--db", db.file().to_str().unwrap()], words].concat();
         assert!(can("setpriv", &program), "{words:?}");
     };
     // It starts as the user of the scheduler, and becomes another's.
     let line = format!("echo $$ >{home}/group-$DULY_ATTEMPT; read line <{home}/gate; exec {home}/napper 1000");
-    let mut gate = Gate::new(&house, "gate");
-    std::fs::set_permissions(house.home().join("gate"), PermissionsExt::from_mode(0o666)).expect("a mode");
+    let mut gate = Gate::new(&db, "gate");
+    std::fs::set_permissions(db.home().join("gate"), PermissionsExt::from_mode(0o666)).expect("a mode");
     as_other(&["add", "nap", "--at", "2020-01-01T00:00:00Z", "--backoff", "50ms", "--shell", &line]);
     let script = format!("{hide} && exec setpriv {} \"$@\"", other.join(" "));
-    let start = || Sidecar::spawn_within(&house, &[], "unshare", &["--mount", "sh", "-c", &script, "sh"]);
+    let start = || Sidecar::spawn_within(&db, &[], "unshare", &["--mount", "sh", "-c", &script, "sh"]);
     let mut first = start();
-    let napping = told(&house, "group-1");
+    let napping = told(&db, "group-1");
     let _ends = Ends(napping.clone());
-    is_recorded(&house);
+    is_recorded(&db);
     gate.open();
     let nappers = || processes(|_, _, name| name == "napper");
     eventually("the command is another user's", || nappers().iter().any(|pid| pid.to_string() == napping));
     let second = start();
-    eventually("the second is registered", || house.ask("SELECT count(*) FROM scheduler_instances") == "2");
+    eventually("the second is registered", || db.ask("SELECT count(*) FROM scheduler_instances") == "2");
     first.signal("KILL");
     let _ = first.end();
     let waits = "its command is still at work; the run waits for it";
-    eventually("the second has looked", || second.log().contains(waits) || stand(&house) != "running 1");
-    assert_eq!(stand(&house), "running 1");
+    eventually("the second has looked", || second.log().contains(waits) || stand(&db) != "running 1");
+    assert_eq!(stand(&db), "running 1");
     signal("KILL", &napping);
-    eventually("the run is recovered", || stand(&house) == "running 2");
-    let _shell = Ends(told(&house, "group-2"));
+    eventually("the run is recovered", || stand(&db) == "running 2");
+    let _shell = Ends(told(&db, "group-2"));
     assert!(nappers().is_empty());
 }
 
 // ------------------------------------------------------------------------------------------------------------- copies --
 
 /// A scheduler on a copy of the file: it takes the run for lost, and does nothing to the original's command.
-fn a_copy_leaves_the_original_alone(copy: impl Fn(&House, &House)) {
-    let (house, other) = (House::new(), House::new());
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    let home = house.home().display();
+fn a_copy_leaves_the_original_alone(copy: impl Fn(&TestDb, &TestDb)) {
+    let (db, other) = (TestDb::new(), TestDb::new());
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    let home = db.home().display();
     let line = format!(
         "trap 'echo signalled >>{home}/said; exit 9' TERM
          echo $$ >{home}/group-1; read line <{home}/gate; echo passed"
     );
     client.add(shell("post", &line).at_most_once()).unwrap();
-    let mut first = Sidecar::start(&house, &["--lease", "1s"]);
-    let group = told(&house, "group-1");
-    is_recorded(&house);
-    copy(&house, &other);
+    let mut first = Sidecar::start(&db, &["--lease", "1s"]);
+    let group = told(&db, "group-1");
+    is_recorded(&db);
+    copy(&db, &other);
     let mut second = Sidecar::start(&other, &["--lease", "1s"]);
-    let ended = || stand(&other) != "running 1" || !said(&house).is_empty();
+    let ended = || stand(&other) != "running 1" || !said(&db).is_empty();
     eventually("the copy's run is recovered", ended);
-    assert_eq!((said(&house).as_str(), stand(&other).as_str()), ("", "dead 1"));
+    assert_eq!((said(&db).as_str(), stand(&other).as_str()), ("", "dead 1"));
     assert!(group_size(&group) > 0);
     second.leave();
     gate.open();
     let run = stands(&client, "post", RunStatus::Succeeded);
     assert_eq!((run.attempt, run.output.as_deref()), (1, Some("passed\n")));
     first.leave();
-    house.assert_sound();
+    db.assert_sound();
     other.assert_sound();
 }
 
 #[test]
 fn a_copy_of_the_folder_touches_no_process_of_the_original() {
-    a_copy_leaves_the_original_alone(|house, other| {
+    a_copy_leaves_the_original_alone(|db, other| {
         for name in ["agent.db", "agent.db-wal", "agent.db-owners"] {
-            let (from, to) = (house.home().join(name), other.home().join(name));
+            let (from, to) = (db.home().join(name), other.home().join(name));
             assert!(can("cp", &["-a", from.to_str().unwrap(), to.to_str().unwrap()]), "{name}");
         }
         assert!(other.home().join("agent.db-owners/run-1-1").exists());
@@ -281,9 +284,9 @@ fn a_raw_copy_of_the_database_touches_no_process_of_the_original() {
     if !can("sqlite3", &["--version"]) {
         return;
     }
-    a_copy_leaves_the_original_alone(|house, other| {
+    a_copy_leaves_the_original_alone(|db, other| {
         let order = format!(".backup {}", other.file().display());
-        assert!(can("sqlite3", &[house.file().to_str().unwrap(), &order]));
+        assert!(can("sqlite3", &[db.file().to_str().unwrap(), &order]));
     });
 }
 
@@ -291,40 +294,40 @@ fn a_raw_copy_of_the_database_touches_no_process_of_the_original() {
 
 #[test]
 fn a_group_whose_leader_is_gone_is_ended_by_what_its_members_were_started_with() {
-    let house = House::new();
-    let client = house.client();
-    let home = house.home().display();
+    let db = TestDb::new();
+    let client = db.client();
+    let home = db.home().display();
     let line = format!(
         "echo $$ >{home}/group-$DULY_ATTEMPT; if [ $DULY_ATTEMPT = 1 ]; then sleep 1000 & sleep 1000; fi; echo passed"
     );
     client.add(soon(shell("post", &line))).unwrap();
-    let mut first = Sidecar::start(&house, &[]);
-    let group = told(&house, "group-1");
-    is_recorded(&house);
+    let mut first = Sidecar::start(&db, &[]);
+    let group = told(&db, "group-1");
+    is_recorded(&db);
     let _ends = Ends(group.clone());
     eventually("both are at work", || group_size(&group) == 3);
     first.signal("KILL");
     let _ = first.end();
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);
-    let mut second = Sidecar::start(&house, &[]);
+    let mut second = Sidecar::start(&db, &[]);
     let run = stands(&client, "post", RunStatus::Succeeded);
     assert_eq!((run.attempt, run.output.as_deref(), group_size(&group)), (2, Some("passed\n"), 0));
     second.leave();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
-    let house = House::new();
-    let client = house.client();
-    let home = house.home().display();
+    let db = TestDb::new();
+    let client = db.client();
+    let home = db.home().display();
     let line = format!("echo $$ >{home}/group-1; env -i sleep 1000 & env -i sleep 1000; true");
     client.add(shell("post", &line)).unwrap();
     let lease = ["--lease", "1s"];
-    let mut first = Sidecar::start(&house, &lease);
-    let group = told(&house, "group-1");
-    is_recorded(&house);
+    let mut first = Sidecar::start(&db, &lease);
+    let group = told(&db, "group-1");
+    is_recorded(&db);
     let sleepers = || {
         processes(|pid, _, name| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -337,11 +340,11 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
     let _ = first.end();
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);
-    let mut second = Sidecar::start(&house, &lease);
+    let mut second = Sidecar::start(&db, &lease);
     eventually("the second has looked", || second.log().contains("its command is still at work"));
     let mut check = (String::new(), None);
     eventually("check reports it", || {
-        check = duly(&house, &["check"]);
+        check = duly(&db, &["check"]);
         check.0.contains("orphan: ")
     });
     let mut pids = sleepers();
@@ -352,48 +355,48 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
          and cannot be identified: end them: kill {one} {two}; or, if they are not of this run: duly cancel 1 --gone\nerror: 1 problem\n"
     );
     assert_eq!(check, (expected, Some(1)));
-    let (status, _) = duly(&house, &["status"]);
+    let (status, _) = duly(&db, &["status"]);
     assert!(status.contains("dead, not yet recovered: pid ") && status.contains("alive: pid "), "{status}");
-    assert_eq!((stand(&house).as_str(), sleepers().len()), ("running 1", 2), "nothing is signalled");
+    assert_eq!((stand(&db).as_str(), sleepers().len()), ("running 1", 2), "nothing is signalled");
 
-    let (said, code) = duly(&house, &["cancel", "1", "--gone"]);
+    let (said, code) = duly(&db, &["cancel", "1", "--gone"]);
     assert!(code == Some(0) && said.contains("the command of run 1 is declared gone"), "{said}");
     let run = stands(&client, "post", RunStatus::Cancelled);
     assert_eq!((run.attempt, sleepers().len()), (1, 2));
-    eventually("the dead one is no more to be seen", || !duly(&house, &["status"]).0.contains("dead, "));
+    eventually("the dead one is no more to be seen", || !duly(&db, &["status"]).0.contains("dead, "));
     second.leave();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 // -------------------------------------------------------------------------------------------------------------- the heir --
 
 #[test]
 fn a_scheduler_without_the_handler_leaves_the_lock_to_one_that_has_it() {
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    client.add(soon(shell("post", &alone(&house).replace("trap '' TERM", "")))).unwrap();
-    let mut first = Sidecar::start(&house, &[]);
-    let group = told(&house, "group-1");
-    is_recorded(&house);
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(soon(shell("post", &alone(&db).replace("trap '' TERM", "")))).unwrap();
+    let mut first = Sidecar::start(&db, &[]);
+    let group = told(&db, "group-1");
+    is_recorded(&db);
     first.signal("KILL");
     let _ = first.end();
     let now = SystemClock::new().now().wall.to_string();
-    let mut heir = house.stepper(&now);
+    let mut heir = db.stepper(&now);
     for _ in 0..3 {
         assert!(heir.step().unwrap().is_empty());
         heir.clock().advance(seconds(1));
     }
-    let mut second = Sidecar::start(&house, &[]);
-    told(&house, "group-2");
-    assert_eq!((group_size(&group), said(&house).as_str()), (0, "alone alone "));
+    let mut second = Sidecar::start(&db, &[]);
+    told(&db, "group-2");
+    assert_eq!((group_size(&group), said(&db).as_str()), (0, "alone alone "));
     gate.open();
     assert_eq!(stands(&client, "post", RunStatus::Succeeded).attempt, 2);
     // What the one without the handler still believes of the dead one does no harm.
     heir.clock().advance(seconds(60));
     assert!(heir.step().unwrap().is_empty());
     second.leave();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
@@ -401,27 +404,27 @@ fn a_cleared_input_is_no_evidence_where_the_group_cannot_be_read() {
     if !can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         return;
     }
-    let house = House::new();
-    let client = house.client();
-    let _gate = Gate::new(&house, "gate");
-    client.add(soon(shell("post", &alone(&house)))).unwrap();
-    let first = apart(&house, &[]);
-    told(&house, "group-1");
-    is_recorded(&house);
-    let mut second = Sidecar::start(&house, &["--lease", "1s"]);
+    let db = TestDb::new();
+    let client = db.client();
+    let _gate = Gate::new(&db, "gate");
+    client.add(soon(shell("post", &alone(&db)))).unwrap();
+    let first = apart(&db, &[]);
+    told(&db, "group-1");
+    is_recorded(&db);
+    let mut second = Sidecar::start(&db, &["--lease", "1s"]);
     signal("KILL", &scheduler_in(first.pid()).expect("the first scheduler").to_string());
     eventually("the second has looked", || second.log().contains("its command is still at work"));
     // A cleaner has been there.
-    std::fs::remove_file(house.home().join("agent.db-owners/run-1-1")).unwrap();
-    eventually("it doubts", || second.log().contains("cannot be known: ") || stand(&house) != "running 1");
-    assert_eq!((stand(&house).as_str(), said(&house).as_str()), ("running 1", "alone "));
-    house.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
-    let (check, _) = duly(&house, &["check"]);
+    std::fs::remove_file(db.home().join("agent.db-owners/run-1-1")).unwrap();
+    eventually("it doubts", || second.log().contains("cannot be known: ") || stand(&db) != "running 1");
+    assert_eq!((stand(&db).as_str(), said(&db).as_str()), ("running 1", "alone "));
+    db.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
+    let (check, _) = duly(&db, &["check"]);
     let expected = "the file of its input is missing, and its process is in another PID namespace: \
                     remove the cause; or, if the command is gone: duly cancel 1 --gone";
     assert!(check.contains(expected), "{check}");
-    assert_eq!(duly(&house, &["cancel", "post", "--gone"]).0, "1 run of post: its command is declared gone\n");
+    assert_eq!(duly(&db, &["cancel", "post", "--gone"]).0, "1 run of post: its command is declared gone\n");
     stands(&client, "post", RunStatus::Cancelled);
     second.leave();
-    house.assert_sound();
+    db.assert_sound();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{BoxError, Context, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::house::{House, at, eventually, seconds};
+use crate::fixtures::{TestDb, at, eventually, seconds};
 
 const START: &str = "2027-03-14T12:00:00Z";
 const SOON: &str = "2027-03-14T12:00:05Z";
@@ -17,21 +17,21 @@ fn once(name: &str) -> NewTask {
     NewTask::once(name, at(START)).handler("work")
 }
 
-/// A house with a table of the application's.
-fn shop() -> House {
-    let house = House::new();
-    drop(house.client());
-    house.plain().execute_batch("CREATE TABLE sold (run INTEGER, what TEXT) STRICT").unwrap();
-    house
+/// A db with a table of the application's.
+fn shop() -> TestDb {
+    let db = TestDb::new();
+    drop(db.client());
+    db.plain().execute_batch("CREATE TABLE sold (run INTEGER, what TEXT) STRICT").unwrap();
+    db
 }
 
 /// A stepper whose handler `work` is this one, one task of it, and a bystander.
 fn with<T: serde::Serialize + 'static>(
-    house: &House,
+    db: &TestDb,
     handler: impl Fn(&Context) -> Result<T, BoxError> + Send + Sync + 'static,
 ) -> (Stepper, Vec<String>) {
-    let stepper = house.builder(START).handler("work", handler).start().unwrap();
-    let bystander = house.add_bystander(&stepper);
+    let stepper = db.builder(START).handler("work", handler).start().unwrap();
+    let bystander = db.add_bystander(&stepper);
     stepper.client().add(once("subject")).unwrap();
     (stepper, bystander)
 }
@@ -40,24 +40,24 @@ fn sell(run: &Context, what: &str) -> Result<usize, BoxError> {
     run.finish(|tx| Ok(tx.execute("INSERT INTO sold (run, what) VALUES (?1, ?2)", (run.run_id(), what))?))
 }
 
-fn subject(house: &House) -> Vec<String> {
-    house.rows(
+fn subject(db: &TestDb) -> Vec<String> {
+    db.rows(
         "SELECT r.status, r.attempt, r.result, r.error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
           WHERE t.name = 'subject' ORDER BY r.id",
     )
 }
 
-fn sold(house: &House) -> Vec<String> {
-    house.rows("SELECT what FROM sold ORDER BY rowid")
+fn sold(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT what FROM sold ORDER BY rowid")
 }
 
 #[test]
 fn rows_and_outcome_are_committed_together_and_told_once() {
-    let house = shop();
+    let db = shop();
     let told = Arc::new(Mutex::new(Vec::new()));
     let teller = told.clone();
-    let file = house.file().to_owned();
-    let mut stepper = house
+    let file = db.file().to_owned();
+    let mut stepper = db
         .builder(START)
         .handler("work", move |run: &Context| {
             run.progress("half way");
@@ -74,45 +74,45 @@ fn rows_and_outcome_are_committed_together_and_told_once() {
         .observe(move |event: &Event| teller.lock().unwrap().push(event.clone()))
         .start()
         .unwrap();
-    let bystander = house.add_bystander(&stepper);
+    let bystander = db.add_bystander(&stepper);
     stepper.client().add(NewTask::delay("subject", seconds(3600)).handler("work")).unwrap();
     stepper.client().trigger("subject").unwrap();
     stepper.run_until(at("2027-03-14T12:00:02Z")).unwrap();
 
-    assert_eq!(subject(&house), ["succeeded|1|[1,2]|-"]);
-    assert_eq!(sold(&house), ["tea"]);
+    assert_eq!(subject(&db), ["succeeded|1|[1,2]|-"]);
+    assert_eq!(sold(&db), ["tea"]);
     let row =
         "SELECT output || progress || (finished_at IS NOT NULL) || (locked_by IS NULL) FROM task_runs WHERE id = 2";
-    assert_eq!(house.ask(row), "printedhalf way11");
+    assert_eq!(db.ask(row), "printedhalf way11");
     // All that follows from an end has followed: the delay counts from it.
-    let task = house.client().task("subject").unwrap().unwrap();
+    let task = db.client().task("subject").unwrap().unwrap();
     assert_eq!(task.last_status, Some(RunStatus::Succeeded));
-    let ended = house.client().run(2).unwrap().unwrap().finished_at.unwrap();
+    let ended = db.client().run(2).unwrap().unwrap().finished_at.unwrap();
     assert_eq!(task.next_run, Some(ended.plus(seconds(3600))));
     let ends = told.lock().unwrap().iter().filter(|event| matches!(event, Event::Finished { .. })).count();
     assert_eq!(ends, 1, "{told:?}");
-    house.assert_bystander(&bystander);
+    db.assert_bystander(&bystander);
     stepper.stop().unwrap();
-    let locks = std::fs::read_dir(house.home().join("agent.db-owners")).unwrap().count();
+    let locks = std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count();
     assert_eq!(locks, 0, "the owner believes that it still has a run");
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn what_waits_for_a_finished_run_goes_on() {
-    let house = shop();
-    let (mut stepper, bystander) = with(&house, |run| sell(run, run.task()));
+    let db = shop();
+    let (mut stepper, bystander) = with(&db, |run| sell(run, run.task()));
     for name in ["a", "b", "c"] {
         stepper.client().add(once(name).concurrency_key("till")).unwrap();
     }
     let done = stepper.run_until(at(SOON)).unwrap();
     assert_eq!(done.len(), 4);
-    let mut sold = sold(&house);
+    let mut sold = sold(&db);
     sold.sort();
     assert_eq!(sold, ["a", "b", "c", "subject"]);
     assert_eq!(stepper.running().len(), 0);
-    house.assert_bystander(&bystander);
-    house.assert_sound();
+    db.assert_bystander(&bystander);
+    db.assert_sound();
 }
 
 /// A handler, how its run stands after the first attempt and when all is over, and what was sold then.
@@ -217,16 +217,16 @@ fn nothing_is_committed_by_halves() {
         ),
     ];
     for (what, handler, first, at_last, rows) in cases {
-        let house = shop();
-        let (mut stepper, bystander) = with(&house, handler);
+        let db = shop();
+        let (mut stepper, bystander) = with(&db, handler);
         stepper.run_until(at(SOON)).unwrap();
-        assert_eq!(subject(&house), [first], "{what}");
+        assert_eq!(subject(&db), [first], "{what}");
         stepper.run_until(at(END)).unwrap();
-        assert_eq!(subject(&house), [at_last], "{what}");
-        assert_eq!(sold(&house), rows, "{what}");
-        assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE output IS NOT NULL"), "0", "{what}");
-        house.assert_bystander(&bystander);
-        house.assert_sound();
+        assert_eq!(subject(&db), [at_last], "{what}");
+        assert_eq!(sold(&db), rows, "{what}");
+        assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE output IS NOT NULL"), "0", "{what}");
+        db.assert_bystander(&bystander);
+        db.assert_sound();
     }
 }
 
@@ -236,9 +236,9 @@ fn an_attempt_whose_claim_is_gone_commits_nothing() {
         ("UPDATE task_runs SET locked_by = 'another' WHERE id = 2", "no longer belongs to attempt 1"),
         ("UPDATE task_runs SET attempt = 2 WHERE id = 2", "no longer belongs to attempt 1"),
     ] {
-        let house = shop();
-        let file = house.file().to_owned();
-        let (mut stepper, bystander) = with(&house, move |run| {
+        let db = shop();
+        let file = db.file().to_owned();
+        let (mut stepper, bystander) = with(&db, move |run| {
             rusqlite::Connection::open(&file).unwrap().execute(taken, []).unwrap();
             let refused = sell(run, "tea").unwrap_err();
             assert!(refused.to_string().contains(says), "{refused}");
@@ -246,16 +246,16 @@ fn an_attempt_whose_claim_is_gone_commits_nothing() {
             Err::<(), _>(refused)
         });
         stepper.run_until(at(SOON)).unwrap();
-        assert!(sold(&house).is_empty(), "{says}");
-        assert_eq!(house.rows("SELECT outcome FROM task_attempts"), ["superseded"]);
-        house.assert_bystander(&bystander);
+        assert!(sold(&db).is_empty(), "{says}");
+        assert_eq!(db.rows("SELECT outcome FROM task_attempts"), ["superseded"]);
+        db.assert_bystander(&bystander);
     }
 }
 
 #[test]
 fn a_claim_that_is_lost_within_the_closure_takes_its_rows_along() {
-    let house = shop();
-    let (mut stepper, bystander) = with(&house, |run| {
+    let db = shop();
+    let (mut stepper, bystander) = with(&db, |run| {
         let refused = run.finish(|tx| {
             tx.execute("INSERT INTO sold VALUES (1, 'half')", [])?;
             Ok(tx.execute("UPDATE task_runs SET locked_by = 'another' WHERE id = 2", [])?)
@@ -264,18 +264,18 @@ fn a_claim_that_is_lost_within_the_closure_takes_its_rows_along() {
         sell(run, "tea")
     });
     stepper.run_until(at(SOON)).unwrap();
-    assert_eq!((subject(&house), sold(&house)), (vec!["succeeded|1|1|-".to_owned()], vec!["tea".to_owned()]));
-    house.assert_bystander(&bystander);
+    assert_eq!((subject(&db), sold(&db)), (vec!["succeeded|1|1|-".to_owned()], vec!["tea".to_owned()]));
+    db.assert_bystander(&bystander);
 }
 
 // ------------------------------------------------------------------------------------------- on_connect --
 
 #[test]
 fn each_worker_prepares_one_connection_and_what_is_relied_on_holds() {
-    let house = shop();
+    let db = shop();
     let prepared = Arc::new(AtomicUsize::new(0));
     let count = prepared.clone();
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .workers(2)
         .on_connect(move |connection| {
             count.fetch_add(1, Ordering::Relaxed);
@@ -294,7 +294,7 @@ fn each_worker_prepares_one_connection_and_what_is_relied_on_holds() {
         .start()
         .unwrap();
     scheduler.add(NewTask::once("idle", at("2020-01-01T00:00:00Z")).handler("idle")).unwrap();
-    let succeeded = |count: &str| house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") == count;
+    let succeeded = |count: &str| db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") == count;
     eventually("the idle one is done", || succeeded("1"));
     assert_eq!(prepared.load(Ordering::Relaxed), 0, "opened when it is needed");
     for n in 0..20 {
@@ -303,8 +303,8 @@ fn each_worker_prepares_one_connection_and_what_is_relied_on_holds() {
     eventually("all are done", || succeeded("21"));
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
     assert!((1..=2).contains(&prepared.load(Ordering::Relaxed)), "{prepared:?}");
-    assert_eq!(house.rows("SELECT DISTINCT result FROM task_runs WHERE handler = 'work'"), ["[1,2,0]"]);
-    house.assert_sound();
+    assert_eq!(db.rows("SELECT DISTINCT result FROM task_runs WHERE handler = 'work'"), ["[1,2,0]"]);
+    db.assert_sound();
 }
 
 #[test]
@@ -313,9 +313,9 @@ fn a_connection_that_cannot_be_prepared_fails_the_attempt_and_is_tried_again() {
         ("SELECT no_such_function()", "no such function: no_such_function"),
         ("BEGIN", "it was left within a transaction: commit what it begins"),
     ] {
-        let house = shop();
+        let db = shop();
         let tries = AtomicUsize::new(0);
-        let mut stepper = house
+        let mut stepper = db
             .builder(START)
             .handler("work", |run: &Context| sell(run, "tea"))
             .on_connect(move |connection| match tries.fetch_add(1, Ordering::Relaxed) {
@@ -326,11 +326,11 @@ fn a_connection_that_cannot_be_prepared_fails_the_attempt_and_is_tried_again() {
             .unwrap();
         stepper.client().add(once("subject")).unwrap();
         stepper.run_until(at(SOON)).unwrap();
-        let error = house.ask("SELECT error FROM task_runs");
+        let error = db.ask("SELECT error FROM task_runs");
         assert!(error.starts_with("cannot prepare a worker's connection (on_connect): "), "{error}");
         assert!(error.contains(says), "{error}");
         stepper.run_until(at(END)).unwrap();
-        assert_eq!((subject(&house), sold(&house)), (vec!["succeeded|2|1|-".to_owned()], vec!["tea".to_owned()]));
+        assert_eq!((subject(&db), sold(&db)), (vec!["succeeded|2|1|-".to_owned()], vec!["tea".to_owned()]));
     }
 }
 
@@ -338,11 +338,11 @@ fn a_connection_that_cannot_be_prepared_fails_the_attempt_and_is_tried_again() {
 
 #[test]
 fn the_loop_learns_of_a_finished_run_and_writes_it_no_second_time() {
-    let house = shop();
+    let db = shop();
     let (told, hears) = std::sync::mpsc::channel();
     let (open, gate) = std::sync::mpsc::channel::<()>();
     let gate = Mutex::new(gate);
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .workers(1)
         .poll(Duration::from_millis(50))
         // Heartbeats come between the end of the run and the return of its handler.
@@ -356,17 +356,17 @@ fn the_loop_learns_of_a_finished_run_and_writes_it_no_second_time() {
         .start()
         .unwrap();
     scheduler.add(NewTask::once("subject", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
-    eventually("the run is over", || subject(&house) == ["succeeded|1|1|-"]);
-    let seen = house.ask("SELECT seen_at FROM scheduler_instances");
-    eventually("a heartbeat", || house.ask("SELECT seen_at FROM scheduler_instances") != seen);
-    let row = house.rows("SELECT * FROM task_runs");
+    eventually("the run is over", || subject(&db) == ["succeeded|1|1|-"]);
+    let seen = db.ask("SELECT seen_at FROM scheduler_instances");
+    eventually("a heartbeat", || db.ask("SELECT seen_at FROM scheduler_instances") != seen);
+    let row = db.rows("SELECT * FROM task_runs");
     open.send(()).unwrap();
     // It knows that nothing is left for it to settle.
     scheduler.drain();
     eventually("the scheduler has stopped", || scheduler.has_stopped());
-    assert_eq!(house.rows("SELECT * FROM task_runs"), row);
-    assert!(house.rows("SELECT * FROM task_attempts").is_empty());
+    assert_eq!(db.rows("SELECT * FROM task_runs"), row);
+    assert!(db.rows("SELECT * FROM task_attempts").is_empty());
     let ends: Vec<_> = hears.try_iter().filter(|event| matches!(event, Event::Finished { .. })).collect();
     assert!(matches!(&ends[..], [Event::Finished { status: RunStatus::Succeeded, error: None, .. }]), "{ends:?}");
-    house.assert_sound();
+    db.assert_sound();
 }

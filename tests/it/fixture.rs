@@ -10,8 +10,7 @@ use duly::{Client, Event, NewTask, Outcome, Overlap, RunStatus, TaskStatus};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::house::{House, at, minutes, seconds};
-use crate::table::{claim, step, succeed, work_off};
+use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_off};
 
 const STATUSES: [&str; 8] = ["queued", "running", "failed", "succeeded", "dead", "cancelled", "skipped", "missed"];
 
@@ -19,33 +18,33 @@ fn fixture(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/version-{version}.sql"))
 }
 
-/// A house whose file is made from a fixture, as the shell would read it.
-fn house_from(version: u32) -> House {
+/// A db whose file is made from a fixture, as the shell would read it.
+fn house_from(version: u32) -> TestDb {
     let path = fixture(version);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let house = House::new();
-    house.plain().execute_batch(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    house
+    let db = TestDb::new();
+    db.plain().execute_batch(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    db
 }
 
 /// All that makes up the tables, by name: the order of creation does not matter.
-fn schema(house: &House) -> Vec<String> {
-    house.rows("SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY type, name")
+fn schema(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY type, name")
 }
 
-fn assert_same_schema(house: &House) {
-    let fresh = House::new();
+fn assert_same_schema(db: &TestDb) {
+    let fresh = TestDb::new();
     drop(fresh.client());
-    for (found, expected) in schema(house).iter().zip(&schema(&fresh)) {
+    for (found, expected) in schema(db).iter().zip(&schema(&fresh)) {
         assert_eq!(found, expected, "is version 1 unreleased? Then write its fixture anew: see the top of this file");
     }
-    assert_eq!(schema(house).len(), schema(&fresh).len());
+    assert_eq!(schema(db).len(), schema(&fresh).len());
 }
 
 /// Everything that a version 1 knows: tasks and runs in every state, attempts, events.
-fn busy_house() -> (House, Stepper) {
-    let house = House::new();
-    let mut stepper = house.builder("2027-03-14T11:59:00Z").accept("work").workers(8).start().expect("a stepper");
+fn busy_house() -> (TestDb, Stepper) {
+    let db = TestDb::new();
+    let mut stepper = db.builder("2027-03-14T11:59:00Z").accept("work").workers(8).start().expect("a stepper");
     let client = stepper.client().clone();
     let cron = |name: &str| NewTask::cron(name, "* * * * *").handler("work");
     client.add(cron("digest:anna").payload("anna@example.org").time_zone("Europe/Rome")).expect("a task");
@@ -53,7 +52,7 @@ fn busy_house() -> (House, Stepper) {
     client.add(NewTask::once("hello", at("2027-03-14T12:00:00Z")).handler("work").at_most_once()).expect("a task");
     client.add(NewTask::delay("poll", minutes(5)).handler("work").concurrency_key("feed")).expect("a task");
     client.add(NewTask::interval("report", minutes(30)).handler("elsewhere").priority(0)).expect("a task");
-    let plain = house.plain();
+    let plain = db.plain();
     let unusable =
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, created_at, active_since)
                     VALUES ('broken', 'work', 'cron', 'every day', 1805025600000, 1805025600000)";
@@ -80,21 +79,21 @@ fn busy_house() -> (House, Stepper) {
     let digest = stepper.running().iter().find(|claim| claim.task == "digest:anna").expect("at work").clone();
     stepper.finish(&digest, Outcome::failed("mailbox is full"));
     stepper.step().expect("a step");
-    (house, stepper)
+    (db, stepper)
 }
 
 #[test]
 fn version_1_is_written_as_it_was_and_runs_on() {
     if std::env::var_os("DULY_WRITE_FIXTURES").is_some() {
-        let (house, stepper) = busy_house();
-        let plain = house.plain();
+        let (db, stepper) = busy_house();
+        let plain = db.plain();
         plain.execute("UPDATE scheduler_instances SET host = 'example', pid = 4242", []).expect("no names");
         std::fs::write(fixture(1), dump(&plain)).expect("the fixture is written");
         stepper.crash();
     }
-    let house = house_from(1);
+    let db = house_from(1);
     let count = |table: &str, status: &str| {
-        house.ask(&format!("SELECT count(*) FROM {table} WHERE status = '{status}'")).parse::<u32>().expect("a count")
+        db.ask(&format!("SELECT count(*) FROM {table} WHERE status = '{status}'")).parse::<u32>().expect("a count")
     };
     for status in STATUSES {
         assert!(count("task_runs", status) > 0, "the fixture has no {status} run");
@@ -102,13 +101,13 @@ fn version_1_is_written_as_it_was_and_runs_on() {
     for status in ["active", "paused", "completed", "invalid"] {
         assert!(count("scheduled_tasks", status) > 0, "the fixture has no {status} task");
     }
-    assert!(house.ask("SELECT count(*) FROM task_attempts").parse::<u32>().expect("a count") > 1);
-    assert!(house.ask("SELECT count(DISTINCT kind) FROM scheduler_events").parse::<u32>().expect("a count") > 1);
-    house.assert_sound();
-    assert_same_schema(&house);
+    assert!(db.ask("SELECT count(*) FROM task_attempts").parse::<u32>().expect("a count") > 1);
+    assert!(db.ask("SELECT count(DISTINCT kind) FROM scheduler_events").parse::<u32>().expect("a count") > 1);
+    db.assert_sound();
+    assert_same_schema(&db);
 
     // Look-ups.
-    let client = Client::open_existing(house.file()).expect("a client");
+    let client = Client::open_existing(db.file()).expect("a client");
     let tasks = client.tasks().expect("the tasks");
     let names: Vec<(&str, TaskStatus)> = tasks.iter().map(|task| (task.name(), task.status)).collect();
     assert_eq!(
@@ -130,23 +129,23 @@ fn version_1_is_written_as_it_was_and_runs_on() {
             assert!(run.status != RunStatus::Dead || !attempts.is_empty(), "a dead run tells what it died of");
         }
     }
-    let finals = final_rows(&house);
+    let finals = final_rows(&db);
 
     // What a dead owner left is recovered when its lease has stood still for long enough; then all goes on.
     let (told, hears) = std::sync::mpsc::channel();
-    let now = house.ask("SELECT max(seen_at) FROM scheduler_instances").parse().expect("a time");
-    let builder = Stepper::builder(house.file(), duly::Timestamp::from_millis(now)).accept("work").accept("elsewhere");
+    let now = db.ask("SELECT max(seen_at) FROM scheduler_instances").parse().expect("a time");
+    let builder = Stepper::builder(db.file(), duly::Timestamp::from_millis(now)).accept("work").accept("elsewhere");
     let mut stepper = builder.observe(move |event: &Event| drop(told.send(event.clone()))).start().expect("a stepper");
     for _ in 0..200 {
         work_off(&mut stepper);
         stepper.clock().advance(seconds(1));
     }
     assert!(hears.try_iter().any(|event| matches!(event, Event::Lost { .. })), "the owner is lost");
-    let over = final_rows(&house);
+    let over = final_rows(&db);
     assert!(finals.iter().all(|row| over.contains(row)), "what was over stays as it was");
     let unfinished = "SELECT DISTINCT t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                        WHERE r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'";
-    assert_eq!(house.rows(unfinished), ["resting"], "it is paused");
+    assert_eq!(db.rows(unfinished), ["resting"], "it is paused");
     client.resume("resting").expect("a resumption");
     client.replace(NewTask::cron("broken", "@hourly").handler("work")).expect("a repair");
     stepper.clock().advance(minutes(60));
@@ -154,13 +153,13 @@ fn version_1_is_written_as_it_was_and_runs_on() {
     ran.sort();
     ran.dedup();
     assert_eq!(ran, ["broken", "digest:anna", "poll", "report", "resting"]);
-    house.assert_sound();
-    assert_same_schema(&house);
+    db.assert_sound();
+    assert_same_schema(&db);
 }
 
 /// The rows of runs that are over, but for a skip, which may grow.
-fn final_rows(house: &House) -> Vec<String> {
-    house.rows(
+fn final_rows(db: &TestDb) -> Vec<String> {
+    db.rows(
         "SELECT * FROM task_runs WHERE status IN ('succeeded', 'dead', 'cancelled', 'missed')
                    AND id <= (SELECT 1000) ORDER BY finished_at, id",
     )
@@ -209,13 +208,13 @@ fn inserts(connection: &Connection, table: &str) -> String {
 
 #[test]
 fn a_dump_is_what_it_was_made_from() {
-    let (house, stepper) = busy_house();
+    let (db, stepper) = busy_house();
     stepper.crash();
-    let copy = House::new();
-    copy.plain().execute_batch(&dump(&house.plain())).expect("a copy");
+    let copy = TestDb::new();
+    copy.plain().execute_batch(&dump(&db.plain())).expect("a copy");
     for table in ["scheduled_tasks", "task_runs", "task_attempts", "scheduler_events", "scheduler_meta"] {
         let all = format!("SELECT * FROM {table}");
-        assert_eq!(copy.rows(&all), house.rows(&all), "{table}");
+        assert_eq!(copy.rows(&all), db.rows(&all), "{table}");
     }
-    assert_eq!(schema(&copy), schema(&house));
+    assert_eq!(schema(&copy), schema(&db));
 }

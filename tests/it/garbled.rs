@@ -3,8 +3,7 @@
 
 use duly::{Limits, NewTask, Outcome, ProblemKind, RetryPolicy};
 
-use crate::house::{House, at, minutes, seconds};
-use crate::table::{claim, step, succeed};
+use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 /// A byte that SQLite reads as the character U+00B0, and that is not UTF-8: no check can refuse it.
@@ -17,8 +16,8 @@ fn keyed(name: &str) -> NewTask {
 
 #[test]
 fn text_that_sqlite_can_recognize_as_malformed_is_refused() {
-    let house = House::new();
-    house.client().add(keyed("task").on_dead("told")).unwrap();
+    let db = TestDb::new();
+    db.client().add(keyed("task").on_dead("told")).unwrap();
     let columns =
         ["name", "handler", "payload", "schedule_value", "time_zone", "concurrency_key", "on_dead", "managed_by"];
     for column in columns {
@@ -27,34 +26,34 @@ fn text_that_sqlite_can_recognize_as_malformed_is_refused() {
             malformed.extend(["CAST(x'636166e9' AS TEXT)", "CAST(x'ff' AS TEXT)", "CAST(x'c328' AS TEXT)"]);
         }
         for text in malformed {
-            let refused = house.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text}"), []);
+            let refused = db.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text}"), []);
             assert!(refused.is_err_and(|error| error.to_string().contains("CHECK")), "{column} = {text}");
         }
     }
     let run = "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, request_key)
                SELECT 1, 'work', 1805025600000, 'manual', 'queued', 1805025600000, ";
     for text in ["CAST(x'2231003122' AS TEXT)", "CAST(x'636166e9' AS TEXT)", "CAST(x'ff' AS TEXT)"] {
-        let refused = house.plain().execute(&format!("{run}{text}"), []);
+        let refused = db.plain().execute(&format!("{run}{text}"), []);
         assert!(refused.is_err_and(|error| error.to_string().contains("CHECK")), "request_key = {text}");
     }
-    assert_eq!(house.plain().execute(&format!("{run}'caf\u{e9}'"), []), Ok(1));
+    assert_eq!(db.plain().execute(&format!("{run}'caf\u{e9}'"), []), Ok(1));
     for (column, text) in [("handler", "caf\u{e9}"), ("concurrency_key", "\u{6f22}\u{1f600}"), ("on_dead", "\u{b0}")] {
-        let allowed = house.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = ?1"), [text]);
+        let allowed = db.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = ?1"), [text]);
         assert_eq!(allowed, Ok(1), "{column} = {text}");
     }
 }
 
 #[test]
 fn a_garbled_handler_leaves_the_runs_behind_its_key_alone() {
-    let house = House::new();
-    let mut owner = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut owner = db.stepper(NOON);
     for name in ["first", "bad", "good"] {
         owner.client().add(keyed(name)).unwrap();
     }
     let first = claim(&mut owner);
     assert_eq!(first.task, "first");
     step(&mut owner, 0);
-    house.plain().execute(&format!("UPDATE scheduled_tasks SET handler = {LET_IN} WHERE name = 'bad'"), []).unwrap();
+    db.plain().execute(&format!("UPDATE scheduled_tasks SET handler = {LET_IN} WHERE name = 'bad'"), []).unwrap();
     // The outcome is written, and the next of the key starts, while the bad row waits.
     owner.finish(&first, Outcome::succeeded());
     let good = claim(&mut owner);
@@ -62,14 +61,14 @@ fn a_garbled_handler_leaves_the_runs_behind_its_key_alone() {
     succeed(&mut owner, &good);
     let statuses =
         "SELECT t.name, t.status, r.status FROM scheduled_tasks t JOIN task_runs r ON r.task_id = t.id ORDER BY t.id";
-    assert_eq!(house.rows(statuses), ["first|completed|succeeded", "bad|invalid|queued", "good|completed|succeeded"]);
+    assert_eq!(db.rows(statuses), ["first|completed|succeeded", "bad|invalid|queued", "good|completed|succeeded"]);
 }
 
 #[test]
 fn an_outcome_is_recorded_whatever_its_own_row_says_by_then() {
     for column in ["payload", "handler", "on_dead", "concurrency_key", "managed_by"] {
-        let house = House::new();
-        let mut owner = house.stepper(NOON);
+        let db = TestDb::new();
+        let mut owner = db.stepper(NOON);
         let bad = NewTask::interval("bad", minutes(1)).handler("work").concurrency_key("shared").at_most_once();
         owner.client().add(bad.pause_after_failures(1)).unwrap();
         owner.clock().advance(minutes(1));
@@ -77,20 +76,20 @@ fn an_outcome_is_recorded_whatever_its_own_row_says_by_then() {
         owner.client().add(keyed("good")).unwrap();
         step(&mut owner, 0);
         let text = format!("'\"' || {LET_IN} || '\"'");
-        house.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text} WHERE name = 'bad'"), []).unwrap();
+        db.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text} WHERE name = 'bad'"), []).unwrap();
         owner.finish(&run, Outcome::failed("no route to host"));
         let good = claim(&mut owner);
         assert_eq!(good.task, "good", "{column}");
         succeed(&mut owner, &good);
-        assert_eq!(house.ask("SELECT status FROM task_runs WHERE task_id = 1"), "dead", "{column}");
+        assert_eq!(db.ask("SELECT status FROM task_runs WHERE task_id = 1"), "dead", "{column}");
     }
 }
 
 #[test]
 fn the_run_of_a_garbled_task_is_recovered_and_frees_its_key() {
     for column in ["payload", "handler", "on_dead", "concurrency_key", "managed_by"] {
-        let house = House::new();
-        let mut owner = house.stepper(NOON);
+        let db = TestDb::new();
+        let mut owner = db.stepper(NOON);
         let retry = RetryPolicy { backoff: minutes(10), ..RetryPolicy::default() };
         owner.client().add(keyed("bad").retry(retry)).unwrap();
         let lost = claim(&mut owner);
@@ -100,46 +99,46 @@ fn the_run_of_a_garbled_task_is_recovered_and_frees_its_key() {
         let clock = owner.clock().clone();
         owner.crash();
         let text = format!("'\"' || {LET_IN} || '\"'");
-        house.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text} WHERE name = 'bad'"), []).unwrap();
-        let mut next = house.builder(NOON).accept("work").clock(&clock).start().unwrap();
+        db.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text} WHERE name = 'bad'"), []).unwrap();
+        let mut next = db.builder(NOON).accept("work").clock(&clock).start().unwrap();
         clock.advance(seconds(1));
         let good =
             (0..3).flat_map(|_| next.step().unwrap()).next().unwrap_or_else(|| panic!("{column}: nothing starts"));
         assert_eq!(good.task, "good", "{column}");
-        assert_eq!(house.ask("SELECT status FROM task_runs WHERE task_id = 1"), "failed", "{column}");
+        assert_eq!(db.ask("SELECT status FROM task_runs WHERE task_id = 1"), "failed", "{column}");
         succeed(&mut next, &good);
     }
 }
 
 #[test]
 fn a_run_of_a_garbled_task_that_is_asked_to_stop_is_cancelled() {
-    let house = House::new();
-    let mut owner = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut owner = db.stepper(NOON);
     for name in ["bad", "good"] {
         owner.client().add(NewTask::interval(name, minutes(1)).handler("elsewhere")).unwrap();
     }
     owner.clock().advance(minutes(1));
     step(&mut owner, 0);
-    house.plain().execute(&format!("UPDATE scheduled_tasks SET time_zone = {LET_IN} WHERE name = 'bad'"), []).unwrap();
-    house.plain().execute("UPDATE task_runs SET cancel_requested = 1 WHERE task_id = 1", []).unwrap();
+    db.plain().execute(&format!("UPDATE scheduled_tasks SET time_zone = {LET_IN} WHERE name = 'bad'"), []).unwrap();
+    db.plain().execute("UPDATE task_runs SET cancel_requested = 1 WHERE task_id = 1", []).unwrap();
     for _ in 0..3 {
         step(&mut owner, 0);
     }
     let runs = "SELECT t.name, t.status, r.status FROM scheduled_tasks t JOIN task_runs r ON r.task_id = t.id";
-    assert_eq!(house.rows(runs), ["bad|invalid|cancelled", "good|active|queued"]);
-    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'invalid'"), "1");
+    assert_eq!(db.rows(runs), ["bad|invalid|cancelled", "good|active|queued"]);
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'invalid'"), "1");
 }
 
 /// As an older version of the tables lets it in.
 #[test]
 fn a_garbled_name_is_invalid_and_named_and_no_other_row_is_harmed() {
-    let house = House::new();
-    let mut owner = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut owner = db.stepper(NOON);
     owner.client().add(NewTask::interval("good", minutes(1)).handler("work")).unwrap();
     let insert = "PRAGMA ignore_check_constraints = 1;
         INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
         VALUES ('b' || char(0) || CAST(x'ff' AS TEXT), 'work', 'interval', '1m')";
-    house.plain().execute_batch(insert).unwrap();
+    db.plain().execute_batch(insert).unwrap();
     let client = owner.client().clone();
     let named = "b\0\u{fffd}";
     for looked_at in [false, true] {
@@ -162,15 +161,15 @@ fn a_garbled_name_is_invalid_and_named_and_no_other_row_is_harmed() {
             let run = claim(&mut owner);
             assert_eq!(run.task, "good");
             succeed(&mut owner, &run);
-            assert_eq!(house.ask("SELECT status FROM scheduled_tasks WHERE id = 2"), "invalid");
+            assert_eq!(db.ask("SELECT status FROM scheduled_tasks WHERE id = 2"), "invalid");
         }
     }
 }
 
 #[test]
 fn a_row_that_counts_as_planned_without_a_next_run_is_looked_at() {
-    let house = House::new();
-    let mut owner = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut owner = db.stepper(NOON);
     let sooner = NewTask::delay("waits", minutes(1)).handler("work");
     owner.client().add(sooner).unwrap();
     owner.clock().advance(minutes(1));
@@ -180,27 +179,27 @@ fn a_row_that_counts_as_planned_without_a_next_run_is_looked_at() {
     {
         let insert = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, planned, active_since, created_at)
                       VALUES (?1, 'work', ?1, ?2, 1, ?3, ?3)";
-        house.plain().execute(insert, (kind, value, at(NOON).as_millis())).unwrap();
+        db.plain().execute(insert, (kind, value, at(NOON).as_millis())).unwrap();
     }
     owner.clock().advance(minutes(1));
     step(&mut owner, 0);
     for (name, next) in [("cron", "12:30:00"), ("interval", "13:30:00"), ("once", "13:00:00"), ("delay", "14:00:00")] {
-        assert_eq!(house.next(name), format!("2027-03-14 {next} active"));
+        assert_eq!(db.next(name), format!("2027-03-14 {next} active"));
     }
     assert_eq!(
-        house.ask("SELECT ifnull(next_run, '') FROM scheduled_tasks WHERE name = 'waits'"),
+        db.ask("SELECT ifnull(next_run, '') FROM scheduled_tasks WHERE name = 'waits'"),
         "",
         "it waits for its run"
     );
     succeed(&mut owner, &waits);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 /// A debug build holds each write against the rules. It must not panic over what an index that lacks a row has hidden.
 #[test]
 fn a_row_that_a_damaged_index_hides_is_not_held_against_the_write_that_misses_it() {
-    let house = House::new();
-    let mut owner = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut owner = db.stepper(NOON);
     for name in ["hidden", "other"] {
         owner.client().add(NewTask::once(name, at("2027-03-14T12:01:00Z")).handler("work")).unwrap();
     }
@@ -208,14 +207,14 @@ fn a_row_that_a_damaged_index_hides_is_not_held_against_the_write_that_misses_it
     let name = "task_runs_one_per_occurrence";
     let index = format!("SELECT rootpage, sql FROM sqlite_schema WHERE name = '{name}'");
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
-    let (page, sql) = house.plain().query_row(&index, [], read).unwrap();
-    let plain = house.plain();
+    let (page, sql) = db.plain().query_row(&index, [], read).unwrap();
+    let plain = db.plain();
     plain.execute_batch("PRAGMA writable_schema = ON").unwrap();
     plain.execute("DELETE FROM sqlite_schema WHERE name = ?1", [name]).unwrap();
     let row = "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
                SELECT id, 'work', next_run, 'schedule', 'succeeded', next_run, next_run
                  FROM scheduled_tasks WHERE name = 'hidden'";
-    house.plain().execute(row, []).unwrap();
+    db.plain().execute(row, []).unwrap();
     let put_back = "INSERT INTO sqlite_schema VALUES ('index', ?1, 'task_runs', ?2, ?3)";
     plain.execute(put_back, (name, page, sql)).unwrap();
     drop(plain);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use duly::{Client, NewTask};
 
-use crate::house::{House, at, eventually};
+use crate::fixtures::{TestDb, at, eventually};
 use crate::nanoclaw::nanoclaw;
 use crate::sidecar::signal;
 
@@ -57,9 +57,9 @@ fn program(path: &Path, text: &str) {
 }
 
 /// A folder with what the examples name.
-fn furnish(command: &str) -> (House, PathBuf) {
-    let house = House::new();
-    let home = house.home().to_owned();
+fn furnish(command: &str) -> (TestDb, PathBuf) {
+    let db = TestDb::new();
+    let home = db.home().to_owned();
     for folder in
         ["bin", "store", "zsh", "etc/cron.d", ".local/share/bash-completion/completions", ".config/fish/completions"]
     {
@@ -76,7 +76,7 @@ fn furnish(command: &str) -> (House, PathBuf) {
     drop(nanoclaw(&home.join("store/messages.db")));
     // What adds tasks begins without any, and so does what creates the file.
     if command == "add" || command == "import" {
-        return (house, home);
+        return (db, home);
     }
     let client = Client::open(home.join("agent.db")).expect("a client");
     let yearly = |name: &str, handler: &str| NewTask::cron(name, "0 0 1 1 *").handler(handler);
@@ -93,7 +93,7 @@ fn furnish(command: &str) -> (House, PathBuf) {
                    SELECT id, 1, 'failed', 'dead', finished_at, 1 FROM task_runs WHERE status = 'dead'";
     let sql = format!("{sql}; {attempt}");
     rusqlite::Connection::open(home.join("agent.db")).expect("a connection").execute_batch(&sql).expect("a run");
-    (house, home)
+    (db, home)
 }
 
 fn start(home: &Path, line: &str) -> Child {

@@ -2,15 +2,14 @@
 
 use duly::{Error, NewTask, Origin, Outage, Outcome, Recent, RunFilter, RunStatus};
 
-use crate::house::{House, at, minutes, seconds};
-use crate::table::work_off;
+use crate::fixtures::{TestDb, at, minutes, seconds, work_off};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
 #[test]
 fn runs_are_found_by_task_status_and_time() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     client.add(NewTask::cron("hourly", "0 * * * *").handler("work").at_most_once()).unwrap();
     client.add(NewTask::once("now", at(NOON)).handler("work")).unwrap();
@@ -51,8 +50,8 @@ fn runs_are_found_by_task_status_and_time() {
 
 #[test]
 fn a_stored_task_tells_what_lies_ahead() {
-    let house = House::new();
-    let stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let stepper = db.stepper(NOON);
     let client = stepper.client();
     client.add(NewTask::cron("daily", "30 2 * * *").time_zone("Europe/Rome").handler("work")).unwrap();
     client.pause("daily").unwrap();
@@ -63,7 +62,7 @@ fn a_stored_task_tells_what_lies_ahead() {
     client.add(NewTask::delay("after", std::time::Duration::from_secs(60)).handler("work")).unwrap();
     let after = client.task("after").unwrap().unwrap();
     assert_eq!(after.occurrences(at(NOON), 3).unwrap(), [at("2027-03-14T12:01:00Z")]);
-    house.plain().execute_batch("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'after'").unwrap();
+    db.plain().execute_batch("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'after'").unwrap();
     let broken = client.task("after").unwrap().unwrap();
     assert!(broken.occurrences(at(NOON), 3).unwrap_err().to_string().starts_with("invalid schedule \"soon\""));
 }
@@ -71,8 +70,8 @@ fn a_stored_task_tells_what_lies_ahead() {
 /// Whoever looks at the whole is told who lives, by what the kernel says.
 #[test]
 fn the_whole_is_told_with_who_is_alive() {
-    let house = House::new();
-    let mut stepper = house.stepper("2027-03-14T12:00:00Z");
+    let db = TestDb::new();
+    let mut stepper = db.stepper("2027-03-14T12:00:00Z");
     let client = stepper.client().clone();
     client.add(NewTask::once("now", at("2027-03-14T12:00:00Z")).handler("work")).unwrap();
     client.add(NewTask::cron("later", "@daily").handler("work")).unwrap();
@@ -85,7 +84,7 @@ fn the_whole_is_told_with_who_is_alive() {
     assert!(status.path.ends_with("agent.db") && status.file_bytes > 0);
     stepper.crash();
     assert_eq!(client.status().unwrap().instances[0].alive, Some(false));
-    let mut next = house.stepper("2027-03-14T12:00:01Z");
+    let mut next = db.stepper("2027-03-14T12:00:01Z");
     next.step().unwrap();
     assert_eq!(client.status().unwrap().instances.len(), 1, "the dead one is recovered");
 }
@@ -93,8 +92,8 @@ fn the_whole_is_told_with_who_is_alive() {
 /// A task that is due once keeps nothing of its run but the run; whoever looks the task up is told all the same.
 #[test]
 fn what_became_of_a_single_run_is_told_with_its_task() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     let once = |name: &str| NewTask::once(name, at(NOON)).handler("work").at_most_once();
     client.add_all([once("good"), once("bad"), once("later").handler("nobody")]).unwrap();
@@ -117,8 +116,8 @@ fn what_became_of_a_single_run_is_told_with_its_task() {
 /// the end of its last run.
 #[test]
 fn an_outage_begins_where_the_task_is() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     client.add(NewTask::once("once", at("2027-03-14T12:10:00Z")).handler("work")).unwrap();
     client.add(NewTask::delay("delay", minutes(60)).handler("work")).unwrap();
@@ -128,14 +127,14 @@ fn an_outage_begins_where_the_task_is() {
     let told = |task: &str| client.task(task).unwrap().unwrap().outage(at(down), at(up)).unwrap();
     let (once, delay) = (told("once"), told("delay"));
     let fates = |outage: &Outage| -> Vec<_> {
-        outage.fates.iter().map(|fate| (fate.first.to_string(), fate.origin, fate.status)).collect()
+        outage.projections.iter().map(|fate| (fate.first.to_string(), fate.origin, fate.status)).collect()
     };
     stepper.crash();
-    let mut stepper = house.stepper(up);
+    let mut stepper = db.stepper(up);
     stepper.step().unwrap();
-    house.assert_history("once", &["2027-03-14 12:10:00 catch_up succeeded"]);
+    db.assert_history("once", &["2027-03-14 12:10:00 catch_up succeeded"]);
     assert_eq!((fates(&once), once.next), (vec![], None));
-    house.assert_history("delay", &["2027-03-14 13:00:00 catch_up running"]);
+    db.assert_history("delay", &["2027-03-14 13:00:00 catch_up running"]);
     let late = ("2027-03-14T13:00:00.000Z".to_owned(), Origin::CatchUp, RunStatus::Queued);
     assert_eq!((fates(&delay), delay.next), (vec![late], None));
 }
@@ -143,8 +142,8 @@ fn an_outage_begins_where_the_task_is() {
 /// The last runs of every task are those that its history ends with, whether of the schedule or asked for.
 #[test]
 fn the_last_runs_of_all_are_the_last_of_each() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     for (name, every) in [("often", 1), ("seldom", 7)] {
         client.add(NewTask::interval(name, minutes(every)).handler("work").at_most_once()).unwrap();

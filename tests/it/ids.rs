@@ -2,7 +2,7 @@
 
 use duly::{Change, Client, Error, NewTask};
 
-use crate::house::{House, at};
+use crate::fixtures::{TestDb, at};
 
 /// From so many on a client reserves ids, so many at a time.
 const UNRESERVED: usize = 16;
@@ -19,64 +19,64 @@ fn add(client: &Client, name: &str, numbers: std::ops::Range<usize>) {
     }
 }
 
-fn id(house: &House, name: &str) -> i64 {
-    house.ask(&format!("SELECT id FROM scheduled_tasks WHERE name = '{name}'")).parse().unwrap()
+fn id(db: &TestDb, name: &str) -> i64 {
+    db.ask(&format!("SELECT id FROM scheduled_tasks WHERE name = '{name}'")).parse().unwrap()
 }
 
-fn write(house: &House, id: &str, name: &str) {
+fn write(db: &TestDb, id: &str, name: &str) {
     let row = format!("({id}, '{name}', 'work', 'once', '2027-03-14T12:00:00Z')");
     let insert = format!("INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value) VALUES {row}");
-    house.plain().execute_batch(&insert).unwrap();
+    db.plain().execute_batch(&insert).unwrap();
 }
 
 #[test]
 fn who_adds_few_leaves_no_gap_and_who_adds_many_is_given_ids_that_nobody_else_has() {
-    let house = House::new();
-    let (one, other) = (house.client(), house.client());
+    let db = TestDb::new();
+    let (one, other) = (db.client(), db.client());
     add(&one, "one", 0..UNRESERVED);
     add(&other, "other", 0..3);
-    assert_eq!(id(&house, "other-2"), UNRESERVED as i64 + 3);
+    assert_eq!(id(&db, "other-2"), UNRESERVED as i64 + 3);
 
     add(&one, "one", UNRESERVED..UNRESERVED + 1);
-    let first = id(&house, &format!("one-{UNRESERVED}"));
+    let first = id(&db, &format!("one-{UNRESERVED}"));
     assert_eq!(first, UNRESERVED as i64 + 4);
     // Whoever comes between is given what comes after them.
     add(&other, "other", 3..4);
-    write(&house, "NULL", "by-sql");
+    write(&db, "NULL", "by-sql");
     other.add_all([task("at-once")]).unwrap();
     for (place, name) in ["other-3", "by-sql", "at-once"].iter().enumerate() {
-        assert_eq!(id(&house, name), first + RESERVED + place as i64, "{name}");
+        assert_eq!(id(&db, name), first + RESERVED + place as i64, "{name}");
     }
     add(&one, "one", UNRESERVED + 1..UNRESERVED + RESERVED as usize);
-    assert_eq!(id(&house, &format!("one-{}", UNRESERVED + RESERVED as usize - 1)), first + RESERVED - 1);
+    assert_eq!(id(&db, &format!("one-{}", UNRESERVED + RESERVED as usize - 1)), first + RESERVED - 1);
 
     // The next hundred, of which the newest is removed and its id never given again.
     add(&one, "one", 200..202);
-    assert_eq!(id(&house, "one-200"), first + RESERVED + 3);
-    house.plain().execute_batch("DELETE FROM scheduled_tasks WHERE name = 'one-201'").unwrap();
-    let newer = house.client();
+    assert_eq!(id(&db, "one-200"), first + RESERVED + 3);
+    db.plain().execute_batch("DELETE FROM scheduled_tasks WHERE name = 'one-201'").unwrap();
+    let newer = db.client();
     add(&one, "one", 202..203);
     add(&newer, "newer", 0..1);
-    assert_eq!(id(&house, "one-202"), first + RESERVED + 5);
-    assert_eq!(id(&house, "newer-0"), first + 2 * RESERVED + 3);
-    house.assert_sound();
+    assert_eq!(id(&db, "one-202"), first + RESERVED + 5);
+    assert_eq!(id(&db, "newer-0"), first + 2 * RESERVED + 3);
+    db.assert_sound();
 }
 
 #[test]
 fn one_client_adds_more_than_a_debug_build_holds_against_its_rules() {
-    let house = House::brief();
-    let client = house.client();
+    let db = TestDb::brief();
+    let client = db.client();
     client.add_all((0..295).map(|n| task(&format!("all-{n}")))).unwrap();
     add(&client, "one", 0..10);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_task_with_a_reserved_id_writes_a_page_less() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     client.add_all((0..200).map(|n| task(&format!("all-{n}")))).unwrap();
-    let log = house.home().join("agent.db-wal");
+    let log = db.home().join("agent.db-wal");
     // The least, for now and then a page is split.
     let least = |numbers: std::ops::Range<usize>| {
         let pages = numbers.map(|n| {
@@ -92,10 +92,10 @@ fn a_task_with_a_reserved_id_writes_a_page_less() {
 
 #[test]
 fn what_is_refused_uses_no_id() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     add(&client, "one", 0..UNRESERVED + 2);
-    let newest = id(&house, "one-17");
+    let newest = id(&db, "one-17");
     for _ in 0..2 * RESERVED {
         assert_eq!(client.add_if_absent(task("one-3")).unwrap().change, Change::Unchanged);
     }
@@ -104,18 +104,17 @@ fn what_is_refused_uses_no_id() {
     assert_eq!(client.replace(task("one-3").priority(0)).unwrap().change, Change::Replaced);
     // After that a look comes first, for once.
     add(&client, "one", 18..20);
-    assert_eq!(id(&house, "one-18"), id(&house, "one-16") + RESERVED);
-    assert_eq!(id(&house, "one-19"), newest + 1);
-    assert_eq!(id(&house, "one-3"), 4);
+    assert_eq!(id(&db, "one-18"), id(&db, "one-16") + RESERVED);
+    assert_eq!(id(&db, "one-19"), newest + 1);
+    assert_eq!(id(&db, "one-3"), 4);
 }
 
 #[test]
 fn what_a_trigger_passes_over_is_not_told_as_created() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     add(&client, "one", 0..UNRESERVED + 2);
-    house
-        .plain()
+    db.plain()
         .execute_batch("CREATE TRIGGER no BEFORE INSERT ON scheduled_tasks BEGIN SELECT RAISE(IGNORE); END")
         .unwrap();
     let told = r#"cannot add task "one-18": a trigger on scheduled_tasks passes it over, with RAISE(IGNORE)"#;
@@ -123,50 +122,50 @@ fn what_a_trigger_passes_over_is_not_told_as_created() {
     assert_eq!(client.add_all([task("one-18")]).unwrap_err().to_string(), told);
     assert_eq!(client.add(task("one-3")).unwrap().change, Change::Unchanged);
     assert!(matches!(client.add(task("one-3").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
-    house.plain().execute_batch("DROP TRIGGER no").unwrap();
+    db.plain().execute_batch("DROP TRIGGER no").unwrap();
     add(&client, "one", 18..20);
-    assert_eq!(id(&house, "one-19"), id(&house, "one-17") + 1);
+    assert_eq!(id(&db, "one-19"), id(&db, "one-17") + 1);
 }
 
 #[test]
 fn a_row_with_a_reserved_id_is_in_nobodys_way() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     add(&client, "one", 0..UNRESERVED + 1);
-    let next = id(&house, &format!("one-{UNRESERVED}")) + 1;
-    write(&house, &next.to_string(), "by-hand");
-    let before = house.rows("SELECT * FROM scheduled_tasks WHERE name = 'by-hand'");
+    let next = id(&db, &format!("one-{UNRESERVED}")) + 1;
+    write(&db, &next.to_string(), "by-hand");
+    let before = db.rows("SELECT * FROM scheduled_tasks WHERE name = 'by-hand'");
     add(&client, "one", UNRESERVED + 1..UNRESERVED + 200);
-    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks"), (UNRESERVED + 201).to_string());
-    assert_eq!(house.rows("SELECT * FROM scheduled_tasks WHERE name = 'by-hand'"), before);
+    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks"), (UNRESERVED + 201).to_string());
+    assert_eq!(db.rows("SELECT * FROM scheduled_tasks WHERE name = 'by-hand'"), before);
     // It is met once: what was reserved with it is given up, and more is reserved after it.
-    assert_eq!(id(&house, "one-17"), next + RESERVED - 1);
+    assert_eq!(id(&db, "one-17"), next + RESERVED - 1);
     let count =
         "SELECT seq > (SELECT max(id) FROM scheduled_tasks) FROM sqlite_sequence WHERE name = 'scheduled_tasks'";
-    assert_eq!(house.ask(count), "1");
-    house.assert_sound();
+    assert_eq!(db.ask(count), "1");
+    db.assert_sound();
 }
 
 #[test]
 fn ids_that_are_no_longer_counted_or_nearly_used_up_are_left_to_sqlite() {
     for count in ["DELETE FROM sqlite_sequence", "UPDATE sqlite_sequence SET seq = 9223372036854775800"] {
-        let house = House::new();
-        let client = house.client();
+        let db = TestDb::new();
+        let client = db.client();
         add(&client, "one", 0..UNRESERVED);
-        house.plain().execute_batch(&format!("{count} WHERE name = 'scheduled_tasks'")).unwrap();
+        db.plain().execute_batch(&format!("{count} WHERE name = 'scheduled_tasks'")).unwrap();
         add(&client, "one", UNRESERVED..UNRESERVED + 3);
         let ids = "SELECT max(id) - min(id) FROM scheduled_tasks WHERE name IN ('one-16', 'one-18')";
-        assert_eq!(house.ask(ids), "2", "{count}");
-        house.assert_sound();
+        assert_eq!(db.ask(ids), "2", "{count}");
+        db.assert_sound();
     }
 }
 
 #[test]
 fn where_no_id_is_left_a_task_that_is_there_is_still_met() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     add(&client, "one", 0..3);
-    write(&house, &i64::MAX.to_string(), "last");
+    write(&db, &i64::MAX.to_string(), "last");
     assert_eq!(client.add(task("one-1")).unwrap().change, Change::Unchanged);
     assert!(matches!(client.add(task("one-1").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
     assert_eq!(client.add(task("one-3")).unwrap_err().to_string(), "cannot add a task: database or disk is full");

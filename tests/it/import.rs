@@ -6,22 +6,22 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::house::House;
+use crate::fixtures::TestDb;
 
-/// The program in the house, as somebody in Rome.
-fn program(house: &House, line: &[&str]) -> Command {
+/// The program in the db, as somebody in Rome.
+fn program(db: &TestDb, line: &[&str]) -> Command {
     let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
-    duly.arg("--db").arg(house.file()).args(line).current_dir(house.home()).env("TZ", "Europe/Rome");
+    duly.arg("--db").arg(db.file()).args(line).current_dir(db.home()).env("TZ", "Europe/Rome");
     duly
 }
 
 /// Runs the program. Of an import it is accepted that not everything comes.
-pub(crate) fn duly(house: &House, line: &[&str]) -> Output {
+pub(crate) fn duly(db: &TestDb, line: &[&str]) -> Output {
     let mut line = line.to_vec();
     if line[0] == "import" {
         line.insert(2, "--partial");
     }
-    program(house, &line).output().expect("the program")
+    program(db, &line).output().expect("the program")
 }
 
 /// What the program printed, which must have gone well.
@@ -31,12 +31,12 @@ pub(crate) fn said(output: Output) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-pub(crate) fn document(house: &House, line: &[&str]) -> Value {
-    serde_json::from_str(&said(duly(house, &[line, &["--json"]].concat()))).expect("one document")
+pub(crate) fn document(db: &TestDb, line: &[&str]) -> Value {
+    serde_json::from_str(&said(duly(db, &[line, &["--json"]].concat()))).expect("one document")
 }
 
-pub(crate) fn write(house: &House, name: &str, text: &str) -> PathBuf {
-    let path = house.home().join(name);
+pub(crate) fn write(db: &TestDb, name: &str, text: &str) -> PathBuf {
+    let path = db.home().join(name);
     std::fs::write(&path, text).expect("a file");
     path
 }
@@ -50,8 +50,8 @@ pub(crate) fn places(document: &Value, list: &str) -> Vec<String> {
     document[list].as_array().expect("a list").iter().map(place).collect()
 }
 
-pub(crate) fn all(house: &House) -> Vec<String> {
-    house.rows("SELECT * FROM scheduled_tasks ORDER BY id")
+pub(crate) fn all(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT * FROM scheduled_tasks ORDER BY id")
 }
 
 /// A server's, with a bit of everything. Also in `week`, which holds it against what cron does.
@@ -93,11 +93,11 @@ CRON_TZ=America/New_York
 
 #[test]
 fn a_crontab_comes_as_far_as_it_can_and_a_second_time_changes_nothing() {
-    let house = House::new();
-    house.client().add(duly::NewTask::cron("by-hand", "@daily").handler("work")).unwrap();
-    let file = write(&house, "crontab", CRONTAB);
+    let db = TestDb::new();
+    db.client().add(duly::NewTask::cron("by-hand", "@daily").handler("work")).unwrap();
+    let file = write(&db, "crontab", CRONTAB);
     let line = ["import", "crontab", "crontab"];
-    let first = document(&house, &line);
+    let first = document(&db, &line);
     assert_eq!(first["source"].as_str(), std::fs::canonicalize(&file).unwrap().to_str());
     assert_eq!(
         places(&first, "refused"),
@@ -116,49 +116,49 @@ fn a_crontab_comes_as_far_as_it_can_and_a_second_time_changes_nothing() {
     assert_eq!(places(&first, "tasks"), came.collect::<Vec<_>>());
     let habits = "SELECT DISTINCT handler, overlap, misfire, max_attempts, timeout_ms, status FROM scheduled_tasks
                    WHERE managed_by IS NOT NULL";
-    assert_eq!(house.rows(habits), ["command|allow|skip|1|0|active"]);
+    assert_eq!(db.rows(habits), ["command|allow|skip|1|0|active"]);
     let zones = "SELECT time_zone, count(*) FROM scheduled_tasks WHERE managed_by IS NOT NULL GROUP BY 1";
-    assert_eq!(house.rows(zones), ["America/New_York|2", "Europe/Rome|17"]);
+    assert_eq!(db.rows(zones), ["America/New_York|2", "Europe/Rome|17"]);
 
-    let rows = all(&house);
-    let second = document(&house, &line);
+    let rows = all(&db);
+    let second = document(&db, &line);
     assert!(places(&second, "tasks").iter().all(|place| place.ends_with(": unchanged")), "{second}");
     assert_eq!(second["refused"], first["refused"]);
-    assert_eq!(all(&house), rows);
-    house.assert_sound();
+    assert_eq!(all(&db), rows);
+    db.assert_sound();
 }
 
 /// The payload of the one task whose name contains a word.
-fn payload(house: &House, word: &str) -> Value {
-    let text = house.ask(&format!("SELECT payload FROM scheduled_tasks WHERE name GLOB '*:{word}-*'"));
+fn payload(db: &TestDb, word: &str) -> Value {
+    let text = db.ask(&format!("SELECT payload FROM scheduled_tasks WHERE name GLOB '*:{word}-*'"));
     serde_json::from_str(&text).expect("JSON")
 }
 
 #[test]
 fn a_command_gets_the_shell_the_input_the_variables_and_the_home_that_the_crontab_names() {
-    let house = House::new();
-    write(&house, "crontab", CRONTAB);
-    said(duly(&house, &["import", "crontab", "crontab"]));
-    let mail = payload(&house, "mail");
+    let db = TestDb::new();
+    write(&db, "crontab", CRONTAB);
+    said(duly(&db, &["import", "crontab", "crontab"]));
+    let mail = payload(&db, "mail");
     let argv = ["/bin/bash", "-c", "mail -s \"$GREETING\" anna"].map(Value::from);
     assert_eq!(mail["argv"].as_array().unwrap()[..], argv);
     assert_eq!(mail["stdin"], "Dear Anna,\n\nit is 100% done.\n");
     assert_eq!(mail["env"]["GREETING"], "  hello  ");
     assert_eq!(mail["env"]["PATH"], "/usr/local/sbin:/usr/local/bin:/usr/bin:/bin");
     assert_eq!(mail["env"].as_object().unwrap().len(), 3, "neither MAILTO nor CRON_TZ: {mail}");
-    let home = house.rows("SELECT DISTINCT json_extract(payload, '$.cwd') FROM scheduled_tasks");
+    let home = db.rows("SELECT DISTINCT json_extract(payload, '$.cwd') FROM scheduled_tasks");
     assert!(home.len() == 1 && home[0].starts_with('/'), "{home:?}");
 
     // A variable counts from its line on.
     let text = "@daily before\nHOME=/srv\nSHELL=/bin/dash\n@daily after\nTZ=Asia/Tokyo\n@daily last\n";
-    write(&house, "other", text);
-    let document = document(&house, &["import", "crontab", "other"]);
-    assert_eq!(payload(&house, "before")["argv"][0], "/bin/sh");
-    let after = payload(&house, "after");
+    write(&db, "other", text);
+    let document = document(&db, &["import", "crontab", "other"]);
+    assert_eq!(payload(&db, "before")["argv"][0], "/bin/sh");
+    let after = payload(&db, "after");
     assert_eq!((&after["argv"][0], &after["cwd"]), (&"/bin/dash".into(), &"/srv".into()));
-    assert_eq!((&after["env"]["TZ"], &payload(&house, "last")["env"]["TZ"]), (&Value::Null, &"Asia/Tokyo".into()));
+    assert_eq!((&after["env"]["TZ"], &payload(&db, "last")["env"]["TZ"]), (&Value::Null, &"Asia/Tokyo".into()));
     let zone = "SELECT time_zone FROM scheduled_tasks WHERE name GLOB '*:last-*'";
-    assert_eq!(house.ask(zone), "Europe/Rome", "as with cron, TZ is the commands' affair");
+    assert_eq!(db.ask(zone), "Europe/Rome", "as with cron, TZ is the commands' affair");
     let remark = "5: goes to the commands, as with cron; their times are those of Europe/Rome";
     assert_eq!(places(&document, "remarks"), [remark]);
 }
@@ -166,53 +166,51 @@ fn a_command_gets_the_shell_the_input_the_variables_and_the_home_that_the_cronta
 #[cfg(target_os = "linux")]
 #[test]
 fn what_was_imported_runs_as_cron_would_run_it() {
-    let house = House::new();
-    let text = format!(
-        "SHELL=/bin/bash\nHOME={}\nWORD=a b\n@daily echo \"$0 $WORD $PWD\"; cat%in%put\n",
-        house.home().display()
-    );
-    write(&house, "crontab", &text);
-    said(duly(&house, &["import", "crontab", "crontab"]));
-    let name = house.ask("SELECT name FROM scheduled_tasks");
-    said(duly(&house, &["trigger", &name]));
-    assert!(duly(&house, &["run", "--until-idle"]).status.success());
-    let home = house.home().display();
-    assert_eq!(house.ask("SELECT output FROM task_runs"), format!("/bin/bash a b {home}\nin\nput\n"));
+    let db = TestDb::new();
+    let text =
+        format!("SHELL=/bin/bash\nHOME={}\nWORD=a b\n@daily echo \"$0 $WORD $PWD\"; cat%in%put\n", db.home().display());
+    write(&db, "crontab", &text);
+    said(duly(&db, &["import", "crontab", "crontab"]));
+    let name = db.ask("SELECT name FROM scheduled_tasks");
+    said(duly(&db, &["trigger", &name]));
+    assert!(duly(&db, &["run", "--until-idle"]).status.success());
+    let home = db.home().display();
+    assert_eq!(db.ask("SELECT output FROM task_runs"), format!("/bin/bash a b {home}\nin\nput\n"));
 }
 
 #[test]
 fn lines_may_be_moved_and_inserted_and_one_that_goes_is_pruned_only_if_asked() {
-    let house = House::new();
+    let db = TestDb::new();
     let line = ["import", "crontab", "crontab"];
-    write(&house, "crontab", "0 1 * * * a\n0 2 * * * a\n0 1 * * * a\n@daily b\n");
-    document(&house, &line);
-    let rows = all(&house);
+    write(&db, "crontab", "0 1 * * * a\n0 2 * * * a\n0 1 * * * a\n@daily b\n");
+    document(&db, &line);
+    let rows = all(&db);
     assert_eq!(rows.len(), 4, "a line that stands there twice runs twice");
-    let names = house.rows("SELECT name FROM scheduled_tasks ORDER BY id");
+    let names = db.rows("SELECT name FROM scheduled_tasks ORDER BY id");
     assert_eq!(names[2], format!("{}-2", names[0]));
 
-    write(&house, "crontab", "# moved\n@daily b\n0 2 * * * a\n0 3 * * * a\n0 1 * * * a\n0 1 * * * a\n");
-    let words = places(&document(&house, &line), "tasks");
+    write(&db, "crontab", "# moved\n@daily b\n0 2 * * * a\n0 3 * * * a\n0 1 * * * a\n0 1 * * * a\n");
+    let words = places(&document(&db, &line), "tasks");
     assert_eq!(words, ["2: unchanged", "3: unchanged", "4: added", "5: unchanged", "6: unchanged"]);
-    assert_eq!(all(&house)[..4], rows, "and their next occurrences with them");
+    assert_eq!(all(&db)[..4], rows, "and their next occurrences with them");
 
-    write(&house, "crontab", "PATH=/bin\n0 2 * * * a\n");
-    let dry = document(&house, &["import", "crontab", "crontab", "--prune", "--dry-run"]);
-    assert_eq!(all(&house)[..4], rows);
+    write(&db, "crontab", "PATH=/bin\n0 2 * * * a\n");
+    let dry = document(&db, &["import", "crontab", "crontab", "--prune", "--dry-run"]);
+    assert_eq!(all(&db)[..4], rows);
     let change = |task: &Value| task["change"].as_str().unwrap_or_default().to_owned();
     let changes = |document: &Value| document["tasks"].as_array().unwrap().iter().map(change).collect::<Vec<_>>();
     assert_eq!(changes(&dry), ["changed", "removed", "removed", "removed", "removed"]);
     assert_eq!(dry["tasks"][0]["fields"][0]["field"], "payload", "{dry}");
-    assert_eq!(changes(&document(&house, &line)), ["changed", "left", "left", "left", "left"]);
-    assert_eq!(changes(&document(&house, &[&line[..], &["--prune"]].concat()))[0], "unchanged");
-    assert_eq!(house.rows("SELECT name FROM scheduled_tasks"), [names[1].clone()]);
+    assert_eq!(changes(&document(&db, &line)), ["changed", "left", "left", "left", "left"]);
+    assert_eq!(changes(&document(&db, &[&line[..], &["--prune"]].concat()))[0], "unchanged");
+    assert_eq!(db.rows("SELECT name FROM scheduled_tasks"), [names[1].clone()]);
 }
 
 #[test]
 fn what_is_piped_in_is_a_source_of_its_own() {
-    let house = House::new();
+    let db = TestDb::new();
     let import = |text: &str, prefix: &str| {
-        let mut child = program(&house, &["import", "crontab", "-", "--prune", "--prefix", prefix]);
+        let mut child = program(&db, &["import", "crontab", "-", "--prune", "--prefix", prefix]);
         let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
         said(child.wait_with_output().unwrap())
@@ -221,16 +219,16 @@ fn what_is_piped_in_is_a_source_of_its_own() {
     assert!(import("@daily b\n", "two").ends_with("1 added\n"));
     let said = import("@daily c\r\n@daily \u{e4}", "one");
     assert!(said.ends_with("2 added, 1 removed\n"), "{said}");
-    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks WHERE name GLOB 'two:b-*'"), "1");
-    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks WHERE instr(payload, char(13))"), "0");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks WHERE name GLOB 'two:b-*'"), "1");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks WHERE instr(payload, char(13))"), "0");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn a_pipe_of_the_shells_is_what_is_piped_in() {
-    let house = House::new();
+    let db = TestDb::new();
     let piped = |line: &[&str]| {
-        let mut child = program(&house, line);
+        let mut child = program(&db, line);
         let child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = child.spawn().unwrap();
         child.stdin.take().unwrap().write_all(b"@daily a\n").unwrap();
@@ -247,10 +245,9 @@ fn a_pipe_of_the_shells_is_what_is_piped_in() {
 
 #[test]
 fn a_byte_that_is_no_text_costs_one_line() {
-    let house = House::new();
-    std::fs::write(house.home().join("crontab"), b"# caf\xe9\n@daily a\n@daily caf\xe9\n@daily b\0c\n@daily d")
-        .unwrap();
-    let document = document(&house, &["import", "crontab", "crontab"]);
+    let db = TestDb::new();
+    std::fs::write(db.home().join("crontab"), b"# caf\xe9\n@daily a\n@daily caf\xe9\n@daily b\0c\n@daily d").unwrap();
+    let document = document(&db, &["import", "crontab", "crontab"]);
     assert_eq!(places(&document, "tasks"), ["2: added", "5: added"]);
     assert_eq!(
         places(&document, "refused"),
@@ -260,65 +257,65 @@ fn a_byte_that_is_no_text_costs_one_line() {
 
 #[test]
 fn a_variable_that_no_system_can_pass_on_costs_its_own_line() {
-    let house = House::new();
-    write(&house, "crontab", "\"A=B\" = c\nN=a\0b\nHOME=/\0\nKEPT=1\n@daily a\n");
-    let document = document(&house, &["import", "crontab", "crontab"]);
+    let db = TestDb::new();
+    write(&db, "crontab", "\"A=B\" = c\nN=a\0b\nHOME=/\0\nKEPT=1\n@daily a\n");
+    let document = document(&db, &["import", "crontab", "crontab"]);
     assert_eq!(places(&document, "tasks"), ["5: added"]);
     let nul = "no system can pass on a NUL character";
     assert_eq!(
         places(&document, "refused"),
         ["1: expected the name of a variable, found \"A=B\"".to_owned(), format!("2: {nul}"), format!("3: {nul}")]
     );
-    assert_eq!(payload(&house, "a")["env"], serde_json::json!({ "KEPT": "1" }));
+    assert_eq!(payload(&db, "a")["env"], serde_json::json!({ "KEPT": "1" }));
 }
 
 #[test]
 fn a_trial_leaves_nothing_behind() {
-    let house = House::new();
-    write(&house, "crontab", CRONTAB);
-    let said = said(duly(&house, &["import", "crontab", "crontab", "--dry-run"]));
+    let db = TestDb::new();
+    write(&db, "crontab", CRONTAB);
+    let said = said(duly(&db, &["import", "crontab", "crontab", "--dry-run"]));
     assert!(said.ends_with("nothing was written: this would be 19 added; 7 not imported\n"), "{said}");
-    let left: Vec<_> = house.home().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = db.home().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["crontab"]);
     // Nor in a file of somebody else's.
-    rusqlite::Connection::open(house.file()).unwrap().execute_batch("CREATE TABLE theirs (a)").unwrap();
-    let before = std::fs::read(house.file()).unwrap();
-    let refused = duly(&house, &["import", "crontab", "crontab", "--dry-run"]);
+    rusqlite::Connection::open(db.file()).unwrap().execute_batch("CREATE TABLE theirs (a)").unwrap();
+    let before = std::fs::read(db.file()).unwrap();
+    let refused = duly(&db, &["import", "crontab", "crontab", "--dry-run"]);
     let err = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(4) && err.ends_with(": it holds no tables of duly\n"), "{err}");
-    assert_eq!(std::fs::read(house.file()).unwrap(), before);
+    assert_eq!(std::fs::read(db.file()).unwrap(), before);
 }
 
 /// A crontab that was emptied by mistake, or could not be read by `crontab -l`, removes nothing unless that is said.
 #[test]
 fn an_empty_crontab_prunes_only_if_that_is_said() {
-    let house = House::new();
-    write(&house, "crontab", "0 3 * * * backup\n30 3 * * * rotate\n");
-    said(duly(&house, &["import", "crontab", "crontab"]));
-    let before = all(&house);
+    let db = TestDb::new();
+    write(&db, "crontab", "0 3 * * * backup\n30 3 * * * rotate\n");
+    said(duly(&db, &["import", "crontab", "crontab"]));
+    let before = all(&db);
     for text in ["", "# nothing but a comment\n\n"] {
-        write(&house, "crontab", text);
+        write(&db, "crontab", text);
         for more in [&["--prune"][..], &["--prune", "--dry-run"]] {
-            let refused = duly(&house, &[&["import", "crontab", "crontab"], more].concat());
+            let refused = duly(&db, &[&["import", "crontab", "crontab"], more].concat());
             let error = String::from_utf8_lossy(&refused.stderr).into_owned();
             assert_eq!(refused.status.code(), Some(1), "{error}");
             assert!(error.contains("crontab: it holds no task") && error.contains("--allow-empty"), "{error}");
         }
-        assert_eq!(all(&house), before);
+        assert_eq!(all(&db), before);
     }
     // Without --prune there is nothing to fear; and a line that is wrong, but may have come before, stays.
-    said(duly(&house, &["import", "crontab", "crontab"]));
-    assert_eq!(all(&house), before);
-    said(duly(&house, &["import", "crontab", "crontab", "--prune", "--allow-empty"]));
-    assert_eq!(all(&house), [""; 0]);
+    said(duly(&db, &["import", "crontab", "crontab"]));
+    assert_eq!(all(&db), before);
+    said(duly(&db, &["import", "crontab", "crontab", "--prune", "--allow-empty"]));
+    assert_eq!(all(&db), [""; 0]);
 }
 
 /// What could not come makes the exit code 1, after the rest has come.
 #[test]
 fn what_could_not_come_is_a_failure_unless_that_is_accepted() {
-    let house = House::new();
-    write(&house, "crontab", "0 3 * * * backup\n0 25 * * * typo\n");
-    let run = |more: &[&str]| program(&house, &[&["import", "crontab", "crontab"], more].concat()).output().unwrap();
+    let db = TestDb::new();
+    write(&db, "crontab", "0 3 * * * backup\n0 25 * * * typo\n");
+    let run = |more: &[&str]| program(&db, &[&["import", "crontab", "crontab"], more].concat()).output().unwrap();
     let dry = run(&["--dry-run"]);
     let error = String::from_utf8_lossy(&dry.stderr).into_owned();
     assert_eq!(dry.status.code(), Some(1), "{error}");
@@ -327,25 +324,25 @@ fn what_could_not_come_is_a_failure_unless_that_is_accepted() {
     let error = String::from_utf8_lossy(&wet.stderr).into_owned();
     assert_eq!(wet.status.code(), Some(1), "{error}");
     assert_eq!(error, "error: not imported: 1; everything else was (--partial accepts this)\n");
-    assert_eq!(all(&house).len(), 1);
+    assert_eq!(all(&db).len(), 1);
     let json = run(&["--json"]);
     assert_eq!(json.status.code(), Some(1));
     assert_eq!(places(&serde_json::from_slice(&json.stdout).unwrap(), "refused").len(), 1);
     assert_eq!(run(&["--partial"]).status.code(), Some(0));
-    write(&house, "crontab", "0 3 * * * backup\n");
+    write(&db, "crontab", "0 3 * * * backup\n");
     assert_eq!(run(&[]).status.code(), Some(0), "all of it came");
 }
 
 #[test]
 fn a_crontab_that_was_moved_adopts_its_tasks() {
-    let house = House::new();
-    write(&house, "crontab", "0 3 * * * backup\n");
-    said(duly(&house, &["import", "crontab", "crontab"]));
-    std::fs::rename(house.home().join("crontab"), house.home().join("moved")).unwrap();
-    let refused = duly(&house, &["import", "crontab", "moved"]);
+    let db = TestDb::new();
+    write(&db, "crontab", "0 3 * * * backup\n");
+    said(duly(&db, &["import", "crontab", "crontab"]));
+    std::fs::rename(db.home().join("crontab"), db.home().join("moved")).unwrap();
+    let refused = duly(&db, &["import", "crontab", "moved"]);
     assert!(String::from_utf8_lossy(&refused.stdout).contains("use --adopt"), "{refused:?}");
-    let adopted = document(&house, &["import", "crontab", "moved", "--adopt"]);
+    let adopted = document(&db, &["import", "crontab", "moved", "--adopt"]);
     assert_eq!(adopted["tasks"][0]["change"], "changed");
     assert_eq!(adopted["tasks"][0]["fields"][0]["field"], "managed_by");
-    assert_eq!(document(&house, &["import", "crontab", "moved"])["tasks"][0]["change"], "unchanged");
+    assert_eq!(document(&db, &["import", "crontab", "moved"])["tasks"][0]["change"], "unchanged");
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use duly::testing::Stepper;
 use duly::{Context, Error, NewTask, RunStatus, Scheduler};
 
-use crate::house::{House, at, eventually, seconds};
-use crate::runs::{Pair, as_is};
+use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::run_transitions::{Pair, as_is};
 use crate::sidecar::{Gate, Sidecar, shell, signal, stands, told};
 
 const START: &str = "2027-03-14T12:00:00Z";
@@ -23,12 +23,12 @@ fn once(name: &str) -> NewTask {
     NewTask::once(name, at(START)).handler("work").at_most_once()
 }
 
-fn owners(house: &House) -> PathBuf {
-    house.home().join("agent.db-owners")
+fn owners(db: &TestDb) -> PathBuf {
+    db.home().join("agent.db-owners")
 }
 
-fn lock_file(house: &House, stepper: &Stepper) -> PathBuf {
-    owners(house).join(stepper.owner())
+fn lock_file(db: &TestDb, stepper: &Stepper) -> PathBuf {
+    owners(db).join(stepper.owner())
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -36,48 +36,48 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 /// Each run with its status, its attempts and how many of them are forgiven.
-fn runs(house: &House) -> Vec<String> {
-    house.rows("SELECT status, attempt, forgiven FROM task_runs ORDER BY id")
+fn runs(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT status, attempt, forgiven FROM task_runs ORDER BY id")
 }
 
 /// A scheduler that has begun a run.
-fn at_work() -> (House, Stepper) {
-    let house = House::new();
-    let mut first = house.builder(START).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap();
+fn at_work() -> (TestDb, Stepper) {
+    let db = TestDb::new();
+    let mut first = db.builder(START).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap();
     first.client().add(once("first")).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
-    (house, first)
+    (db, first)
 }
 
-fn beside(house: &House, first: &Stepper) -> Stepper {
-    house.builder(START).clock(first.clock()).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap()
+fn beside(db: &TestDb, first: &Stepper) -> Stepper {
+    db.builder(START).clock(first.clock()).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap()
 }
 
 // --------------------------------------------------------------------------------------------------------- unsafe folders --
 
 #[test]
 fn nothing_is_claimed_while_other_users_may_write_the_folder() {
-    let (house, mut first) = at_work();
+    let (db, mut first) = at_work();
     first.client().add(once("second")).unwrap();
-    set_mode(&owners(&house), 0o777);
+    set_mode(&owners(&db), 0o777);
     for _ in 0..3 {
         first.clock().advance(seconds(1));
         assert!(first.step().unwrap().is_empty());
     }
-    assert_eq!(runs(&house), ["running|1|0", "queued|0|0"], "what is due is queued");
-    set_mode(&owners(&house), 0o700);
+    assert_eq!(runs(&db), ["running|1|0", "queued|0|0"], "what is due is queued");
+    set_mode(&owners(&db), 0o700);
     first.clock().advance(seconds(1));
     assert_eq!(first.step().unwrap().len(), 1);
-    assert_eq!(runs(&house), ["running|1|0", "running|1|0"]);
+    assert_eq!(runs(&db), ["running|1|0", "running|1|0"]);
 }
 
 #[test]
 fn what_was_claimed_before_that_was_seen_is_given_back() {
-    let house = House::new();
+    let db = TestDb::new();
     let calls = Arc::new(AtomicUsize::new(0));
     let counts = calls.clone();
     // It looks at the folder once.
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .poll(seconds(3600))
         .handler("work", move |_: &Context| {
             counts.fetch_add(1, Ordering::SeqCst);
@@ -91,39 +91,39 @@ fn what_was_claimed_before_that_was_seen_is_given_back() {
     // A worker looks at the folder again after 100 ms.
     let began = Instant::now();
     eventually("it looks again", || began.elapsed() > Duration::from_millis(200));
-    set_mode(&owners(&house), 0o777);
+    set_mode(&owners(&db), 0o777);
     scheduler.add(past("after")).unwrap();
     eventually("it is given back", || {
-        runs(&house).get(1).is_some_and(|run| !run.ends_with("|0") || !run.contains("ing|"))
+        runs(&db).get(1).is_some_and(|run| !run.ends_with("|0") || !run.contains("ing|"))
     });
     assert_eq!(calls.load(Ordering::SeqCst), 1);
-    set_mode(&owners(&house), 0o700);
+    set_mode(&owners(&db), 0o700);
     stands(&scheduler, "after", RunStatus::Succeeded);
-    assert_eq!(house.ask("SELECT attempt - forgiven FROM task_runs WHERE id = 2"), "1");
+    assert_eq!(db.ask("SELECT attempt - forgiven FROM task_runs WHERE id = 2"), "1");
     assert_eq!(calls.load(Ordering::SeqCst), 2);
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
 
 #[test]
 fn a_command_that_may_start_only_once_waits_for_a_safe_folder() {
-    let house = House::new();
-    let client = house.client();
-    let mut sidecar = Sidecar::start(&house, &[]);
-    set_mode(&owners(&house), 0o777);
+    let db = TestDb::new();
+    let client = db.client();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    set_mode(&owners(&db), 0o777);
     client.add(shell("post", "echo passed").at_most_once()).unwrap();
     let says = "the lock file of this scheduler cannot be kept, so it starts nothing: other users may write ";
     eventually("it is reported", || sidecar.log().contains(says));
-    set_mode(&owners(&house), 0o700);
+    set_mode(&owners(&db), 0o700);
     let run = stands(&client, "post", RunStatus::Succeeded);
     assert_eq!(run.output.as_deref(), Some("passed\n"));
     // A folder that is removed is made again.
-    std::fs::remove_dir_all(owners(&house)).unwrap();
+    std::fs::remove_dir_all(owners(&db)).unwrap();
     client.add(shell("again", "echo passed").at_most_once()).unwrap();
     stands(&client, "again", RunStatus::Succeeded);
-    assert_eq!(house.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
+    assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
     assert_eq!(sidecar.log().matches(says).count(), 1, "once: {}", sidecar.log());
     sidecar.leave();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 // ----------------------------------------------------------------------------------------------------------------- copies --
@@ -131,14 +131,14 @@ fn a_command_that_may_start_only_once_waits_for_a_safe_folder() {
 #[test]
 fn a_copy_in_the_place_of_a_lock_file_is_no_proof_of_death() {
     for dies_before_it_is_seen in [false, true] {
-        let (house, mut first) = at_work();
-        let (lock, backup) = (lock_file(&house, &first), house.home().join("backup"));
+        let (db, mut first) = at_work();
+        let (lock, backup) = (lock_file(&db, &first), db.home().join("backup"));
         std::fs::copy(&lock, &backup).unwrap();
         std::fs::remove_file(&lock).unwrap();
         std::fs::copy(&backup, &lock).unwrap();
-        let mut second = beside(&house, &first);
+        let mut second = beside(&db, &first);
         second.step().unwrap();
-        assert_eq!(runs(&house), ["running|1|0"]);
+        assert_eq!(runs(&db), ["running|1|0"]);
         let standing = |of: &Stepper, owner: &str| {
             of.client().status().unwrap().instances.into_iter().find(|one| one.id == owner).unwrap().alive
         };
@@ -154,35 +154,35 @@ fn a_copy_in_the_place_of_a_lock_file_is_no_proof_of_death() {
         first.crash();
         clock.advance(waits - Duration::from_millis(500));
         second.step().unwrap();
-        assert_eq!(runs(&house), [if dies_before_it_is_seen { "running|1|0" } else { "dead|1|0" }]);
+        assert_eq!(runs(&db), [if dies_before_it_is_seen { "running|1|0" } else { "dead|1|0" }]);
         clock.advance(seconds(1));
         second.step().unwrap();
-        assert_eq!(runs(&house), ["dead|1|0"]);
+        assert_eq!(runs(&db), ["dead|1|0"]);
     }
 }
 
 #[test]
 fn in_a_copy_of_the_folder_the_original_owners_are_dead_at_once() {
-    let (house, mut first) = at_work();
+    let (db, mut first) = at_work();
     first.client().add(once("ahead")).unwrap();
     assert_eq!(first.claim(0).unwrap().len(), 1);
-    let other = House::new();
+    let other = TestDb::new();
     for name in ["agent.db", "agent.db-wal", "agent.db-owners"] {
-        let copied = Command::new("cp").arg("-a").arg(house.home().join(name)).arg(other.home()).status().unwrap();
+        let copied = Command::new("cp").arg("-a").arg(db.home().join(name)).arg(other.home()).status().unwrap();
         assert!(copied.success(), "{name}");
     }
     let mut second = beside(&other, &first);
     assert_eq!(second.step().unwrap().len(), 0);
     // The copies of the two were not made at the same moment: what a slot does not say is unknown.
     assert_eq!(runs(&other), ["dead|1|0", "dead|1|0"]);
-    assert_eq!(runs(&house), ["running|1|0", "running|1|0"]);
+    assert_eq!(runs(&db), ["running|1|0", "running|1|0"]);
     first.step().unwrap();
 }
 
 #[test]
 fn a_lock_file_that_is_overwritten_is_written_again() {
-    let (house, mut first) = at_work();
-    let lock = lock_file(&house, &first);
+    let (db, mut first) = at_work();
+    let lock = lock_file(&db, &first);
     let older = std::fs::read(&lock).unwrap();
     first.client().add(once("second")).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
@@ -194,9 +194,9 @@ fn a_lock_file_that_is_overwritten_is_written_again() {
         first.step().unwrap();
     }
     first.crash();
-    house.stepper(START).step().unwrap();
-    assert_eq!(runs(&house), ["dead|1|0", "dead|1|0"], "both had begun");
-    house.assert_sound();
+    db.stepper(START).step().unwrap();
+    assert_eq!(runs(&db), ["dead|1|0", "dead|1|0"], "both had begun");
+    db.assert_sound();
 }
 
 // ----------------------------------------------------------------------------------------------------------- cancel --gone --
@@ -204,9 +204,9 @@ fn a_lock_file_that_is_overwritten_is_written_again() {
 #[test]
 fn a_command_is_not_declared_gone_while_its_scheduler_is_within_its_lease() {
     let pair = Pair::running(as_is);
-    let (house, client, clock) = (&pair.house, pair.stepper.client(), pair.stepper.clock());
+    let (db, client, clock) = (&pair.db, pair.stepper.client(), pair.stepper.clock());
     let run = pair.subject.run_id;
-    std::fs::remove_file(lock_file(house, &pair.stepper)).unwrap();
+    std::fs::remove_file(lock_file(db, &pair.stepper)).unwrap();
     let refused = || client.declare_gone(run).map_err(|error| error.to_string());
     let reason = "its scheduler has no lock file that can be read, and its lease is not over: wait for that";
     let expected = Err(format!("cannot declare the command of run {run} gone: {reason}"));
@@ -219,8 +219,8 @@ fn a_command_is_not_declared_gone_while_its_scheduler_is_within_its_lease() {
     // What shows that the owner is dead, or says nothing of it.
     for edit in ["boot_id = 'another'", "seen_at = seen_at + 3600000", "stopped_at = seen_at"] {
         let pair = Pair::running(as_is);
-        std::fs::remove_file(lock_file(&pair.house, &pair.stepper)).unwrap();
-        pair.house.plain().execute(&format!("UPDATE scheduler_instances SET {edit}"), []).unwrap();
+        std::fs::remove_file(lock_file(&pair.db, &pair.stepper)).unwrap();
+        pair.db.plain().execute(&format!("UPDATE scheduler_instances SET {edit}"), []).unwrap();
         assert_eq!(
             pair.stepper.client().declare_gone(pair.subject.run_id).map_err(|e| e.to_string()),
             Ok(()),
@@ -233,23 +233,22 @@ fn a_command_is_not_declared_gone_while_its_scheduler_is_within_its_lease() {
 
 #[test]
 fn check_names_the_stopped_scheduler_that_is_to_recover_a_run() {
-    let house = House::new();
-    let client = house.client();
-    let _gate = Gate::new(&house, "gate");
-    let home = house.home().display();
+    let db = TestDb::new();
+    let client = db.client();
+    let _gate = Gate::new(&db, "gate");
+    let home = db.home().display();
     let line = format!("trap '' TERM; echo $$ >{home}/group; read line <{home}/gate");
     client.add(shell("post", &line).at_most_once()).unwrap();
-    let mut first = Sidecar::start(&house, &["--lease", "1s"]);
-    let group = told(&house, "group");
-    eventually("its process is recorded", || house.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
-    let mut heir = Sidecar::start(&house, &["--lease", "1s"]);
+    let mut first = Sidecar::start(&db, &["--lease", "1s"]);
+    let group = told(&db, "group");
+    eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+    let mut heir = Sidecar::start(&db, &["--lease", "1s"]);
     first.signal("KILL");
     let _ = first.end();
     eventually("it has the lock", || heir.log().contains("ending the command that a dead scheduler left"));
     heir.signal("STOP");
     let check = || {
-        let done =
-            Command::new(env!("CARGO_BIN_EXE_duly")).arg("--db").arg(house.file()).arg("check").output().unwrap();
+        let done = Command::new(env!("CARGO_BIN_EXE_duly")).arg("--db").arg(db.file()).arg("check").output().unwrap();
         String::from_utf8(done.stdout).unwrap()
     };
     let pid = heir.pid();
@@ -264,20 +263,17 @@ fn check_names_the_stopped_scheduler_that_is_to_recover_a_run() {
     signal("KILL", &format!("-{group}"));
     stands(&client, "post", RunStatus::Dead);
     heir.leave();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 // ------------------------------------------------------------------------------------------------------------ what is left --
 
 #[test]
 fn an_idle_scheduler_that_died_without_a_lock_file_is_found_out_when_its_lease_is_over() {
-    let house = House::new();
+    let db = TestDb::new();
     let start = |clock: Option<&duly::testing::ManualClock>| {
-        let builder = house.builder(START).accept("work").poll(seconds(1)).lease(seconds(60));
-        clock
-            .map_or(house.builder(START).accept("work").lease(seconds(60)), |clock| builder.clock(clock))
-            .start()
-            .unwrap()
+        let builder = db.builder(START).accept("work").poll(seconds(1)).lease(seconds(60));
+        clock.map_or(db.builder(START).accept("work").lease(seconds(60)), |clock| builder.clock(clock)).start().unwrap()
     };
     let mut observer = start(None);
     observer.step().unwrap();
@@ -285,20 +281,19 @@ fn an_idle_scheduler_that_died_without_a_lock_file_is_found_out_when_its_lease_i
     let (mut idle, mut lives) = (start(Some(&clock)), start(Some(&clock)));
     for one in [&mut idle, &mut lives] {
         one.step().unwrap();
-        std::fs::remove_file(lock_file(&house, one)).unwrap();
+        std::fs::remove_file(lock_file(&db, one)).unwrap();
     }
     let (dead, alive) = (idle.owner().to_owned(), lives.owner().to_owned());
     idle.crash();
-    let stopped = |owner: &str| {
-        house.ask(&format!("SELECT stopped_at IS NOT NULL FROM scheduler_instances WHERE id = '{owner}'"))
-    };
+    let stopped =
+        |owner: &str| db.ask(&format!("SELECT stopped_at IS NOT NULL FROM scheduler_instances WHERE id = '{owner}'"));
     let mut lasted = 0;
     while stopped(&dead) == "0" && lasted < 200 {
         clock.advance(seconds(20));
         lasted += 20;
         lives.step().unwrap();
         // A living one that has lost its file again shows itself by its heartbeats.
-        std::fs::remove_file(lock_file(&house, &lives)).unwrap();
+        std::fs::remove_file(lock_file(&db, &lives)).unwrap();
         observer.step().unwrap();
     }
     assert_eq!(
@@ -306,15 +301,15 @@ fn an_idle_scheduler_that_died_without_a_lock_file_is_found_out_when_its_lease_i
         ("1", "0", 80),
         "after 60 s, at a heartbeat"
     );
-    assert_eq!(house.rows("SELECT detail FROM scheduler_events WHERE kind = 'owner_lost'"), [dead]);
-    house.assert_sound();
+    assert_eq!(db.rows("SELECT detail FROM scheduler_events WHERE kind = 'owner_lost'"), [dead]);
+    db.assert_sound();
 }
 
 #[test]
 fn what_dead_schedulers_left_in_the_folder_is_swept_at_the_next_start() {
-    let house = House::new();
-    drop(house.stepper(START));
-    let folder = owners(&house);
+    let db = TestDb::new();
+    drop(db.stepper(START));
+    let folder = owners(&db);
     let long_ago = std::time::SystemTime::now() - seconds(2 * 3600);
     let make = |name: &str, is_old: bool| {
         let file = std::fs::File::create_new(folder.join(name)).unwrap();
@@ -331,7 +326,7 @@ fn what_dead_schedulers_left_in_the_folder_is_swept_at_the_next_start() {
     drop((make("run-8-1.payload", false), make("run-9-1.payload", false)));
     let input = make("run-9-1", false);
     input.lock().unwrap();
-    let scheduler = Scheduler::builder(house.file()).start().unwrap();
+    let scheduler = Scheduler::builder(db.file()).start().unwrap();
     let is_there = |name: &str| folder.join(name).exists();
     assert_eq!([&old, &young, &held].map(|name| is_there(name)), [false, true, true]);
     assert_eq!(["run-8-1.payload", "run-9-1.payload", "run-9-1"].map(is_there), [false, true, true]);

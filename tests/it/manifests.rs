@@ -2,20 +2,20 @@
 
 use duly::{Apply, Done, NewTask};
 
-use crate::house::{House, minutes};
+use crate::fixtures::{TestDb, minutes};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 
-fn all(house: &House) -> Vec<String> {
-    house.rows("SELECT * FROM scheduled_tasks ORDER BY id")
+fn all(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT * FROM scheduled_tasks ORDER BY id")
 }
 
 /// The program itself, killed with rows in the log that it had not committed: the file holds none of them.
 #[cfg(target_os = "linux")]
 #[test]
 fn one_that_is_killed_in_the_middle_has_applied_nothing() {
-    use crate::house::eventually;
+    use crate::fixtures::eventually;
     use std::process::{Command, Stdio};
 
     // More than SQLite keeps in memory: the log grows long before the end.
@@ -25,34 +25,34 @@ fn one_that_is_killed_in_the_middle_has_applied_nothing() {
     let (small, large) = ((0..3).map(task).collect::<String>(), (1..1500).map(task).collect::<String>());
     for attempt in 0.. {
         assert!(attempt < 20, "it was always quicker");
-        let house = House::new();
-        house.client().add(NewTask::interval("by-hand", minutes(60)).handler("work")).unwrap();
-        let manifest = house.home().join("tasks.toml");
+        let db = TestDb::new();
+        db.client().add(NewTask::interval("by-hand", minutes(60)).handler("work")).unwrap();
+        let manifest = db.home().join("tasks.toml");
         let apply = || {
             let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
-            program.arg("-q").arg("--db").arg(house.file()).args(["apply", "--prune"]).arg(&manifest);
+            program.arg("-q").arg("--db").arg(db.file()).args(["apply", "--prune"]).arg(&manifest);
             program.stdin(Stdio::null()).spawn().expect("the program")
         };
         std::fs::write(&manifest, &small).unwrap();
         assert!(apply().wait().unwrap().success());
-        let before = all(&house);
+        let before = all(&db);
         std::fs::write(&manifest, &large).unwrap();
         // Without a reader beside it, it would be the last to close, and take the log with it.
-        let _reader = house.client();
-        let log = || std::fs::metadata(house.home().join("agent.db-wal")).map_or(0, |metadata| metadata.len());
+        let _reader = db.client();
+        let log = || std::fs::metadata(db.home().join("agent.db-wal")).map_or(0, |metadata| metadata.len());
         let mut killed = apply();
         eventually("it is in the middle", || log() > 1 << 20 || killed.try_wait().expect("its state").is_some());
         killed.kill().expect("it can be killed");
         let was_killed = !killed.wait().unwrap().success();
-        let after = all(&house);
-        house.assert_sound();
+        let after = all(&db);
+        db.assert_sound();
         if !was_killed || after != before {
             assert_eq!(after.len(), 1500, "all or nothing");
             continue;
         }
         // The same again does all of it.
         assert!(apply().wait().unwrap().success());
-        let rows = all(&house);
+        let rows = all(&db);
         assert_eq!((rows.len(), &rows[0], &rows[1..3]), (1500, &before[0], &before[2..4]), "and moves nothing else");
         return;
     }
@@ -60,8 +60,8 @@ fn one_that_is_killed_in_the_middle_has_applied_nothing() {
 
 #[test]
 fn a_line_that_is_edited_moves_one_task_and_says_which_field() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     let many = |minute: u32| {
         (0..50).map(move |n| {
@@ -72,31 +72,31 @@ fn a_line_that_is_edited_moves_one_task_and_says_which_field() {
     client.apply("m", many(5), PRUNE).unwrap();
     stepper.clock().advance(minutes(5));
     stepper.step().unwrap();
-    let before = all(&house);
+    let before = all(&db);
     let applied = client.apply("m", many(6), PRUNE).unwrap();
     let fields = vec![("schedule_value", "5 7 * * *".to_owned(), "6 7 * * *".to_owned())];
     for (place, one) in applied.iter().enumerate() {
         let done = if place == 17 { Done::Replaced { fields: fields.clone() } } else { Done::Unchanged };
         assert_eq!(one.done, done, "{}", one.name);
     }
-    let after = all(&house);
+    let after = all(&db);
     let moved: Vec<usize> = (0..50).filter(|place| before[*place] != after[*place]).collect();
     assert_eq!(moved, [17], "the others keep their next run, and all else");
-    assert_eq!(house.next("task-17"), "2027-03-15 07:06:00 active");
+    assert_eq!(db.next("task-17"), "2027-03-15 07:06:00 active");
 }
 
 /// A manifest that was emptied by mistake removes nothing unless the user says so.
 #[test]
 fn an_empty_manifest_prunes_only_if_that_is_said() {
-    let house = House::new();
-    let manifest = house.home().join("tasks.toml");
+    let db = TestDb::new();
+    let manifest = db.home().join("tasks.toml");
     let apply = |more: &[&str]| {
         let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_duly"));
-        program.arg("--db").arg(house.file()).arg("apply").arg(&manifest).args(more).output().expect("the program")
+        program.arg("--db").arg(db.file()).arg("apply").arg(&manifest).args(more).output().expect("the program")
     };
     std::fs::write(&manifest, "[[task]]\nname = \"one\"\nevery = \"1h\"\ncommand = [\"true\"]\n").unwrap();
     assert!(apply(&["--prune"]).status.success());
-    let before = all(&house);
+    let before = all(&db);
     for text in ["", "[defaults]\nmax_attempts = 3\n"] {
         std::fs::write(&manifest, text).unwrap();
         for more in [&["--prune"][..], &["--prune", "--dry-run"]] {
@@ -104,13 +104,13 @@ fn an_empty_manifest_prunes_only_if_that_is_said() {
             let error = String::from_utf8_lossy(&refused.stderr).into_owned();
             assert_eq!(refused.status.code(), Some(1), "{error}");
             assert!(error.contains("tasks.toml declares no task") && error.contains("--allow-empty"), "{error}");
-            assert_eq!(all(&house), before);
+            assert_eq!(all(&db), before);
         }
     }
     assert!(apply(&[]).status.success(), "without --prune nothing is removed");
-    assert_eq!(all(&house), before);
+    assert_eq!(all(&db), before);
     assert!(apply(&["--prune", "--allow-empty", "--dry-run"]).status.success());
-    assert_eq!(all(&house), before);
+    assert_eq!(all(&db), before);
     assert!(apply(&["--prune", "--allow-empty"]).status.success());
-    assert_eq!(all(&house), [""; 0]);
+    assert_eq!(all(&db), [""; 0]);
 }

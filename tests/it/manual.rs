@@ -5,8 +5,7 @@ use duly::{
     Change, Client, Clock, FailureKind, Limits, NewTask, Origin, Outcome, Retention, Retry, ScheduleKind, TaskStatus,
 };
 
-use crate::house::{House, at, minutes};
-use crate::table::{claim, step, succeed};
+use crate::fixtures::{TestDb, at, claim, minutes, step, succeed};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -14,17 +13,17 @@ fn alarm() -> NewTask {
     NewTask::manual("alarm").handler("work")
 }
 
-/// A house with a manual task, and a stepper that has looked at it.
-fn house() -> (House, Stepper) {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+/// A db with a manual task, and a stepper that has looked at it.
+fn db() -> (TestDb, Stepper) {
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     stepper.client().add(alarm()).unwrap();
     step(&mut stepper, 0);
-    (house, stepper)
+    (db, stepper)
 }
 
-fn overdue(house: &House) -> Vec<String> {
-    house.rows("SELECT name FROM overdue_tasks")
+fn overdue(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT name FROM overdue_tasks")
 }
 
 #[track_caller]
@@ -34,7 +33,7 @@ fn assert_nothing_is_wrong(client: &Client) {
 
 #[test]
 fn no_time_that_passes_makes_it_due() {
-    let (house, mut stepper) = house();
+    let (db, mut stepper) = db();
     let client = stepper.client().clone();
     client.add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
     for _ in 0..30 {
@@ -49,23 +48,23 @@ fn no_time_that_passes_makes_it_due() {
     step(&mut stepper, 0);
     stepper.clock().set_wall(at("2027-06-01T12:30:00Z"));
     step(&mut stepper, 0);
-    assert_eq!(house.next("alarm"), "- active");
-    assert_eq!(house.history("alarm"), Vec::<String>::new());
-    assert_eq!(overdue(&house), Vec::<String>::new());
+    assert_eq!(db.next("alarm"), "- active");
+    assert_eq!(db.history("alarm"), Vec::<String>::new());
+    assert_eq!(overdue(&db), Vec::<String>::new());
     assert_nothing_is_wrong(&client);
     let status = client.status().unwrap();
     assert_eq!((status.due, status.overdue, status.tasks), (0, 0, vec![(TaskStatus::Active, 2)]));
     let task = client.task("alarm").unwrap().unwrap();
     assert_eq!(task.occurrences(at(NOON), 3).unwrap(), []);
     let outage = task.outage(at(NOON), at("2029-03-14T12:00:00Z")).unwrap();
-    assert_eq!((outage.fates, outage.next), (Vec::new(), None));
+    assert_eq!((outage.projections, outage.next), (Vec::new(), None));
     assert_eq!(alarm().occurrences(at(NOON), 3).unwrap(), []);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_trigger_and_a_death_open_runs_and_it_stays_active() {
-    let (house, mut stepper) = house();
+    let (db, mut stepper) = db();
     let client = stepper.client().clone();
     client.add(NewTask::once("job", at(NOON)).handler("work").at_most_once().on_dead("alarm")).unwrap();
     let job = claim(&mut stepper);
@@ -77,8 +76,8 @@ fn a_trigger_and_a_death_open_runs_and_it_stays_active() {
     let claimed = claim(&mut stepper);
     assert_eq!((claimed.run_id, claimed.origin), (by_hand, Origin::Manual));
     succeed(&mut stepper, &claimed);
-    assert_eq!(house.next("alarm"), "- active");
-    assert_eq!(house.next("job"), "- completed");
+    assert_eq!(db.next("alarm"), "- active");
+    assert_eq!(db.next("job"), "- completed");
     let task = client.task("alarm").unwrap().unwrap();
     assert_eq!(task.last_status, Some(duly::RunStatus::Succeeded));
 
@@ -87,21 +86,21 @@ fn a_trigger_and_a_death_open_runs_and_it_stays_active() {
     let keep = Retention { least_runs: 0, ..Retention::default() };
     let pruned = client.prune(keep).unwrap();
     assert_eq!((pruned.tasks, pruned.runs), (1, 2));
-    assert_eq!(house.rows("SELECT name FROM scheduled_tasks"), ["alarm"]);
-    house.assert_sound();
+    assert_eq!(db.rows("SELECT name FROM scheduled_tasks"), ["alarm"]);
+    db.assert_sound();
 }
 
 #[test]
 fn a_pause_a_resumption_and_a_streak_of_deaths_leave_it_without_an_occurrence() {
-    let (house, mut stepper) = house();
+    let (db, mut stepper) = db();
     let client = stepper.client().clone();
     client.pause("alarm").unwrap();
-    assert_eq!(house.next("alarm"), "- paused");
+    assert_eq!(db.next("alarm"), "- paused");
     stepper.clock().advance(minutes(60));
     client.resume("alarm").unwrap();
-    assert_eq!(house.next("alarm"), "- active");
+    assert_eq!(db.next("alarm"), "- active");
     // No occurrence was passed over, and the event claims none.
-    assert_eq!(house.rows("SELECT kind, detail FROM scheduler_events ORDER BY id"), ["paused|user", "resumed|-"]);
+    assert_eq!(db.rows("SELECT kind, detail FROM scheduler_events ORDER BY id"), ["paused|user", "resumed|-"]);
 
     client.replace(alarm().pause_after_failures(1)).unwrap();
     client.trigger("alarm").unwrap();
@@ -109,21 +108,21 @@ fn a_pause_a_resumption_and_a_streak_of_deaths_leave_it_without_an_occurrence() 
     let gives_up = Outcome::Failed { how: FailureKind::Failed, error: "no".into(), retry: Retry::GiveUp };
     stepper.finish(&run, gives_up);
     step(&mut stepper, 0);
-    assert_eq!(house.next("alarm"), "- paused");
+    assert_eq!(db.next("alarm"), "- paused");
     client.resume("alarm").unwrap();
-    assert_eq!(house.next("alarm"), "- active");
-    house.assert_sound();
+    assert_eq!(db.next("alarm"), "- active");
+    db.assert_sound();
 }
 
 #[test]
 fn a_task_becomes_manual_and_is_scheduled_again() {
-    let (house, mut stepper) = house();
+    let (db, mut stepper) = db();
     let client = stepper.client().clone();
     client.add(NewTask::once("done", at(NOON)).handler("work")).unwrap();
     let done = claim(&mut stepper);
     succeed(&mut stepper, &done);
     client.replace(NewTask::manual("done").handler("work")).unwrap();
-    assert_eq!(house.next("done"), "- active");
+    assert_eq!(db.next("done"), "- active");
     assert_eq!(
         client.add(NewTask::manual("done").handler("work").time_zone("Asia/Kolkata")).unwrap().change,
         Change::Unchanged
@@ -133,19 +132,19 @@ fn a_task_becomes_manual_and_is_scheduled_again() {
     stepper.clock().advance(minutes(10));
     // What is due is resolved first, under the old schedule.
     client.replace(NewTask::manual("often").handler("work")).unwrap();
-    assert_eq!(house.next("often"), "- active");
-    house.assert_history("often", &["2027-03-14 12:10:00 schedule queued"]);
+    assert_eq!(db.next("often"), "- active");
+    db.assert_history("often", &["2027-03-14 12:10:00 schedule queued"]);
     let often = claim(&mut stepper);
     succeed(&mut stepper, &often);
     client.replace(NewTask::cron("often", "0 * * * *").handler("work")).unwrap();
-    assert_eq!(house.next("often"), "2027-03-14 13:00:00 active");
-    house.assert_sound();
+    assert_eq!(db.next("often"), "2027-03-14 13:00:00 active");
+    db.assert_sound();
 }
 
 #[test]
 fn sql_adds_it_makes_it_and_has_it_run_now() {
-    let (house, mut stepper) = house();
-    let plain = house.plain();
+    let (db, mut stepper) = db();
+    let plain = db.plain();
     let sql = |text: &str| plain.execute(text, []);
     let insert = |name: &str, kind: &str, value: &str| {
         sql(&format!(
@@ -159,21 +158,21 @@ fn sql_adds_it_makes_it_and_has_it_run_now() {
     }
     insert("t", "manual", "").unwrap();
     insert("cron", "cron", "@daily").unwrap();
-    assert_eq!(overdue(&house), ["cron"], "the schedule of the other waits for a scheduler, this one has none");
-    let found = house.client().check(&Limits::default()).unwrap();
+    assert_eq!(overdue(&db), ["cron"], "the schedule of the other waits for a scheduler, this one has none");
+    let found = db.client().check(&Limits::default()).unwrap();
     assert!(found.iter().all(|problem| problem.task.as_deref() != Some("t")), "{found:?}");
     step(&mut stepper, 1);
-    assert_eq!(house.next("t"), "- active");
+    assert_eq!(db.next("t"), "- active");
 
     // A completed task becomes manual.
     sql("UPDATE scheduled_tasks SET schedule_type = 'once', schedule_value = '2027-03-14T11:00:00Z' WHERE name = 't'")
         .unwrap();
     let once = claim(&mut stepper);
     succeed(&mut stepper, &once);
-    assert_eq!(house.next("t"), "- completed");
+    assert_eq!(db.next("t"), "- completed");
     sql("UPDATE scheduled_tasks SET schedule_type = 'manual', schedule_value = '' WHERE name = 't'").unwrap();
     step(&mut stepper, 0);
-    assert_eq!(house.next("t"), "- active");
+    assert_eq!(db.next("t"), "- active");
 
     // What SQL may do to any task.
     stepper.clock().advance(minutes(30));
@@ -182,8 +181,8 @@ fn sql_adds_it_makes_it_and_has_it_run_now() {
     let asked = claim(&mut stepper);
     assert_eq!(asked.task, "t");
     succeed(&mut stepper, &asked);
-    assert_eq!(house.next("t"), "- active");
-    assert_eq!(house.history("t").len(), 2);
+    assert_eq!(db.next("t"), "- active");
+    assert_eq!(db.history("t").len(), 2);
     assert_eq!(stepper.client().task("t").unwrap().unwrap().definition.schedule_type, ScheduleKind::Manual);
-    house.assert_sound();
+    db.assert_sound();
 }

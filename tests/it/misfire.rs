@@ -4,36 +4,35 @@
 use duly::testing::Stepper;
 use duly::{Misfire, NewTask, Overlap, ScheduleKind};
 
-use crate::house::{House, at, minutes, seconds};
-use crate::table::work_off;
+use crate::fixtures::{TestDb, at, minutes, seconds, work_off};
 
 /// When tasks are added and the scheduler dies; a Sunday.
 pub(crate) const DOWN: &str = "2027-03-14T12:00:00Z";
 
 /// Adds a task, lets the scheduler die, and another come back at `up` and work off what is due.
-pub(crate) fn after_an_outage(house: &House, task: NewTask, up: &str) -> Stepper {
-    let mut stepper = house.stepper(DOWN);
+pub(crate) fn after_an_outage(db: &TestDb, task: NewTask, up: &str) -> Stepper {
+    let mut stepper = db.stepper(DOWN);
     stepper.client().add(task.handler("work")).expect("a task");
-    let before = house.add_bystander(&stepper);
+    let before = db.add_bystander(&stepper);
     assert!(stepper.step().expect("a step").is_empty(), "nothing is due yet");
     stepper.crash();
-    let mut stepper = house.stepper(up);
+    let mut stepper = db.stepper(up);
     work_off(&mut stepper);
-    house.assert_bystander(&before);
-    house.assert_sound();
+    db.assert_bystander(&before);
+    db.assert_sound();
     // To look again changes nothing.
-    let rows = house.history("t");
+    let rows = db.history("t");
     work_off(&mut stepper);
-    assert_eq!(house.history("t"), rows);
+    assert_eq!(db.history("t"), rows);
     stepper
 }
 
 #[track_caller]
 pub(crate) fn outage(task: NewTask, up: &str, expected: &[&str], next: &str) {
-    let house = House::new();
-    after_an_outage(&house, task, up);
-    house.assert_history("t", expected);
-    assert_eq!(house.next("t"), next);
+    let db = TestDb::new();
+    after_an_outage(&db, task, up);
+    db.assert_history("t", expected);
+    assert_eq!(db.next("t"), next);
 }
 
 fn every_minute() -> NewTask {
@@ -76,12 +75,12 @@ fn run_once_after_each_outage() {
         let missed = format!("2027-03-14 12:01:00 schedule missed {missed}");
         let rows = [missed, format!("{run} schedule succeeded"), format!("{skipped} schedule skipped")];
         let rows = rows.each_ref().map(String::as_str);
-        let house = House::new();
-        after_an_outage(&house, every_minute(), up);
-        house.assert_history("t", &rows);
-        let house = House::new();
-        after_an_outage(&house, NewTask::interval("t", minutes(1)), up);
-        house.assert_history("t", &rows);
+        let db = TestDb::new();
+        after_an_outage(&db, every_minute(), up);
+        db.assert_history("t", &rows);
+        let db = TestDb::new();
+        after_an_outage(&db, NewTask::interval("t", minutes(1)), up);
+        db.assert_history("t", &rows);
     }
 }
 
@@ -122,17 +121,17 @@ fn every_second_after_each_outage() {
     for (up, missed, [day, from, second, to]) in cases {
         let [run, skipped] = tail(day, from, second, to);
         let counted = format!("2027-03-14 12:00:01 schedule missed x{missed}");
-        let house = House::new();
-        after_an_outage(&house, NewTask::interval("t", seconds(1)), up);
-        house.assert_history("t", &[&counted, &run, &skipped]);
+        let db = TestDb::new();
+        after_an_outage(&db, NewTask::interval("t", seconds(1)), up);
+        db.assert_history("t", &[&counted, &run, &skipped]);
 
         let (count, last) = missed.split_once(' ').expect("a count and a last");
         let count: u64 = count.parse().expect("a count");
         let at_least = if count > 10_000 { " at least" } else { "" };
         let counted = format!("2027-03-14 12:00:01 schedule missed x{} {last}{at_least}", count.min(10_000));
-        let house = House::new();
-        after_an_outage(&house, NewTask::cron("t", "* * * * * *"), up);
-        house.assert_history("t", &[&counted, &run, &skipped]);
+        let db = TestDb::new();
+        after_an_outage(&db, NewTask::cron("t", "* * * * * *"), up);
+        db.assert_history("t", &[&counted, &run, &skipped]);
     }
 }
 
@@ -189,31 +188,31 @@ fn a_grace_that_holds_more_occurrences_than_a_turn_looks_at() {
         ],
         "2027-03-14 20:00:01 active",
     );
-    let house = House::new();
+    let db = TestDb::new();
     let task = wide(NewTask::interval("t", seconds(1))).overlap(Overlap::Allow);
-    after_an_outage(&house, task, "2027-03-14T12:20:00Z");
+    after_an_outage(&db, task, "2027-03-14T12:20:00Z");
     let runs = "SELECT count(*) || ' ' || sum(status = 'succeeded') FROM task_runs WHERE handler = 'work'";
-    assert_eq!(house.ask(runs), "1200 1200");
+    assert_eq!(db.ask(runs), "1200 1200");
 }
 
 #[test]
 fn lateness_counts_from_active_since() {
     // It fell an hour before the task was added: at once, and on time.
-    let house = House::new();
-    let mut stepper = house.stepper(DOWN);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(DOWN);
     let past = || NewTask::once("t", at("2027-03-14T11:00:00Z")).handler("work").misfire(Misfire::Skip, minutes(1));
     stepper.client().add(past()).expect("a task");
-    assert_eq!(house.next("t"), "2027-03-14 11:00:00 active");
+    assert_eq!(db.next("t"), "2027-03-14 11:00:00 active");
     stepper.clock().advance(minutes(1));
     work_off(&mut stepper);
-    house.assert_history("t", &["2027-03-14 11:00:00 schedule succeeded"]);
+    db.assert_history("t", &["2027-03-14 11:00:00 schedule succeeded"]);
 
-    let house = House::new();
-    let mut stepper = house.stepper(DOWN);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(DOWN);
     stepper.client().add(past()).expect("a task");
     stepper.clock().advance(minutes(1) + std::time::Duration::from_millis(1));
     work_off(&mut stepper);
-    house.assert_history("t", &["2027-03-14 11:00:00 schedule missed"]);
+    db.assert_history("t", &["2027-03-14 11:00:00 schedule missed"]);
 }
 
 /// What `ends_at` cuts off never falls due, however late the end is noticed; what `starts_at` holds back neither.
@@ -233,11 +232,11 @@ fn nothing_before_the_start_and_nothing_after_the_end() {
         let missed = |last: &str, count: u32| format!("2027-03-14 12:10:00 schedule missed x{count} to {last}");
         for up in ["2027-03-14T12:21:30Z", "2027-03-14T13:01:00Z", "2037-03-14T12:00:00Z"] {
             let check = |misfire, expected: &[&str]| {
-                let house = House::new();
-                after_an_outage(&house, task(misfire), up);
-                let found = house.history("t");
+                let db = TestDb::new();
+                after_an_outage(&db, task(misfire), up);
+                let found = db.history("t");
                 assert!(found == expected, "{kind} {misfire} {up}: {found:#?}");
-                assert_eq!(house.next("t"), "- completed", "{kind} {misfire} {up}");
+                assert_eq!(db.next("t"), "- completed", "{kind} {misfire} {up}");
             };
             let run = "2027-03-14 12:20:00 catch_up succeeded";
             check(Misfire::RunOnce, &[&missed("2027-03-14 12:19:00", 10), run]);
@@ -273,29 +272,29 @@ fn one_turn_tells_every_occurrence() {
             let late = due - 60 / every - 1;
             for task in [NewTask::interval("t", seconds(every)), NewTask::cron("t", line)] {
                 let walked = format!("{task:?}").contains("schedule_type: Cron");
-                let house = House::new();
-                let mut stepper = house.stepper(DOWN);
+                let db = TestDb::new();
+                let mut stepper = db.stepper(DOWN);
                 stepper
                     .client()
                     .add(task.handler("work").misfire(misfire, minutes(1)).overlap(overlap))
                     .expect("a task");
                 stepper.step().expect("a step");
                 stepper.crash();
-                let mut stepper = house.stepper(up);
+                let mut stepper = db.stepper(up);
                 let before = stepper.transactions();
                 stepper.step().expect("a step");
                 assert_eq!(stepper.transactions(), before + 1);
                 let what = format!("{misfire} {overlap}, {up}, every {every} s, walked {walked}");
                 let sum = |status: &str| {
                     let sum = format!("SELECT ifnull(sum(occurrences), 0) FROM task_runs WHERE status {status}");
-                    house.ask(&sum).parse::<u64>().expect("a number")
+                    db.ask(&sum).parse::<u64>().expect("a number")
                 };
                 let missed = late - if misfire == Misfire::RunAll { late.min(100 - (due - late)) } else { 0 };
-                let at_least = house.ask("SELECT count(*) FROM task_runs WHERE error GLOB 'at least *'") != "0";
+                let at_least = db.ask("SELECT count(*) FROM task_runs WHERE error GLOB 'at least *'") != "0";
                 assert_eq!(at_least, walked && missed > 10_000, "{what}");
                 let counted = if at_least { 10_000 } else { missed };
                 assert_eq!((sum("= 'missed'"), sum("<> 'missed'")), (counted, due - missed), "{what}");
-                let rows = house.ask("SELECT count(*) FROM task_runs").parse::<u64>().expect("a number");
+                let rows = db.ask("SELECT count(*) FROM task_runs").parse::<u64>().expect("a number");
                 assert!(rows <= 1 + 100 + 61, "{what}: {rows}");
             }
         }

@@ -9,11 +9,11 @@
 mod cron;
 /// A database with bytes, pages or a log that are not what they were.
 mod file;
-/// The other forms of text: durations, instants, names of zones, and what a task is put together of.
-mod forms;
 /// Seeds and changes.
 pub(crate) mod mutator;
 /// The program as a process, with lines, files and databases that are not right.
 mod program;
 /// Rows whose every column was set to something odd.
 mod rows;
+/// The other forms of text: durations, instants, names of zones, and what a task is put together of.
+mod values;

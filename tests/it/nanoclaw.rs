@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::Connection;
 use serde_json::Value;
 
-use crate::house::House;
+use crate::fixtures::TestDb;
 use crate::import::{all, duly, places, said};
 
 /// The table as NanoClaw made it, and made it longer later.
@@ -37,8 +37,8 @@ fn row(connection: &Connection, id: &str, kind: &str, value: &str, next: &str, l
 
 #[test]
 fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
-    let house = House::new();
-    let path = house.home().join("messages.db");
+    let db = TestDb::new();
+    let path = db.home().join("messages.db");
     let source = nanoclaw(&path);
     let far = "'2999-07-01T13:30:00.000Z'";
     let past = "'2026-02-01T14:30:00.000Z'";
@@ -61,7 +61,7 @@ fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
     }
     drop(source);
     let line = ["import", "nanoclaw", "messages.db", "--json", "--", "node", "run-task.js"];
-    let import = || -> Value { serde_json::from_str(&said(duly(&house, &line))).expect("one document") };
+    let import = || -> Value { serde_json::from_str(&said(duly(&db, &line))).expect("one document") };
     let first = import();
     let came = ["1-cron00", "2-every0", "3-once00", "4-other0", "5-late00", "6-paused"];
     assert_eq!(places(&first, "tasks"), came.map(|id| format!("task-{id}: added")));
@@ -87,7 +87,7 @@ fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
         ]
     );
     assert_eq!(
-        house.rows(
+        db.rows(
             "SELECT name, schedule_type, schedule_value, time_zone, status, concurrency_key,
                     strftime('%Y-%m-%dT%H:%M:%S', starts_at / 1000, 'unixepoch') FROM scheduled_tasks ORDER BY name"
         ),
@@ -100,26 +100,26 @@ fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
             "nanoclaw:task-6-paused|cron|30 8 * * 1-5|Europe/Rome|paused|chat:120363@g.us|-",
         ]
     );
-    let rows = all(&house);
+    let rows = all(&db);
     let second = import();
     assert_eq!(places(&second, "tasks"), came.map(|id| format!("task-{id}: unchanged")));
-    assert_eq!(all(&house), rows);
+    assert_eq!(all(&db), rows);
 
     // The command is told the task.
-    let task: Value = serde_json::from_str(&house.ask("SELECT payload FROM scheduled_tasks WHERE id = 1")).unwrap();
+    let task: Value = serde_json::from_str(&db.ask("SELECT payload FROM scheduled_tasks WHERE id = 1")).unwrap();
     assert_eq!(task["argv"], serde_json::json!(["node", "run-task.js"]));
     let told: Value = serde_json::from_str(task["stdin"].as_str().unwrap().strip_suffix('\n').unwrap()).unwrap();
     let part = |key: &str| told[key].as_str().unwrap_or("none").to_owned();
     assert_eq!(part("prompt"), "Say \"hi\"\nto task-1-cron00");
     let rest = ["id", "chat_jid", "group_folder", "context_mode", "script", "schedule_value"].map(part);
     assert_eq!(rest, ["task-1-cron00", "120363@g.us", "family", "isolated", "none", "0 13 * * *"]);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn what_cannot_be_read_any_more_is_not_pruned_and_what_is_over_is() {
-    let house = House::new();
-    let source = nanoclaw(&house.home().join("messages.db"));
+    let db = TestDb::new();
+    let source = nanoclaw(&db.home().join("messages.db"));
     let far = "'2999-07-01T13:30:00.000Z'";
     for (id, kind, value) in [
         ("i", "interval", "300000"),
@@ -131,42 +131,42 @@ fn what_cannot_be_read_any_more_is_not_pruned_and_what_is_over_is() {
     }
     let import = || -> Value {
         let line = ["import", "nanoclaw", "messages.db", "--prune", "--json", "--", "true"];
-        serde_json::from_str(&said(duly(&house, &line))).expect("one document")
+        serde_json::from_str(&said(duly(&db, &line))).expect("one document")
     };
     import();
-    let rows = all(&house);
+    let rows = all(&db);
     source.execute_batch("UPDATE scheduled_tasks SET schedule_value = 'soon', next_run = NULL").unwrap();
     source.execute_batch("UPDATE scheduled_tasks SET status = 'asleep' WHERE id = 's'").unwrap();
     let second = import();
     assert_eq!(places(&second, "tasks"), [""; 0]);
     assert_eq!(second["refused"].as_array().unwrap().len(), 4, "each is told once: {second}");
-    assert_eq!(all(&house), rows);
+    assert_eq!(all(&db), rows);
     source.execute_batch("UPDATE scheduled_tasks SET status = 'completed' WHERE id = 'o'").unwrap();
     let third = import();
     assert_eq!(third["tasks"][0]["name"], "nanoclaw:o");
-    assert_eq!(all(&house).len(), 3, "{third}");
+    assert_eq!(all(&db).len(), 3, "{third}");
 }
 
 /// NanoClaw would begin it at its next start.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_overdue_there_runs_at_once_and_only_once() {
-    let house = House::new();
-    let source = nanoclaw(&house.home().join("messages.db"));
+    let db = TestDb::new();
+    let source = nanoclaw(&db.home().join("messages.db"));
     let past = "'2026-02-01T14:30:00.000Z'";
     row(&source, "late", "once", "2026-02-01T15:30:00", past, "NULL", "active");
     for _ in 0..2 {
-        said(duly(&house, &["import", "nanoclaw", "messages.db", "--", "cat"]));
-        assert!(duly(&house, &["run", "--until-idle"]).status.success());
+        said(duly(&db, &["import", "nanoclaw", "messages.db", "--", "cat"]));
+        assert!(duly(&db, &["run", "--until-idle"]).status.success());
     }
     let told = "SELECT group_concat(r.status || json_extract(output, '$.id')) FROM task_runs r";
-    assert_eq!(house.ask(told), "succeededlate", "the same text again is the same promise, which was kept");
+    assert_eq!(db.ask(told), "succeededlate", "the same text again is the same promise, which was kept");
 }
 
 #[test]
 fn a_database_in_use_is_read_with_its_log_and_nothing_is_written_beside_it() {
-    let house = House::new();
-    let folder = house.home().join("it's 100% store");
+    let db = TestDb::new();
+    let folder = db.home().join("it's 100% store");
     std::fs::create_dir(&folder).unwrap();
     let path = folder.join("messages.db");
     let listed = || {
@@ -178,7 +178,7 @@ fn a_database_in_use_is_read_with_its_log_and_nothing_is_written_beside_it() {
     let import = || {
         let file = path.to_str().expect("UTF-8");
         let line = ["import", "nanoclaw", file, "--dry-run", "--json", "--", "true"];
-        let document: Value = serde_json::from_str(&said(duly(&house, &line))).expect("one document");
+        let document: Value = serde_json::from_str(&said(duly(&db, &line))).expect("one document");
         document["tasks"].as_array().unwrap().len()
     };
     let source = nanoclaw(&path);

@@ -13,7 +13,7 @@ use duly::testing::Stepper;
 use duly::{BoxError, Clock, Context, Event, Handler, NewTask, Orphan, RetryPolicy, RunStatus, Scheduler, SystemClock};
 use serde_json::json;
 
-use crate::house::{House, at, eventually, minutes, seconds};
+use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
 use crate::sidecar::{Gate, Sidecar, command, group_size, shell, stands, told};
 
 const START: &str = "2027-03-14T12:00:00Z";
@@ -55,15 +55,15 @@ impl Drop for Leader {
     }
 }
 
-/// A house in which a scheduler has claimed a run, written down this of its command, and died.
-fn left(task: NewTask, process: Option<&str>) -> House {
-    let house = House::new();
-    let mut first = house.stepper(START);
+/// A db in which a scheduler has claimed a run, written down this of its command, and died.
+fn left(task: NewTask, process: Option<&str>) -> TestDb {
+    let db = TestDb::new();
+    let mut first = db.stepper(START);
     first.client().add(task).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
-    house.plain().execute("UPDATE task_runs SET process = ?1", [process]).unwrap();
+    db.plain().execute("UPDATE task_runs SET process = ?1", [process]).unwrap();
     first.crash();
-    house
+    db
 }
 
 fn once(name: &str) -> NewTask {
@@ -71,29 +71,29 @@ fn once(name: &str) -> NewTask {
 }
 
 /// How the one run stands, what is recorded of its process, and how its attempts ended.
-fn stand(house: &House) -> String {
-    house.ask(
+fn stand(db: &TestDb) -> String {
+    db.ask(
         "SELECT status || iif(process IS NULL, '', ' with process')
                 || ifnull(' ' || (SELECT group_concat(outcome) FROM task_attempts), '') FROM task_runs WHERE id = 1",
     )
 }
 
 /// The file that the command of attempt 1 of run 1 would have as its input, held as if it lived.
-fn held_input(house: &House) -> File {
-    let file = File::create_new(house.home().join("agent.db-owners").join("run-1-1")).expect("an input");
+fn held_input(db: &TestDb) -> File {
+    let file = File::create_new(db.home().join("agent.db-owners").join("run-1-1")).expect("an input");
     file.lock().expect("a lock");
     file
 }
 
-fn holds_no_input(house: &House) -> bool {
-    !house.home().join("agent.db-owners").join("run-1-1").exists()
+fn holds_no_input(db: &TestDb) -> bool {
+    !db.home().join("agent.db-owners").join("run-1-1").exists()
 }
 
 #[test]
 fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let mut leader = Leader::start("sleep 1000; true");
-    let house = left(once("post").concurrency_key("chat"), Some(&leader.record()));
-    let _input = held_input(&house);
+    let db = left(once("post").concurrency_key("chat"), Some(&leader.record()));
+    let _input = held_input(&db);
     let events = Arc::new(Mutex::new(Vec::new()));
     let teller = events.clone();
     let observer = move |event: &Event| {
@@ -102,25 +102,25 @@ fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
             teller.lock().unwrap().push(event.to_string());
         }
     };
-    let mut next = house.builder(START).accept("work").observe(observer).start().unwrap();
+    let mut next = db.builder(START).accept("work").observe(observer).start().unwrap();
     next.client().add(once("other").concurrency_key("chat")).unwrap();
     for _ in 0..12 {
         assert!(next.step().unwrap().is_empty(), "the key is held");
         next.clock().advance(minutes(5));
     }
-    assert_eq!(stand(&house), "running with process");
+    assert_eq!(stand(&db), "running with process");
     // Its leader is gone, a child of its is not.
     leader.kill();
     assert_eq!(group_size(&leader.child.id().to_string()), 1);
     assert!(next.step().unwrap().is_empty());
-    assert_eq!(stand(&house), "running with process");
+    assert_eq!(stand(&db), "running with process");
     crate::sidecar::signal("KILL", &format!("-{}", leader.child.id()));
     eventually("the group is empty", || group_size(&leader.child.id().to_string()) == 0);
     // The input is still held, by whoever left the group: that is no reason to wait.
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!(stand(&house), "failed lost");
-    assert!(holds_no_input(&house), "the file goes with the recovery");
+    assert_eq!(stand(&db), "failed lost");
+    assert!(holds_no_input(&db), "the file goes with the recovery");
     let events = events.lock().unwrap();
     let begin = |event: &String| event.split([';', '(']).next().unwrap().to_owned();
     let events: Vec<_> = events.iter().map(begin).collect();
@@ -128,8 +128,8 @@ fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let left = r#"run 1 of "post": the command of attempt 1 is gone"#;
     assert_eq!(events[..3], [waits, left, r#"run 1 of "post": the owner of attempt 1 died"#], "each is told once");
     assert_eq!(events.len(), 4, "and then the owner is done with: {events:?}");
-    assert_eq!(house.rows("SELECT kind, task_id, run_id FROM scheduler_events LIMIT 1"), ["left_group|1|1"]);
-    house.assert_sound();
+    assert_eq!(db.rows("SELECT kind, task_id, run_id FROM scheduler_events LIMIT 1"), ["left_group|1|1"]);
+    db.assert_sound();
 }
 
 #[test]
@@ -141,10 +141,10 @@ fn a_process_that_is_not_certainly_the_recorded_one_is_nobody_to_wait_for() {
     assert!(another_start != record && another_boot != record);
     let gone = r#"{"pid": 2000000000, "started": 1, "boot": "x"}"#;
     for process in [None, Some("{}"), Some("[]"), Some(&*another_start), Some(&*another_boot), Some(gone)] {
-        let house = left(once("post"), process);
-        let mut next = house.stepper(START);
+        let db = left(once("post"), process);
+        let mut next = db.stepper(START);
         next.step().unwrap();
-        assert_eq!(stand(&house), "failed lost", "{process:?}");
+        assert_eq!(stand(&db), "failed lost", "{process:?}");
     }
     assert!(group_size(&leader.child.id().to_string()) > 0, "and nothing was done to it");
 }
@@ -152,26 +152,26 @@ fn a_process_that_is_not_certainly_the_recorded_one_is_nobody_to_wait_for() {
 #[test]
 fn without_a_record_the_input_alone_decides() {
     for process in [None, Some("{}")] {
-        let house = left(once("pay").at_most_once(), process);
-        let input = held_input(&house);
-        let mut next = house.stepper(START);
+        let db = left(once("pay").at_most_once(), process);
+        let input = held_input(&db);
+        let mut next = db.stepper(START);
         for _ in 0..3 {
             assert!(next.step().unwrap().is_empty());
             next.clock().advance(minutes(5));
         }
-        assert!(stand(&house).starts_with("running"), "{process:?}");
+        assert!(stand(&db).starts_with("running"), "{process:?}");
         drop(input);
         next.step().unwrap();
-        assert_eq!(stand(&house), "dead lost", "it may start only once");
-        assert!(holds_no_input(&house));
+        assert_eq!(stand(&db), "dead lost", "it may start only once");
+        assert!(holds_no_input(&db));
     }
 }
 
 #[test]
 fn what_cannot_be_known_is_asked_again_with_backoff_and_reported_once() {
-    let house = left(once("post"), None);
+    let db = left(once("post"), None);
     // No error but "there is no such file" says that there is none.
-    let input = house.home().join("agent.db-owners").join("run-1-1");
+    let input = db.home().join("agent.db-owners").join("run-1-1");
     symlink(&input, &input).unwrap();
     let events = Arc::new(Mutex::new(Vec::new()));
     let teller = events.clone();
@@ -180,12 +180,12 @@ fn what_cannot_be_known_is_asked_again_with_backoff_and_reported_once() {
             teller.lock().unwrap().push(event.to_string());
         }
     };
-    let mut next = house.builder(START).accept("work").observe(observer).start().unwrap();
+    let mut next = db.builder(START).accept("work").observe(observer).start().unwrap();
     for _ in 0..170 {
         assert!(next.step().unwrap().is_empty());
         next.clock().advance(seconds(1));
     }
-    assert_eq!(stand(&house), "running");
+    assert_eq!(stand(&db), "running");
     let events = move || events.lock().unwrap().clone();
     let [doubt] = &events()[..] else { panic!("{:#?}", events()) };
     assert!(
@@ -193,7 +193,7 @@ fn what_cannot_be_known_is_asked_again_with_backoff_and_reported_once() {
     );
     assert!(doubt.ends_with("; the run waits; if it is gone: duly cancel 1 --gone"), "{doubt}");
     let recorded = "SELECT kind, task_id, run_id FROM scheduler_events";
-    assert_eq!(house.rows(recorded), ["orphan_unknown|1|1"]);
+    assert_eq!(db.rows(recorded), ["orphan_unknown|1|1"]);
     let problems = next.client().check(&duly::Limits::default()).unwrap();
     let [problem] = &problems[..] else { panic!("{problems:#?}") };
     assert!(problem.found.contains("whether its command is gone cannot be known: "), "{problem}");
@@ -201,20 +201,20 @@ fn what_cannot_be_known_is_asked_again_with_backoff_and_reported_once() {
     // It was asked after 1, 3, 7, 15, 31, 61, .. 151 s. That it can be known now is noticed after 181 s.
     std::fs::remove_file(&input).unwrap();
     let mut waited = 0;
-    while stand(&house) == "running" {
+    while stand(&db) == "running" {
         next.clock().advance(seconds(1));
         next.step().unwrap();
         waited += 1;
     }
-    assert_eq!((stand(&house).as_str(), events().len(), waited), ("failed lost", 2, 11));
-    house.assert_sound();
+    assert_eq!((stand(&db).as_str(), events().len(), waited), ("failed lost", 2, 11));
+    db.assert_sound();
 }
 
 #[test]
 fn a_user_who_knows_better_declares_a_command_gone() {
-    let house = left(once("post"), None);
-    let input = held_input(&house);
-    let mut next = house.stepper(START);
+    let db = left(once("post"), None);
+    let input = held_input(&db);
+    let mut next = db.stepper(START);
     let client = next.client().clone();
     client.add(once("other")).unwrap();
     assert_eq!(next.step().unwrap().len(), 1, "the other");
@@ -228,30 +228,30 @@ fn a_user_who_knows_better_declares_a_command_gone() {
     let before = next.transactions();
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!((stand(&house).as_str(), next.transactions()), ("running", before), "it waits, and costs nothing");
+    assert_eq!((stand(&db).as_str(), next.transactions()), ("running", before), "it waits, and costs nothing");
     client.declare_gone(1).unwrap();
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!(stand(&house), "cancelled lost");
+    assert_eq!(stand(&db), "cancelled lost");
     assert_eq!(refused(1), "cannot declare the command of run 1 gone: it is not running: cancelled");
     let events = "SELECT kind, task_id, run_id FROM scheduler_events ORDER BY id";
-    assert_eq!(house.rows(events), ["declared_gone|1|1", "owner_lost|-|-"]);
-    assert_eq!(house.ask("SELECT status FROM task_runs WHERE id = 2"), "running");
+    assert_eq!(db.rows(events), ["declared_gone|1|1", "owner_lost|-|-"]);
+    assert_eq!(db.ask("SELECT status FROM task_runs WHERE id = 2"), "running");
     drop(input);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_dead_owner_is_shown_as_dead_while_its_heir_waits() {
     let mut leader = Leader::start("exec sleep 1000");
-    let house = left(once("post"), Some(&leader.record()));
-    let input = held_input(&house);
+    let db = left(once("post"), Some(&leader.record()));
+    let input = held_input(&db);
     // Its input is the recorded one: the heir may end it, and keeps the lock.
     let found = input.metadata().unwrap();
     let recorded =
         format!("UPDATE task_runs SET process = json_set(process, '$.dev', {}, '$.ino', {})", found.dev(), found.ino());
-    house.plain().execute(&recorded, []).unwrap();
-    let mut next = house.stepper(START);
+    db.plain().execute(&recorded, []).unwrap();
+    let mut next = db.stepper(START);
     next.step().unwrap();
     let alive: Vec<Option<bool>> = next.client().status().unwrap().instances.iter().map(|one| one.alive).collect();
     assert_eq!(alive.iter().filter(|alive| **alive == Some(true)).count(), 1, "{alive:?}");
@@ -266,7 +266,7 @@ fn a_dead_owner_is_shown_as_dead_while_its_heir_waits() {
     leader.kill();
     drop(input);
     next.step().unwrap();
-    assert_eq!(stand(&house), "failed lost");
+    assert_eq!(stand(&db), "failed lost");
     assert_eq!(next.client().status().unwrap().instances.len(), 1);
 }
 
@@ -290,10 +290,10 @@ impl Handler for Hesitant {
 
 #[test]
 fn an_orphan_that_is_still_at_work_is_to_be_ended_again_at_the_next_heartbeat() {
-    let house = left(once("post").at_most_once(), None);
+    let db = left(once("post").at_most_once(), None);
     let asked = Arc::new(AtomicUsize::new(0));
-    let handler = Hesitant { input: Mutex::new(Some(held_input(&house))), asked: asked.clone() };
-    let builder = Scheduler::builder(house.file()).handler_type("work", handler).poll(Duration::from_millis(20));
+    let handler = Hesitant { input: Mutex::new(Some(held_input(&db))), asked: asked.clone() };
+    let builder = Scheduler::builder(db.file()).handler_type("work", handler).poll(Duration::from_millis(20));
     let scheduler = builder.lease(seconds(1)).start().unwrap();
     stands(&scheduler, "post", RunStatus::Dead);
     assert_eq!(asked.load(Ordering::SeqCst), 2, "not a third time");
@@ -303,14 +303,14 @@ fn an_orphan_that_is_still_at_work_is_to_be_ended_again_at_the_next_heartbeat() 
 /// An observer that does not see the process group has no other evidence.
 #[test]
 fn the_input_lies_there_until_the_end_of_its_attempt_is_written_down() {
-    let house = House::new();
+    let db = TestDb::new();
     let (told, hears) = std::sync::mpsc::channel();
     let observer = move |event: &Event| {
         if matches!(event, Event::SetAside { .. } | Event::Finished { .. }) {
             let _ = told.send(event.to_string());
         }
     };
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .handler("work", |run: &Context| run.command_input(b"hello").map(|_| ()))
         .observe(observer)
         .lease(seconds(1))
@@ -318,64 +318,64 @@ fn the_input_lies_there_until_the_end_of_its_attempt_is_written_down() {
         .unwrap();
     let refuse = "CREATE TRIGGER not_now BEFORE UPDATE OF status ON task_runs WHEN new.status <> 'running'
                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
-    house.plain().execute_batch(refuse).unwrap();
+    db.plain().execute_batch(refuse).unwrap();
     scheduler.add(NewTask::once("post", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
     let next = || hears.recv_timeout(seconds(60)).unwrap();
     let aside = next();
     assert!(aside.starts_with("set aside the outcome of run 1: not now"), "{aside}");
-    assert!(!holds_no_input(&house));
-    house.plain().execute_batch("DROP TRIGGER not_now").unwrap();
+    assert!(!holds_no_input(&db));
+    db.plain().execute_batch("DROP TRIGGER not_now").unwrap();
     let finished = next();
     assert!(finished.starts_with(r#"run 1 of "post" succeeded"#), "{finished}");
-    eventually("the input is removed", || holds_no_input(&house));
+    eventually("the input is removed", || holds_no_input(&db));
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
     // Killed before it could remove it: the next scheduler does, but for what is held.
-    let input = held_input(&house);
-    Sidecar::start(&house, &[]).leave();
-    assert!(!holds_no_input(&house));
+    let input = held_input(&db);
+    Sidecar::start(&db, &[]).leave();
+    assert!(!holds_no_input(&db));
     drop(input);
-    Sidecar::start(&house, &[]).leave();
-    assert!(holds_no_input(&house));
+    Sidecar::start(&db, &[]).leave();
+    assert!(holds_no_input(&db));
 }
 
 #[test]
 fn what_is_asked_to_stop_meanwhile_is_cancelled_when_it_is_gone() {
-    let house = left(once("post"), None);
-    let input = held_input(&house);
-    let mut next = house.stepper(START);
+    let db = left(once("post"), None);
+    let input = held_input(&db);
+    let mut next = db.stepper(START);
     next.step().unwrap();
     assert_eq!(next.client().cancel(1).unwrap(), duly::Cancel::Asked);
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!(stand(&house), "running");
+    assert_eq!(stand(&db), "running");
     drop(input);
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!(stand(&house), "cancelled lost");
+    assert_eq!(stand(&db), "cancelled lost");
 }
 
 #[test]
 fn a_scheduler_that_dies_while_it_waits_leaves_the_wait_to_the_next() {
     let mut leader = Leader::start("exec sleep 1000");
-    let house = left(once("post"), Some(&leader.record()));
-    let mut second = house.stepper(START);
+    let db = left(once("post"), Some(&leader.record()));
+    let mut second = db.stepper(START);
     second.step().unwrap();
     second.crash();
-    let mut third = house.stepper(START);
+    let mut third = db.stepper(START);
     third.step().unwrap();
-    assert_eq!(stand(&house), "running with process");
+    assert_eq!(stand(&db), "running with process");
     leader.kill();
     third.clock().advance(seconds(1));
     third.step().unwrap();
-    assert_eq!(stand(&house), "failed lost");
+    assert_eq!(stand(&db), "failed lost");
 }
 
 // ------------------------------------------------------------------------------------------ real ones, killed with -9 --
 
 /// A line for the shell: says who it is in `group-ATTEMPT`, and of the one before whether it lived; then waits at the gate.
 /// Told to end, it takes a second.
-fn tenacious(house: &House) -> String {
-    let home = house.home().display();
+fn tenacious(db: &TestDb) -> String {
+    let home = db.home().display();
     format!(
         "trap 'sleep 1; exit 9' TERM
          before={home}/group-$((DULY_ATTEMPT - 1))
@@ -387,10 +387,10 @@ fn tenacious(house: &House) -> String {
 
 #[test]
 fn of_two_sidecars_one_dies_and_the_other_ends_its_command_before_it_begins_the_next_attempt() {
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    let mut sidecars = [Sidecar::start(&house, &[]), Sidecar::start(&house, &[])];
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    let mut sidecars = [Sidecar::start(&db, &[]), Sidecar::start(&db, &[])];
     // Six occurrences, no more.
     let begin = SystemClock::new().now().wall.plus(seconds(1));
     let policy = RetryPolicy { backoff: Duration::from_millis(100), ..RetryPolicy::default() };
@@ -398,22 +398,22 @@ fn of_two_sidecars_one_dies_and_the_other_ends_its_command_before_it_begins_the_
         .starts_at(begin)
         .ends_at(begin.plus(seconds(5)))
         .handler("command")
-        .payload(json!({ "argv": ["sh", "-c", tenacious(&house)] }))
+        .payload(json!({ "argv": ["sh", "-c", tenacious(&db)] }))
         .retry(policy);
     client.add(task).unwrap();
     let rows = "SELECT origin, status, occurrences FROM task_runs ORDER BY id";
-    eventually("all have fallen due", || house.ask("SELECT sum(occurrences) FROM task_runs") == "6");
-    assert_eq!(house.rows(rows), ["schedule|running|1", "schedule|skipped|5"]);
-    let group = told(&house, "group-1");
+    eventually("all have fallen due", || db.ask("SELECT sum(occurrences) FROM task_runs") == "6");
+    assert_eq!(db.rows(rows), ["schedule|running|1", "schedule|skipped|5"]);
+    let group = told(&db, "group-1");
     let first = "SELECT i.pid FROM task_runs r JOIN scheduler_instances i ON i.id = r.locked_by";
-    if house.ask(first) != sidecars[0].pid().to_string() {
+    if db.ask(first) != sidecars[0].pid().to_string() {
         sidecars.swap(0, 1);
     }
-    assert_eq!(house.ask(first), sidecars[0].pid().to_string());
+    assert_eq!(db.ask(first), sidecars[0].pid().to_string());
     sidecars[0].signal("KILL");
     let _ = sidecars[0].end();
 
-    told(&house, "group-2");
+    told(&db, "group-2");
     assert_eq!(group_size(&group), 0);
     assert!(sidecars[1].log().contains("its command is still at work"), "{}", sidecars[1].log());
     gate.open();
@@ -426,27 +426,27 @@ fn of_two_sidecars_one_dies_and_the_other_ends_its_command_before_it_begins_the_
     let run = client.run(run.id).unwrap().unwrap();
     assert_eq!((run.attempt, run.output.as_deref()), (2, Some("alone\n")));
     let attempts = "SELECT attempt, outcome FROM task_attempts";
-    assert_eq!(house.rows(attempts), ["1|lost"]);
+    assert_eq!(db.rows(attempts), ["1|lost"]);
     sidecars[1].leave();
-    assert_eq!(std::fs::read_dir(house.home().join("agent.db-owners")).unwrap().count(), 0, "nothing is left");
-    house.assert_sound();
+    assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count(), 0, "nothing is left");
+    db.assert_sound();
 }
 
 #[test]
 fn an_orphan_that_ignores_the_request_to_end_is_killed_with_all_its_group() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     // The leader obeys; its child, which nobody else would end, does not.
-    let group = house.home().join("group");
+    let group = db.home().join("group");
     let line =
         format!("sh -c 'trap \"\" TERM; echo $PPID >{}; sleep 1000; sleep 1000' </dev/null; true", group.display());
     client.add(shell("stubborn", &line).at_most_once()).unwrap();
-    let mut first = Sidecar::start(&house, &[]);
-    let group = told(&house, "group");
-    eventually("its process is recorded", || house.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+    let mut first = Sidecar::start(&db, &[]);
+    let group = told(&db, "group");
+    eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
     first.signal("KILL");
     let _ = first.end();
-    let mut second = Sidecar::start(&house, &[]);
+    let mut second = Sidecar::start(&db, &[]);
     stands(&client, "stubborn", RunStatus::Dead);
     assert_eq!(group_size(&group), 0);
     second.leave();
@@ -454,18 +454,18 @@ fn an_orphan_that_ignores_the_request_to_end_is_killed_with_all_its_group() {
 
 #[test]
 fn a_run_whose_handler_nobody_has_waits_until_its_command_ends_by_itself() {
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    client.add(command("lone", json!({ "argv": ["sh", "-c", tenacious(&house)] }))).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
-    let group = told(&house, "group-1");
-    eventually("its process is recorded", || house.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(command("lone", json!({ "argv": ["sh", "-c", tenacious(&db)] }))).unwrap();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    let group = told(&db, "group-1");
+    eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
     sidecar.signal("KILL");
     let _ = sidecar.end();
 
     let now = SystemClock::new().now().wall.to_string();
-    let mut next: Stepper = house.stepper(&now);
+    let mut next: Stepper = db.stepper(&now);
     for _ in 0..12 {
         assert!(next.step().unwrap().is_empty());
         next.clock().advance(minutes(5));

@@ -3,7 +3,7 @@
 use duly::{BoxError, Change, Client, Context, Error, NewTask};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use crate::house::{House, at};
+use crate::fixtures::{TestDb, at};
 
 const START: &str = "2027-03-14T12:00:00Z";
 
@@ -11,13 +11,13 @@ fn ship(order: i64) -> NewTask {
     NewTask::once(format!("ship:{order}"), at(START)).handler("work").payload(order)
 }
 
-/// A house with a table of the application's, and the application's connection.
-fn shop() -> (House, Client, Connection) {
-    let house = House::new();
-    let client = house.client();
-    let plain = house.plain();
+/// A db with a table of the application's, and the application's connection.
+fn shop() -> (TestDb, Client, Connection) {
+    let db = TestDb::new();
+    let client = db.client();
+    let plain = db.plain();
     plain.execute_batch("CREATE TABLE orders (id INTEGER) STRICT; INSERT INTO orders VALUES (0)").unwrap();
-    (house, client, plain)
+    (db, client, plain)
 }
 
 fn begin(plain: &mut Connection) -> Transaction<'_> {
@@ -27,9 +27,9 @@ fn begin(plain: &mut Connection) -> Transaction<'_> {
 #[test]
 fn a_task_is_there_if_the_transaction_commits_and_only_then() {
     for commits in [true, false] {
-        let (house, client, mut plain) = shop();
+        let (db, client, mut plain) = shop();
         client.add(ship(0)).unwrap();
-        let bystander = house.rows("SELECT * FROM scheduled_tasks");
+        let bystander = db.rows("SELECT * FROM scheduled_tasks");
         let tx = begin(&mut plain);
         tx.execute("INSERT INTO orders VALUES (7)", []).unwrap();
         let added = client.add_in(&tx, ship(7)).unwrap();
@@ -42,18 +42,18 @@ fn a_task_is_there_if_the_transaction_commits_and_only_then() {
             tx.rollback().unwrap()
         }
         assert_eq!(client.task("ship:7").unwrap().is_some(), commits);
-        assert_eq!(house.ask("SELECT count(*) FROM orders WHERE id = 7"), i64::from(commits).to_string());
-        assert_eq!(house.rows("SELECT * FROM scheduled_tasks WHERE name = 'ship:0'"), bystander);
+        assert_eq!(db.ask("SELECT count(*) FROM orders WHERE id = 7"), i64::from(commits).to_string());
+        assert_eq!(db.rows("SELECT * FROM scheduled_tasks WHERE name = 'ship:0'"), bystander);
 
         // A scheduler carries it out like any other.
-        let mut stepper = house.stepper(START);
+        let mut stepper = db.stepper(START);
         assert_eq!(stepper.step().unwrap().len(), 1 + usize::from(commits));
     }
 }
 
 #[test]
 fn what_cannot_be_added_leaves_the_transaction_as_it_was() {
-    let (house, client, mut plain) = shop();
+    let (db, client, mut plain) = shop();
     client.add(ship(0)).unwrap();
     let tx = begin(&mut plain);
     tx.execute("INSERT INTO orders VALUES (7)", []).unwrap();
@@ -68,17 +68,17 @@ fn what_cannot_be_added_leaves_the_transaction_as_it_was() {
     let never = NewTask::cron("never", "0 7 * * *").handler("work").ends_at(at("2020-01-01T00:00:00Z"));
     assert!(matches!(refused(never), Error::InvalidSchedule { .. }));
     tx.commit().unwrap();
-    assert_eq!(house.rows("SELECT name FROM scheduled_tasks"), ["ship:0"]);
-    assert_eq!(house.rows("SELECT id FROM orders"), ["0", "7"], "what the application wrote stays");
+    assert_eq!(db.rows("SELECT name FROM scheduled_tasks"), ["ship:0"]);
+    assert_eq!(db.rows("SELECT id FROM orders"), ["0", "7"], "what the application wrote stays");
 }
 
 #[test]
 fn a_transaction_on_another_file_is_refused() {
-    let (house, client, _plain) = shop();
-    let elsewhere = house.home().join("other.db");
+    let (db, client, _plain) = shop();
+    let elsewhere = db.home().join("other.db");
     let mut memory = Connection::open_in_memory().unwrap();
     let mut other = Connection::open(&elsewhere).unwrap();
-    other.execute("ATTACH ?1 AS duly", [house.file().to_str()]).unwrap();
+    other.execute("ATTACH ?1 AS duly", [db.file().to_str()]).unwrap();
     for (connection, found) in [(&mut memory, "it is on a database in memory"), (&mut other, "other.db")] {
         let error = client.add_in(&connection.transaction().unwrap(), ship(7)).unwrap_err();
         assert!(matches!(error, Error::Refused { .. }), "{error}");
@@ -87,10 +87,10 @@ fn a_transaction_on_another_file_is_refused() {
         assert!(text.contains(found) && text.contains("begin it on a connection to that file"), "{text}");
     }
     // By another name it is the same file.
-    let link = house.home().join("link.db");
+    let link = db.home().join("link.db");
     #[cfg(unix)]
     {
-        std::os::unix::fs::symlink(house.file(), &link).unwrap();
+        std::os::unix::fs::symlink(db.file(), &link).unwrap();
         let mut linked = Connection::open(&link).unwrap();
         let tx = begin(&mut linked);
         assert_eq!(client.add_in(&tx, ship(7)).unwrap().change, Change::Created);
@@ -100,20 +100,20 @@ fn a_transaction_on_another_file_is_refused() {
 
 #[test]
 fn a_transaction_that_was_ended_within_takes_no_task() {
-    let (house, client, mut plain) = shop();
+    let (db, client, mut plain) = shop();
     for end in ["COMMIT", "ROLLBACK"] {
         let tx = begin(&mut plain);
         tx.execute_batch(end).unwrap();
         let error = client.add_in(&tx, ship(7)).unwrap_err();
         assert!(matches!(error, Error::Refused { .. }) && error.to_string().ends_with("it has ended"), "{error}");
     }
-    assert!(house.rows("SELECT name FROM scheduled_tasks").is_empty(), "it would be there for good");
+    assert!(db.rows("SELECT name FROM scheduled_tasks").is_empty(), "it would be there for good");
 }
 
 #[test]
 fn a_finished_run_leaves_its_next_step_behind_and_a_failed_one_leaves_none() {
-    let (house, _, _plain) = shop();
-    let mut stepper = house
+    let (db, _, _plain) = shop();
+    let mut stepper = db
         .builder(START)
         .handler("work", |run: &Context| {
             let order: i64 = run.payload()?;
@@ -131,14 +131,14 @@ fn a_finished_run_leaves_its_next_step_behind_and_a_failed_one_leaves_none() {
         .start()
         .unwrap();
     stepper.client().add(ship(7)).unwrap();
-    let tasks = |house: &House| house.rows("SELECT name, status FROM scheduled_tasks ORDER BY id");
+    let tasks = |db: &TestDb| db.rows("SELECT name, status FROM scheduled_tasks ORDER BY id");
     stepper.run_until(at("2027-03-14T12:00:15Z")).unwrap();
-    assert_eq!(house.ask("SELECT count(*) FROM task_attempts"), "2");
-    assert_eq!((tasks(&house).len(), house.ask("SELECT count(*) FROM orders")), (1, "1".to_owned()));
+    assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "2");
+    assert_eq!((tasks(&db).len(), db.ask("SELECT count(*) FROM orders")), (1, "1".to_owned()));
     stepper.run_until(at("2027-03-14T12:14:59Z")).unwrap();
-    assert_eq!(tasks(&house), ["ship:7|completed", "bill:7|active"]);
-    assert_eq!(house.rows("SELECT id FROM orders"), ["0", "7"]);
+    assert_eq!(tasks(&db), ["ship:7|completed", "bill:7|active"]);
+    assert_eq!(db.rows("SELECT id FROM orders"), ["0", "7"]);
     stepper.run_until(at("2027-03-14T12:15:01Z")).unwrap();
-    assert_eq!(tasks(&house), ["ship:7|completed", "bill:7|completed"]);
-    house.assert_sound();
+    assert_eq!(tasks(&db), ["ship:7|completed", "bill:7|completed"]);
+    db.assert_sound();
 }

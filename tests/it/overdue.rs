@@ -4,15 +4,14 @@ use std::collections::BTreeSet;
 
 use duly::{Clock, Limits, NewTask, Outcome, ProblemKind};
 
-use crate::house::{House, at, minutes};
-use crate::table::claim;
+use crate::fixtures::{TestDb, at, claim, minutes};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
 #[test]
 fn status_counts_the_tasks_that_check_names() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     client.add(NewTask::once("again", at(NOON)).handler("work")).unwrap();
     let run = claim(&mut stepper);
@@ -31,7 +30,7 @@ fn status_counts_the_tasks_that_check_names() {
          UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'paused';
          UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'again'"
     );
-    house.plain().execute_batch(&by_sql).unwrap();
+    db.plain().execute_batch(&by_sql).unwrap();
     let status = client.status().unwrap();
     assert_eq!((status.due, status.overdue), (2, 0), "a row that no scheduler has seen yet is due at once");
     stepper.clock().advance(minutes(70));

@@ -6,14 +6,13 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Misfire, NewTask, Outcome, Overlap, RetryPolicy};
 
-use crate::house::{House, at, minutes, seconds};
-use crate::table::{claim, step, succeed, work_off};
+use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_off};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
 /// A task of every minute, added at noon.
-fn minutely(house: &House, overlap: Overlap, limit: u32) -> Stepper {
-    let stepper = house.stepper(NOON);
+fn minutely(db: &TestDb, overlap: Overlap, limit: u32) -> Stepper {
+    let stepper = db.stepper(NOON);
     let task = NewTask::cron("t", "* * * * *").handler("work").overlap(overlap).catch_up_limit(limit);
     stepper.client().add(task.misfire(Misfire::RunOnce, minutes(10))).expect("a task");
     stepper
@@ -45,15 +44,15 @@ fn several_at_once() {
         (Overlap::Allow, each(["running"; 5]), 5),
     ];
     for (overlap, expected, claims) in cases {
-        let house = House::new();
-        minutely(&house, overlap, 3).crash();
-        let mut stepper = house.builder("2027-03-14T12:05:00Z").accept("work").workers(5).start().expect("a stepper");
-        let before = house.add_bystander(&stepper);
+        let db = TestDb::new();
+        minutely(&db, overlap, 3).crash();
+        let mut stepper = db.builder("2027-03-14T12:05:00Z").accept("work").workers(5).start().expect("a stepper");
+        let before = db.add_bystander(&stepper);
         let claimed = step(&mut stepper, claims);
-        assert_eq!(house.history("t"), expected, "{overlap}");
-        assert_eq!(house.next("t"), "2027-03-14 12:06:00 active", "{overlap}");
+        assert_eq!(db.history("t"), expected, "{overlap}");
+        assert_eq!(db.next("t"), "2027-03-14 12:06:00 active", "{overlap}");
         // Nobody was there to start them: the same, but for the one that would run.
-        let idle = House::new();
+        let idle = TestDb::new();
         minutely(&idle, overlap, 3).crash();
         let mut other = idle.builder("2027-03-14T12:05:00Z").accept("other").start().expect("a stepper");
         step(&mut other, 0);
@@ -67,24 +66,24 @@ fn several_at_once() {
         work_off(&mut stepper);
         let done: Vec<String> =
             expected.iter().map(|row| row.replace("running", "succeeded").replace("queued", "succeeded")).collect();
-        assert_eq!(house.history("t"), done, "{overlap}");
-        house.assert_bystander(&before);
-        house.assert_sound();
+        assert_eq!(db.history("t"), done, "{overlap}");
+        db.assert_bystander(&before);
+        db.assert_sound();
     }
 }
 
 /// A row for each stretch of skips, which grows as long as nothing else came between.
 #[test]
 fn skip() {
-    let house = House::new();
-    let mut stepper = minutely(&house, Overlap::Skip, 1);
+    let db = TestDb::new();
+    let mut stepper = minutely(&db, Overlap::Skip, 1);
     stepper.clock().advance(minutes(1));
     let first = claim(&mut stepper);
     next_minute(&mut stepper, 0);
-    house.assert_history("t", &["2027-03-14 12:01:00 schedule running", "2027-03-14 12:02:00 schedule skipped"]);
+    db.assert_history("t", &["2027-03-14 12:01:00 schedule running", "2027-03-14 12:02:00 schedule skipped"]);
     next_minute(&mut stepper, 0);
     next_minute(&mut stepper, 0);
-    house.assert_history("t", &["2027-03-14 12:01:00 schedule running", &skipped("02", 3, "04")]);
+    db.assert_history("t", &["2027-03-14 12:01:00 schedule running", &skipped("02", 3, "04")]);
     assert!(succeed(&mut stepper, &first).is_empty(), "what was skipped stays skipped");
 
     stepper.clock().advance(minutes(1));
@@ -105,7 +104,7 @@ fn skip() {
     step(&mut stepper, 0);
     succeed(&mut stepper, &by_hand);
     next_minute(&mut stepper, 1);
-    house.assert_history(
+    db.assert_history(
         "t",
         &[
             "2027-03-14 12:01:00 schedule succeeded",
@@ -116,41 +115,41 @@ fn skip() {
             "2027-03-14 12:08:00 schedule running",
         ],
     );
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_row_of_skips_grows_over_a_restart() {
-    let house = House::new();
-    let mut stepper = minutely(&house, Overlap::Skip, 1);
+    let db = TestDb::new();
+    let mut stepper = minutely(&db, Overlap::Skip, 1);
     stepper.clock().advance(minutes(1));
     claim(&mut stepper);
     next_minute(&mut stepper, 0);
     next_minute(&mut stepper, 0);
     stepper.crash();
-    let mut stepper = house.stepper("2027-03-14T12:04:00Z");
+    let mut stepper = db.stepper("2027-03-14T12:04:00Z");
     work_off(&mut stepper);
     stepper.clock().advance(seconds(10));
     work_off(&mut stepper);
-    house.assert_history("t", &["2027-03-14 12:01:00 schedule succeeded", &skipped("02", 3, "04")]);
-    house.assert_sound();
+    db.assert_history("t", &["2027-03-14 12:01:00 schedule succeeded", &skipped("02", 3, "04")]);
+    db.assert_sound();
 }
 
 #[test]
 fn buffer_one() {
-    let house = House::new();
-    let mut stepper = minutely(&house, Overlap::BufferOne, 100);
+    let db = TestDb::new();
+    let mut stepper = minutely(&db, Overlap::BufferOne, 100);
     stepper.clock().advance(minutes(1));
     let first = claim(&mut stepper);
     for _ in 0..3 {
         next_minute(&mut stepper, 0);
     }
     // The one that waits, waits for the older; the others find the place taken.
-    house.assert_history(
+    db.assert_history(
         "t",
         &["2027-03-14 12:01:00 schedule running", "2027-03-14 12:02:00 schedule queued", &skipped("03", 2, "04")],
     );
-    assert_eq!(house.ask("SELECT blocked FROM task_runs WHERE status = 'queued'"), "order");
+    assert_eq!(db.ask("SELECT blocked FROM task_runs WHERE status = 'queued'"), "order");
     let second = succeed(&mut stepper, &first);
     assert_eq!(second.len(), 1, "it starts in the turn that settles the first");
     assert_eq!(second[0].scheduled_for, at("2027-03-14T12:02:00Z"));
@@ -160,7 +159,7 @@ fn buffer_one() {
     stepper.client().trigger("t").expect("a run");
     let by_hand = claim(&mut stepper);
     next_minute(&mut stepper, 0);
-    house.assert_history(
+    db.assert_history(
         "t",
         &[
             "2027-03-14 12:01:00 schedule succeeded",
@@ -175,19 +174,19 @@ fn buffer_one() {
     assert_eq!((retried.len(), retried[0].scheduled_for), (1, at("2027-03-14T12:02:00Z")), "the oldest first");
     let newest = succeed(&mut stepper, &retried[0]);
     assert_eq!((newest.len(), newest[0].scheduled_for), (1, at("2027-03-14T12:05:00Z")));
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn buffer_all_holds_as_many_as_its_limit() {
-    let house = House::new();
-    let mut stepper = minutely(&house, Overlap::BufferAll, 2);
+    let db = TestDb::new();
+    let mut stepper = minutely(&db, Overlap::BufferAll, 2);
     stepper.clock().advance(minutes(1));
     let first = claim(&mut stepper);
     for _ in 0..4 {
         next_minute(&mut stepper, 0);
     }
-    house.assert_history(
+    db.assert_history(
         "t",
         &[
             "2027-03-14 12:01:00 schedule running",
@@ -200,7 +199,7 @@ fn buffer_all_holds_as_many_as_its_limit() {
     // A place is free again, and the skips have come to an end: later ones are a row of their own.
     next_minute(&mut stepper, 0);
     next_minute(&mut stepper, 0);
-    house.assert_history(
+    db.assert_history(
         "t",
         &[
             "2027-03-14 12:01:00 schedule succeeded",
@@ -215,14 +214,14 @@ fn buffer_all_holds_as_many_as_its_limit() {
     assert_eq!(third[0].scheduled_for, at("2027-03-14T12:03:00Z"));
     let fourth = succeed(&mut stepper, &third[0]);
     assert_eq!(fourth[0].scheduled_for, at("2027-03-14T12:06:00Z"));
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn cancel_running() {
-    let house = House::new();
-    let mut stepper = minutely(&house, Overlap::CancelRunning, 100);
-    let before = house.add_bystander(&stepper);
+    let db = TestDb::new();
+    let mut stepper = minutely(&db, Overlap::CancelRunning, 100);
+    let before = db.add_bystander(&stepper);
     stepper.clock().advance(minutes(1));
     let first = claim(&mut stepper);
     assert!(stepper.stopped().is_empty());
@@ -230,7 +229,7 @@ fn cancel_running() {
     next_minute(&mut stepper, 0);
     assert!(stepper.stopped().contains(&first.run_id), "it is asked to stop in the turn that resolved the next");
     next_minute(&mut stepper, 0);
-    house.assert_history(
+    db.assert_history(
         "t",
         &[
             "2027-03-14 12:01:00 schedule running",
@@ -245,7 +244,7 @@ fn cancel_running() {
     assert_eq!(by_hand.origin, duly::Origin::Manual);
     let newest = succeed(&mut stepper, &by_hand);
     assert_eq!((newest.len(), newest[0].scheduled_for), (1, at("2027-03-14T12:03:00Z")));
-    house.assert_history(
+    db.assert_history(
         "t",
         &[
             "2027-03-14 12:01:00 schedule cancelled",
@@ -254,7 +253,7 @@ fn cancel_running() {
             "2027-03-14 12:03:00 schedule running",
         ],
     );
-    assert_eq!(house.ask("SELECT group_concat(outcome) FROM task_attempts"), "cancelled");
+    assert_eq!(db.ask("SELECT group_concat(outcome) FROM task_attempts"), "cancelled");
 
     // One that succeeds all the same has succeeded.
     next_minute(&mut stepper, 0);
@@ -265,47 +264,47 @@ fn cancel_running() {
     next_minute(&mut stepper, 1);
     let statuses = "SELECT group_concat(status, ' ') FROM (SELECT status FROM task_runs WHERE handler = 'work'
                      AND origin = 'schedule' ORDER BY scheduled_for)";
-    assert_eq!(house.ask(statuses), "cancelled cancelled succeeded cancelled running");
-    assert_eq!(house.ask("SELECT last_status FROM scheduled_tasks WHERE name = 't'"), "cancelled");
-    house.assert_bystander(&before);
-    house.assert_sound();
+    assert_eq!(db.ask(statuses), "cancelled cancelled succeeded cancelled running");
+    assert_eq!(db.ask("SELECT last_status FROM scheduled_tasks WHERE name = 't'"), "cancelled");
+    db.assert_bystander(&before);
+    db.assert_sound();
 }
 
 #[test]
 fn allow_runs_them_side_by_side_as_far_as_workers_and_a_key_go() {
-    let house = House::new();
-    let mut stepper = minutely(&house, Overlap::Allow, 1);
+    let db = TestDb::new();
+    let mut stepper = minutely(&db, Overlap::Allow, 1);
     for _ in 0..4 {
         next_minute(&mut stepper, 1);
     }
     next_minute(&mut stepper, 0);
-    assert_eq!(house.ask("SELECT group_concat(ifnull(concurrency_key, '-')) FROM task_runs"), "-,-,-,-,-");
+    assert_eq!(db.ask("SELECT group_concat(ifnull(concurrency_key, '-')) FROM task_runs"), "-,-,-,-,-");
     let oldest = stepper.running()[3].clone();
     let fifth = succeed(&mut stepper, &oldest);
     assert_eq!((fifth.len(), fifth[0].scheduled_for), (1, at("2027-03-14T12:05:00Z")));
-    house.assert_sound();
+    db.assert_sound();
 
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let keyed = NewTask::cron("t", "* * * * *").handler("work").overlap(Overlap::Allow).concurrency_key("chat:7");
     stepper.client().add(keyed).expect("a task");
     next_minute(&mut stepper, 1);
     next_minute(&mut stepper, 0);
     next_minute(&mut stepper, 0);
-    assert_eq!(house.ask("SELECT group_concat(blocked) FROM task_runs"), "key,key");
+    assert_eq!(db.ask("SELECT group_concat(blocked) FROM task_runs"), "key,key");
     let first = stepper.running()[0].clone();
     let second = succeed(&mut stepper, &first);
     assert_eq!((second.len(), second[0].scheduled_for), (1, at("2027-03-14T12:02:00Z")));
-    house.assert_sound();
+    db.assert_sound();
 }
 
 /// A scheduled run waits for every older scheduled run of its task, one that waits for its retry too. A manual run waits for
 /// the key alone, and whoever has it runs alone.
 #[test]
 fn order() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
-    let retry = RetryPolicy { max_attempts: 3, backoff: minutes(10), cap: minutes(10) };
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
+    let retry = RetryPolicy { max_attempts: 3, backoff: minutes(10), max_backoff: minutes(10) };
     let task = NewTask::cron("t", "* * * * *").handler("work").overlap(Overlap::BufferAll).retry(retry);
     stepper.client().add(task.misfire(Misfire::RunOnce, minutes(30))).expect("a task");
     stepper.clock().advance(minutes(1));
@@ -316,29 +315,26 @@ fn order() {
     next_minute(&mut stepper, 0);
     let reasons = "SELECT group_concat(origin || ' ' || status || ' ' || ifnull(blocked, '-'), ', ')
                      FROM (SELECT * FROM task_runs ORDER BY id)";
-    assert_eq!(house.ask(reasons), "schedule failed -, schedule queued order, schedule queued order");
+    assert_eq!(db.ask(reasons), "schedule failed -, schedule queued order, schedule queued order");
     stepper.client().trigger("t").expect("a run");
     let by_hand = claim(&mut stepper);
     assert_eq!(by_hand.origin, duly::Origin::Manual);
-    assert_eq!(
-        house.ask(reasons),
-        "schedule failed key, schedule queued order, schedule queued order, manual running -"
-    );
+    assert_eq!(db.ask(reasons), "schedule failed key, schedule queued order, schedule queued order, manual running -");
     assert!(succeed(&mut stepper, &by_hand).is_empty(), "the oldest waits for its retry, and the others for it");
     // Between five and ten minutes after it failed. What falls due meanwhile waits behind.
     stepper.clock().advance(minutes(8));
     let began: Vec<String> = work_off(&mut stepper).iter().map(|claim| claim.scheduled_for.to_string()).collect();
     let expected: Vec<String> = (1..=11).map(|minute| format!("2027-03-14T12:{minute:02}:00.000Z")).collect();
     assert_eq!(began, expected);
-    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE status <> 'succeeded'"), "0");
-    house.assert_sound();
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status <> 'succeeded'"), "0");
+    db.assert_sound();
 }
 
 /// A task that no longer orders its runs lets them go, and one that begins to holds them back.
 #[test]
 fn a_change_of_overlap_is_carried_to_the_runs_that_wait() {
-    let house = House::new();
-    let mut stepper = minutely(&house, Overlap::BufferAll, 10);
+    let db = TestDb::new();
+    let mut stepper = minutely(&db, Overlap::BufferAll, 10);
     for claims in [1, 0, 0] {
         next_minute(&mut stepper, claims);
     }
@@ -354,5 +350,5 @@ fn a_change_of_overlap_is_carried_to_the_runs_that_wait() {
     next_minute(&mut stepper, 1);
     work_off(&mut stepper);
     assert_eq!(stepper.sleeps().min(Duration::from_secs(1)), Duration::from_secs(1));
-    house.assert_sound();
+    db.assert_sound();
 }

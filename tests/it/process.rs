@@ -10,7 +10,7 @@ use std::time::Duration;
 use duly::{NewTask, RunStatus};
 
 use crate::disk::tools::{succeeds, without};
-use crate::house::{House, eventually, seconds};
+use crate::fixtures::{TestDb, eventually, seconds};
 use crate::sidecar::{Gate, Sidecar, shell, signal, stands, told};
 
 #[test]
@@ -20,13 +20,13 @@ fn an_exit_status_is_known_though_the_parent_had_sigchld_ignored() {
     if !succeeds("env", &[ignored, "true"]) {
         return without("env", "nothing");
     }
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     client.add(shell("fine", "true")).unwrap();
     client.add(shell("fails", "exit 3").at_most_once()).unwrap();
     // In hexadecimal, the lowest bit for signal 1.
     client.add(shell("signals", "sed -n 's/^Sig\\(Ign\\|Blk\\)://p' /proc/self/status")).unwrap();
-    let mut sidecar = Sidecar::spawn_within(&house, &[], "env", &[ignored]);
+    let mut sidecar = Sidecar::spawn_within(&db, &[], "env", &[ignored]);
     assert_eq!(stands(&client, "fails", RunStatus::Dead).error.as_deref(), Some("exit code 3"));
     stands(&client, "fine", RunStatus::Succeeded);
     let masks = stands(&client, "signals", RunStatus::Succeeded).output.unwrap();
@@ -45,13 +45,13 @@ fn an_exit_status_is_known_though_the_parent_had_sigchld_ignored() {
 
 #[test]
 fn signals_that_mean_nothing_do_not_end_it() {
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    let home = house.home().display();
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    let home = db.home().display();
     client.add(shell("long", &format!("echo up >{home}/up; read line <{home}/gate"))).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
-    told(&house, "up");
+    let mut sidecar = Sidecar::start(&db, &[]);
+    told(&db, "up");
     for name in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "CHLD"] {
         sidecar.signal(name);
         if name != "CHLD" {
@@ -68,12 +68,12 @@ fn signals_that_mean_nothing_do_not_end_it() {
 
 #[test]
 fn the_host_is_called_as_the_kernel_calls_it() {
-    let house = House::new();
-    house.client();
-    let mut sidecar = Sidecar::spawn_with(&house, &["--until-idle"], &[("HOSTNAME", "somewhere-else")]);
+    let db = TestDb::new();
+    db.client();
+    let mut sidecar = Sidecar::spawn_with(&db, &["--until-idle"], &[("HOSTNAME", "somewhere-else")]);
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    assert_eq!(house.ask("SELECT host FROM scheduler_instances"), kernel.trim());
+    assert_eq!(db.ask("SELECT host FROM scheduler_instances"), kernel.trim());
 }
 
 // ------------------------------------------------------------------------------------- children that it did not start --
@@ -92,11 +92,11 @@ fn children(of: u32) -> Vec<(u32, String)> {
 
 #[test]
 fn a_child_of_the_program_that_became_duly_is_reaped() {
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    let line = format!("(read line <{}/gate) & exec \"$@\"", house.home().display());
-    let mut sidecar = Sidecar::spawn_within(&house, &[], "sh", &["-c", &line, "sh"]);
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    let line = format!("(read line <{}/gate) & exec \"$@\"", db.home().display());
+    let mut sidecar = Sidecar::spawn_within(&db, &[], "sh", &["-c", &line, "sh"]);
     eventually("it has started", || sidecar.log().contains("started, with"));
     client.add(shell("fine", "true")).unwrap();
     stands(&client, "fine", RunStatus::Succeeded);
@@ -109,13 +109,13 @@ fn a_child_of_the_program_that_became_duly_is_reaped() {
 /// The number of a real-time signal has no name in the library that is asked which child has ended.
 #[test]
 fn a_child_that_a_real_time_signal_ended_is_reaped_and_so_is_another() {
-    let house = House::new();
-    house.client();
-    let mut gates = [Gate::new(&house, "gate-1"), Gate::new(&house, "gate-2")];
-    let home = house.home().display();
+    let db = TestDb::new();
+    db.client();
+    let mut gates = [Gate::new(&db, "gate-1"), Gate::new(&db, "gate-2")];
+    let home = db.home().display();
     let child = |number: u8, then: &str| format!("sh -c 'read line <{home}/gate-{number}; {then}'");
     let line = format!("{} & {} & exec \"$@\"", child(1, "kill -35 $$"), child(2, "exit 7"));
-    let mut sidecar = Sidecar::spawn_within(&house, &[], "sh", &["-c", &line, "sh"]);
+    let mut sidecar = Sidecar::spawn_within(&db, &[], "sh", &["-c", &line, "sh"]);
     eventually("it has started", || sidecar.log().contains("started, with"));
     assert_eq!(children(sidecar.pid()).len(), 2, "they live");
     for (gate, left) in gates.iter_mut().zip([1, 0]) {
@@ -133,26 +133,26 @@ fn as_the_first_process_of_a_container_it_reaps_what_commands_leave() {
     }
     // With a /proc of its own, as in a container; and with that of another namespace, in which its own numbers mean others.
     for proc in [&["--mount-proc"][..], &[]] {
-        let house = House::new();
-        let client = house.client();
-        let mut gate = Gate::new(&house, "gate");
-        let home = house.home().display();
+        let db = TestDb::new();
+        let client = db.client();
+        let mut gate = Gate::new(&db, "gate");
+        let home = db.home().display();
         let daemon = format!("(setsid sh -c 'echo up >{home}/up; read line <{home}/gate' >/dev/null 2>&1 &)");
         client.add(shell("daemon", &format!("{daemon}; exit 0"))).unwrap();
-        let mut sidecar = Sidecar::spawn_within(&house, &[], "unshare", &[&namespace[..], proc].concat());
-        told(&house, "up");
+        let mut sidecar = Sidecar::spawn_within(&db, &[], "unshare", &[&namespace[..], proc].concat());
+        told(&db, "up");
         stands(&client, "daemon", RunStatus::Succeeded);
         let init = children(sidecar.pid())[0].0;
-        assert_eq!(house.ask("SELECT pid FROM scheduler_instances"), "1");
+        assert_eq!(db.ask("SELECT pid FROM scheduler_instances"), "1");
         assert_eq!(children(init).len(), 1, "it was given the daemon");
         // Beside it, commands that end at the same time: what became of each is known.
         let left = |code: u8| format!("(setsid true &) ; (sleep 0.1 &) ; exit {code}");
         let tasks = (0..40).map(|n| shell(&format!("task-{n}"), &left(n % 2)).at_most_once().timeout(seconds(50)));
         client.add_all(tasks).unwrap();
         let ended = "SELECT count(*) FROM task_runs WHERE status IN ('succeeded', 'dead')";
-        eventually("all have ended", || house.ask(ended) == "41");
+        eventually("all have ended", || db.ask(ended) == "41");
         let told = "SELECT status, exit_code, error, count(*) FROM task_runs GROUP BY 1, 2, 3 ORDER BY 1";
-        assert_eq!(house.rows(told), ["dead|1|exit code 1|20", "succeeded|0|-|21"]);
+        assert_eq!(db.rows(told), ["dead|1|exit code 1|20", "succeeded|0|-|21"]);
         eventually("they are reaped", || children(init).len() == 1);
         gate.open();
         eventually("the daemon is reaped", || children(init).is_empty());
@@ -166,21 +166,21 @@ fn as_the_first_process_of_a_container_it_reaps_what_commands_leave() {
 /// `duly run` at a terminal of its own, and what is typed there. Killed when it is dropped.
 struct Terminal {
     script: Child,
-    house: House,
+    db: TestDb,
 }
 
 impl Terminal {
-    fn run(house: House) -> Self {
-        let shown = File::create_new(house.home().join("shown")).unwrap();
-        let line = format!("exec {} --db {} run --poll 50ms", env!("CARGO_BIN_EXE_duly"), house.file().display());
+    fn run(db: TestDb) -> Self {
+        let shown = File::create_new(db.home().join("shown")).unwrap();
+        let line = format!("exec {} --db {} run --poll 50ms", env!("CARGO_BIN_EXE_duly"), db.file().display());
         let mut script = Command::new("script");
         script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh");
         let script = script.stdin(Stdio::piped()).stdout(shown).stderr(Stdio::null()).spawn().expect("script");
-        Terminal { script, house }
+        Terminal { script, db }
     }
 
     fn shown(&self) -> String {
-        std::fs::read_to_string(self.house.home().join("shown")).unwrap()
+        std::fs::read_to_string(self.db.home().join("shown")).unwrap()
     }
 
     fn ends_with(&mut self, code: i32) {
@@ -201,10 +201,10 @@ fn a_command_has_no_terminal_and_ctrl_c_still_ends_the_program_in_order() {
     if !succeeds("script", &["-qec", "true", "/dev/null"]) {
         return without("script", "nothing");
     }
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    let home = house.home().display();
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    let home = db.home().display();
     // One that the terminal stops is ended when its time is up.
     let asks =
         |name: &str, line: &str| -> NewTask { shell(name, line).at_most_once().timeout(Duration::from_secs(10)) };
@@ -217,7 +217,7 @@ fn a_command_has_no_terminal_and_ctrl_c_still_ends_the_program_in_order() {
         ))
         .unwrap();
     client.add(shell("long", &format!("echo up >{home}/up; read line <{home}/gate; echo passed"))).unwrap();
-    let mut terminal = Terminal::run(house);
+    let mut terminal = Terminal::run(db);
     for name in ["reads", "asks"] {
         let run = stands(&client, name, RunStatus::Dead);
         let (error, output) = (run.error.unwrap_or_default(), run.output.unwrap_or_default());
@@ -226,7 +226,7 @@ fn a_command_has_no_terminal_and_ctrl_c_still_ends_the_program_in_order() {
     let leads = stands(&client, "leads", RunStatus::Succeeded).output.unwrap();
     let numbers: Vec<&str> = leads.split_whitespace().collect();
     assert!(matches!(numbers[..], [group, session, pid] if group == pid && session == pid), "{leads}");
-    told(&terminal.house, "up");
+    told(&terminal.db, "up");
     terminal.script.stdin.as_mut().unwrap().write_all(&[3]).unwrap();
     eventually("it has heard", || terminal.shown().contains("SIGINT: nothing more is started; commands at work: 1"));
     gate.open();

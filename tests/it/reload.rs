@@ -3,38 +3,38 @@
 
 use std::path::PathBuf;
 
-use crate::house::{House, eventually};
+use crate::fixtures::{TestDb, eventually};
 use crate::sidecar::{Gate, Sidecar, shell, told};
 
 /// A manifest that declares these tasks, each with its line.
-fn declare(house: &House, tasks: &[(&str, &str)]) -> PathBuf {
-    let path = house.home().join("tasks.toml");
+fn declare(db: &TestDb, tasks: &[(&str, &str)]) -> PathBuf {
+    let path = db.home().join("tasks.toml");
     let task = |(name, line): &(&str, &str)| format!("[[task]]\nname = \"{name}\"\n{line}\ncommand = [\"true\"]\n");
     std::fs::write(&path, tasks.iter().map(task).collect::<String>()).expect("a manifest");
     path
 }
 
-fn tasks(house: &House) -> Vec<String> {
-    house.rows("SELECT name, schedule_value, next_run FROM scheduled_tasks ORDER BY id")
+fn tasks(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT name, schedule_value, next_run FROM scheduled_tasks ORDER BY id")
 }
 
 #[test]
 fn a_manifest_is_applied_again_and_a_broken_one_changes_nothing() {
-    let house = House::new();
+    let db = TestDb::new();
     let far = r#"at = "2999-01-01T00:00:00Z""#;
-    let file = declare(&house, &[("stays", far), ("edited", r#"cron = "0 7 1 1 *""#), ("goes", far)]);
-    drop(house.client());
-    let mut sidecar = Sidecar::start(&house, &["--tasks", file.to_str().expect("a name")]);
-    eventually("all are planned", || tasks(&house).iter().all(|row| !row.ends_with('-')));
-    let before = tasks(&house);
+    let file = declare(&db, &[("stays", far), ("edited", r#"cron = "0 7 1 1 *""#), ("goes", far)]);
+    drop(db.client());
+    let mut sidecar = Sidecar::start(&db, &["--tasks", file.to_str().expect("a name")]);
+    eventually("all are planned", || tasks(&db).iter().all(|row| !row.ends_with('-')));
+    let before = tasks(&db);
 
-    declare(&house, &[("stays", far), ("edited", r#"cron = "0 8 1 1 *""#), ("new", r#"every = "1s""#)]);
+    declare(&db, &[("stays", far), ("edited", r#"cron = "0 8 1 1 *""#), ("new", r#"every = "1s""#)]);
     sidecar.signal("HUP");
     eventually("it is applied", || sidecar.log().contains("1 added, 1 changed, 1 unchanged, 1 left, not declared"));
     // The scheduler is told at once, and its work goes on.
     let runs = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-    eventually("the new one runs", || house.ask(runs) != "0");
-    let after = tasks(&house);
+    eventually("the new one runs", || db.ask(runs) != "0");
+    let after = tasks(&db);
     assert_eq!((&after[0], &after[2]), (&before[0], &before[2]), "what is the same, and what is not declared, stays");
     assert!(after[1].starts_with("edited|0 8 1 1 *|") && after[1] != before[1], "{after:?}");
 
@@ -53,27 +53,27 @@ fn a_manifest_is_applied_again_and_a_broken_one_changes_nothing() {
         let log = sidecar.log();
         let line = log[told..].lines().find(|line| line.contains("SIGHUP")).expect("a line");
         assert!(line.contains("[ERROR]") && line.contains(says), "{line}");
-        let (rows, done) = (tasks(&house), house.ask(runs));
+        let (rows, done) = (tasks(&db), db.ask(runs));
         assert_eq!(rows[..3], after[..3]);
-        eventually("the work goes on", || house.ask(runs) != done);
+        eventually("the work goes on", || db.ask(runs) != done);
     }
     std::fs::remove_file(&file).expect("no manifest");
     let told = sidecar.log().len();
     sidecar.signal("HUP");
     eventually("it is missed", || sidecar.log()[told..].contains("tasks.toml: No such file"));
     sidecar.leave();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn without_a_manifest_it_is_told_and_that_is_all_and_it_ends_no_wait() {
-    let house = House::new();
-    let mut gate = Gate::new(&house, "gate");
-    let path = house.home().join("gate");
+    let db = TestDb::new();
+    let mut gate = Gate::new(&db, "gate");
+    let path = db.home().join("gate");
     let line = format!("echo begun >{0}.told; read line <{0}", path.display());
-    house.client().add(shell("long", &line)).expect("a task");
-    let mut sidecar = Sidecar::start(&house, &["--drain", "1h"]);
-    told(&house, "gate.told");
+    db.client().add(shell("long", &line)).expect("a task");
+    let mut sidecar = Sidecar::start(&db, &["--drain", "1h"]);
+    told(&db, "gate.told");
     sidecar.signal("HUP");
     eventually("it is told", || sidecar.log().contains("SIGHUP: there is nothing to read again without --tasks"));
     // While it leaves, it is no second request to leave.
@@ -82,18 +82,18 @@ fn without_a_manifest_it_is_told_and_that_is_all_and_it_ends_no_wait() {
     sidecar.signal("HUP");
     gate.open();
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
-    assert_eq!(house.ask("SELECT status || attempt FROM task_runs"), "succeeded1");
+    assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "succeeded1");
 }
 
 /// The manifest, the scheduler and its client each open the file: its mode is told once.
 #[test]
 fn a_file_that_its_group_may_write_is_told_once() {
     use std::os::unix::fs::PermissionsExt;
-    let house = House::new();
-    let file = declare(&house, &[("far", r#"at = "2999-01-01T00:00:00Z""#)]);
-    drop(house.client());
-    std::fs::set_permissions(house.file(), std::fs::Permissions::from_mode(0o660)).expect("a mode");
-    let mut sidecar = Sidecar::spawn(&house, &["--until-idle", "--tasks", file.to_str().expect("a name")]);
+    let db = TestDb::new();
+    let file = declare(&db, &[("far", r#"at = "2999-01-01T00:00:00Z""#)]);
+    drop(db.client());
+    std::fs::set_permissions(db.file(), std::fs::Permissions::from_mode(0o660)).expect("a mode");
+    let mut sidecar = Sidecar::spawn(&db, &["--until-idle", "--tasks", file.to_str().expect("a name")]);
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     let told = sidecar.log().lines().filter(|line| line.contains("[WARN]") && line.contains("its group")).count();
     assert_eq!(told, 1, "{}", sidecar.log());

@@ -4,16 +4,15 @@
 use duly::testing::Stepper;
 use duly::{Client, Limits, NewTask, Outcome};
 
-use crate::house::{House, at, minutes};
-use crate::table::{claim, step, work_off};
+use crate::fixtures::{TestDb, at, claim, minutes, step, work_off};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 const RULE: &str = "a final run stays final, and its attempt never decreases";
 
 /// Runs that ended in every way, by the name of their task. Of `retried` the first attempt failed.
-fn ended() -> (House, Stepper) {
-    let house = House::new();
-    let mut stepper = house.builder(NOON).accept("work").workers(8).start().expect("a stepper");
+fn ended() -> (TestDb, Stepper) {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(8).start().expect("a stepper");
     let client = stepper.client().clone();
     for name in ["succeeded", "retried", "dead", "cancelled", "waited", "bystander"] {
         let handler = if name == "waited" { "nobody's" } else { "work" };
@@ -31,7 +30,7 @@ fn ended() -> (House, Stepper) {
         }
     }
     stepper.step().expect("a turn");
-    client.cancel(run(&house, "waited")).expect("a run that waits");
+    client.cancel(run(&db, "waited")).expect("a run that waits");
     stepper.clock().advance(minutes(1));
     let again = claim(&mut stepper);
     stepper.finish(&again, Outcome::succeeded());
@@ -40,18 +39,18 @@ fn ended() -> (House, Stepper) {
                    ON t.id = r.task_id ORDER BY t.id";
     let expected =
         ["succeeded succeeded 1", "retried succeeded 2", "dead dead 1", "cancelled cancelled 1", "waited cancelled 0"];
-    assert_eq!(house.rows(stands)[..5], expected);
+    assert_eq!(db.rows(stands)[..5], expected);
     assert_eq!((found(&client), shown(&client)), (vec![], vec![]));
-    (house, stepper)
+    (db, stepper)
 }
 
-fn run(house: &House, task: &str) -> i64 {
+fn run(db: &TestDb, task: &str) -> i64 {
     let run = "SELECT id FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = ";
-    house.ask(&format!("{run}'{task}')")).parse().expect("a run")
+    db.ask(&format!("{run}'{task}')")).parse().expect("a run")
 }
 
-fn set(house: &House, task: &str, values: &str) -> rusqlite::Result<usize> {
-    house.plain().execute(&format!("UPDATE task_runs SET {values} WHERE id = {}", run(house, task)), [])
+fn set(db: &TestDb, task: &str, values: &str) -> rusqlite::Result<usize> {
+    db.plain().execute(&format!("UPDATE task_runs SET {values} WHERE id = {}", run(db, task)), [])
 }
 
 fn found(client: &Client) -> Vec<String> {
@@ -80,9 +79,9 @@ fn a_final_run_that_another_program_reopened_is_named() {
         ("cancelled", "status = 'failed'", "was final after attempt 1, and is failed at attempt 1"),
         ("waited", again, "is queued, with the end of an earlier attempt"),
     ] {
-        let (house, stepper) = ended();
-        set(&house, task, values).unwrap_or_else(|error| panic!("{task}, {values}: {error}"));
-        let number = run(&house, task);
+        let (db, stepper) = ended();
+        set(&db, task, values).unwrap_or_else(|error| panic!("{task}, {values}: {error}"));
+        let number = run(&db, task);
         assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{values}");
         let line =
             format!("reopened: run {number} of {task} {why}: another program changed its row: duly cancel {number}");
@@ -99,13 +98,13 @@ fn a_reopened_run_that_ran_again_is_named_as_well() {
         ("succeeded", "is succeeded at attempt 2, ended attempts on record: 0"),
         ("dead", "was final after attempt 1, and is succeeded at attempt 2"),
     ] {
-        let (house, mut stepper) = ended();
-        set(&house, task, "status = 'queued', finished_at = NULL, cancel_requested = 0").expect("an update");
+        let (db, mut stepper) = ended();
+        set(&db, task, "status = 'queued', finished_at = NULL, cancel_requested = 0").expect("an update");
         let again = claim(&mut stepper);
         assert_eq!(again.task, task);
         stepper.finish(&again, Outcome::succeeded());
         work_off(&mut stepper);
-        let number = run(&house, task);
+        let number = run(&db, task);
         assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")]);
         assert!(shown(stepper.client()).is_empty(), "it is over");
     }
@@ -119,9 +118,9 @@ fn an_attempt_that_another_program_changed_is_named() {
         ("succeeded", 0, "is succeeded at attempt 0, ended attempts on record: 0"),
         ("waited", 1, "is cancelled at attempt 1, ended attempts on record: 0"),
     ] {
-        let (house, stepper) = ended();
-        set(&house, task, &format!("attempt = {attempt}")).expect("an update");
-        let number = run(&house, task);
+        let (db, stepper) = ended();
+        set(&db, task, &format!("attempt = {attempt}")).expect("an update");
+        let number = run(&db, task);
         assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{attempt}");
     }
     // Not a run that fails, is given back, and goes on.
@@ -142,10 +141,10 @@ fn an_attempt_that_another_program_changed_is_named() {
 
 #[test]
 fn a_final_run_with_an_end_cannot_wait_or_run() {
-    let (house, stepper) = ended();
+    let (db, stepper) = ended();
     for task in ["succeeded", "dead", "waited"] {
         for values in ["status = 'queued'", "status = 'running', locked_by = 'me', locked_until = 1805025600000"] {
-            let refused = set(&house, task, values).expect_err("an end").to_string();
+            let refused = set(&db, task, values).expect_err("an end").to_string();
             assert!(refused.contains("CHECK"), "{task}, {values}: {refused}");
         }
     }

@@ -8,8 +8,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Apply, BoxError, Clock, Context, Done, Error, Failure, FailureKind, NewTask, Outcome, Retention, Retry};
 
-use crate::house::{House, at, minutes, seconds};
-use crate::table::{claim, step, succeed, work_off};
+use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_off};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -23,14 +22,14 @@ fn pass(stepper: &mut Stepper, time: Duration) {
     stepper.step().expect("a step");
 }
 
-fn names(house: &House) -> Vec<String> {
-    house.rows("SELECT name FROM scheduled_tasks ORDER BY id")
+fn names(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT name FROM scheduled_tasks ORDER BY id")
 }
 
 #[test]
 fn a_completed_once_task_goes_thirty_days_after_it_ended() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     let once = |name: &str| NewTask::once(name, at(NOON)).handler("work");
     client.add_all([once("done"), once("dead"), once("running"), once("again")]).unwrap();
@@ -44,26 +43,26 @@ fn a_completed_once_task_goes_thirty_days_after_it_ended() {
         }
     }
     step(&mut stepper, 0);
-    let bystander = house.add_bystander(&stepper);
+    let bystander = db.add_bystander(&stepper);
     pass(&mut stepper, days(10));
     client.trigger("again").unwrap();
     let again = claim(&mut stepper);
     succeed(&mut stepper, &again);
     pass(&mut stepper, days(20) - seconds(1));
-    assert_eq!(names(&house).len(), 6);
+    assert_eq!(names(&db).len(), 6);
     pass(&mut stepper, minutes(1));
-    assert_eq!(names(&house), ["running", "again", "elsewhere", "bystander"]);
-    assert_eq!(house.ask("SELECT count(*) FROM task_attempts"), "0", "with all that was of them");
+    assert_eq!(names(&db), ["running", "again", "elsewhere", "bystander"]);
+    assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "0", "with all that was of them");
     pass(&mut stepper, days(10));
-    assert_eq!(names(&house), ["running", "elsewhere", "bystander"]);
-    house.assert_bystander(&bystander);
-    house.assert_sound();
+    assert_eq!(names(&db), ["running", "elsewhere", "bystander"]);
+    db.assert_bystander(&bystander);
+    db.assert_sound();
 }
 
 #[test]
 fn a_once_task_that_a_manifest_declares_does_not_run_again() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     let apply =
         || client.apply("tasks.toml", [NewTask::once("once", at(NOON)).handler("work")], Apply::default()).unwrap();
@@ -74,13 +73,13 @@ fn a_once_task_that_a_manifest_declares_does_not_run_again() {
     assert_eq!(client.prune(Retention { once: seconds(1), ..Retention::default() }).unwrap().tasks, 0);
     assert_eq!(apply()[0].done, Done::Unchanged);
     assert!(stepper.step().unwrap().is_empty());
-    assert_eq!(house.ask("SELECT count(*) FROM task_runs"), "1");
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "1");
 }
 
 #[test]
 fn what_is_over_and_was_given_a_next_run_stays_and_runs_again() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     client.add_all(["again", "over"].map(|name| NewTask::once(name, at(NOON)).handler("work"))).unwrap();
     step(&mut stepper, 2).iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
@@ -88,20 +87,20 @@ fn what_is_over_and_was_given_a_next_run_stays_and_runs_again() {
     stepper.clock().advance(days(40));
     let now = stepper.clock().now().wall.as_millis();
     let again = format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'again'");
-    house.plain().execute_batch(&again).unwrap();
+    db.plain().execute_batch(&again).unwrap();
     let keep = Retention::default();
     assert_eq!((client.would_prune(keep).unwrap().tasks, client.prune(keep).unwrap().tasks), (1, 1));
-    assert_eq!(names(&house), ["again"]);
+    assert_eq!(names(&db), ["again"]);
     let again = claim(&mut stepper);
     succeed(&mut stepper, &again);
     pass(&mut stepper, minutes(2));
-    assert_eq!(house.rows("SELECT status, count(*) FROM task_runs"), ["succeeded|2"]);
-    house.assert_sound();
+    assert_eq!(db.rows("SELECT status, count(*) FROM task_runs"), ["succeeded|2"]);
+    db.assert_sound();
 }
 
 /// A task with an hourly run for so long, all succeeded.
-fn hourly(house: &House, keep: Retention, hours: u64) -> Stepper {
-    let mut stepper = house.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
+fn hourly(db: &TestDb, keep: Retention, hours: u64) -> Stepper {
+    let mut stepper = db.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
     stepper.client().add(NewTask::interval("subject", minutes(60)).handler("work")).unwrap();
     stepper.step().unwrap();
     for _ in 0..hours {
@@ -111,54 +110,54 @@ fn hourly(house: &House, keep: Retention, hours: u64) -> Stepper {
     stepper
 }
 
-fn runs(house: &House) -> String {
-    house.ask("SELECT count(*) FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = 'subject')")
+fn runs(db: &TestDb) -> String {
+    db.ask("SELECT count(*) FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = 'subject')")
 }
 
 #[test]
 fn old_runs_go_but_for_the_newest_and_young_ones_only_if_there_are_too_many() {
-    let house = House::new();
+    let db = TestDb::new();
     let keep = Retention { runs: days(2), least_runs: 10, most_runs: 60, ..Retention::default() };
-    let mut stepper = hourly(&house, keep, 58);
-    let bystander = house.add_bystander(&stepper);
+    let mut stepper = hourly(&db, keep, 58);
+    let bystander = db.add_bystander(&stepper);
     let manual = stepper.client().trigger("subject").unwrap();
     let triggered = claim(&mut stepper);
     succeed(&mut stepper, &triggered);
     pass(&mut stepper, seconds(20));
-    let kept: u64 = runs(&house).parse().unwrap();
+    let kept: u64 = runs(&db).parse().unwrap();
     assert!((48..=50).contains(&kept), "two days, and what was asked for: {kept}");
     let oldest = "SELECT min(scheduled_for) FROM task_runs WHERE task_id = 1";
-    assert_eq!(house.ask(oldest), at("2027-03-14T22:00:00Z").plus(minutes(60)).as_millis().to_string());
+    assert_eq!(db.ask(oldest), at("2027-03-14T22:00:00Z").plus(minutes(60)).as_millis().to_string());
 
     // Paused for a year: the newest ten stay, and what waits stays.
     stepper.client().pause("subject").unwrap();
     stepper.clock().set_wall(at("2028-03-20T12:00:00Z"));
     stepper.step().unwrap();
     pass(&mut stepper, seconds(20));
-    assert_eq!(runs(&house), kept.to_string(), "a step of the clock: it may be wrong");
+    assert_eq!(runs(&db), kept.to_string(), "a step of the clock: it may be wrong");
     pass(&mut stepper, days(1));
-    assert_eq!(runs(&house), "10");
+    assert_eq!(runs(&db), "10");
     assert!(stepper.client().run(manual).unwrap().is_some(), "it is of the newest");
-    house.assert_bystander(&bystander);
-    house.assert_sound();
+    db.assert_bystander(&bystander);
+    db.assert_sound();
 }
 
 #[test]
 fn of_too_many_the_oldest_go_however_young() {
-    let house = House::new();
+    let db = TestDb::new();
     let keep = Retention { least_runs: 5, most_runs: 20, ..Retention::default() };
-    let mut stepper = hourly(&house, keep, 30);
+    let mut stepper = hourly(&db, keep, 30);
     pass(&mut stepper, seconds(20));
-    assert_eq!(runs(&house), "20");
-    assert_eq!(house.ask("SELECT min(id) FROM task_runs"), "11");
-    house.assert_sound();
+    assert_eq!(runs(&db), "20");
+    assert_eq!(db.ask("SELECT min(id) FROM task_runs"), "11");
+    db.assert_sound();
 }
 
 #[test]
 fn a_retry_keeps_the_run_whose_key_it_has() {
-    let house = House::new();
+    let db = TestDb::new();
     let keep = Retention { runs: days(1), least_runs: 0, ..Retention::default() };
-    let mut stepper = house.builder(NOON).accept("work").retention(keep).start().unwrap();
+    let mut stepper = db.builder(NOON).accept("work").retention(keep).start().unwrap();
     let client = stepper.client().clone();
     client.add(NewTask::interval("subject", days(300)).handler("work")).unwrap();
     let run = client.trigger("subject").unwrap();
@@ -184,12 +183,12 @@ fn a_retry_keeps_the_run_whose_key_it_has() {
     pass(&mut stepper, days(2));
     // The retry first, and then what it has retried.
     pass(&mut stepper, minutes(1));
-    assert_eq!(runs(&house), "0");
+    assert_eq!(runs(&db), "0");
 }
 
 #[test]
 fn a_chain_of_retries_is_kept_as_long_as_its_last_may_be_retried() {
-    let house = House::new();
+    let db = TestDb::new();
     let keep = Retention { runs: days(2), least_runs: 0, ..Retention::default() };
     let calls = Arc::new(AtomicUsize::new(0));
     let (count, keys) = (calls.clone(), Arc::new(Mutex::new(BTreeSet::new())));
@@ -199,7 +198,7 @@ fn a_chain_of_retries_is_kept_as_long_as_its_last_may_be_retried() {
         run.effect("pay", || Ok(count.fetch_add(1, Ordering::Relaxed)))?;
         Err(Failure::give_up("out of paper").into())
     };
-    let mut stepper = house.builder(NOON).handler("work", handler).retention(keep).start().unwrap();
+    let mut stepper = db.builder(NOON).handler("work", handler).retention(keep).start().unwrap();
     let client = stepper.client().clone();
     client.add(NewTask::interval("subject", days(300)).handler("work")).unwrap();
     let mut run = client.trigger("subject").unwrap();
@@ -217,15 +216,15 @@ fn a_chain_of_retries_is_kept_as_long_as_its_last_may_be_retried() {
     assert_eq!(keys.lock().unwrap().len(), 1, "{keys:?}");
     assert_eq!((client.would_prune(keep).unwrap().runs, client.prune(keep).unwrap().runs), (0, 0));
     (0..5).for_each(|_| lasts(days(2)));
-    assert_eq!(runs(&house), "0", "and then they go, the last one first");
-    house.assert_sound();
+    assert_eq!(runs(&db), "0", "and then they go, the last one first");
+    db.assert_sound();
 }
 
 #[test]
 fn a_retry_that_nobody_carries_out_keeps_no_more_than_its_chain() {
-    let house = House::new();
+    let db = TestDb::new();
     let keep = Retention { runs: days(1), least_runs: 0, ..Retention::default() };
-    let mut stepper = hourly(&house, keep, 5);
+    let mut stepper = hourly(&db, keep, 5);
     let client = stepper.client().clone();
     let run = client.trigger("subject").unwrap();
     let dead = claim(&mut stepper);
@@ -233,110 +232,110 @@ fn a_retry_that_nobody_carries_out_keeps_no_more_than_its_chain() {
     stepper.finish(&dead, Outcome::failed("no"));
     step(&mut stepper, 0);
     client.pause("subject").unwrap();
-    house.plain().execute("UPDATE scheduled_tasks SET handler = 'nobody'", []).unwrap();
+    db.plain().execute("UPDATE scheduled_tasks SET handler = 'nobody'", []).unwrap();
     let retry = client.retry(run).unwrap();
-    assert_eq!(runs(&house), "7");
+    assert_eq!(runs(&db), "7");
     pass(&mut stepper, days(3));
-    assert_eq!(house.rows("SELECT id FROM task_runs ORDER BY id"), [run.to_string(), retry.to_string()]);
-    house.assert_sound();
+    assert_eq!(db.rows("SELECT id FROM task_runs ORDER BY id"), [run.to_string(), retry.to_string()]);
+    db.assert_sound();
 }
 
 #[test]
 fn of_a_scheduler_that_is_never_idle_it_goes_too() {
-    let house = House::new();
+    let db = TestDb::new();
     let keep = Retention { runs: seconds(1), least_runs: 1, ..Retention::default() };
-    let mut stepper = hourly(&house, keep, 3);
+    let mut stepper = hourly(&db, keep, 3);
     stepper.clock().advance(seconds(60));
     stepper.client().pause("subject").unwrap();
     let busy = NewTask::delay("busy", seconds(1)).handler("work").starts_at(stepper.clock().now().wall);
     stepper.client().add(busy).unwrap();
     // No heartbeat but has a run to start or to settle.
     let mut turns = 0;
-    while runs(&house) != "1" {
+    while runs(&db) != "1" {
         for run in stepper.step().unwrap() {
             stepper.finish(&run, Outcome::succeeded());
         }
         assert!(!stepper.running().is_empty() || turns % 2 == 0, "it is busy");
         stepper.clock().advance(seconds(1));
         turns += 1;
-        assert!(turns <= 200, "{} runs of the other task are kept", runs(&house));
+        assert!(turns <= 200, "{} runs of the other task are kept", runs(&db));
     }
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn what_is_too_much_for_one_batch_goes_by_the_next_ones_soon() {
-    let house = House::new();
+    let db = TestDb::new();
     let keep = Retention { once: days(1), ..Retention::default() };
-    let mut stepper = house.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
+    let mut stepper = db.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
     let client = stepper.client().clone();
     client.add_all((0..1200).map(|n| NewTask::once(format!("once-{n:04}"), at(NOON)).handler("work"))).unwrap();
     work_off(&mut stepper);
-    let bystander = house.add_bystander(&stepper);
+    let bystander = db.add_bystander(&stepper);
     pass(&mut stepper, days(2));
     let mut batches = 1;
-    while names(&house).len() > 1 {
+    while names(&db).len() > 1 {
         assert!(stepper.sleeps() <= Duration::from_millis(100), "{:?}", stepper.sleeps());
         let nap = stepper.sleeps();
         pass(&mut stepper, nap);
         batches += 1;
-        assert!(batches <= 15, "{} tasks are left", names(&house).len());
+        assert!(batches <= 15, "{} tasks are left", names(&db).len());
     }
     assert!(batches > 2, "each is a small one");
     pass(&mut stepper, seconds(30));
     assert!(stepper.sleeps() >= seconds(1), "nothing is left to do");
-    house.assert_bystander(&bystander);
-    house.assert_sound();
+    db.assert_bystander(&bystander);
+    db.assert_sound();
 }
 
 #[test]
 fn events_and_schedulers_that_stopped_are_forgotten() {
-    let house = House::new();
-    house.stepper(NOON).stop().unwrap();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    db.stepper(NOON).stop().unwrap();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     client.add(NewTask::interval("subject", days(300)).handler("work")).unwrap();
     client.pause("subject").unwrap();
     pass(&mut stepper, days(20));
     client.resume("subject").unwrap();
     pass(&mut stepper, days(11));
-    assert_eq!(house.rows("SELECT kind FROM scheduler_events WHERE task_id IS NOT NULL"), ["resumed"]);
-    assert_eq!(house.rows("SELECT id FROM scheduler_instances"), [stepper.owner()]);
+    assert_eq!(db.rows("SELECT kind FROM scheduler_events WHERE task_id IS NOT NULL"), ["resumed"]);
+    assert_eq!(db.rows("SELECT id FROM scheduler_instances"), [stepper.owner()]);
     // Many go by one batch after the other, also where there are no tasks.
     client.remove("subject").unwrap();
     let old = "DELETE FROM scheduler_events;
                WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
                INSERT INTO scheduler_events (at, kind) SELECT 1700000000000, 'paused' FROM n";
-    house.plain().execute_batch(old).unwrap();
+    db.plain().execute_batch(old).unwrap();
     pass(&mut stepper, minutes(1));
     assert!(stepper.sleeps() <= Duration::from_millis(100), "{:?}", stepper.sleeps());
 }
 
 #[test]
 fn by_hand_it_goes_at_once_and_in_one_round() {
-    let house = House::new();
-    let mut stepper = hourly(&house, Retention::default(), 3);
+    let db = TestDb::new();
+    let mut stepper = hourly(&db, Retention::default(), 3);
     let client = stepper.client().clone();
     let once = |number: usize| NewTask::once(format!("once-{number:04}"), at(NOON)).handler("work");
     client.add_all((0..600).map(once)).unwrap();
     work_off(&mut stepper);
-    let bystander = house.add_bystander(&stepper);
+    let bystander = db.add_bystander(&stepper);
     let none = client.prune(Retention::default()).unwrap();
     assert_eq!((none.tasks, none.runs), (0, 0));
     stepper.clock().advance(minutes(1));
     let keep = Retention { once: seconds(1), runs: seconds(1), least_runs: 1, ..Retention::default() };
     let pruned = client.prune(keep).unwrap();
     assert_eq!((pruned.tasks, pruned.runs), (600, 2));
-    assert_eq!(names(&house), ["subject", "bystander"]);
-    house.assert_bystander(&bystander);
+    assert_eq!(names(&db), ["subject", "bystander"]);
+    db.assert_bystander(&bystander);
     let nonsense = Retention { least_runs: 2, most_runs: 1, ..Retention::default() };
     assert!(matches!(client.prune(nonsense), Err(Error::InvalidConfig { field: "retention", .. })));
-    house.assert_sound();
+    db.assert_sound();
 }
 
 /// Tasks and runs by the thousand, written by SQL: all that retention can meet.
-fn much(house: &House) -> Stepper {
-    let mut stepper = hourly(house, Retention::default(), 40);
+fn much(db: &TestDb) -> Stepper {
+    let mut stepper = hourly(db, Retention::default(), 40);
     let client = stepper.client().clone();
     client.add_all((0..600).map(|n| NewTask::once(format!("once-{n:04}"), at(NOON)).handler("work"))).unwrap();
     client.add(NewTask::interval("many", days(300)).handler("work")).unwrap();
@@ -354,7 +353,7 @@ fn much(house: &House) -> Stepper {
         )
     };
     let old = "t.created_at";
-    let plain = house.plain();
+    let plain = db.plain();
     plain.execute_batch(&runs("many", 1, "queued", "NULL")).unwrap();
     plain.execute_batch(&runs("many", 1300, "cancelled", old)).unwrap();
     plain.execute_batch(&runs("many", 30, "dead", "t.created_at + 7776000000")).unwrap();
@@ -366,7 +365,7 @@ fn much(house: &House) -> Stepper {
 #[test]
 fn what_would_go_is_told_and_then_goes() {
     let ask = ["scheduled_tasks", "task_runs", "scheduler_events", "scheduler_instances"];
-    let all = |house: &House| ask.map(|table| house.rows(&format!("SELECT * FROM {table}")));
+    let all = |db: &TestDb| ask.map(|table| db.rows(&format!("SELECT * FROM {table}")));
     let keeps = [
         Retention::default(),
         Retention { once: seconds(1), runs: days(365), most_runs: 150, ..Retention::default() },
@@ -374,27 +373,27 @@ fn what_would_go_is_told_and_then_goes() {
         Retention { once: days(400), runs: seconds(1), least_runs: 0, most_runs: 1, events: days(400) },
     ];
     for keep in keeps {
-        let house = House::new();
-        let stepper = much(&house);
+        let db = TestDb::new();
+        let stepper = much(&db);
         let client = stepper.client();
-        let (before, bystander) = (all(&house), house.add_bystander(&stepper));
-        let advance = duly::Advance::default();
+        let (before, bystander) = (all(&db), db.add_bystander(&stepper));
+        let advance = duly::Progress::default();
         let would = client.would_prune_watched(keep, &advance).unwrap();
         assert_eq!(advance.share(), Some(1.0));
-        let after = all(&house);
+        let after = all(&db);
         assert!(before.iter().zip(&after).all(|(before, after)| after.starts_with(before)), "nothing was written");
 
-        let advance = duly::Advance::default();
+        let advance = duly::Progress::default();
         let pruned = client.prune_watched(keep, &advance).unwrap();
         assert_eq!((would, advance.share()), (pruned, Some(1.0)), "{keep:?}");
         assert_eq!(client.would_prune(keep).unwrap(), duly::Pruned::default(), "{keep:?}");
-        let left = all(&house);
+        let left = all(&db);
         let count = |rows: &[Vec<String>; 4], table: usize| rows[table].len();
         assert_eq!(count(&after, 0) - count(&left, 0), pruned.tasks, "{keep:?}");
         assert_eq!(count(&after, 2) - count(&left, 2), pruned.events, "{keep:?}");
         let runs = count(&after, 1) - count(&left, 1);
         assert!(runs >= pruned.runs + pruned.tasks.saturating_sub(1), "{keep:?}");
-        house.assert_bystander(&bystander);
-        house.assert_sound();
+        db.assert_bystander(&bystander);
+        db.assert_sound();
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use duly::{AttemptOutcome, NewTask, Outcome, RunStatus, Timestamp};
 
-use crate::house::{House, at, seconds};
+use crate::fixtures::{TestDb, at, seconds};
 
 #[path = "../../src/bin/duly/selftest/checker.rs"]
 pub(crate) mod checker;
@@ -25,8 +25,8 @@ struct Case {
 impl Case {
     /// Three occurrences of a task that fails at first, beside one that may start only once.
     fn new() -> Case {
-        let (house, start) = (House::new(), at(START));
-        let mut stepper = house.builder(START).accept("work").start().expect("a stepper");
+        let (db, start) = (TestDb::new(), at(START));
+        let mut stepper = db.builder(START).accept("work").start().expect("a stepper");
         let task = |name: &str| NewTask::interval(name, seconds(10)).starts_at(start.plus(seconds(10))).handler("work");
         let end = start.plus(seconds(30));
         stepper.client().add(task("again").ends_at(end)).expect("a task");
@@ -44,7 +44,7 @@ impl Case {
             stepper.step().expect("a turn");
             stepper.clock().advance(seconds(1));
         }
-        let told = Told::read(&house.client()).expect("the tables");
+        let told = Told::read(&db.client()).expect("the tables");
         let due: BTreeSet<Timestamp> = (1..=3).map(|nth| start.plus(seconds(10 * nth))).collect();
         let promise = |task: &str| Promise {
             task: task.to_owned(),
@@ -205,13 +205,13 @@ mod program {
 
     use serde_json::Value;
 
-    use crate::house::{House, eventually};
+    use crate::fixtures::{TestDb, eventually};
     use crate::sidecar::signal;
 
-    /// The program, as somebody would start it in the house.
-    fn selftest(house: &House, line: &[&str]) -> Command {
+    /// The program, as somebody would start it in the db.
+    fn selftest(db: &TestDb, line: &[&str]) -> Command {
         let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
-        program.arg("selftest").args(line).current_dir(house.home()).env_remove("DULY_DB").stdin(Stdio::null());
+        program.arg("selftest").args(line).current_dir(db.home()).env_remove("DULY_DB").stdin(Stdio::null());
         program
     }
 
@@ -221,20 +221,20 @@ mod program {
     }
 
     /// The folders that it has made there.
-    fn folders(house: &House) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(house.home()).expect("a folder").map(|entry| entry.expect("an entry").path());
+    fn folders(db: &TestDb) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(db.home()).expect("a folder").map(|entry| entry.expect("an entry").path());
         entries.filter(|path| path.is_dir()).collect()
     }
 
-    /// Live processes at work in a folder of the house, with the part that each plays.
-    fn parts(house: &House) -> Vec<(String, String)> {
+    /// Live processes at work in a folder of the db, with the part that each plays.
+    fn parts(db: &TestDb) -> Vec<(String, String)> {
         let processes = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
         let of_it = processes.filter_map(|process| {
             let there = std::fs::read_link(process.path().join("cwd")).ok()?;
             let variables = std::fs::read(process.path().join("environ")).ok()?;
             let variables = String::from_utf8_lossy(&variables).into_owned();
             let part = variables.split('\0').find_map(|one| one.strip_prefix("DULY_SELFTEST_PART="))?.to_owned();
-            let beside = there.strip_prefix(house.home()).ok()?.file_name()?.to_string_lossy().into_owned();
+            let beside = there.strip_prefix(db.home()).ok()?.file_name()?.to_string_lossy().into_owned();
             let id = process.file_name().to_string_lossy().into_owned();
             Some((id, format!("{beside}/{part}")))
         });
@@ -242,25 +242,25 @@ mod program {
     }
 
     /// Waits until two schedulers are at work for a check, and answers who they are.
-    fn schedulers(house: &House, check: &str) -> Vec<String> {
+    fn schedulers(db: &TestDb, check: &str) -> Vec<String> {
         let mut found = Vec::new();
         eventually(&format!("two schedulers are at work for {check}"), || {
             let of_it = |(id, part): (String, String)| (part == format!("{check}/schedule")).then_some(id);
-            found = parts(house).into_iter().filter_map(of_it).collect();
+            found = parts(db).into_iter().filter_map(of_it).collect();
             found.len() == 2
         });
         found
     }
 
-    fn begin(house: &House, line: &[&str]) -> Child {
-        selftest(house, line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program")
+    fn begin(db: &TestDb, line: &[&str]) -> Child {
+        selftest(db, line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program")
     }
 
     #[test]
     fn a_disk_that_can_be_trusted_is_told_so_and_nothing_is_left_on_it() {
-        let house = House::new();
-        std::fs::write(house.file(), "of the user, and no database").expect("a file");
-        let output = selftest(&house, &["--for", "3s", "--seed", "7", "--json", "--db", "agent.db"]).output();
+        let db = TestDb::new();
+        std::fs::write(db.file(), "of the user, and no database").expect("a file");
+        let output = selftest(&db, &["--for", "3s", "--seed", "7", "--json", "--db", "agent.db"]).output();
         let (code, out, err) = said(&output.expect("the program"));
         assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
         let document: Value = serde_json::from_str(&out).expect("one document");
@@ -273,47 +273,47 @@ mod program {
         let all = ["file system", "locks", "shared memory", "syncs", "naive loop", "duly", "kills", "doctor"];
         assert_eq!(names, all);
         assert!(checks.iter().all(|check| check["verdict"] != "bad"), "{out}");
-        assert_eq!(std::fs::read_dir(house.home()).expect("a folder").count(), 1, "nothing is left beside the user's");
-        assert_eq!(std::fs::read_to_string(house.file()).expect("a file"), "of the user, and no database");
-        assert_eq!(parts(&house), []);
+        assert_eq!(std::fs::read_dir(db.home()).expect("a folder").count(), 1, "nothing is left beside the user's");
+        assert_eq!(std::fs::read_to_string(db.file()).expect("a file"), "of the user, and no database");
+        assert_eq!(parts(&db), []);
     }
 
     #[test]
     fn a_scheduler_that_ends_by_itself_fails_its_check_and_the_folder_is_kept() {
-        let house = House::new();
-        let child = begin(&house, &["--for", "5s", "--quiet"]);
-        signal("KILL", &schedulers(&house, "bench")[0]);
+        let db = TestDb::new();
+        let child = begin(&db, &["--for", "5s", "--quiet"]);
+        signal("KILL", &schedulers(&db, "bench")[0]);
         let (code, out, err) = said(&child.wait_with_output().expect("an end"));
         assert_eq!(code, Some(1), "{out}{err}");
         assert!(out.starts_with("BAD ") && out.contains("duly") && out.contains("ended by itself, signal: 9"), "{out}");
         assert!(!out.contains("good"), "whoever wants quiet hears of what is wrong: {out}");
-        let [kept] = folders(&house).try_into().expect("one folder");
+        let [kept] = folders(&db).try_into().expect("one folder");
         assert!(err.starts_with("error: not to be trusted, 1 of 7 checks failed: "), "{err}");
         assert!(err.ends_with(&format!("; kept in {}\n", kept.display())), "{err}");
         assert!(kept.join("bench/agent.db").exists() && kept.join("bench/log").exists());
-        assert_eq!(parts(&house), []);
+        assert_eq!(parts(&db), []);
     }
 
     #[test]
     fn ctrl_c_leaves_no_process_and_no_folder() {
         for name in ["INT", "TERM", "HUP"] {
-            let house = House::new();
-            let child = begin(&house, &["--for", "1h"]);
-            schedulers(&house, "bench");
+            let db = TestDb::new();
+            let child = begin(&db, &["--for", "1h"]);
+            schedulers(&db, "bench");
             signal(name, &child.id().to_string());
             let (code, out, err) = said(&child.wait_with_output().expect("an end"));
             let told = format!("error: SIG{name}: stopped before anything could be said; nothing is left\n");
             assert_eq!((code, out.as_str(), err), (Some(1), "", told));
-            assert_eq!((parts(&house), folders(&house).len()), (vec![], 0));
+            assert_eq!((parts(&db), folders(&db).len()), (vec![], 0));
         }
     }
 
     #[test]
     fn nothing_is_at_work_any_more_when_the_program_itself_is_killed() {
-        let house = House::new();
-        let mut child = begin(&house, &["--for", "1h"]);
-        schedulers(&house, "bench");
+        let db = TestDb::new();
+        let mut child = begin(&db, &["--for", "1h"]);
+        schedulers(&db, "bench");
         child.kill().and_then(|()| child.wait()).expect("its end");
-        eventually("its schedulers have left", || parts(&house).is_empty());
+        eventually("its schedulers have left", || parts(&db).is_empty());
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use duly::{Client, NewTask, Run, RunStatus};
 use serde_json::{Value, json};
 
-use crate::house::{House, at, eventually};
+use crate::fixtures::{TestDb, at, eventually};
 
 /// A task of the handler `command` that has been due for years.
 pub(crate) fn command(name: &str, payload: Value) -> NewTask {
@@ -24,7 +24,7 @@ pub(crate) fn shell(name: &str, line: &str) -> NewTask {
     command(name, json!({ "argv": ["sh", "-c", line] }))
 }
 
-/// `duly run` on the house's file. Killed when it is dropped.
+/// `duly run` on the db's file. Killed when it is dropped.
 pub(crate) struct Sidecar {
     child: Child,
     log: PathBuf,
@@ -32,34 +32,34 @@ pub(crate) struct Sidecar {
 
 impl Sidecar {
     /// Starts it, and waits until it is registered.
-    pub(crate) fn start(house: &House, options: &[&str]) -> Self {
-        let sidecar = Self::spawn(house, options);
+    pub(crate) fn start(db: &TestDb, options: &[&str]) -> Self {
+        let sidecar = Self::spawn(db, options);
         let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", sidecar.pid());
-        eventually("the sidecar is registered", || house.ask(&registered) == "1");
+        eventually("the sidecar is registered", || db.ask(&registered) == "1");
         sidecar
     }
 
     /// Starts it. Standard error goes to a file.
-    pub(crate) fn spawn(house: &House, options: &[&str]) -> Self {
-        Self::spawn_with(house, options, &[])
+    pub(crate) fn spawn(db: &TestDb, options: &[&str]) -> Self {
+        Self::spawn_with(db, options, &[])
     }
 
     /// Starts it with these variables in its environment.
-    pub(crate) fn spawn_with(house: &House, options: &[&str], variables: &[(&str, &str)]) -> Self {
-        Self::spawn_by(house, options, Command::new(env!("CARGO_BIN_EXE_duly")).envs(variables.iter().copied()))
+    pub(crate) fn spawn_with(db: &TestDb, options: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::spawn_by(db, options, Command::new(env!("CARGO_BIN_EXE_duly")).envs(variables.iter().copied()))
     }
 
     /// Has another program start it, which is given what to start behind its own arguments.
-    pub(crate) fn spawn_within(house: &House, options: &[&str], program: &str, arguments: &[&str]) -> Self {
-        Self::spawn_by(house, options, Command::new(program).args(arguments).arg(env!("CARGO_BIN_EXE_duly")))
+    pub(crate) fn spawn_within(db: &TestDb, options: &[&str], program: &str, arguments: &[&str]) -> Self {
+        Self::spawn_by(db, options, Command::new(program).args(arguments).arg(env!("CARGO_BIN_EXE_duly")))
     }
 
-    fn spawn_by(house: &House, options: &[&str], program: &mut Command) -> Self {
-        let log = house.home().join(format!("log-{}", fastrand::u64(..)));
+    fn spawn_by(db: &TestDb, options: &[&str], program: &mut Command) -> Self {
+        let log = db.home().join(format!("log-{}", fastrand::u64(..)));
         let poll: &[&str] = if options.contains(&"--poll") { &[] } else { &["--poll", "50ms"] };
         let child = program
             .arg("--db")
-            .arg(house.file())
+            .arg(db.file())
             .arg("run")
             .args(poll)
             .args(options)
@@ -130,8 +130,8 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    pub(crate) fn new(house: &House, name: &str) -> Self {
-        let path = house.home().join(name);
+    pub(crate) fn new(db: &TestDb, name: &str) -> Self {
+        let path = db.home().join(name);
         assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
         // Open at both ends: nobody who opens it waits for the other.
         let file = OpenOptions::new().read(true).write(true).open(path).expect("the pipe");
@@ -155,11 +155,11 @@ pub(crate) fn group_size(group: &str) -> usize {
     stats.filter(in_it).count()
 }
 
-/// What a command wrote into a file of the house, once it has written a whole line.
-pub(crate) fn told(house: &House, name: &str) -> String {
+/// What a command wrote into a file of the db, once it has written a whole line.
+pub(crate) fn told(db: &TestDb, name: &str) -> String {
     let mut text = String::new();
     eventually(&format!("{name} is written"), || {
-        text = std::fs::read_to_string(house.home().join(name)).unwrap_or_default();
+        text = std::fs::read_to_string(db.home().join(name)).unwrap_or_default();
         text.ends_with('\n')
     });
     text.trim_end().to_owned()
@@ -176,41 +176,41 @@ pub(crate) fn stands(client: &Client, task: &str, status: RunStatus) -> Run {
 }
 
 /// A line for the shell: says in `NAME.group` who it is, then waits at the gate `NAME`.
-fn waiting(house: &House, name: &str) -> String {
-    let path = house.home().join(name);
+fn waiting(db: &TestDb, name: &str) -> String {
+    let path = db.home().join(name);
     let path = path.to_str().expect("a path of UTF-8");
     format!("echo $$ >{path}.group; read line <{path}; echo passed")
 }
 
 #[test]
 fn a_signal_lets_running_commands_end_and_their_outcome_is_kept() {
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    client.add(shell("long", &waiting(&house, "gate"))).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
-    told(&house, "gate.group");
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(shell("long", &waiting(&db, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    told(&db, "gate.group");
     sidecar.signal("TERM");
     eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more is started; commands at work: 1"));
     gate.open();
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     let run = stands(&client, "long", RunStatus::Succeeded);
     assert_eq!((run.output.as_deref(), run.exit_code, run.attempt), (Some("passed\n"), Some(0), 1));
-    assert_eq!(house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
-    assert_eq!(std::fs::read_dir(house.home().join("agent.db-owners")).unwrap().count(), 0, "nothing is left");
-    house.assert_sound();
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count(), 0, "nothing is left");
+    db.assert_sound();
 }
 
 #[test]
 fn what_is_not_done_when_the_wait_is_over_is_ended_and_runs_again() {
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    client.add(shell("long", &waiting(&house, "gate"))).unwrap();
-    client.add(shell("once", &waiting(&house, "gate-once")).at_most_once()).unwrap();
-    let _held = Gate::new(&house, "gate-once");
-    let mut sidecar = Sidecar::start(&house, &["--drain", "1s"]);
-    let groups = [told(&house, "gate.group"), told(&house, "gate-once.group")];
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(shell("long", &waiting(&db, "gate"))).unwrap();
+    client.add(shell("once", &waiting(&db, "gate-once")).at_most_once()).unwrap();
+    let _held = Gate::new(&db, "gate-once");
+    let mut sidecar = Sidecar::start(&db, &["--drain", "1s"]);
+    let groups = [told(&db, "gate.group"), told(&db, "gate-once.group")];
     sidecar.signal("INT");
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert_eq!(groups.map(|group| group_size(&group)), [0, 0]);
@@ -218,23 +218,23 @@ fn what_is_not_done_when_the_wait_is_over_is_ended_and_runs_again() {
     assert_eq!(run.error.as_deref(), Some("the scheduler left before the command had ended: killed by SIGTERM"));
     stands(&client, "once", RunStatus::Dead);
 
-    std::fs::remove_file(house.home().join("gate.group")).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
-    told(&house, "gate.group");
+    std::fs::remove_file(db.home().join("gate.group")).unwrap();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    told(&db, "gate.group");
     gate.open();
     let run = stands(&client, "long", RunStatus::Succeeded);
-    assert_eq!((run.attempt, house.ask("SELECT sum(forgiven) FROM task_runs").as_str()), (2, "1"));
+    assert_eq!((run.attempt, db.ask("SELECT sum(forgiven) FROM task_runs").as_str()), (2, "1"));
     sidecar.leave();
 }
 
 #[test]
 fn a_second_signal_ends_the_wait() {
-    let house = House::new();
-    let client = house.client();
-    let _gate = Gate::new(&house, "gate");
-    client.add(shell("long", &waiting(&house, "gate"))).unwrap();
-    let mut sidecar = Sidecar::start(&house, &["--drain", "1h"]);
-    let group = told(&house, "gate.group");
+    let db = TestDb::new();
+    let client = db.client();
+    let _gate = Gate::new(&db, "gate");
+    client.add(shell("long", &waiting(&db, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&db, &["--drain", "1h"]);
+    let group = told(&db, "gate.group");
     sidecar.signal("TERM");
     eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more"));
     // One that comes at once is the same request.
@@ -250,12 +250,12 @@ fn a_second_signal_ends_the_wait() {
 /// A wrapper that hands a signal on, and is in the same process group, has it arrive twice.
 #[test]
 fn two_signals_at_once_are_one_request() {
-    let house = House::new();
-    let client = house.client();
-    let mut gate = Gate::new(&house, "gate");
-    client.add(shell("long", &waiting(&house, "gate"))).unwrap();
-    let mut sidecar = Sidecar::start(&house, &["--drain", "1h"]);
-    told(&house, "gate.group");
+    let db = TestDb::new();
+    let client = db.client();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(shell("long", &waiting(&db, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&db, &["--drain", "1h"]);
+    told(&db, "gate.group");
     // While the program does not run, both wait.
     sidecar.signal("STOP");
     sidecar.signal("TERM");
@@ -272,38 +272,38 @@ fn two_signals_at_once_are_one_request() {
 
 #[test]
 fn one_whose_leaving_cannot_be_written_down_leaves_all_the_same_and_the_next_finds_it_out() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     client.add(shell("fine", "true")).unwrap();
-    let mut sidecar = Sidecar::start(&house, &[]);
+    let mut sidecar = Sidecar::start(&db, &[]);
     stands(&client, "fine", RunStatus::Succeeded);
     let refuse = "CREATE TRIGGER nobody_leaves BEFORE UPDATE OF stopped_at ON scheduler_instances
                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
-    house.plain().execute_batch(refuse).unwrap();
+    db.plain().execute_batch(refuse).unwrap();
     sidecar.leave();
     assert!(sidecar.log().contains("not now; the next scheduler takes this one for dead"), "{}", sidecar.log());
     let (there, left) = ("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL", "agent.db-owners");
-    assert_eq!(house.ask(there), "1", "nobody could write it down");
-    house.plain().execute_batch("DROP TRIGGER nobody_leaves").unwrap();
-    let mut next = Sidecar::start(&house, &[]);
-    eventually("the next has found it out", || house.ask(there) == "1");
+    assert_eq!(db.ask(there), "1", "nobody could write it down");
+    db.plain().execute_batch("DROP TRIGGER nobody_leaves").unwrap();
+    let mut next = Sidecar::start(&db, &[]);
+    eventually("the next has found it out", || db.ask(there) == "1");
     next.leave();
-    assert_eq!(std::fs::read_dir(house.home().join(left)).unwrap().count(), 0, "nothing is left");
-    house.assert_sound();
+    assert_eq!(std::fs::read_dir(db.home().join(left)).unwrap().count(), 0, "nothing is left");
+    db.assert_sound();
 }
 
 #[test]
 fn until_idle_does_what_there_is_and_ends() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     let policy = duly::RetryPolicy { backoff: Duration::from_millis(100), ..duly::RetryPolicy::default() };
-    let flag = house.home().join("flag");
+    let flag = db.home().join("flag");
     // Fails once, and is waited for.
     let line = format!("test -e {0} || {{ touch {0}; exit 7; }}", flag.display());
     client.add(shell("second-try", &line).retry(policy)).unwrap();
     client.add(shell("fine", "echo fine")).unwrap();
     client.add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
-    let mut sidecar = Sidecar::spawn(&house, &["--until-idle"]);
+    let mut sidecar = Sidecar::spawn(&db, &["--until-idle"]);
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     let run = stands(&client, "second-try", RunStatus::Succeeded);
     assert_eq!(client.attempts(run.id).unwrap()[0].error.as_deref(), Some("exit code 7"));
@@ -320,40 +320,40 @@ fn until_idle_does_what_there_is_and_ends() {
 
 #[test]
 fn a_file_that_is_missing_is_made_only_if_that_is_asked() {
-    let house = House::new();
-    let mut sidecar = Sidecar::spawn(&house, &["--until-idle"]);
+    let db = TestDb::new();
+    let mut sidecar = Sidecar::spawn(&db, &["--until-idle"]);
     assert_eq!(sidecar.end().code(), Some(4));
     let log = sidecar.log();
     assert!(log.starts_with("error: cannot use ") && log.lines().count() == 1, "{log}");
-    assert!(!house.file().exists() && !house.home().join("agent.db-owners").exists());
-    let mut sidecar = Sidecar::spawn(&house, &["--until-idle", "--create"]);
+    assert!(!db.file().exists() && !db.home().join("agent.db-owners").exists());
+    let mut sidecar = Sidecar::spawn(&db, &["--until-idle", "--create"]);
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
-    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks"), "0");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks"), "0");
 }
 
 #[test]
 fn a_file_that_is_removed_ends_the_scheduler_and_what_it_had_begun() {
-    let house = House::new();
-    let _gate = Gate::new(&house, "gate");
-    house.client().add(shell("long", &waiting(&house, "gate"))).unwrap();
-    let mut sidecar = Sidecar::start(&house, &["--lease", "1s"]);
-    let group = told(&house, "gate.group");
-    std::fs::remove_file(house.file()).unwrap();
+    let db = TestDb::new();
+    let _gate = Gate::new(&db, "gate");
+    db.client().add(shell("long", &waiting(&db, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
+    let group = told(&db, "gate.group");
+    std::fs::remove_file(db.file()).unwrap();
     let status = sidecar.end();
     assert_eq!((status.code(), status.signal()), (Some(4), None), "{}", sidecar.log());
     assert!(sidecar.log().contains("it was removed or moved while it was open"), "{}", sidecar.log());
     assert_eq!(group_size(&group), 0, "nobody is left to see to it");
-    assert!(!house.file().exists(), "nothing was made again");
+    assert!(!db.file().exists(), "nothing was made again");
 }
 
 #[test]
 fn a_file_that_cannot_be_read_any_more_leaves_nothing_at_work() {
-    let house = House::new();
-    let _gate = Gate::new(&house, "gate");
-    house.client().add(shell("long", &waiting(&house, "gate"))).unwrap();
-    let mut sidecar = Sidecar::start(&house, &["--until-idle", "--drain", "1s"]);
-    let group = told(&house, "gate.group");
-    let mut file = OpenOptions::new().write(true).open(house.file()).unwrap();
+    let db = TestDb::new();
+    let _gate = Gate::new(&db, "gate");
+    db.client().add(shell("long", &waiting(&db, "gate"))).unwrap();
+    let mut sidecar = Sidecar::start(&db, &["--until-idle", "--drain", "1s"]);
+    let group = told(&db, "gate.group");
+    let mut file = OpenOptions::new().write(true).open(db.file()).unwrap();
     file.write_all(&[0xff; 4096]).unwrap();
     assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
     let log = sidecar.log();
@@ -364,9 +364,9 @@ fn a_file_that_cannot_be_read_any_more_leaves_nothing_at_work() {
 
 #[test]
 fn an_idle_scheduler_costs_next_to_nothing() {
-    let house = House::new();
-    house.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
-    let mut sidecar = Sidecar::start(&house, &["--poll", "1s"]);
+    let db = TestDb::new();
+    db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    let mut sidecar = Sidecar::start(&db, &["--poll", "1s"]);
     let ticks = |field: usize| {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", sidecar.pid())).unwrap();
         stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(field).unwrap().parse::<u64>().unwrap()
@@ -376,7 +376,7 @@ fn an_idle_scheduler_costs_next_to_nothing() {
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         (uptime.split('.').next().unwrap().parse::<u64>().unwrap() * 100).saturating_sub(ticks(19))
     };
-    let size = || std::fs::metadata(house.file()).unwrap().len();
+    let size = || std::fs::metadata(db.file()).unwrap().len();
     let (work, made) = (|| ticks(11) + ticks(12), size());
     eventually("it has settled down", || age() >= 150);
     let begun = work();
@@ -391,19 +391,19 @@ fn an_idle_scheduler_costs_next_to_nothing() {
 /// The first of the README's two commands: a new file, and real commands at work, until Ctrl-C.
 #[test]
 fn a_manifest_and_nothing_else_is_enough() {
-    let house = House::new();
+    let db = TestDb::new();
     let tasks = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tasks.toml");
-    let mut sidecar = Sidecar::spawn(&house, &["--tasks", tasks]);
+    let mut sidecar = Sidecar::spawn(&db, &["--tasks", tasks]);
     eventually("it has started", || sidecar.log().contains("started, with 4 workers"));
-    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks WHERE managed_by LIKE '%/examples/tasks.toml'"), "5");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks WHERE managed_by LIKE '%/examples/tasks.toml'"), "5");
     let beaten = "SELECT count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                    WHERE t.name = 'heartbeat' AND r.status = 'succeeded' AND r.output LIKE '%UTC%'";
-    eventually("the first command has run", || house.ask(beaten) != "0");
+    eventually("the first command has run", || db.ask(beaten) != "0");
     sidecar.signal("INT");
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
-    house.assert_sound();
+    db.assert_sound();
     // What is wrong with a manifest is said before anything is made.
-    let other = House::new();
+    let other = TestDb::new();
     let bad = other.home().join("bad.toml");
     std::fs::write(&bad, "[[task]]\nname = \"t\"\nevry = \"1m\"\n").expect("a manifest");
     let mut refused = Sidecar::spawn(&other, &["--tasks", bad.to_str().expect("a name")]);

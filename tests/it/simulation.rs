@@ -4,30 +4,30 @@
 //! A failing seed prints itself, and tells how to see it again. `DULY_SEED=7` runs one seed, `DULY_SEEDS=2000` as many, and
 //! `DULY_FROM=500` begins with that one.
 
-mod arrows;
+mod actions;
+mod attempts;
 mod calendar;
-mod deaths;
-mod deeds;
+mod claim_order;
+mod databases;
+mod drain;
+mod effects;
 mod expiry;
 mod faults;
-mod hidden;
+mod hidden_processes;
 mod history;
-mod law;
-mod ledger;
-mod look;
-mod newer;
-mod order;
+mod newer_version;
+mod observer;
+mod occurrences;
+mod on_dead;
 mod policies;
-mod promises;
-mod quiet;
-mod reader;
 mod retention;
 mod rows;
-mod spoilt;
-mod stage;
+mod scenario;
+mod snapshot_reader;
 mod starts;
-mod work;
-mod world;
+mod transitions;
+mod unusable_rows;
+mod zone_change;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,9 +35,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::simulation::databases::Stage;
 use crate::simulation::history::{Check, Deed};
-use crate::simulation::stage::Stage;
-use crate::simulation::world::{World, humantime_of};
+use crate::simulation::scenario::{World, humantime_of};
 
 /// Turns that each seed takes at least, those of them in which things go wrong, and faults that it meets.
 const TURNS: u64 = 200;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use duly::testing::Stepper;
 use duly::{Claim, Context, Outcome, Scheduler, Timestamp};
 
-use crate::house::{House, eventually, seconds};
+use crate::fixtures::{TestDb, eventually, seconds};
 
 /// How another program reaches the file.
 #[derive(Clone, Copy, Debug)]
@@ -30,12 +30,12 @@ pub(crate) fn doors() -> Vec<Door> {
 
 impl Door {
     /// Carries out statements; what SQLite said if it refused one.
-    pub(crate) fn try_tell(self, house: &House, sql: &str) -> Result<(), String> {
+    pub(crate) fn try_tell(self, db: &TestDb, sql: &str) -> Result<(), String> {
         match self {
-            Door::Plain => house.plain().execute_batch(sql).map_err(|error| error.to_string()),
+            Door::Plain => db.plain().execute_batch(sql).map_err(|error| error.to_string()),
             Door::Shell => {
                 let mut shell = Command::new("sqlite3");
-                shell.args(["-batch", "-bail", "-cmd", ".timeout 5000"]).arg(house.file()).arg(sql);
+                shell.args(["-batch", "-bail", "-cmd", ".timeout 5000"]).arg(db.file()).arg(sql);
                 let said = shell.output().expect("sqlite3 starts");
                 let error = String::from_utf8_lossy(&said.stderr).into_owned();
                 if said.status.success() && error.is_empty() { Ok(()) } else { Err(error) }
@@ -44,8 +44,8 @@ impl Door {
     }
 
     /// The same, for what must be accepted.
-    pub(crate) fn tell(self, house: &House, sql: &str) {
-        self.try_tell(house, sql).unwrap_or_else(|error| panic!("{self:?}: {sql}: {error}"));
+    pub(crate) fn tell(self, db: &TestDb, sql: &str) {
+        self.try_tell(db, sql).unwrap_or_else(|error| panic!("{self:?}: {sql}: {error}"));
     }
 }
 
@@ -60,11 +60,11 @@ pub(crate) fn turn(stepper: &mut Stepper) -> Vec<std::sync::Arc<Claim>> {
     stepper.step().unwrap()
 }
 
-/// A house whose stepper goes by the machine's clock.
-pub(crate) fn at_present() -> (House, Stepper) {
-    let house = House::new();
-    let stepper = house.stepper(&present().to_string());
-    (house, stepper)
+/// A db whose stepper goes by the machine's clock.
+pub(crate) fn at_present() -> (TestDb, Stepper) {
+    let db = TestDb::new();
+    let stepper = db.stepper(&present().to_string());
+    (db, stepper)
 }
 
 /// The least that a row needs.
@@ -81,10 +81,10 @@ pub(crate) fn due(name: &str) -> String {
 }
 
 /// Everything in the tables but the clock's traces.
-fn everything(house: &House) -> Vec<String> {
+fn everything(db: &TestDb) -> Vec<String> {
     let tables =
         ["scheduled_tasks", "task_runs", "task_attempts", "task_effects", "scheduler_events", "scheduler_meta"];
-    tables.iter().flat_map(|table| house.rows(&format!("SELECT '{table}', * FROM {table}"))).collect()
+    tables.iter().flat_map(|table| db.rows(&format!("SELECT '{table}', * FROM {table}"))).collect()
 }
 
 /// The tasks of these claims.
@@ -94,9 +94,9 @@ pub(crate) fn names(claims: &[std::sync::Arc<Claim>]) -> Vec<&str> {
 
 #[test]
 fn more_rows_than_a_turn_can_look_at_are_looked_at_by_turns_that_follow_at_once() {
-    let (house, mut stepper) = at_present();
+    let (db, mut stepper) = at_present();
     Door::Plain.tell(
-        &house,
+        &db,
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
          WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
          SELECT 'row-' || i, 'work', 'cron', '0 6 * * *' FROM n",
@@ -105,50 +105,50 @@ fn more_rows_than_a_turn_can_look_at_are_looked_at_by_turns_that_follow_at_once(
         stepper.step().unwrap();
         assert_eq!(stepper.sleeps().is_zero(), more);
     }
-    assert_eq!(house.ask("SELECT count(*) FROM scheduled_tasks WHERE planned = 0"), "0");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks WHERE planned = 0"), "0");
 }
 
 #[test]
 fn a_row_that_sql_inserts_runs_within_the_poll_interval() {
     for door in doors() {
-        let house = House::new();
-        let scheduler = Scheduler::builder(house.file())
+        let db = TestDb::new();
+        let scheduler = Scheduler::builder(db.file())
             .poll(Duration::from_millis(50))
             .handler("work", |run: &Context| run.payload::<Vec<u8>>())
             .start()
             .unwrap();
         door.tell(
-            &house,
+            &db,
             "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, time_zone)
              VALUES ('hello', 'work', '[1, 2]', 'once', '2020-01-01 00:00', 'Europe/Rome')",
         );
         eventually("the row has run", || {
-            house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded' AND result = '[1,2]'") == "1"
+            db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded' AND result = '[1,2]'") == "1"
         });
         let local =
             "SELECT r.scheduled_for, t.status, t.planned FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id";
-        assert_eq!(house.rows(local), ["1577833200000|completed|1"]);
+        assert_eq!(db.rows(local), ["1577833200000|completed|1"]);
         drop(scheduler);
-        house.assert_sound();
+        db.assert_sound();
     }
 }
 
 #[test]
 fn one_turn_sees_it_and_the_next_costs_nothing() {
     for door in doors() {
-        let (house, mut stepper) = at_present();
+        let (db, mut stepper) = at_present();
         assert!(turn(&mut stepper).is_empty());
         let before = stepper.transactions();
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before, "idle");
-        door.tell(&house, "CREATE TABLE other (x); INSERT INTO other VALUES (1)");
+        door.tell(&db, "CREATE TABLE other (x); INSERT INTO other VALUES (1)");
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before, "somebody else's commit is looked at, and nothing written");
 
-        door.tell(&house, &(due("one") + &insert("later", "interval", "1h")));
+        door.tell(&db, &(due("one") + &insert("later", "interval", "1h")));
         assert_eq!(names(&turn(&mut stepper)), ["one"]);
         assert_eq!(stepper.transactions(), before + 1, "planned, resolved and claimed in one");
-        assert_eq!(house.ask("SELECT next_run - created_at FROM scheduled_tasks WHERE name = 'later'"), "3600000");
+        assert_eq!(db.ask("SELECT next_run - created_at FROM scheduled_tasks WHERE name = 'later'"), "3600000");
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before + 1);
     }
@@ -173,13 +173,13 @@ fn a_bad_row_becomes_invalid_with_its_reason_and_stops_nobody_else() {
         ("payload", "'\"' || CAST(x'ff' AS TEXT) || '\"'", "'1'", "payload"),
     ];
     for door in doors() {
-        let (house, mut stepper) = at_present();
+        let (db, mut stepper) = at_present();
         let mut rows = due("good");
         for (at, (column, value, ..)) in bad.iter().enumerate() {
             rows += &insert(&format!("bad{at}"), "cron", "* * * * * *");
             rows += &format!("UPDATE scheduled_tasks SET ({column}) = {value} WHERE name = 'bad{at}';");
         }
-        door.tell(&house, &rows);
+        door.tell(&db, &rows);
         let claims = turn(&mut stepper);
         assert_eq!(names(&claims), ["good"]);
         stepper.finish(&claims[0], Outcome::succeeded());
@@ -187,7 +187,7 @@ fn a_bad_row_becomes_invalid_with_its_reason_and_stops_nobody_else() {
         for (at, (column, value, _, named)) in bad.iter().enumerate() {
             let row =
                 format!("SELECT status, planned, next_run, invalid_reason FROM scheduled_tasks WHERE name = 'bad{at}'");
-            let row = house.rows(&row).remove(0);
+            let row = db.rows(&row).remove(0);
             assert!(row.starts_with("invalid|1|-|") && row.contains(named), "{column} = {value}: {row}");
         }
         let idle = stepper.transactions();
@@ -196,13 +196,13 @@ fn a_bad_row_becomes_invalid_with_its_reason_and_stops_nobody_else() {
 
         // Repaired, each counts from its repair.
         for (at, (column, _, repair, _)) in bad.iter().enumerate() {
-            door.tell(&house, &format!("UPDATE scheduled_tasks SET ({column}) = {repair} WHERE name = 'bad{at}'"));
+            door.tell(&db, &format!("UPDATE scheduled_tasks SET ({column}) = {repair} WHERE name = 'bad{at}'"));
         }
         stepper.run_until(present().plus(seconds(3))).unwrap();
-        assert_eq!(house.rows("SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'"), [""; 0]);
+        assert_eq!(db.rows("SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'"), [""; 0]);
         let ran = "SELECT count(DISTINCT task_id) FROM task_runs WHERE status = 'succeeded'";
-        assert_eq!(house.ask(ran), (bad.len() + 1).to_string());
-        house.assert_sound();
+        assert_eq!(db.ask(ran), (bad.len() + 1).to_string());
+        db.assert_sound();
     }
 }
 
@@ -256,61 +256,61 @@ fn the_database_refuses_what_the_contract_forbids() {
         ("DELETE FROM scheduled_tasks", "has a running run"),
     ];
     for door in doors() {
-        let (house, mut stepper) = at_present();
-        door.tell(&house, &(due("busy") + &due("waits") + &insert("idle", "cron", "0 0 1 1 *")));
-        door.tell(&house, "UPDATE scheduled_tasks SET concurrency_key = 'chat' WHERE name <> 'idle'");
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(due("busy") + &due("waits") + &insert("idle", "cron", "0 0 1 1 *")));
+        door.tell(&db, "UPDATE scheduled_tasks SET concurrency_key = 'chat' WHERE name <> 'idle'");
         assert_eq!(names(&turn(&mut stepper)), ["busy"]);
-        let before = everything(&house);
+        let before = everything(&db);
         for (sql, says) in &refused {
-            let error = door.try_tell(&house, sql).expect_err(sql);
+            let error = door.try_tell(&db, sql).expect_err(sql);
             assert!(error.contains(says), "{door:?}: {sql}: {error}");
-            assert_eq!(everything(&house), before, "{door:?}: {sql}");
+            assert_eq!(everything(&db), before, "{door:?}: {sql}");
         }
-        house.assert_sound();
+        db.assert_sound();
     }
 }
 
 #[test]
 fn a_name_is_an_idempotency_key_for_those_who_ignore_and_those_who_upsert() {
     for door in doors() {
-        let (house, mut stepper) = at_present();
-        door.tell(&house, &(due("job") + &insert("other", "cron", "0 0 1 1 *")));
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(due("job") + &insert("other", "cron", "0 0 1 1 *")));
         turn(&mut stepper);
-        let before = everything(&house);
+        let before = everything(&db);
         let again = due("job").replace("'work'", "'elsewhere'");
-        door.tell(&house, &again.replace("INSERT", "INSERT OR IGNORE"));
-        door.tell(&house, &again.replace(';', " ON CONFLICT DO NOTHING;"));
-        assert_eq!(everything(&house), before);
+        door.tell(&db, &again.replace("INSERT", "INSERT OR IGNORE"));
+        door.tell(&db, &again.replace(';', " ON CONFLICT DO NOTHING;"));
+        assert_eq!(everything(&db), before);
 
         let upsert =
             " ON CONFLICT (name) DO UPDATE SET handler = excluded.handler, priority = 0, name = excluded.name;";
-        door.tell(&house, &again.replace(';', upsert));
+        door.tell(&db, &again.replace(';', upsert));
         let rows = "SELECT name, handler, priority, status FROM scheduled_tasks ORDER BY id";
-        assert_eq!(house.rows(rows), ["job|elsewhere|0|completed", "other|work|1|active"]);
+        assert_eq!(db.rows(rows), ["job|elsewhere|0|completed", "other|work|1|active"]);
         turn(&mut stepper);
-        assert_eq!(house.ask("SELECT count(*) FROM task_runs"), "1", "what was done is not done again");
-        assert_eq!(house.ask("SELECT value FROM scheduler_meta WHERE key = 'probe'"), "kept");
-        house.assert_sound();
+        assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "1", "what was done is not done again");
+        assert_eq!(db.ask("SELECT value FROM scheduler_meta WHERE key = 'probe'"), "kept");
+        db.assert_sound();
     }
 }
 
 #[test]
 fn a_deleted_task_takes_all_that_is_its_own_along() {
     for door in doors() {
-        let (house, mut stepper) = at_present();
-        door.tell(&house, &(due("goes") + &due("stays")));
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(due("goes") + &due("stays")));
         for claim in turn(&mut stepper) {
             stepper.finish(&claim, Outcome::failed("no luck"));
         }
         turn(&mut stepper);
         door.tell(
-            &house,
+            &db,
             "INSERT INTO task_effects SELECT 'mail', id, 'done', '1', run_at, run_at FROM task_runs;
              INSERT INTO scheduler_events (at, kind, task_id, run_id) SELECT run_at, 'edited', task_id, id FROM task_runs;",
         );
         let left = |task: i64| {
             let of = |table: &str, column: &str, value: i64| {
-                house.rows(&format!("SELECT * FROM {table} WHERE {column} = {value}"))
+                db.rows(&format!("SELECT * FROM {table} WHERE {column} = {value}"))
             };
             [
                 of("scheduled_tasks", "id", task),
@@ -322,22 +322,22 @@ fn a_deleted_task_takes_all_that_is_its_own_along() {
         };
         let stays = left(2);
         assert!([left(1), left(2)].iter().flatten().all(|rows| rows.len() == 1));
-        door.tell(&house, "PRAGMA foreign_keys = OFF; DELETE FROM scheduled_tasks WHERE name = 'goes'");
+        door.tell(&db, "PRAGMA foreign_keys = OFF; DELETE FROM scheduled_tasks WHERE name = 'goes'");
         assert!(left(1).iter().all(Vec::is_empty), "{:?}", left(1));
         assert_eq!(left(2), stays);
         // The name is free again, and the id is not given twice.
-        door.tell(&house, &due("goes"));
+        door.tell(&db, &due("goes"));
         assert_eq!(names(&turn(&mut stepper)), ["goes"]);
-        assert_eq!(house.ask("SELECT id FROM scheduled_tasks WHERE name = 'goes'"), "3");
-        house.assert_sound();
+        assert_eq!(db.ask("SELECT id FROM scheduled_tasks WHERE name = 'goes'"), "3");
+        db.assert_sound();
     }
 }
 
 #[test]
 fn the_views_answer_people_and_monitors() {
     for door in doors() {
-        let (house, mut stepper) = at_present();
-        door.tell(&house, &(due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")));
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")));
         for claim in turn(&mut stepper) {
             stepper.finish(&claim, Outcome::failed("oh"));
         }
@@ -345,7 +345,7 @@ fn the_views_answer_people_and_monitors() {
         stepper.client().trigger("cron").unwrap();
         turn(&mut stepper);
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-        door.tell(&house, &format!(
+        door.tell(&db, &format!(
             "UPDATE scheduled_tasks SET next_run = {now} - 301000, last_run = 1805025600001, last_finished = 1805025600999,
                     last_status = 'dead', last_duration_ms = 998, last_error = 'why', failure_count = 2 WHERE name = 'cron';
              UPDATE scheduled_tasks SET next_run = {now} - 299000, failure_count = 1 WHERE name = 'never';
@@ -353,23 +353,23 @@ fn the_views_answer_people_and_monitors() {
              UPDATE task_runs SET locked_until = {now} - 1000 WHERE status = 'running';"
         ));
         // Written long ago, and no scheduler has ever looked; its twin is paused.
-        door.tell(&house, &(insert("old", "cron", "@daily") + &insert("rests", "cron", "@daily")));
-        door.tell(&house, &format!(
+        door.tell(&db, &(insert("old", "cron", "@daily") + &insert("rests", "cron", "@daily")));
+        door.tell(&db, &format!(
             "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests';
              UPDATE scheduled_tasks SET updated_at = {now} - 301000, created_at = {now} - 400000, next_run = NULL, planned = 0
               WHERE name IN ('old', 'rests');"
         ));
         let overdue = "SELECT name, overdue_seconds BETWEEN 300 AND 460 FROM overdue_tasks ORDER BY name";
-        assert_eq!(house.rows(overdue), ["cron|1", "done|1", "old|1"]);
-        assert_eq!(house.rows("SELECT * FROM failing_tasks"), ["cron|work|2|why|2027-03-14T12:00:00.999Z"]);
-        assert_eq!(house.rows("SELECT name, attempt, past FROM stuck_runs"), ["cron|1|lease"]);
+        assert_eq!(db.rows(overdue), ["cron|1", "done|1", "old|1"]);
+        assert_eq!(db.rows("SELECT * FROM failing_tasks"), ["cron|work|2|why|2027-03-14T12:00:00.999Z"]);
+        assert_eq!(db.rows("SELECT name, attempt, past FROM stuck_runs"), ["cron|1|lease"]);
         let overview = "SELECT name, status, last_run IS NOT NULL, last_status, last_error, failure_count
                           FROM task_overview WHERE name <> 'rests' ORDER BY name";
         assert_eq!(
-            house.rows(overview),
+            db.rows(overview),
             ["cron|active|1|dead|why|2", "done|completed|1|failed|oh|0", "never|active|0|-|-|1", "old|active|0|-|-|0",]
         );
-        assert_eq!(house.ask("SELECT last_run FROM task_overview WHERE name = 'cron'"), "2027-03-14T12:00:00.001Z");
+        assert_eq!(db.ask("SELECT last_run FROM task_overview WHERE name = 'cron'"), "2027-03-14T12:00:00.001Z");
         // Past its time-out, which is a command's hour if nobody says otherwise.
         let rest = "UPDATE task_runs SET locked_until = 1905025600000";
         for (timeout, handler, ago, stuck) in [
@@ -380,17 +380,17 @@ fn the_views_answer_people_and_monitors() {
             ("NULL", "command", 3_601_000, "cron|1|timeout"),
         ] {
             door.tell(
-                &house,
+                &db,
                 &format!(
                     "{rest}, started_at = {now} - {ago}, handler = '{handler}' WHERE status = 'running';
                  UPDATE scheduled_tasks SET timeout_ms = {timeout} WHERE name = 'cron'"
                 ),
             );
-            let found = house.rows("SELECT name, attempt, past FROM stuck_runs").join(" ");
+            let found = db.rows("SELECT name, attempt, past FROM stuck_runs").join(" ");
             assert_eq!(found, stuck, "{timeout} {handler} {ago}");
         }
         door.tell(
-            &house,
+            &db,
             "SELECT * FROM task_overview; SELECT * FROM overdue_tasks; SELECT * FROM failing_tasks;
                            SELECT * FROM stuck_runs;",
         );

@@ -6,8 +6,8 @@ use crossbeam_channel::unbounded;
 use duly::testing::Stepper;
 use duly::{Cancel, Context, NewTask, Outcome, RunStatus, Scheduler};
 
-use crate::house::{House, at, eventually, minutes, seconds};
-use crate::runs::{BEFORE, Pair, as_is, attempts, result, status};
+use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
+use crate::run_transitions::{BEFORE, Pair, as_is, attempts, result, status};
 
 #[test]
 fn the_first_step_recovers_what_a_dead_owner_left() {
@@ -16,12 +16,12 @@ fn the_first_step_recovers_what_a_dead_owner_left() {
         (NewTask::at_most_once, false, "dead"),
         (as_is, true, "cancelled"),
     ] {
-        let Pair { house, stepper, subject, twin } = Pair::running(shape);
-        let mut second = house.builder(BEFORE).clock(stepper.clock()).accept("work").workers(0).start().unwrap();
+        let Pair { db, stepper, subject, twin } = Pair::running(shape);
+        let mut second = db.builder(BEFORE).clock(stepper.clock()).accept("work").workers(0).start().unwrap();
         // An owner that lives is left alone, however long it is silent.
         stepper.clock().advance(minutes(10));
         second.step().unwrap();
-        assert_eq!(status(&house, subject.run_id), "running");
+        assert_eq!(status(&db, subject.run_id), "running");
         if asked {
             stepper.client().cancel(subject.run_id).unwrap();
         }
@@ -30,16 +30,16 @@ fn the_first_step_recovers_what_a_dead_owner_left() {
         let clock = stepper.clock().clone();
         stepper.crash();
 
-        let mut third = house.builder(BEFORE).clock(&clock).accept("work").workers(0).start().unwrap();
+        let mut third = db.builder(BEFORE).clock(&clock).accept("work").workers(0).start().unwrap();
         third.step().unwrap();
-        assert_eq!(status(&house, subject.run_id), becomes);
-        assert_eq!(attempts(&house, subject.run_id), ["1|lost|the scheduler that ran it died|-"]);
-        assert_eq!(attempts(&house, twin.run_id).len(), 1);
+        assert_eq!(status(&db, subject.run_id), becomes);
+        assert_eq!(attempts(&db, subject.run_id), ["1|lost|the scheduler that ran it died|-"]);
+        assert_eq!(attempts(&db, twin.run_id).len(), 1);
         let stopped = format!("SELECT stopped_at IS NOT NULL FROM scheduler_instances WHERE id = '{dead}'");
-        assert_eq!(house.ask(&stopped), "1");
+        assert_eq!(db.ask(&stopped), "1");
         // The second, which had nothing to recover, is found dead in the same turn.
-        assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'owner_lost'"), "2");
-        house.assert_sound();
+        assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'owner_lost'"), "2");
+        db.assert_sound();
     }
 }
 
@@ -47,9 +47,9 @@ fn the_first_step_recovers_what_a_dead_owner_left() {
 /// stood still for a whole lease by the second's clock. Both runs wait for another try.
 fn taken_over() -> (Pair, Stepper) {
     let pair = Pair::running(as_is);
-    let mut second = pair.house.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
+    let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
-    std::fs::remove_file(pair.house.home().join("agent.db-owners").join(pair.stepper.owner())).unwrap();
+    std::fs::remove_file(pair.db.home().join("agent.db-owners").join(pair.stepper.owner())).unwrap();
     pair.stepper.clock().advance(seconds(60));
     second.step().unwrap();
     assert_eq!(pair.subject_is(), "running", "a missing file proves nothing before the lease has stood still");
@@ -70,23 +70,23 @@ enum Found {
 #[test]
 fn the_longer_of_two_leases_counts() {
     for (own, of_the_other) in [(seconds(1), minutes(60)), (minutes(60), seconds(1))] {
-        let house = House::new();
-        let mut first = house.builder(BEFORE).accept("work").lease(of_the_other).start().unwrap();
+        let db = TestDb::new();
+        let mut first = db.builder(BEFORE).accept("work").lease(of_the_other).start().unwrap();
         first.client().add(NewTask::once("subject", at(BEFORE)).handler("work")).unwrap();
         assert_eq!(first.step().unwrap().len(), 1);
         let clock = first.clock().clone();
-        let mut second = house.builder(BEFORE).clock(&clock).accept("work").lease(own).start().unwrap();
+        let mut second = db.builder(BEFORE).clock(&clock).accept("work").lease(own).start().unwrap();
         second.step().unwrap();
-        std::fs::remove_file(house.home().join("agent.db-owners").join(first.owner())).unwrap();
+        std::fs::remove_file(db.home().join("agent.db-owners").join(first.owner())).unwrap();
         clock.advance(minutes(60));
         second.step().unwrap();
-        assert_eq!(status(&house, 1), "running", "{own:?} and {of_the_other:?}");
+        assert_eq!(status(&db, 1), "running", "{own:?} and {of_the_other:?}");
         clock.advance(Duration::from_millis(1));
         second.step().unwrap();
-        assert_eq!(status(&house, 1), "failed", "{own:?} and {of_the_other:?}");
+        assert_eq!(status(&db, 1), "failed", "{own:?} and {of_the_other:?}");
     }
-    let house = House::new();
-    let stepper = house.builder(BEFORE).lease(seconds(7)).start().unwrap();
+    let db = TestDb::new();
+    let stepper = db.builder(BEFORE).lease(seconds(7)).start().unwrap();
     let instances = stepper.client().status().unwrap().instances;
     assert_eq!((instances[0].lease, instances[0].alive), (seconds(7), Some(true)));
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
@@ -96,9 +96,9 @@ fn the_longer_of_two_leases_counts() {
 #[test]
 fn an_owner_that_cannot_be_asked_is_not_dead_however_long_it_is_silent() {
     let pair = Pair::running(as_is);
-    let mut second = pair.house.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
+    let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
-    let lock = pair.house.home().join("agent.db-owners").join(pair.stepper.owner());
+    let lock = pair.db.home().join("agent.db-owners").join(pair.stepper.owner());
     std::fs::remove_file(&lock).unwrap();
     // What cannot be opened as a lock file is no missing one.
     std::fs::create_dir(&lock).unwrap();
@@ -145,7 +145,7 @@ fn a_late_outcome_changes_nothing_and_is_kept() {
             let mut told = pair.stepper.stopped().to_vec();
             told.sort_unstable();
             assert!(told.contains(&pair.twin.run_id), "{found:?}: {told:?}");
-            pair.house.assert_sound();
+            pair.db.assert_sound();
         }
     }
 }
@@ -153,15 +153,15 @@ fn a_late_outcome_changes_nothing_and_is_kept() {
 #[test]
 fn an_owner_that_shows_itself_before_its_death_is_written_down_keeps_its_runs() {
     let mut pair = Pair::running(as_is);
-    let mut second = pair.house.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
+    let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
-    std::fs::remove_file(pair.house.home().join("agent.db-owners").join(pair.stepper.owner())).unwrap();
+    std::fs::remove_file(pair.db.home().join("agent.db-owners").join(pair.stepper.owner())).unwrap();
     pair.stepper.clock().advance(seconds(61));
     // The second takes the first for dead, and cannot write it down.
     let broken = "CREATE TRIGGER broken AFTER INSERT ON scheduler_events BEGIN SELECT no_such_function(); END";
-    pair.house.plain().execute_batch(broken).unwrap();
+    pair.db.plain().execute_batch(broken).unwrap();
     second.step().unwrap();
-    pair.house.plain().execute_batch("DROP TRIGGER broken").unwrap();
+    pair.db.plain().execute_batch("DROP TRIGGER broken").unwrap();
 
     pair.stepper.step().unwrap();
     pair.stepper.clock().advance(seconds(1));
@@ -175,27 +175,27 @@ fn an_owner_that_shows_itself_before_its_death_is_written_down_keeps_its_runs() 
 fn an_owner_that_was_taken_for_dead_and_goes_on_is_counted_among_the_living() {
     let (mut pair, _second) = taken_over();
     let stopped = format!("SELECT stopped_at IS NULL FROM scheduler_instances WHERE id = '{}'", pair.stepper.owner());
-    assert_eq!(pair.house.ask(&stopped), "0");
+    assert_eq!(pair.db.ask(&stopped), "0");
     pair.stepper.step().unwrap();
-    assert_eq!(pair.house.ask(&stopped), "1");
+    assert_eq!(pair.db.ask(&stopped), "1");
 }
 
 #[test]
 fn a_late_outcome_of_a_run_that_is_gone_becomes_an_event() {
     let (mut pair, _second) = taken_over();
-    pair.house.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'subject'", []).unwrap();
+    pair.db.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'subject'", []).unwrap();
     pair.settle(result("[7]"));
-    assert_eq!(pair.house.ask("SELECT count(*) FROM task_attempts WHERE run_id = 1"), "0");
-    let events = pair.house.rows("SELECT run_id, detail FROM scheduler_events WHERE kind = 'late_outcome'");
+    assert_eq!(pair.db.ask("SELECT count(*) FROM task_attempts WHERE run_id = 1"), "0");
+    let events = pair.db.rows("SELECT run_id, detail FROM scheduler_events WHERE kind = 'late_outcome'");
     assert_eq!(events, [r#"1|attempt 1 of run 1 of "subject": succeeded [7]"#]);
-    pair.house.assert_sound();
+    pair.db.assert_sound();
 }
 
 #[test]
 fn an_attempt_whose_run_comes_back_to_its_owner_is_asked_to_stop_and_so_can_the_next_be() {
-    let house = House::new();
+    let db = TestDb::new();
     let (told, hears) = unbounded();
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .handler("work", move |run: &Context| {
             let _ = told.send((run.attempt(), "begins"));
             let asked = run.wait_cancelled(seconds(30));
@@ -209,15 +209,15 @@ fn an_attempt_whose_run_comes_back_to_its_owner_is_asked_to_stop_and_so_can_the_
     assert_eq!(next(), (1, "begins"));
     // As an owner does that takes this one for dead. Of the two it is this one that claims the run again.
     let recover = "UPDATE task_runs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = run_at";
-    house.plain().execute_batch(recover).unwrap();
+    db.plain().execute_batch(recover).unwrap();
     scheduler.wake();
     let mut both = [next(), next()];
     both.sort_unstable();
     assert_eq!(both, [(1, "is asked"), (2, "begins")]);
-    eventually("the first end is kept", || house.ask("SELECT count(*) FROM task_attempts") == "1");
+    eventually("the first end is kept", || db.ask("SELECT count(*) FROM task_attempts") == "1");
     assert_eq!(scheduler.cancel(1).unwrap(), Cancel::Asked);
     assert_eq!(next(), (2, "is asked"));
     eventually("the run is over", || scheduler.run(1).unwrap().unwrap().status == RunStatus::Cancelled);
-    assert_eq!(house.rows("SELECT attempt, outcome FROM task_attempts"), ["1|superseded", "2|cancelled"]);
+    assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|superseded", "2|cancelled"]);
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }

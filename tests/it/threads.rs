@@ -8,7 +8,7 @@ use duly::{
     AttemptOutcome, BoxError, Cancel, Context, Error, Event, Failure, NewTask, RetryPolicy, RunStatus, Scheduler,
 };
 
-use crate::house::{House, at, eventually, seconds};
+use crate::fixtures::{TestDb, at, eventually, seconds};
 
 /// A task that has been due for years.
 fn due(name: &str) -> NewTask {
@@ -38,9 +38,9 @@ fn gated() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i6
 
 #[test]
 fn a_panic_is_a_failed_attempt_and_the_worker_lives_on() {
-    let house = House::new();
+    let db = TestDb::new();
     let (observer, events) = listen();
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .workers(1)
         .observe(observer)
         .handler("work", |run: &Context| match run.task() {
@@ -78,8 +78,8 @@ impl std::error::Error for Unspeakable {}
 
 #[test]
 fn an_error_that_panics_when_it_is_told_is_a_panic_of_the_handler() {
-    let house = House::new();
-    let scheduler = Scheduler::builder(house.file())
+    let db = TestDb::new();
+    let scheduler = Scheduler::builder(db.file())
         .workers(1)
         .handler("work", |run: &Context| if run.task() == "bad" { Err(Unspeakable) } else { Ok(()) })
         .start()
@@ -96,8 +96,8 @@ fn an_error_that_panics_when_it_is_told_is_a_panic_of_the_handler() {
 
 #[test]
 fn what_a_handler_answers_decides_what_follows() {
-    let house = House::new();
-    let scheduler = Scheduler::builder(house.file())
+    let db = TestDb::new();
+    let scheduler = Scheduler::builder(db.file())
         .handler("work", |run: &Context| match run.task() {
             "gives-up" => Err(BoxError::from(Failure::give_up("gone for good"))),
             "waits" => Err(Failure::retry_after(seconds(7_200), "come back later").into()),
@@ -126,10 +126,10 @@ fn what_a_handler_answers_decides_what_follows() {
 
 #[test]
 fn a_handler_is_asked_to_stop_and_its_failure_is_then_a_cancellation() {
-    let house = House::new();
+    let db = TestDb::new();
     let (begun, begins) = channel();
     let begun = Mutex::new(begun);
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .handler("work", move |run: &Context| {
             let _ = begun.lock().unwrap().send(run.run_id());
             if run.wait_cancelled(seconds(30)) { Err("stopped") } else { Ok(()) }
@@ -145,8 +145,8 @@ fn a_handler_is_asked_to_stop_and_its_failure_is_then_a_cancellation() {
 
 #[test]
 fn time_that_is_up_is_told_to_the_handler_and_recorded_when_it_returns() {
-    let house = House::new();
-    let scheduler = Scheduler::builder(house.file())
+    let db = TestDb::new();
+    let scheduler = Scheduler::builder(db.file())
         .handler("work", |run: &Context| {
             assert!(run.deadline().is_some());
             if run.wait_cancelled(seconds(30)) { Err(Failure::give_up("half is sent")) } else { Ok(()) }
@@ -166,9 +166,9 @@ fn time_that_is_up_is_told_to_the_handler_and_recorded_when_it_returns() {
 
 #[test]
 fn a_shutdown_waits_for_what_runs_and_gives_back_nothing_that_has_begun() {
-    let house = House::new();
+    let db = TestDb::new();
     let (handler, begins, gate) = gated();
-    let scheduler = Scheduler::builder(house.file()).workers(1).handler("work", handler).start().unwrap();
+    let scheduler = Scheduler::builder(db.file()).workers(1).handler("work", handler).start().unwrap();
     let client = scheduler.client().clone();
     client.add(due("first")).unwrap();
     client.add(due("second").priority(3)).unwrap();
@@ -178,23 +178,23 @@ fn a_shutdown_waits_for_what_runs_and_gives_back_nothing_that_has_begun() {
     drop(gate);
     assert_eq!(leaving.join().unwrap().unwrap().unfinished, 0);
     assert_eq!(client.run(first).unwrap().unwrap().status, RunStatus::Succeeded);
-    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE status = 'running'"), "0");
-    assert_eq!(house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
-    let owners = house.home().join("agent.db-owners");
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'running'"), "0");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    let owners = db.home().join("agent.db-owners");
     assert_eq!(std::fs::read_dir(owners).unwrap().count(), 0, "no lock file is left");
     // What it had not begun is there for the next one.
-    let next = Scheduler::builder(house.file()).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
+    let next = Scheduler::builder(db.file()).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let ends = "SELECT group_concat(status || ' ' || (attempt - forgiven)) FROM task_runs";
-    eventually("both have succeeded", || house.ask(ends) == "succeeded 1,succeeded 1");
+    eventually("both have succeeded", || db.ask(ends) == "succeeded 1,succeeded 1");
     next.shutdown(seconds(30)).unwrap();
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_handler_that_outlives_the_deadline_still_records_its_outcome() {
-    let house = House::new();
+    let db = TestDb::new();
     let (handler, begins, gate) = gated();
-    let scheduler = Scheduler::builder(house.file()).handler("work", handler).start().unwrap();
+    let scheduler = Scheduler::builder(db.file()).handler("work", handler).start().unwrap();
     let client = scheduler.client().clone();
     client.add(due("long")).unwrap();
     let run = begins.recv_timeout(seconds(30)).unwrap();
@@ -202,7 +202,7 @@ fn a_handler_that_outlives_the_deadline_still_records_its_outcome() {
     assert_eq!(client.run(run).unwrap().unwrap().status, RunStatus::Running);
 
     // Nobody takes the run: its owner is alive as long as its worker is.
-    let mut other = house.builder("2027-01-01T00:00:00Z").accept("work").start().unwrap();
+    let mut other = db.builder("2027-01-01T00:00:00Z").accept("work").start().unwrap();
     assert!(other.step().unwrap().is_empty());
     gate.send(()).unwrap();
     eventually("the outcome is stored", || client.run(run).unwrap().unwrap().status == RunStatus::Succeeded);
@@ -211,33 +211,33 @@ fn a_handler_that_outlives_the_deadline_still_records_its_outcome() {
 
 #[test]
 fn a_shutdown_tells_of_an_end_that_could_not_be_written_down() {
-    let house = House::new();
+    let db = TestDb::new();
     let (observer, events) = listen();
-    let builder = Scheduler::builder(house.file()).lease(seconds(1)).observe(observer);
+    let builder = Scheduler::builder(db.file()).lease(seconds(1)).observe(observer);
     let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let client = scheduler.client().clone();
     let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.status = 'succeeded'
                   BEGIN SELECT RAISE(ABORT, 'not today'); END";
-    house.plain().execute_batch(refuse).unwrap();
+    db.plain().execute_batch(refuse).unwrap();
     client.add(due("short")).unwrap();
     assert!(events.iter().any(|event| matches!(event, Event::SetAside { .. })));
     assert_eq!(scheduler.shutdown(std::time::Duration::ZERO).unwrap().unfinished, 1, "its handler has returned");
     let status = || client.history("short", 1).unwrap()[0].status;
     assert_eq!(status(), RunStatus::Running);
 
-    house.plain().execute_batch("DROP TRIGGER refuse").unwrap();
+    db.plain().execute_batch("DROP TRIGGER refuse").unwrap();
     eventually("it is written down after all", || status() == RunStatus::Succeeded);
 }
 
 #[test]
 fn claims_that_no_worker_begins_are_given_back_and_do_not_count() {
-    let house = House::new();
+    let db = TestDb::new();
     let (begun, begins) = channel();
     let (open, gate) = channel::<()>();
     let (begun, gate) = (Mutex::new(begun), Mutex::new(gate));
     let (observer, events) = listen();
     // Quick runs let the scheduler read ahead; then one hangs, and what was read ahead waits behind it.
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .workers(1)
         .observe(observer)
         .handler("work", move |run: &Context| {
@@ -256,18 +256,18 @@ fn claims_that_no_worker_begins_are_given_back_and_do_not_count() {
         events.try_iter().any(|event| matches!(event, Event::Finished { status: RunStatus::Queued, .. }))
     });
     let running = "SELECT count(*) FROM task_runs WHERE status = 'running'";
-    eventually("only the one that has begun is running", || house.ask(running) == "1");
+    eventually("only the one that has begun is running", || db.ask(running) == "1");
     open.send(()).unwrap();
     let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-    eventually("all have succeeded", || house.ask(succeeded) == "401");
-    assert_eq!(house.ask("SELECT max(attempt - forgiven) FROM task_runs"), "1", "what was given back does not count");
-    assert_eq!(house.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
+    eventually("all have succeeded", || db.ask(succeeded) == "401");
+    assert_eq!(db.ask("SELECT max(attempt - forgiven) FROM task_runs"), "1", "what was given back does not count");
+    assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
 }
 
 #[test]
 fn an_observer_that_panics_stops_nothing() {
-    let house = House::new();
-    let scheduler = Scheduler::builder(house.file())
+    let db = TestDb::new();
+    let scheduler = Scheduler::builder(db.file())
         .observe(|_: &Event| panic!("an observer's own fault"))
         .handler("work", |_: &Context| Ok::<_, Error>(()))
         .start()
@@ -282,7 +282,7 @@ fn an_observer_that_panics_stops_nothing() {
 
 #[test]
 fn two_schedulers_in_one_process_share_the_work_and_double_nothing() {
-    let house = House::new();
+    let db = TestDb::new();
     let starts = Arc::new(AtomicUsize::new(0));
     let start = || {
         let starts = starts.clone();
@@ -290,16 +290,14 @@ fn two_schedulers_in_one_process_share_the_work_and_double_nothing() {
             starts.fetch_add(1, Ordering::Relaxed);
             Ok::<_, Error>(())
         };
-        Scheduler::builder(house.file()).workers(2).handler("work", handler).start().unwrap()
+        Scheduler::builder(db.file()).workers(2).handler("work", handler).start().unwrap()
     };
     let (one, other) = (start(), start());
     one.add_all((0..500).map(|n| due(&format!("task-{n}")).retry(RetryPolicy::default()))).unwrap();
-    eventually("all have succeeded", || {
-        house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") == "500"
-    });
+    eventually("all have succeeded", || db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") == "500");
     drop((one, other));
     assert_eq!(starts.load(Ordering::Relaxed), 500);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
@@ -307,8 +305,8 @@ fn workers_write_one_after_another_and_none_waits_in_vain() {
     const WORKERS: u32 = 8;
     let (patience, work) = (std::time::Duration::from_millis(1500), std::time::Duration::from_millis(250));
     assert!(work * (WORKERS - 1) > patience, "the last one would lose it");
-    let house = House::new();
-    let scheduler = Scheduler::builder(house.file())
+    let db = TestDb::new();
+    let scheduler = Scheduler::builder(db.file())
         .workers(WORKERS as usize)
         .on_connect(move |connection| Ok(connection.busy_timeout(patience)?))
         .handler("work", move |run: &Context| {
@@ -321,19 +319,19 @@ fn workers_write_one_after_another_and_none_waits_in_vain() {
         .unwrap();
     scheduler.add_all((0..WORKERS).map(|n| due(&format!("t{n}")).at_most_once())).unwrap();
     let over = "SELECT count(*) FROM task_runs WHERE status = 'succeeded' OR status = 'dead'";
-    eventually("all are over", || house.ask(over) == WORKERS.to_string());
-    assert_eq!(house.rows("SELECT DISTINCT status, error FROM task_runs"), ["succeeded|-"]);
+    eventually("all are over", || db.ask(over) == WORKERS.to_string());
+    assert_eq!(db.rows("SELECT DISTINCT status, error FROM task_runs"), ["succeeded|-"]);
     drop(scheduler);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn handlers_are_asked_to_stop_when_the_file_is_gone() {
-    let house = House::new();
+    let db = TestDb::new();
     let (begun, begins) = channel();
     let (told, hears) = channel();
     let (begun, told) = (Mutex::new(begun), Mutex::new(told));
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .lease(seconds(1))
         .handler("work", move |run: &Context| {
             let _ = begun.lock().unwrap().send(());
@@ -345,22 +343,22 @@ fn handlers_are_asked_to_stop_when_the_file_is_gone() {
         .unwrap();
     scheduler.add(due("long")).unwrap();
     begins.recv_timeout(seconds(30)).unwrap();
-    std::fs::remove_file(house.file()).unwrap();
+    std::fs::remove_file(db.file()).unwrap();
     assert_eq!(hears.recv_timeout(seconds(30)).unwrap(), Some(duly::StopReason::Shutdown));
     assert!(matches!(scheduler.wait(), Err(Error::UnusableDatabase { .. })));
 }
 
 #[test]
 fn settings_that_make_no_sense_are_refused_by_name() {
-    let house = House::new();
+    let db = TestDb::new();
     let fine = |_: &Context| Ok::<_, Error>(());
     let refusals = [
-        (Scheduler::builder(house.file()).workers(0).start(), "workers"),
-        (Scheduler::builder(house.file()).workers(257).start(), "workers"),
-        (Scheduler::builder(house.file()).lease(seconds(0)).start(), "lease"),
-        (Scheduler::builder(house.file()).poll(seconds(86_400)).start(), "poll"),
-        (Scheduler::builder(house.file()).handler("a", fine).handler("a", fine).start(), "handler"),
-        (Scheduler::builder(house.file()).handler("", fine).start(), "handler"),
+        (Scheduler::builder(db.file()).workers(0).start(), "workers"),
+        (Scheduler::builder(db.file()).workers(257).start(), "workers"),
+        (Scheduler::builder(db.file()).lease(seconds(0)).start(), "lease"),
+        (Scheduler::builder(db.file()).poll(seconds(86_400)).start(), "poll"),
+        (Scheduler::builder(db.file()).handler("a", fine).handler("a", fine).start(), "handler"),
+        (Scheduler::builder(db.file()).handler("", fine).start(), "handler"),
     ];
     for (refused, expected) in refusals {
         match refused {
@@ -368,14 +366,14 @@ fn settings_that_make_no_sense_are_refused_by_name() {
             other => panic!("{expected}: {other:?}"),
         }
     }
-    assert!(!house.file().exists(), "nothing was made for a scheduler that cannot start");
+    assert!(!db.file().exists(), "nothing was made for a scheduler that cannot start");
 }
 
 /// How many of two hundred short runs, of which as many are read ahead as may be, begin before one that may start only once.
 fn begun_before(once: NewTask) -> Option<usize> {
-    let house = House::new();
+    let db = TestDb::new();
     let (work, begins, open) = gated();
-    let scheduler = Scheduler::builder(house.file()).workers(2).handler("work", work).start().unwrap();
+    let scheduler = Scheduler::builder(db.file()).workers(2).handler("work", work).start().unwrap();
     scheduler.add_all((0..200).map(|number| due(&format!("bulk-{number}")))).unwrap();
     let next = || begins.recv_timeout(seconds(30)).unwrap();
     let more = || {

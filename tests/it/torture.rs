@@ -6,14 +6,14 @@
 //! `DULY_SEED` makes the same choices again. What becomes of them is up to the machine.
 #![cfg(target_os = "linux")]
 
-mod cast;
-mod play;
+mod processes;
+mod scenario;
 mod tasks;
 
 use std::time::{Duration, Instant};
 
 use crate::evidence::{UNSHARE, can};
-use crate::torture::play::Play;
+use crate::torture::scenario::Play;
 
 /// How long where nobody asks for more.
 const LENGTH: Duration = Duration::from_secs(5);

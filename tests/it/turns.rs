@@ -7,8 +7,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Event, NewTask, Outcome, Retention, RunStatus};
 
-use crate::house::{House, at, minutes, seconds};
-use crate::table::{claim, step, succeed};
+use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -35,12 +34,12 @@ fn sleep_through(stepper: &mut Stepper, time: Duration) -> u32 {
 
 #[test]
 fn a_thousand_tasks_that_are_not_due_cost_a_heartbeat_and_nothing_else() {
-    let house = House::new();
-    let mut stepper = house.builder(NOON).accept("work").lease(seconds(30)).start().expect("a stepper");
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").lease(seconds(30)).start().expect("a stepper");
     let tasks = (0..1000).map(|number| NewTask::cron(format!("task-{number}"), "0 7 * * *").handler("work"));
     stepper.client().add_all(tasks).expect("a thousand tasks");
     step(&mut stepper, 0);
-    let rows = || house.ask("SELECT total(next_run) || ' ' || total(updated_at) FROM scheduled_tasks");
+    let rows = || db.ask("SELECT total(next_run) || ' ' || total(updated_at) FROM scheduled_tasks");
     let (transactions, before) = (stepper.transactions(), rows());
     let turns = sleep_through(&mut stepper, minutes(10));
     assert!(turns >= 600, "it looks for changes every second: {turns}");
@@ -49,7 +48,7 @@ fn a_thousand_tasks_that_are_not_due_cost_a_heartbeat_and_nothing_else() {
 
     // What another program commits elsewhere in the file is looked at, and nothing is written for it.
     let transactions = stepper.transactions();
-    house.plain().execute_batch("CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine')").expect("a note");
+    db.plain().execute_batch("CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine')").expect("a note");
     step(&mut stepper, 0);
     assert_eq!(stepper.transactions(), transactions);
     assert_eq!(sleep_through(&mut stepper, seconds(9)), 9);
@@ -58,9 +57,8 @@ fn a_thousand_tasks_that_are_not_due_cost_a_heartbeat_and_nothing_else() {
 
 #[test]
 fn it_wakes_for_what_is_due_and_not_before() {
-    let house = House::new();
-    let mut stepper =
-        house.builder(NOON).accept("work").poll(minutes(1)).lease(minutes(60)).start().expect("a stepper");
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").poll(minutes(1)).lease(minutes(60)).start().expect("a stepper");
     stepper.client().add(NewTask::once("soon", at("2027-03-14T12:00:07.250Z")).handler("work")).expect("a task");
     step(&mut stepper, 0);
     assert_eq!(stepper.sleeps(), Duration::from_millis(7_250));
@@ -81,8 +79,8 @@ fn next(stepper: &mut Stepper) -> Vec<String> {
 
 #[test]
 fn the_urgent_first_and_every_eighth_by_age() {
-    let house = House::new();
-    let mut stepper = house.builder(NOON).accept("work").workers(1).start().expect("a stepper");
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(1).start().expect("a stepper");
     let at_work = NewTask::once("at-work", at(NOON)).handler("work");
     stepper.client().add(at_work).expect("a task");
     claim(&mut stepper);
@@ -101,38 +99,38 @@ fn the_urgent_first_and_every_eighth_by_age() {
     // The two that were overtaken go by age; all else goes by urgency.
     assert_eq!(order, "hhhhhhhhlhhnnnnnlnnnnnllllllll");
     assert_eq!(next(&mut stepper), Vec::<String>::new());
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_turn_that_is_full_of_outcomes_still_starts_what_is_due() {
-    let house = House::new();
-    let mut stepper = house.builder(NOON).accept("work").workers(256).start().expect("a stepper");
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(256).start().expect("a stepper");
     stepper.client().add_all(due(700, NOON)).expect("tasks");
     let first = stepper.step().expect("a step");
     assert_eq!(first.len(), 256);
     first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
     // At most half of a turn's items are outcomes; the other half is for what waits.
     let second = stepper.step().expect("a step");
-    assert_eq!(house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "250");
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "250");
     assert!(second.len() >= 200, "{}", second.len());
     assert_eq!(stepper.sleeps(), Duration::ZERO, "six outcomes are yet to be written");
     second.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
-    while house.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") != "700" {
+    while db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") != "700" {
         next(&mut stepper);
     }
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_database_that_is_locked_delays_and_loses_nothing() {
-    let house = House::new();
+    let db = TestDb::new();
     let (told, hears) = mpsc::channel();
     let observer = move |event: &Event| drop(told.send(event.clone()));
-    let mut stepper = house.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
+    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
     stepper.client().add_all(due(2, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
-    let locked = house.plain();
+    let locked = db.plain();
     locked.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     stepper.finish(&claims[0], Outcome::succeeded());
     hears.try_iter().for_each(drop);
@@ -150,17 +148,17 @@ fn a_database_that_is_locked_delays_and_loses_nothing() {
     let statuses = [&claims[0], &claims[1]]
         .map(|claim| stepper.client().run(claim.run_id).expect("a look-up").expect("a run").status);
     assert_eq!(statuses, [RunStatus::Succeeded, RunStatus::Running]);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_long_log_is_cut_when_no_reader_is_in_the_way_and_keeps_nobody_waiting() {
-    let house = House::new();
-    let mut stepper = house.builder(NOON).accept("work").start().expect("a stepper");
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").start().expect("a stepper");
     step(&mut stepper, 0);
-    let reader = house.plain();
+    let reader = db.plain();
     reader.execute_batch("BEGIN; SELECT count(*) FROM scheduled_tasks").expect("a reader");
-    let writer = house.plain();
+    let writer = db.plain();
     writer
         .execute_batch(
             "CREATE TABLE photos (photo);
@@ -168,7 +166,7 @@ fn a_long_log_is_cut_when_no_reader_is_in_the_way_and_keeps_nobody_waiting() {
              INSERT INTO photos SELECT zeroblob(1000000) FROM n",
         )
         .expect("photos");
-    let log = || std::fs::metadata(house.home().join("agent.db-wal")).expect("a log").len();
+    let log = || std::fs::metadata(db.home().join("agent.db-wal")).expect("a log").len();
     stepper.clock().advance(seconds(20));
     let begin = std::time::Instant::now();
     step(&mut stepper, 0);
@@ -181,23 +179,23 @@ fn a_long_log_is_cut_when_no_reader_is_in_the_way_and_keeps_nobody_waiting() {
 }
 
 /// Refuses runs of tasks up to this id, and that their tasks are called invalid.
-fn refuse_all_of(house: &House, last: usize) {
-    let raise = "BEGIN SELECT RAISE(ABORT, 'not in my house'); END";
+fn refuse_all_of(db: &TestDb, last: usize) {
+    let raise = "BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
     let triggers = format!(
         "CREATE TRIGGER no_run BEFORE INSERT ON task_runs WHEN NEW.task_id <= {last} {raise};
          CREATE TRIGGER no_status BEFORE UPDATE OF status ON scheduled_tasks WHEN NEW.id <= {last} {raise};"
     );
-    house.plain().execute_batch(&triggers).expect("triggers");
+    db.plain().execute_batch(&triggers).expect("triggers");
 }
 
 #[test]
 fn what_is_set_aside_is_in_nobodys_way() {
-    let house = House::new();
+    let db = TestDb::new();
     let (told, hears) = mpsc::channel();
     let observer = move |event: &Event| drop(told.send(event.clone()));
-    let mut stepper = house.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
+    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
     stepper.client().add_all(due(40, "2027-03-14T11:00:00Z")).expect("tasks");
-    refuse_all_of(&house, 40);
+    refuse_all_of(&db, 40);
     stepper.client().add(NewTask::once("last", at(NOON)).handler("work")).expect("a task");
     let began = (0..4).flat_map(|_| stepper.step().expect("a step")).collect::<Vec<_>>();
     assert_eq!(began.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), ["last"]);
@@ -208,31 +206,31 @@ fn what_is_set_aside_is_in_nobodys_way() {
 
 #[test]
 fn what_waits_behind_a_claim_that_is_refused_starts_in_the_same_turn() {
-    let house = House::new();
-    let mut stepper = house.builder(NOON).workers(1).accept("work").start().expect("a stepper");
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).workers(1).accept("work").start().expect("a stepper");
     let names = ["refused", "refused-too", "next"];
     for name in names {
         stepper.client().add(NewTask::cron(name, "@yearly").handler("work")).expect("a task");
         stepper.client().trigger(name).expect("a run");
     }
     let triggers = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id <= 2
-                    BEGIN SELECT RAISE(ABORT, 'not in my house'); END";
-    house.plain().execute_batch(triggers).expect("a trigger");
+                    BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
+    db.plain().execute_batch(triggers).expect("a trigger");
     assert_eq!(claim(&mut stepper).task, "next");
-    house.plain().execute_batch("DROP TRIGGER no").expect("no trigger");
-    house.assert_sound();
+    db.plain().execute_batch("DROP TRIGGER no").expect("no trigger");
+    db.assert_sound();
 }
 
 #[test]
 fn what_was_set_aside_is_on_time_again_when_nothing_is_wrong_any_more() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     stepper.client().add(NewTask::interval("minutely", minutes(1)).handler("work")).expect("a task");
-    refuse_all_of(&house, 1);
+    refuse_all_of(&db, 1);
     step(&mut stepper, 0);
     stepper.clock().advance(minutes(1));
     step(&mut stepper, 0);
-    house.plain().execute_batch("DROP TRIGGER no_run; DROP TRIGGER no_status").expect("no triggers");
+    db.plain().execute_batch("DROP TRIGGER no_run; DROP TRIGGER no_status").expect("no triggers");
     stepper.clock().advance(seconds(20));
     let late = claim(&mut stepper);
     stepper.finish(&late, Outcome::succeeded());
@@ -246,29 +244,29 @@ fn what_was_set_aside_is_on_time_again_when_nothing_is_wrong_any_more() {
 
 #[test]
 fn an_outcome_that_is_refused_waits_until_it_is_accepted() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     stepper.client().add_all(due(2, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let triggers = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1
-                    BEGIN SELECT RAISE(ABORT, 'not in my house'); END";
-    house.plain().execute_batch(triggers).expect("a trigger");
+                    BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
+    db.plain().execute_batch(triggers).expect("a trigger");
     claims.iter().for_each(|claim| stepper.finish(claim, Outcome::Succeeded { result: Some("7".to_owned()) }));
     step(&mut stepper, 0);
-    let runs = || house.rows("SELECT status, result FROM task_runs ORDER BY id");
+    let runs = || db.rows("SELECT status, result FROM task_runs ORDER BY id");
     assert_eq!(runs(), ["running|-", "succeeded|7"]);
     assert!(sleep_through(&mut stepper, minutes(1)) <= 65, "it looks for changes, and does not spin");
-    assert_eq!(house.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'set_aside'"), "1");
-    house.plain().execute_batch("DROP TRIGGER no").expect("no trigger");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'set_aside'"), "1");
+    db.plain().execute_batch("DROP TRIGGER no").expect("no trigger");
     sleep_through(&mut stepper, seconds(20));
     assert_eq!(runs(), ["succeeded|7", "succeeded|7"]);
-    house.assert_sound();
+    db.assert_sound();
 }
 
 #[test]
 fn a_read_that_fails_after_a_turn_was_written_stops_nothing() {
-    let house = House::new();
-    let file = house.file().to_owned();
+    let db = TestDb::new();
+    let file = db.file().to_owned();
     // In the middle of a turn: what it wrote is committed, and it has still to look whose the runs are.
     let meddler = move |event: &Event| {
         if matches!(event, Event::Finished { .. }) {
@@ -276,11 +274,11 @@ fn a_read_that_fails_after_a_turn_was_written_stops_nothing() {
             plain.execute_batch("ALTER TABLE task_runs RENAME COLUMN locked_by TO meddled").expect("a change");
         }
     };
-    let mut stepper = house.builder(NOON).accept("work").workers(2).observe(meddler).start().expect("a stepper");
+    let mut stepper = db.builder(NOON).accept("work").workers(2).observe(meddler).start().expect("a stepper");
     stepper.client().add_all(due(3, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let taken = "UPDATE task_runs SET status = 'queued', locked_by = NULL, locked_until = NULL, blocked = 'key'";
-    house.plain().execute(&format!("{taken} WHERE id = ?1"), [claims[1].run_id]).expect("a takeover");
+    db.plain().execute(&format!("{taken} WHERE id = ?1"), [claims[1].run_id]).expect("a takeover");
     stepper.clock().advance(seconds(20));
     stepper.finish(&claims[0], Outcome::succeeded());
     assert_eq!(stepper.step().expect("what was claimed is handed over").len(), 1);
@@ -288,9 +286,9 @@ fn a_read_that_fails_after_a_turn_was_written_stops_nothing() {
 
 #[test]
 fn what_retention_cannot_remove_keeps_no_outcome_from_being_written() {
-    let house = House::new();
+    let db = TestDb::new();
     let keep = Retention { runs: seconds(1), least_runs: 1, ..Retention::default() };
-    let mut stepper = house.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
+    let mut stepper = db.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
     let client = stepper.client().clone();
     client.add(NewTask::interval("subject", minutes(60)).handler("work")).expect("a task");
     for _ in 0..3 {
@@ -301,7 +299,7 @@ fn what_retention_cannot_remove_keeps_no_outcome_from_being_written() {
     let run = client.trigger("subject").expect("a run");
     let last = claim(&mut stepper);
     let obstacle = "CREATE TRIGGER obstacle BEFORE DELETE ON task_runs BEGIN SELECT abs(-9223372036854775807 - 1); END";
-    house.plain().execute_batch(obstacle).expect("a trigger");
+    db.plain().execute_batch(obstacle).expect("a trigger");
     stepper.clock().advance(seconds(70));
     stepper.finish(&last, Outcome::succeeded());
     for _ in 0..3 {
@@ -309,6 +307,6 @@ fn what_retention_cannot_remove_keeps_no_outcome_from_being_written() {
         stepper.clock().advance(seconds(10));
     }
     let status = format!("SELECT status FROM task_runs WHERE id = {run}");
-    assert_eq!((house.ask(&status).as_str(), house.ask("SELECT count(*) FROM task_runs").as_str()), ("succeeded", "4"));
-    house.assert_sound();
+    assert_eq!((db.ask(&status).as_str(), db.ask("SELECT count(*) FROM task_runs").as_str()), ("succeeded", "4"));
+    db.assert_sound();
 }

@@ -3,8 +3,7 @@
 
 use duly::{Client, Limits, NewTask};
 
-use crate::house::{House, at, seconds};
-use crate::table::{step, succeed};
+use crate::fixtures::{TestDb, at, seconds, step, succeed};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -18,52 +17,48 @@ fn found(client: &Client) -> Vec<String> {
 
 #[test]
 fn a_run_of_an_owner_that_was_never_registered_is_named_and_recovered() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     client.add(NewTask::once("ours", at(NOON)).handler("work")).expect("a task");
     client.add(NewTask::once("theirs", at(NOON)).handler("work")).expect("a task");
     let ours = step(&mut stepper, 2).remove(0);
     assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
     let take = "UPDATE task_runs SET locked_by = 'my-script', locked_until = 64060588800000 WHERE id = 2";
-    house.plain().execute(take, []).expect("an update");
+    db.plain().execute(take, []).expect("an update");
     let rule = "each running run has a registered owner: run 2 of task theirs is running for owner my-script";
     assert_eq!(found(&client), [rule]);
     let line = "unknown_owner: run 2 of theirs is running for owner my-script, which is not registered and has no lock file: \
                 a scheduler recovers it when its lease has not changed for a full lease (duly run); only schedulers may claim runs";
     assert_eq!(shown(&client), [line]);
     // With its lease in the past it is one problem, not two.
-    house.plain().execute("UPDATE task_runs SET locked_until = started_at WHERE id = 2", []).expect("an update");
+    db.plain().execute("UPDATE task_runs SET locked_until = started_at WHERE id = 2", []).expect("an update");
     assert_eq!(shown(&client), [line]);
 
     // Its lease is first seen as it stands now after 14 s.
     for _ in 0..6 {
-        assert_eq!(
-            house.ask("SELECT status || locked_by FROM task_runs WHERE id = 2"),
-            "runningmy-script",
-            "too early"
-        );
+        assert_eq!(db.ask("SELECT status || locked_by FROM task_runs WHERE id = 2"), "runningmy-script", "too early");
         stepper.clock().advance(seconds(14));
         stepper.step().expect("a turn");
     }
-    assert_eq!(house.ask("SELECT status FROM task_runs WHERE id = 2"), "failed");
-    assert_eq!(house.rows("SELECT run_id, outcome, locked_by FROM task_attempts"), ["2|lost|my-script"]);
+    assert_eq!(db.ask("SELECT status FROM task_runs WHERE id = 2"), "failed");
+    assert_eq!(db.rows("SELECT run_id, outcome, locked_by FROM task_attempts"), ["2|lost|my-script"]);
     assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
     succeed(&mut stepper, &ours);
-    assert_eq!(house.ask("SELECT status FROM task_runs WHERE id = 1"), "succeeded");
+    assert_eq!(db.ask("SELECT status FROM task_runs WHERE id = 1"), "succeeded");
 }
 
 #[test]
 fn a_scheduler_whose_row_was_removed_is_named_alive_and_dead() {
-    let house = House::new();
-    let (mut stepper, mut other) = (house.stepper(NOON), house.stepper(NOON));
+    let db = TestDb::new();
+    let (mut stepper, mut other) = (db.stepper(NOON), db.stepper(NOON));
     let client = other.client().clone();
     client.add(NewTask::once("ours", at(NOON)).handler("work")).expect("a task");
     step(&mut stepper, 1);
     step(&mut other, 0);
     let owner = stepper.owner().to_owned();
     let remove = format!("DELETE FROM scheduler_instances WHERE id = '{owner}'");
-    house.plain().execute(&remove, []).expect("a removal");
+    db.plain().execute(&remove, []).expect("a removal");
     let begin = format!("unknown_owner: run 1 of ours is running for owner {owner}, which is not registered");
     let advice = "its row was removed while it was at work; it registers again at its next heartbeat";
     assert_eq!(shown(&client), [format!("{begin} and is alive: {advice}")]);
@@ -76,21 +71,21 @@ fn a_scheduler_whose_row_was_removed_is_named_alive_and_dead() {
 
 #[test]
 fn a_scheduler_whose_row_was_removed_registers_again_at_its_next_heartbeat() {
-    let house = House::new();
-    let (mut stepper, mut other) = (house.stepper(NOON), house.stepper(NOON));
+    let db = TestDb::new();
+    let (mut stepper, mut other) = (db.stepper(NOON), db.stepper(NOON));
     let client = other.client().clone();
     client.add(NewTask::once("ours", at(NOON)).handler("work")).expect("a task");
     let ours = step(&mut stepper, 1).remove(0);
     step(&mut other, 0);
     let rows = "SELECT id, host, pid, workers, lease_ms, stopped_at FROM scheduler_instances ORDER BY id";
-    let before = house.rows(rows);
+    let before = db.rows(rows);
     let remove = format!("DELETE FROM scheduler_instances WHERE id = '{}'", stepper.owner());
-    house.plain().execute(&remove, []).expect("a removal");
+    db.plain().execute(&remove, []).expect("a removal");
     for scheduler in [&mut stepper, &mut other] {
         scheduler.clock().advance(seconds(30));
         step(scheduler, 0);
     }
-    assert_eq!(house.rows(rows), before);
+    assert_eq!(db.rows(rows), before);
     assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
     succeed(&mut stepper, &ours);
 }

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::house::{House, eventually};
+use crate::fixtures::{TestDb, eventually};
 use crate::sidecar::{shell, signal};
 
 const O_NONBLOCK: i32 = 0o4000;
@@ -23,8 +23,8 @@ struct FullPipe {
 }
 
 impl FullPipe {
-    fn new(house: &House) -> Self {
-        let path = house.home().join("stderr");
+    fn new(db: &TestDb) -> Self {
+        let path = db.home().join("stderr");
         assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
         let open = |options: &mut OpenOptions| options.open(&path).expect("the pipe");
         let reader = open(OpenOptions::new().read(true).custom_flags(O_NONBLOCK));
@@ -44,10 +44,10 @@ impl FullPipe {
         FullPipe { reader, writer: open(OpenOptions::new().write(true)) }
     }
 
-    fn spawn(&self, house: &House, options: &[&str]) -> Running {
+    fn spawn(&self, db: &TestDb, options: &[&str]) -> Running {
         let stderr = self.writer.try_clone().expect("the pipe");
         let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
-        command.arg("--db").arg(house.file()).arg("run").args(options);
+        command.arg("--db").arg(db.file()).arg("run").args(options);
         Running(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().expect("the program"))
     }
 
@@ -84,37 +84,37 @@ impl Drop for Running {
 
 #[test]
 fn runs_start_heartbeats_come_and_a_signal_ends_it() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     client.add(shell("t", "true")).expect("a task");
-    let pipe = FullPipe::new(&house);
-    let mut running = pipe.spawn(&house, &["-v", "--poll", "20ms", "--lease", "1s"]);
-    eventually("its run has succeeded", || house.ask(SUCCEEDED) == "1");
-    let seen = || house.ask("SELECT max(seen_at) FROM scheduler_instances");
+    let pipe = FullPipe::new(&db);
+    let mut running = pipe.spawn(&db, &["-v", "--poll", "20ms", "--lease", "1s"]);
+    eventually("its run has succeeded", || db.ask(SUCCEEDED) == "1");
+    let seen = || db.ask("SELECT max(seen_at) FROM scheduler_instances");
     let before = seen();
     eventually("a heartbeat comes", || seen() != before);
     signal("TERM", &running.0.id().to_string());
     assert_eq!(running.end().code(), Some(0));
-    assert_eq!(house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
 }
 
 /// The line that reports a failure does not wait for a reader either.
 #[test]
 fn a_failure_ends_it_too() {
-    let house = House::new();
-    let pipe = FullPipe::new(&house);
-    assert_eq!(pipe.spawn(&house, &[]).end().code(), Some(4), "there is no database");
+    let db = TestDb::new();
+    let pipe = FullPipe::new(&db);
+    assert_eq!(pipe.spawn(&db, &[]).end().code(), Some(4), "there is no database");
 }
 
 /// What is read before the program ends is complete and in order.
 #[test]
 fn what_is_queued_is_written_once_it_is_read() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     client.add(shell("t", "true")).expect("a task");
-    let mut pipe = FullPipe::new(&house);
-    let mut running = pipe.spawn(&house, &["--poll", "20ms"]);
-    eventually("its run has succeeded", || house.ask(SUCCEEDED) == "1");
+    let mut pipe = FullPipe::new(&db);
+    let mut running = pipe.spawn(&db, &["--poll", "20ms"]);
+    eventually("its run has succeeded", || db.ask(SUCCEEDED) == "1");
     let mut text = String::new();
     eventually("the log is read", || {
         pipe.read_on(&mut text);

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 
 use duly::{Client, Context, Error, Event, NewTask, Outcome, Scheduler};
 
-use crate::house::{House, at, eventually, seconds};
+use crate::fixtures::{TestDb, at, eventually, seconds};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 const TOLD: &str =
@@ -29,20 +29,17 @@ fn is_newer(error: &Error) -> bool {
 }
 
 /// How each run stands.
-fn stand(house: &House) -> Vec<String> {
-    house.rows(
-        "SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1",
-    )
+fn stand(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1")
 }
 
 #[test]
 fn a_task_is_not_added_to_newer_tables_though_they_refuse_less() {
-    let house = House::new();
-    let client = house.client();
+    let db = TestDb::new();
+    let client = db.client();
     // From now on it adds without a look.
     client.add(due("first")).unwrap();
-    house
-        .plain()
+    db.plain()
         .execute_batch(
             "PRAGMA writable_schema = ON;
              UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '')
@@ -53,17 +50,17 @@ fn a_task_is_not_added_to_newer_tables_though_they_refuse_less() {
         .unwrap();
     assert!(is_newer(&client.add(due("another")).unwrap_err()));
     assert!(is_newer(&client.add_if_absent(due("another")).unwrap_err()));
-    assert_eq!(house.ask("SELECT group_concat(name) FROM scheduled_tasks"), "first");
+    assert_eq!(db.ask("SELECT group_concat(name) FROM scheduled_tasks"), "first");
 }
 
 #[test]
 fn a_scheduler_that_finds_newer_tables_claims_nothing_more_and_stops_when_its_runs_have_ended() {
-    let house = House::new();
+    let db = TestDb::new();
     let (begun, begins) = channel();
     let (open, gate) = channel::<()>();
     let (told, hears) = channel();
     let (begun, gate, told) = (Mutex::new(begun), Mutex::new(gate), Mutex::new(told));
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .workers(3)
         .lease(seconds(1))
         .poll(std::time::Duration::from_millis(20))
@@ -78,11 +75,11 @@ fn a_scheduler_that_finds_newer_tables_claims_nothing_more_and_stops_when_its_ru
     let client = scheduler.client().clone();
     client.add_all([due("fails"), due("works")]).unwrap();
     (0..2).for_each(|_| _ = begins.recv_timeout(seconds(30)).unwrap());
-    house.plain().execute_batch(RAISE).unwrap();
+    db.plain().execute_batch(RAISE).unwrap();
     let outlived = |event: &Event| matches!(event, Event::Outlived { at_work: 2, reason } if reason.ends_with(TOLD));
     assert!(hears.iter().any(|event| outlived(&event)));
     // It is there, and says so, as long as it has something to end.
-    let lease = || house.ask("SELECT max(locked_until) FROM task_runs");
+    let lease = || db.ask("SELECT max(locked_until) FROM task_runs");
     let before = lease();
     eventually("its lease is extended", || lease() > before);
     assert!(!scheduler.has_stopped());
@@ -92,72 +89,72 @@ fn a_scheduler_that_finds_newer_tables_claims_nothing_more_and_stops_when_its_ru
     open.send(()).unwrap();
     open.send(()).unwrap();
     assert!(is_newer(&scheduler.wait().unwrap_err()));
-    assert_eq!(stand(&house), ["fails|failed|1", "works|succeeded|1"], "what has ended is written down, and no more");
-    assert_eq!(house.ask("SELECT result FROM task_runs WHERE status = 'succeeded'"), "\"sent\"");
-    assert_eq!(house.ask("SELECT group_concat(outcome) FROM task_attempts"), "failed");
-    assert_eq!(house.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
-    assert_eq!(std::fs::read_dir(house.home().join("agent.db-owners")).unwrap().count(), 0, "it left in order");
+    assert_eq!(stand(&db), ["fails|failed|1", "works|succeeded|1"], "what has ended is written down, and no more");
+    assert_eq!(db.ask("SELECT result FROM task_runs WHERE status = 'succeeded'"), "\"sent\"");
+    assert_eq!(db.ask("SELECT group_concat(outcome) FROM task_attempts"), "failed");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count(), 0, "it left in order");
     assert!(begins.try_recv().is_err(), "nothing more was begun");
 }
 
 #[test]
 fn a_scheduler_with_nothing_at_work_stops_at_once() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     assert!(stepper.step().unwrap().is_empty());
-    house.plain().execute_batch(RAISE).unwrap();
+    db.plain().execute_batch(RAISE).unwrap();
     assert!(is_newer(&stepper.step().unwrap_err()));
-    assert!(stand(&house).is_empty());
-    assert!(is_newer(&house.builder(NOON).start().unwrap_err()), "and none starts");
+    assert!(stand(&db).is_empty());
+    assert!(is_newer(&db.builder(NOON).start().unwrap_err()), "and none starts");
 }
 
 #[test]
 fn nothing_is_added_to_newer_tables_within_a_transaction_of_the_application() {
-    let house = House::new();
-    let (client, mut plain) = (house.client(), house.plain());
+    let db = TestDb::new();
+    let (client, mut plain) = (db.client(), db.plain());
     plain.execute_batch(RAISE).unwrap();
-    let tasks = house.rows("SELECT name FROM scheduled_tasks");
+    let tasks = db.rows("SELECT name FROM scheduled_tasks");
     let tx = plain.transaction().unwrap();
     assert!(is_newer(&client.add_in(&tx, due("one")).unwrap_err()));
     tx.commit().unwrap();
-    assert_eq!(house.rows("SELECT name FROM scheduled_tasks"), tasks);
+    assert_eq!(db.rows("SELECT name FROM scheduled_tasks"), tasks);
 }
 
 #[test]
 fn claims_that_no_worker_has_begun_are_given_back() {
-    let house = House::new();
-    let mut stepper = house.stepper(NOON);
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
     stepper.client().add_all([due("one"), due("other")]).unwrap();
     let claims = stepper.step().unwrap();
-    house.plain().execute_batch(RAISE).unwrap();
+    db.plain().execute_batch(RAISE).unwrap();
     assert!(stepper.step().unwrap().is_empty());
     stepper.finish(&claims[0], Outcome::Released);
     assert!(stepper.step().unwrap().is_empty(), "one is still at work");
-    assert_eq!(stand(&house), ["one|queued|1", "other|running|1"]);
+    assert_eq!(stand(&db), ["one|queued|1", "other|running|1"]);
     stepper.finish(&claims[1], Outcome::succeeded());
     assert!(is_newer(&stepper.step().unwrap_err()));
-    assert_eq!(stand(&house), ["one|queued|1", "other|succeeded|1"]);
+    assert_eq!(stand(&db), ["one|queued|1", "other|succeeded|1"]);
 }
 
 #[test]
 fn an_outcome_that_newer_tables_do_not_take_is_left_to_the_newer_program() {
-    let house = House::new();
+    let db = TestDb::new();
     let (told, hears) = channel();
     let observer = move |event: &Event| drop(told.send(event.clone()));
-    let mut stepper = house.builder(NOON).accept("work").observe(observer).start().unwrap();
+    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
     stepper.client().add_all([due("fails"), due("works")]).unwrap();
     let claims = stepper.step().unwrap();
     let of = |name: &str| claims.iter().find(|claim| claim.task == name).unwrap();
-    house.plain().execute_batch(RAISE).unwrap();
+    db.plain().execute_batch(RAISE).unwrap();
     // A column that is written when a run succeeds, and not when it fails.
     let rename = |from: &str, to: &str| {
-        house.plain().execute_batch(&format!("ALTER TABLE task_runs RENAME COLUMN {from} TO {to}")).unwrap();
+        db.plain().execute_batch(&format!("ALTER TABLE task_runs RENAME COLUMN {from} TO {to}")).unwrap();
     };
     rename("result", "answer");
     stepper.finish(of("fails"), Outcome::failed("no route to host"));
     stepper.finish(of("works"), Outcome::succeeded());
     assert!(is_newer(&stepper.step().unwrap_err()), "it does not try for ever");
-    assert_eq!(stand(&house), ["fails|failed|1", "works|running|1"]);
+    assert_eq!(stand(&db), ["fails|failed|1", "works|running|1"]);
     let aside = |event: &Event| matches!(event, Event::SetAside { item, .. } if item.contains("the outcome of run"));
     assert_eq!(hears.try_iter().filter(aside).count(), 1);
     let owner = stepper.owner().to_owned();
@@ -165,10 +162,10 @@ fn an_outcome_that_newer_tables_do_not_take_is_left_to_the_newer_program() {
 
     // Here the newer program is this one, with its tables as they were.
     rename("answer", "result");
-    house.plain().execute("UPDATE scheduler_meta SET value = '1' WHERE key = 'schema_version'", []).unwrap();
-    let mut next = house.stepper(NOON);
+    db.plain().execute("UPDATE scheduler_meta SET value = '1' WHERE key = 'schema_version'", []).unwrap();
+    let mut next = db.stepper(NOON);
     next.step().unwrap();
-    let lost = house.rows("SELECT outcome, locked_by FROM task_attempts WHERE outcome = 'lost'");
+    let lost = db.rows("SELECT outcome, locked_by FROM task_attempts WHERE outcome = 'lost'");
     assert_eq!(lost, [format!("lost|{owner}")], "in its first turn, by the lock that was left behind");
 }
 
@@ -177,14 +174,14 @@ fn an_outcome_that_newer_tables_do_not_take_is_left_to_the_newer_program() {
 fn the_program_lets_its_commands_end_and_exits_with_4_and_one_sentence() {
     use crate::sidecar::{Gate, Sidecar, shell, told};
 
-    let house = House::new();
-    let mut gate = Gate::new(&house, "gate");
-    let path = house.home().join("gate");
+    let db = TestDb::new();
+    let mut gate = Gate::new(&db, "gate");
+    let path = db.home().join("gate");
     let line = format!("echo $$ >{0}.group; read line <{0}; echo passed", path.display());
-    house.client().add(shell("long", &line)).unwrap();
-    let mut sidecar = Sidecar::start(&house, &["--lease", "1s"]);
-    told(&house, "gate.group");
-    house.plain().execute_batch(RAISE).unwrap();
+    db.client().add(shell("long", &line)).unwrap();
+    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
+    told(&db, "gate.group");
+    db.plain().execute_batch(RAISE).unwrap();
     eventually("it has seen them", || sidecar.log().contains("nothing more starts; runs whose end is waited for: 1"));
     gate.open();
     assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
@@ -192,11 +189,11 @@ fn the_program_lets_its_commands_end_and_exits_with_4_and_one_sentence() {
     let last = log.lines().last().unwrap();
     assert!(last.starts_with("error: cannot use ") && last.ends_with(TOLD), "{log}");
     assert_eq!(log.lines().filter(|line| line.starts_with("error:")).count(), 1, "{log}");
-    assert_eq!(house.rows("SELECT status, output FROM task_runs"), ["succeeded|passed\n"]);
+    assert_eq!(db.rows("SELECT status, output FROM task_runs"), ["succeeded|passed\n"]);
 
-    let mut refused = Sidecar::spawn(&house, &["--until-idle"]);
+    let mut refused = Sidecar::spawn(&db, &["--until-idle"]);
     assert_eq!(refused.end().code(), Some(4));
     assert!(refused.log().lines().count() == 1 && refused.log().trim_end().ends_with(TOLD), "{}", refused.log());
-    assert!(is_newer(&Client::open_existing(house.file()).unwrap_err()));
-    assert_eq!(house.ask("SELECT count(*) FROM task_runs"), "1");
+    assert!(is_newer(&Client::open_existing(db.file()).unwrap_err()));
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "1");
 }

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 
 use duly::{Event, Limits, NewTask, ProblemKind, zone_data};
 
-use crate::house::{House, at, minutes};
+use crate::fixtures::{TestDb, at, minutes};
 
 /// From this release on British Columbia stays on summer time.
 const VANCOUVER_STAYS: &str = "2026b";
 
 /// Adds a daily task, and answers with its next occurrence, or with why there is none.
 fn noon(zone: &str, now: &str) -> String {
-    let house = House::new();
-    let stepper = house.stepper(now);
+    let db = TestDb::new();
+    let stepper = db.stepper(now);
     match stepper.client().add(NewTask::cron("noon", "0 12 * * *").time_zone(zone).handler("work")) {
         Ok(added) => added.next_run.map_or("never".to_owned(), |next| next.to_string()),
         Err(error) => error.to_string(),
@@ -70,22 +70,22 @@ fn without_zone_files_the_built_in_rules_answer_and_say_so() {
 }
 
 /// What the program says with these arguments and this folder of zone files.
-fn program(house: &House, folder: &Path, arguments: &[&str]) -> String {
+fn program(db: &TestDb, folder: &Path, arguments: &[&str]) -> String {
     let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
-    let said = duly.env("TZDIR", folder).arg("--db").arg(house.file()).args(arguments).output().unwrap();
+    let said = duly.env("TZDIR", folder).arg("--db").arg(db.file()).args(arguments).output().unwrap();
     assert!(said.status.success(), "{said:?}");
     String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
 #[test]
 fn the_program_says_which_data_it_goes_by() {
-    let house = House::new();
-    drop(house.client());
-    let nowhere = house.home().join("nowhere");
+    let db = TestDb::new();
+    drop(db.client());
+    let nowhere = db.home().join("nowhere");
     let zones = |said: &str| said.lines().find(|line| line.starts_with("time zones")).expect("a line").to_owned();
-    assert!(zones(&program(&house, &nowhere, &["status"])).ends_with(" built in"));
+    assert!(zones(&program(&db, &nowhere, &["status"])).ends_with(" built in"));
     let vancouver = ["next", "0 12 * * *", "--tz", "America/Vancouver", "--from", "2026-12-01T00:00:00Z", "-n", "1"];
-    assert!(program(&house, &nowhere, &vancouver).contains("2026-12-01T20:00:00.000Z"), "the built-in rules are older");
+    assert!(program(&db, &nowhere, &vancouver).contains("2026-12-01T20:00:00.000Z"), "the built-in rules are older");
 }
 
 #[test]
@@ -136,19 +136,19 @@ fn a_name_is_no_path() {
 #[ignore = "started by other tests"]
 fn a_scheduler_in_another_process() {
     let (Ok(zone), Ok(steps)) = (std::env::var("DULY_TEST_ZONE"), std::env::var("DULY_TEST_STEPS")) else { return };
-    let house = House::new();
+    let db = TestDb::new();
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = told.clone();
     let observe = move |event: &Event| match event {
         Event::SetAside { .. } | Event::Invalid { .. } => tell.lock().unwrap().push(event.to_string()),
         _ => {}
     };
-    let mut stepper = house.builder("2027-07-01T00:00:00Z").accept("work").observe(observe).start().unwrap();
+    let mut stepper = db.builder("2027-07-01T00:00:00Z").accept("work").observe(observe).start().unwrap();
     let insert = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, time_zone, active_since, created_at)
                   VALUES (?1, 'work', 'cron', '0 12 * * *', ?2, ?3, ?3)";
     let now = at("2027-07-01T00:00:00Z").as_millis();
     for (name, zone) in [("noon", &*zone), ("bystander", "UTC")] {
-        house.plain().execute(insert, (name, zone, now)).unwrap();
+        db.plain().execute(insert, (name, zone, now)).unwrap();
     }
     let mut held = Vec::new();
     for step in steps.split(' ') {
@@ -166,18 +166,14 @@ fn a_scheduler_in_another_process() {
                 let noon = NewTask::cron("noon", "0 12 * * *").time_zone("UTC").handler("work");
                 stepper.client().replace(noon).unwrap();
             }
-            _ => println!(
-                "row: {} {}",
-                house.next(step),
-                house.ask("SELECT updated_at FROM scheduled_tasks WHERE id = 1")
-            ),
+            _ => println!("row: {} {}", db.next(step), db.ask("SELECT updated_at FROM scheduled_tasks WHERE id = 1")),
         }
     }
     let zones =
         stepper.client().check(&Limits::default()).unwrap().into_iter().filter(|one| one.kind == ProblemKind::Zone);
     println!("check: {}", zones.map(|one| one.to_string()).collect::<Vec<_>>().join("; "));
     println!("told: {}", told.lock().unwrap().join("; "));
-    println!("bystander: {}", house.next("bystander"));
+    println!("bystander: {}", db.next("bystander"));
 }
 
 /// What a scheduler in another process says; it may have 64 files open.

@@ -104,7 +104,7 @@ fn insert(
         task.expires.map(millis),
         task.retry.max_attempts,
         millis(task.retry.backoff),
-        millis(task.retry.cap),
+        millis(task.retry.max_backoff),
         task.timeout.map(millis),
         millis(task.jitter),
         task.priority,

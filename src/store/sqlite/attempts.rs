@@ -3,7 +3,7 @@
 use rusqlite::{Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
-use crate::model::finished::Told;
+use crate::model::finished::ReportKind;
 use crate::model::run::AttemptOutcome;
 use crate::store::sqlite::runs::{End, Fence, Wrote, judged};
 
@@ -31,11 +31,11 @@ const KEEP_PROCESS: &str = "
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
 /// Keeps what an attempt that goes on tells of itself.
-pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, told: &Told) -> rusqlite::Result<Wrote> {
+pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, told: &ReportKind) -> rusqlite::Result<Wrote> {
     match told {
-        Told::Process(process) => keep_process(tx, fence, process),
-        Told::Progress(progress) => keep_progress(tx, fence, progress),
-        Told::Began(at) => keep_began(tx, fence, *at),
+        ReportKind::Process(process) => keep_process(tx, fence, process),
+        ReportKind::Progress(progress) => keep_progress(tx, fence, progress),
+        ReportKind::Began(at) => keep_began(tx, fence, *at),
     }
 }
 

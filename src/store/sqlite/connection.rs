@@ -12,7 +12,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::error::{BoxError, Error, Result};
 use crate::host::{file_aliases, platform};
-use crate::model::progress_meter::Advance;
+use crate::model::progress_meter::Progress;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::damage::Files;
@@ -27,7 +27,7 @@ const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
 const STEPS_BETWEEN_LOOKS: i32 = 100_000;
 /// An open database, with what is remembered between transactions.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct SqliteStore {
     connection: Connection,
     path: PathBuf,
     identity: Option<(u64, u64)>,
@@ -45,7 +45,7 @@ pub(crate) struct Store {
     patience: Duration,
 }
 
-impl Store {
+impl SqliteStore {
     /// Opens the database, makes its tables if `missing` says so, and brings those of an older version to this one.
     pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Self> {
         Self::open_as(path, missing, durability, &Tables::CURRENT)
@@ -55,7 +55,7 @@ impl Store {
     pub(crate) fn open_as(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Self> {
         let Opened { connection, path, identity } =
             file::open(path, missing, durability, tables).map_err(|fault| file::unopened(path, fault))?;
-        Ok(Store {
+        Ok(SqliteStore {
             connection,
             files: Files::of(&path, identity),
             path,
@@ -161,7 +161,7 @@ impl Store {
         self
     }
 
-    /// Runs `f` as [`Store::write`] does, and takes back what it wrote.
+    /// Runs `f` as [`SqliteStore::write`] does, and takes back what it wrote.
     pub(crate) fn rehearse<T>(
         &mut self,
         doing: &'static str,
@@ -196,7 +196,7 @@ impl Store {
 
     /// Writes the whole into another file, which is empty, as one snapshot. Writers do not wait for it. `advance` counts
     /// the bytes that are there.
-    pub(crate) fn copy_into(&mut self, copy: &Path, advance: &Advance) -> Result<()> {
+    pub(crate) fn copy_into(&mut self, copy: &Path, advance: &Progress) -> Result<()> {
         let doing = "copy the database";
         let store = |error: rusqlite::Error| file::told(&self.path, error.into(), doing);
         let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
@@ -326,7 +326,7 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for SqliteStore {
     fn drop(&mut self) {
         // A file that was moved keeps its log.
         if let Ok(metadata) = self.in_place()

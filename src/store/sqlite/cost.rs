@@ -11,7 +11,7 @@ use crate::host::orphan::Presence;
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
 use crate::model::settings::Retention;
-use crate::store::sqlite::connection::Store;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::sqlite::open::Slots;
 use crate::store::sqlite::owners::Registration;
@@ -29,7 +29,7 @@ fn crowds() -> [i64; 2] {
 
 /// A store and a turn to take on it.
 struct Site {
-    store: Store,
+    store: SqliteStore,
     memory: Memory,
     handlers: BTreeSet<String>,
     steps: Arc<AtomicU64>,
@@ -44,7 +44,8 @@ impl Site {
     fn new(rows: &str, crowd: i64) -> Self {
         let home = tempfile::tempdir().expect("a folder");
         let file = home.path().join("t.db");
-        let mut store = Store::open(&file, Missing::Create, Durability::MayRepeatAfterPowerLoss).expect("a store");
+        let mut store =
+            SqliteStore::open(&file, Missing::Create, Durability::MayRepeatAfterPowerLoss).expect("a store");
         let fill = format!(
             "CREATE TEMP TABLE n AS WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {crowd})
                                       SELECT i FROM n;

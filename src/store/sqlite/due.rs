@@ -98,7 +98,7 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
             catch_up_limit: row.get::<_, u32>(14)? as usize,
         },
         expires: row::millis_at(row, 15)?,
-        retry: RetryPolicy { max_attempts: row.get(16)?, backoff: millis(17)?, cap: millis(18)? },
+        retry: RetryPolicy { max_attempts: row.get(16)?, backoff: millis(17)?, max_backoff: millis(18)? },
         timeout: row::millis_at(row, 19)?,
         jitter: millis(20)?,
         priority: row.get(21)?,

@@ -97,7 +97,7 @@ mod tests {
     use crate::clock::Timestamp;
     use crate::error::Error;
     use crate::host::owner_lock::OwnerLock;
-    use crate::store::sqlite::connection::Store;
+    use crate::store::sqlite::connection::SqliteStore;
     use crate::store::sqlite::file::{Durability, Missing};
     use crate::store::sqlite::owners::{self, Registration};
     use crate::store::sqlite::schema;
@@ -116,7 +116,7 @@ mod tests {
 
     impl House {
         /// A file of version 1 with one task, and a run of its that has this owner.
-        fn new(owner: Option<&str>) -> (Self, Store) {
+        fn new(owner: Option<&str>) -> (Self, SqliteStore) {
             let home = tempfile::tempdir().unwrap();
             let house = House { file: home.path().join("t.db"), _home: home };
             let mut store = house.open(&Tables::CURRENT).unwrap();
@@ -139,8 +139,8 @@ mod tests {
             (house, store)
         }
 
-        fn open(&self, tables: &Tables) -> Result<Store, Error> {
-            Store::open_as(&self.file, Missing::Create, Durability::Full, tables)
+        fn open(&self, tables: &Tables) -> Result<SqliteStore, Error> {
+            SqliteStore::open_as(&self.file, Missing::Create, Durability::Full, tables)
         }
 
         /// Whoever tries is told this, and nothing has changed.
@@ -162,7 +162,7 @@ mod tests {
     }
 
     /// As a scheduler registers.
-    fn register(store: &mut Store, path: &Path, owner: &str) -> OwnerLock {
+    fn register(store: &mut SqliteStore, path: &Path, owner: &str) -> OwnerLock {
         let lock = OwnerLock::take(path, owner).unwrap();
         let (owner, host) = (owner.to_owned(), "here".to_owned());
         let new = Registration { owner, host, workers: 4, lease: Duration::from_secs(60) };

@@ -101,7 +101,7 @@ pub(crate) fn retry_policy(row: &Row<'_>) -> rusqlite::Result<RetryPolicy> {
     Ok(RetryPolicy {
         max_attempts: number(row, "max_attempts")?,
         backoff: duration(row, "backoff_ms")?,
-        cap: duration(row, "backoff_cap_ms")?,
+        max_backoff: duration(row, "backoff_cap_ms")?,
     })
 }
 

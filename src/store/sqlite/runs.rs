@@ -458,7 +458,7 @@ fn as_claim<T: FromSql + Into<String>>(row: &Row<'_>, run_id: i64, now: Timestam
         retry: RetryPolicy {
             max_attempts: row.get(10)?,
             backoff: row::millis_at(row, 11)?.unwrap_or_default(),
-            cap: row::millis_at(row, 12)?.unwrap_or_default(),
+            max_backoff: row::millis_at(row, 12)?.unwrap_or_default(),
         },
         concurrency_key: text_if_any(6)?,
         first: None,

@@ -120,7 +120,7 @@ pub(crate) fn change(
         ":value": stored.schedule_value, ":zone": stored.time_zone, ":starts": task.starts_at, ":ends": task.ends_at,
         ":overlap": task.overlap, ":misfire": task.misfire, ":grace": millis(task.misfire_grace),
         ":limit": task.catch_up_limit, ":expires": task.expires.map(millis), ":attempts": task.retry.max_attempts,
-        ":backoff": millis(task.retry.backoff), ":cap": millis(task.retry.cap),
+        ":backoff": millis(task.retry.backoff), ":cap": millis(task.retry.max_backoff),
         ":timeout": task.timeout.map(millis), ":jitter": millis(task.jitter), ":priority": task.priority,
         ":key": task.concurrency_key, ":on_dead": task.on_dead, ":pause_after": task.pause_after_failures,
         ":manager": task.managed_by, ":now": now, ":status": old.status,

@@ -18,7 +18,7 @@ use crate::model::run::Outcome;
 use crate::rules::resolve::Rest;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::{self, Store};
+use crate::store::sqlite::connection::{self, SqliteStore};
 use crate::store::sqlite::open::{self, Slots};
 use crate::store::sqlite::owners::{self, Dead, Lost};
 use crate::store::sqlite::prune::{self, Pruned};
@@ -37,7 +37,7 @@ const PRESSING: usize = 200;
 const QUICK: usize = 32;
 
 /// Carries out a turn. After a crash either all that it wrote is there, or none of it.
-pub(crate) fn turn(store: &mut Store, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
+pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
     let before = (memory.resolved, memory.claimed);
     if work.full {
         memory.told.extend(memory.aside.drain());

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::disk::tools::{can_limit, has_strace, injected, limit_files, orders, without};
 use crate::disk::{REFUSES, all, assert_all_told, probe, refusals, starts};
-use crate::house::{House, eventually};
+use crate::fixtures::{TestDb, eventually};
 use crate::sidecar::Sidecar;
 
 /// Which calls are tried where not all are.
@@ -19,24 +19,24 @@ const WRITES: [(&str, &str); 5] =
 /// them: an unlock that failed, which no local disk does, would leave SQLite locked out by itself.
 const READS: [(&str, &str); 3] = [("pread64", "EIO"), ("statx,newfstatat", "EIO"), ("openat", "EMFILE")];
 
-/// A house with three tasks that are due: one that succeeds, one that may start only once, one that fails first.
-fn house() -> House {
-    let house = House::new();
-    let client = house.client();
-    client.add(probe(&house, "fine", "echo fine")).unwrap();
-    client.add(probe(&house, "once", "true").at_most_once()).unwrap();
-    client.add(probe(&house, "second-try", "test $DULY_ATTEMPT -gt 1")).unwrap();
-    house
+/// A db with three tasks that are due: one that succeeds, one that may start only once, one that fails first.
+fn db() -> TestDb {
+    let db = TestDb::new();
+    let client = db.client();
+    client.add(probe(&db, "fine", "echo fine")).unwrap();
+    client.add(probe(&db, "once", "true").at_most_once()).unwrap();
+    client.add(probe(&db, "second-try", "test $DULY_ATTEMPT -gt 1")).unwrap();
+    db
 }
 
 /// All has been done, and what may start only once has not started twice.
-fn assert_done(house: &House, what: &str) {
-    assert_all_told(house, what);
-    let ends = house.rows(
+fn assert_done(db: &TestDb, what: &str) {
+    assert_all_told(db, what);
+    let ends = db.rows(
         "SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1",
     );
     assert_eq!(ends, ["fine|succeeded|1", "once|succeeded|1", "second-try|succeeded|2"], "{what}");
-    assert_eq!(starts(house).len(), 4, "{what}");
+    assert_eq!(starts(db).len(), 4, "{what}");
 }
 
 /// Has the calls of one kind fail one after another. Answers for how many there was something to fail.
@@ -74,11 +74,11 @@ fn runs_under(faults: &[(&str, &str)], kinds: usize, some: &[u32]) {
     let (mut refused, mut outlived) = (0, 0);
     for &(calls, error) in &faults[..if all() { faults.len() } else { kinds }] {
         let failed = each(calls, error, some, |what, when| {
-            let house = house();
-            let log = house.home().join("strace");
-            let orders = orders(&house, &log, calls, error, when);
+            let db = db();
+            let log = db.home().join("strace");
+            let orders = orders(&db, &log, calls, error, when);
             let orders: Vec<&str> = orders.iter().map(String::as_str).collect();
-            let mut first = Sidecar::spawn_within(&house, &options, "strace", &orders);
+            let mut first = Sidecar::spawn_within(&db, &options, "strace", &orders);
             let (status, said) = (first.end(), first.log());
             match status.code() {
                 Some(0) => {
@@ -88,16 +88,16 @@ fn runs_under(faults: &[(&str, &str)], kinds: usize, some: &[u32]) {
                 Some(1 | 4) => {
                     let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
                     assert!(errors.len() == 1 && said.ends_with(&format!("{}\n", errors[0])), "{what}: {said}");
-                    assert_eq!(starts(&house), [], "{what}: only a start may fail: {said}");
+                    assert_eq!(starts(&db), [], "{what}: only a start may fail: {said}");
                     refused += 1;
                 }
                 code => panic!("{what}: exit {code:?}: {said}"),
             }
             if status.code() != Some(0) {
-                let mut second = Sidecar::spawn(&house, &options);
+                let mut second = Sidecar::spawn(&db, &options);
                 assert_eq!(second.end().code(), Some(0), "{what}: {}", second.log());
             }
-            assert_done(&house, what);
+            assert_done(&db, what);
             injected(&log) > 0
         });
         println!("{calls}, {error}: {failed} places");
@@ -117,22 +117,22 @@ fn whichever_write_fails_a_new_file_is_whole_or_can_be_made_again() {
     let faults = WRITES.into_iter().chain(READS).filter(|(_, error)| *error != "ENOSPC");
     for (calls, error) in faults.take(if all() { usize::MAX } else { 2 }) {
         let failed = each(calls, error, &SOME[..3], |what, when| {
-            let house = House::new();
-            let log = house.home().join("strace");
+            let db = TestDb::new();
+            let log = db.home().join("strace");
             let add = |program: &mut Command| {
                 let task = ["add", "task", "--at", "3999-01-01T00:00:00Z", "--", "true"];
-                let output = program.arg("--db").arg(house.file()).args(task).output().expect("a program");
+                let output = program.arg("--db").arg(db.file()).args(task).output().expect("a program");
                 (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
             };
-            let orders = orders(&house, &log, calls, error, when);
+            let orders = orders(&db, &log, calls, error, when);
             let duly = env!("CARGO_BIN_EXE_duly");
             let (code, said) = add(Command::new("strace").args(orders).arg(duly));
             assert!(matches!(code, Some(0 | 1 | 4)), "{what}: exit {code:?}: {said}");
             assert_eq!(code == Some(0), said.is_empty(), "{what}: {said}");
             assert!(said.lines().count() <= 1 && !said.contains("panicked"), "{what}: {said}");
             assert_eq!(add(&mut Command::new(duly)), (Some(0), String::new()), "{what}: the same again");
-            assert_eq!(house.ask("SELECT group_concat(name) FROM scheduled_tasks"), "task", "{what}");
-            house.assert_sound();
+            assert_eq!(db.ask("SELECT group_concat(name) FROM scheduled_tasks"), "task", "{what}");
+            db.assert_sound();
             injected(&log) > 0
         });
         println!("{calls}, {error}: {failed} places");
@@ -148,9 +148,9 @@ fn wherever_a_file_may_grow_no_more_the_work_is_done_when_it_may() {
     let options = ["--until-idle", "--lease", "10m"];
     let mut refused = 0;
     for kilobytes in if all() { (4..100).step_by(4).collect::<Vec<u32>>() } else { vec![8, 36, 44, 52] } {
-        let (house, what) = (house(), format!("{kilobytes} KiB"));
+        let (db, what) = (db(), format!("{kilobytes} KiB"));
         let limit = format!("ulimit -S -f {}; trap '' XFSZ; exec \"$@\"", kilobytes * 2);
-        let mut first = Sidecar::spawn_within(&house, &options, "sh", &["-c", &limit, "sh"]);
+        let mut first = Sidecar::spawn_within(&db, &options, "sh", &["-c", &limit, "sh"]);
         eventually("it is done, or stands still", || {
             let log = first.log();
             [REFUSES, "error: ", "scheduler stopped"].iter().any(|word| log.contains(word))
@@ -162,12 +162,12 @@ fn wherever_a_file_may_grow_no_more_the_work_is_done_when_it_may() {
         let (status, said) = (first.end(), first.log());
         if status.code() != Some(0) {
             assert!(matches!(status.code(), Some(1 | 4)), "{what}: {status}: {said}");
-            assert_eq!(starts(&house), [], "{what}: only a start may fail: {said}");
-            let mut second = Sidecar::spawn(&house, &options);
+            assert_eq!(starts(&db), [], "{what}: only a start may fail: {said}");
+            let mut second = Sidecar::spawn(&db, &options);
             assert_eq!(second.end().code(), Some(0), "{what}: {}", second.log());
         }
         refusals(&said);
-        assert_done(&house, &what);
+        assert_done(&db, &what);
     }
     println!("{refused} limits met at work");
     assert!(refused > 1, "no limit was met");

@@ -10,7 +10,7 @@ use duly::{Claim, Context, Error, Event, NewTask, Outcome, RunStatus, Scheduler}
 use rusqlite::{Connection, Statement};
 
 use crate::disk::all;
-use crate::house::{House, at, seconds};
+use crate::fixtures::{TestDb, at, seconds};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 /// Enough for all that is done here, and soon filled.
@@ -91,9 +91,9 @@ fn wherever_memory_ends_a_turn_is_taken_whole_or_not_at_all() {
     let mut refused = 0;
     // Each round begins at another point, since what is given back differs in size.
     for smallest in if all() { vec![1, 16, 64, 256, 512, 1024, 2048, 4096] } else { vec![64, 1024] } {
-        let house = House::new();
+        let db = TestDb::new();
         let (observer, hears) = listen();
-        let mut stepper = house.builder(NOON).accept("work").workers(1).observe(observer).start().expect("a stepper");
+        let mut stepper = db.builder(NOON).accept("work").workers(1).observe(observer).start().expect("a stepper");
         let once = |name: &str| NewTask::once(name, at(NOON)).handler("work").payload("y".repeat(3000));
         stepper.client().add_all([once("first"), once("second"), once("third")]).expect("tasks");
         // No statement of a turn has been prepared yet.
@@ -116,8 +116,8 @@ fn wherever_memory_ends_a_turn_is_taken_whole_or_not_at_all() {
         stepper.finish(&last[0], Outcome::succeeded());
         stepper.step().expect("a step");
         let runs = "SELECT group_concat(status || ' ' || attempt) FROM task_runs";
-        assert_eq!(house.ask(runs), "succeeded 1,succeeded 1,succeeded 1");
-        house.assert_sound();
+        assert_eq!(db.ask(runs), "succeeded 1,succeeded 1,succeeded 1");
+        db.assert_sound();
     }
     println!("{refused} turns refused for want of memory");
     assert!(refused > 10, "the heap was never full");
@@ -130,12 +130,12 @@ fn what_ends_while_there_is_no_memory_is_written_down_when_there_is() {
         return;
     }
     limit();
-    let house = House::new();
+    let db = TestDb::new();
     let (observer, hears) = listen();
     let (begun, begins) = channel();
     let (gate, opened) = channel::<()>();
     let (begun, opened) = (std::sync::Mutex::new(begun), std::sync::Mutex::new(opened));
-    let scheduler = Scheduler::builder(house.file())
+    let scheduler = Scheduler::builder(db.file())
         .observe(observer)
         .handler("work", move |_: &Context| {
             let _ = begun.lock().unwrap().send(());
@@ -163,6 +163,6 @@ fn what_ends_while_there_is_no_memory_is_written_down_when_there_is() {
     drop(ballast);
     ["its end", "the outcome"].into_iter().for_each(hear);
     assert_eq!(scheduler.shutdown(seconds(60)).expect("an end in order").unfinished, 0);
-    assert_eq!(house.ask("SELECT status || attempt || length(result) FROM task_runs"), "succeeded120002");
-    house.assert_sound();
+    assert_eq!(db.ask("SELECT status || attempt || length(result) FROM task_runs"), "succeeded120002");
+    db.assert_sound();
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::house::{House, eventually};
+use crate::fixtures::{TestDb, eventually};
 use crate::sidecar::signal;
 
 /// Says that a tool is missing, or not allowed to do what it is for, and what is tried instead. In CI it is not to be missing.
@@ -51,12 +51,12 @@ pub(crate) fn may_attach() -> bool {
 }
 
 /// What strace is told: these calls on the files of the database fail with this error. `when`: which of them.
-pub(crate) fn orders(house: &House, log: &Path, calls: &str, error: &str, when: &str) -> Vec<String> {
+pub(crate) fn orders(db: &TestDb, log: &Path, calls: &str, error: &str, when: &str) -> Vec<String> {
     let log = log.display().to_string();
     let mut orders = ["-f", "-qq", "-o", &log, "-e", &format!("trace={calls}")].map(str::to_owned).to_vec();
     orders.extend(["-e".to_owned(), format!("inject={calls}:error={error}{when}")]);
     for end in ["", "-wal", "-shm"] {
-        orders.extend(["-P".to_owned(), format!("{}{end}", house.file().display())]);
+        orders.extend(["-P".to_owned(), format!("{}{end}", db.file().display())]);
     }
     orders
 }
@@ -73,9 +73,9 @@ pub(crate) struct Strace {
 }
 
 impl Strace {
-    pub(crate) fn attach(house: &House, pid: u32, calls: &str, error: &str) -> Self {
-        let log = house.home().join(format!("strace-{}", fastrand::u64(..)));
-        let orders = orders(house, &log, calls, error, "");
+    pub(crate) fn attach(db: &TestDb, pid: u32, calls: &str, error: &str) -> Self {
+        let log = db.home().join(format!("strace-{}", fastrand::u64(..)));
+        let orders = orders(db, &log, calls, error, "");
         let child = Command::new("strace").args(orders).args(["-p", &pid.to_string()]).spawn().expect("strace");
         let traced = || {
             let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
@@ -154,9 +154,9 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Puts it where the house has its database.
-    pub(crate) fn mount(house: &House) -> Self {
-        let folder = house.file().parent().expect("a folder").to_owned();
+    /// Puts it where the db has its database.
+    pub(crate) fn mount(db: &TestDb) -> Self {
+        let folder = db.file().parent().expect("a folder").to_owned();
         let disk = folder.to_str().expect("a name");
         assert!(succeeds("mount", &["-t", "tmpfs", "-o", "size=2m", "none", disk]), "a small disk");
         SmallDisk { folder }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use duly::Error;
 
-use crate::house::House;
+use crate::fixtures::TestDb;
 use crate::mutations::mutator::{Mutator, each_in_time};
 use crate::mutations::rows::{furnished, look, one_line, work};
 
@@ -24,15 +24,15 @@ fn log_of(file: &Path) -> PathBuf {
 impl Bytes {
     /// A file as it is after a crash: much of it in the log alone.
     pub(crate) fn of_a_crash() -> Self {
-        let house = furnished();
-        let plain = house.plain();
+        let db = furnished();
+        let plain = db.plain();
         plain.execute_batch("PRAGMA wal_autocheckpoint = 0").expect("no checkpoint");
         for _ in 0..10 {
             plain.execute_batch("UPDATE scheduled_tasks SET priority = (priority + 1) % 4").expect("a change");
         }
         plain.execute_batch("UPDATE task_runs SET cancel_requested = 1 WHERE status = 'failed'").expect("a change");
         let read = |path: &Path| std::fs::read(path).expect("a file");
-        Bytes { file: read(house.file()), log: read(&log_of(house.file())) }
+        Bytes { file: read(db.file()), log: read(&log_of(db.file())) }
     }
 
     /// Some copies of both, with a change that a disk, a crash or a slip may make.
@@ -92,14 +92,14 @@ impl Bytes {
         copy
     }
 
-    /// Written down in a house of its own.
-    pub(crate) fn written(&self) -> House {
-        let house = House::brief();
-        std::fs::write(house.file(), &self.file).expect("a file");
+    /// Written down in a db of its own.
+    pub(crate) fn written(&self) -> TestDb {
+        let db = TestDb::brief();
+        std::fs::write(db.file(), &self.file).expect("a file");
         if !self.log.is_empty() {
-            std::fs::write(log_of(house.file()), &self.log).expect("a log");
+            std::fs::write(log_of(db.file()), &self.log).expect("a log");
         }
-        house
+        db
     }
 }
 
@@ -107,10 +107,10 @@ impl Bytes {
 fn every_door_answers() {
     let whole = Bytes::of_a_crash();
     each_in_time(120, move |mutator| {
-        let house = whole.changed(mutator).written();
+        let db = whole.changed(mutator).written();
         for seed in 1..3 {
-            let work = work(house.file(), seed).map(|begun| begun.len());
-            for (door, answer) in [look(house.file()), vec![("work", work)]].into_iter().flatten() {
+            let work = work(db.file(), seed).map(|begun| begun.len());
+            for (door, answer) in [look(db.file()), vec![("work", work)]].into_iter().flatten() {
                 let Err(error) = answer else { continue };
                 one_line(door, &error);
                 let told = error.to_string();
@@ -124,11 +124,11 @@ fn every_door_answers() {
 /// The same bytes without a change: every door is open, and what is in the log is found.
 #[test]
 fn as_it_was_it_is_sound() {
-    let house = Bytes::of_a_crash().written();
-    for (door, answer) in look(house.file()) {
+    let db = Bytes::of_a_crash().written();
+    for (door, answer) in look(db.file()) {
         assert!(answer.is_ok(), "{door}: {answer:?}");
     }
-    assert_eq!(house.ask("SELECT count(*) > 0 FROM task_runs WHERE cancel_requested = 1"), "1");
-    assert!(work(house.file(), 1).expect("some minutes").contains(&"bystander".to_owned()));
-    house.assert_sound();
+    assert_eq!(db.ask("SELECT count(*) > 0 FROM task_runs WHERE cancel_requested = 1"), "1");
+    assert!(work(db.file(), 1).expect("some minutes").contains(&"bystander".to_owned()));
+    db.assert_sound();
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use rusqlite::Connection;
 
-use crate::house::{House, eventually};
+use crate::fixtures::{TestDb, eventually};
 use crate::mutations::file::Bytes;
 use crate::mutations::mutator::{Mutator, each};
 
@@ -99,7 +99,7 @@ fn words(line: &str) -> Vec<String> {
 fn lines_as_they_may_be_typed() {
     let template = Bytes::of_a_crash();
     each(60, |mutator| {
-        let house = template.written();
+        let db = template.written();
         let mut line = words(mutator.choice(&LINES));
         for _ in 0..mutator.random.usize(..3) {
             let at = mutator.random.usize(..line.len());
@@ -118,8 +118,8 @@ fn lines_as_they_may_be_typed() {
         line.retain(|word| word != "run" && !word.starts_with("--w"));
         let line = [vec!["--db".to_owned(), "agent.db".to_owned()], line].concat();
         mutator.note(&line);
-        judge(&run(house.home(), &line), &line);
-        house.assert_sound();
+        judge(&run(db.home(), &line), &line);
+        db.assert_sound();
     });
 }
 
@@ -132,23 +132,22 @@ const CRONTAB: &str = "SHELL=/bin/bash\nMAILTO=\"\"\n# comment\n*/5 * * * * /usr
 #[test]
 fn files_that_it_is_given() {
     each(40, |mutator| {
-        let house = House::brief();
+        let db = TestDb::brief();
         let (text, line) = if mutator.random.bool() {
             (mutator.bytes(&[MANIFEST]), ["apply", "given", "--prune"])
         } else {
             (mutator.bytes(&[CRONTAB]), ["import", "crontab", "given"])
         };
-        std::fs::write(house.home().join("given"), text).expect("a file");
+        std::fs::write(db.home().join("given"), text).expect("a file");
         let line: Vec<String> = ["--db", "agent.db"].iter().chain(&line).map(|word| (*word).to_owned()).collect();
-        let (first, json) = (run(house.home(), &line), [line.clone(), vec!["--json".into()]].concat());
+        let (first, json) = (run(db.home(), &line), [line.clone(), vec!["--json".into()]].concat());
         let first = judge(&first, &line);
         // The same again changes nothing, and ends in the same way.
-        let rows =
-            |house: &House| house.file().exists().then(|| house.rows("SELECT * FROM scheduled_tasks ORDER BY id"));
-        let before = rows(&house);
-        assert_eq!((judge(&run(house.home(), &json), &json), rows(&house)), (first, before));
-        if house.file().exists() {
-            house.assert_sound();
+        let rows = |db: &TestDb| db.file().exists().then(|| db.rows("SELECT * FROM scheduled_tasks ORDER BY id"));
+        let before = rows(&db);
+        assert_eq!((judge(&run(db.home(), &json), &json), rows(&db)), (first, before));
+        if db.file().exists() {
+            db.assert_sound();
         }
     });
 }
@@ -160,8 +159,8 @@ fn what_it_imports_from_a_database() {
     let values = ["0 9 * * *", "300000", "2027-03-14T12:00:00.000Z", "2027-03-14T12:00:00", "9223372036854775807", ""];
     let times = ["2027-03-14T12:00:00.000Z", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "now", ""];
     each(25, |mutator| {
-        let house = House::brief();
-        let other = house.home().join("messages.db");
+        let db = TestDb::brief();
+        let other = db.home().join("messages.db");
         let table = Connection::open(&other).expect("a database");
         table
             .execute_batch(
@@ -202,10 +201,10 @@ fn what_it_imports_from_a_database() {
             std::fs::write(&other, bytes).expect("a file");
         }
         let line = words("--db agent.db import nanoclaw messages.db --tz Europe/Rome -- node x.js");
-        let first = judge(&run(house.home(), &line), &line);
-        assert_eq!(judge(&run(house.home(), &line), &line), first);
-        if house.file().exists() {
-            house.assert_sound();
+        let first = judge(&run(db.home(), &line), &line);
+        assert_eq!(judge(&run(db.home(), &line), &line), first);
+        if db.file().exists() {
+            db.assert_sound();
         }
     });
 }
@@ -214,7 +213,7 @@ fn what_it_imports_from_a_database() {
 fn a_database_that_is_not_what_it_was() {
     let whole = Bytes::of_a_crash();
     each(25, |mutator: &mut Mutator| {
-        let house = whole.changed(mutator).written();
+        let db = whole.changed(mutator).written();
         for line in [
             "list --json",
             "status",
@@ -228,7 +227,7 @@ fn a_database_that_is_not_what_it_was() {
         ] {
             let line = words(&format!("--db agent.db {line}"));
             mutator.note(&line);
-            judge(&run(house.home(), &line), &line);
+            judge(&run(db.home(), &line), &line);
         }
     });
 }
@@ -237,8 +236,8 @@ fn a_database_that_is_not_what_it_was() {
 #[cfg(unix)]
 #[test]
 fn a_pipe_keeps_nobody_waiting() {
-    let house = House::new();
-    assert!(Command::new("mkfifo").arg(house.home().join("pipe")).status().expect("mkfifo").success());
+    let db = TestDb::new();
+    assert!(Command::new("mkfifo").arg(db.home().join("pipe")).status().expect("mkfifo").success());
     for (line, code, says) in [
         ("--db pipe list", 4, "cannot use pipe: it is a pipe, a socket or a device: expected a file"),
         ("--db pipe add t --now -- true", 4, "cannot use pipe: it is a pipe, a socket or a device: expected a file"),
@@ -250,7 +249,7 @@ fn a_pipe_keeps_nobody_waiting() {
         ("import nanoclaw pipe -- node", 1, "pipe: expected NanoClaw's database, found a pipe, a socket or a device"),
     ] {
         let line = words(line);
-        let said = run(house.home(), &line);
+        let said = run(db.home(), &line);
         let told = String::from_utf8_lossy(&said.stderr).into_owned();
         assert_eq!((judge(&said, &line), told), (code, format!("error: {says}\n")));
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use duly::testing::Stepper;
 use duly::{Client, Clock, Error, Limits, NewTask, Outcome, Result, TaskStatus};
 
-use crate::house::{House, at, minutes};
+use crate::fixtures::{TestDb, at, minutes};
 use crate::mutations::mutator::{Mutator, each_in_time};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
@@ -63,10 +63,10 @@ const TABLES: [&str; 7] = [
     "scheduler_meta",
 ];
 
-/// A house with tasks of every kind and runs in every state, and a bystander that is due in a minute.
-pub(crate) fn furnished() -> House {
-    let house = House::brief();
-    let mut stepper = house.builder(NOON).accept("work").workers(8).seed(7).start().expect("a stepper");
+/// A db with tasks of every kind and runs in every state, and a bystander that is due in a minute.
+pub(crate) fn furnished() -> TestDb {
+    let db = TestDb::brief();
+    let mut stepper = db.builder(NOON).accept("work").workers(8).seed(7).start().expect("a stepper");
     let (client, now) = (stepper.client(), at(NOON));
     for task in [
         NewTask::cron("cron", "* * * * *").time_zone("Europe/Rome").on_dead("told").at_most_once(),
@@ -100,7 +100,7 @@ pub(crate) fn furnished() -> House {
     client.add(bystander).expect("a task");
     // It dies with runs at work: whoever comes next recovers them.
     stepper.crash();
-    house
+    db
 }
 
 /// What everybody who looks on asks, with what each was answered.
@@ -155,11 +155,11 @@ pub(crate) fn work(file: &Path, seed: u64) -> Result<Vec<String>> {
     Ok(begun)
 }
 
-/// A copy of a file in a house of its own.
-pub(crate) fn copied(template: &Path) -> House {
-    let house = House::brief();
-    std::fs::copy(template, house.file()).expect("a copy");
-    house
+/// A copy of a file in a db of its own.
+pub(crate) fn copied(template: &Path) -> TestDb {
+    let db = TestDb::brief();
+    std::fs::copy(template, db.file()).expect("a copy");
+    db
 }
 
 /// Sets columns of some rows, or of one more row, to odd values. Answers with what was written, if the tables let it in.
@@ -198,18 +198,18 @@ fn what_the_checks_let_through_hides_nothing_and_keeps_nobody_from_working() {
     let (template, let_in) = (furnished(), Arc::new(AtomicU64::new(0)));
     let count = let_in.clone();
     each_in_time(120, move |mutator| {
-        let house = copied(template.file());
-        let Some(table) = disturb(mutator, house.file(), true) else { return };
+        let db = copied(template.file());
+        let Some(table) = disturb(mutator, db.file(), true) else { return };
         count.fetch_add(1, Relaxed);
         let fits = |answer: &Result<_>| match answer {
             Ok(_) => true,
             Err(error) => table == "scheduler_meta" && matches!(error, Error::UnusableDatabase { .. }),
         };
         for seed in 1..3 {
-            for (door, answer) in look(house.file()) {
+            for (door, answer) in look(db.file()) {
                 assert!(fits(&answer), "{door}: {answer:?}");
             }
-            let begun = work(house.file(), seed).map(|begun| {
+            let begun = work(db.file(), seed).map(|begun| {
                 assert!(seed > 1 || begun.contains(&"bystander".to_owned()), "{begun:?}");
                 begun.len()
             });
@@ -224,15 +224,15 @@ fn what_the_checks_let_through_hides_nothing_and_keeps_nobody_from_working() {
 fn what_no_check_would_let_through_is_answered() {
     let template = furnished();
     each_in_time(60, move |mutator| {
-        let house = copied(template.file());
-        if disturb(mutator, house.file(), false).is_none() {
+        let db = copied(template.file());
+        if disturb(mutator, db.file(), false).is_none() {
             return;
         }
         for seed in 1..3 {
-            for (door, answer) in look(house.file()) {
+            for (door, answer) in look(db.file()) {
                 answer.err().iter().for_each(|error| one_line(door, error));
             }
-            work(house.file(), seed).err().iter().for_each(|error| one_line("work", error));
+            work(db.file(), seed).err().iter().for_each(|error| one_line("work", error));
         }
     });
 }
@@ -247,20 +247,19 @@ pub(crate) fn one_line(door: &str, error: &Error) {
 #[test]
 fn a_row_that_is_no_text_is_told_and_can_be_mended() {
     for column in ["handler", "payload", "time_zone", "concurrency_key", "on_dead", "managed_by"] {
-        let (house, mut stepper) = (House::brief(), None);
+        let (db, mut stepper) = (TestDb::brief(), None);
         for looked_at in [false, true] {
-            let client = house.client();
+            let client = db.client();
             let bad = NewTask::interval("bad", minutes(1)).handler("work").payload("hello").concurrency_key("key");
             client.replace(bad.clone()).expect("a task");
             client.replace(NewTask::interval("good", minutes(1)).handler("work")).expect("a task");
             let sql =
                 format!("UPDATE scheduled_tasks SET {column} = '\"' || CAST(x'b0' AS TEXT) || '\"' WHERE name = 'bad'");
-            house.plain().execute_batch(&(sql + "; UPDATE scheduled_tasks SET planned = 0")).expect("a row");
+            db.plain().execute_batch(&(sql + "; UPDATE scheduled_tasks SET planned = 0")).expect("a row");
             if looked_at {
-                let stepper = stepper.get_or_insert_with(|| house.stepper(NOON));
+                let stepper = stepper.get_or_insert_with(|| db.stepper(NOON));
                 stepper.step().expect("a turn");
-                let reason =
-                    house.ask("SELECT status || ' ' || invalid_reason FROM scheduled_tasks WHERE name = 'bad'");
+                let reason = db.ask("SELECT status || ' ' || invalid_reason FROM scheduled_tasks WHERE name = 'bad'");
                 assert!(reason.starts_with("invalid ") && reason.contains(column), "{reason}");
             }
             let tasks = client.tasks().expect("the tasks");
@@ -274,7 +273,7 @@ fn a_row_that_is_no_text_is_told_and_can_be_mended() {
             // Put right, or taken away.
             client.replace(bad).expect("the repair");
             assert_eq!(client.task("bad").expect("a look").map(|task| task.status), Some(TaskStatus::Active));
-            house.plain().execute_batch(&format!("UPDATE scheduled_tasks SET {column} = CAST(x'ff' AS TEXT)")).err();
+            db.plain().execute_batch(&format!("UPDATE scheduled_tasks SET {column} = CAST(x'ff' AS TEXT)")).err();
             client.remove("bad").expect("its end");
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use duly::{NewTask, Timestamp, parse_duration};
 
 use crate::simulation::rows::TaskRow;
-use crate::simulation::spoilt::{NONSENSE, UNKNOWN_ZONE};
+use crate::simulation::unusable_rows::{NONSENSE, UNKNOWN_ZONE};
 
 /// Before every instant that a simulation asks about.
 const DAWN: i64 = 1_798_761_600_000;

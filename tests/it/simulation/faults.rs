@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use duly::Outcome;
 
+use crate::simulation::attempts;
 use crate::simulation::history::{Check, Deed};
-use crate::simulation::work;
-use crate::simulation::world::{HANDLERS, World};
+use crate::simulation::scenario::{HANDLERS, World};
 
 const HOUR: i64 = 3_600_000;
 /// Owners that live at the same time.
@@ -68,7 +68,7 @@ impl World {
         let busy = self.which(|agent| agent.can_step() && !agent.works.is_empty());
         let Some(one) = self.rng.choice(busy) else { return Ok(()) };
         let claim = self.agents[one].works[0].claim.clone();
-        self.end_now(one, &claim, work::succeeded(&claim));
+        self.end_now(one, &claim, attempts::succeeded(&claim));
         self.deliver(one)?;
         if self.agents[one].stepper.is_none() {
             return Ok(());
@@ -87,7 +87,7 @@ impl World {
         for claim in claims {
             match self.rng.u32(..3) {
                 0 => self.end_now(one, &claim, Outcome::Released),
-                1 => self.end_now(one, &claim, work::succeeded(&claim)),
+                1 => self.end_now(one, &claim, attempts::succeeded(&claim)),
                 _ => {}
             }
         }

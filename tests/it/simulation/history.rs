@@ -2,7 +2,7 @@
 //! step, and knows what may have changed in them.
 //!
 //! It shares no code with what it checks. What it believes of a task or an attempt follows from what was done, and is held
-//! against the rows: the occurrences in `promises`, the runs and their attempts in `arrows`.
+//! against the rows: the occurrences in `occurrences`, the runs and their attempts in `transitions`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use duly::{Claim, FailureKind, Now, Outcome, Retention, RunStatus};
 
-use crate::simulation::look::{Look, News};
-use crate::simulation::order::Order;
-use crate::simulation::promises::Promise;
+use crate::simulation::claim_order::Order;
+use crate::simulation::observer::{Look, News};
+use crate::simulation::occurrences::Promise;
 use crate::simulation::rows::{RunRow, Tables};
 
 /// What is broken, in a sentence; or nothing.

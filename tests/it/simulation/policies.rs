@@ -18,11 +18,11 @@ enum Item {
 
 /// Whether the rows that were written are what the contract makes of all that is due of a task that counts from `since`.
 pub(crate) fn check(step: &Step<'_>, task: &TaskRow, since: i64, due: &[i64], rows: &[(&RunRow, i64)]) -> Check {
-    let house = House::of(step, task);
+    let db = TestDb::of(step, task);
     let mut judged = Ok(());
     // Where it is uncertain how many runs waited, one of the possible numbers must fit.
-    for waiting in house.waiting.0..=house.waiting.1 {
-        judged = judge(house.clone(), task, &expected(task, since, due, step.now, waiting), rows);
+    for waiting in db.waiting.0..=db.waiting.1 {
+        judged = judge(db.clone(), task, &expected(task, since, due, step.now, waiting), rows);
         if judged.is_ok() {
             break;
         }
@@ -53,7 +53,7 @@ fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize) -
 }
 
 /// Whether the rows that were written are those of the items, in order.
-fn judge(mut house: House, task: &TaskRow, items: &[Item], rows: &[(&RunRow, i64)]) -> Check {
+fn judge(mut db: TestDb, task: &TaskRow, items: &[Item], rows: &[(&RunRow, i64)]) -> Check {
     let mut left = items;
     for (row, count) in rows {
         // Opened, and expired in the same turn.
@@ -88,9 +88,9 @@ fn judge(mut house: House, task: &TaskRow, items: &[Item], rows: &[(&RunRow, i64
             return Err(format!("run {} is {row:?}, expected {items:?} of {:?}", row.id, all(rows)));
         }
         if status == RunStatus::Skipped {
-            house.check_skip(task, row)?;
+            db.check_skip(task, row)?;
         } else if status != RunStatus::Missed {
-            house.check_open(task, row)?;
+            db.check_open(task, row)?;
         }
     }
     if !left.is_empty() {
@@ -116,7 +116,7 @@ impl Range {
 
 /// The runs of a task as they stood when its occurrences were looked at: a turn writes down first what has ended.
 #[derive(Clone)]
-struct House {
+struct TestDb {
     unfinished: Range,
     /// Scheduled runs that are queued, and those that wait, queued or for another try.
     queued: Range,
@@ -125,10 +125,10 @@ struct House {
     scheduled: Vec<(i64, RunStatus, bool)>,
 }
 
-impl House {
+impl TestDb {
     fn of(step: &Step<'_>, task: &TaskRow) -> Self {
         let none = Range::default();
-        let mut house = House { unfinished: none, queued: none, waiting: none, scheduled: Vec::new() };
+        let mut db = TestDb { unfinished: none, queued: none, waiting: none, scheduled: Vec::new() };
         // What dies may open a run of another task, or bring its own to rest, in the middle of what is written down.
         let exact = step.died.is_empty();
         for before in step.before.unfinished().filter(|run| run.task == task.id) {
@@ -138,11 +138,11 @@ impl House {
             if ended && exact && step.turn().is_some() {
                 continue;
             }
-            house.unfinished.add(!ended);
+            db.unfinished.add(!ended);
             if !before.is_scheduled() {
                 continue;
             }
-            house.scheduled.push((after.id, after.status, after.cancel_requested));
+            db.scheduled.push((after.id, after.status, after.cancel_requested));
             let (queued, waits) = match (before.status, after.status, after.attempt - before.attempt) {
                 (RunStatus::Queued, ..) => (Some(true), Some(true)),
                 (RunStatus::Failed, ..) => (Some(false), Some(true)),
@@ -154,17 +154,17 @@ impl House {
                 _ => (None, None),
             };
             if queued != Some(false) {
-                house.queued.add(queued == Some(true) && !ended);
+                db.queued.add(queued == Some(true) && !ended);
             }
             if waits != Some(false) {
-                house.waiting.add(waits == Some(true) && !ended);
+                db.waiting.add(waits == Some(true) && !ended);
             }
         }
         let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
         for _ in new.filter(|run| run.task == task.id && run.origin == Origin::OnDead) {
-            house.unfinished.add(false);
+            db.unfinished.add(false);
         }
-        house
+        db
     }
 
     fn check_skip(&self, task: &TaskRow, row: &RunRow) -> Check {

@@ -7,7 +7,7 @@ use duly::{Now, Retention, RunStatus};
 
 use crate::simulation::history::{Check, Deed, History, Owner, Step};
 use crate::simulation::rows::{RunRow, Tables, TaskRow};
-use crate::simulation::world::World;
+use crate::simulation::scenario::World;
 
 const MINUTE: u64 = 60;
 const YEAR: Duration = Duration::from_secs(365 * 86_400);

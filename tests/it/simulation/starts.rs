@@ -7,7 +7,7 @@ use duly::{Origin, Overlap, RunStatus};
 
 use crate::simulation::history::{Attempt, Check, History, Step, Turn};
 use crate::simulation::rows::{RunRow, Tables, TaskRow};
-use crate::simulation::spoilt::UNKNOWN_ZONE;
+use crate::simulation::unusable_rows::UNKNOWN_ZONE;
 
 impl History {
     pub(crate) fn check_claims(&mut self, step: &Step<'_>, turn: &Turn) -> Check {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::{Misfire, NewTask, Overlap, RetryPolicy, Timestamp};
 use serde_json::{Value, json};
 
-use crate::house::House;
+use crate::fixtures::TestDb;
 use crate::selftest::checker::Promise;
 
 /// The file in which handlers write down when they begin and end.
@@ -62,8 +62,8 @@ pub(crate) const TOLD: &str = "told";
 
 /// A line for the shell that writes down what the closures of the child do. What finds another of its run at work writes a
 /// line that the checker cannot read. The lock lives as long as the command, or any child of its.
-fn line(house: &House, millis: u64) -> String {
-    let home = house.home().display();
+fn line(db: &TestDb, millis: u64) -> String {
+    let home = db.home().display();
     format!(
         "me=\"$DULY_RUN_ID $DULY_ATTEMPT\"; trap 'echo \"ended $me\" >>{home}/{JOURNAL}; exit 1' TERM
          exec 9>>{home}/lock-$DULY_RUN_ID; flock -n 9 || echo \"overlap $me\" >>{home}/{JOURNAL}
@@ -74,25 +74,29 @@ fn line(house: &House, millis: u64) -> String {
     )
 }
 
-fn payload(house: &House, handler: &str, millis: u64, fails_first: bool) -> Value {
+fn payload(db: &TestDb, handler: &str, millis: u64, fails_first: bool) -> Value {
     match handler {
-        "command" => json!({ "argv": ["sh", "-c", line(house, millis)] }),
+        "command" => json!({ "argv": ["sh", "-c", line(db, millis)] }),
         _ => json!({ "millis": millis, "fails_first": fails_first }),
     }
 }
 
 /// As often as it takes, at short intervals.
 fn soon(task: NewTask, max_attempts: u32) -> NewTask {
-    task.retry(RetryPolicy { max_attempts, backoff: Duration::from_millis(20), cap: Duration::from_millis(200) })
+    task.retry(RetryPolicy {
+        max_attempts,
+        backoff: Duration::from_millis(20),
+        max_backoff: Duration::from_millis(200),
+    })
 }
 
 /// Every task, due from one instant to another, and what it promises.
-pub(crate) fn tasks(house: &House, from: Timestamp, to: Timestamp) -> Vec<(NewTask, Promise)> {
+pub(crate) fn tasks(db: &TestDb, from: Timestamp, to: Timestamp) -> Vec<(NewTask, Promise)> {
     let mut all = Vec::new();
     for Grid { name, handler, every, takes, overlap, fails_first, at_most_once } in GRIDS {
         let every = Duration::from_millis(every);
         let task = NewTask::interval(name, every).starts_at(from).ends_at(to).handler(handler);
-        let task = task.payload(payload(house, handler, takes, fails_first)).overlap(overlap);
+        let task = task.payload(payload(db, handler, takes, fails_first)).overlap(overlap);
         // Of one that was missed by a clock that ran ahead a row is enough.
         let task = soon(task, if at_most_once { 1 } else { 100_000 }).misfire(Misfire::RunOnce, Duration::from_secs(2));
         let instants = std::iter::successors(Some(from), |at| Some(at.plus(every))).take_while(|at| *at <= to);
@@ -103,16 +107,16 @@ pub(crate) fn tasks(house: &House, from: Timestamp, to: Timestamp) -> Vec<(NewTa
     let open = |name: &str| Promise { task: name.to_owned(), due: None, at_most_once: false, alone: true };
     for (name, handler) in EDITED.into_iter().zip([CLOSURE, CLOSURE, "command"]) {
         let task = NewTask::interval(name, Duration::from_millis(700)).starts_at(from).ends_at(to).handler(handler);
-        all.push((soon(task.payload(payload(house, handler, 100, false)), 100_000), open(name)));
+        all.push((soon(task.payload(payload(db, handler, 100, false)), 100_000), open(name)));
     }
     for (name, handler) in ASKED.into_iter().zip([CLOSURE, "command"]) {
-        let task = NewTask::once(name, Timestamp::MAX).handler(handler).payload(payload(house, handler, 50, false));
+        let task = NewTask::once(name, Timestamp::MAX).handler(handler).payload(payload(db, handler, 50, false));
         all.push((soon(task, 100_000), open(name)));
     }
     let told = NewTask::once(TOLD, Timestamp::MAX).handler(CLOSURE).payload(json!({}));
     all.push((soon(told, 100_000), open(TOLD)));
     let late = NewTask::interval(LATE, Duration::from_millis(1500)).starts_at(from).ends_at(to).handler("command");
-    let late = late.payload(payload(house, "command", 3_000, false)).timeout(Duration::from_millis(300)).on_dead(TOLD);
+    let late = late.payload(payload(db, "command", 3_000, false)).timeout(Duration::from_millis(300)).on_dead(TOLD);
     all.push((soon(late, 2), open(LATE)));
     all
 }

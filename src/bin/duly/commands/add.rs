@@ -189,7 +189,7 @@ fn with_policies(mut task: NewTask, given: &Policies, zone: &Zone) -> Result<New
     task = task.retry(RetryPolicy {
         max_attempts: max_attempts.unwrap_or(default.max_attempts),
         backoff: given.backoff.unwrap_or(default.backoff),
-        cap: given.backoff_cap.unwrap_or(default.cap),
+        max_backoff: given.backoff_cap.unwrap_or(default.max_backoff),
     });
     if let Some(timeout) = given.timeout {
         task = task.timeout(timeout);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use duly::{Advance, Applied, Apply, Client, Done};
+use duly::{Applied, Apply, Client, Done, Progress};
 use serde::Serialize;
 
 use crate::cli::args::ApplyArgs;
@@ -74,7 +74,7 @@ pub(crate) fn table(applied: &[Applied], printer: &Printer<'_>) -> Table {
 }
 
 /// Applies what was read.
-pub(crate) fn of(client: &Client, manifest: Manifest, how: Apply, advance: &Advance) -> Result<Vec<Applied>, Failure> {
+pub(crate) fn of(client: &Client, manifest: Manifest, how: Apply, advance: &Progress) -> Result<Vec<Applied>, Failure> {
     Ok(client.apply_watched(&manifest.name, manifest.tasks, how, advance)?)
 }
 

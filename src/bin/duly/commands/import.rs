@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use duly::{Applied, Apply, Brought, Client, Done};
+use duly::{Applied, Apply, Client, Done, ImportItem};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
@@ -120,7 +120,7 @@ fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut P
         places.insert(task.name, (task.place, task.text));
         brought.push(task.brought);
     }
-    brought.extend(staying.into_iter().map(|name| Brought::refused(name, "")));
+    brought.extend(staying.into_iter().map(|name| ImportItem::refused(name, "")));
     let applied = printer.watched("importing", |advance| {
         let bring = |client: Client| client.import_watched(source, brought, how, advance);
         match how.dry_run {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use duly::{Client, Error, Fate, NewTask, Outage, RunStatus, Task, TaskStatus, Timestamp, Upcoming, Zone};
+use duly::{Client, Error, NewTask, Outage, Projection, RunStatus, Task, TaskStatus, Timestamp, Upcoming, Zone};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
@@ -50,7 +50,7 @@ struct FateRow {
 
 #[derive(Serialize)]
 struct Document {
-    fates: Vec<FateRow>,
+    projections: Vec<FateRow>,
     next_run: Option<String>,
 }
 
@@ -161,19 +161,22 @@ fn print(page: &[Upcoming], is_first: bool, none: &str, printer: &mut Printer<'_
 
 fn after(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if printer.json {
-        let fates = outage.fates.iter().map(row).collect();
-        return Ok(printer.document(&Document { fates, next_run: outage.next.map(time) })?);
+        let projections = outage.projections.iter().map(row).collect();
+        return Ok(printer.document(&Document { projections, next_run: outage.next.map(time) })?);
     }
     let mut table = Table::default();
-    for fate in &outage.fates {
-        let (what, tone) = match fate.status {
+    for projection in &outage.projections {
+        let (what, tone) = match projection.status {
             RunStatus::Queued => ("run", Tone::Good),
             status => (status.as_str(), run_tone(status)),
         };
-        let (first, last) = (printer.times.local(fate.first), printer.times.local(fate.last));
-        let least = if fate.exact { "" } else { "at least " };
-        let when =
-            if fate.count == 1 { first } else { format!("{first} to {last} ({least}{} occurrences)", fate.count) };
+        let (first, last) = (printer.times.local(projection.first), printer.times.local(projection.last));
+        let least = if projection.exact { "" } else { "at least " };
+        let when = if projection.count == 1 {
+            first
+        } else {
+            format!("{first} to {last} ({least}{} occurrences)", projection.count)
+        };
         table.row([Cell::new(what, tone), Cell::from(when)]);
     }
     let next = outage.next.map_or_else(|| "-".to_owned(), |next| printer.times.local(next));
@@ -181,13 +184,13 @@ fn after(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failure> {
     Ok(printer.table(table, "")?)
 }
 
-fn row(fate: &Fate) -> FateRow {
+fn row(projection: &Projection) -> FateRow {
     FateRow {
-        status: fate.status.as_str(),
-        origin: fate.origin.as_str(),
-        scheduled_for: time(fate.first),
-        last_scheduled_for: time(fate.last),
-        occurrences: fate.count,
-        at_least: !fate.exact,
+        status: projection.status.as_str(),
+        origin: projection.origin.as_str(),
+        scheduled_for: time(projection.first),
+        last_scheduled_for: time(projection.last),
+        occurrences: projection.count,
+        at_least: !projection.exact,
     }
 }

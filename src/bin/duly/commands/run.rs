@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::{Advance, Apply, Client, Clock, Error, Event, Scheduler, SystemClock};
+use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock};
 
 use crate::cli::args::RunArgs;
 use crate::cli::failure::Failure;
@@ -89,7 +89,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
 
 /// Applies a manifest, and says what that changed. What it does not declare any more stays.
 fn apply_logged(client: &Client, tasks: &Path, manifest: Manifest) -> Result<(), Failure> {
-    let applied = apply::of(client, manifest, Apply::default(), &Advance::default())?;
+    let applied = apply::of(client, manifest, Apply::default(), &Progress::default())?;
     log::info!("tasks of {:?}: {}", tasks.display().to_string(), apply::sums(&applied));
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use duly::Advance;
+use duly::Progress;
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
@@ -51,7 +51,7 @@ pub(crate) fn selftest(asked: &Asked<'_>, printer: &mut Printer<'_>) -> Result<(
     signals::send(tell, |request| request).map_err(|error| Failure::Refused(error.to_string()))?;
     let folder = Folder::make(asked.folder).map_err(refused)?;
     let seed = asked.seed.unwrap_or_else(|| fastrand::u64(..SEEDS));
-    let checks = printer.watched("testing", |advance: &Advance| {
+    let checks = printer.watched("testing", |advance: &Progress| {
         let patience = Patience::new(requests, advance.clone(), asked.length);
         checks(&folder, asked.length, seed, &patience)
     });

@@ -70,7 +70,11 @@ fn about(task: &Task, printer: &Printer<'_>) -> Table {
     let attempts = match retry.max_attempts {
         1 => "1: at most once".to_owned(),
         several => {
-            format!("{several}, {} apart at first, {} at last", duration_text(retry.backoff), duration_text(retry.cap))
+            format!(
+                "{several}, {} apart at first, {} at last",
+                duration_text(retry.backoff),
+                duration_text(retry.max_backoff)
+            )
         }
     };
     let timeout = match said.timeout {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{Brought, NewTask, ScheduleKind, Timestamp, Zone};
+use duly::{ImportItem, NewTask, ScheduleKind, Timestamp, Zone};
 use serde_json::json;
 
 use crate::exec::payload::Payload;
@@ -70,7 +70,7 @@ impl From<String> for Not {
     }
 }
 
-fn task(row: &Row, name: &str, how: &Reading<'_>) -> Result<(Brought, Option<String>), Not> {
+fn task(row: &Row, name: &str, how: &Reading<'_>) -> Result<(ImportItem, Option<String>), Not> {
     let column = |name: &'static str| row.text(name).ok_or_else(|| format!("its {name} is missing"));
     let paused = match column("status")? {
         "active" => false,
@@ -100,7 +100,7 @@ fn task(row: &Row, name: &str, how: &Reading<'_>) -> Result<(Brought, Option<Str
     let payload = payload.checked()?;
     let key = format!("chat:{}", column("chat_jid")?);
     let task = task.handler("command").payload(payload).concurrency_key(key);
-    Ok((Brought { paused, ..task.into() }, remark))
+    Ok((ImportItem { paused, ..task.into() }, remark))
 }
 
 /// Every so many milliseconds, on the grid that NanoClaw was on: reckoned from its beginning, so that the task is the same

@@ -1,6 +1,6 @@
 //! What a source holds: tasks that can come, what cannot, and what is to be known of what comes.
 
-use duly::Brought;
+use duly::ImportItem;
 use serde::Serialize;
 
 /// Where in the source something stands.
@@ -21,7 +21,7 @@ pub(crate) struct Coming {
     /// How it is written there.
     pub(crate) text: String,
     pub(crate) name: String,
-    pub(crate) brought: Brought,
+    pub(crate) brought: ImportItem,
 }
 
 /// What is to be said of something in the source.

@@ -118,7 +118,7 @@ impl Entry<'_> {
         Ok(RetryPolicy {
             max_attempts,
             backoff: self.duration("backoff")?.unwrap_or(usual.backoff),
-            cap: self.duration("backoff_cap")?.unwrap_or(usual.cap),
+            max_backoff: self.duration("backoff_cap")?.unwrap_or(usual.max_backoff),
         })
     }
 

@@ -168,7 +168,7 @@ impl<'a> From<&'a Task> for TaskRow<'a> {
             expires_ms: said.expires.map(millis),
             max_attempts: said.retry.max_attempts,
             backoff_ms: millis(said.retry.backoff),
-            backoff_cap_ms: millis(said.retry.cap),
+            backoff_cap_ms: millis(said.retry.max_backoff),
             timeout_ms: said.timeout.map(millis),
             jitter_ms: millis(said.jitter),
             priority: said.priority,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use duly::Advance;
+use duly::Progress;
 use serde::Serialize;
 
 use crate::output::escape::{self, acts};
@@ -98,10 +98,10 @@ impl Printer<'_> {
     }
 
     /// Does a piece of work that may take long, and shows how far it has come.
-    pub(crate) fn watched<T>(&self, doing: &'static str, work: impl FnOnce(&Advance) -> T) -> T {
+    pub(crate) fn watched<T>(&self, doing: &'static str, work: impl FnOnce(&Progress) -> T) -> T {
         match self.bars {
             Some(bars) => bars.watch(doing, work),
-            None => work(&Advance::default()),
+            None => work(&Progress::default()),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::Advance;
+use duly::Progress;
 
 /// What takes no longer needs no bar.
 const MOMENT: Duration = Duration::from_millis(500);
@@ -28,8 +28,8 @@ pub(crate) struct Bars {
 
 impl Bars {
     /// Does a piece of work, and shows how far it has come as soon as it takes longer than a moment.
-    pub(crate) fn watch<T>(self, doing: &'static str, work: impl FnOnce(&Advance) -> T) -> T {
-        let advance = Advance::default();
+    pub(crate) fn watch<T>(self, doing: &'static str, work: impl FnOnce(&Progress) -> T) -> T {
+        let advance = Progress::default();
         let (end, ends) = channel();
         let seen = advance.clone();
         let draw = move || {
@@ -44,7 +44,7 @@ impl Bars {
     }
 
     /// Draws until the work has ended, and leaves nothing behind.
-    fn draw(self, doing: &str, advance: &Advance, ends: &Receiver<()>) -> std::io::Result<()> {
+    fn draw(self, doing: &str, advance: &Progress, ends: &Receiver<()>) -> std::io::Result<()> {
         if ends.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) {
             return Ok(());
         }

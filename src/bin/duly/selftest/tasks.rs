@@ -80,6 +80,6 @@ pub(crate) fn asked() -> (NewTask, Promise) {
 
 /// Tried again almost at once, and as often as it takes.
 fn soon(task: NewTask) -> NewTask {
-    let (backoff, cap) = (Duration::from_millis(10), Duration::from_millis(100));
-    task.retry(RetryPolicy { max_attempts: 100_000, backoff, cap })
+    let (backoff, max_backoff) = (Duration::from_millis(10), Duration::from_millis(100));
+    task.retry(RetryPolicy { max_attempts: 100_000, backoff, max_backoff })
 }

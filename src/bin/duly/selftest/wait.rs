@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use duly::{Advance, Clock, SystemClock, Timestamp};
+use duly::{Clock, Progress, SystemClock, Timestamp};
 
 use crate::cli::signals::Request;
 
@@ -30,13 +30,13 @@ pub(crate) fn failed<E: fmt::Display>(doing: &str) -> impl Fn(E) -> Halt {
 pub(crate) struct Patience {
     clock: SystemClock,
     requests: Receiver<Request>,
-    advance: Advance,
+    advance: Progress,
     whole: Duration,
 }
 
 impl Patience {
     /// Begins to count. `whole`: how long all is expected to take.
-    pub(crate) fn new(requests: Receiver<Request>, advance: Advance, whole: Duration) -> Self {
+    pub(crate) fn new(requests: Receiver<Request>, advance: Progress, whole: Duration) -> Self {
         Patience { clock: SystemClock::new(), requests, advance, whole }
     }
 

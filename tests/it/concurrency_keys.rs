@@ -1,0 +1,76 @@
+//! Who goes next behind a concurrency key when the first is taken away.
+
+use std::sync::Arc;
+
+use duly::testing::Stepper;
+use duly::{Claim, NewTask, Outcome, Overlap};
+
+use crate::fixtures::{TestDb, at};
+use crate::sql::{doors, names};
+
+/// Three runs that wait for a key, the first of them unblocked, while the only worker is busy elsewhere.
+fn behind_a_key(db: &TestDb, shape: impl Fn(NewTask) -> NewTask) -> (Stepper, Arc<Claim>) {
+    let mut stepper = db.builder("2027-03-14T11:58:00Z").accept("work").workers(1).start().unwrap();
+    stepper.client().add(NewTask::once("busy", at("2027-03-14T11:58:00Z")).handler("work")).unwrap();
+    let busy = stepper.step().unwrap().remove(0);
+    // A pair with a key of its own is older than all of them, less urgent, and none of theirs.
+    for (name, line, key, priority) in [
+        ("aside", "59 * * * *", "aside", 3),
+        ("behind", "59 * * * *", "aside", 3),
+        ("first", "0 * * * *", "chat", 1),
+        ("second", "0 * * * *", "chat", 1),
+        ("third", "0 * * * *", "chat", 1),
+    ] {
+        let task = NewTask::cron(name, line).handler("work").concurrency_key(key).priority(priority);
+        stepper.client().add(shape(task)).unwrap();
+    }
+    for time in ["2027-03-14T11:59:00Z", "2027-03-14T12:00:00Z"] {
+        stepper.clock().set_wall(at(time));
+        assert!(stepper.step().unwrap().is_empty());
+    }
+    assert_eq!(waiting(db), ["aside|-", "behind|key", "first|-", "second|key", "third|key"]);
+    (stepper, busy)
+}
+
+fn waiting(db: &TestDb) -> Vec<String> {
+    db.rows(
+        "SELECT t.name, r.blocked FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+          WHERE r.status IN ('queued', 'failed') ORDER BY r.id",
+    )
+}
+
+#[test]
+fn the_next_behind_a_key_goes_on_when_the_first_is_taken_away() {
+    for door in doors() {
+        for (sql, left) in [
+            (
+                "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'first'",
+                vec!["first|paused", "second|-", "third|key"],
+            ),
+            ("DELETE FROM scheduled_tasks WHERE name = 'first'", vec!["second|-", "third|key"]),
+        ] {
+            let db = TestDb::new();
+            let (mut stepper, busy) = behind_a_key(&db, |task| task);
+            door.tell(&db, sql);
+            assert_eq!(waiting(&db)[..2], ["aside|-", "behind|key"]);
+            assert_eq!(waiting(&db)[2..], left, "in the same transaction: {sql}");
+            stepper.finish(&busy, Outcome::succeeded());
+            assert_eq!(names(&stepper.step().unwrap()), ["second"], "{sql}");
+            db.assert_sound();
+        }
+    }
+}
+
+#[test]
+fn the_next_behind_an_old_key_goes_on_when_a_newer_occurrence_replaces_the_first() {
+    let db = TestDb::new();
+    let (mut stepper, _busy) = behind_a_key(&db, |task| task.overlap(Overlap::CancelRunning));
+    let client = stepper.client().clone();
+    let moved = NewTask::cron("first", "0 * * * *").handler("work").concurrency_key("other").priority(0);
+    client.replace(moved.overlap(Overlap::CancelRunning)).unwrap();
+    client.pause("third").unwrap();
+    db.plain().execute("UPDATE scheduled_tasks SET next_run = next_run + 1 WHERE name = 'second'", []).unwrap();
+    stepper.clock().set_wall(at("2027-03-14T13:00:00Z"));
+    stepper.step().unwrap();
+    assert_eq!(waiting(&db)[..3], ["second|-", "third|paused", "first|-"]);
+}

@@ -1,0 +1,182 @@
+//! The weeks in which the clock is changed: an imported crontab, carried out by a stepper, starts what Debian's cron starts in
+//! them. That is told by a cron of the test's own, which wakes every minute as the real one does, and knows nothing of duly.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+
+use chrono::{DateTime, Datelike, Timelike};
+use duly::{Context, Timestamp};
+
+use crate::fixtures::{TestDb, at, minutes};
+use crate::import::{CRONTAB, document, write};
+
+/// A line as the test's cron reads it: which minutes, and whether it follows the clock.
+struct Line {
+    fields: [BTreeSet<u32>; 5],
+    minute_or_hour_star: bool,
+    day_star: bool,
+}
+
+impl Line {
+    fn read(text: &str) -> Self {
+        let text = text.trim_start_matches('-');
+        let words: Vec<&str> = match text.split_whitespace().next() {
+            Some("@hourly") => "0 * * * *",
+            Some("@daily") => "0 0 * * *",
+            Some("@weekly") => "0 0 * * 0",
+            _ => text,
+        }
+        .split_whitespace()
+        .take(5)
+        .collect();
+        let bounds = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 7)];
+        let fields = std::array::from_fn(|at| field(words[at], bounds[at]));
+        let star = |at: usize| words[at].starts_with('*');
+        Line { fields, minute_or_hour_star: star(0) || star(1), day_star: star(2) || star(4) }
+    }
+
+    /// Whether it names a minute, counted since 1970 as a clock on the wall shows them.
+    fn names(&self, minute: i64) -> bool {
+        let shown = DateTime::from_timestamp(minute * 60, 0).expect("a time");
+        let [minutes, hours, days, months, weekdays] = &self.fields;
+        let weekday = shown.weekday().num_days_from_sunday();
+        let day = days.contains(&shown.day());
+        let weekday = weekdays.contains(&weekday) || (weekday == 0 && weekdays.contains(&7));
+        minutes.contains(&shown.minute())
+            && hours.contains(&shown.hour())
+            && months.contains(&shown.month())
+            && if self.day_star { day && weekday } else { day || weekday }
+    }
+}
+
+fn field(text: &str, (low, high): (u32, u32)) -> BTreeSet<u32> {
+    let names = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+    let months = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    let value = |word: &str| -> u32 {
+        let place = |names: &[&str]| names.iter().position(|name| *name == word).and_then(|at| u32::try_from(at).ok());
+        let named = if high == 12 { place(&months).map(|at| at + 1) } else { place(&names) };
+        named.unwrap_or_else(|| word.parse().expect("a number"))
+    };
+    let mut values = BTreeSet::new();
+    for item in text.split(',') {
+        let (range, step) = item.split_once('/').unwrap_or((item, "1"));
+        let (first, last) = match range.split_once('-') {
+            _ if range == "*" => (low, high),
+            Some((first, last)) => (value(first), value(last)),
+            None => (value(range), value(range)),
+        };
+        values.extend((first..=last).step_by(step.parse().expect("a step")));
+    }
+    values
+}
+
+/// What cron starts from one minute to another: line by line, at which minutes of UTC, and how often then. `offset`: of the wall
+/// clock, in minutes. Its main loop: of a step forward of up to three hours it makes up for what is fixed, and after one back it
+/// lets what is fixed wait until the clock is where it was.
+fn cron(lines: &BTreeMap<u64, Line>, from: i64, until: i64, offset: impl Fn(i64) -> i64) -> BTreeMap<(u64, i64), u32> {
+    let mut starts = BTreeMap::new();
+    let mut seen = from - 1 + offset(from - 1);
+    for minute in from..until {
+        let shown = minute + offset(minute);
+        let mut find = |clock: i64, star: bool, fixed: bool| {
+            for (number, line) in lines {
+                if (if line.minute_or_hour_star { star } else { fixed }) && line.names(clock) {
+                    *starts.entry((*number, minute)).or_insert(0) += 1;
+                }
+            }
+        };
+        match shown - seen {
+            1..=5 => {
+                for clock in seen + 1..=shown {
+                    find(clock, true, true);
+                }
+                seen = shown;
+            }
+            6..=180 => {
+                find(shown, true, false);
+                for clock in seen + 1..=shown {
+                    find(clock, false, true);
+                }
+                seen = shown;
+            }
+            -179..=0 => find(shown, true, false),
+            _ => {
+                find(shown, true, true);
+                seen = shown;
+            }
+        }
+    }
+    starts
+}
+
+fn minute(text: &str) -> i64 {
+    at(text).as_millis() / 60_000
+}
+
+/// What the imported file starts in a week, and what cron does, without the hurry: it starts what it makes up for minute by
+/// minute, all in the same one, and here an instant has one run.
+fn week(from: &str, until: &str, rome: impl Fn(i64) -> i64) -> BTreeMap<(u64, i64), u32> {
+    let db = TestDb::new();
+    write(&db, "crontab", CRONTAB);
+    let imported = document(&db, &["import", "crontab", "crontab"]);
+    let number = |task: &serde_json::Value| (task["name"].as_str().unwrap().to_owned(), task["line"].as_u64().unwrap());
+    let numbers: BTreeMap<String, u64> = imported["tasks"].as_array().unwrap().iter().map(number).collect();
+
+    // What falls due until then is missed, as by a cron that did not run.
+    let before = Timestamp::from_millis(at(from).as_millis() - 600_000);
+    let handler = |_: &Context| Ok::<_, Infallible>(());
+    let builder = db.builder(&before.to_string()).handler("command", handler);
+    // Nobody else is on the file: it need not be looked at between what is due.
+    let mut stepper = builder.poll(minutes(60)).lease(minutes(600)).start().unwrap();
+    stepper.run_until(Timestamp::from_millis(at(until).as_millis() - 1)).unwrap();
+    let started = db.rows(&format!(
+        "SELECT t.name, r.scheduled_for, r.started_at - r.scheduled_for, r.status
+           FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE r.scheduled_for >= {}",
+        at(from).as_millis()
+    ));
+    let mut ours = BTreeSet::new();
+    for row in &started {
+        let cells: Vec<&str> = row.split('|').collect();
+        assert_eq!(cells[2..], ["0", "succeeded"], "on time: {row}");
+        let millis: i64 = cells[1].parse().unwrap();
+        assert!(ours.insert((numbers[cells[0]], millis / 60_000)) && millis % 60_000 == 0, "{row}");
+    }
+    db.assert_sound();
+
+    let text: Vec<&str> = CRONTAB.lines().collect();
+    let line = |number: &u64| (*number, Line::read(text[usize::try_from(*number).unwrap() - 1]));
+    // Those below CRON_TZ are New York's, which has changed its clock before in the one week, and will after in the other.
+    let (rest, new_york): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        numbers.values().map(line).partition(|(number, _)| *number < 31);
+    assert_eq!((rest.len(), new_york.len()), (17, 2));
+    let mut theirs = cron(&rest, minute(from), minute(until), rome);
+    theirs.extend(cron(&new_york, minute(from), minute(until), |_| -240));
+    let once: BTreeSet<(u64, i64)> = theirs.keys().copied().collect();
+    let differ: Vec<_> = ours.symmetric_difference(&once).collect();
+    assert!(differ.is_empty(), "line and minute of UTC: {differ:?}");
+    theirs
+}
+
+#[test]
+fn in_the_week_in_which_an_hour_is_skipped_it_starts_what_cron_starts() {
+    let change = minute("2037-03-29T01:00:00Z");
+    let starts = week("2037-03-23T00:00:00Z", "2037-03-30T00:00:00Z", |at| if at < change { 60 } else { 120 });
+    let at_three: Vec<_> =
+        starts.iter().filter(|((_, at), _)| *at == change).map(|((line, _), n)| (*line, *n)).collect();
+    // What follows the clock (poll, reindex, hourly), and what is fixed in the hour that is gone: cron starts backup.sh twice and
+    // sync four times then, for each of their minutes.
+    assert_eq!(at_three, [(8, 1), (13, 2), (14, 1), (15, 4), (16, 1), (22, 1)]);
+    assert!(starts.len() > 2_000, "{}", starts.len());
+    let lines: BTreeSet<u64> = starts.keys().map(|(line, _)| *line).collect();
+    let others = (8..=11).chain(13..=24).chain(32..=33);
+    assert_eq!(lines, others.collect(), "each but the first of the month");
+}
+
+#[test]
+fn in_the_week_in_which_an_hour_is_repeated_it_starts_what_cron_starts() {
+    let change = minute("2037-10-25T01:00:00Z");
+    let starts = week("2037-10-19T00:00:00Z", "2037-10-26T00:00:00Z", |at| if at < change { 120 } else { 60 });
+    let on = |line: u64| starts.keys().filter(|(number, at)| *number == line && (at - change).abs() <= 60).count();
+    assert_eq!([on(8), on(13), on(14), on(15), on(22)], [25, 2, 1, 4, 3], "the first pass for what is fixed");
+    assert!(starts.values().all(|count| *count == 1));
+}

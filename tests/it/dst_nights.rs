@@ -1,0 +1,139 @@
+//! The program itself, started on the nights of a year on which the clock is changed: libfaketime tells it the date.
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::fixtures::{TestDb, eventually};
+
+/// Where Debian's package `faketime` puts it. Without it these tests say that they are skipped, but in CI they fail.
+pub(crate) fn library() -> Option<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let found = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1")).find(|path| path.exists());
+    if found.is_none() {
+        assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "libfaketime is missing");
+        println!("skipped: no libfaketime");
+    }
+    found
+}
+
+/// The program, as if it were started at that time. Time passes at its usual pace, and the monotonic clock is the machine's.
+fn duly(library: &PathBuf, db: &TestDb, at: &str) -> Command {
+    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
+    duly.env("LD_PRELOAD", library).env("TZ", "UTC").env("FAKETIME", format!("@{at}"));
+    duly.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_NO_CACHE", "1").env("DULY_DB", db.file());
+    duly
+}
+
+/// A scheduler that is told to leave when the test has seen enough.
+struct Night(Child);
+
+impl Night {
+    fn begin(library: &PathBuf, db: &TestDb, at: &str) -> Self {
+        let log = File::create(db.home().join("log")).expect("a log");
+        Night(duly(library, db, at).args(["run", "--poll", "50ms"]).stderr(log).spawn().expect("a scheduler"))
+    }
+
+    fn end(mut self) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().expect("kill").success());
+        let mut status = None;
+        eventually("it has left", || {
+            status = self.0.try_wait().expect("a status");
+            status.is_some()
+        });
+        assert_eq!(status.expect("a status").code(), Some(0));
+    }
+}
+
+impl Drop for Night {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A db in New York with tasks that were added on New Year's Day.
+fn new_york(library: &PathBuf, tasks: &[(&str, &str)]) -> TestDb {
+    let db = TestDb::new();
+    for (name, line) in tasks {
+        let mut add = duly(library, &db, "2027-01-01 12:00:00");
+        add.args(["-q", "add", name, "--cron", line, "--tz", "America/New_York", "--", "true"]);
+        assert!(add.stdin(Stdio::null()).status().expect("duly add").success());
+    }
+    db
+}
+
+/// What became of a task since a date: occurrences and how they ended.
+fn since(db: &TestDb, name: &str, date: &str) -> Vec<String> {
+    db.rows(&format!(
+        "SELECT strftime('%H:%M', scheduled_for / 1000, 'unixepoch'), r.status
+           FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+          WHERE t.name = '{name}' AND scheduled_for >= 1000 * strftime('%s', '{date}') ORDER BY scheduled_for"
+    ))
+}
+
+#[test]
+fn on_the_spring_night_what_the_clock_skips_runs_once() {
+    let Some(library) = library() else { return };
+    let db = new_york(&library, &[("skipped", "0,30 2 * * *"), ("half", "30 * * * *"), ("later", "30 3 * * *")]);
+    // Two seconds before 02:00 becomes 03:00.
+    let night = Night::begin(&library, &db, "2027-03-14 06:59:58");
+    eventually("it has run", || since(&db, "skipped", "2027-03-14") == ["07:00|succeeded"]);
+    night.end();
+    // And two seconds before half past three.
+    let night = Night::begin(&library, &db, "2027-03-14 07:29:58");
+    eventually("the others have run", || {
+        ["half", "later"].iter().all(|name| since(&db, name, "2027-03-14 07:30") == ["07:30|succeeded"])
+    });
+    night.end();
+    assert_eq!(since(&db, "skipped", "2027-03-14"), ["07:00|succeeded"]);
+    assert_eq!(since(&db, "half", "2027-03-14 07:00"), ["07:30|succeeded"], "it follows the clock");
+    assert_eq!(since(&db, "later", "2027-03-14"), ["07:30|succeeded"]);
+    db.assert_sound();
+}
+
+#[test]
+fn on_the_autumn_night_what_the_clock_repeats_runs_once() {
+    let Some(library) = library() else { return };
+    let db = new_york(&library, &[("repeated", "0,30 1 * * *"), ("hour", "0 * * * *"), ("half", "30 * * * *")]);
+    // Two seconds before 01:30, the first of two.
+    let night = Night::begin(&library, &db, "2027-11-07 05:29:58");
+    eventually("both have run", || {
+        ["repeated", "half"].iter().all(|name| since(&db, name, "2027-11-07 05:30") == ["05:30|succeeded"])
+    });
+    night.end();
+    // Two seconds before 02:00 becomes 01:00.
+    let night = Night::begin(&library, &db, "2027-11-07 05:59:58");
+    eventually("what follows the clock has run", || since(&db, "hour", "2027-11-07 06:00") == ["06:00|succeeded"]);
+    night.end();
+    // Two seconds before 01:30, the second of two.
+    let night = Night::begin(&library, &db, "2027-11-07 06:29:58");
+    eventually("what follows the clock has run again", || {
+        since(&db, "half", "2027-11-07 06:00") == ["06:30|succeeded"]
+    });
+    night.end();
+    let once = ["05:00|succeeded", "05:30|succeeded"];
+    assert_eq!(since(&db, "repeated", "2027-11-07"), once, "in the first pass; the first of them caught up");
+    db.assert_sound();
+}
+
+#[test]
+fn a_clock_that_is_not_set_is_a_problem_of_check() {
+    let Some(library) = library() else { return };
+    let db = new_york(&library, &[("nightly", "30 2 * * *")]);
+    for (time, code) in [("2027-01-02 00:00:00", 0), ("1970-01-01 00:01:00", 1)] {
+        let check = duly(&library, &db, time).arg("check").output().expect("the program");
+        let status = duly(&library, &db, time).args(["status", "--json"]).output().expect("the program");
+        let (said, told) = (String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&status.stdout));
+        assert_eq!(check.status.code(), Some(code), "{said}");
+        let waits = "clock: waiting for the clock until 2027-01-01T";
+        assert_eq!(
+            said.starts_with(waits) && said.contains("it is not set, and shows 1970-01-01"),
+            code == 1,
+            "{said}"
+        );
+        assert_eq!(told.contains("\"waiting_for_clock_until\": \"2027-01-01T"), code == 1, "{told}");
+    }
+}

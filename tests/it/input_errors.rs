@@ -1,0 +1,237 @@
+//! What is refused where it is given, and not later where it would be used; what is said then; and what is looked at again.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use duly::{Apply, Change, Client, Done, Error, NewTask, TaskStatus};
+
+use crate::fixtures::TestDb;
+use crate::import::said;
+
+fn program(db: &TestDb, line: &[&str]) -> Command {
+    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
+    duly.arg("--db").arg(db.file()).args(line).current_dir(db.home()).env("TZ", "Europe/Rome");
+    duly
+}
+
+fn duly(db: &TestDb, line: &[&str]) -> Output {
+    program(db, line).output().expect("the program")
+}
+
+/// The line on standard error of a command that fails with this code.
+#[track_caller]
+fn refusal(output: Output, code: i32) -> String {
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{error}");
+    error
+}
+
+/// JSON by its grammar, which no handler could read.
+fn unreadable() -> [(String, &'static str); 3] {
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    [(r#""\ud800""#.into(), "hex escape"), ("1e999".into(), "number out of range"), (deep, "recursion limit exceeded")]
+}
+
+#[test]
+fn a_payload_that_no_handler_can_read() {
+    let db = TestDb::new();
+    let client = db.client();
+    client.add(NewTask::cron("t", "@daily").handler("work")).expect("a task");
+    let raw = |text: &str| serde_json::value::RawValue::from_string(text.to_owned()).expect("JSON by its grammar");
+    for (payload, why) in unreadable() {
+        let task = || NewTask::cron("bad", "@daily").handler("work").payload(raw(&payload));
+        let refused = |error: Error| {
+            assert!(matches!(error, Error::InvalidTask { field: "payload", .. }), "{error}");
+            assert!(error.to_string().contains(why), "{error}");
+        };
+        refused(client.add(task()).expect_err("a payload"));
+        refused(client.trigger_with("t", raw(&payload)).expect_err("a payload"));
+        assert!(client.apply("m", [task()], Apply::default()).expect_err("a payload").to_string().contains(why));
+        let typed = ["add", "bad", "--now", "--handler", "work", "--payload", &payload];
+        assert!(refusal(duly(&db, &typed), 1).contains("expected JSON that a handler can read"));
+    }
+    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks"), "1");
+    // As deep as serde_json reads, and what looks alike but can be read.
+    for payload in ["[".repeat(127) + &"]".repeat(127), r#""\ud83d\ude00""#.into(), "1e308".into()] {
+        client.replace(NewTask::cron("good", "@daily").handler("work").payload(raw(&payload))).expect("a task");
+    }
+    // Written by SQL, the row rests as invalid, and says why.
+    let sql = "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value)
+               VALUES ('sql', 'work', '1e999', 'cron', '@daily')";
+    db.plain().execute(sql, []).expect("a row");
+    db.stepper("2027-03-14T12:00:00Z").step().expect("a step");
+    assert!(db.ask("SELECT status || invalid_reason FROM scheduled_tasks WHERE name = 'sql'").contains("out of range"));
+}
+
+#[test]
+fn a_time_out_below_a_millisecond_is_not_none() {
+    let db = TestDb::new();
+    let client = db.client();
+    let task = |timeout| NewTask::cron("t", "@daily").handler("work").timeout(timeout);
+    client.add(task(Duration::from_nanos(1))).expect("a task");
+    assert_eq!(db.ask("SELECT timeout_ms FROM scheduled_tasks"), "1");
+    client.replace(task(Duration::ZERO)).expect("a task");
+    assert_eq!(db.ask("SELECT timeout_ms FROM scheduled_tasks"), "0");
+}
+
+#[test]
+fn a_negative_value_names_its_field() {
+    let db = TestDb::new();
+    for (line, code, says) in [
+        (&["add", "t", "--cron", "-1 * * * *", "--", "true"][..], 1, "minute: expected 0-59, found \"-1\""),
+        (&["add", "t", "--every", "-5s", "--", "true"], 2, "'-5s' for '--every <DUR>'"),
+        (&["add", "t", "--in", "-5s", "--", "true"], 2, "'-5s' for '--in <DUR>'"),
+        (&["add", "t", "--now", "--timeout", "-1s", "--", "true"], 2, "'-1s' for '--timeout <DUR>'"),
+        (&["add", "t", "--now", "--priority", "-1", "--", "true"], 2, "'-1' for '--priority <N>'"),
+        (&["add", "t", "--at", "-1", "--", "true"], 1, "expected an instant"),
+        (&["run", "--workers", "-1"], 2, "'-1' for '--workers <N>'"),
+        (&["next", "@daily", "-n", "-1"], 2, "'-1' for '--number <N>'"),
+    ] {
+        let error = refusal(duly(&db, line), code);
+        assert!(error.contains(says), "{line:?}: {error}");
+    }
+    assert!(!db.file().exists());
+    // An option behind a value is still an option.
+    said(duly(&db, &["add", "t", "--every", "5s", "--timeout", "1m", "--", "true"]));
+}
+
+#[test]
+fn a_zone_that_is_only_a_rule_is_not_this_machines() {
+    let db = TestDb::new();
+    let with_rule = |line: &[&str]| program(&db, line).env("TZ", "EST5EDT4").output().expect("the program");
+    for line in
+        [&["add", "t", "--cron", "@daily", "--tz", "local", "--", "true"][..], &["next", "@daily", "--tz", "local"]]
+    {
+        let error = refusal(with_rule(line), 1);
+        assert!(error.starts_with("error: --tz local: TZ=\"EST5EDT4\" names no zone"), "{error}");
+    }
+    assert!(!db.file().exists());
+    said(with_rule(&["add", "t", "--cron", "@daily", "--", "true"]));
+}
+
+#[test]
+fn next_takes_dates_and_reads_local_times_in_the_zone_that_is_given() {
+    let db = TestDb::new();
+    let first = |line: &[&str]| {
+        let line = [&["next", "0 7 * * *", "-n", "1", "--json"], line].concat();
+        let rows: serde_json::Value = serde_json::from_str(&said(duly(&db, &line))).expect("JSON");
+        rows[0]["scheduled_for"].as_str().expect("an instant").to_owned()
+    };
+    assert_eq!(first(&["--from", "2027-03-27"]), "2027-03-27T07:00:00.000Z");
+    // Midnight and seven in Tokyo are 15:00 and 22:00 in UTC, the day before.
+    let tokyo = |from| first(&["--tz", "Asia/Tokyo", "--from", from]);
+    assert_eq!(tokyo("2027-03-27"), "2027-03-26T22:00:00.000Z");
+    assert_eq!(tokyo("2027-03-27 06:59"), "2027-03-26T22:00:00.000Z");
+    assert_eq!(tokyo("2027-03-27T07:00"), "2027-03-27T22:00:00.000Z");
+    assert_eq!(tokyo("2027-03-26T21:59:00Z"), "2027-03-26T22:00:00.000Z");
+    let error = refusal(duly(&db, &["next", "@daily", "--from", "soon"]), 1);
+    assert!(error.contains("invalid --from \"soon\"") && error.contains("or a date"), "{error}");
+}
+
+/// A list that is longer than memory begins at once, and ends when nobody reads on.
+#[cfg(target_os = "linux")]
+#[test]
+fn next_streams() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    let db = TestDb::new();
+    for (json, first) in [(&[][..], "LOCAL"), (&["--json"], "[")] {
+        let line = [&["next", "* * * * *", "-n", "100000000", "--from", "2027-03-27"], json].concat();
+        let mut child = program(&db, &line).stdout(Stdio::piped()).spawn().expect("the program");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        assert!(lines.next().expect("a line").expect("text").starts_with(first));
+        assert_eq!(lines.by_ref().take(20_000).count(), 20_000);
+        drop(lines);
+        assert!(child.wait().expect("an end").success());
+    }
+    // Page by page, it is what it was: an array, and no occurrence twice or none.
+    let text = said(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27", "--json"]));
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
+    let instants: Vec<duly::Timestamp> =
+        rows.iter().map(|row| row["scheduled_for"].as_str().expect("text").parse().expect("an instant")).collect();
+    assert_eq!(instants.len(), 2500);
+    assert!(instants.is_sorted_by(|a, b| b.as_millis() - a.as_millis() == 60_000));
+    assert!(text.starts_with("[\n  {\n    \"scheduled_for\": \"2027-") && text.ends_with("\"note\": null\n  }\n]\n"));
+    let lines = said(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27"]));
+    assert_eq!(lines.lines().count(), 2501);
+    // What ends before the number is reached ends the list.
+    said(duly(&db, &["add", "once", "--at", "2999-01-01T00:00:00Z", "--", "true"]));
+    assert_eq!(said(duly(&db, &["next", "once", "-n", "5000"])).lines().count(), 2);
+}
+
+/// Whatever is damaged of the mark by which the tables are known as duly's: nobody is told to rename them.
+#[test]
+fn damaged_marks_do_not_make_the_tables_another_programs() {
+    for damage in [
+        "DROP TABLE scheduler_meta",
+        "DELETE FROM scheduler_meta",
+        "UPDATE scheduler_meta SET value = 'x' WHERE key = 'schema_version'",
+        "UPDATE scheduler_meta SET value = '-1' WHERE key = 'schema_version'",
+        "DELETE FROM scheduler_meta WHERE key = 'schema_version'",
+        "UPDATE scheduler_meta SET value = 'other' WHERE key = 'program'",
+        "DROP TABLE scheduler_meta; CREATE TABLE scheduler_meta (other)",
+    ] {
+        let db = TestDb::new();
+        drop(db.client());
+        db.plain().execute_batch(damage).expect("damage");
+        let error = refusal(duly(&db, &["list"]), 4);
+        assert!(!error.contains("rename") && !error.contains("not duly's"), "{damage}: {error}");
+        assert!(error.contains("scheduler_meta is damaged") && error.contains("backup"), "{damage}: {error}");
+    }
+    // Of another program it is said as before.
+    let db = TestDb::new();
+    rusqlite::Connection::open(db.file()).unwrap().execute_batch("CREATE TABLE scheduled_tasks (id, other)").unwrap();
+    let error = refusal(duly(&db, &["list"]), 4);
+    assert!(error.contains("is not duly's") && error.contains("rename that table"), "{error}");
+}
+
+/// An invalid row that can be used by now, since its zone data came or a later duly accepts it.
+fn invalid(db: &TestDb) -> Client {
+    let client = db.client();
+    client.add(NewTask::cron("t", "@daily").handler("work")).expect("a task");
+    client.add(NewTask::cron("bad", "@daily").handler("work")).expect("a task");
+    let invalid =
+        "UPDATE scheduled_tasks SET status = 'invalid', next_run = NULL, planned = 1, invalid_reason = 'it was so'";
+    db.plain().execute(invalid, []).expect("an update");
+    db.plain()
+        .execute_batch("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'bad'")
+        .expect("an update");
+    db.plain().execute(&format!("{invalid} WHERE name = 'bad'"), []).expect("an update");
+    client
+}
+
+#[test]
+fn an_invalid_row_is_looked_at_afresh() {
+    let is_active = |client: &Client| {
+        let task = client.task("t").expect("a look").expect("a task");
+        (task.status, task.next_run.is_some(), task.invalid_reason) == (TaskStatus::Active, true, None)
+    };
+    let task = || NewTask::cron("t", "@daily").handler("work");
+
+    let db = TestDb::new();
+    let client = invalid(&db);
+    client.resume("t").expect("a resume");
+    assert!(is_active(&client));
+    let error = client.resume("bad").expect_err("it still is").to_string();
+    assert!(error.contains("expected 5 fields"), "what is wrong now: {error}");
+
+    let db = TestDb::new();
+    let client = invalid(&db);
+    let added = client.add(task()).expect("an add");
+    assert_eq!((added.change, added.next_run.is_some()), (Change::Replaced, true));
+    assert!(is_active(&client));
+    assert_eq!(client.add(task()).expect("an add").change, Change::Unchanged);
+
+    let db = TestDb::new();
+    let client = invalid(&db);
+    db.plain().execute("UPDATE scheduled_tasks SET managed_by = 'm' WHERE name = 't'", []).expect("an update");
+    let set = "UPDATE scheduled_tasks SET planned = 1 WHERE name = 't'";
+    db.plain().execute(set, []).expect("an update");
+    let applied = client.apply("m", [task()], Apply::default()).expect("an apply");
+    let fields = vec![("status", "invalid".to_owned(), "active".to_owned())];
+    assert_eq!(applied[0].done, Done::Replaced { fields });
+    assert!(is_active(&client));
+    assert_eq!(client.apply("m", [task()], Apply::default()).expect("an apply")[0].done, Done::Unchanged);
+    db.assert_sound();
+}

@@ -1,0 +1,368 @@
+//! What follows from the end of a run: a dead one is told to another task, after some in a row its own task rests, and a
+//! person may retry it.
+
+use std::sync::mpsc::channel;
+
+use duly::testing::Stepper;
+use duly::{Error, Event, FailureKind, NewTask, Origin, Outcome, Retry, RunStatus, TaskStatus};
+
+use crate::fixtures::{TestDb, at, claim, minutes, step, succeed};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn minutely(name: &str) -> NewTask {
+    NewTask::interval(name, minutes(1)).handler("work")
+}
+
+/// A task that nothing makes due but a trigger, or another's death.
+fn told(name: &str) -> NewTask {
+    NewTask::once(name, at("3999-01-01T00:00:00Z")).handler("tell")
+}
+
+fn stepper(db: &TestDb) -> Stepper {
+    db.builder(NOON).accept("work").accept("tell").start().expect("a stepper")
+}
+
+fn dies() -> Outcome {
+    Outcome::Failed { how: FailureKind::Failed, error: "no\u{1b} luck".into(), retry: Retry::GiveUp }
+}
+
+/// Triggers a task and lets its run die; answers with the run, and with what the step that settles it claims.
+fn die(stepper: &mut Stepper, task: &str) -> (i64, Vec<std::sync::Arc<duly::Claim>>) {
+    stepper.client().trigger(task).expect("a run");
+    let dead = claim(stepper);
+    stepper.finish(&dead, dies());
+    (dead.run_id, stepper.step().expect("a step"))
+}
+
+#[test]
+fn a_dead_run_is_told_to_the_task_that_wants_to_know() {
+    let db = TestDb::new();
+    let mut stepper = stepper(&db);
+    let client = stepper.client().clone();
+    client.add(told("alarm")).unwrap();
+    client.add(told("subject").handler("work").payload(["anna"]).on_dead("alarm")).unwrap();
+    let bystander = db.add_bystander(&stepper);
+
+    let (dead, claims) = die(&mut stepper, "subject");
+    assert_eq!(claims.len(), 1, "in the turn in which it dies");
+    assert_eq!((claims[0].task.as_str(), claims[0].origin), ("alarm", Origin::OnDead));
+    let says: serde_json::Value = serde_json::from_str(&claims[0].payload).unwrap();
+    assert_eq!(
+        (&says["id"], &says["task"], &says["status"], &says["error"], &says["payload"][0], &says["finished_at"]),
+        (
+            &dead.into(),
+            &"subject".into(),
+            &"dead".into(),
+            &"no\u{1b} luck".into(),
+            &"anna".into(),
+            &"2027-03-14T12:00:00.000Z".into()
+        )
+    );
+    assert!(succeed(&mut stepper, &claims[0]).is_empty());
+    assert_eq!(db.next("alarm"), "3999-01-01 00:00:00 active", "it consumed no occurrence");
+
+    // What does not die is not told.
+    for end in [Outcome::failed("again"), Outcome::succeeded(), Outcome::Released] {
+        let run = client.trigger("subject").unwrap();
+        let subject = claim(&mut stepper);
+        stepper.finish(&subject, end);
+        stepper.step().unwrap();
+        let status = client.run(run).unwrap().unwrap().status;
+        if !status.is_final() {
+            client.cancel(run).unwrap();
+            stepper.step().unwrap();
+        }
+        stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, Outcome::failed("asked to stop")));
+        stepper.step().unwrap();
+    }
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE origin = 'on_dead'"), "1");
+    db.assert_bystander(&bystander);
+    db.assert_sound();
+}
+
+#[test]
+fn a_run_that_was_lost_for_the_last_time_is_told_as_well() {
+    let db = TestDb::new();
+    let mut first = stepper(&db);
+    first.client().add(told("alarm")).unwrap();
+    first.client().add(told("subject").handler("work").at_most_once().on_dead("alarm")).unwrap();
+    first.client().trigger("subject").unwrap();
+    claim(&mut first);
+    first.crash();
+    let mut second = stepper(&db);
+    let tells = claim(&mut second);
+    assert_eq!((tells.task.as_str(), tells.origin), ("alarm", Origin::OnDead));
+    assert!(tells.payload.contains("the scheduler that ran it died"), "{}", tells.payload);
+    db.assert_sound();
+}
+
+#[test]
+fn a_run_that_tells_of_a_death_tells_nobody_when_it_dies() {
+    let db = TestDb::new();
+    let mut stepper = stepper(&db);
+    stepper.client().add(told("ping").on_dead("pong")).unwrap();
+    stepper.client().add(told("pong").on_dead("ping")).unwrap();
+    stepper.client().add(told("self").on_dead("self")).unwrap();
+    for (task, tells) in [("ping", "pong"), ("self", "self")] {
+        let (_, claims) = die(&mut stepper, task);
+        assert_eq!(claims.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), [tells]);
+        stepper.finish(&claims[0], dies());
+        step(&mut stepper, 0);
+    }
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "4");
+}
+
+#[test]
+fn whoever_cannot_be_told_stops_nothing_and_an_event_says_so() {
+    let db = TestDb::new();
+    let (tell, hears) = channel();
+    let observer = move |event: &Event| drop(tell.send(event.clone()));
+    let mut stepper = db.builder(NOON).accept("work").accept("tell").observe(observer).start().unwrap();
+    stepper.client().add(told("subject").handler("work").on_dead("alarm")).unwrap();
+    let not_told = || {
+        hears.try_iter().find_map(|event| match event {
+            Event::NotTold { task, on_dead, reason, .. } => Some(format!("{task} {on_dead} {reason}")),
+            _ => None,
+        })
+    };
+    let (dead, claims) = die(&mut stepper, "subject");
+    assert!(claims.is_empty());
+    assert_eq!(not_told().as_deref(), Some("subject alarm there is no such task"));
+    let events = format!("SELECT detail FROM scheduler_events WHERE kind = 'on_dead' AND run_id = {dead}");
+    assert_eq!(db.rows(&events), ["\"alarm\" is not told: there is no such task"]);
+
+    let invalid = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+                   VALUES ('alarm', 'tell', 'cron', 'every day')";
+    db.plain().execute(invalid, []).unwrap();
+    step(&mut stepper, 0);
+    assert!(die(&mut stepper, "subject").1.is_empty());
+    assert!(not_told().is_some_and(|says| says.starts_with("subject alarm it is invalid: invalid schedule")));
+
+    // A table that takes no such run is no reason to forget that the other one died.
+    db.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'alarm'", []).unwrap();
+    stepper.client().add(told("alarm")).unwrap();
+    let refuses = "CREATE TRIGGER no BEFORE INSERT ON task_runs WHEN NEW.origin = 'on_dead'
+                   BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
+    db.plain().execute_batch(refuses).unwrap();
+    let (dead, claims) = die(&mut stepper, "subject");
+    assert!(claims.is_empty());
+    assert_eq!(stepper.client().run(dead).unwrap().unwrap().status, RunStatus::Dead);
+    assert_eq!(not_told().as_deref(), Some("subject alarm not in my db"));
+    db.assert_sound();
+}
+
+#[test]
+fn a_paused_task_is_told_when_it_is_resumed() {
+    let db = TestDb::new();
+    let mut stepper = stepper(&db);
+    let client = stepper.client().clone();
+    client.add(told("alarm")).unwrap();
+    client.add(told("subject").handler("work").on_dead("alarm")).unwrap();
+    client.pause("alarm").unwrap();
+    assert!(die(&mut stepper, "subject").1.is_empty());
+    assert_eq!(db.rows("SELECT status, blocked FROM task_runs WHERE origin = 'on_dead'"), ["queued|paused"]);
+    client.resume("alarm").unwrap();
+    assert_eq!(claim(&mut stepper).origin, Origin::OnDead);
+}
+
+#[test]
+fn what_a_delay_task_had_due_is_resolved_before_it_is_told() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").start().unwrap();
+    let client = stepper.client().clone();
+    client.add(NewTask::delay("alarm", minutes(1)).handler("tell")).unwrap();
+    client.add(told("subject").handler("work").at_most_once().on_dead("alarm")).unwrap();
+    client.trigger("subject").unwrap();
+    let subject = claim(&mut stepper);
+    stepper.clock().advance(minutes(2));
+    stepper.finish(&subject, dies());
+    step(&mut stepper, 0);
+    db.assert_history("alarm", &["2027-03-14 12:01:00 schedule queued", "2027-03-14 12:02:00 on_dead queued"]);
+}
+
+/// Lets an hour's worth of minutely runs of a task die, until it does not run any more; answers with how many did.
+fn dead_until_it_rests(stepper: &mut Stepper, task: &str) -> usize {
+    for dead in 0..60 {
+        stepper.clock().advance(minutes(1));
+        let claims = stepper.step().unwrap();
+        let Some(subject) = claims.iter().find(|claim| claim.task == task) else { return dead };
+        stepper.finish(subject, dies());
+        let others: Vec<_> = claims.iter().filter(|claim| claim.task != task).collect();
+        others.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        stepper.step().unwrap();
+    }
+    60
+}
+
+#[test]
+fn a_task_rests_after_so_many_dead_runs_in_a_row_and_no_other_does() {
+    let db = TestDb::new();
+    let (tell, hears) = channel();
+    let observer = move |event: &Event| drop(tell.send(event.clone()));
+    let mut stepper = db.builder(NOON).accept("work").accept("tell").observe(observer).start().unwrap();
+    let client = stepper.client().clone();
+    client.add(minutely("subject").pause_after_failures(3)).unwrap();
+    client.add(minutely("twin")).unwrap();
+    // A success in between begins the count anew.
+    stepper.clock().advance(minutes(1));
+    for (end, fails) in [(dies(), 1), (dies(), 2), (Outcome::succeeded(), 0)] {
+        for run in step(&mut stepper, 2) {
+            let end = if run.task == "twin" { Outcome::succeeded() } else { end.clone() };
+            stepper.finish(&run, end);
+        }
+        step(&mut stepper, 0);
+        assert_eq!(client.task("subject").unwrap().unwrap().failure_count, fails);
+        stepper.clock().advance(minutes(1));
+    }
+    let both = step(&mut stepper, 2);
+    both.iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
+    step(&mut stepper, 0);
+
+    let waits = client.trigger("subject").unwrap();
+    client.cancel(waits).unwrap();
+    assert_eq!(dead_until_it_rests(&mut stepper, "subject"), 3);
+    assert_eq!(db.next("subject"), "- paused");
+    assert!(db.next("twin").ends_with(" active"));
+    let paused = |event: Event| matches!(event, Event::Paused { task, failures: 3, .. } if task == "subject");
+    assert!(hears.try_iter().any(paused));
+    let events = "SELECT detail FROM scheduler_events WHERE kind = 'paused'";
+    assert_eq!(db.rows(events), ["pause_after_failures: 3 dead runs in a row"]);
+
+    // Whoever resumes it, by either door, gives it as many runs again.
+    client.resume("subject").unwrap();
+    assert_eq!(client.task("subject").unwrap().unwrap().failure_count, 0);
+    assert_eq!(dead_until_it_rests(&mut stepper, "subject"), 3);
+    db.plain().execute("UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'", []).unwrap();
+    stepper.step().unwrap();
+    stepper.running().to_vec().iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
+    stepper.step().unwrap();
+    assert_eq!(dead_until_it_rests(&mut stepper, "subject"), 3);
+    db.assert_sound();
+}
+
+#[test]
+fn runs_that_wait_when_their_task_comes_to_rest_wait_on() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(1).start().unwrap();
+    let client = stepper.client().clone();
+    client.add(minutely("subject").overlap(duly::Overlap::BufferAll).pause_after_failures(1)).unwrap();
+    stepper.clock().advance(minutes(1));
+    let subject = claim(&mut stepper);
+    stepper.clock().advance(minutes(1));
+    step(&mut stepper, 0);
+    // One more is due in the very turn in which the first dies: it is resolved before the task rests.
+    stepper.clock().advance(minutes(1));
+    stepper.finish(&subject, dies());
+    step(&mut stepper, 0);
+    let waiting = "SELECT status, blocked FROM task_runs WHERE id > 1 ORDER BY id";
+    assert_eq!(db.rows(waiting), ["queued|paused", "queued|paused"]);
+    client.resume("subject").unwrap();
+    assert_eq!(claim(&mut stepper).scheduled_for, at("2027-03-14T12:02:00Z"));
+    db.assert_sound();
+}
+
+#[test]
+fn both_wishes_are_kept_compared_and_checked() {
+    let db = TestDb::new();
+    let client = db.client();
+    let wishes = || minutely("subject").on_dead("alarm").pause_after_failures(3);
+    client.add(wishes()).unwrap();
+    let said = client.task("subject").unwrap().unwrap().definition;
+    assert_eq!((said.on_dead.as_deref(), said.pause_after_failures), (Some("alarm"), Some(3)));
+    assert!(matches!(client.add(minutely("subject")), Err(Error::TaskDiffers { field: "on_dead", .. })));
+    let other = client.add(wishes().pause_after_failures(4)).unwrap_err().to_string();
+    assert_eq!(other, r#"task "subject" exists with another pause_after_failures: stored "3", given "4""#);
+    client.replace(minutely("subject").pause_after_failures(4)).unwrap();
+    let said = client.task("subject").unwrap().unwrap().definition;
+    assert_eq!((said.on_dead, said.pause_after_failures), (None, Some(4)));
+    let refused = |task: NewTask| match client.add(task) {
+        Err(Error::InvalidTask { field, .. }) => field,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(minutely("a").on_dead("")), "on_dead");
+    assert_eq!(refused(minutely("a").pause_after_failures(0)), "pause_after_failures");
+    assert_eq!(client.task("subject").unwrap().unwrap().status, TaskStatus::Active);
+}
+
+#[test]
+fn a_retry_is_a_new_run_with_the_key_and_the_payload_of_the_old() {
+    let db = TestDb::new();
+    let mut stepper = stepper(&db);
+    let client = stepper.client().clone();
+    client.add(minutely("subject").payload("the task's")).unwrap();
+    stepper.clock().advance(minutes(1));
+    let scheduled = claim(&mut stepper);
+    stepper.finish(&scheduled, dies());
+    step(&mut stepper, 0);
+    let manual = client.trigger_with("subject", "its own").unwrap();
+    let triggered = claim(&mut stepper);
+    stepper.finish(&triggered, dies());
+    step(&mut stepper, 0);
+    let bystander = db.add_bystander(&stepper);
+    let dead = "SELECT * FROM task_runs WHERE status = 'dead' AND retry_of IS NULL ORDER BY id";
+    let before = db.rows(dead);
+
+    for (first, payload) in [(&scheduled, r#""the task's""#), (&triggered, r#""its own""#)] {
+        // Also the retry of a retry; and it may be retried again only when it is over.
+        let mut old = first.run_id;
+        for _ in 0..3 {
+            let retry = client.retry(old).unwrap();
+            let again = client.retry(old).unwrap_err().to_string();
+            assert_eq!(again, format!("cannot retry run {old}: run {retry} retries it already"));
+            let claimed = claim(&mut stepper);
+            assert_eq!((claimed.run_id, claimed.origin, claimed.attempt), (retry, Origin::Manual, 1));
+            assert_eq!((claimed.idempotency_key(), claimed.payload.as_str()), (first.idempotency_key(), payload));
+            assert_eq!(client.run(retry).unwrap().unwrap().retry_of, Some(old));
+            stepper.finish(&claimed, dies());
+            step(&mut stepper, 0);
+            old = retry;
+        }
+    }
+    assert_eq!(triggered.idempotency_key(), format!("subject/run-{manual}"));
+    assert_eq!(db.rows(dead), before, "what is final stays as it was");
+    assert_eq!(db.next("subject"), "2027-03-14 12:02:00 active", "it consumes no occurrence");
+    db.assert_bystander(&bystander);
+    db.assert_sound();
+}
+
+#[test]
+fn only_a_run_that_is_over_and_came_to_nothing_is_retried() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(1).start().unwrap();
+    let client = stepper.client().clone();
+    client.add(told("subject").handler("work")).unwrap();
+    let refused = |run: i64| client.retry(run).unwrap_err().to_string();
+    let run = client.trigger("subject").unwrap();
+    assert_eq!(refused(run), format!("cannot retry run {run}: it is not over: queued"));
+    let claimed = claim(&mut stepper);
+    assert_eq!(refused(run), format!("cannot retry run {run}: it is not over: running"));
+    stepper.finish(&claimed, Outcome::failed("again"));
+    step(&mut stepper, 0);
+    assert_eq!(refused(run), format!("cannot retry run {run}: it is not over: failed"));
+    client.cancel(run).unwrap();
+    let retry = client.retry(run).unwrap();
+    let claimed = claim(&mut stepper);
+    succeed(&mut stepper, &claimed);
+    assert_eq!(refused(retry), format!("cannot retry run {retry}: it succeeded"));
+    assert!(matches!(client.retry(4711), Err(Error::UnknownRun { id: 4711 })));
+
+    // A paused task can be retried, as it can be triggered; an invalid one cannot.
+    client.pause("subject").unwrap();
+    client.retry(run).unwrap();
+    let claimed = claim(&mut stepper);
+    succeed(&mut stepper, &claimed);
+    let spoil = "UPDATE scheduled_tasks SET schedule_type = 'cron', schedule_value = 'x', status = 'active'";
+    db.plain().execute(spoil, []).unwrap();
+    step(&mut stepper, 0);
+    assert!(refused(run).contains("its task \"subject\" is invalid"), "{}", refused(run));
+
+    // Nobody can tell which of its occurrences a missed row should become.
+    client.add(minutely("late")).unwrap();
+    stepper.clock().advance(minutes(10));
+    stepper.step().unwrap();
+    let missed = db.ask("SELECT id FROM task_runs WHERE status = 'missed'").parse().unwrap();
+    let says = format!("cannot retry run {missed}: it was missed, and never begun: trigger task \"late\" instead");
+    assert_eq!(refused(missed), says);
+    db.assert_sound();
+}

@@ -1,0 +1,367 @@
+//! Opening: whose file it is, what is left alone, and what is said. Nothing is written to a file before it is known to be
+//! ours or free.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+
+use duly::testing::Stepper;
+use duly::{Client, Error, NewTask, Outcome, Scheduler};
+use rusqlite::Connection;
+
+use crate::fixtures::{TestDb, at, seconds};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+/// All files of a folder and what is in them; folders end with a stroke.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| (path.clone(), std::fs::read(path).unwrap_or_default())).collect()
+}
+
+/// Asks every door to open the file. Each says why not, in the same words, and leaves the folder as it was.
+pub(crate) fn refused(db: &TestDb, file: &Path) -> String {
+    let before = contents(db.home());
+    let doors = [
+        ("open", Client::open(file).err()),
+        ("open_existing", Client::open_existing(file).err()),
+        ("a scheduler", Scheduler::builder(file).start().err()),
+        ("a stepper", Stepper::builder(file, at(NOON)).start().err()),
+    ];
+    let mut reasons = doors.map(|(door, error)| match error {
+        Some(Error::UnusableDatabase { path, reason }) if path == file => reason,
+        other => panic!("{door}: {other:?}"),
+    });
+    assert!(contents(db.home()) == before, "something was written, or left behind: {:?}", contents(db.home()).keys());
+    reasons.iter().for_each(|reason| assert!(reason.lines().count() == 1 && !reason.ends_with('.'), "{reason}"));
+    reasons.sort();
+    let [reason, .., last] = reasons;
+    assert_eq!(reason, last);
+    reason
+}
+
+/// A file that another program made.
+fn foreign(db: &TestDb, sql: &str) -> Connection {
+    let other = db.plain();
+    other.execute_batch(sql).unwrap();
+    other
+}
+
+const NANOCLAW: &str = "
+    CREATE TABLE scheduled_tasks (
+        id TEXT PRIMARY KEY, group_folder TEXT NOT NULL, chat_jid TEXT NOT NULL, prompt TEXT NOT NULL,
+        schedule_type TEXT NOT NULL, schedule_value TEXT NOT NULL, next_run TEXT, last_run TEXT, last_result TEXT,
+        status TEXT DEFAULT 'active', created_at TEXT NOT NULL);
+    INSERT INTO scheduled_tasks VALUES ('t1', 'main', 'a@b', 'hi', 'cron', '0 9 * * *', NULL, NULL, NULL, 'active', 'now');";
+
+#[test]
+fn a_name_of_ours_that_is_not_ours_is_refused_and_the_file_left_as_it_is() {
+    for (sql, kind, name) in [
+        (NANOCLAW, "table", "scheduled_tasks"),
+        (
+            "CREATE TABLE Scheduler_Meta (key, value); INSERT INTO Scheduler_Meta VALUES ('program', 'cron')",
+            "table",
+            "Scheduler_Meta",
+        ),
+        ("CREATE VIEW overdue_tasks AS SELECT 1", "view", "overdue_tasks"),
+        ("CREATE TABLE a (b); CREATE INDEX task_runs_running ON a (b)", "index", "task_runs_running"),
+        (
+            "CREATE TABLE a (b); CREATE TRIGGER task_runs_removed AFTER DELETE ON a BEGIN SELECT 1; END",
+            "trigger",
+            "task_runs_removed",
+        ),
+    ] {
+        for mode in ["DELETE", "WAL"] {
+            let db = TestDb::new();
+            drop(foreign(&db, &format!("PRAGMA journal_mode = {mode}; {sql}")));
+            let says = format!(
+                "it holds a {kind} {name} that is not duly's: give duly a file of its own, or rename that {kind}"
+            );
+            assert_eq!(refused(&db, db.file()), says);
+        }
+    }
+}
+
+#[test]
+fn the_log_of_another_program_is_not_written_back_for_it() {
+    let db = TestDb::new();
+    let other = foreign(&db, &format!("PRAGMA journal_mode = WAL; {NANOCLAW}"));
+    // As a crash leaves it: the rows are in the log alone.
+    let crashed = TestDb::new();
+    for suffix in ["", "-wal"] {
+        let name = format!("agent.db{suffix}");
+        std::fs::copy(db.home().join(&name), crashed.home().join(&name)).unwrap();
+    }
+    drop(other);
+    let before = contents(crashed.home());
+    let error = Client::open(crashed.file()).unwrap_err();
+    assert!(error.to_string().contains("a table scheduled_tasks that is not duly's"), "{error}");
+    let after = contents(crashed.home());
+    assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)), "{:?}", after.keys());
+    // What is ours is written back as ever.
+    let client = house_of_ours(&crashed.home().join("ours.db"));
+    drop(client);
+    assert!(!crashed.home().join("ours.db-wal").exists());
+}
+
+fn house_of_ours(file: &Path) -> Client {
+    let client = Client::open(file).unwrap();
+    client.add(NewTask::cron("digest", "@daily").handler("work")).unwrap();
+    client
+}
+
+#[test]
+fn an_applications_own_tables_stay_as_they_are() {
+    let db = TestDb::new();
+    drop(foreign(
+        &db,
+        "PRAGMA user_version = 7; PRAGMA application_id = 42;
+         CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine');
+         CREATE VIEW loud AS SELECT upper(text) FROM notes;
+         CREATE TRIGGER kept AFTER DELETE ON notes BEGIN INSERT INTO notes VALUES (OLD.id, OLD.text); END;",
+    ));
+    let theirs = "SELECT type, name, sql FROM sqlite_master WHERE name IN ('notes', 'loud', 'kept')";
+    let before = db.rows(theirs);
+    for _ in 0..2 {
+        drop(house_of_ours(db.file()));
+        assert_eq!((db.rows(theirs), db.rows("SELECT * FROM notes")), (before.clone(), vec!["1|mine".to_owned()]));
+        assert_eq!((db.ask("PRAGMA user_version"), db.ask("PRAGMA application_id")), ("7".into(), "42".into()));
+        assert_eq!(
+            (db.ask("SELECT count(*) FROM scheduled_tasks"), db.ask("PRAGMA journal_mode")),
+            ("1".into(), "wal".into())
+        );
+    }
+    let files: Vec<_> = contents(db.home()).into_keys().collect();
+    assert_eq!(files, [db.file()], "a client leaves nothing else behind");
+    db.assert_sound();
+}
+
+#[test]
+fn what_is_no_database_is_refused_with_what_it_is() {
+    let db = TestDb::new();
+    for (content, says) in [
+        ("remember the milk\n".to_owned(), "it is not an SQLite database"),
+        ("remember the milk\n".repeat(1000), "it is not an SQLite database"),
+        (format!("SQLite format 3\0{}", "x".repeat(5000)), "it is not an SQLite database"),
+    ] {
+        std::fs::write(db.file(), content).unwrap();
+        assert_eq!(refused(&db, db.file()), says);
+    }
+    for path in ["", ":memory:"] {
+        let says = "expected the name of a file: what is not on the disk is not durable";
+        assert_eq!(refused(&db, Path::new(path)), says);
+    }
+    assert_eq!(refused(&db, db.home()), "it is a folder: expected a file");
+    if cfg!(unix) {
+        let says = "it is a pipe, a socket or a device: expected a file";
+        assert_eq!(refused(&db, Path::new("/dev/null")), says);
+    }
+    let nowhere = db.home().join("missing").join("agent.db");
+    let error = Client::open(&nowhere).unwrap_err().to_string();
+    assert!(error.contains("cannot be made") && error.contains("missing"), "{error}");
+    let missing = db.home().join("other.db");
+    let error = Client::open_existing(&missing).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot use {}: there is no such file", missing.display()));
+    assert!(!missing.exists() && !db.home().join("missing").exists());
+    // An empty file is a database without tables: it may be filled, and is not ours before.
+    std::fs::write(&missing, "").unwrap();
+    let error = Client::open_existing(&missing).unwrap_err();
+    assert!(error.to_string().ends_with("it holds no tables of duly"), "{error}");
+    assert_eq!(std::fs::read(&missing).unwrap(), b"");
+    drop(house_of_ours(&missing));
+}
+
+#[test]
+fn tables_that_are_newer_or_not_whole_are_refused() {
+    for (damage, says) in [
+        (
+            "UPDATE scheduler_meta SET value = '2' WHERE key = 'schema_version'",
+            "its tables are of version 2, written by a newer duly",
+        ),
+        ("DROP INDEX task_runs_running", "its index task_runs_running is missing"),
+        ("DROP TRIGGER scheduled_tasks_removed", "its trigger scheduled_tasks_removed is missing"),
+        ("DROP TABLE task_effects", "its table task_effects is missing"),
+        ("DROP VIEW stuck_runs", "its view stuck_runs is missing"),
+        ("DROP TABLE scheduler_meta", "its table scheduler_meta is damaged"),
+    ] {
+        let db = TestDb::new();
+        drop(house_of_ours(db.file()));
+        db.plain().execute_batch(damage).unwrap();
+        let reason = refused(&db, db.file());
+        assert!(reason.starts_with(says), "{damage}: {reason}");
+    }
+}
+
+#[cfg(unix)]
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).permissions().mode() & 0o777
+}
+
+#[cfg(unix)]
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn the_files_are_their_owners_alone() {
+    let db = TestDb::new();
+    let stepper = db.stepper(NOON);
+    let owners = db.home().join("agent.db-owners");
+    let files = ["agent.db", "agent.db-wal", "agent.db-shm"].map(|name| mode(&db.home().join(name)));
+    assert_eq!((files, mode(&owners), mode(&owners.join(stepper.owner()))), ([0o600; 3], 0o700, 0o600));
+    drop(stepper);
+
+    for allowed in [0o600, 0o640, 0o644, 0o660] {
+        set_mode(db.file(), allowed);
+        drop(db.client());
+        assert_eq!(mode(db.file()), allowed, "whoever made it so may have a reason");
+    }
+    for open in [0o602, 0o666, 0o777] {
+        set_mode(db.file(), open);
+        let says = "anyone may write it, and so run commands as you: take that right away (chmod o-w)";
+        assert_eq!(refused(&db, db.file()), says);
+    }
+}
+
+/// Opens `$DULY_TEST_OPEN` in a process of its own, and prints what came of it.
+#[test]
+#[ignore = "started by other tests"]
+fn in_another_process() {
+    let Ok(file) = std::env::var("DULY_TEST_OPEN") else { return };
+    match Client::open(&file) {
+        Ok(client) => {
+            println!("opened, {:?}", client.add(NewTask::cron("digest", "@daily").handler("work")).map(|_| ()))
+        }
+        Err(error) => println!("{error}"),
+    }
+}
+
+fn another_process(mut program: Command, folder: &Path, file: &str) -> String {
+    program.args(["--exact", "opening::in_another_process", "--ignored", "--nocapture"]);
+    let said = program.current_dir(folder).env("DULY_TEST_OPEN", file).output().unwrap();
+    String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_cannot_be_written_is_refused() {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let db = TestDb::new();
+    drop(house_of_ours(db.file()));
+    set_mode(db.file(), 0o444);
+    let program = std::env::current_exe().unwrap();
+    let said = if std::fs::metadata(db.file()).unwrap().uid() == 0 {
+        // Root is not bound by modes.
+        let nobody = 65_534;
+        for path in [db.home(), db.file()] {
+            chown(path, Some(nobody), Some(nobody)).unwrap();
+        }
+        let mut dropped = Command::new("setpriv");
+        dropped.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
+        if dropped.get_program() != "setpriv" || Command::new("setpriv").arg("--version").output().is_err() {
+            assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "setpriv is missing");
+            return println!("skipped: no setpriv");
+        }
+        another_process(dropped, db.home(), "agent.db")
+    } else {
+        another_process(Command::new(program), db.home(), "agent.db")
+    };
+    assert!(said.contains("agent.db: it is read-only: make the file and its folder writable"), "{said}");
+    set_mode(db.file(), 0o600);
+    db.assert_sound();
+}
+
+#[test]
+fn a_name_is_a_name_and_never_an_address() {
+    let db = TestDb::new();
+    for name in ["file:agent.db?mode=memory", "file:agent.db"] {
+        let said = another_process(Command::new(std::env::current_exe().unwrap()), db.home(), name);
+        assert!(said.contains("opened, Ok(())"), "{said}");
+        assert!(!db.file().exists(), "{name}");
+        let there = Connection::open(db.home().join(name)).unwrap();
+        let tasks: i64 = there.query_row("SELECT count(*) FROM scheduled_tasks", [], |row| row.get(0)).unwrap();
+        assert_eq!(tasks, 1, "{name}");
+    }
+}
+
+/// Takes the file away from those who have it open.
+fn take_away(db: &TestDb) -> &'static str {
+    std::fs::remove_file(db.file()).unwrap();
+    "it was removed or moved while it was open"
+}
+
+/// Puts a copy in its place, as a restored backup would be.
+fn replace(db: &TestDb) -> &'static str {
+    let copy = db.home().join("copy.db");
+    std::fs::copy(db.file(), &copy).unwrap();
+    std::fs::rename(copy, db.file()).unwrap();
+    "it was replaced by another file while it was open"
+}
+
+#[test]
+fn a_scheduler_stops_when_its_file_is_gone() {
+    for (harm, stays) in [(take_away as fn(&TestDb) -> &'static str, false), (replace, true)] {
+        let db = TestDb::new();
+        let scheduler = Scheduler::builder(db.file()).lease(seconds(1)).start().unwrap();
+        let says = harm(&db);
+        let (told, hears) = mpsc::channel();
+        std::thread::spawn(move || told.send(scheduler.wait()));
+        let end = hears.recv_timeout(seconds(60)).expect("it stops by itself");
+        let error = end.expect_err("and not as if all were well");
+        assert!(matches!(&error, Error::UnusableDatabase { path, .. } if path == db.file()), "{error:?}");
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(db.file().exists(), stays, "nothing is made again");
+    }
+}
+
+#[test]
+fn nothing_is_promised_into_a_file_that_is_gone() {
+    for harm in [take_away as fn(&TestDb) -> &'static str, replace] {
+        let db = TestDb::new();
+        let mut stepper = db.stepper(NOON);
+        stepper.client().add(NewTask::once("now", at(NOON)).handler("work")).unwrap();
+        let claims = stepper.step().unwrap();
+        let says = harm(&db);
+        // A client says so at once; the loop with the next sign of life that it gives.
+        let error = stepper.client().add(NewTask::cron("digest", "@daily").handler("work")).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        stepper.finish(&claims[0], Outcome::succeeded());
+        stepper.clock().advance(seconds(20));
+        let error = stepper.step().unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_file_that_is_gone() {
+    for harm in [take_away as fn(&TestDb) -> &'static str, replace] {
+        let db = TestDb::new();
+        let client = db.client();
+        client.add(NewTask::cron("digest", "0 7 * * *").handler("digest")).unwrap();
+        let run = client.trigger("digest").unwrap();
+        let reason = harm(&db);
+        let said = client.run(run).unwrap_err().to_string();
+        assert!(said.contains(reason), "{said}");
+    }
+}
+
+#[test]
+fn who_was_given_the_file_by_hand_leaves_what_others_keep_as_it_is() {
+    let db = TestDb::new();
+    drop(foreign(&db, "CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('buy milk')"));
+    let before = std::fs::read(db.file()).unwrap();
+    let said = Client::open_own(db.file()).unwrap_err().to_string();
+    assert!(said.contains("it holds tables of another program and none of duly"), "{said}");
+    assert!(std::fs::read(db.file()).unwrap() == before);
+    // Once duly's tables are beside them, they are there for everybody.
+    drop(Client::open(db.file()).unwrap());
+    drop(Client::open_own(db.file()).unwrap());
+    assert_eq!(db.ask("SELECT text FROM notes"), "buy milk");
+    let new = db.home().join("new.db");
+    drop(Client::open_own(&new).unwrap());
+    assert!(new.exists());
+}

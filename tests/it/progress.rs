@@ -1,0 +1,180 @@
+//! What a run says of itself: how far it has come, and what came of it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use duly::{BoxError, Context, Event, MAX_RESULT_BYTES, NewTask, Scheduler};
+
+use crate::fixtures::{TestDb, at, eventually, seconds};
+
+const START: &str = "2027-03-14T12:00:00Z";
+const SOON: &str = "2027-03-14T12:00:05Z";
+
+fn once(name: &str) -> NewTask {
+    NewTask::once(name, at(START)).handler("work")
+}
+
+fn progress(db: &TestDb) -> Vec<String> {
+    db.rows(
+        "SELECT t.name, r.status, r.progress FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY t.name",
+    )
+}
+
+#[test]
+fn the_last_words_are_kept_whatever_the_end_was() {
+    let db = TestDb::new();
+    let mut stepper = db
+        .builder(START)
+        .handler("work", |run: &Context| {
+            for n in 1..=1000 {
+                run.progress(format!("{n} of 1000"));
+            }
+            match run.task() {
+                "fails" if run.attempt() == 1 => Err(BoxError::from("no luck")),
+                "fails" => Ok(()),
+                "finishes" => run.finish(|_| Ok(())),
+                "long" => {
+                    run.progress("é".repeat(1000));
+                    Ok(())
+                }
+                "panics" => panic!("the pan is hot"),
+                _ => Ok(()),
+            }
+        })
+        .handler("mute", |_: &Context| Ok::<_, BoxError>(()))
+        .start()
+        .unwrap();
+    for name in ["fails", "finishes", "long", "panics", "returns"] {
+        stepper.client().add(once(name)).unwrap();
+    }
+    stepper.client().add(NewTask::once("mute", at(START)).handler("mute")).unwrap();
+    stepper.run_until(at(SOON)).unwrap();
+    let long = format!("long|succeeded|{}...", "é".repeat(512));
+    assert_eq!(
+        progress(&db),
+        [
+            "fails|failed|1000 of 1000",
+            "finishes|succeeded|1000 of 1000",
+            &long,
+            "mute|succeeded|-",
+            "panics|failed|1000 of 1000",
+            "returns|succeeded|1000 of 1000",
+        ]
+    );
+    db.assert_sound();
+}
+
+#[test]
+fn words_are_shown_while_the_run_is_running_the_newest_and_not_more_than_once_a_second() {
+    let db = TestDb::new();
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let scheduler = Scheduler::builder(db.file())
+        .workers(2)
+        // Nothing but the words wakes the loop.
+        .poll(seconds(600))
+        .handler("work", move |run: &Context| {
+            let gate = gate.lock().unwrap();
+            run.progress("begun");
+            gate.recv()?;
+            for n in 0..10_000 {
+                run.progress(format!("step {n}"));
+            }
+            gate.recv()?;
+            Ok::<_, BoxError>(())
+        })
+        .start()
+        .unwrap();
+    scheduler.add(NewTask::once("words", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+    eventually("the first words are shown", || progress(&db) == ["words|running|begun"]);
+    // Each write of the words leaves a trace.
+    db.plain()
+        .execute_batch(
+            "CREATE TABLE written (words TEXT) STRICT;
+             CREATE TRIGGER words_written AFTER UPDATE OF progress ON task_runs WHEN NEW.status = 'running'
+             BEGIN INSERT INTO written VALUES (NEW.progress); END",
+        )
+        .unwrap();
+    let begin = std::time::Instant::now();
+    open.send(()).unwrap();
+    eventually("the newest words are shown", || progress(&db) == ["words|running|step 9999"]);
+    let written = db.rows("SELECT words FROM written");
+    // One at once, and one for each second that it took, which on a busy machine may be more than one.
+    assert!(written.len() as u64 <= 2 + begin.elapsed().as_secs(), "{written:?}");
+    open.send(()).unwrap();
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(progress(&db), ["words|succeeded|step 9999"]);
+    db.assert_sound();
+}
+
+#[test]
+fn another_attempt_begins_without_words_and_a_late_one_keeps_its_own_to_itself() {
+    let db = TestDb::new();
+    let file = db.file().to_owned();
+    let mut stepper = db
+        .builder(START)
+        .handler("work", move |run: &Context| {
+            if run.attempt() == 1 {
+                run.progress("first");
+                return Err(BoxError::from("no luck"));
+            }
+            let plain = rusqlite::Connection::open(&file)?;
+            let words: Option<String> = plain.query_row("SELECT progress FROM task_runs", [], |row| row.get(0))?;
+            assert_eq!(words, None);
+            run.progress("second");
+            plain.execute("UPDATE task_runs SET locked_by = 'another'", [])?;
+            Ok(())
+        })
+        .start()
+        .unwrap();
+    stepper.client().add(once("words")).unwrap();
+    stepper.run_until(at(SOON)).unwrap();
+    assert_eq!(progress(&db), ["words|failed|first"]);
+    stepper.run_until(at("2027-03-14T12:00:30Z")).unwrap();
+    assert_eq!(progress(&db), ["words|running|-"]);
+    assert_eq!(db.ask("SELECT outcome FROM task_attempts WHERE attempt = 2"), "superseded");
+}
+
+#[test]
+fn a_result_that_is_too_long_is_told_and_not_kept_and_nothing_is_done_twice() {
+    let db = TestDb::new();
+    let (told, hears) = std::sync::mpsc::channel();
+    let mut stepper = db
+        .builder(START)
+        .handler("work", |run: &Context| {
+            // Two of them are the quotes of JSON.
+            let text = "x".repeat(MAX_RESULT_BYTES - 2 + usize::from(run.task() != "fits"));
+            if run.task() == "finishes" { run.finish(|_| Ok(text)) } else { Ok(text) }
+        })
+        .observe(move |event: &Event| drop(told.send(event.to_string())))
+        .start()
+        .unwrap();
+    for name in ["finishes", "fits", "returns"] {
+        stepper.client().add(once(name)).unwrap();
+    }
+    stepper.run_until(at("2027-03-14T12:05:00Z")).unwrap();
+    let rows = db.rows(
+        "SELECT t.name, r.status, r.attempt, length(r.result), r.error
+           FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY t.name",
+    );
+    let remark = "its result is not kept: expected at most 262144 bytes of JSON, found 262145";
+    let [finishes, returns] = ["finishes", "returns"].map(|name| format!("{name}|succeeded|1|-|{remark}"));
+    assert_eq!(rows, [finishes, "fits|succeeded|1|262144|-".to_owned(), returns]);
+    assert_eq!(hears.try_iter().filter(|line| line.contains(remark)).count(), 2, "and the log says so");
+    db.assert_sound();
+}
+
+#[test]
+fn a_result_that_is_no_json_is_told_and_nothing_is_done_twice() {
+    let db = TestDb::new();
+    let mut stepper = db
+        .builder(START)
+        .handler("work", |_: &Context| Ok::<_, BoxError>(BTreeMap::from([((1, 2), 3)])))
+        .start()
+        .unwrap();
+    stepper.client().add(once("pairs")).unwrap();
+    assert_eq!(stepper.run_until(at("2027-03-14T12:30:00Z")).unwrap().len(), 1, "one attempt");
+    let error = "what it returned cannot be stored: key must be a string";
+    assert_eq!(db.rows("SELECT status, attempt, error FROM task_runs"), [format!("dead|1|{error}")]);
+    db.assert_sound();
+}

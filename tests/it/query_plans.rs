@@ -1,0 +1,404 @@
+//! Every statement of the store fits the schema, and the hot ones find what they want by an index: with no rows, with many,
+//! and whatever ANALYZE has told SQLite of them. The statements are read from the source, where each stands as a constant.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use duly::NewTask;
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
+use crate::fixtures::{TestDb, at};
+
+/// A statement's plan, a line for each step.
+type Plan = Vec<String>;
+
+/// Every SQL text of the store that stands as a constant, as `file::NAME`.
+fn statements() -> BTreeMap<String, String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sqlite");
+    let mut found = BTreeMap::new();
+    for file in std::fs::read_dir(folder).expect("the store's folder") {
+        let path = file.expect("a file").path();
+        let room = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        // What fills its tests' tables is no statement of the store's.
+        if room == "cost" {
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).expect("a source file");
+        for (name, text) in constants(&source) {
+            let first = text.split_whitespace().next().unwrap_or_default();
+            if ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].contains(&first) {
+                found.insert(format!("{room}::{name}"), text);
+            }
+        }
+    }
+    found
+}
+
+/// The string constants of a source file: `const NAME: &str = "text";`.
+fn constants(source: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut rest = source;
+    while let Some(begin) = rest.find("const ") {
+        rest = &rest[begin + "const ".len()..];
+        let Some((name, after)) = rest.split_once(": &str =") else { break };
+        if !name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_') {
+            continue;
+        }
+        let Some(literal) = after.trim_start().strip_prefix('"') else { continue };
+        let mut text = String::new();
+        let mut letters = literal.chars();
+        while let Some(letter) = letters.next().filter(|letter| *letter != '"') {
+            match letter {
+                '\\' => match letters.next() {
+                    // A line that is continued begins where its text does.
+                    Some('\n') => letters = letters.as_str().trim_start().chars(),
+                    Some('n') => text.push('\n'),
+                    Some(other) => text.push(other),
+                    None => {}
+                },
+                letter => text.push(letter),
+            }
+        }
+        found.push((name.to_owned(), text));
+    }
+    found
+}
+
+/// A file with duly's tables, and a connection to it that plans as duly's own do.
+fn planner() -> (TestDb, Connection) {
+    let db = TestDb::new();
+    db.stepper("2027-03-14T12:00:00Z").stop().expect("an end");
+    let connection = db.plain();
+    assert!(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).expect("a setting"));
+    (db, connection)
+}
+
+fn plan(connection: &Connection, name: &str, text: &str) -> Plan {
+    let mut statement = connection
+        .prepare(&format!("EXPLAIN QUERY PLAN {text}"))
+        .unwrap_or_else(|error| panic!("{name} does not fit the schema: {error}\n{text}"));
+    // Nothing is bound: under QPSG a plan does not depend on values.
+    let mut rows = statement.raw_query();
+    let mut steps = Plan::new();
+    while let Some(row) = rows.next().expect("a plan") {
+        let step: String = row.get(3).expect("a step");
+        // Whether the row itself is read as well is another matter, and differs between versions.
+        steps.push(step.replace("COVERING INDEX", "INDEX"));
+    }
+    steps
+}
+
+/// Ten thousand tasks and ten thousand runs, some in each state.
+fn fill(connection: &Connection) {
+    connection
+        .execute_batch(
+            "BEGIN;
+             WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
+             INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, status, next_run, planned, priority,
+                                          active_since)
+             SELECT 't:' || i, 'work', 'cron', '0 7 * * *', iif(i % 10 = 0, 'paused', 'active'),
+                    iif(i % 10 = 0, NULL, 1805000000000 + i * 1000), i % 50 <> 1, i % 4, 1800000000000 FROM n;
+             WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
+             INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, blocked, priority,
+                                    concurrency_key, attempt, locked_by, locked_until, finished_at)
+             SELECT 1 + i % 300, 'work:' || i % 5, 1805000000000 + i * 1000, iif(i % 7 = 0, 'manual', 'schedule'),
+                    iif(i % 40 = 0, 'running', iif(i % 3 = 0, 'queued', iif(i % 11 = 0, 'failed', 'succeeded'))),
+                    1805000000000 + i * 1000, iif(i % 9 = 0, 1806000000000, NULL),
+                    iif(i % 40 <> 0 AND i % 3 = 0 AND i % 4 <> 0, iif(i % 2 = 0, 'key', 'order'), NULL), i % 4,
+                    '#' || iif(i % 40 = 0, i, i % 300), 1,
+                    iif(i % 40 = 0, 'owner', NULL), iif(i % 40 = 0, 1805000060000, NULL),
+                    iif(i % 40 = 0 OR i % 3 = 0, NULL, 1805000000001) FROM n;
+             COMMIT;",
+        )
+        .expect("many rows");
+}
+
+/// What the hot statements must do, step by step: all of the plan.
+const HOT: &[(&str, &[&str])] = &[
+    ("manual::REQUESTED", &["SEARCH task_runs USING INDEX task_runs_requested (task_id=? AND request_key=?)"]),
+    ("due::DUE_LIST", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run<?)"]),
+    ("due::NEXT_DUE", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run>?)"]),
+    (
+        "due::DUE",
+        &[
+            "SCAN json_each VIRTUAL TABLE INDEX 1:",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)",
+            "CORRELATED SCALAR SUBQUERY 1",
+            "SEARCH r USING INDEX task_runs_unfinished (task_id=?)",
+        ],
+    ),
+    (
+        "claim::CLAIMABLE",
+        &["SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=? AND run_at<?)"],
+    ),
+    (
+        "claim::ANY_CLAIMABLE",
+        &[
+            "SCAN CONSTANT ROW",
+            "SCALAR SUBQUERY 1",
+            "SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=? AND run_at<?)",
+        ],
+    ),
+    ("claim::NEXT_CLAIMABLE", &["SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=?)"]),
+    (
+        "open::UNFINISHED",
+        &[
+            "COMPOUND QUERY",
+            "LEFT-MOST SUBQUERY",
+            "CO-ROUTINE (subquery-1)",
+            "SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>=?)",
+            "SCAN (subquery-1)",
+            "UNION ALL",
+            "CO-ROUTINE (subquery-3)",
+            "SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>>?)",
+            "SCAN (subquery-3)",
+        ],
+    ),
+    (
+        "runs::CLAIM",
+        &[
+            "SEARCH task_runs USING INTEGER PRIMARY KEY (rowid=?)",
+            "CORRELATED SCALAR SUBQUERY 1",
+            "SEARCH k USING INDEX task_runs_running (concurrency_key=?)",
+        ],
+    ),
+    ("runs::SUCCEED", &["SEARCH task_runs USING INTEGER PRIMARY KEY (rowid=?)"]),
+    (
+        "runs::FAIL",
+        &[
+            "SEARCH task_runs USING INTEGER PRIMARY KEY (rowid=?)",
+            "CORRELATED SCALAR SUBQUERY 1",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)",
+        ],
+    ),
+    (
+        "runs::GROW_SKIP",
+        &[
+            "SEARCH task_runs USING INTEGER PRIMARY KEY (rowid=?)",
+            "SCALAR SUBQUERY 1",
+            "SEARCH task_runs USING INDEX task_runs_one_per_occurrence (task_id=? AND <expr>=?)",
+        ],
+    ),
+    // Only what is running is in this index: as much as all owners have workers for.
+    ("owners::EXTEND", &["SCAN task_runs USING INDEX task_runs_running"]),
+    ("owners::STILL_CLAIMED", &["SCAN task_runs USING INDEX task_runs_running"]),
+    ("owners::ASKED_TO_STOP", &["SCAN task_runs USING INDEX task_runs_running"]),
+    ("owners::WATCHED", &["SCAN task_runs USING INDEX task_runs_running"]),
+    ("owners::OTHERS", &["SCAN task_runs USING INDEX task_runs_running", "USE TEMP B-TREE FOR GROUP BY"]),
+    ("settle::EXPIRING", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>? AND expires_at<?)"]),
+    ("settle::NEXT_EXPIRY", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>?)"]),
+    // Of each task only as many runs are read as are shown.
+    (
+        "history::RECENT",
+        &[
+            "SCAN t USING INDEX sqlite_autoindex_scheduled_tasks_1",
+            "SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+            "CORRELATED LIST SUBQUERY 4",
+            "COMPOUND QUERY",
+            "LEFT-MOST SUBQUERY",
+            "CO-ROUTINE (subquery-1)",
+            "SEARCH n USING INDEX task_runs_one_per_occurrence (task_id=? AND <expr>=?)",
+            "SCAN (subquery-1)",
+            "UNION ALL",
+            "CO-ROUTINE (subquery-3)",
+            "SEARCH n USING INDEX task_runs_one_per_occurrence (task_id=? AND <expr>>?)",
+            "SCAN (subquery-3)",
+        ],
+    ),
+    ("settle::KEEP_LAST", &["SEARCH scheduled_tasks USING INTEGER PRIMARY KEY (rowid=?)"]),
+    ("schema::STORED", &["SEARCH scheduler_meta USING PRIMARY KEY (key=?)"]),
+    ("tasks::BY_NAME", &["SEARCH scheduled_tasks USING INDEX sqlite_autoindex_scheduled_tasks_1 (name=?)"]),
+    ("tasks::UNPLANNED", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_unplanned (planned=?)"]),
+    (
+        "blocked::ANY_BLOCKED",
+        &["SCAN CONSTANT ROW", "SCALAR SUBQUERY 1", "SEARCH task_runs USING INDEX task_runs_waiting (blocked>?)"],
+    ),
+    (
+        "blocked::KEY_IS_FREE",
+        &[
+            "SCAN CONSTANT ROW",
+            "SCALAR SUBQUERY 1",
+            "SEARCH task_runs USING INDEX task_runs_running (concurrency_key=?)",
+            "SCALAR SUBQUERY 2",
+            "SEARCH task_runs USING INDEX task_runs_waiting (blocked=? AND concurrency_key=?)",
+            "SCALAR SUBQUERY 3",
+            "SEARCH task_runs USING INDEX task_runs_waiting (blocked=? AND concurrency_key=?)",
+        ],
+    ),
+    (
+        "blocked::HOLDS_KEY",
+        &[
+            "SCAN CONSTANT ROW",
+            "SCALAR SUBQUERY 1",
+            "SEARCH task_runs USING INDEX task_runs_running (concurrency_key=?)",
+        ],
+    ),
+    ("blocked::OLDEST_SCHEDULED", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>=?)"]),
+    ("blocked::NEXT_KEY", &["SEARCH task_runs USING INDEX task_runs_waiting (blocked=? AND concurrency_key>?)"]),
+    ("blocked::NEXT_TASK", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id>?)"]),
+];
+
+/// Who may read a table from end to end, and who may sort: look-ups that a person waits for, or what is few by nature.
+const MAY_SCAN: &[&str] = &[
+    "census::TASKS",
+    "census::UNFINISHED",
+    "census::OVERDUE",
+    "census::FAILING",
+    "census::NEXT",
+    "census::INSTANCES",
+    "history::NEWEST",
+    "history::RECENT",
+    "ids::RESERVE",
+    "replan::LAST_RUNS",
+    "health::ENDED_WORKERS",
+    "prune::OLD_EVENTS",
+    "prune::OLD_INSTANCES",
+    "tasks::ALL",
+    "tasks::NAMES",
+    "tasks::MANAGED_BY",
+    "owners::NOT_STOPPED",
+    "owners::REGISTERED",
+    "migration::NOT_STOPPED",
+    "owners::STOP_ALL",
+    "owners::NEWEST_SEEN",
+    "prune::INSTANCES",
+    "due::DUE",
+    "once::COMPLETE_ALL",
+    "once::START_ALL",
+    "invariants::RUNS_WITHOUT_TASK",
+    "invariants::ATTEMPTS_WITHOUT_RUN",
+    "invariants::FEW_ROWS",
+    "invariants::HELD_FOR_NOTHING",
+    "invariants::OCCURRENCES_TWICE",
+    "invariants::KEYS_TWICE",
+    "invariants::TASKS_WITHOUT_NEXT",
+    "invariants::TASKS_WITH_A_NEXT",
+    "invariants::MANUAL_COMPLETED",
+    "invariants::FREE_THOUGH_HELD",
+    "invariants::FREE_TWICE",
+    "invariants::ATTEMPTS_BEYOND",
+    "invariants::OWNERLESS",
+    "invariants::REOPENED",
+    "invariants::OCCURRENCES_MISCOUNTED",
+    "invariants::TASK_TEXT",
+    "invariants::RUN_TEXT",
+    "invariants::LIVE_TASK_TEXT",
+    "health::ZONES",
+    "health::OVERDUE",
+    "health::NOBODY_TO_TELL",
+    "health::FAILING",
+    "health::DEAD",
+    "health::INVALID",
+    "health::WAITING",
+    "health::ANY_WORK",
+    "health::COUNTED_BEYOND",
+    "replan::LOCAL_TASKS",
+    "replan::ENDED",
+    "replan::TASKS",
+    "replan::WAITING",
+    "replan::INSTANCES",
+];
+const MAY_SORT: &[&str] = &[
+    "census::TASKS",
+    "census::UNFINISHED",
+    "census::FAILING",
+    "census::NEXT",
+    "census::INSTANCES",
+    "history::NEWEST_OF_TASK",
+    "history::LAST_OF_ONCE",
+    "owners::OTHERS",
+    "invariants::HELD_FOR_NOTHING",
+    "invariants::OCCURRENCES_TWICE",
+    "invariants::KEYS_TWICE",
+    "invariants::FREE_TWICE",
+    "invariants::REOPENED",
+    "health::OVERDUE",
+    "health::NOBODY_TO_TELL",
+    "health::FAILING",
+    "health::DEAD",
+    "health::STUCK",
+    "prune::INSTANCES",
+    "prune::OLD_INSTANCES",
+    "health::INVALID",
+    "health::ZONES",
+    "blocked::FIRST_WAITING",
+    "blocked::KEYS_OF_TASK",
+];
+
+fn check(connection: &Connection, when: &str) {
+    let statements = statements();
+    for (name, expected) in HOT {
+        let text = statements.get(*name).unwrap_or_else(|| panic!("{name} is not among the store's statements"));
+        assert_eq!(plan(connection, name, text), *expected, "{name}, {when}");
+    }
+    for (name, text) in &statements {
+        for step in plan(connection, name, text) {
+            let scans = step.starts_with("SCAN ")
+                && !step.starts_with("SCAN CONSTANT ROW")
+                && !step.starts_with("SCAN (subquery")
+                && !step.ends_with("USING INDEX task_runs_running");
+            assert!(!scans || MAY_SCAN.contains(&name.as_str()), "{name}, {when}: {step}");
+            let sorts = step.contains("TEMP B-TREE");
+            assert!(!sorts || MAY_SORT.contains(&name.as_str()), "{name}, {when}: {step}");
+        }
+    }
+}
+
+#[test]
+fn every_statement_fits_the_schema() {
+    let (_house, connection) = planner();
+    let statements = statements();
+    assert!(statements.len() >= 60, "only {} statements were found: {:?}", statements.len(), statements.keys());
+    for (name, text) in &statements {
+        connection.prepare(text).unwrap_or_else(|error| panic!("{name} does not fit the schema: {error}\n{text}"));
+    }
+    for name in MAY_SCAN.iter().chain(MAY_SORT) {
+        assert!(statements.contains_key(*name), "{name} is no statement any more: take it off the list");
+    }
+}
+
+#[test]
+fn hot_statements_use_their_index() {
+    let (_house, connection) = planner();
+    check(&connection, "no rows");
+    connection.execute_batch("ANALYZE").expect("an analysis");
+    check(&connection, "no rows, analysed");
+    connection.execute_batch("DELETE FROM sqlite_stat1; ANALYZE sqlite_schema").expect("no analysis");
+    fill(&connection);
+    check(&connection, "many rows");
+    connection.execute_batch("ANALYZE").expect("an analysis");
+    check(&connection, "many rows, analysed");
+}
+
+#[test]
+fn the_extractor_reads_what_the_compiler_reads() {
+    let source = r#"
+const ONE: &str = "SELECT 1";
+pub(crate) const TWO: &str = "
+    SELECT 'it''s' \
+        \"two\"";
+const LENGTH: usize = 3;
+const fn not_a_text(of: &str) -> bool { of.is_empty() }
+const THREE: &str = "UPDATE t SET a = 1";
+"#;
+    let found = constants(source);
+    let texts: Vec<(&str, &str)> = found.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let expected = [("ONE", "SELECT 1"), ("TWO", "\n    SELECT 'it''s' \"two\""), ("THREE", "UPDATE t SET a = 1")];
+    assert_eq!(texts, expected);
+}
+
+/// What duly relies on is set, and a file that it opened says so.
+#[test]
+fn pragmas_hold() {
+    let (db, connection) = planner();
+    assert_eq!(db.ask("PRAGMA journal_mode"), "wal");
+    assert_eq!(db.ask("PRAGMA user_version"), "0", "it may be an application's");
+    assert_eq!(db.ask("PRAGMA application_id"), "0");
+    // A write by a client reaches a reader at once, and does not touch them either.
+    let client = db.client();
+    client.add(NewTask::once("later", at("2030-01-01T00:00:00Z")).handler("work")).expect("a task");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks"), "1");
+    assert_eq!(db.ask("PRAGMA user_version"), "0");
+    drop(connection);
+}

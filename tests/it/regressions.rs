@@ -1,0 +1,327 @@
+//! What the simulation has found, each told in small.
+
+use duly::testing::Stepper;
+use duly::{FailureKind, Misfire, NewTask, Outcome, Overlap, Retry, RetryPolicy};
+
+use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed};
+
+const START: &str = "2027-03-14T12:00:00Z";
+
+fn day(time: &str) -> String {
+    format!("2027-03-14T{time}:00Z")
+}
+
+/// Lets the clock show a time of the day, and takes a step.
+fn step_at(stepper: &mut Stepper, time: &str, claims: usize) {
+    stepper.clock().set_wall(at(&day(time)));
+    step(stepper, claims);
+}
+
+#[test]
+fn what_was_cut_short_is_taken_up_again_though_it_would_have_expired() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    owner.client().add(NewTask::once("post", at(START)).handler("work").expires(seconds(20))).unwrap();
+    let first = claim(&mut owner);
+    let error = "cut short".to_owned();
+    owner.finish(&first, Outcome::Failed { how: FailureKind::Failed, error, retry: Retry::Interrupted });
+    owner.settle().unwrap();
+    owner.clock().advance(minutes(1));
+    assert_eq!(claim(&mut owner).attempt, 2, "it had begun in time");
+}
+
+#[test]
+fn an_occurrence_that_has_a_row_does_not_hide_those_that_were_missed_after_it() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(&day("12:59"));
+    let hourly = NewTask::cron("hourly", "0 * * * *").handler("work").misfire(Misfire::Skip, seconds(60));
+    owner.client().add(hourly).unwrap();
+    owner.clock().advance(minutes(1));
+    let first = claim(&mut owner);
+    succeed(&mut owner, &first);
+    step_at(&mut owner, "16:30", 0);
+    // The clock was wrong, and is set right; then nobody is there for hours.
+    step_at(&mut owner, "12:30", 0);
+    step_at(&mut owner, "19:30", 0);
+    let day = "2027-03-14";
+    db.assert_history(
+        "hourly",
+        &[
+            &format!("{day} 13:00:00 schedule succeeded"),
+            &format!("{day} 14:00:00 schedule missed x3 to {day} 16:00:00"),
+            &format!("{day} 15:00:00 schedule missed x5 to {day} 19:00:00"),
+        ],
+    );
+}
+
+#[test]
+fn what_goes_before_a_run_of_its_key_that_is_not_due_yet_starts_when_it_is_due() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    let retry = RetryPolicy { backoff: minutes(10), ..RetryPolicy::default() };
+    let keyed = |name: &str, due| NewTask::once(name, due).handler("work").concurrency_key("chat").retry(retry);
+    owner.client().add(keyed("first", at(START))).unwrap();
+    owner.client().add(keyed("second", at(START).plus(seconds(10)))).unwrap();
+    let first = claim(&mut owner);
+    owner.finish(&first, Outcome::failed("offline"));
+    step(&mut owner, 0);
+    owner.clock().advance(seconds(10));
+    assert_eq!(claim(&mut owner).task, "second");
+}
+
+#[test]
+fn an_observer_that_slept_does_not_take_what_it_saw_before_for_the_present() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    let mut observer = db.builder(START).accept("work").clock(owner.clock()).start().unwrap();
+    owner.client().add(NewTask::once("long", at(START)).handler("work")).unwrap();
+    claim(&mut owner);
+    step(&mut observer, 0);
+    // The observer stands still; the owner extends its lease. Then a cleaner removes its lock file.
+    for _ in 0..15 {
+        owner.clock().advance(seconds(20));
+        step(&mut owner, 0);
+    }
+    std::fs::remove_file(db.home().join("agent.db-owners").join(owner.owner())).unwrap();
+    step(&mut observer, 0);
+    assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "running1", "its lease has not stood still");
+    assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "0");
+    // Whoever does not move, and has no lock file, is dead a lease later.
+    observer.clock().advance(seconds(61));
+    step(&mut observer, 0);
+    assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "failed1");
+}
+
+#[test]
+fn what_a_wrong_clock_opened_waits_for_what_the_right_one_opens() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(&day("19:30"));
+    owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("nobody").overlap(Overlap::BufferAll)).unwrap();
+    step_at(&mut owner, "20:00", 0);
+    step_at(&mut owner, "12:30", 0);
+    step_at(&mut owner, "13:00", 0);
+    let waiting = "SELECT strftime('%H:%M', scheduled_for / 1000, 'unixepoch'), blocked FROM task_runs ORDER BY 1";
+    assert_eq!(db.rows(waiting), ["13:00|-", "20:00|order"]);
+    db.assert_sound();
+}
+
+#[test]
+fn a_run_that_was_cancelled_by_sql_is_not_forgotten_when_its_task_is_paused_or_changed() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    let hourly = |handler: &str| NewTask::cron("hourly", "0 * * * *").handler("nobody").payload(handler);
+    for change in ["pause", "resume", "replace"] {
+        let _ = owner.client().remove("hourly");
+        owner.client().add(hourly("before")).unwrap();
+        if change == "resume" {
+            owner.client().pause("hourly").unwrap();
+        }
+        let run = owner.client().trigger("hourly").unwrap();
+        step(&mut owner, 0);
+        db.plain().execute("UPDATE task_runs SET cancel_requested = 1", []).unwrap();
+        match change {
+            "pause" => owner.client().pause("hourly").unwrap(),
+            "resume" => owner.client().resume("hourly").unwrap(),
+            _ => _ = owner.client().replace(NewTask::cron("hourly", "30 * * * *").handler("nobody")).unwrap(),
+        }
+        step(&mut owner, 0);
+        let stands = owner.client().run(run).unwrap().unwrap().status;
+        assert_eq!(stands, duly::RunStatus::Cancelled, "{change}");
+    }
+}
+
+#[test]
+fn a_delay_goes_on_though_its_occurrence_has_a_row() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    owner.client().add(NewTask::delay("hourly", minutes(60)).handler("work")).unwrap();
+    for _ in 0..4 {
+        owner.clock().advance(minutes(60));
+        let one = claim(&mut owner);
+        succeed(&mut owner, &one);
+    }
+    // The clock was wrong by four hours and more. What it met stays met, and the task goes on.
+    step_at(&mut owner, "11:00", 0);
+    owner.clock().advance(minutes(60));
+    let one = claim(&mut owner);
+    succeed(&mut owner, &one);
+    owner.clock().advance(minutes(60));
+    step(&mut owner, 0);
+    assert_eq!(db.next("hourly"), "2027-03-14 14:00:00 active");
+    db.assert_sound();
+}
+
+#[test]
+fn a_row_of_skips_stands_for_no_less_after_the_clock_is_set_right() {
+    let db = TestDb::new();
+    let mut owner = db.stepper("2027-03-14T19:30:00Z");
+    owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
+    step_at(&mut owner, "20:00", 1);
+    for time in ["21:00", "22:00", "23:00"] {
+        step_at(&mut owner, time, 0);
+    }
+    for time in ["2027-03-15T00:00:00Z", "2027-03-15T01:00:00Z"] {
+        owner.clock().set_wall(at(time));
+        step(&mut owner, 0);
+    }
+    let skips =
+        "SELECT scheduled_for, last_scheduled_for, occurrences FROM task_runs WHERE status = 'skipped' ORDER BY id";
+    let before = db.rows(skips);
+    step_at(&mut owner, "21:30", 0);
+    step_at(&mut owner, "22:00", 0);
+    assert_eq!(db.rows(skips)[0], before[0]);
+}
+
+#[test]
+fn a_delay_that_was_hastened_waits_for_its_start_all_the_same() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    let delay = NewTask::delay("late", minutes(10)).handler("work").misfire(Misfire::Skip, seconds(0));
+    owner.client().add(delay.starts_at(at(&day("15:00")))).unwrap();
+    let now = at(START).as_millis();
+    db.plain().execute("UPDATE scheduled_tasks SET next_run = ?1", [now]).unwrap();
+    step_at(&mut owner, "12:30", 0);
+    db.assert_history("late", &["2027-03-14 12:00:00 schedule missed"]);
+    assert_eq!(db.next("late"), "2027-03-14 15:00:00 active");
+}
+
+/// Sets `next_run` of a task by SQL.
+fn set_next_run(db: &TestDb, name: &str, time: &str) {
+    let text = "UPDATE scheduled_tasks SET next_run = ?2 WHERE name = ?1";
+    db.plain().execute(text, (name, at(&day(time)).as_millis())).unwrap();
+}
+
+#[test]
+fn what_fell_in_a_pause_is_over_though_next_run_is_set_to_what_was_resolved() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(&day("11:59"));
+    owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
+    step_at(&mut owner, "12:00", 1);
+    owner.client().pause("hourly").unwrap();
+    owner.clock().set_wall(at(&day("13:30")));
+    owner.client().resume("hourly").unwrap();
+    // The clock is two hours behind, and somebody wants it to run now: the occurrence of then is met already.
+    set_next_run(&db, "hourly", "11:30");
+    step_at(&mut owner, "11:30", 0);
+    assert_eq!(db.next("hourly"), "2027-03-14 14:00:00 active");
+}
+
+#[test]
+fn a_task_that_is_due_once_is_not_over_because_next_run_is_set_to_what_was_resolved() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(&day("11:59"));
+    owner.client().add(NewTask::cron("task", "0 * * * *").handler("work")).unwrap();
+    step_at(&mut owner, "12:00", 1);
+    owner.client().replace(NewTask::once("task", at(&day("15:00"))).handler("work")).unwrap();
+    set_next_run(&db, "task", "12:00");
+    owner.step().unwrap();
+    assert_eq!(db.next("task"), "2027-03-14 15:00:00 active");
+    owner.clock().set_wall(at(&day("15:00")));
+    set_next_run(&db, "task", "12:00");
+    step(&mut owner, 0);
+    let until = db.ask("SELECT resolved_until FROM scheduled_tasks");
+    assert_eq!(until, at(&day("15:00")).as_millis().to_string(), "what was resolved is known without its row");
+}
+
+#[test]
+fn what_is_given_back_after_the_clock_was_set_right_does_not_wait_for_the_wrong_time() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(&day("20:00"));
+    owner.client().add(NewTask::once("post", at(&day("20:00"))).handler("work")).unwrap();
+    let one = claim(&mut owner);
+    step_at(&mut owner, "09:00", 0);
+    owner.finish(&one, Outcome::Released);
+    assert_eq!(claim(&mut owner).attempt, 2);
+}
+
+#[test]
+fn what_is_due_is_resolved_before_a_task_rests_though_a_run_of_it_was_cancelled_by_sql() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(&day("11:59"));
+    let task = NewTask::cron("hourly", "0 * * * *").handler("nobody").overlap(Overlap::BufferAll);
+    owner.client().add(task).unwrap();
+    step_at(&mut owner, "12:00", 0);
+    owner.clock().set_wall(at(&day("13:00")));
+    db.plain().execute("UPDATE task_runs SET cancel_requested = 1", []).unwrap();
+    owner.client().pause("hourly").unwrap();
+    step(&mut owner, 0);
+    let rows = ["2027-03-14 12:00:00 schedule cancelled", "2027-03-14 13:00:00 schedule queued"];
+    db.assert_history("hourly", &rows);
+}
+
+#[test]
+fn nothing_is_met_between_a_next_run_that_was_set_and_the_start() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    let task = NewTask::cron("late", "*/10 * * * *").handler("work").misfire(Misfire::RunOnce, seconds(0));
+    owner.client().add(task.starts_at(at(&day("15:00")))).unwrap();
+    set_next_run(&db, "late", "12:05");
+    step_at(&mut owner, "12:35", 1);
+    db.assert_history("late", &["2027-03-14 12:05:00 catch_up running"]);
+    assert_eq!(db.next("late"), "2027-03-14 15:00:00 active");
+}
+
+#[test]
+fn what_starts_beside_an_occurrence_that_has_a_row_already_is_known_to_have_started() {
+    let db = TestDb::new();
+    let mut owner = db.stepper("2030-01-01T00:00:00Z");
+    let task = |name: &str| NewTask::once(name, at(&day("12:00"))).handler("work");
+    owner.client().add(task("second")).unwrap();
+    let one = claim(&mut owner);
+    owner.finish(&one, Outcome::succeeded());
+    step(&mut owner, 0);
+    // The clock was wrong, and somebody has the task run again: its occurrence has a row.
+    step_at(&mut owner, "11:00", 0);
+    owner.client().replace(task("second").starts_at(at(&day("11:30")))).unwrap();
+    owner.client().add_all(["first", "third"].map(task)).unwrap();
+    db.plain().execute("UPDATE scheduled_tasks SET priority = 0 WHERE name = 'first'", []).unwrap();
+    owner.clock().set_wall(at(&day("12:00")));
+    let started: Vec<i64> = owner.step().unwrap().iter().map(|claim| claim.run_id).collect();
+    let running = db.rows("SELECT id FROM task_runs WHERE status = 'running' ORDER BY id");
+    assert_eq!(started.iter().map(ToString::to_string).collect::<Vec<_>>(), running);
+    assert_eq!(running.len(), 2);
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'passed_over'"), "1");
+    db.assert_sound();
+}
+
+#[test]
+fn what_expired_while_nobody_was_there_keeps_nobody_from_starting_in_time() {
+    let db = TestDb::new();
+    let mut owner = db.builder(START).accept("work").poll(minutes(60)).start().unwrap();
+    let late = NewTask::cron("late", "0 * * * *").handler("work").expires(minutes(10));
+    let retry = RetryPolicy { max_attempts: 2, backoff: seconds(2), max_backoff: seconds(2) };
+    owner.client().add(late).unwrap();
+    owner.client().add(NewTask::once("soon", at(START)).handler("work").retry(retry)).unwrap();
+    let soon = claim(&mut owner);
+    owner.clock().set_wall(at(START).plus(minutes(100)));
+    owner.finish(&soon, Outcome::failed("not yet"));
+    step(&mut owner, 0);
+    assert!(owner.sleeps() <= seconds(2), "{:?}", owner.sleeps());
+    assert_eq!(db.ask("SELECT count(*) || status || count(finished_at) FROM task_runs WHERE task_id = 1"), "1missed1");
+    db.assert_sound();
+}
+
+#[test]
+fn what_is_found_to_be_over_is_kept_from_then_on_and_not_from_its_last_change() {
+    let db = TestDb::new();
+    let mut owner = db.stepper(START);
+    owner.client().add(NewTask::once("over", at(START)).handler("work")).unwrap();
+    let run = claim(&mut owner);
+    succeed(&mut owner, &run);
+    // Whoever sets it going again has nobody look for a month; and nothing of it is left to run.
+    let shell = db.plain();
+    shell.execute("UPDATE scheduled_tasks SET status = 'active'", []).unwrap();
+    let start = at(START).as_millis();
+    shell.execute("UPDATE scheduled_tasks SET updated_at = ?1, active_since = ?1", [start]).unwrap();
+    let mut pass = |time| {
+        owner.clock().advance(time);
+        step(&mut owner, 0);
+    };
+    let there = || db.ask("SELECT count(*) || ifnull(max(status), '') FROM scheduled_tasks");
+    pass(minutes(31 * 24 * 60));
+    pass(minutes(1));
+    assert_eq!(there(), "1completed");
+    pass(minutes(30 * 24 * 60));
+    assert_eq!(there(), "0", "thirty days after that");
+    db.assert_sound();
+}

@@ -1,0 +1,336 @@
+//! What a pause, a resumption, an edit of the schedule and a step of the clock do to occurrences: nothing twice, nothing
+//! swallowed, and a schedule of the same meaning moves nothing.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use duly::testing::Stepper;
+use duly::{Change, Misfire, NewTask, Outcome, Overlap, ScheduleKind};
+
+use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_off};
+use crate::sql::{at_present, doors, due, insert, names, turn};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn house_of(task: NewTask) -> (TestDb, Stepper) {
+    let db = TestDb::new();
+    let stepper = db.stepper(NOON);
+    stepper.client().add(task.handler("work")).expect("a task");
+    (db, stepper)
+}
+
+/// The events about tasks: what happened, and the detail of it.
+fn events(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT kind, detail FROM scheduler_events WHERE task_id IS NOT NULL ORDER BY id")
+}
+
+#[test]
+fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
+    for task in [NewTask::cron("t", "* * * * *"), NewTask::interval("t", minutes(1))] {
+        let (db, mut stepper) = house_of(task);
+        let before = db.add_bystander(&stepper);
+        stepper.clock().advance(seconds(90));
+        // What is due is resolved before the pause, though no turn has seen it; and its run waits.
+        stepper.client().pause("t").expect("a pause");
+        db.assert_history("t", &["2027-03-14 12:01:00 schedule queued"]);
+        assert_eq!(db.next("t"), "- paused");
+        assert_eq!(db.ask("SELECT blocked FROM task_runs WHERE handler = 'work'"), "paused");
+        stepper.client().pause("t").expect("paused already");
+        for _ in 0..5 {
+            stepper.clock().advance(minutes(1));
+            step(&mut stepper, 0);
+        }
+        stepper.crash();
+        let mut stepper = db.stepper("2027-03-16T12:00:30Z");
+        step(&mut stepper, 0);
+        stepper.client().resume("t").expect("a resumption");
+        stepper.client().resume("t").expect("resumed already");
+        let first = claim(&mut stepper);
+        assert_eq!(first.scheduled_for, at("2027-03-14T12:01:00Z"), "what waited goes on");
+        succeed(&mut stepper, &first);
+        stepper.clock().advance(seconds(30));
+        work_off(&mut stepper);
+        db.assert_history("t", &["2027-03-14 12:01:00 schedule succeeded", "2027-03-16 12:01:00 schedule succeeded"]);
+        assert_eq!(
+            events(&db),
+            [
+                "paused|user",
+                "resumed|occurrences from 2027-03-14T12:01:30.000Z to 2027-03-16T12:00:30.000Z were passed over"
+            ]
+        );
+        db.assert_bystander(&before);
+        db.assert_sound();
+    }
+}
+
+#[test]
+fn an_instant_that_fell_meanwhile_is_met_on_resume() {
+    for misfire in [Misfire::RunOnce, Misfire::Skip] {
+        let (db, mut stepper) = house_of(NewTask::once("t", at("2027-03-14T12:30:00Z")).misfire(misfire, minutes(1)));
+        stepper.client().pause("t").expect("a pause");
+        stepper.clock().set_wall(at("2027-03-15T12:00:00Z"));
+        step(&mut stepper, 0);
+        stepper.client().resume("t").expect("a resumption");
+        // Lateness counts from the resumption, so it is on time.
+        work_off(&mut stepper);
+        db.assert_history("t", &["2027-03-14 12:30:00 schedule succeeded"]);
+        assert_eq!(db.next("t"), "- completed");
+        assert!(stepper.client().resume("t").is_err(), "a completed task has nothing to resume");
+    }
+}
+
+#[test]
+fn a_paused_or_completed_task_can_be_triggered_and_stays_what_it_is() {
+    let (db, mut stepper) = house_of(NewTask::cron("t", "0 7 * * *"));
+    stepper.client().pause("t").expect("a pause");
+    stepper.client().trigger("t").expect("a run");
+    work_off(&mut stepper);
+    db.assert_history("t", &["2027-03-14 12:00:00 manual succeeded"]);
+    assert_eq!(db.next("t"), "- paused");
+    let (db, mut stepper) = house_of(NewTask::once("t", at(NOON)));
+    work_off(&mut stepper);
+    stepper.client().trigger("t").expect("a run");
+    work_off(&mut stepper);
+    db.assert_history("t", &["2027-03-14 12:00:00 schedule succeeded", "2027-03-14 12:00:00 manual succeeded"]);
+    assert_eq!(db.next("t"), "- completed");
+}
+
+/// What is due belongs to the old schedule; the new one counts from the edit.
+#[test]
+fn an_edit_resolves_what_is_due_under_the_old_state() {
+    let (db, stepper) = house_of(NewTask::cron("t", "* * * * *").misfire(Misfire::Skip, minutes(1)));
+    stepper.crash();
+    let mut stepper = db.stepper("2027-03-14T12:30:00Z");
+    let hourly = || NewTask::cron("t", "45 * * * *").handler("work").misfire(Misfire::RunOnce, minutes(1));
+    let answer = stepper.client().replace(hourly()).expect("an edit");
+    assert_eq!((answer.change, answer.next_run), (Change::Replaced, Some(at("2027-03-14T12:45:00Z"))));
+    let old = [
+        "2027-03-14 12:01:00 schedule missed x28 to 2027-03-14 12:28:00",
+        "2027-03-14 12:29:00 schedule queued",
+        "2027-03-14 12:30:00 schedule skipped",
+    ];
+    db.assert_history("t", &old);
+    assert_eq!(work_off(&mut stepper).len(), 1);
+    // Nothing of the past is due under the new one, however late it is looked at.
+    stepper.crash();
+    let mut stepper = db.stepper("2027-03-14T13:50:00Z");
+    work_off(&mut stepper);
+    let run = old[1].replace("queued", "succeeded");
+    let new = ["2027-03-14 12:45:00 schedule missed", "2027-03-14 13:45:00 catch_up succeeded"];
+    db.assert_history("t", &[old[0], &run, old[2], new[0], new[1]]);
+    db.assert_sound();
+}
+
+/// Neither a new task nor a change is accepted that would never be due; the old task stays as it was.
+#[test]
+fn a_change_that_names_no_occurrence_is_refused() {
+    let (db, mut stepper) = house_of(NewTask::cron("t", "0 * * * *"));
+    stepper.clock().advance(minutes(60));
+    let run = claim(&mut stepper);
+    succeed(&mut stepper, &run);
+    let rows = || db.rows("SELECT * FROM scheduled_tasks");
+    let before = rows();
+    for never in [
+        NewTask::cron("t", "0 7 * * *").ends_at(at("2027-03-01T00:00:00Z")),
+        NewTask::delay("t", minutes(60)).ends_at(at("2027-03-14T13:30:00Z")),
+        // As far as it has been resolved, time has passed.
+        NewTask::once("t", at("2027-03-14T12:30:00Z")),
+    ] {
+        let refused = stepper.client().replace(never.handler("work")).expect_err("no occurrence is left").to_string();
+        assert!(refused.ends_with("it names no occurrence from now on, within starts_at and ends_at"), "{refused}");
+        assert_eq!(rows(), before);
+    }
+}
+
+/// However many are due at the moment of a change: all of them are told, in rows or in one.
+#[test]
+fn a_change_swallows_nothing_of_a_long_list() {
+    let wide =
+        |overlap| NewTask::interval("t", seconds(1)).misfire(Misfire::RunOnce, minutes(24 * 60)).overlap(overlap);
+    let told = "SELECT sum(occurrences) FROM task_runs WHERE handler = 'work'";
+    type Change = fn(&Stepper);
+    let changes: [(&str, Change); 2] = [
+        ("pause", |stepper| stepper.client().pause("t").expect("a pause")),
+        ("edit", |stepper| {
+            stepper.client().replace(NewTask::cron("t", "0 7 * * *").handler("work")).expect("an edit");
+        }),
+    ];
+    for (what, change) in changes {
+        for overlap in [Overlap::Skip, Overlap::Allow, Overlap::BufferAll] {
+            let (db, stepper) = house_of(wide(overlap));
+            stepper.crash();
+            let stepper = db.stepper("2027-03-14T20:00:00Z");
+            change(&stepper);
+            assert_eq!(db.ask(told), "28800", "{what} {overlap}: every second of eight hours");
+            let newest = "SELECT max(ifnull(last_scheduled_for, scheduled_for)) FROM task_runs WHERE handler = 'work'";
+            assert_eq!(db.ask(newest), at("2027-03-14T20:00:00Z").as_millis().to_string(), "{what} {overlap}");
+            db.assert_sound();
+        }
+    }
+}
+
+#[test]
+fn a_schedule_of_the_same_meaning_moves_nothing() {
+    let same = [
+        (ScheduleKind::Interval, "15m", "900000"),
+        (ScheduleKind::Interval, "90m", "1h 30m"),
+        (ScheduleKind::Cron, "0 7 * * 1-5", "0 7 * * mon-fri"),
+        (ScheduleKind::Cron, "@daily", "0 0 * * *"),
+        (ScheduleKind::Delay, "1h", "60m"),
+        (ScheduleKind::Once, "2027-03-15T07:00:00Z", "2027-03-15T08:00:00+01:00"),
+    ];
+    for (kind, old, new) in same {
+        let task = |text: &str| NewTask::scheduled("t", kind, text).handler("work");
+        let db = TestDb::new();
+        let stepper = db.stepper(NOON);
+        stepper.client().add(task(old)).expect("a task");
+        let row = db.rows("SELECT * FROM scheduled_tasks");
+        stepper.clock().advance(minutes(7));
+        for answer in [stepper.client().add(task(new)), stepper.client().replace(task(new))] {
+            assert_eq!(answer.expect("the same task").change, Change::Unchanged, "{old} {new}");
+        }
+        assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), row, "{old} {new}");
+        // With another change beside it: that is made, and the schedule stays where it is.
+        let schedule = "SELECT schedule_value, next_run, active_since, planned, status FROM scheduled_tasks";
+        let stood = db.rows(schedule);
+        let answer = stepper.client().replace(task(new).priority(0)).expect("an edit");
+        assert_eq!(answer.change, Change::Replaced);
+        assert_eq!(db.rows(schedule), stood, "{old} {new}");
+        assert_eq!(db.ask("SELECT priority FROM scheduled_tasks"), "0");
+    }
+    // Another meaning moves it: an interval's grid stays, though, where it was anchored.
+    let (db, stepper) = house_of(NewTask::interval("t", minutes(15)));
+    stepper.clock().advance(minutes(7));
+    stepper.client().replace(NewTask::interval("t", minutes(20)).handler("work")).expect("an edit");
+    assert_eq!(db.next("t"), "2027-03-14 12:20:00 active");
+}
+
+/// No occurrence up to the newest that was resolved is resolved again, whatever the clock does.
+#[test]
+fn a_step_back_of_the_clock_runs_nothing_twice() {
+    for (name, task) in [
+        ("cron", NewTask::cron("t", "* * * * *")),
+        ("interval", NewTask::interval("t", minutes(1))),
+        ("once", NewTask::once("t", at("2027-03-14T12:02:00Z"))),
+    ] {
+        let (db, mut stepper) = house_of(task.clone());
+        for _ in 0..5 {
+            stepper.clock().advance(minutes(1));
+            work_off(&mut stepper);
+        }
+        let rows = db.history("t");
+        stepper.clock().set_wall(at("2027-03-14T11:00:00Z"));
+        for _ in 0..65 {
+            work_off(&mut stepper);
+            stepper.clock().advance(minutes(1));
+        }
+        assert_eq!(db.history("t"), rows, "{name}");
+        // To be written down again changes nothing about that, nor does a pause, nor a restart.
+        stepper.clock().set_wall(at("2027-03-14T11:30:00Z"));
+        if name != "once" {
+            stepper.client().pause("t").expect("a pause");
+            stepper.client().resume("t").expect("a resumption");
+        }
+        let answer = stepper.client().replace(task.handler("work").priority(0)).expect("an edit");
+        assert_eq!(answer.change, Change::Replaced);
+        stepper.crash();
+        let mut stepper = db.stepper("2027-03-14T12:03:00Z");
+        work_off(&mut stepper);
+        assert_eq!(db.history("t"), rows, "{name}");
+        // And when time has caught up, it goes on.
+        stepper.clock().set_wall(at("2027-03-14T12:06:00Z"));
+        work_off(&mut stepper);
+        let more = if name == "once" { 0 } else { 1 };
+        assert_eq!(db.history("t").len(), rows.len() + more, "{name}");
+        db.assert_sound();
+    }
+}
+
+/// Jitter is a fixed part of what is given, by the task's name: it moves the start and nothing else.
+#[test]
+fn jitter_moves_the_start_and_nothing_else() {
+    let jittered = |name: &str| NewTask::cron(name, "0 * * * *").handler("work").jitter(minutes(10));
+    let part = "SELECT DISTINCT run_at - scheduled_for FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id";
+    let mut parts = Vec::new();
+    for round in 0..2 {
+        let (db, mut stepper) = house_of(jittered("t"));
+        assert_eq!(db.next("t"), "2027-03-14 13:00:00 active");
+        stepper.clock().advance(minutes(60));
+        step(&mut stepper, 0);
+        db.assert_history("t", &["2027-03-14 13:00:00 schedule queued"]);
+        assert_eq!(db.next("t"), "2027-03-14 14:00:00 active");
+        let millis: u64 = db.ask(part).parse().expect("one number");
+        assert!((1..600_000).contains(&millis), "{millis}");
+        parts.push(millis);
+        // Not a moment before, and then at once.
+        stepper.clock().advance(Duration::from_millis(millis - 1));
+        step(&mut stepper, 0);
+        stepper.clock().advance(Duration::from_millis(1));
+        let run = claim(&mut stepper);
+        assert_eq!(run.scheduled_for, at("2027-03-14T13:00:00Z"), "round {round}");
+        succeed(&mut stepper, &run);
+        for _ in 0..4 {
+            stepper.clock().advance(minutes(60));
+            work_off(&mut stepper);
+        }
+        assert_eq!(db.rows(part), [millis.to_string()], "the same every time");
+    }
+    assert_eq!(parts[0], parts[1]);
+
+    // Spread over names; none waits as long as the whole, and a run by hand does not wait.
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
+    for number in 0..200 {
+        stepper.client().add(jittered(&format!("t:{number}"))).expect("a task");
+    }
+    stepper.clock().advance(minutes(60));
+    while stepper.sleeps() == Duration::ZERO {
+        step(&mut stepper, 0);
+    }
+    let spread = "SELECT count(DISTINCT run_at) > 150 AND min(run_at - scheduled_for) < 60000
+                     AND max(run_at - scheduled_for) BETWEEN 540000 AND 599999 FROM task_runs";
+    assert_eq!(db.ask(spread), "1");
+    stepper.client().trigger("t:7").expect("a run");
+    assert_eq!(claim(&mut stepper).task, "t:7");
+}
+
+/// Set by SQL to run now, or emptied to be computed anew: what had come due is told, and the schedule goes on.
+#[test]
+fn next_run_moved_by_sql_swallows_nothing() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        let tasks = [("now", "interval", "7m"), ("anew", "interval", "7m"), ("ahead", "cron", "@yearly")];
+        let rows: String = tasks.iter().map(|(name, kind, value)| insert(name, kind, value)).collect();
+        door.tell(&db, &(rows + &insert("delay", "delay", "7m") + &due("once") + &insert("twin", "interval", "7m")));
+        let past = "UPDATE scheduled_tasks SET planned = 1, next_run = created_at - 600000";
+        door.tell(&db, &format!("{past} WHERE name IN ('now', 'anew', 'delay', 'once', 'twin')"));
+        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name IN ('now', 'once')");
+        door.tell(&db, "UPDATE scheduled_tasks SET next_run = NULL WHERE name IN ('anew', 'ahead', 'delay')");
+        let first = turn(&mut stepper);
+        first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        stepper.clock().advance(minutes(7));
+        let second = stepper.step().expect("a step");
+        let sorted = |claims: &[_]| names(claims).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+        assert_eq!(sorted(&first), ["now", "once", "twin"].map(str::to_owned).into(), "{door:?}");
+        assert_eq!(sorted(&second), ["anew", "delay", "now", "twin"].map(str::to_owned).into(), "{door:?}");
+        let told = "at least 1: the task was changed by SQL before what was due had been resolved";
+        let missed = "SELECT t.name, r.error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+                       WHERE r.status = 'missed' AND r.scheduled_for = t.created_at - 600000 ORDER BY t.id";
+        assert_eq!(db.rows(missed), ["now", "anew", "delay"].map(|name| format!("{name}|{told}")), "{door:?}");
+        assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'missed'"), "3");
+        let planned = "SELECT planned, next_run > created_at FROM scheduled_tasks WHERE name = 'ahead'";
+        assert_eq!(db.rows(planned), ["1|1"]);
+        db.assert_sound();
+    }
+}
+
+#[test]
+fn a_change_in_the_millisecond_of_the_last_one_goes_by_no_other_clock() {
+    let task = || NewTask::cron("t", "0 13 * * *").handler("work");
+    let (_house, stepper) = house_of(task());
+    for priority in [0, 3] {
+        stepper.client().replace(task().priority(priority)).expect("a change");
+        let changed = stepper.client().task("t").unwrap().expect("a task").updated_at;
+        assert!((at(NOON)..=at(NOON).plus(Duration::from_millis(1))).contains(&changed), "{changed}");
+    }
+}

@@ -1,0 +1,343 @@
+//! What people and programs do to tasks and runs, through the client and by SQL. What is refused has done nothing.
+
+use std::time::Duration;
+
+use duly::{Change, Misfire, NewRun, NewTask, Origin, Overlap, RetryPolicy, RunStatus, Timestamp};
+
+use crate::simulation::effects::LEDGER;
+use crate::simulation::history::{Check, Deed};
+use crate::simulation::rows::TaskRow;
+use crate::simulation::scenario::{HANDLERS, World};
+
+const LINES: [&str; 8] = [
+    "*/10 * * * *",
+    "7,37 * * * *",
+    "0 * * * *",
+    "30 */2 * * *",
+    "0 2,3 * * *",
+    "15 1 * * *",
+    "0 9 * * *",
+    "0 0 29 2 *",
+];
+const ZONES: [&str; 5] = ["UTC", "Europe/Rome", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"];
+const KEYS: [&str; 3] = ["chat", "disk", "mail"];
+/// Tasks that there are at most.
+const MOST: usize = 9;
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+impl World {
+    /// A task with a schedule and policies of every kind.
+    pub(crate) fn draw_task(&mut self, name: &str) -> NewTask {
+        let now = self.wall();
+        let mut task = match self.rng.u32(..100) {
+            0..40 => {
+                let (line, zone) = (self.pick(&LINES), self.pick(&ZONES));
+                NewTask::cron(name, line).time_zone(zone)
+            }
+            40..70 => NewTask::interval(name, seconds(self.pick(&[60, 90, 420, 3600, 18_000]))),
+            70..82 => NewTask::delay(name, seconds(self.pick(&[30, 600, 3600]))),
+            82..89 => NewTask::manual(name),
+            _ => NewTask::once(name, Timestamp::from_millis(now + self.rng.i64(-3_600_000..6 * 3_600_000))),
+        };
+        let handler = self.pick(&["work", "work", "work", "post", "rare", LEDGER]);
+        let overlap = self.pick(Overlap::ALL);
+        let all = matches!(overlap, Overlap::BufferAll | Overlap::Allow) && self.once_in(2);
+        let misfire = if all { Misfire::RunAll } else { self.pick(&[Misfire::RunOnce, Misfire::Skip]) };
+        // Where each occurrence becomes a run of its own, a key that is held for hours makes thousands of them.
+        let many = matches!(overlap, Overlap::BufferAll | Overlap::Allow) && !self.once_in(8);
+        let grace = seconds(if many { self.pick(&[0, 60]) } else { self.pick(&[0, 60, 60, 3600]) });
+        let retry = RetryPolicy {
+            max_attempts: self.pick(&[1, 2, 3, 5]),
+            backoff: seconds(self.pick(&[1, 10, 60])),
+            max_backoff: seconds(300),
+        };
+        task = task.handler(handler).overlap(overlap).misfire(misfire, grace).retry(retry);
+        task = task.catch_up_limit(self.rng.u32(1..=5)).priority(self.rng.u8(..=3));
+        if self.once_in(3) {
+            task = task.concurrency_key(self.pick(&KEYS));
+        }
+        if self.once_in(5) {
+            task = task.expires(seconds(self.pick(&[1, 20, 600])));
+        }
+        if self.once_in(4) {
+            task = task.jitter(seconds(self.pick(&[5, 90])));
+        }
+        if self.once_in(3) {
+            task = task.timeout(seconds(self.pick(&[0, 5, 120])));
+        }
+        if self.once_in(4) {
+            task = task.on_dead(self.rng.choice(self.names()).unwrap_or_else(|| "nobody".to_owned()));
+        }
+        if self.once_in(4) {
+            task = task.pause_after_failures(self.rng.u32(1..=3));
+        }
+        if self.once_in(8) {
+            task = task.starts_at(Timestamp::from_millis(now + self.rng.i64(0..4 * 3_600_000)));
+        }
+        if self.once_in(12) {
+            task = task.ends_at(Timestamp::from_millis(now + self.rng.i64(5 * 3_600_000..30 * 3_600_000)));
+        }
+        task
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.history.tables.tasks.values().map(|task| task.name.clone()).collect()
+    }
+
+    pub(crate) fn any_task(&mut self, holds: impl Fn(&TaskRow) -> bool) -> Option<String> {
+        let tasks = self.history.tables.tasks.values().filter(|task| holds(task));
+        let names: Vec<String> = tasks.map(|task| task.name.clone()).collect();
+        self.rng.choice(names)
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.history.tables.tasks.len() < MOST
+    }
+
+    pub(crate) fn new_name(&mut self) -> String {
+        self.named += 1;
+        format!("task-{}", self.named)
+    }
+
+    /// Adds a task under a new name.
+    pub(crate) fn add(&mut self) -> Check {
+        if !self.has_room() {
+            return Ok(());
+        }
+        let name = self.new_name();
+        if self.once_in(4) {
+            return self.insert(&name);
+        }
+        let task = self.draw_task(&name);
+        match self.stage.client.add(task) {
+            Ok(_) => self.done(&Deed::Added(name.clone()), &format!("{name} is added")),
+            Err(error) => self.done(&Deed::Nothing, &format!("{name} is not added: {error}")),
+        }
+    }
+
+    fn insert(&mut self, name: &str) -> Check {
+        let (kind, value) = match self.rng.u32(..5) {
+            0 => ("cron", self.pick(&LINES).to_owned()),
+            1 => ("interval", "7m".to_owned()),
+            2 => ("delay", "10m".to_owned()),
+            3 => ("manual", String::new()),
+            _ => ("once", Timestamp::from_millis(self.wall() + self.rng.i64(-60_000..600_000)).to_string()),
+        };
+        let (zone, overlap) = (self.pick(&ZONES), self.pick(Overlap::ALL));
+        // With the limit that a column has of itself, a seed may come to consist of one task's backlog.
+        let limit = if self.once_in(20) { 100 } else { 4 };
+        let text = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, time_zone, overlap,
+                                                 catch_up_limit)
+                    VALUES (?1, 'work', ?2, ?3, ?4, ?5, ?6)";
+        let by_sql = self.type_in(text, (name, kind, &value, zone, overlap.as_str(), limit));
+        self.by_sql(by_sql, Deed::Added(name.to_owned()), &format!("{name} is inserted"))
+    }
+
+    /// What a statement of the shell has done. While it holds the write lock it does nothing else.
+    pub(crate) fn by_sql(&mut self, done: rusqlite::Result<usize>, deed: Deed, what: &str) -> Check {
+        match done {
+            Ok(1) => self.done(&deed, what),
+            Ok(_) => self.done(&Deed::Nothing, &format!("{what}, in vain")),
+            Err(error) => self.done(&Deed::Nothing, &format!("{what}, refused: {error}")),
+        }
+    }
+
+    /// One of the things that people do. By SQL only while the shell has its hands free.
+    pub(crate) fn deed(&mut self) -> Check {
+        let sql = !self.held && self.once_in(2);
+        match self.rng.u32(..100) {
+            0..22 => self.add(),
+            22..34 => self.edit(sql),
+            34..44 => self.pause(sql),
+            44..58 => self.resume(sql),
+            58..69 => self.trigger(),
+            69..72 => self.crowd(),
+            72..79 => self.retry(),
+            79..88 => self.cancel(sql),
+            88..91 => self.remove(),
+            91..93 => self.prune(),
+            93..95 if !self.held => self.spoil(),
+            _ if !self.held => self.hasten(),
+            _ => Ok(()),
+        }
+    }
+
+    fn edit(&mut self, sql: bool) -> Check {
+        let Some(name) = self.any_task(|task| task.status != "completed" || task.kind != "once") else { return Ok(()) };
+        if sql {
+            return self.update(name);
+        }
+        let task = self.draw_task(&name);
+        match self.stage.client.replace(task) {
+            Ok(added) if added.change == Change::Replaced => {
+                self.garbled.remove(&name);
+                let deed = Deed::Edited { task: name.clone(), by_sql: false };
+                self.done(&deed, &format!("{name} is replaced"))
+            }
+            Ok(_) => self.done(&Deed::Nothing, &format!("{name} is what it was")),
+            Err(error) => self.done(&Deed::Nothing, &format!("{name} is not replaced: {error}")),
+        }
+    }
+
+    fn update(&mut self, name: String) -> Check {
+        if self.garbled.contains_key(&name) {
+            let value = self.sense(&name);
+            return self.rewrite(name, value);
+        }
+        let row = self.history.tables.named(&name).expect("a task").clone();
+        let (column, value) = match self.rng.u32(..7) {
+            0 => ("max_attempts", self.rng.u32(1..=4).to_string()),
+            1 => ("priority", self.rng.u32(..=3).to_string()),
+            2 => ("handler", self.pick(&HANDLERS).to_owned()),
+            3 if row.misfire != Misfire::RunAll => ("overlap", self.pick(Overlap::ALL).to_string()),
+            4 => ("concurrency_key", self.pick(&KEYS).to_owned()),
+            5 if row.kind == "cron" => ("time_zone", self.pick(&ZONES).to_owned()),
+            _ if row.kind == "cron" => ("schedule_value", self.pick(&LINES).to_owned()),
+            _ if row.kind == "once" || row.kind == "manual" => ("catch_up_limit", "2".to_owned()),
+            _ => ("schedule_value", self.pick(&["90s", "11m", "3600000"]).to_owned()),
+        };
+        let text = format!("UPDATE scheduled_tasks SET {column} = ?2 WHERE name = ?1");
+        let done = self.type_in(&text, (&name, &value));
+        let what = format!("{column} of {name} is set to {value} by SQL");
+        self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
+    }
+
+    fn pause(&mut self, sql: bool) -> Check {
+        let Some(name) = self.any_task(TaskRow::is_active) else { return Ok(()) };
+        let deed = Deed::Paused { task: name.clone(), by_sql: sql };
+        if sql {
+            let text = "UPDATE scheduled_tasks SET status = 'paused' WHERE name = ?1";
+            let done = self.type_in(text, [&name]);
+            return self.by_sql(done, deed, &format!("{name} is paused by SQL"));
+        }
+        let done = self.stage.client.pause(&name);
+        self.by_client(done, deed, &format!("{name} is paused"))
+    }
+
+    fn resume(&mut self, sql: bool) -> Check {
+        let Some(name) = self.any_task(|task| task.status == "paused") else { return Ok(()) };
+        let deed = Deed::Resumed { task: name.clone(), by_sql: sql };
+        if sql {
+            let text = "UPDATE scheduled_tasks SET status = 'active' WHERE name = ?1";
+            let done = self.type_in(text, [&name]);
+            return self.by_sql(done, deed, &format!("{name} is resumed by SQL"));
+        }
+        let done = self.stage.client.resume(&name);
+        self.by_client(done, deed, &format!("{name} is resumed"))
+    }
+
+    fn by_client<T>(&mut self, done: duly::Result<T>, deed: Deed, what: &str) -> Check {
+        match done {
+            Ok(_) => self.done(&deed, what),
+            Err(error) => self.done(&Deed::Nothing, &format!("{what}, refused: {error}")),
+        }
+    }
+
+    pub(crate) fn trigger(&mut self) -> Check {
+        let Some(name) = self.any_task(|_| true) else { return Ok(()) };
+        let task = self.history.tables.named(&name).expect("a task").id;
+        let key = self.once_in(3).then(|| self.pick(&["today", "tomorrow"]));
+        let request = key.into_iter().fold(NewRun::of(&name), NewRun::key);
+        // A key holds as long as its run is kept.
+        let earlier = key.and_then(|key| self.history.requested.get(&(task, key)).copied());
+        let earlier = earlier.filter(|run| self.history.tables.runs.contains_key(run));
+        let done = self.stage.client.trigger_run(request);
+        let (opened, found) = match &done {
+            Ok(run) if run.is_new => (Some(run.run_id), None),
+            Ok(run) => (None, Some(run.run_id)),
+            Err(_) => (None, earlier),
+        };
+        if found != earlier {
+            return Err(format!("{name} was requested as {key:?}: answered with {done:?}, expected run {earlier:?}"));
+        }
+        self.history.requested.extend(key.zip(opened).map(|(key, run)| ((task, key), run)));
+        let deed = if opened.is_some() { Deed::Triggered(name.clone()) } else { Deed::Nothing };
+        self.by_client(done, deed, &format!("{name} is triggered, as {key:?}"))?;
+        self.check_asked_for(opened, None)
+    }
+
+    /// Who was told that a run was opened finds it.
+    fn check_asked_for(&self, opened: Option<i64>, retry_of: Option<i64>) -> Check {
+        let Some(id) = opened else { return Ok(()) };
+        let run = self.history.tables.runs.get(&id);
+        match run.filter(|run| run.origin == Origin::Manual && run.retry_of == retry_of) {
+            Some(_) => Ok(()),
+            None => Err(format!("somebody was told that run {id} was opened for {retry_of:?}, and finds {run:?}")),
+        }
+    }
+
+    /// The name of the task of a run.
+    fn task_of(&self, run: i64) -> String {
+        let tables = &self.history.tables;
+        tables.tasks[&tables.runs[&run].task].name.clone()
+    }
+
+    fn retry(&mut self) -> Check {
+        let runs = self.history.tables.runs.values();
+        let over = runs.filter(|run| matches!(run.status, RunStatus::Dead | RunStatus::Cancelled));
+        let runs: Vec<i64> = over.map(|run| run.id).collect();
+        let Some(run) = self.rng.choice(runs) else { return Ok(()) };
+        let name = self.task_of(run);
+        let done = self.stage.client.retry(run);
+        let opened = done.as_ref().ok().copied();
+        self.by_client(done, Deed::Triggered(name), &format!("run {run} is retried"))?;
+        self.check_asked_for(opened, Some(run))
+    }
+
+    fn cancel(&mut self, sql: bool) -> Check {
+        let runs: Vec<i64> = self.history.tables.unfinished().map(|run| run.id).collect();
+        let Some(run) = self.rng.choice(runs) else { return Ok(()) };
+        let name = self.task_of(run);
+        let deed = Deed::Cancelled(name.clone());
+        if sql {
+            let text = "UPDATE task_runs SET cancel_requested = 1 WHERE id = ?1";
+            let done = self.type_in(text, [run]);
+            return self.by_sql(done, deed, &format!("run {run} is cancelled by SQL"));
+        }
+        if self.once_in(2) {
+            let task = self.history.tables.runs[&run].task;
+            let all = self.history.tables.unfinished().filter(|run| run.task == task).map(|run| run.id).collect();
+            let done = self.stage.client.cancel_all(&name);
+            let asked = if done.is_ok() { all } else { Vec::new() };
+            self.by_client(done, deed, &format!("all runs of {name} are cancelled"))?;
+            return self.check_cancelled(&asked);
+        }
+        let done = self.stage.client.cancel(run);
+        let asked = if done.is_ok() { vec![run] } else { Vec::new() };
+        self.by_client(done, deed, &format!("run {run} is cancelled"))?;
+        self.check_cancelled(&asked)
+    }
+
+    /// What waited is cancelled, what runs is asked to stop.
+    fn check_cancelled(&self, asked: &[i64]) -> Check {
+        let goes_on = |id: &&i64| {
+            let run = &self.history.tables.runs[*id];
+            run.status != RunStatus::Cancelled && !(run.status == RunStatus::Running && run.cancel_requested)
+        };
+        match asked.iter().find(goes_on) {
+            Some(id) => Err(format!("run {id} goes on, and somebody was told that it was cancelled")),
+            None => Ok(()),
+        }
+    }
+
+    fn remove(&mut self) -> Check {
+        let Some(name) = self.any_task(|_| true) else { return Ok(()) };
+        let done = self.stage.client.remove(&name);
+        let is_gone = done.is_ok();
+        self.by_client(done, Deed::Removed(name.clone()), &format!("{name} is removed"))?;
+        match self.history.tables.named(&name).filter(|_| is_gone) {
+            Some(_) => Err(format!("{name} is there, and somebody was told that it was removed")),
+            None => Ok(()),
+        }
+    }
+
+    fn hasten(&mut self) -> Check {
+        let Some(name) = self.any_task(|task| !task.rests()) else { return Ok(()) };
+        let text = "UPDATE scheduled_tasks SET next_run = ?2 WHERE name = ?1";
+        let done = self.type_in(text, (&name, self.wall()));
+        self.by_sql(done, Deed::Hastened(name.clone()), &format!("{name} is to run now"))
+    }
+}

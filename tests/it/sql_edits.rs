@@ -1,0 +1,388 @@
+//! What a change by SQL does to work that is due, that waits, or that is at work.
+//!
+//! Through the two doors of `sql`. Every change has a neighbour that it must not touch.
+
+use duly::Outcome;
+use duly::testing::Stepper;
+
+use crate::fixtures::{TestDb, minutes, seconds};
+use crate::sql::{Door, at_present, doors, due, insert, names, present, turn};
+
+#[test]
+fn a_trigger_of_the_users_that_raises_rests_one_task_and_no_other() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(due("refused") + &due("waits")));
+        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at + 60000 WHERE name = 'waits'");
+        door.tell(
+            &db,
+            "CREATE TRIGGER no_run BEFORE INSERT ON task_runs WHEN NEW.task_id = 1
+             BEGIN SELECT RAISE(ABORT, 'not in my db'); END;
+             CREATE TRIGGER no_start BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 2 AND NEW.status = 'running'
+             BEGIN SELECT RAISE(ABORT, 'not this one either'); END;",
+        );
+        door.tell(&db, &(due("first") + &due("second")));
+        let claims = turn(&mut stepper);
+        assert_eq!(names(&claims), ["first", "second"]);
+        let refused = "SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'";
+        assert_eq!(db.rows(refused), ["refused|not in my db"]);
+
+        // One whose waiting run cannot be claimed: it is queued, as all workers are busy, and then in the way of others.
+        door.tell(&db, &(due("third") + &due("fourth")));
+        assert_eq!(turn(&mut stepper).len(), 2);
+        stepper.clock().set_wall(present().plus(seconds(60)));
+        assert!(stepper.step().unwrap().is_empty());
+        door.tell(&db, &due("behind"));
+        claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        stepper.clock().set_wall(present().plus(seconds(60)));
+        assert_eq!(names(&stepper.step().unwrap()), ["behind"]);
+        assert_eq!(db.rows(refused), ["refused|not in my db"]);
+        let aside = "SELECT detail FROM scheduler_events WHERE kind = 'set_aside'";
+        let waits = db.ask("SELECT id FROM task_runs WHERE task_id = 2");
+        assert_eq!(db.rows(aside), [format!("the claim of run {waits}: not this one either")]);
+        assert!(stepper.step().unwrap().is_empty());
+        let idle = stepper.transactions();
+        assert!(stepper.step().unwrap().is_empty());
+        assert_eq!(stepper.transactions(), idle, "the run that cannot be claimed keeps nobody awake");
+
+        // The user thinks better of it.
+        door.tell(&db, "DROP TRIGGER no_run; DROP TRIGGER no_start; UPDATE scheduled_tasks SET status = 'active'");
+        stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        stepper.clock().advance(seconds(20));
+        let claims = stepper.step().unwrap();
+        let mut again = names(&claims);
+        again.sort_unstable();
+        assert_eq!(again, ["refused", "waits"]);
+        db.assert_sound();
+    }
+}
+
+/// A whole row of a task, and all its runs.
+fn task(db: &TestDb, name: &str) -> Vec<String> {
+    let mut rows = db.rows(&format!("SELECT * FROM scheduled_tasks WHERE name = '{name}'"));
+    rows.extend(db.rows(&format!(
+        "SELECT * FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = '{name}')"
+    )));
+    rows
+}
+
+fn runs(db: &TestDb, name: &str) -> Vec<String> {
+    db.rows(&format!(
+        "SELECT origin, r.status, blocked, error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+          WHERE name = '{name}' ORDER BY r.id"
+    ))
+}
+
+fn finish_all(stepper: &mut Stepper, outcome: &Outcome) {
+    stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, outcome.clone()));
+}
+
+/// Moves a task's past back by hours, as if it had stood so for as long.
+fn hours_ago(door: Door, db: &TestDb, name: &str, hours: u64) {
+    let ago = 3_600_000 * hours;
+    door.tell(
+        db,
+        &format!(
+            "UPDATE scheduled_tasks SET created_at = created_at - {ago}, active_since = active_since - {ago},
+                next_run = next_run - {ago} WHERE name = '{name}'"
+        ),
+    );
+}
+
+#[test]
+fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        turn(&mut stepper);
+        door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        turn(&mut stepper);
+        let rests = "SELECT status, next_run, planned FROM scheduled_tasks WHERE name = 'subject'";
+        assert_eq!(db.rows(rests), ["paused|-|1"]);
+        hours_ago(door, &db, "subject", 3);
+        hours_ago(door, &db, "twin", 3);
+        assert_eq!(names(&turn(&mut stepper)), ["twin"]);
+        assert_eq!((runs(&db, "subject").len(), runs(&db, "twin").len()), (0, 2), "a missed span, and a run");
+
+        // `next_run` of a paused task is nobody's wish to run it.
+        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name = 'subject'");
+        assert!(turn(&mut stepper).is_empty());
+        let twin = task(&db, "twin");
+        door.tell(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+        assert!(turn(&mut stepper).is_empty());
+        let ahead = "SELECT status, planned, (next_run - created_at) % 420000, next_run > active_since,
+                            next_run <= active_since + 420000 FROM scheduled_tasks WHERE name = 'subject'";
+        assert_eq!(db.rows(ahead), ["active|1|0|1|1"], "on the old grid, from now on");
+        assert_eq!((runs(&db, "subject").len(), task(&db, "twin")), (0, twin));
+
+        // An instant that has passed meanwhile is met.
+        door.tell(&db, &due("once"));
+        door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'once'");
+        assert!(turn(&mut stepper).is_empty());
+        door.tell(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'once'");
+        assert_eq!(names(&turn(&mut stepper)), ["once"]);
+        db.assert_sound();
+    }
+}
+
+#[test]
+fn a_waiting_run_rests_with_its_task_and_goes_on_with_it() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at");
+        assert_eq!(turn(&mut stepper).len(), 2);
+        finish_all(&mut stepper, &Outcome::failed("no luck"));
+        turn(&mut stepper);
+        let manual = stepper.client().trigger("subject").unwrap();
+        let blocked = "SELECT blocked FROM task_runs WHERE task_id = 1 ORDER BY id";
+        let twin = task(&db, "twin");
+        door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        assert_eq!(task(&db, "twin"), twin);
+        assert_eq!(db.rows(blocked), ["paused", "-"], "a request by hand is never held back by a pause");
+        stepper.clock().set_wall(present().plus(seconds(10)));
+        let claims = stepper.step().unwrap();
+        assert_eq!(claims.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [manual, 2]);
+        assert_eq!(db.rows(blocked), ["paused", "-"]);
+
+        door.tell(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+        assert_eq!(db.rows(blocked), ["order", "-"], "cautiously, until a scheduler looks");
+        stepper.step().unwrap();
+        assert_eq!(db.rows(blocked), ["key", "-"]);
+        claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        assert_eq!(stepper.step().unwrap()[0].run_id, 1);
+        db.assert_sound();
+    }
+}
+
+#[test]
+fn what_had_come_due_before_a_change_is_told() {
+    for door in doors() {
+        for change in [
+            "status = 'paused'",
+            "schedule_value = '8m'",
+            "time_zone = 'Europe/Rome'",
+            "ends_at = 4000000000000",
+            "status = 'paused', next_run = NULL",
+            "schedule_value = '8m', next_run = NULL",
+        ] {
+            let (db, mut stepper) = at_present();
+            door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+            turn(&mut stepper);
+            door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at - 1");
+            let due_at = db.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'subject'");
+            let twin = task(&db, "twin");
+            door.tell(&db, &format!("UPDATE scheduled_tasks SET {change} WHERE name = 'subject'"));
+            let told =
+                "schedule|missed|-|at least 1: the task was changed by SQL before what was due had been resolved";
+            assert_eq!(runs(&db, "subject"), [told], "{change}");
+            let row = "SELECT resolved_until, planned, next_run, active_since >= created_at FROM scheduled_tasks";
+            assert_eq!(db.rows(row)[0], format!("{due_at}|0|-|1"), "{change}");
+            assert_eq!(task(&db, "twin"), twin);
+            assert_eq!(names(&turn(&mut stepper)), ["twin"]);
+            // An instant before what was resolved is nothing new, whoever wrote it.
+            door.tell(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+            turn(&mut stepper);
+            door.tell(&db, "UPDATE scheduled_tasks SET next_run = resolved_until - 1 WHERE name = 'subject'");
+            door.tell(&db, "UPDATE scheduled_tasks SET schedule_value = '9m' WHERE name = 'subject'");
+            assert_eq!(runs(&db, "subject"), [told], "{change}: told once");
+            db.assert_sound();
+        }
+    }
+}
+
+#[test]
+fn a_changed_schedule_counts_from_now_and_wakes_what_was_over() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        door.tell(
+            &db,
+            &(due("over") + &due("twin") + &insert("cron", "cron", "0 0 1 1 *") + &insert("rests", "cron", "@daily")),
+        );
+        assert_eq!(turn(&mut stepper).len(), 2);
+        finish_all(&mut stepper, &Outcome::succeeded());
+        door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests'");
+        turn(&mut stepper);
+        let (twin, cron) = (task(&db, "twin"), task(&db, "cron"));
+        door.tell(
+            &db,
+            "UPDATE scheduled_tasks SET schedule_value = schedule_value, time_zone = 'UTC', status = status",
+        );
+        assert_eq!((task(&db, "twin"), task(&db, "cron")), (twin.clone(), cron), "the same again changes nothing");
+
+        let soon = present().plus(minutes(5));
+        door.tell(&db, &format!("UPDATE scheduled_tasks SET schedule_value = '{soon}' WHERE name = 'over'"));
+        door.tell(&db, "UPDATE scheduled_tasks SET schedule_value = '@hourly' WHERE name IN ('cron', 'rests')");
+        assert!(turn(&mut stepper).is_empty());
+        let state = "SELECT name, status, planned, next_run - active_since BETWEEN 1 AND 3600000 FROM scheduled_tasks";
+        assert_eq!(db.rows(state), ["over|active|1|1", "twin|completed|1|-", "cron|active|1|1", "rests|paused|1|-"]);
+        assert_eq!(db.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'over'"), soon.as_millis().to_string());
+        stepper.clock().set_wall(soon);
+        assert!(names(&stepper.step().unwrap()).contains(&"over"));
+        assert_eq!(task(&db, "twin"), twin);
+        db.assert_sound();
+    }
+}
+
+#[test]
+fn next_run_set_to_now_runs_now_and_the_schedule_goes_on() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        turn(&mut stepper);
+        let twin = task(&db, "twin");
+        let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
+        door.tell(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
+        assert_eq!(names(&turn(&mut stepper)), ["subject"]);
+        let grid = "SELECT next_run - created_at, last_run, planned FROM scheduled_tasks WHERE name = 'subject'";
+        assert_eq!(db.rows(grid), ["420000|-|1"]);
+        assert_eq!(task(&db, "twin"), twin);
+        // With a row that no scheduler has seen yet, too.
+        door.tell(
+            &db,
+            &insert("fresh", "cron", "0 0 1 1 *")
+                .replace("value)", "value, next_run)")
+                .replace("*')", &format!("*', {now})")),
+        );
+        assert_eq!(names(&turn(&mut stepper)), ["fresh"]);
+        db.assert_sound();
+    }
+}
+
+#[test]
+fn cancel_requested_ends_a_waiting_run_and_asks_a_running_one() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        let rows: String = ["running", "failed", "twin"].map(|name| insert(name, "interval", "7m")).concat();
+        door.tell(&db, &rows);
+        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at");
+        let claims = turn(&mut stepper);
+        for claim in claims.iter().filter(|claim| claim.task != "running") {
+            stepper.finish(claim, Outcome::failed("no luck"));
+        }
+        turn(&mut stepper);
+        // Behind the running one's key.
+        door.tell(&db, &due("queued"));
+        door.tell(&db, &due("next"));
+        let manual = stepper.client().trigger("running").unwrap();
+        let twin = task(&db, "twin");
+        door.tell(
+            &db,
+            "UPDATE task_runs SET cancel_requested = 1
+                            WHERE task_id IN (SELECT id FROM scheduled_tasks WHERE name IN ('running', 'failed'))",
+        );
+        assert_eq!(names(&turn(&mut stepper)), ["queued", "next"]);
+        assert_eq!(runs(&db, "running"), ["schedule|running|-|-", "manual|cancelled|-|cancelled before it began"]);
+        let between = "schedule|cancelled|-|cancelled while it waited for its next attempt";
+        assert_eq!(runs(&db, "failed"), [between]);
+        assert_eq!(stepper.stopped().first(), Some(&claims[0].run_id), "and not run {manual}");
+        let last = "SELECT last_status, planned, status FROM scheduled_tasks WHERE name = 'failed'";
+        assert_eq!(db.rows(last), ["cancelled|1|active"]);
+        assert_eq!(task(&db, "twin"), twin);
+        stepper.finish(&claims[0], Outcome::failed("stopped"));
+        turn(&mut stepper);
+        assert_eq!(runs(&db, "running")[0], "schedule|cancelled|-|stopped");
+        db.assert_sound();
+    }
+}
+
+#[test]
+fn a_repaired_handler_repairs_the_runs_that_wait() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(due("subject") + &due("twin") + &due("done")).replace("'work'", "'wrok'"));
+        door.tell(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'done'");
+        assert_eq!(names(&turn(&mut stepper)), ["done"]);
+        door.tell(&db, "UPDATE scheduled_tasks SET handler = 'wrok' WHERE name = 'done'");
+        assert_eq!(db.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "what runs, runs on");
+        finish_all(&mut stepper, &Outcome::succeeded());
+        assert!(turn(&mut stepper).is_empty(), "nobody here knows that handler");
+        let twin = task(&db, "twin");
+        door.tell(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'subject'");
+        assert_eq!(names(&turn(&mut stepper)), ["subject"]);
+        assert_eq!(task(&db, "twin"), twin);
+        assert_eq!(db.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "nor is history rewritten");
+    }
+}
+
+#[test]
+fn overlap_and_priority_count_from_the_next_run_on() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at");
+        assert_eq!(turn(&mut stepper).len(), 2);
+        door.tell(&db, "UPDATE scheduled_tasks SET overlap = 'allow', priority = 0 WHERE name = 'subject'");
+        assert_eq!(db.ask("SELECT group_concat(priority) FROM task_runs"), "1,1");
+        turn(&mut stepper);
+        stepper.clock().set_wall(present().plus(minutes(7)));
+        assert_eq!(names(&stepper.step().unwrap()), ["subject"], "beside the first");
+        let rows = "SELECT status, priority, concurrency_key FROM task_runs WHERE task_id = 1";
+        assert_eq!(db.rows(rows), ["running|1|#1", "running|0|-"]);
+        assert_eq!(runs(&db, "twin").len(), 2, "the twin skips");
+        door.tell(&db, "UPDATE scheduled_tasks SET overlap = 'skip' WHERE name = 'subject'");
+        stepper.step().unwrap();
+        stepper.clock().set_wall(present().plus(minutes(14)));
+        assert!(stepper.step().unwrap().is_empty());
+        assert_eq!(runs(&db, "subject").len(), 3);
+        db.assert_sound();
+    }
+}
+
+#[test]
+fn a_change_of_overlap_is_carried_to_the_runs_that_wait() {
+    for door in doors() {
+        let db = TestDb::new();
+        let mut stepper = db.builder(&present().to_string()).start().unwrap();
+        for name in ["subject", "twin"] {
+            door.tell(&db, &(insert(name, "interval", "7m")));
+        }
+        door.tell(&db, "UPDATE scheduled_tasks SET overlap = 'allow', next_run = created_at");
+        turn(&mut stepper);
+        stepper.clock().set_wall(present().plus(minutes(7)));
+        stepper.step().unwrap();
+        let blocked = "SELECT group_concat(ifnull(blocked, '-')) FROM task_runs GROUP BY task_id";
+        assert_eq!(db.rows(blocked), ["-,-", "-,-"]);
+        for (overlap, becomes) in [("buffer_all", "-,order"), ("allow", "-,-")] {
+            door.tell(&db, &format!("UPDATE scheduled_tasks SET overlap = '{overlap}' WHERE name = 'subject'"));
+            stepper.step().unwrap();
+            assert_eq!(db.rows(blocked), [becomes, "-,-"]);
+        }
+    }
+}
+
+#[test]
+fn a_bad_row_that_nobody_has_looked_at_cannot_be_paused() {
+    let (db, mut stepper) = at_present();
+    Door::Plain.tell(&db, &insert("bad", "cron", "61 * * * *"));
+    let refused = stepper.client().pause("bad").unwrap_err().to_string();
+    assert!(refused.starts_with("cannot pause task \"bad\": it is invalid (") && refused.contains("61"), "{refused}");
+    turn(&mut stepper);
+    assert_eq!(db.ask("SELECT status FROM scheduled_tasks"), "invalid");
+    let refused = stepper.client().trigger("bad").unwrap_err().to_string();
+    assert!(refused.starts_with("cannot trigger task \"bad\": it is invalid"), "{refused}");
+}
+
+#[test]
+fn an_expiry_that_is_refused_is_tried_at_the_next_poll_and_keeps_nobody() {
+    for door in doors() {
+        let (db, mut stepper) = at_present();
+        door.tell(&db, &(due("refused") + &due("twin")).replace("'work'", "'elsewhere'"));
+        let no = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1
+                  BEGIN SELECT RAISE(ABORT, 'no'); END";
+        door.tell(&db, &format!("UPDATE scheduled_tasks SET expires_ms = 1000; {no}"));
+        turn(&mut stepper);
+        stepper.clock().set_wall(present().plus(seconds(10)));
+        stepper.step().unwrap();
+        assert_eq!((runs(&db, "refused").len(), runs(&db, "twin").len()), (1, 1));
+        assert_eq!(runs(&db, "twin"), ["schedule|missed|-|expired before an attempt began"]);
+        stepper.step().unwrap();
+        assert_eq!(stepper.sleeps(), seconds(1), "or it would turn without end");
+        let before = stepper.transactions();
+        stepper.step().unwrap();
+        assert_eq!(stepper.transactions(), before);
+        stepper.clock().advance(seconds(1));
+        stepper.step().unwrap();
+        assert_eq!(stepper.transactions(), before + 1, "one by one at once, since it is known to fail");
+    }
+}

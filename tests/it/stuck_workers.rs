@@ -1,0 +1,128 @@
+//! Handlers that do not return when their time is up: others work in place of the workers that they hold.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duly::{AttemptOutcome, Builder, Context, Error, Event, NewTask, RunStatus, Scheduler};
+
+use crate::fixtures::{TestDb, at, eventually, seconds};
+
+fn due(name: &str, handler: &str) -> NewTask {
+    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler(handler).at_most_once()
+}
+
+/// One that heeds no request, and is out of time at once.
+fn hanging(name: &str) -> NewTask {
+    due(name, "hang").timeout(Duration::from_millis(20)).priority(0)
+}
+
+/// A scheduler whose handler `hang` tells that it has begun, and returns when something is sent, or nobody can send any more.
+fn with_hanging(db: &TestDb) -> (Builder, Receiver<i64>, crossbeam_channel::Sender<()>) {
+    let (begun, begins) = channel();
+    // Several wait at it at once.
+    let (open, gate) = crossbeam_channel::unbounded();
+    let begun = Mutex::new(begun);
+    let hang = move |run: &Context| {
+        let _ = begun.lock().unwrap().send(run.run_id());
+        let _ = gate.recv();
+        Err::<(), _>("it hung")
+    };
+    (Scheduler::builder(db.file()).poll(Duration::from_millis(50)).handler("hang", hang), begins, open)
+}
+
+#[test]
+fn a_healthy_task_never_misses_beside_one_that_hangs() {
+    let db = TestDb::new();
+    let (builder, begins, open) = with_hanging(&db);
+    let (told, hears) = channel();
+    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let beat = |_: &Context| Ok::<_, Error>(());
+    let scheduler = builder.workers(1).handler("beat", beat).observe(observer).start().unwrap();
+    scheduler.add(hanging("hangs")).unwrap();
+    let run = begins.recv_timeout(seconds(30)).unwrap();
+    scheduler.add(NewTask::interval("beat", seconds(1)).handler("beat")).unwrap();
+    let beats = "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status = 'succeeded'";
+    eventually("it has beaten three times", || db.ask(beats).parse::<u32>().unwrap() >= 3);
+    let other =
+        "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status <> 'succeeded' AND status <> 'running'";
+    assert_eq!(db.ask(other), "0");
+    let held = |event: Event| matches!(event, Event::WorkerHeld { claim } if claim.run_id == run);
+    assert_eq!(hears.try_iter().filter(|event| held(event.clone())).count(), 1);
+    assert_eq!(scheduler.run(run).unwrap().unwrap().status, RunStatus::Running, "it holds its run, and its key");
+
+    open.send(()).unwrap();
+    eventually("its end is recorded", || scheduler.run(run).unwrap().unwrap().status == RunStatus::Dead);
+    assert_eq!(scheduler.attempts(run).unwrap()[0].outcome, AttemptOutcome::TimedOut);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+#[test]
+fn as_many_are_replaced_as_there_are_workers_and_no_more() {
+    let db = TestDb::new();
+    let (builder, begins, open) = with_hanging(&db);
+    let scheduler = builder.workers(2).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
+    scheduler.add_all((0..6).map(|number| hanging(&format!("hangs-{number}")))).unwrap();
+    for _ in 0..4 {
+        begins.recv_timeout(seconds(30)).unwrap();
+    }
+    scheduler.add(due("work", "work")).unwrap();
+    assert!(begins.recv_timeout(Duration::from_millis(600)).is_err(), "two workers, and two in their place");
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'running'"), "4", "nobody claims for nobody");
+    open.send(()).unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    drop(open);
+    eventually("all have ended", || {
+        db.ask("SELECT count(*) FROM task_runs WHERE finished_at IS NOT NULL AND status <> 'running'") == "7"
+    });
+    assert_eq!(db.ask("SELECT status FROM task_runs WHERE handler = 'work'"), "succeeded");
+    let timed_out = db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'");
+    assert!(timed_out.parse::<u32>().unwrap() >= 4, "{timed_out}");
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+#[test]
+fn there_are_as_many_workers_as_before_when_those_that_were_held_return() {
+    let db = TestDb::new();
+    let (builder, begins, open) = with_hanging(&db);
+    let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (counted, highest) = (at_once.clone(), most.clone());
+    let work = move |run: &Context| {
+        let now = counted.fetch_add(1, Ordering::SeqCst) + 1;
+        highest.fetch_max(now, Ordering::SeqCst);
+        // Long enough to meet another.
+        run.wait_cancelled(Duration::from_millis(2));
+        counted.fetch_sub(1, Ordering::SeqCst);
+        Ok::<_, Error>(())
+    };
+    let scheduler = builder.workers(2).handler("work", work).start().unwrap();
+    scheduler.add_all((0..2).map(|number| hanging(&format!("hangs-{number}")))).unwrap();
+    assert_eq!((0..2).filter(|_| begins.recv_timeout(seconds(30)).is_ok()).count(), 2);
+    let succeeded =
+        |count: &str| db.ask("SELECT count(*) FROM task_runs WHERE handler = 'work' AND status = 'succeeded'") == count;
+    scheduler.add_all((0..20).map(|number| due(&format!("during-{number}"), "work"))).unwrap();
+    eventually("others work in their place", || succeeded("20"));
+    drop(open);
+    let ended = "SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'";
+    eventually("those that were held have returned", || db.ask(ended) == "2");
+    scheduler.add_all((0..100).map(|number| due(&format!("after-{number}"), "work"))).unwrap();
+    eventually("all are done", || succeeded("120"));
+    assert_eq!((at_once.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (0, 2));
+    db.assert_sound();
+}
+
+#[test]
+fn a_handler_that_heeds_the_request_is_not_replaced() {
+    let db = TestDb::new();
+    let (told, hears) = channel();
+    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let heeds = |run: &Context| if run.wait_cancelled(seconds(30)) { Err("out of time") } else { Ok(()) };
+    let scheduler = Scheduler::builder(db.file()).workers(1).handler("hang", heeds).observe(observer).start().unwrap();
+    scheduler.add(hanging("heeds")).unwrap();
+    eventually("it has ended", || db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'") == "1");
+    scheduler.shutdown(seconds(30)).unwrap();
+    assert!(!hears.try_iter().any(|event| matches!(event, Event::WorkerHeld { .. })));
+}

@@ -1,0 +1,152 @@
+//! Schedulers that are alive and stand still, and such as nobody can ask the kernel about: robbed never, recovered when dead.
+#![cfg(target_os = "linux")]
+
+use std::path::PathBuf;
+
+use duly::{Client, Limits, ProblemKind, RunStatus};
+
+use crate::fixtures::{TestDb, eventually};
+use crate::sidecar::{Gate, Sidecar, shell, stands, told};
+
+const LEASE: [&str; 2] = ["--lease", "2s"];
+
+/// A scheduler at work on a command that waits at the gate `gate`, and one beside it that has nothing to do.
+struct Pair {
+    // First, so that they end while there is a db.
+    owner: Sidecar,
+    other: Sidecar,
+    client: Client,
+    gate: Gate,
+    db: TestDb,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let db = TestDb::new();
+        let client = db.client();
+        let gate = Gate::new(&db, "gate");
+        let home = db.home().display();
+        let line = format!("echo $DULY_ATTEMPT >>{home}/starts; read line <{home}/gate; echo passed");
+        client.add(shell("long", &line)).unwrap();
+        let owner = Sidecar::start(&db, &LEASE);
+        assert_eq!(told(&db, "starts"), "1");
+        eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+        let other = Sidecar::start(&db, &LEASE);
+        Pair { owner, other, client, gate, db }
+    }
+
+    fn starts(&self) -> String {
+        told(&self.db, "starts")
+    }
+
+    fn now(&self) -> u64 {
+        self.number("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
+    }
+
+    fn until(&self) -> u64 {
+        self.number("SELECT locked_until FROM task_runs")
+    }
+
+    fn number(&self, query: &str) -> u64 {
+        self.db.ask(query).parse().unwrap()
+    }
+
+    /// Waits until the scheduler beside has looked at the whole, twice.
+    fn other_has_looked(&self) {
+        let pid = self.other.pid();
+        let seen = || self.number(&format!("SELECT seen_at FROM scheduler_instances WHERE pid = {pid}"));
+        for _ in 0..2 {
+            let before = seen();
+            eventually("the other has looked at the whole", || seen() > before);
+        }
+    }
+
+    /// Stops the owner, though not while it writes: nobody else could write then.
+    fn stop(&self) {
+        self.owner.signal("STOP");
+        while self.db.plain().execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_err() {
+            self.owner.signal("CONT");
+            self.owner.signal("STOP");
+        }
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        let owner = self.db.ask("SELECT locked_by FROM task_runs");
+        self.db.home().join("agent.db-owners").join(owner)
+    }
+}
+
+#[test]
+fn an_owner_that_is_stopped_past_its_lease_is_stuck_and_not_robbed() {
+    let mut pair = Pair::new();
+    pair.stop();
+    let until = pair.until();
+    eventually("its lease has run out", || pair.now() > until);
+    pair.other_has_looked();
+    let problems = pair.client.check(&Limits::default()).unwrap();
+    let kinds: Vec<_> = problems.iter().map(|problem| (problem.kind, problem.run)).collect();
+    assert_eq!(kinds, [(ProblemKind::Stuck, Some(1))], "{problems:?}");
+    assert!(problems[0].to_string().contains("is alive and stands still"), "{}", problems[0]);
+    assert_eq!(pair.db.rows("SELECT id, name, past FROM stuck_runs"), ["1|long|lease"]);
+    let recorded = "SELECT count(*) FROM scheduler_events WHERE kind = 'owner_stalled'";
+    eventually("the stall is recorded", || pair.db.ask(recorded) == "1");
+    let line = format!("(pid {} on ", pair.owner.pid());
+    let lines = |sidecar: &Sidecar| {
+        sidecar.log().lines().filter(|logged| logged.contains(&line) && logged.contains("is alive and stalled")).count()
+    };
+    eventually("it is in the log", || lines(&pair.other) == 1);
+    pair.other_has_looked();
+    // The next scheduler finds it recorded.
+    pair.other.leave();
+    pair.other = Sidecar::start(&pair.db, &LEASE);
+    (0..4).for_each(|_| pair.other_has_looked());
+    assert_eq!((pair.db.ask(recorded).as_str(), lines(&pair.other)), ("1", 0));
+
+    // The command ends, and nobody is there to write it down. What else there is, the other does.
+    pair.gate.open();
+    pair.client.add(shell("beside", "true")).unwrap();
+    stands(&pair.client, "beside", RunStatus::Succeeded);
+    pair.other_has_looked();
+    assert_eq!(pair.db.rows("SELECT status, attempt FROM task_runs WHERE id = 1"), ["running|1"]);
+
+    pair.owner.signal("CONT");
+    let run = stands(&pair.client, "long", RunStatus::Succeeded);
+    assert_eq!((run.attempt, run.output.as_deref(), pair.starts().as_str()), (1, Some("passed\n"), "1"));
+    assert!(
+        pair.client.attempts(run.id).unwrap().is_empty() && pair.client.check(&Limits::default()).unwrap().is_empty()
+    );
+    pair.owner.leave();
+    pair.other.leave();
+    pair.db.assert_sound();
+}
+
+#[test]
+fn an_owner_without_its_lock_file_keeps_its_runs_while_it_lives_and_loses_them_a_lease_after_its_death() {
+    let mut pair = Pair::new();
+    let lock = pair.lock_file();
+    // A cleaner comes by; each time the owner makes its file again.
+    for _ in 0..4 {
+        std::fs::remove_file(&lock).unwrap();
+        eventually("the file is there again", || lock.exists());
+    }
+    pair.other_has_looked();
+    assert_eq!(pair.db.rows("SELECT status, attempt FROM task_runs"), ["running|1"]);
+
+    // It dies without one: nothing proves it. Stopped first, so that it cannot make it again.
+    pair.stop();
+    std::fs::remove_file(&lock).unwrap();
+    let until = pair.until();
+    pair.owner.signal("KILL");
+    let _ = pair.owner.end();
+    let lost = || pair.db.ask("SELECT max(finished_at) FROM task_attempts WHERE outcome = 'lost'");
+    eventually("its run is recovered", || lost() != "NULL");
+    // It was extended for the last time two seconds before `until`, and the other has seen it no earlier.
+    let lost: u64 = lost().parse().unwrap();
+    assert!(lost + 50 >= until, "after its lease, not {} ms before", until.saturating_sub(lost));
+    eventually("it is begun again", || pair.starts() == "1\n2");
+    pair.gate.open();
+    assert_eq!(stands(&pair.client, "long", RunStatus::Succeeded).attempt, 2);
+    assert_eq!(pair.db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
+    pair.other.leave();
+    pair.db.assert_sound();
+}

@@ -1,0 +1,165 @@
+//! Time limits are judged by how and when the work ended: a success that is noticed late is a success, an error that comes late is
+//! a timeout, and what a command leaves behind does not count against its limit.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duly::testing::ManualClock;
+use duly::{AttemptOutcome, Context, Event, NewTask, Outcome, RunStatus, Scheduler};
+
+use crate::fixtures::{TestDb, at, eventually, seconds};
+
+const NOON: &str = "2027-03-14T12:00:00Z";
+
+fn due(name: &str) -> NewTask {
+    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work").at_most_once()
+}
+
+fn ends(db: &TestDb) -> Vec<String> {
+    db.rows(
+        "SELECT t.name, r.status, r.error, a.outcome FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+           LEFT JOIN task_attempts a ON a.run_id = r.id ORDER BY t.name",
+    )
+}
+
+#[test]
+fn a_closure_that_returns_ok_late_has_succeeded_and_an_error_that_comes_late_is_a_timeout() {
+    let db = TestDb::new();
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let tell = events.clone();
+    let scheduler = Scheduler::builder(db.file())
+        .observe(move |event: &Event| {
+            if let Event::Finished { claim, .. } = event {
+                tell.lock().unwrap().push((claim.task.clone(), event.level(), event.to_string()));
+            }
+        })
+        .handler("work", |run: &Context| {
+            assert!(run.task() == "quick" || run.wait_cancelled(seconds(30)));
+            if run.task() == "error" { Err("half is sent") } else { Ok(5) }
+        })
+        .start()
+        .unwrap();
+    let limit = Duration::from_millis(50);
+    scheduler
+        .add_all([due("ok").timeout(limit), due("error").timeout(limit), due("quick").timeout(seconds(60))])
+        .unwrap();
+    let over = "SELECT count(*) FROM task_runs WHERE status = 'succeeded' OR status = 'dead'";
+    eventually("all have ended", || db.ask(over) == "3");
+    scheduler.shutdown(seconds(30)).unwrap();
+    assert_eq!(
+        ends(&db),
+        [
+            "error|dead|it took longer than 50ms: half is sent|timed_out",
+            "ok|succeeded|it ended late: it took longer than 50ms|-",
+            "quick|succeeded|-|-"
+        ]
+    );
+    assert_eq!(db.ask("SELECT result FROM task_runs WHERE error LIKE 'it ended late%'"), "5");
+    let events = events.lock().unwrap();
+    let event = |task: &str| events.iter().find(|(name, ..)| name == task).expect("an event");
+    assert!(event("ok").2.ends_with("(attempt 1 of 1): it ended late: it took longer than 50ms"), "{events:?}");
+    assert_eq!((event("ok").1, event("quick").1), (log::Level::Warn, log::Level::Info));
+}
+
+/// What the handler writes with `finish` is committed after its limit too: it is the same success.
+#[test]
+fn finish_after_the_time_limit_commits_and_is_late() {
+    let db = TestDb::new();
+    let clock = Arc::new(Mutex::new(None::<ManualClock>));
+    let hands = clock.clone();
+    let mut stepper = db
+        .builder(NOON)
+        .handler("work", move |run: &Context| {
+            hands.lock().unwrap().as_ref().unwrap().advance(seconds(61));
+            run.finish(|_| Ok(7))
+        })
+        .start()
+        .unwrap();
+    *clock.lock().unwrap() = Some(stepper.clock().clone());
+    stepper.client().add(due("late").timeout(seconds(60))).unwrap();
+    stepper.client().add(due("unlimited").timeout(seconds(0))).unwrap();
+    stepper.run_until(at("2027-03-14T13:00:00Z")).unwrap();
+    assert_eq!(ends(&db), ["late|succeeded|it ended late: it took longer than 1m|-", "unlimited|succeeded|-|-"]);
+}
+
+/// After a request to stop, a success is a success, and any other end cancels the run, however late it comes.
+#[test]
+fn a_run_that_is_asked_to_stop_and_ends_late() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add_all(["error", "ok"].map(|name| due(name).timeout(seconds(5)))).unwrap();
+    let claims = stepper.step().unwrap();
+    stepper.clock().advance(seconds(6));
+    for claim in &claims {
+        client.cancel(claim.run_id).unwrap();
+        let outcome = if claim.task == "ok" { Outcome::succeeded() } else { Outcome::failed("stopped") };
+        stepper.finish(claim, outcome);
+    }
+    stepper.step().unwrap();
+    assert_eq!(
+        ends(&db),
+        [
+            "error|cancelled|it took longer than 5s: stopped|timed_out",
+            "ok|succeeded|it ended late: it took longer than 5s|-"
+        ]
+    );
+}
+
+#[cfg(target_os = "linux")]
+mod commands {
+    use super::*;
+    use crate::sidecar::{Gate, Sidecar, shell, stands, told};
+
+    /// The scheduler is stopped while its command succeeds, for longer than the command's limit.
+    #[test]
+    fn a_command_that_succeeds_while_its_scheduler_is_stopped_has_succeeded() {
+        let db = TestDb::new();
+        let client = db.client();
+        let mut gate = Gate::new(&db, "gate");
+        let home = db.home().display();
+        let line = format!("echo $$ >{home}/pid; read line <{home}/gate; echo done");
+        client.add(shell("long", &line).timeout(seconds(2)).at_most_once()).unwrap();
+        let mut sidecar = Sidecar::start(&db, &[]);
+        let pid = told(&db, "pid");
+        sidecar.signal("STOP");
+        gate.open();
+        let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        eventually("the command has ended", || state().contains(") Z "));
+        let began = std::time::Instant::now();
+        eventually("its time is up", || began.elapsed() > seconds(3));
+        sidecar.signal("CONT");
+        let run = stands(&client, "long", RunStatus::Succeeded);
+        assert_eq!(run.error.as_deref(), Some("it ended late: it took longer than 2s"));
+        assert_eq!((run.output.as_deref(), run.exit_code, run.attempt), (Some("done\n"), Some(0), 1));
+        sidecar.leave();
+        assert!(sidecar.log().contains("it ended late: it took longer than 2s"), "{}", sidecar.log());
+    }
+
+    /// What a command leaves behind is waited for, and its limit passes meanwhile; the command itself kept it.
+    #[test]
+    fn what_a_command_leaves_behind_does_not_count_against_its_limit() {
+        let db = TestDb::new();
+        let client = db.client();
+        let limited = |name: &str, line: &str| shell(name, line).timeout(seconds(1)).at_most_once();
+        client.add(limited("good", "sleep 1000 & exit 0")).unwrap();
+        client.add(limited("bad", "sleep 1000 & exit 3")).unwrap();
+        // Ended because its time is up: whatever it exits with then, it has not succeeded.
+        client.add(limited("obeys", "trap 'exit 0' TERM; sleep 1000 & wait")).unwrap();
+        let mut sidecar = Sidecar::start(&db, &[]);
+        let good = stands(&client, "good", RunStatus::Succeeded);
+        let remark = good.error.expect("what it left is named");
+        assert!(remark.starts_with("what it left was ended: sleep (pid "), "{remark}");
+        assert_eq!(good.exit_code, Some(0));
+        for (name, outcome, error) in [
+            ("bad", AttemptOutcome::Failed, "exit code 3; what it left was ended: sleep (pid "),
+            ("obeys", AttemptOutcome::TimedOut, "it took longer than 1s: exit code 0"),
+        ] {
+            let run = stands(&client, name, RunStatus::Dead);
+            let attempt = &client.attempts(run.id).unwrap()[0];
+            assert_eq!(attempt.outcome, outcome, "{name}");
+            assert!(attempt.error.as_deref().is_some_and(|found| found.starts_with(error)), "{name}: {attempt:?}");
+        }
+        sidecar.leave();
+    }
+}

@@ -1,0 +1,89 @@
+//! A scheduler that looks at its file once an hour, and by itself at nothing else: whatever its own client asks for that is
+//! due before, wakes it.
+
+use std::time::Duration;
+
+use crossbeam_channel::unbounded;
+use duly::{Apply, Cancel, Client, Context, NewTask, RunStatus, Scheduler, SystemClock, Timestamp};
+use rusqlite::TransactionBehavior;
+
+use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
+
+fn task(name: &str, at: Timestamp) -> NewTask {
+    NewTask::once(name, at).handler("work").at_most_once()
+}
+
+#[test]
+fn what_is_asked_for_and_due_before_the_next_look_is_done_at_once() {
+    let db = TestDb::new();
+    let (told, hears) = unbounded();
+    let scheduler = Scheduler::builder(db.file())
+        .poll(minutes(60))
+        // A sign of life every eight hours.
+        .lease(seconds(86_400))
+        .handler("work", move |run: &Context| {
+            told.send(run.task().to_owned())?;
+            match run.task() {
+                "fails" => Err("no luck".into()),
+                "waits" if run.wait_cancelled(seconds(60)) => Err("asked to stop".into()),
+                _ => Ok::<_, duly::BoxError>(()),
+            }
+        })
+        .start()
+        .unwrap();
+    let client: &Client = scheduler.client();
+    let now = || duly::Clock::now(&SystemClock::new()).wall;
+    let (past, far) = (at("2020-01-01T00:00:00Z"), now().plus(minutes(60 * 24)));
+    let begins = |name: &str| assert_eq!(hears.recv_timeout(seconds(30)).as_deref(), Ok(name));
+    // Its outcome is written down, and the loop sleeps again.
+    let ends = |name: &str, status| {
+        let ended = || client.history(name, 1).unwrap().first().is_some_and(|run| run.status == status);
+        eventually("its end is written down", ended);
+    };
+    let passes = |name: &str| {
+        begins(name);
+        ends(name, RunStatus::Succeeded);
+    };
+
+    client.add(task("past", past)).unwrap();
+    passes("past");
+    client.add(task("soon", now().plus(Duration::from_millis(200)))).unwrap();
+    passes("soon");
+    client.add_if_absent(task("absent", past)).unwrap();
+    passes("absent");
+    // The one that presses need not be the first, or the last.
+    client.add_all([task("far", far), task("among", past), task("farther", far)]).unwrap();
+    passes("among");
+    client.replace(task("far", past)).unwrap();
+    passes("far");
+    client.trigger("farther").unwrap();
+    passes("farther");
+    client.add(task("rests", now().plus(minutes(3 * 60)))).unwrap();
+    client.pause("rests").unwrap();
+    db.plain()
+        .execute("UPDATE scheduled_tasks SET schedule_value = ?1 WHERE name = 'rests'", [past.to_string()])
+        .unwrap();
+    client.resume("rests").unwrap();
+    passes("rests");
+    client.apply("tasks.toml", [task("declared", past)], Apply::default()).unwrap();
+    passes("declared");
+
+    client.add(task("fails", past)).unwrap();
+    begins("fails");
+    ends("fails", RunStatus::Dead);
+    client.retry(client.history("fails", 1).unwrap()[0].id).unwrap();
+    begins("fails");
+    ends("fails", RunStatus::Dead);
+    client.add(task("waits", past)).unwrap();
+    begins("waits");
+    assert_eq!(client.cancel(client.history("waits", 1).unwrap()[0].id).unwrap(), Cancel::Asked);
+    ends("waits", RunStatus::Cancelled);
+
+    let mut plain = db.plain();
+    let tx = plain.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    client.add_in(&tx, task("within", past)).unwrap();
+    tx.commit().unwrap();
+    client.wake();
+    passes("within");
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+}
