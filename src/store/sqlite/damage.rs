@@ -116,8 +116,7 @@ impl Files {
     pub(crate) fn watch(&self, connection: &Connection) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         if record.is_none() {
-            // From now on the file holds the stamp, and one without it is another.
-            let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+            write_back(connection);
             *record = Some(Known::default());
         }
     }
@@ -186,7 +185,11 @@ impl Files {
         };
         let version = platform::version(metadata);
         if known.finding.is_none() && known.version == Some(version) {
-            return Ok(known.sound);
+            if known.base.is_some() {
+                return Ok(known.sound);
+            }
+            // A reader of an older snapshot kept the log from being written back: the file is compared as soon as it can be.
+            write_back(connection);
         }
         known.sound = false;
         match known.examine(&self.path, metadata.len(), connection) {
@@ -267,6 +270,11 @@ impl Known {
         }
         Some(verdict)
     }
+}
+
+/// Writes the log back as far as no reader prevents it. From then on the file holds the stamp, and one without it is another.
+fn write_back(connection: &Connection) {
+    let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
 }
 
 fn shared(identity: Identity) -> Record {
@@ -381,8 +389,8 @@ fn judge(base: Option<&Base>, file: &Facts, live: &Facts) -> Verdict {
     }
     let fits = match (&file.stamp, &live.stamp) {
         (Some(file), Some(live)) => live.follows(file),
-        (None, _) => true,
-        (Some(_), None) => false,
+        (None, None) => true,
+        (None, Some(_)) | (Some(_), None) => false,
     };
     if file.cookie == live.cookie && fits { Verdict::Sound } else { Verdict::Unknown }
 }
