@@ -288,9 +288,12 @@ fn a_scheduler_within_a_program_stops_with_the_same_error() {
     let db = TestDb::new();
     let copy = db.home().join("backup.db");
     db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("work")).unwrap();
+    let start = || Scheduler::builder(db.file()).lease(seconds(1)).poll(Duration::from_millis(20)).start().unwrap();
+    start().shutdown(seconds(1)).unwrap();
     run("cp", &[&db.file(), &copy]);
-    let scheduler = Scheduler::builder(db.file()).poll(Duration::from_millis(20)).start().unwrap();
+    let scheduler = start();
     let client = scheduler.client().clone();
+    beats(&db, 3);
     run("cp", &[&copy, &db.file()]);
     eventually("it has stopped", || scheduler.has_stopped());
     let ended = scheduler.shutdown(seconds(1)).unwrap_err();

@@ -389,7 +389,7 @@ fn judge(base: Option<&Base>, file: &Facts, live: &Facts) -> Verdict {
     }
     let fits = match (&file.stamp, &live.stamp) {
         (Some(file), Some(live)) => live.follows(file),
-        (None, None) => true,
+        (None, None) => base.is_none_or(|base| base.file.stamp.is_none()),
         (None, Some(_)) | (Some(_), None) => false,
     };
     if file.cookie == live.cookie && fits { Verdict::Sound } else { Verdict::Unknown }
@@ -456,6 +456,7 @@ mod tests {
             ("a restore, in part written back", at(41, "a 5"), at(41, "a 3")),
             ("another database, in part written back", at(41, "a 5"), at(41, "b 100")),
             ("the row removed through SQLite", at(40, "a 5"), at(40, "")),
+            ("the same, written back; or a copy from before the first stamp", at(40, ""), at(40, "")),
         ];
         for (what, file, live) in unknown {
             assert_eq!(judged(file, live), Verdict::Unknown, "{what}");
