@@ -15,24 +15,20 @@ pub mod testing;
 mod worker;
 
 pub use client::Client;
-pub use client::add::{Added, Change};
-pub use client::apply::{Applied, Apply, Done, ImportItem};
 pub use client::backup::Backup;
-pub use client::cancel::Cancel;
-pub use client::check::{Limits, Problem, ProblemKind};
-pub use client::doctor::Finding;
-pub use client::prune::Pruned;
-pub use client::recent::Recent;
-pub use client::status::{ClockWait, Instance, Status};
-pub use client::trigger::{NewRun, Triggered};
+pub use client::check::{Problem, ProblemKind};
+pub use client::runs::NewRun;
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{BoxError, Error, Result};
 pub use host::orphan::Orphan;
 pub use host::process::{Process, processes};
 pub use model::event::{Event, Observer};
 pub use model::finished::Finished;
+pub use model::health::Limits;
 pub use model::new_task::NewTask;
 pub use model::progress_meter::Progress;
+pub use model::report::{ClockWait, Finding, Instance, Pruned, Recent, Status};
+pub use model::request::{Added, Applied, Apply, Cancel, Change, Done, ImportItem, Triggered};
 pub use model::retry::{Retry, RetryPolicy};
 pub use model::run::{
     Attempt, AttemptOutcome, Claim, Effect, EffectState, FailureKind, Origin, Outcome, Run, RunFilter, RunStatus,

@@ -181,7 +181,7 @@ impl Builder {
         let (wake, woken) = bounded(1);
         let (order, orders) = bounded(2);
         let (report, reports) = bounded(1);
-        let client = Client::new(own, clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
+        let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
         let (in_flight, handed, next_look, progress) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
         let turning = Turning {

@@ -207,7 +207,7 @@ impl StepperBuilder {
         let file = store.path().into();
         let client = match client {
             Some(client) => client,
-            None => Client::new(open(Missing::Refuse)?, Arc::new(clock.clone()), None),
+            None => Client::new(Box::new(open(Missing::Refuse)?), Arc::new(clock.clone()), None),
         };
         // Two steppers of one test that names no seed must not draw the same owner's name.
         let random = fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..)));

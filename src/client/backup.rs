@@ -1,8 +1,8 @@
-//! `Client::backup`: the whole file, copied while it is in use.
+//! `Client::backup`: copies the whole file while it is in use.
 //!
-//! A copy is a second scheduler's file. Those who are at work on the original are not at work on it: in the copy they have
-//! left, and what they ran is a lost attempt, which a scheduler of the copy recovers after one lease, as if its owner had
-//! died on another machine. It never touches a command of theirs.
+//! A copy is the file of another scheduler. In the copy, the schedulers of the original have stopped, and the runs that they ran
+//! are lost attempts: a scheduler of the copy recovers these after one lease, as if their owners had died on another machine.
+//! It never signals their commands.
 
 use std::fs::File;
 use std::io;
@@ -12,30 +12,30 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::host::platform;
 use crate::model::progress_meter::Progress;
-use crate::store::sqlite::connection::SqliteStore;
+use crate::store::FileStore;
+use crate::store::sqlite;
 use crate::store::sqlite::file::{Durability, Missing};
-use crate::store::sqlite::{damage, owners};
 
 const DOING: &str = "make a backup";
 
-/// A copy that was made.
+/// The answer to a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backup {
     /// The copy.
     pub path: PathBuf,
-    /// How large it is, in bytes.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Runs that were at work, and that a scheduler of the copy will take for lost.
+    /// The number of runs that were running. A scheduler of the copy recovers them as lost.
     pub running: usize,
 }
 
 impl Client {
-    /// Copies the whole file, an application's own tables too, to one that does not exist. It holds all that was committed
-    /// before this began, and only its owner may read it. Nobody waits for it, though the log of the original grows
-    /// meanwhile. It is given its name when it is whole and on the disk.
+    /// Copies the whole file, including the tables of an application, to a path that does not exist. The copy holds all that was
+    /// committed before this began, and only its owner may read it. No writer waits for the copy, but the log of the original grows
+    /// meanwhile. The copy gets its name when it is complete and on the disk.
     ///
-    /// A scheduler on the copy is a second one: it runs every task, whatever the first does.
+    /// A scheduler on the copy is a second scheduler: it runs every task, whatever the first does.
     ///
     /// ```
     /// use duly::{Client, NewTask};
@@ -51,16 +51,16 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Refused`] if the file exists, or cannot be made; [`Error::Store`] if the disk is full, or an error of its.
+    /// [`Error::Refused`] if the path exists, or cannot be created; [`Error::Store`] if the disk is full or fails.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<Backup> {
         self.backup_watched(path, &Progress::default())
     }
 
-    /// As [`Client::backup`], with somebody looking on: bytes that are copied.
+    /// As [`Client::backup`], and reports its progress: bytes that are copied.
     ///
     /// # Errors
     /// As [`Client::backup`].
-    pub fn backup_watched(&self, path: impl AsRef<Path>, advance: &Progress) -> Result<Backup> {
+    pub fn backup_watched(&self, path: impl AsRef<Path>, progress: &Progress) -> Result<Backup> {
         let path = path.as_ref();
         let name = path.file_name().ok_or_else(|| refused(path, "expected the name of a file"))?;
         let folder = match path.parent() {
@@ -68,9 +68,9 @@ impl Client {
             _ => Path::new("."),
         };
         let folder = platform::real_path(folder).map_err(|error| refused(path, &format!("its folder: {error}")))?;
-        let mut unborn = name.to_owned();
-        unborn.push(".part");
-        let (whole, part) = (folder.join(name), folder.join(unborn));
+        let mut partial = name.to_owned();
+        partial.push(".part");
+        let (whole, part) = (folder.join(name), folder.join(partial));
         platform::create_private(&part).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 let reason = "another backup is being made there, or was cut short: if not, remove";
@@ -78,7 +78,7 @@ impl Client {
             }
             _ => refused(path, &error.to_string()),
         })?;
-        let made = self.fill(&whole, &part, advance);
+        let made = self.fill(&whole, &part, progress);
         if made.is_err() {
             let _ = std::fs::remove_file(&part);
         }
@@ -86,28 +86,29 @@ impl Client {
         Ok(Backup { path: whole, bytes, running })
     }
 
-    /// Writes the copy under another name, and gives it its own.
-    fn fill(&self, whole: &Path, part: &Path, advance: &Progress) -> Result<(u64, usize)> {
-        // A link that leads nowhere is in the way, too.
+    /// Writes the copy into `part`, and renames it `whole`.
+    fn fill(&self, whole: &Path, part: &Path, progress: &Progress) -> Result<(u64, usize)> {
+        // Including a symbolic link without a target.
         if whole.symlink_metadata().is_ok() {
             return Err(refused(whole, "there is such a file: nothing is overwritten"));
         }
-        let (now, original) = (self.now(), self.in_place()?);
-        // A connection of its own: others that share this client do not wait.
-        SqliteStore::open(&original, Missing::Refuse, Durability::Full)?.copy_into(part, advance)?;
-        let running = SqliteStore::open(part, Missing::Refuse, Durability::Full)?.write(DOING, |tx, _| {
-            let detail = original.display().to_string();
-            owners::record(tx, now, "copied", None, None, Some(&detail))?;
-            damage::forget_stamp(tx)?;
-            Ok(owners::disown(tx, now)?)
-        })?;
+        let (now, original) = (self.now(), self.path_in_place()?);
+        // On its own connection: other threads that share this client do not wait.
+        with_file(&original, |file| file.copy_into(part, progress))?;
+        let running = with_file(part, |copy| copy.disown(&original, now))?;
         let store = |error: io::Error| Error::store(DOING, error);
         let bytes =
             File::open(part).and_then(|file| file.sync_all().and_then(|()| file.metadata())).map_err(store)?.len();
         std::fs::rename(part, whole).map_err(store)?;
-        advance.complete();
+        progress.complete();
         Ok((bytes, running))
     }
+}
+
+/// Opens an existing database, and calls `f` with what only a file has.
+fn with_file<T>(path: &Path, f: impl FnOnce(&mut dyn FileStore) -> Result<T>) -> Result<T> {
+    let mut store = sqlite::open(path, Missing::Refuse, Durability::Full)?;
+    f(store.as_file().ok_or_else(|| refused(path, "it is not a file"))?)
 }
 
 fn refused(path: &Path, reason: &str) -> Error {

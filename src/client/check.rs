@@ -1,58 +1,35 @@
-//! `Client::check`: what is wrong with a file and its scheduler, and what to do about it. For those who watch; it asks the
+//! `Client::check`: finds what is wrong with a file and its schedulers, and what to do about it. For monitoring: it reads the
 //! tables, the kernel and the folder, and writes nothing.
 //!
-//! No table says which handlers a scheduler has. What can be known: a scheduler that lives and has a worker to spare begins
-//! what may start in the same turn, if it has the handler.
+//! No table stores which handlers a scheduler has. What can be known: a scheduler that is alive and has a free worker starts a
+//! run that may start in the same turn, if it has the handler.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::Transaction;
-
 use crate::client::Client;
-use crate::client::status::{Instance, clock_wait, instances};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result, excerpt};
 use crate::host::folder;
 use crate::host::orphan::{Orphan, Presence};
-use crate::host::owner_lock::{self, Standing, standing};
+use crate::host::owner_lock;
 use crate::host::platform::{self, Writable};
 use crate::host::process::Group;
+use crate::model::health::{Health, Limits, Liveness, Ownerless, Stuck};
+use crate::model::report::Instance;
 use crate::rules::clock_monitor::WAITED_OUT;
 use crate::schedule::{Zone, duration_text};
-use crate::store::fault::Fault;
-use crate::store::sqlite::health::{self, Stuck};
-use crate::store::sqlite::{invariants, owners};
 
-/// Most problems of a kind that are told one by one.
-const MOST: usize = 100;
-/// A scheduler cuts its log beyond 16 MiB as soon as it is idle: with one much larger, it never is, or a reader never ends.
+/// An idle scheduler cuts its log beyond 16 MiB: with a much larger log it is never idle, or a reader never ends.
 const LARGE_LOG: u64 = 64 * 1024 * 1024;
-/// Dead runs older than this are history.
-const LATELY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Where nobody can ask the kernel about a scheduler, it is believed for so long after a sign of life.
-const BELIEVED: Duration = Duration::from_secs(5 * 60);
-/// Longest part of an error that is told.
+/// Where the kernel cannot be asked about a scheduler, it counts as alive for this time after a heartbeat.
+const PRESUMED_ALIVE: Duration = Duration::from_secs(5 * 60);
+/// Longest part of an error that a problem quotes.
 const MAX_ERROR: usize = 200;
 
-/// What is too much.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Work that has been due for longer is overdue. Default: 5 minutes.
-    pub overdue: Duration,
-    /// A task with so many dead runs in a row is failing. Default: 2.
-    pub failures: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { overdue: Duration::from_secs(5 * 60), failures: 2 }
-    }
-}
-
-/// What can be wrong.
+/// The kinds of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProblemKind {
@@ -62,43 +39,43 @@ pub enum ProblemKind {
     NoScheduler,
     /// A scheduler has not been able to write the database for ten seconds or longer: a full disk, an error of the device, a lock.
     Degraded,
-    /// A task is due for too long, or runs that may start are not begun.
+    /// A task has been due for too long, or runs that may start are not started.
     Overdue,
-    /// Runs may start, and whoever is alive and has workers to spare leaves them: nobody has their handler.
+    /// Runs may start, and the schedulers that are alive and have free workers leave them: none has their handler.
     UnknownHandler,
-    /// A run is at work for longer than it may, or its owner gives no sign of life.
+    /// A run has been running for longer than its timeout, or its owner sends no heartbeat.
     Stuck,
     /// A worker thread of a scheduler that is alive ended within the last day, which no handler can cause.
     WorkerEnded,
-    /// A scheduler died, and a command of its is at work, or is not known to be gone: its run is not tried again before that is
-    /// known.
+    /// An orphan process: a scheduler died, and a command of its runs is alive, or is not known to be gone. The run is not retried
+    /// before that is known.
     Orphan,
     /// A run is running for an owner that is not registered: another program wrote that, or removed the owner's row.
     UnknownOwner,
-    /// A final run was made to wait or to run again, or its attempt was changed, by another program.
+    /// Another program changed a final run to waiting or running, or changed its attempt.
     Reopened,
-    /// A run waits for something that does not hold it back: it would wait for ever.
+    /// A run waits for something that does not block it: it would wait for ever.
     Blocked,
     /// A task had too many dead runs in a row.
     Failing,
-    /// A run has died within the last day, and nothing of its task has succeeded since.
+    /// A run is dead since less than a day, and no run of its task has succeeded since.
     Dead,
-    /// A task was written that cannot be scheduled.
+    /// A task cannot be scheduled.
     Invalid,
     /// The time zone of an active task is not known on this machine, or its file cannot be read.
     Zone,
-    /// Dead runs of a task would be reported nowhere: the task that its `on_dead` names is missing, invalid, or a command without
-    /// an argv.
+    /// Dead runs of a task would not be reported: the task that its `on_dead` names is missing, invalid, or a command without an
+    /// argv.
     OnDead,
     /// The write-ahead log is larger than 64 MiB.
     Log,
-    /// Another user may write one of the files or folders, or the folder of the lock files is another user's; or, for root, the
-    /// database is another user's and no scheduler is alive: one that root starts refuses it.
+    /// Another user may write one of the files or folders, or owns the folder of the lock files. Or, for root: another user owns
+    /// the database, and no scheduler is alive; a scheduler that root starts refuses it.
     FileMode,
 }
 
 impl ProblemKind {
-    /// One word for it, as in `no_scheduler`.
+    /// Returns its name, such as `no_scheduler`.
     pub fn as_str(self) -> &'static str {
         match self {
             ProblemKind::Clock => "clock",
@@ -123,11 +100,11 @@ impl ProblemKind {
     }
 }
 
-/// Something that is wrong. Its `Display` is one line.
+/// A problem. Its `Display` is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// What kind of thing.
+    /// Its kind.
     pub kind: ProblemKind,
     /// The task that has it.
     pub task: Option<String>,
@@ -146,7 +123,7 @@ impl fmt::Display for Problem {
 }
 
 impl Client {
-    /// Looks for what is wrong now. Nothing is what a healthy file answers. Of each kind a hundred are told.
+    /// Returns the problems that exist now, at most a hundred of each kind; none for a healthy file.
     ///
     /// ```
     /// use duly::{Client, Limits, NewTask, ProblemKind};
@@ -154,7 +131,7 @@ impl Client {
     /// # let file = home.path().join("agent.db");
     /// let client = Client::open(&file)?;
     /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
-    /// assert!(client.check(&Limits::default())?.is_empty(), "nobody is at work, but nothing is due");
+    /// assert!(client.check(&Limits::default())?.is_empty(), "no scheduler is running, but nothing is due");
     /// client.trigger("digest")?;
     /// assert_eq!(client.check(&Limits::default())?[0].kind, ProblemKind::NoScheduler);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -164,101 +141,106 @@ impl Client {
     /// Only if the database cannot be read.
     pub fn check(&self, limits: &Limits) -> Result<Vec<Problem>> {
         let now = self.now();
-        let (path, _, log_bytes) = self.sizes();
-        let (mut found, any_alive) = self.read("look for problems", |tx, _| {
-            let instances = instances(tx, &path)?;
-            let look = Look { tx, now, path: &path, limits, instances, found: Vec::new() };
-            let any_alive = look.living().next().is_some();
-            Ok((look.all()?, any_alive))
-        })?;
-        if log_bytes > LARGE_LOG {
-            let text = format!("the write-ahead log has {} MiB", log_bytes >> 20);
-            let advice = "end whatever reads the file for hours; a scheduler that is idle cuts it";
-            found.push(problem(ProblemKind::Log, text, advice));
+        let mut store = self.store();
+        let health = store.health(limits, now)?;
+        let file = store.as_file().map(|file| (file.path().to_owned(), file.sizes().1));
+        drop(store);
+        let path = file.as_ref().map(|(path, _)| path.as_path());
+        let look = Look { now, path, health: &health, found: Vec::new() };
+        let any_alive = look.living().next().is_some();
+        let mut found = look.all();
+        if let Some((path, log_bytes)) = &file {
+            found.extend(of_the_file(path, *log_bytes, any_alive));
         }
-        found.extend(modes(&path));
-        // A scheduler that is alive is its owner's: root's was refused.
-        let foreign = folder::foreign(&path).filter(|_| !any_alive);
-        found.extend(foreign.map(|fault| problem(ProblemKind::FileMode, fault.found, &fault.advice)));
         Ok(found)
     }
 }
 
-/// One look at the tables.
+/// The problems of one snapshot.
 struct Look<'a> {
-    tx: &'a Transaction<'a>,
     now: Timestamp,
-    path: &'a Path,
-    limits: &'a Limits,
-    instances: Vec<Instance>,
+    /// The database, if it is a file.
+    path: Option<&'a Path>,
+    health: &'a Health,
     found: Vec<Problem>,
 }
 
-impl Look<'_> {
-    fn all(mut self) -> Result<Vec<Problem>, Fault> {
-        if let Some(wait) = clock_wait(self.tx, self.now)? {
-            let newest = owners::newest_seen(self.tx)?;
-            let advice = if wait.waiting.is_none() {
-                "set the clock"
-            } else if newest.is_some_and(|newest| newest.since(self.now) > WAITED_OUT) {
-                "set the clock if it is wrong; if it is right, the next turn of a scheduler plans all schedules anew: duly run"
-            } else {
-                "set the clock if it is wrong; if it is right, schedules go on by themselves at that time"
-            };
-            self.found.push(problem(ProblemKind::Clock, wait.to_string(), advice));
+impl<'a> Look<'a> {
+    fn all(mut self) -> Vec<Problem> {
+        self.clock();
+        self.schedulers();
+        self.late();
+        self.ownerless();
+        self.stuck();
+        self.ended_workers();
+        for (run, task, reason) in &self.health.blocked {
+            let text = format!("run {run} of {task} waits ({reason}) for nothing");
+            let advice = "a running scheduler repairs it within minutes; if it does not, run duly doctor and report it";
+            self.of_run(ProblemKind::Blocked, *run, task, text, advice);
         }
-        self.schedulers()?;
-        self.late()?;
-        let ownerless = self.ownerless()?;
-        self.stuck(&ownerless)?;
-        self.ended_workers()?;
-        self.blocked()?;
-        for (run, task, why) in invariants::reopened(self.tx, MOST)? {
-            let text = format!("run {run} of {task} {why}");
+        for (run, task, reason) in &self.health.reopened {
+            let text = format!("run {run} of {task} {reason}");
             let advice = format!("another program changed its row: duly cancel {run}; duly retry opens a new run");
-            self.of_run(ProblemKind::Reopened, run, task, text, &advice);
+            self.of_run(ProblemKind::Reopened, *run, task, text, &advice);
         }
-        self.failed()?;
-        let invalid = health::invalid(self.tx, MOST)?.into_iter();
-        for (task, reason) in invalid.chain(invariants::unreadable_tasks(self.tx, MOST)?) {
+        self.failed();
+        for (task, reason) in &self.health.invalid {
             let text = format!("{task} is invalid: {reason}");
-            self.of_task(ProblemKind::Invalid, task, text, "mend its row, or add it again with --replace");
+            self.of_task(ProblemKind::Invalid, task, text, "repair its row, or add it again with --replace");
         }
-        for (zone, task, count) in health::zones(self.tx)? {
-            let Err(error @ Error::ZoneUnavailable { .. }) = Zone::named(&zone) else { continue };
-            let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        for (zone, task, count) in &self.health.zones {
+            let Err(error @ Error::ZoneUnavailable { .. }) = Zone::named(zone) else { continue };
+            let others = if *count > 1 { format!(" and {} more", count - 1) } else { String::new() };
             let text = format!("the time zone of {task}{others} is not known here: {error}");
-            let advice = "install zone data that has it, or mend the rows; schedulers elsewhere that know it go on";
+            let advice =
+                "install zone data that has it, or repair the rows; schedulers on other machines that know it go on";
             self.of_task(ProblemKind::Zone, task, text, advice);
         }
-        for (task, target, why) in health::nobody_to_tell(self.tx, MOST)? {
-            let text = format!("dead runs of {task} are to be told to {target}, and {why}");
-            self.of_task(ProblemKind::OnDead, task, text, "add or mend the task that is to be told, or name another");
+        for (task, target, reason) in &self.health.on_dead {
+            let text = format!("dead runs of {task} are to be reported to {target}, and {reason}");
+            self.of_task(ProblemKind::OnDead, task, text, "add or repair the task that on_dead names, or name another");
         }
-        Ok(self.found)
+        self.found
     }
 
-    fn of_task(&mut self, kind: ProblemKind, task: String, text: String, advice: &str) {
-        self.found.push(Problem { task: Some(task), ..problem(kind, text, advice) });
+    fn of_task(&mut self, kind: ProblemKind, task: &str, text: String, advice: &str) {
+        self.found.push(Problem { task: Some(task.to_owned()), ..problem(kind, text, advice) });
     }
 
-    fn of_run(&mut self, kind: ProblemKind, run: i64, task: String, text: String, advice: &str) {
-        self.found.push(Problem { task: Some(task), run: Some(run), ..problem(kind, text, advice) });
+    fn of_run(&mut self, kind: ProblemKind, run: i64, task: &str, text: String, advice: &str) {
+        self.found.push(Problem { task: Some(task.to_owned()), run: Some(run), ..problem(kind, text, advice) });
     }
 
-    /// Schedulers that are alive, as far as can be told.
-    fn living(&self) -> impl Iterator<Item = &Instance> {
+    /// Returns the schedulers that are alive, as far as can be known, each with the number of its running runs.
+    fn living(&self) -> impl Iterator<Item = &'a (Instance, u32)> + use<'a> {
         let now = self.now;
-        self.instances.iter().filter(move |one| one.alive.unwrap_or(now.since(one.seen_at) < BELIEVED))
+        let is_alive = move |one: &Instance| one.alive.unwrap_or(now.since(one.seen_at) < PRESUMED_ALIVE);
+        self.health.instances.iter().filter(move |(one, _)| is_alive(one))
     }
 
-    fn schedulers(&mut self) -> Result<(), Fault> {
-        if self.living().next().is_none() && health::any_work(self.tx, self.now)? {
+    fn instance(&self, id: &str) -> Option<&'a Instance> {
+        self.health.instances.iter().map(|(one, _)| one).find(|one| one.id == id)
+    }
+
+    fn clock(&mut self) {
+        let Some(wait) = &self.health.clock else { return };
+        let advice = if wait.waiting.is_none() {
+            "set the clock"
+        } else if self.health.newest_seen.is_some_and(|newest| newest.since(self.now) > WAITED_OUT) {
+            "set the clock if it is wrong; if it is right, the next turn of a scheduler plans all schedules anew: duly run"
+        } else {
+            "set the clock if it is wrong; if it is right, schedules go on by themselves at that time"
+        };
+        self.found.push(problem(ProblemKind::Clock, wait.to_string(), advice));
+    }
+
+    fn schedulers(&mut self) {
+        if self.living().next().is_none() && self.health.any_work {
             let text = "there is work, and no scheduler is alive".to_owned();
             let advice = "start one: duly run, or the application that has the handlers";
             self.found.push(problem(ProblemKind::NoScheduler, text, advice));
         }
-        for one in self.instances.iter().filter(|one| one.degraded) {
+        for (one, _) in self.health.instances.iter().filter(|(one, _)| one.degraded) {
             let (pid, host) = (one.pid, &one.host);
             let text = format!(
                 "the scheduler with pid {pid} on {host} has not been able to write the database for ten seconds or longer"
@@ -266,28 +248,22 @@ impl Look<'_> {
             let advice = "see its log for the cause; nothing starts until it can write again";
             self.found.push(problem(ProblemKind::Degraded, text, advice));
         }
-        Ok(())
     }
 
-    fn late(&mut self) -> Result<(), Fault> {
-        let before = self.now.minus(self.limits.overdue);
-        for (task, since) in health::overdue(self.tx, before, MOST)? {
-            let text = format!("{task} is due since {since}, for {}", self.ago(since));
+    fn late(&mut self) {
+        for (task, since) in &self.health.overdue {
+            let text = format!("{task} is due since {since}, for {}", self.ago(*since));
             self.of_task(ProblemKind::Overdue, task, text, "is a scheduler alive, and its log quiet? see duly status");
         }
-        let waiting = health::waiting(self.tx, before, MOST)?;
-        let (mut living, mut busy) = (0, 0);
-        for one in self.living() {
-            living += 1;
-            busy += usize::from(health::at_work(self.tx, &one.id)? >= one.workers);
-        }
-        for waiting in waiting {
+        let living = self.living().count();
+        let busy = self.living().filter(|(one, running)| *running >= one.workers).count();
+        for waiting in &self.health.waiting {
             let (handler, count) = (&waiting.handler, waiting.count);
             let text = format!("runs of handler {handler} that may start: {count}, for {}", self.ago(waiting.since));
             let (kind, advice) = if living == 0 {
                 (ProblemKind::Overdue, "start a scheduler that has this handler".to_owned())
             } else if busy > 0 {
-                let advice = format!("schedulers with all workers at work: {busy} of {living}; give them more workers");
+                let advice = format!("schedulers with all workers busy: {busy} of {living}; give them more workers");
                 (ProblemKind::Overdue, advice)
             } else {
                 let advice = "no scheduler that is alive has it: start one that does, or give the tasks another";
@@ -295,99 +271,85 @@ impl Look<'_> {
             };
             self.found.push(problem(kind, text, &advice));
         }
-        Ok(())
     }
 
-    /// Running runs whose owner is not registered. Returns them.
-    fn ownerless(&mut self) -> Result<HashSet<i64>, Fault> {
-        let mut runs = HashSet::new();
-        for (run, task, owner) in invariants::ownerless(self.tx, MOST)? {
+    fn ownerless(&mut self) {
+        for Ownerless { run, task, owner, liveness } in &self.health.ownerless {
             let lease = "a scheduler recovers it when its lease has not changed for a full lease (duly run)";
-            let (stands, advice) = match standing(self.path, &owner) {
-                Standing::Alive { .. } => {
-                    let advice = "its row was removed while it was at work; it registers again at its next heartbeat";
+            let (state, advice) = match liveness {
+                Liveness::Alive { .. } => {
+                    let advice = "its row was removed while it was running; it registers again at its next heartbeat";
                     ("is alive".to_owned(), advice.to_owned())
                 }
-                Standing::Dead(_) | Standing::Inherited(_) => {
+                Liveness::Dead { .. } => {
                     ("is dead".to_owned(), "the next turn of a scheduler recovers it: duly run".to_owned())
                 }
-                Standing::Missing => {
-                    ("has no lock file".to_owned(), format!("{lease}; only schedulers may claim runs"))
-                }
-                Standing::Unknown(reason) => (
+                Liveness::NoLock => ("has no lock file".to_owned(), format!("{lease}; only schedulers may claim runs")),
+                Liveness::Unknown(reason) => (
                     format!("cannot be asked: {reason}"),
                     "remove the cause; a scheduler recovers it if it is dead".into(),
                 ),
             };
-            let text =
-                format!("run {run} of {task} is running for owner {owner}, which is not registered and {stands}");
-            self.of_run(ProblemKind::UnknownOwner, run, task, text, &advice);
-            runs.insert(run);
+            let text = format!("run {run} of {task} is running for owner {owner}, which is not registered and {state}");
+            self.of_run(ProblemKind::UnknownOwner, *run, task, text, &advice);
         }
-        Ok(runs)
     }
 
-    /// `named`: runs of which something has been said already.
-    fn stuck(&mut self, named: &HashSet<i64>) -> Result<(), Fault> {
-        let stuck = health::stuck(self.tx, self.now, MOST)?;
-        for stuck in stuck.into_iter().filter(|stuck| !named.contains(&stuck.run)) {
-            if let Some(waits) = self.stalled_heir(&stuck).or_else(|| self.orphan(&stuck)) {
-                self.found.push(waits);
+    fn stuck(&mut self) {
+        let ownerless: HashSet<i64> = self.health.ownerless.iter().map(|one| one.run).collect();
+        for stuck in self.health.stuck.iter().filter(|stuck| !ownerless.contains(&stuck.run)) {
+            if let Some(problem) = self.stalled_heir(stuck).or_else(|| self.orphan(stuck)) {
+                self.found.push(problem);
                 continue;
             }
-            let run = stuck.run;
+            let (run, task) = (stuck.run, &stuck.task);
             let since = stuck.started_at.map_or_else(|| "an unknown time".to_owned(), |at| self.ago(at));
-            let owner = self.instances.iter().find(|one| one.id == stuck.owner);
+            let owner = self.instance(&stuck.owner);
             let alive = owner.and_then(|one| Some((one.pid, one.alive?)));
+            let doubtful = owner.and_then(|one| Some((one, one.doubt.as_ref()?)));
             let (text, advice) = if let Some((_, false)) = alive {
-                let text = format!("run {run} of {} was lost with its scheduler", stuck.task);
+                let text = format!("run {run} of {task} was lost with its scheduler");
                 (text, "the next scheduler recovers it: duly run".to_owned())
             } else if !stuck.past_lease {
-                let text = format!("run {run} of {} is at work for {since}, longer than its time-out", stuck.task);
-                (text, format!("its handler does not hear that its time is up: duly cancel {run}, or end it"))
+                let text = format!("run {run} of {task} has been running for {since}, longer than its timeout");
+                (text, format!("its handler does not react to the timeout: duly cancel {run}, or end it"))
             } else if let Some((pid, true)) = alive {
-                let text =
-                    format!("run {run} of {} is past its lease: its scheduler is alive and stands still", stuck.task);
-                (text, format!("nobody takes it from the living: let process {pid} go on, or end it"))
-            } else if let Some((Instance { pid, host, .. }, doubt)) =
-                owner.and_then(|one| Some((one, one.doubt.as_ref()?)))
-            {
+                let text = format!("run {run} of {task} is past its lease: its scheduler is alive but stalled");
+                (text, format!("no other scheduler takes it over: let process {pid} go on, or end it"))
+            } else if let Some((Instance { pid, host, .. }, doubt)) = doubtful {
                 let text = format!(
-                    "run {run} of {} is past its lease, and whether its scheduler is alive cannot be known: {doubt}",
-                    stuck.task
+                    "run {run} of {task} is past its lease, and whether its scheduler is alive cannot be known: {doubt}"
                 );
-                (
-                    text,
-                    format!(
-                        "look for process {pid} on {host}, and remove the cause; a scheduler recovers the run if it is dead"
-                    ),
-                )
+                let advice = format!(
+                    "look for process {pid} on {host}, and remove the cause; a scheduler recovers the run if it is dead"
+                );
+                (text, advice)
             } else {
-                let text = format!("run {run} of {} is past its lease, at work for {since}", stuck.task);
-                (text, "its scheduler hangs, or cannot write: look at its log; another recovers it".to_owned())
+                let text = format!("run {run} of {task} is past its lease, and has been running for {since}");
+                (text, "its scheduler hangs, or cannot write: see its log; another scheduler recovers it".to_owned())
             };
-            self.of_run(ProblemKind::Stuck, run, stuck.task, text, &advice);
+            self.of_run(ProblemKind::Stuck, run, task, text, &advice);
         }
-        Ok(())
     }
 
-    /// A run whose scheduler is dead, and which another one is to recover that is alive and makes no progress.
+    /// Returns the problem of a run whose scheduler is dead, and whose recovering scheduler is alive and makes no progress.
     fn stalled_heir(&self, stuck: &Stuck) -> Option<Problem> {
-        let Standing::Inherited(heir) = standing(self.path, &stuck.owner) else { return None };
-        let stalls = |one: &&Instance| one.id == heir && self.now.since(one.seen_at) > one.lease;
-        let Instance { pid, host, .. } = self.instances.iter().find(stalls)?;
-        let (run, task) = (stuck.run, stuck.task.clone());
+        let heir = self.instance(stuck.heir.as_ref()?)?;
+        if self.now.since(heir.seen_at) <= heir.lease {
+            return None;
+        }
+        let (Instance { pid, host, .. }, Stuck { run, task, .. }) = (heir, stuck);
         let found = format!(
             "run {run} of {task} waits: its scheduler is dead, and the scheduler that recovers its runs is alive and makes no \
              progress (pid {pid} on {host})"
         );
         let problem = problem(ProblemKind::Stuck, found, &format!("let process {pid} go on, or end it"));
-        Some(Problem { task: Some(task), run: Some(run), ..problem })
+        Some(Problem { task: Some(task.clone()), run: Some(*run), ..problem })
     }
 
-    fn ended_workers(&mut self) -> Result<(), Fault> {
-        for ended in health::ended_workers(self.tx, self.now.minus(LATELY), MOST)? {
-            if !self.living().any(|one| one.id == ended.owner) {
+    fn ended_workers(&mut self) {
+        for ended in &self.health.ended_workers {
+            if !self.living().any(|(one, _)| one.id == ended.owner) {
                 continue;
             }
             let before = if ended.count > 1 { format!(", and {} before it", ended.count - 1) } else { String::new() };
@@ -397,21 +359,17 @@ impl Look<'_> {
                 ended.owner, ended.pid, ended.at
             );
             let advice =
-                "a new worker has its place, unless the log says otherwise; report it with the log of that time";
+                "a new worker has replaced it, unless the log says otherwise; report it with the log of that time";
             self.found.push(problem(ProblemKind::WorkerEnded, text, advice));
         }
-        Ok(())
     }
 
-    /// What is to be said of a run whose scheduler is dead, and whose command is not known to be gone.
+    /// Returns the problem of a run whose scheduler is dead, and whose command is not known to be gone.
     fn orphan(&self, stuck: &Stuck) -> Option<Problem> {
         let (run, handler) = (stuck.run, &stuck.handler);
-        let is_dead = self.instances.iter().any(|one| one.id == stuck.owner && one.alive == Some(false));
-        if !is_dead {
-            return None;
-        }
+        self.instance(&stuck.owner).filter(|one| one.alive == Some(false))?;
         let task = stuck.task.clone();
-        let orphan = Orphan::new(self.path, run, stuck.attempt, task, handler.clone(), stuck.process.as_deref());
+        let orphan = Orphan::new(self.path?, run, stuck.attempt, task, handler.clone(), stuck.process.as_deref());
         let declare = format!("duly cancel {run} --gone");
         let sight = orphan.look();
         let (found, advice) = match (sight.presence, sight.group) {
@@ -423,7 +381,7 @@ impl Look<'_> {
             }
             (Presence::Alive, Some(Group::Led)) => {
                 let pid = orphan.pid().unwrap_or_default();
-                let found = format!("its command lives ({})", pids(&[pid]));
+                let found = format!("its command is alive ({})", pids(&[pid]));
                 let end = format!("kill -- -{pid}");
                 match sight.signalled {
                     Some(_) => (found, format!("a scheduler that has handler {handler} ends it, or end it: {end}")),
@@ -434,7 +392,7 @@ impl Look<'_> {
                 let (pids, end) = (pids(&members), format!("end them: {}", kill(&members)));
                 match sight.signalled {
                     Some(_) => (
-                        format!("of its command these processes live: {pids}"),
+                        format!("these processes of its command are alive: {pids}"),
                         format!("a scheduler that has handler {handler} ends them, or {end}"),
                     ),
                     None => (
@@ -463,34 +421,25 @@ impl Look<'_> {
         Some(Problem { task: Some(stuck.task.clone()), run: Some(run), ..problem })
     }
 
-    fn blocked(&mut self) -> Result<(), Fault> {
-        for held in invariants::held_for_nothing(self.tx, self.now.minus(self.limits.overdue), MOST)? {
-            let text = format!("run {} of {} waits ({}) for nothing", held.run, held.task, held.reason);
-            let advice = "a scheduler at work mends it within minutes; if it does not, duly doctor, and report it";
-            self.of_run(ProblemKind::Blocked, held.run, held.task, text, advice);
-        }
-        Ok(())
-    }
-
-    fn failed(&mut self) -> Result<(), Fault> {
-        for (task, count, error, paused) in health::failing(self.tx, self.limits.failures, MOST)? {
-            let (rests, then) = if paused {
-                (", and is paused", format!("mend it, then duly resume {task}"))
+    fn failed(&mut self) {
+        for failing in &self.health.failing {
+            let (task, count) = (&failing.task, failing.count);
+            let (paused, advice) = if failing.is_paused {
+                (", and is paused", format!("repair it, then duly resume {task}"))
             } else {
-                ("", "mend or pause it".to_owned())
+                ("", "repair or pause it".to_owned())
             };
-            let text = format!("{task} is dead {count} times in a row{rests}: {}", excerpt(&error, MAX_ERROR));
-            let advice = format!("see duly history {task}, and {then}");
-            self.of_task(ProblemKind::Failing, task, text, &advice);
+            let error = excerpt(&failing.error, MAX_ERROR);
+            let text = format!("{task} is dead {count} times in a row{paused}: {error}");
+            self.of_task(ProblemKind::Failing, task, text, &format!("see duly history {task}, and {advice}"));
         }
-        for dead in health::dead(self.tx, self.now.minus(LATELY), self.limits.failures, MOST)? {
+        for dead in &self.health.dead {
             let more = if dead.count > 1 { format!(", and {} before it", dead.count - 1) } else { String::new() };
             let error = excerpt(&dead.error, MAX_ERROR);
             let text = format!("run {} of {} is dead{more}: {error}", dead.run, dead.task);
             let advice = format!("see duly logs {0}, and duly retry {0} if it is still wanted", dead.run);
-            self.of_run(ProblemKind::Dead, dead.run, dead.task, text, &advice);
+            self.of_run(ProblemKind::Dead, dead.run, &dead.task, text, &advice);
         }
-        Ok(())
     }
 
     fn ago(&self, at: Timestamp) -> String {
@@ -509,7 +458,22 @@ fn kill(pids: &[u32]) -> String {
     pids.iter().fold("kill".to_owned(), |line, pid| format!("{line} {pid}"))
 }
 
-/// The database, files beside it and folders that other users may write.
+/// Returns the problems of the database as a file.
+fn of_the_file(path: &Path, log_bytes: u64, any_alive: bool) -> Vec<Problem> {
+    let mut found = Vec::new();
+    if log_bytes > LARGE_LOG {
+        let text = format!("the write-ahead log has {} MiB", log_bytes >> 20);
+        let advice = "end the program that has been reading the file for hours; an idle scheduler cuts the log";
+        found.push(problem(ProblemKind::Log, text, advice));
+    }
+    found.extend(modes(path));
+    // A scheduler that is alive has the same user as the file: root's was refused.
+    let foreign = folder::foreign(path).filter(|_| !any_alive);
+    found.extend(foreign.map(|fault| problem(ProblemKind::FileMode, fault.found, &fault.advice)));
+    found
+}
+
+/// Returns the database, the files beside it and the folders that other users may write.
 fn modes(path: &Path) -> Vec<Problem> {
     let beside = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -518,12 +482,12 @@ fn modes(path: &Path) -> Vec<Problem> {
     };
     let files = [path.to_owned(), beside("-wal"), beside("-shm")];
     let open = files.iter().filter_map(|file| {
-        let (who, letters) = match platform::writable(&std::fs::metadata(file).ok()?) {
+        let (user, letters) = match platform::writable(&std::fs::metadata(file).ok()?) {
             Writable::Owner => return None,
             Writable::Group => ("its group", "g-w"),
             Writable::Anyone => ("anyone", "go-w"),
         };
-        let text = format!("{who} may write {}, and so run commands as you", file.display());
+        let text = format!("{user} may write {}, and so run commands as you", file.display());
         Some(problem(ProblemKind::FileMode, text, &format!("chmod {letters} it")))
     });
     // The caller may be another user than the scheduler's, such as root: the folder must belong to the owner of the database.
@@ -533,7 +497,7 @@ fn modes(path: &Path) -> Vec<Problem> {
     open.chain(folders.map(|fault| problem(ProblemKind::FileMode, fault.found, &fault.advice))).collect()
 }
 
-/// Names of handlers and errors are somebody else's text: a problem stays one line.
+/// Names of handlers and errors may hold any text: a problem stays one line.
 fn problem(kind: ProblemKind, found: String, advice: &str) -> Problem {
     let line = |text: &str| text.replace(char::is_control, " ");
     Problem { kind, task: None, run: None, found: line(&found), advice: line(advice) }

@@ -1,25 +1,20 @@
-//! Tasks that are added inside a transaction of the application's own: there if it commits, and only then.
-
-use std::path::Path;
+//! Adds tasks inside a transaction of the application: a transactional outbox.
 
 use rusqlite::Transaction;
 
 use crate::client::Client;
-use crate::client::add::{Added, Existing, put};
-use crate::clock::Timestamp;
-use crate::error::{Error, Result};
-use crate::host::platform;
+use crate::error::Result;
 use crate::model::new_task::NewTask;
-use crate::store::sqlite::add::Adder;
-use crate::store::sqlite::connection;
+use crate::model::request::{Added, Existing};
+use crate::store::sqlite::add::add_in;
 use crate::worker::handler::Context;
 
 impl Client {
-    /// Adds a task inside a transaction of the application's own, on its own connection to the same file: an outbox. The
-    /// task is there if that transaction commits, and only then. Best begun as `IMMEDIATE`: one that has read before it
-    /// writes is refused by SQLite if another program wrote between.
+    /// Adds a task inside a transaction of the application, on the application's own connection to the same file: an outbox. The
+    /// task exists if that transaction commits, and only then. Begin the transaction as `IMMEDIATE`: SQLite refuses a write in a
+    /// transaction that has read first if another program wrote in between.
     ///
-    /// A scheduler sees the task within its poll interval after the commit; [`Client::wake`] hastens it.
+    /// A scheduler sees the task within its poll interval after the commit; [`Client::wake`] makes it look at once.
     ///
     /// ```
     /// use duly::rusqlite::{Connection, TransactionBehavior};
@@ -39,20 +34,22 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::add`]; the transaction is then as it was before. [`Error::Refused`] if it is on another file.
+    /// As [`Client::add`]; the transaction is then as it was before. [`Error::Refused`](crate::Error::Refused) if it is on
+    /// another file.
     pub fn add_in(&self, tx: &Transaction<'_>, task: NewTask) -> Result<Added> {
-        put_in(tx, &self.in_place()?, task, self.now())
+        let (now, file, existing) = (self.now(), self.path_in_place()?, Existing::refuse(&task));
+        add_in(tx, &file, task.into_definition(now)?, existing, now)
     }
 }
 
 impl Context {
-    /// Adds a task within the transaction of [`Context::finish`]: it is there if the run succeeds, and only then. As
+    /// Adds a task within the transaction of [`Context::finish`]: it exists if the run succeeds, and only then. As
     /// [`Client::add_in`](crate::Client::add_in).
     ///
     /// ```
     /// # use duly::{BoxError, Context, NewTask};
     /// fn step_one(run: &Context) -> Result<(), BoxError> {
-    ///     // The next step is due at once, and there is one of it however often this one is tried.
+    ///     // The next step is due at once. Its name makes it unique, however many attempts this step needs.
     ///     let next = NewTask::once(format!("step-two:{}", run.run_id()), run.scheduled_for()).handler("step-two");
     ///     run.finish(|tx| {
     ///         run.add_in(tx, next)?;
@@ -64,40 +61,8 @@ impl Context {
     /// # Errors
     /// As [`Client::add_in`](crate::Client::add_in).
     pub fn add_in(&self, tx: &Transaction<'_>, task: NewTask) -> Result<Added> {
-        // Not by the desk, which `finish` holds.
-        put_in(tx, self.file(), task, self.now().wall)
-    }
-}
-
-/// Adds a task inside a transaction of the application's, which must be on this file. If it cannot be added, the transaction
-/// is as it was.
-pub(crate) fn put_in(tx: &Transaction<'_>, file: &Path, task: NewTask, now: Timestamp) -> Result<Added> {
-    let (existing, task) = (Existing::refuse(&task), task.into_definition(now)?);
-    let refused = |reason| Error::Refused { request: format!("add task {:?} in a transaction", task.name), reason };
-    let found = tx.path().unwrap_or_default();
-    if !is_same(Path::new(found), file) {
-        let found = if found.is_empty() { "a database in memory" } else { found };
-        let file = file.display();
-        return Err(refused(format!(
-            "it is on {found}, and the tasks are in {file}: begin it on a connection to that file"
-        )));
-    }
-    if tx.is_autocommit() {
-        return Err(refused("it has ended".to_owned()));
-    }
-    if now < Timestamp::MIN {
-        return Err(refused(format!("the clock of this machine shows {now}: set it first")));
-    }
-    connection::within(tx, file, "add a task in a transaction", |schedules| {
-        put(tx, &mut Adder::new(tx)?, schedules, task, existing, now)
-    })
-}
-
-/// Whether two paths name one file.
-fn is_same(one: &Path, other: &Path) -> bool {
-    let identity = |path: &Path| std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));
-    match (identity(one), identity(other)) {
-        (Some(one), Some(other)) => one == other,
-        _ => one == other,
+        let (now, existing) = (self.now().wall, Existing::refuse(&task));
+        // Not through the worker's connection, which `finish` has locked.
+        add_in(tx, self.file(), task.into_definition(now)?, existing, now)
     }
 }

@@ -1,4 +1,4 @@
-//! `Client::prune`: retention by hand.
+//! `Client::prune`: applies retention on request.
 
 use std::thread;
 use std::time::Duration;
@@ -6,61 +6,52 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::error::Result;
 use crate::model::progress_meter::Progress;
+use crate::model::report::{Pass, Pruned};
 use crate::model::settings::Retention;
-use crate::store::sqlite::prune::{self, Pass};
-use crate::store::turn_io::MAX_ITEMS;
 
-pub use crate::store::sqlite::prune::Pruned;
-
-/// SQLite looks that often, at least, whether a lock is free.
-const LONGEST_REST: Duration = Duration::from_millis(100);
+/// SQLite looks at least this often whether a lock is free.
+const MAX_PAUSE: Duration = Duration::from_millis(100);
 
 impl Client {
-    /// Removes at once what is long over, as a running scheduler does little by little; in many short transactions, with a
-    /// rest after each, so that nobody waits for long. Answers with how much that was.
+    /// Deletes all expired history now, which a running scheduler does little by little. Works in many short transactions with a
+    /// pause after each, so that no writer waits for long. Returns how much it deleted.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if less than the least is to be kept at most; or if the
-    /// database cannot be written. What went before stays gone.
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if `least_runs` is above `most_runs`; or if the database cannot be
+    /// written. What was deleted before stays deleted.
     pub fn prune(&self, keep: Retention) -> Result<Pruned> {
         self.prune_watched(keep, &Progress::default())
     }
 
-    /// As [`Client::prune`], with somebody looking on: tasks that were looked at, by their ids.
+    /// As [`Client::prune`], and reports its progress: tasks that were examined, by their ids.
     ///
     /// # Errors
     /// As [`Client::prune`].
-    pub fn prune_watched(&self, keep: Retention, advance: &Progress) -> Result<Pruned> {
+    pub fn prune_watched(&self, keep: Retention, progress: &Progress) -> Result<Pruned> {
         keep.check()?;
         let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
         let mut at_begin = None;
         loop {
-            if pass.after() == 0 {
-                // A pass that found nothing is the last: what a batch had no room for is met by the next pass.
+            if pass.after == 0 {
+                // A pass that deletes nothing is the last: the next pass deletes what did not fit into a batch.
                 if at_begin == Some(pruned) {
-                    advance.complete();
+                    progress.complete();
                     return Ok(pruned);
                 }
                 at_begin = Some(pruned);
             }
-            let (began, before) = (pass, pruned);
-            let (now, begin) = (self.now(), self.monotonic());
-            let last;
-            (pass, pruned, last) = self.write("prune", |tx, _| {
-                let (mut pass, mut pruned) = (began, before);
-                prune::batch(tx, &keep, now, &mut pass, MAX_ITEMS, &mut pruned)?;
-                Ok((pass, pruned, prune::last_task(tx)?))
-            })?;
-            // The last pass finds nothing, and is quick: it does not begin the count anew.
-            advance.total_is(last.unsigned_abs());
-            advance.reach(advance.done().max(pass.after().unsigned_abs()));
-            // A writer that waits for the lock only looks now and then: without a pause it would find it taken again, until
-            // it gives up.
-            thread::sleep((self.monotonic().saturating_sub(begin) * 2).min(LONGEST_REST));
+            let begin = self.monotonic();
+            let newest = self.write(|store, now| store.prune(&keep, &mut pass, &mut pruned, now))?;
+            // The last pass deletes nothing, and is fast: the count does not begin again.
+            progress.total_is(newest.unsigned_abs());
+            progress.reach(progress.done().max(pass.after.unsigned_abs()));
+            // A writer that waits for the lock looks only now and then: without a pause it would find the lock taken each time,
+            // until its timeout.
+            thread::sleep((self.monotonic().saturating_sub(begin) * 2).min(MAX_PAUSE));
         }
     }
 
-    /// How much [`Client::prune`] would remove now. Nothing is written, and nobody waits.
+    /// Returns how much [`Client::prune`] would delete now. Writes nothing, and blocks no writer.
     ///
     /// ```
     /// use duly::{Client, NewTask, Retention};
@@ -70,7 +61,7 @@ impl Client {
     /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
     /// client.trigger("digest").and_then(|run| client.cancel(run))?;
     /// let keep = Retention { least_runs: 0, most_runs: 1, ..Retention::default() };
-    /// // It is young, and not too many.
+    /// // The run is younger than 30 days, and the only one.
     /// assert_eq!(client.would_prune(keep)?.runs, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -81,30 +72,23 @@ impl Client {
         self.would_prune_watched(keep, &Progress::default())
     }
 
-    /// As [`Client::would_prune`], with somebody looking on.
+    /// As [`Client::would_prune`], and reports its progress.
     ///
     /// # Errors
     /// As [`Client::would_prune`].
-    pub fn would_prune_watched(&self, keep: Retention, advance: &Progress) -> Result<Pruned> {
+    pub fn would_prune_watched(&self, keep: Retention, progress: &Progress) -> Result<Pruned> {
         keep.check()?;
         let now = self.now();
-        let mut after = 0;
-        let mut pruned = self.read("count what is over", |tx, _| {
-            advance.total_is(prune::last_task(tx)?.unsigned_abs());
-            Ok(prune::beside_tasks(tx, &keep, now)?)
-        })?;
+        let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
         loop {
-            // A snapshot for each batch: one for all would keep the log from being cut.
-            let began = after;
-            let (end, tasks, runs) =
-                self.read("count what is over", |tx, _| Ok(prune::would_go(tx, &keep, now, began, MAX_ITEMS)?))?;
-            (pruned.tasks, pruned.runs) = (pruned.tasks + tasks, pruned.runs + runs);
-            let Some(end) = end else {
-                advance.complete();
+            // A snapshot for each batch: a single one would prevent the log from being cut.
+            let newest = self.store().would_prune(&keep, &mut pass, &mut pruned, now)?;
+            progress.total_is(newest.unsigned_abs());
+            if pass.after == 0 {
+                progress.complete();
                 return Ok(pruned);
-            };
-            after = end;
-            advance.reach(after.unsigned_abs());
+            }
+            progress.reach(pass.after.unsigned_abs());
         }
     }
 }

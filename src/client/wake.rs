@@ -1,17 +1,17 @@
-//! How a client tells the scheduler of its own process that something was written. It only hastens: the loop polls.
+//! Wakes the scheduler of the same process after a write. This only reduces latency: the scheduler polls.
 
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
-use crate::client::add::{Added, Change};
 use crate::clock::Timestamp;
+use crate::model::request::{Added, Change};
 
 /// A scheduler that can be woken.
 #[derive(Clone, Debug)]
 pub(crate) struct Wake {
     sender: Sender<()>,
-    /// How long it goes without a look at the file.
+    /// Its poll interval.
     poll: Duration,
 }
 
@@ -21,14 +21,14 @@ impl Wake {
     }
 
     pub(crate) fn now(&self) {
-        // A wake that is already waiting will do, and one that is lost only delays.
+        // A pending wake is sufficient, and a lost one only delays.
         let _ = self.sender.try_send(());
     }
 
-    /// Wakes it, unless all that was added is due later than its next look at the file, which is soon enough. It would look
-    /// in vain after every commit of whoever adds many one by one. `now`: after the commit.
+    /// Wakes the scheduler, unless all added tasks are due after its next poll: a caller that adds many tasks one by one would
+    /// otherwise cause a useless turn after each commit. `now`: after the commit.
     pub(crate) fn for_added(&self, added: &[Added], now: Timestamp) {
-        // Twice the interval: a look may take its time.
+        // Twice the interval: a poll may be late.
         let seen = now.plus(self.poll.saturating_mul(2));
         if added.iter().any(|task| task.change == Change::Replaced || task.next_run.is_none_or(|at| at <= seen)) {
             self.now();
@@ -43,11 +43,11 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::Wake;
-    use crate::client::add::{Added, Change};
     use crate::clock::Timestamp;
+    use crate::model::request::{Added, Change};
 
     #[test]
-    fn only_what_may_be_due_before_the_next_look_wakes() {
+    fn only_tasks_that_may_be_due_before_the_next_poll_wake() {
         let (sender, woken) = bounded(1);
         let wake = Wake::new(sender, Duration::from_secs(1));
         let added = |change, next_run: Option<i64>| Added {
@@ -64,7 +64,7 @@ mod tests {
         assert!(!wakes(&[added(Change::Created, Some(now + 2001)), added(Change::Unchanged, Some(now + 9000))]));
         assert!(wakes(&[added(Change::Created, Some(now + 2001)), added(Change::Created, Some(now + 2000))]));
         assert!(wakes(&[added(Change::Created, Some(now - 1))]), "overdue");
-        assert!(wakes(&[added(Change::Created, None)]), "nobody knows when");
-        assert!(wakes(&[added(Change::Replaced, Some(now + 9000))]), "what the loop knows of it holds no longer");
+        assert!(wakes(&[added(Change::Created, None)]), "the next run is unknown");
+        assert!(wakes(&[added(Change::Replaced, Some(now + 9000))]), "the scheduler knows the old schedule");
     }
 }

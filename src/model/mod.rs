@@ -2,8 +2,11 @@
 
 pub(crate) mod event;
 pub(crate) mod finished;
+pub(crate) mod health;
 pub(crate) mod new_task;
 pub(crate) mod progress_meter;
+pub(crate) mod report;
+pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod run;
 pub(crate) mod settings;

@@ -7,12 +7,12 @@ use rusqlite::Transaction;
 use crate::clock::Timestamp;
 use crate::host::orphan::Presence;
 use crate::model::finished::{Finished, Report, WorkerEnded};
+use crate::model::report::Pass;
 use crate::rules::retention_timer::Part;
 use crate::store::sqlite::blocked::Round;
 use crate::store::sqlite::first_look::Seen;
 use crate::store::sqlite::open::{Slots, Written};
 use crate::store::sqlite::owners::{self, Dead, Lost, Other, Registration, Stalled};
-use crate::store::sqlite::prune::Pass;
 
 /// Most items that one turn writes.
 pub(crate) const MAX_ITEMS: usize = 500;

@@ -126,7 +126,7 @@ fn runs_of_a_handler_that_nobody_has() {
     // As long as nobody has a worker to spare, nobody can tell.
     let found = look(&client);
     assert_eq!((found.len(), found[0].kind), (1, ProblemKind::Overdue), "{found:?}");
-    assert!(found[0].advice.starts_with("schedulers with all workers at work: 1 of 1"), "{found:?}");
+    assert!(found[0].advice.starts_with("schedulers with all workers busy: 1 of 1"), "{found:?}");
     succeed(&mut stepper, &busy);
     stepper.step().expect("a turn");
     let found = look(&client);
@@ -193,7 +193,11 @@ fn deaths_that_would_be_told_to_nobody() {
     stepper.step().expect("a turn");
     // Of the one that is over nothing is to be told any more.
     assert_eq!(wrong(&client), [of("invalid", "alarm", None), of("on_dead", "waits", None)]);
-    assert!(look(&client)[1].found.contains("are to be told to alarm, and that is invalid: "), "{}", look(&client)[1]);
+    assert!(
+        look(&client)[1].found.contains("are to be reported to alarm, and that is invalid: "),
+        "{}",
+        look(&client)[1]
+    );
     client.remove("alarm").expect("gone");
     let command = |payload: &str| NewTask::manual("alarm").handler("command").payload([payload]);
     client.add(command("no argv")).expect("a task");
@@ -207,7 +211,7 @@ fn deaths_that_would_be_told_to_nobody() {
     assert_eq!(wrong(&client), []);
     client.remove("alarm").expect("gone");
     assert_eq!(wrong(&client), [of("on_dead", "waits", None)]);
-    let found = "dead runs of waits are to be told to alarm, and there is no such task";
+    let found = "dead runs of waits are to be reported to alarm, and there is no such task";
     assert_eq!(look(&client)[0].found, found);
 }
 
@@ -223,7 +227,7 @@ fn runs_that_do_not_end() {
         stepper.step().expect("a sign of life");
     }
     assert_eq!(wrong(&client), [of("stuck", "slow", Some(1))]);
-    assert!(look(&client)[0].found.ends_with("for 4m, longer than its time-out"), "{:?}", look(&client));
+    assert!(look(&client)[0].found.ends_with("for 4m, longer than its timeout"), "{:?}", look(&client));
     // Its owner says nothing any more, and then is dead.
     clock.advance(minutes(2));
     assert!(look(&client)[0].found.contains("is past its lease"), "{:?}", look(&client));

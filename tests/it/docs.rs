@@ -172,6 +172,20 @@ fn the_pool_does_not_know_the_store_and_the_poller_not_the_pool() {
     }
 }
 
+/// Clients reach the store through its trait. Only `add_in` names the backend: its transaction is the application's own.
+#[test]
+fn clients_know_the_store_by_its_trait() {
+    let files = sources("src");
+    let (outbox, add) = ("client/outbox.rs".to_owned(), "store/sqlite/add.rs".to_owned());
+    let seam = ["store/mod.rs", "store/sqlite/mod.rs", "store/sqlite/file.rs"];
+    for file in files.iter().filter(|file| file.starts_with("client/")) {
+        for to in imports(file, &files).iter().filter(|to| to.starts_with("store/") && !seam.contains(&to.as_str())) {
+            assert_eq!((file, to), (&outbox, &add), "a part of the store that is not its trait");
+        }
+        assert_eq!(code(file).contains("rusqlite"), *file == outbox, "src/{file}");
+    }
+}
+
 /// What only one module does, where a word shows it.
 #[test]
 fn what_one_module_does_alone_no_other_does() {

@@ -117,7 +117,7 @@ fn what_a_trigger_passes_over_is_not_told_as_created() {
     db.plain()
         .execute_batch("CREATE TRIGGER no BEFORE INSERT ON scheduled_tasks BEGIN SELECT RAISE(IGNORE); END")
         .unwrap();
-    let told = r#"cannot add task "one-18": a trigger on scheduled_tasks passes it over, with RAISE(IGNORE)"#;
+    let told = r#"cannot add task "one-18": a trigger on scheduled_tasks ignores it, with RAISE(IGNORE)"#;
     assert_eq!(client.add(task("one-18")).unwrap_err().to_string(), told);
     assert_eq!(client.add_all([task("one-18")]).unwrap_err().to_string(), told);
     assert_eq!(client.add(task("one-3")).unwrap().change, Change::Unchanged);

@@ -93,8 +93,8 @@ fn check_does_not_advise_to_pause_what_is_paused() {
     let mut lines: Vec<String> = found.iter().map(ToString::to_string).collect();
     lines.sort();
     let expected = [
-        "failing: active is dead 2 times in a row: no luck: see duly history active, and mend or pause it",
-        "failing: paused is dead 2 times in a row, and is paused: no luck: see duly history paused, and mend it, then duly \
+        "failing: active is dead 2 times in a row: no luck: see duly history active, and repair or pause it",
+        "failing: paused is dead 2 times in a row, and is paused: no luck: see duly history paused, and repair it, then duly \
          resume paused",
     ];
     assert_eq!(lines, expected);

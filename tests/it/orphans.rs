@@ -260,7 +260,7 @@ fn a_dead_owner_is_shown_as_dead_while_its_heir_waits() {
     next.step().unwrap();
     let problems = next.client().check(&duly::Limits::default()).unwrap();
     let pid = leader.child.id();
-    let found = format!("run 1 of post waits: its scheduler is dead, and its command lives (pid {pid})");
+    let found = format!("run 1 of post waits: its scheduler is dead, and its command is alive (pid {pid})");
     let advice = format!("a scheduler that has handler work ends it, or end it: kill -- -{pid}");
     assert_eq!((&problems[0].found, &problems[0].advice), (&found, &advice));
     leader.kill();

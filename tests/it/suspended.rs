@@ -86,7 +86,7 @@ fn an_owner_that_is_stopped_past_its_lease_is_stuck_and_not_robbed() {
     let problems = pair.client.check(&Limits::default()).unwrap();
     let kinds: Vec<_> = problems.iter().map(|problem| (problem.kind, problem.run)).collect();
     assert_eq!(kinds, [(ProblemKind::Stuck, Some(1))], "{problems:?}");
-    assert!(problems[0].to_string().contains("is alive and stands still"), "{}", problems[0]);
+    assert!(problems[0].to_string().contains("is alive but stalled"), "{}", problems[0]);
     assert_eq!(pair.db.rows("SELECT id, name, past FROM stuck_runs"), ["1|long|lease"]);
     let recorded = "SELECT count(*) FROM scheduler_events WHERE kind = 'owner_stalled'";
     eventually("the stall is recorded", || pair.db.ask(recorded) == "1");

@@ -60,7 +60,7 @@ fn a_scheduler_whose_row_was_removed_is_named_alive_and_dead() {
     let remove = format!("DELETE FROM scheduler_instances WHERE id = '{owner}'");
     db.plain().execute(&remove, []).expect("a removal");
     let begin = format!("unknown_owner: run 1 of ours is running for owner {owner}, which is not registered");
-    let advice = "its row was removed while it was at work; it registers again at its next heartbeat";
+    let advice = "its row was removed while it was running; it registers again at its next heartbeat";
     assert_eq!(shown(&client), [format!("{begin} and is alive: {advice}")]);
     stepper.crash();
     assert_eq!(shown(&client), [format!("{begin} and is dead: the next turn of a scheduler recovers it: duly run")]);

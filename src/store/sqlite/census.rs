@@ -1,16 +1,63 @@
-//! How much there is of everything, for people who look at the whole.
+//! The status of the database: counts, schedulers, what is due next.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
-use crate::store::sqlite::row;
+use crate::error::Result;
+use crate::model::report::Status;
+use crate::model::run::RunStatus;
+use crate::model::task::TaskStatus;
+use crate::schedule::zone_data;
+use crate::store::sqlite::connection::{SqliteStore, sqlite_version};
+use crate::store::sqlite::{claim, due, health, owners, row, tasks};
+
+/// A task that has been due for longer is overdue.
+const OVERDUE_AFTER: Duration = Duration::from_secs(5 * 60);
+
+/// Returns the state of the database at one moment. Reads every task once.
+pub(super) fn status(store: &mut SqliteStore, now: Timestamp) -> Result<Status> {
+    let (path, (file_bytes, log_bytes)) = (store.path().to_owned(), store.sizes());
+    store.read("read the status", |tx, _| {
+        let unfinished = unfinished(tx)?;
+        let known = |(status, count): &(String, u64)| Some((RunStatus::parse(status)?, *count));
+        let tasks = tasks_by_status(tx)?.into_iter();
+        Ok(Status {
+            instances: health::instances(tx, &path)?,
+            tasks: tasks.filter_map(|(status, n)| Some((TaskStatus::parse(&status)?, n))).collect(),
+            due: overdue(tx, now.plus(Duration::from_millis(1)))?,
+            overdue: overdue(tx, now.minus(OVERDUE_AFTER))?,
+            failing: failing(tx)?,
+            runs: unfinished.iter().filter_map(known).collect(),
+            blocked: unfinished.iter().find(|(status, _)| status == "blocked").map_or(0, |(_, count)| *count),
+            clock: health::clock_wait(tx, now)?,
+            next: next(tx)?,
+            path: path.clone(),
+            file_bytes,
+            log_bytes,
+            sqlite: sqlite_version(),
+            zone_data: zone_data(),
+        })
+    })
+}
+
+/// Reports whether a scheduler with these handlers has nothing to do now.
+pub(super) fn is_idle(store: &mut SqliteStore, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
+    store.read("look for work", |tx, _| {
+        // A blocked run waits for one of these.
+        let any = owners::any_running(tx)?
+            || claim::next(tx, handlers)?.is_some()
+            || !tasks::unplanned(tx, 1)?.is_empty()
+            || due::next_due(tx)?.is_some_and(|at| at <= now);
+        Ok(!any)
+    })
+}
 
 const TASKS: &str = "SELECT status, count(*) FROM scheduled_tasks GROUP BY status";
 
-/// How many tasks there are, by status.
-pub(crate) fn tasks(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
+fn tasks_by_status(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
     tx.prepare_cached(TASKS)?.query_map([], pair)?.collect()
 }
 
@@ -19,12 +66,12 @@ const UNFINISHED: &str = "
      WHERE status = 'queued' OR status = 'failed' OR status = 'running'
      GROUP BY 1";
 
-/// How many runs are not over: running, queued or failed where they may start, and blocked where they may not.
-pub(crate) fn unfinished(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
+/// Counts the unfinished runs: running, queued or failed where they may start, and blocked where they may not.
+fn unfinished(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
     tx.prepare_cached(UNFINISHED)?.query_map([], pair)?.collect()
 }
 
-/// The condition of [`problems::overdue`](crate::store::sqlite::health::overdue) and of the view `overdue_tasks`.
+/// The condition of `OVERDUE` in `health` and of the view `overdue_tasks`.
 const OVERDUE: &str = "
     SELECT count(*) FROM scheduled_tasks
      WHERE (status = 'active' AND planned = 1 AND next_run < :before)
@@ -32,16 +79,16 @@ const OVERDUE: &str = "
                               AND coalesce(next_run, updated_at) < :before)
                              OR (status = 'completed' AND next_run < :before)))";
 
-/// How many tasks have been due, or have waited for a scheduler to look at them, since before an instant.
-pub(crate) fn overdue(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<u64> {
+/// Counts the tasks that have been due, or have waited for a scheduler to examine them, since before an instant.
+fn overdue(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<u64> {
     tx.prepare_cached(OVERDUE)?.query_row(named_params! { ":before": before }, |row| count(row, 0))
 }
 
 const FAILING: &str =
     "SELECT name FROM scheduled_tasks WHERE failure_count >= 2 ORDER BY failure_count DESC, name LIMIT 100";
 
-/// Tasks of which two runs in a row or more are dead.
-pub(crate) fn failing(tx: &Transaction<'_>) -> rusqlite::Result<Vec<String>> {
+/// Returns the tasks whose last two runs or more are dead.
+fn failing(tx: &Transaction<'_>) -> rusqlite::Result<Vec<String>> {
     tx.prepare_cached(FAILING)?.query_map([], |row| row::shown(row, 0))?.collect()
 }
 
@@ -50,38 +97,9 @@ const NEXT: &str = "
      WHERE status = 'active' AND planned = 1 AND next_run IS NOT NULL
      ORDER BY next_run LIMIT 1";
 
-/// The task that is due next, and when.
-pub(crate) fn next(tx: &Transaction<'_>) -> rusqlite::Result<Option<(String, Timestamp)>> {
+/// Returns the task that is due next, and when.
+fn next(tx: &Transaction<'_>) -> rusqlite::Result<Option<(String, Timestamp)>> {
     tx.prepare_cached(NEXT)?.query_row([], |row| Ok((row::shown(row, 0)?, row.get(1)?))).optional()
-}
-
-/// An owner that has not left in order, as far as the tables know.
-#[derive(Clone, Debug)]
-pub(crate) struct Instance {
-    pub(crate) id: String,
-    pub(crate) host: String,
-    pub(crate) boot_id: Option<String>,
-    pub(crate) pid: u32,
-    pub(crate) version: String,
-    pub(crate) workers: u32,
-    pub(crate) lease: Duration,
-    pub(crate) started_at: Timestamp,
-    pub(crate) seen_at: Timestamp,
-}
-
-const INSTANCES: &str = "
-    SELECT id, host, pid, version, workers, started_at, seen_at, boot_id, lease_ms FROM scheduler_instances
-     WHERE stopped_at IS NULL ORDER BY started_at, id";
-
-pub(crate) fn instances(tx: &Transaction<'_>) -> rusqlite::Result<Vec<Instance>> {
-    let read = |row: &Row<'_>| {
-        let (id, host, version) = (row::shown(row, 0)?, row::shown(row, 1)?, row::shown(row, 3)?);
-        let (pid, workers) = (row::saturating(row, 2)?, row::saturating(row, 4)?);
-        let (started_at, seen_at) = (row.get(5)?, row.get(6)?);
-        let (boot_id, lease) = (row::shown_if_any(row, 7)?, row::millis_at(row, 8)?.unwrap_or_default());
-        Ok(Instance { id, host, boot_id, pid, version, workers, lease, started_at, seen_at })
-    };
-    tx.prepare_cached(INSTANCES)?.query_map([], read)?.collect()
 }
 
 fn pair(row: &Row<'_>) -> rusqlite::Result<(String, u64)> {

@@ -9,13 +9,14 @@ use std::time::Duration;
 use crate::clock::{Now, Timestamp};
 use crate::host::orphan::Presence;
 use crate::model::finished::Finished;
+use crate::model::report::{Pass, Pruned};
 use crate::model::run::{Claim, Outcome};
 use crate::model::settings::Retention;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::sqlite::open::Slots;
 use crate::store::sqlite::owners::Registration;
-use crate::store::sqlite::prune::{self, Pass, Pruned};
+use crate::store::sqlite::prune;
 use crate::store::sqlite::{tasks, turn};
 use crate::store::turn_io::{Done, Memory, Work};
 

@@ -6,9 +6,11 @@
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::error::{Error, Result};
 use crate::model::run::Effect;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::row;
-use crate::store::sqlite::runs::{Fence, Wrote, judged};
+use crate::store::sqlite::runs::{self, Fence, Wrote, judged};
 
 const HOLDS: &str = "
     SELECT EXISTS (SELECT 1 FROM task_runs
@@ -40,10 +42,18 @@ pub(crate) fn known(tx: &Transaction<'_>, first: i64, key: &str) -> rusqlite::Re
     found.optional()
 }
 
+/// Returns the effects of a run and of the runs that it retries, by key.
+pub(super) fn of_run(store: &mut SqliteStore, run: i64, now: Timestamp) -> Result<Vec<Effect>> {
+    store.read("read the effects", |tx, _| {
+        let claim = runs::ending(tx, run, now)?.ok_or(Error::UnknownRun { id: run })?;
+        Ok(of_chain(tx, claim.first_id())?)
+    })
+}
+
 const OF_CHAIN: &str = "SELECT * FROM task_effects WHERE run_id = :first ORDER BY key";
 
-/// All effects that are kept under a run, by key.
-pub(crate) fn of_chain(tx: &Transaction<'_>, first: i64) -> rusqlite::Result<Vec<Effect>> {
+/// Returns the effects that are stored under the first run of a chain, by key.
+fn of_chain(tx: &Transaction<'_>, first: i64) -> rusqlite::Result<Vec<Effect>> {
     tx.prepare_cached(OF_CHAIN)?.query_map(named_params! { ":first": first }, row::effect)?.collect()
 }
 

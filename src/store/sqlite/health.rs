@@ -1,12 +1,134 @@
-//! What is not as it should be, for those who watch over a file.
+//! The facts that show what is wrong with a file and its schedulers, and the rules that its rows break.
+
+use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
-use crate::store::sqlite::row;
+use crate::error::Result;
+use crate::host::owner_lock::{Standing, standing};
+use crate::model::health::{DeadRun, EndedWorkers, Failing, Health, Limits, Liveness, Ownerless, Stuck, Waiting};
+use crate::model::report::{ClockWait, Finding, Instance};
+use crate::rules::clock_monitor::NOTICED;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::{invariants, owners, row};
 
-/// A task, with an instant that says since when.
-pub(crate) type Since = (String, Timestamp);
+/// Longest list of facts of one kind.
+const MAX_LISTED: usize = 100;
+/// Dead runs and ended workers that are older than this are history.
+const RECENT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Returns the facts of one snapshot.
+pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -> Result<Health> {
+    let path = store.path().to_owned();
+    let (before, recent) = (now.minus(limits.overdue), now.minus(RECENT));
+    store.read("look for problems", |tx, _| {
+        let with_runs = |one: Instance| at_work(tx, &one.id).map(|runs| (one, runs));
+        let instances = instances(tx, &path)?.into_iter();
+        let held = invariants::held_for_nothing(tx, before, MAX_LISTED)?.into_iter();
+        let mut invalid = invalid(tx, MAX_LISTED)?;
+        invalid.extend(invariants::unreadable_tasks(tx, MAX_LISTED)?);
+        Ok(Health {
+            instances: instances.map(with_runs).collect::<rusqlite::Result<_>>()?,
+            clock: clock_wait(tx, now)?,
+            newest_seen: owners::newest_seen(tx)?,
+            any_work: any_work(tx, now)?,
+            overdue: overdue(tx, before, MAX_LISTED)?,
+            waiting: waiting(tx, before, MAX_LISTED)?,
+            ownerless: ownerless(tx, &path)?,
+            stuck: stuck(tx, &path, now, MAX_LISTED)?,
+            ended_workers: ended_workers(tx, recent, MAX_LISTED)?,
+            blocked: held.map(|run| (run.run, run.task, run.reason)).collect(),
+            reopened: invariants::reopened(tx, MAX_LISTED)?,
+            failing: failing(tx, limits.failures, MAX_LISTED)?,
+            dead: dead(tx, recent, limits.failures, MAX_LISTED)?,
+            invalid,
+            zones: zones(tx)?,
+            on_dead: unreported(tx, MAX_LISTED)?,
+        })
+    })
+}
+
+/// Finds the rules that the stored rows break.
+pub(super) fn doctor(store: &mut SqliteStore) -> Result<Vec<Finding>> {
+    // The newest rows of a scheduler that died are in the log: it stays as it is.
+    store.leave_log()?;
+    store.read("look whether the file is sound", |tx, _| {
+        let mut found = invariants::damaged(tx, MAX_LISTED)?;
+        let rules = [invariants::broken, invariants::unowned, invariants::unreadable_text];
+        match rules.iter().map(|rule| rule(tx, MAX_LISTED)).collect::<rusqlite::Result<Vec<_>>>() {
+            Ok(broken) => found.extend(broken.into_iter().flatten()),
+            // A damaged file may not be readable: that has been found already.
+            Err(_) if !found.is_empty() => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Names may hold any text: a finding stays one line.
+        let finding = |(rule, found): (_, String)| Finding { rule, found: found.replace(char::is_control, " ") };
+        Ok(found.into_iter().map(finding).collect())
+    })
+}
+
+/// Returns until when schedules wait for the clock, if they do.
+pub(super) fn clock_wait(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<Option<ClockWait>> {
+    let (count, counted) = counted_beyond(tx, now.plus(NOTICED))?;
+    if now < Timestamp::MIN {
+        let until = counted.max(owners::newest_seen(tx)?).unwrap_or(Timestamp::MIN);
+        return Ok(Some(ClockWait { shows: now, until, waiting: None }));
+    }
+    Ok(counted.map(|until| ClockWait { shows: now, until, waiting: Some(count) }))
+}
+
+/// Asks the kernel whether an owner is alive. A lock that is free is not kept.
+pub(super) fn liveness(file: &Path, owner: &str) -> Liveness {
+    match standing(file, owner) {
+        Standing::Alive { degraded } => Liveness::Alive { degraded },
+        Standing::Dead(_) => Liveness::Dead { heir: None },
+        Standing::Inherited(heir) => Liveness::Dead { heir: Some(heir) },
+        Standing::Missing => Liveness::NoLock,
+        Standing::Unknown(reason) => Liveness::Unknown(reason),
+    }
+}
+
+const INSTANCES: &str = "
+    SELECT id, host, pid, version, workers, started_at, seen_at, boot_id, lease_ms FROM scheduler_instances
+     WHERE stopped_at IS NULL ORDER BY started_at, id";
+
+/// Returns the schedulers that have not stopped in order, and whether each is alive.
+pub(super) fn instances(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<Instance>> {
+    let read = |row: &Row<'_>| {
+        let id = row::shown(row, 0)?;
+        let liveness = liveness(file, &id);
+        let degraded = liveness == (Liveness::Alive { degraded: true });
+        let (alive, doubt) = match liveness {
+            Liveness::Alive { .. } => (Some(true), None),
+            Liveness::Dead { .. } => (Some(false), None),
+            Liveness::NoLock => (None, Some("it has no lock file, or a copy in its place".to_owned())),
+            Liveness::Unknown(reason) => (None, Some(reason)),
+        };
+        Ok(Instance {
+            id,
+            host: row::shown(row, 1)?,
+            boot_id: row::shown_if_any(row, 7)?,
+            pid: row::saturating(row, 2)?,
+            version: row::shown(row, 3)?,
+            workers: row::saturating(row, 4)?,
+            lease: row::millis_at(row, 8)?.unwrap_or_default(),
+            started_at: row.get(5)?,
+            seen_at: row.get(6)?,
+            alive,
+            doubt,
+            degraded,
+        })
+    };
+    tx.prepare_cached(INSTANCES)?.query_map([], read)?.collect()
+}
+
+/// Returns the running runs whose owner is not registered.
+fn ownerless(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<Ownerless>> {
+    let runs = invariants::ownerless(tx, MAX_LISTED)?.into_iter();
+    Ok(runs.map(|(run, task, owner)| Ownerless { run, task, liveness: liveness(file, &owner), owner }).collect())
+}
 
 const OVERDUE: &str = "
     SELECT name, coalesce(next_run, updated_at) FROM scheduled_tasks
@@ -16,8 +138,8 @@ const OVERDUE: &str = "
                              OR (status = 'completed' AND next_run < :before)))
      ORDER BY 2, name LIMIT :limit";
 
-/// Tasks that have been due, or not been looked at, since before an instant.
-pub(crate) fn overdue(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Since>> {
+/// Returns the tasks that have been due, or have not been examined, since before an instant, and since when.
+fn overdue(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<(String, Timestamp)>> {
     tx.prepare_cached(OVERDUE)?
         .query_map(named_params! { ":before": before, ":limit": bound(limit) }, |row| {
             Ok((row::shown(row, 0)?, row.get(1)?))
@@ -30,27 +152,15 @@ const FAILING: &str = "
      WHERE failure_count >= :failures AND status <> 'completed'
      ORDER BY failure_count DESC, name LIMIT :limit";
 
-/// Tasks with so many dead runs in a row: name, how many, the last error, whether the task is paused.
-pub(crate) fn failing(
-    tx: &Transaction<'_>,
-    failures: u32,
-    limit: usize,
-) -> rusqlite::Result<Vec<(String, u32, String, bool)>> {
+/// Returns the tasks with at least `failures` dead runs in a row.
+fn failing(tx: &Transaction<'_>, failures: u32, limit: usize) -> rusqlite::Result<Vec<Failing>> {
+    let read = |row: &Row<'_>| {
+        let (task, count, error) = (row::shown(row, 0)?, row::saturating(row, 1)?, row::shown(row, 2)?);
+        Ok(Failing { task, count, error, is_paused: row.get(3)? })
+    };
     tx.prepare_cached(FAILING)?
-        .query_map(named_params! { ":failures": failures, ":limit": bound(limit) }, |row| {
-            Ok((row::shown(row, 0)?, row::saturating(row, 1)?, row::shown(row, 2)?, row.get(3)?))
-        })?
+        .query_map(named_params! { ":failures": failures, ":limit": bound(limit) }, read)?
         .collect()
-}
-
-/// A dead run after which nothing of its task has succeeded.
-#[derive(Debug)]
-pub(crate) struct Dead {
-    pub(crate) run: i64,
-    pub(crate) task: String,
-    /// How many there are, this one, which is the newest, included.
-    pub(crate) count: u32,
-    pub(crate) error: String,
 }
 
 const DEAD: &str = "
@@ -62,29 +172,14 @@ const DEAD: &str = "
                         WHERE s.task_id = r.task_id AND s.status = 'succeeded' AND s.id > r.id)
      GROUP BY r.task_id ORDER BY 1 DESC LIMIT :limit";
 
-/// The newest dead run since an instant of each task that is not failing as a whole, unless it has succeeded since.
-pub(crate) fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32, limit: usize) -> rusqlite::Result<Vec<Dead>> {
+/// Returns the newest dead run since an instant of each task that is not failing and has not succeeded since.
+fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32, limit: usize) -> rusqlite::Result<Vec<DeadRun>> {
     let read = |row: &Row<'_>| {
-        Ok(Dead { run: row.get(0)?, task: row::shown(row, 1)?, count: row.get(2)?, error: row::shown(row, 3)? })
+        Ok(DeadRun { run: row.get(0)?, task: row::shown(row, 1)?, count: row.get(2)?, error: row::shown(row, 3)? })
     };
     tx.prepare_cached(DEAD)?
         .query_map(named_params! { ":since": since, ":failures": failures, ":limit": bound(limit) }, read)?
         .collect()
-}
-
-/// A run that has been running for too long.
-#[derive(Debug)]
-pub(crate) struct Stuck {
-    pub(crate) run: i64,
-    pub(crate) attempt: u32,
-    pub(crate) task: String,
-    pub(crate) handler: String,
-    pub(crate) owner: String,
-    /// What was recorded of its command.
-    pub(crate) process: Option<String>,
-    pub(crate) started_at: Option<Timestamp>,
-    /// Past its lease: its owner gives no sign of life. Otherwise it is past its time-out.
-    pub(crate) past_lease: bool,
 }
 
 /// As the view `stuck_runs`, which reads SQLite's clock.
@@ -97,12 +192,17 @@ const STUCK: &str = "
                 AND r.started_at + ifnull(t.timeout_ms, 3600000) < :now))
      ORDER BY r.id LIMIT :limit";
 
-pub(crate) fn stuck(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<Stuck>> {
+/// Returns the runs that have been running past their lease or their timeout.
+fn stuck(tx: &Transaction<'_>, file: &Path, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<Stuck>> {
     let read = |row: &Row<'_>| {
         let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row::shown(row, 2)?, row::shown(row, 3)?);
         let (owner, process, started_at, past_lease) =
             (row::shown(row, 4)?, row::shown_if_any(row, 5)?, row.get(6)?, row.get(7)?);
-        Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease })
+        let heir = match liveness(file, &owner) {
+            Liveness::Dead { heir } => heir,
+            Liveness::Alive { .. } | Liveness::NoLock | Liveness::Unknown(_) => None,
+        };
+        Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease, heir })
     };
     tx.prepare_cached(STUCK)?.query_map(named_params! { ":now": now, ":limit": bound(limit) }, read)?.collect()
 }
@@ -111,8 +211,8 @@ const INVALID: &str = "
     SELECT name, ifnull(invalid_reason, 'no reason is given') FROM scheduled_tasks WHERE status = 'invalid'
      ORDER BY name LIMIT :limit";
 
-/// Tasks that cannot be scheduled, and why.
-pub(crate) fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
+/// Returns the tasks that cannot be scheduled, and why.
+fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
     tx.prepare_cached(INVALID)?
         .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?)))?
         .collect()
@@ -121,14 +221,14 @@ pub(crate) fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
 const ZONES: &str = "
     SELECT time_zone, min(name), count(*) FROM scheduled_tasks WHERE status = 'active' GROUP BY time_zone ORDER BY 1";
 
-/// The time zones of active tasks, the first task of each, and how many tasks there are.
-pub(crate) fn zones(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, u32)>> {
+/// Returns the time zones of active tasks, with the first task and the number of tasks of each.
+fn zones(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, u32)>> {
     tx.prepare_cached(ZONES)?
         .query_map([], |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?, row::saturating(row, 2)?)))?
         .collect()
 }
 
-const NOBODY_TO_TELL: &str = "
+const UNREPORTED: &str = "
     SELECT t.name, t.on_dead,
            CASE WHEN o.id IS NULL THEN 'there is no such task'
                 WHEN o.status = 'invalid' THEN 'that is invalid: ' || ifnull(o.invalid_reason, 'no reason is given')
@@ -143,21 +243,13 @@ const NOBODY_TO_TELL: &str = "
                         WHERE r.task_id = t.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
      ORDER BY t.name LIMIT :limit";
 
-/// Tasks whose dead runs would be reported nowhere: name, the task that they name, and what is wrong with it.
-pub(crate) fn nobody_to_tell(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String, String)>> {
-    tx.prepare_cached(NOBODY_TO_TELL)?
+/// Returns the tasks whose dead runs would be reported nowhere, the task that each names, and what is wrong with that.
+fn unreported(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String, String)>> {
+    tx.prepare_cached(UNREPORTED)?
         .query_map(named_params! { ":limit": bound(limit) }, |row| {
             Ok((row::shown(row, 0)?, row::shown(row, 1)?, row::shown(row, 2)?))
         })?
         .collect()
-}
-
-/// Runs of a handler that may start, and that nobody has started.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) handler: String,
-    pub(crate) count: u64,
-    pub(crate) since: Timestamp,
 }
 
 const WAITING: &str = "
@@ -165,8 +257,8 @@ const WAITING: &str = "
      WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND run_at < :before
      GROUP BY handler ORDER BY handler LIMIT :limit";
 
-/// What could have begun before an instant, by handler.
-pub(crate) fn waiting(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Waiting>> {
+/// Returns the runs that could have started before an instant, by handler.
+fn waiting(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Waiting>> {
     let read = |row: &Row<'_>| {
         let count: i64 = row.get(1)?;
         Ok(Waiting { handler: row::shown(row, 0)?, count: count.unsigned_abs(), since: row.get(2)? })
@@ -177,8 +269,8 @@ pub(crate) fn waiting(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> 
 const AT_WORK: &str = "
     SELECT count(*) FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND locked_by = :owner";
 
-/// How many runs an owner has.
-pub(crate) fn at_work(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<u32> {
+/// Counts the running runs of an owner.
+fn at_work(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<u32> {
     tx.prepare_cached(AT_WORK)?.query_row(named_params! { ":owner": owner }, |row| row.get(0))
 }
 
@@ -190,8 +282,8 @@ const ANY_WORK: &str = "
                     WHERE status = 'running'
                        OR ((status = 'queued' OR status = 'failed') AND blocked IS NULL AND run_at <= :now))";
 
-/// Whether a scheduler would find something to do now.
-pub(crate) fn any_work(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<bool> {
+/// Reports whether a scheduler would find work now.
+fn any_work(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<bool> {
     tx.prepare_cached(ANY_WORK)?.query_row(named_params! { ":now": now }, |row| row.get(0))
 }
 
@@ -201,23 +293,8 @@ const ENDED_WORKERS: &str = "
      WHERE e.kind = 'worker_ended' AND e.at >= :since AND i.stopped_at IS NULL
      GROUP BY i.id ORDER BY i.id LIMIT :limit";
 
-/// A scheduler that has not left, of which workers ended.
-#[derive(Debug)]
-pub(crate) struct EndedWorkers {
-    pub(crate) owner: String,
-    pub(crate) pid: u32,
-    /// Of the newest.
-    pub(crate) at: Timestamp,
-    pub(crate) error: String,
-    pub(crate) count: u32,
-}
-
-/// Workers that ended since an instant, by scheduler.
-pub(crate) fn ended_workers(
-    tx: &Transaction<'_>,
-    since: Timestamp,
-    limit: usize,
-) -> rusqlite::Result<Vec<EndedWorkers>> {
+/// Returns the schedulers that have not stopped, and whose workers ended since an instant.
+fn ended_workers(tx: &Transaction<'_>, since: Timestamp, limit: usize) -> rusqlite::Result<Vec<EndedWorkers>> {
     let read = |row: &Row<'_>| {
         let (owner, detail) = (row::shown(row, 0)?, row::shown(row, 3)?);
         let error = detail.strip_prefix(&format!("{owner}: ")).unwrap_or(&detail).to_owned();

@@ -1,13 +1,58 @@
-//! What was: runs and their attempts, as others ask for them.
+//! Looks up tasks, runs and attempts.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
+use crate::error::Result;
+use crate::model::report::Recent;
 use crate::model::run::{Attempt, Run, RunFilter, RunStatus};
 use crate::model::task::Task;
 use crate::schedule::ScheduleKind;
-use crate::store::sqlite::row;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::{row, tasks};
+
+/// Most tasks that one look-up returns.
+pub(super) const MAX_LISTED: i64 = 1_000_000;
+
+/// Returns the task of this name.
+pub(super) fn task(store: &mut SqliteStore, name: &str) -> Result<Option<Task>> {
+    store.read("look a task up", |tx, _| {
+        Ok(tasks::by_name(tx, name)?.map(|task| with_last_run(tx, task)).transpose()?)
+    })
+}
+
+/// Returns all tasks, by name.
+pub(super) fn tasks(store: &mut SqliteStore) -> Result<Vec<Task>> {
+    store.read("list tasks", |tx, _| {
+        let tasks = tasks::all(tx, MAX_LISTED)?.into_iter();
+        Ok(tasks.map(|task| with_last_run(tx, task)).collect::<rusqlite::Result<_>>()?)
+    })
+}
+
+/// Returns the newest runs that match, newest first.
+pub(super) fn runs(store: &mut SqliteStore, filter: &RunFilter) -> Result<Vec<Run>> {
+    store.read("read the history", |tx, _| {
+        let task = filter.task.as_deref().map(|name| tasks::expect(tx, name)).transpose()?;
+        Ok(newest(tx, task.map(|task| task.id), filter)?)
+    })
+}
+
+/// Returns the last runs of each task by the task's id, oldest first, at most `limit` of each.
+pub(super) fn recent(store: &mut SqliteStore, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
+    let rows = store.read("read the last runs", |tx, _| Ok(newest_of_each(tx, limit)?))?;
+    let mut by_task: BTreeMap<i64, Vec<(i64, Recent)>> = BTreeMap::new();
+    for (task, run, recent) in rows {
+        by_task.entry(task).or_default().push((run, recent));
+    }
+    let last = |mut runs: Vec<(i64, Recent)>| {
+        // Ids are assigned in the order in which runs are opened.
+        runs.sort_unstable_by_key(|(id, _)| *id);
+        runs.drain(..runs.len().saturating_sub(limit));
+        runs.into_iter().map(|(_, run)| run).collect()
+    };
+    Ok(by_task.into_iter().map(|(task, runs)| (task, last(runs))).collect())
+}
 
 const BY_ID: &str = "
     SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE r.id = :run";
@@ -29,8 +74,8 @@ const NEWEST_OF_TASK: &str = "
        AND (:since IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= :since)
      ORDER BY r.id DESC LIMIT :limit";
 
-/// The newest runs that a filter lets through, of the task with the given id if the filter names one, newest first.
-pub(crate) fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter) -> rusqlite::Result<Vec<Run>> {
+/// Returns the newest runs that match, newest first; `task` is the id of the task that the filter names.
+fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter) -> rusqlite::Result<Vec<Run>> {
     let (status, since) = (filter.status, filter.since);
     let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     match task {
@@ -45,16 +90,7 @@ pub(crate) fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter
     }
 }
 
-/// A run in short.
-#[derive(Debug)]
-pub(crate) struct Short {
-    pub(crate) task: i64,
-    pub(crate) run: i64,
-    pub(crate) status: RunStatus,
-    pub(crate) duration: Option<Duration>,
-}
-
-/// By the index that is a task's history: of each kind of run the newest few, whatever else there is.
+/// By the index of a task's history: the newest few runs of each kind, however long the history is.
 const RECENT: &str = "
     SELECT t.id, r.id, r.status, r.duration_ms
       FROM scheduled_tasks t CROSS JOIN task_runs r
@@ -69,12 +105,11 @@ const RECENT: &str = "
                                      ORDER BY (iif(n.origin = 'schedule' OR n.origin = 'catch_up', 0, n.id)) DESC
                                      LIMIT :limit))";
 
-/// The newest runs of every task: up to a limit of those of the schedule, and of the others.
-pub(crate) fn recent(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Short>> {
+/// Returns the newest runs of every task, with the ids of task and run: up to `limit` scheduled runs, and `limit` others.
+fn newest_of_each(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(i64, i64, Recent)>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let read = |row: &Row<'_>| {
-        let (task, run, status) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(Short { task, run, status, duration: row::millis_at(row, 3)? })
+        Ok((row.get(0)?, row.get(1)?, Recent { status: row.get(2)?, duration: row::millis_at(row, 3)? }))
     };
     tx.prepare_cached(RECENT)?.query_map(named_params! { ":limit": limit }, read)?.collect()
 }
@@ -83,7 +118,7 @@ const UNFINISHED: &str = "
     SELECT r.id, r.status FROM task_runs r
      WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')";
 
-/// The runs of a task that are not final.
+/// Returns the runs of a task that are not final.
 pub(crate) fn unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<(i64, RunStatus)>> {
     tx.prepare_cached(UNFINISHED)?
         .query_map(named_params! { ":task": task }, |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -92,7 +127,7 @@ pub(crate) fn unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Ve
 
 const ATTEMPTS: &str = "SELECT * FROM task_attempts WHERE run_id = :run ORDER BY attempt, id";
 
-/// The attempts of a run that did not simply succeed, oldest first.
+/// Returns the attempts of a run that did not simply succeed, oldest first.
 pub(crate) fn attempts(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Vec<Attempt>> {
     tx.prepare_cached(ATTEMPTS)?.query_map(named_params! { ":run": run }, row::attempt)?.collect()
 }
@@ -101,8 +136,8 @@ const LAST_OF_ONCE: &str = "
     SELECT started_at, finished_at, status, error, duration_ms FROM task_runs WHERE task_id = :task AND attempt > 0
      ORDER BY started_at DESC, id DESC LIMIT 1";
 
-/// Fills in what the row of a `once` task does not keep: its run tells it, as in the view `task_overview`.
-pub(crate) fn with_last(tx: &Transaction<'_>, mut task: Task) -> rusqlite::Result<Task> {
+/// Fills in the last run of a `once` task, which its row does not store, as in the view `task_overview`.
+fn with_last_run(tx: &Transaction<'_>, mut task: Task) -> rusqlite::Result<Task> {
     if task.definition.schedule_type != ScheduleKind::Once {
         return Ok(task);
     }

@@ -1,9 +1,10 @@
 //! The SQLite store: one guarded statement for each transition of a run, its row count checked.
 
 pub(crate) mod add;
+mod apply;
 pub(crate) mod attempts;
 pub(crate) mod blocked;
-pub(crate) mod census;
+mod census;
 pub(crate) mod claim;
 pub(crate) mod connection;
 #[cfg(test)]
@@ -26,9 +27,166 @@ pub(crate) mod open;
 pub(crate) mod owners;
 pub(crate) mod prune;
 pub(crate) mod replan;
+mod requests;
 pub(crate) mod row;
 pub(crate) mod runs;
 pub(crate) mod schema;
 pub(crate) mod settle;
 pub(crate) mod tasks;
 pub(crate) mod turn;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::model::health::{Health, Limits};
+use crate::model::progress_meter::Progress;
+use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
+use crate::model::request::{Added, Applied, Cancelled, Declaration, Existing, Runs, Triggered};
+use crate::model::run::{Attempt, Effect, Run, RunFilter};
+use crate::model::settings::Retention;
+use crate::model::task::{Definition, Task};
+use crate::store::fault::Fault;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::file::{Durability, Missing};
+use crate::store::{FileStore, Store};
+
+/// Opens a database, makes its tables if `missing` says so, and migrates those of an older version.
+pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Box<dyn Store>> {
+    Ok(Box::new(SqliteStore::open(path, missing, durability)?))
+}
+
+impl Store for SqliteStore {
+    // Requests of clients.
+
+    fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
+        add::add(self, task, existing, now)
+    }
+
+    fn add_all(&mut self, tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> {
+        add::add_all(self, tasks, now)
+    }
+
+    fn apply(&mut self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
+        apply::apply(self, declared, progress, now)
+    }
+
+    fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
+        requests::trigger(self, task, payload, key, now)
+    }
+
+    fn retry(&mut self, run: i64, now: Timestamp) -> Result<i64> {
+        requests::retry(self, run, now)
+    }
+
+    fn pause(&mut self, task: &str, now: Timestamp) -> Result<()> {
+        self.write("pause a task", |tx, schedules| tasks::pause(tx, schedules, task, None, now))
+    }
+
+    fn resume(&mut self, task: &str, now: Timestamp) -> Result<()> {
+        self.write("resume a task", |tx, schedules| tasks::resume(tx, schedules, task, now))
+    }
+
+    fn remove(&mut self, task: &str, now: Timestamp) -> Result<()> {
+        self.write("remove a task", |tx, _| tasks::remove(tx, task, now))
+    }
+
+    fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
+        requests::cancel(self, runs, now)
+    }
+
+    fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
+        requests::declare_gone(self, runs, now)
+    }
+
+    fn task(&mut self, name: &str) -> Result<Option<Task>> {
+        history::task(self, name)
+    }
+
+    fn tasks(&mut self) -> Result<Vec<Task>> {
+        history::tasks(self)
+    }
+
+    fn names(&mut self) -> Result<Vec<String>> {
+        self.read("list names", |tx, _| Ok(tasks::names(tx, history::MAX_LISTED)?))
+    }
+
+    fn run(&mut self, run: i64) -> Result<Option<Run>> {
+        self.read("look a run up", |tx, _| Ok(history::run(tx, run)?))
+    }
+
+    fn runs(&mut self, filter: &RunFilter) -> Result<Vec<Run>> {
+        history::runs(self, filter)
+    }
+
+    fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>> {
+        self.read("read the attempts", |tx, _| Ok(history::attempts(tx, run)?))
+    }
+
+    fn effects(&mut self, run: i64, now: Timestamp) -> Result<Vec<Effect>> {
+        effects::of_run(self, run, now)
+    }
+
+    fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
+        history::recent(self, limit)
+    }
+
+    fn is_idle(&mut self, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
+        census::is_idle(self, handlers, now)
+    }
+
+    fn status(&mut self, now: Timestamp) -> Result<Status> {
+        census::status(self, now)
+    }
+
+    fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
+        health::health(self, limits, now)
+    }
+
+    fn doctor(&mut self) -> Result<Vec<Finding>> {
+        health::doctor(self)
+    }
+
+    fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
+        prune::prune(self, keep, pass, pruned, now)
+    }
+
+    fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
+        prune::would_prune(self, keep, pass, pruned, now)
+    }
+
+    // Turns of a scheduler.
+
+    // Effects and outcomes of workers.
+
+    fn as_file(&mut self) -> Option<&mut dyn FileStore> {
+        Some(self)
+    }
+}
+
+impl FileStore for SqliteStore {
+    fn path(&self) -> &Path {
+        SqliteStore::path(self)
+    }
+
+    fn sizes(&self) -> (u64, u64) {
+        SqliteStore::sizes(self)
+    }
+
+    fn check_in_place(&self) -> Result<(), Fault> {
+        SqliteStore::check_in_place(self)
+    }
+
+    fn copy_into(&mut self, copy: &Path, progress: &Progress) -> Result<()> {
+        SqliteStore::copy_into(self, copy, progress)
+    }
+
+    fn disown(&mut self, original: &Path, now: Timestamp) -> Result<usize> {
+        self.write("make a backup", |tx, _| {
+            owners::record(tx, now, "copied", None, None, Some(&original.display().to_string()))?;
+            damage::forget_stamp(tx)?;
+            Ok(owners::disown(tx, now)?)
+        })
+    }
+}

@@ -3,9 +3,13 @@
 use rusqlite::{Statement, ToSql, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::model::report::{Pass, Pruned};
 use crate::model::run::RunStatus;
 use crate::model::settings::Retention;
 use crate::store::fault::Fault;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::turn_io::MAX_ITEMS;
 
 /// Most tasks that one batch looks at, and most of their runs that it counts. Most tasks have nothing that goes: to look at five
 /// thousand takes about six milliseconds, and a scheduler that is never idle does so once a minute.
@@ -14,33 +18,38 @@ const MAX_COUNTED: usize = 20_000;
 /// Stopped instances that are kept: a crash loop adds one with each start.
 const MAX_STOPPED: usize = 100;
 
-/// What was removed because it is long over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Pruned {
-    /// Completed tasks that were due once; their runs went with them.
-    pub tasks: usize,
-    /// Final runs of other tasks.
-    pub runs: usize,
-    /// Events.
-    pub events: usize,
-    /// Rows of schedulers that had stopped long ago, or before the newest hundred.
-    pub instances: usize,
+/// Deletes a batch of expired history, adds it to `pruned`, and moves `pass` on. Returns the id of the newest task.
+pub(super) fn prune(
+    store: &mut SqliteStore,
+    keep: &Retention,
+    pass: &mut Pass,
+    pruned: &mut Pruned,
+    now: Timestamp,
+) -> Result<i64> {
+    store.write("prune", |tx, _| {
+        batch(tx, keep, now, pass, MAX_ITEMS, pruned)?;
+        Ok(last_task(tx)?)
+    })
 }
 
-/// How far a pass over the tasks has come. It ends at the last task that existed when it began: tasks that are added meanwhile,
-/// however many, do not delay the next pass.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pass {
-    after: i64,
-    last: i64,
-}
-
-impl Pass {
-    /// The last task that was looked at; 0: the next batch begins a pass.
-    pub(crate) fn after(self) -> i64 {
-        self.after
-    }
+/// As [`prune`], and deletes nothing.
+pub(super) fn would_prune(
+    store: &mut SqliteStore,
+    keep: &Retention,
+    pass: &mut Pass,
+    pruned: &mut Pruned,
+    now: Timestamp,
+) -> Result<i64> {
+    store.read("count expired history", |tx, _| {
+        if pass.after == 0 {
+            let Pruned { events, instances, .. } = beside_tasks(tx, keep, now)?;
+            (pruned.events, pruned.instances) = (pruned.events + events, pruned.instances + instances);
+        }
+        let (end, tasks, runs) = would_go(tx, keep, now, pass.after, MAX_ITEMS)?;
+        (pruned.tasks, pruned.runs) = (pruned.tasks + tasks, pruned.runs + runs);
+        pass.after = end.unwrap_or_default();
+        Ok(last_task(tx)?)
+    })
 }
 
 /// Removes a batch of what is over: about `limit` rows. Events and instances are part of every batch, wherever the pass over the
@@ -276,7 +285,7 @@ fn old_runs<'s>(
 const LAST_TASK: &str = "SELECT ifnull(max(id), 0) FROM scheduled_tasks";
 
 /// The last task that exists.
-pub(crate) fn last_task(tx: &Transaction<'_>) -> rusqlite::Result<i64> {
+fn last_task(tx: &Transaction<'_>) -> rusqlite::Result<i64> {
     tx.prepare_cached(LAST_TASK)?.query_row([], |row| row.get(0))
 }
 
@@ -293,7 +302,7 @@ const OLD_INSTANCES: &str = "
                         WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)";
 
 /// How much would go that is of no task.
-pub(crate) fn beside_tasks(tx: &Transaction<'_>, keep: &Retention, now: Timestamp) -> rusqlite::Result<Pruned> {
+fn beside_tasks(tx: &Transaction<'_>, keep: &Retention, now: Timestamp) -> rusqlite::Result<Pruned> {
     let before = now.minus(keep.events);
     let count = |statement: &str, params: &[(&str, &dyn ToSql)]| -> rusqlite::Result<usize> {
         let count = tx.prepare(statement)?.query_row(params, |row| row.get::<_, i64>(0))?;
@@ -306,7 +315,7 @@ pub(crate) fn beside_tasks(tx: &Transaction<'_>, keep: &Retention, now: Timestam
 
 /// Of a batch of tasks after the given one: the last that it looked at, if more are left, and how many tasks and runs would go,
 /// by batches of `limit`.
-pub(crate) fn would_go(
+fn would_go(
     tx: &Transaction<'_>,
     keep: &Retention,
     now: Timestamp,

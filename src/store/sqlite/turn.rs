@@ -14,6 +14,7 @@ use crate::host::fault_points;
 use crate::host::orphan::Presence;
 use crate::model::event::Event;
 use crate::model::finished::Finished;
+use crate::model::report::Pruned;
 use crate::model::run::Outcome;
 use crate::rules::resolve::Rest;
 use crate::schedule::Schedules;
@@ -21,9 +22,8 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::connection::{self, SqliteStore};
 use crate::store::sqlite::open::{self, Slots};
 use crate::store::sqlite::owners::{self, Dead, Lost};
-use crate::store::sqlite::prune::{self, Pruned};
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
-use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, replan, settle, tasks};
+use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, prune, replan, settle, tasks};
 use crate::store::turn_io::{Done, Item, MAX_ITEMS, Memory, Orphaned, Work};
 
 /// Keys and tasks whose waiting runs a full turn looks at again.

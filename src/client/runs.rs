@@ -1,0 +1,147 @@
+//! Requests about runs: trigger, retry, cancel, declare the command of a dead scheduler gone.
+
+use serde::Serialize;
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::model::request::{Cancel, Cancelled, Runs, Triggered};
+use crate::model::task::{check_payload, check_text};
+
+/// A run to be opened: its task, its payload, its idempotency key.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    task: String,
+    payload: Option<Result<String, String>>,
+    key: Option<String>,
+}
+
+impl NewRun {
+    /// Describes a run of the task of this name.
+    pub fn of(task: impl Into<String>) -> Self {
+        NewRun { task: task.into(), payload: None, key: None }
+    }
+
+    /// Sets the payload for the handler, stored as JSON. Default: the payload of the task.
+    #[must_use]
+    pub fn payload(mut self, payload: impl Serialize) -> Self {
+        self.payload = Some(serde_json::to_string(&payload).map_err(|error| error.to_string()));
+        self
+    }
+
+    /// Sets an idempotency key: the first request with a key opens a run of the task, and all others return the id of that run,
+    /// whatever its outcome. The key is kept as long as the run (see [`Retention`](crate::Retention)).
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+}
+
+impl Client {
+    /// Opens a run of a task now, beside its schedule, and returns the id of the run. The run waits for the concurrency key of the
+    /// task. A paused or completed task can be triggered; its status does not change.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`]; [`Error::Refused`] if the task is invalid.
+    pub fn trigger(&self, name: &str) -> Result<i64> {
+        self.trigger_run(NewRun::of(name)).map(|run| run.run_id)
+    }
+
+    /// Triggers a task as [`Client::trigger`] does, with a payload for this run.
+    ///
+    /// # Errors
+    /// As [`Client::trigger`]; [`Error::InvalidTask`] if JSON cannot hold the payload, or it is too large.
+    pub fn trigger_with(&self, name: &str, payload: impl Serialize) -> Result<i64> {
+        self.trigger_run(NewRun::of(name).payload(payload)).map(|run| run.run_id)
+    }
+
+    /// Opens the described run as [`Client::trigger`] does. If its [key](NewRun::key) was used before, nothing is opened or changed,
+    /// even if the payload differs.
+    ///
+    /// ```
+    /// use duly::{Client, NewRun, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("shop.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("invoice").handler("invoice"))?;
+    /// let request = || NewRun::of("invoice").payload(17).key("order-17");
+    /// let first = client.trigger_run(request())?;
+    /// let again = client.trigger_run(request())?;
+    /// assert!(first.is_new && !again.is_new);
+    /// assert_eq!(again.run_id, first.run_id);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::trigger_with`]; [`Error::InvalidTask`] if the key is empty, has more than 200 bytes, or contains control
+    /// characters.
+    pub fn trigger_run(&self, run: NewRun) -> Result<Triggered> {
+        let NewRun { task, payload, key } = run;
+        let invalid = |error| Error::invalid_task("payload", error, "a value that JSON can hold");
+        let payload = payload.transpose().map_err(invalid)?;
+        payload.as_deref().map(check_payload).transpose()?;
+        key.as_deref().map(|key| check_text("request_key", key)).transpose()?;
+        self.write(|store, now| store.trigger(&task, payload.as_deref(), key.as_deref(), now))
+    }
+
+    /// Opens a new run that retries a dead or cancelled one, and returns its id. The new run has the payload and the
+    /// [idempotency key](crate::Context::idempotency_key) of the old run: to other systems it is the same work. It consumes no
+    /// occurrence, and all attempts of the retry policy are available to it.
+    ///
+    /// A skipped or missed row may stand for many occurrences, and none of them was given to a handler: use
+    /// [`Client::trigger`] for those.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRun`]; [`Error::Refused`] if the run is not over, succeeded, was skipped or missed, or is being
+    /// retried already, and if its task is invalid.
+    pub fn retry(&self, run: i64) -> Result<i64> {
+        self.write(|store, now| store.retry(run, now))
+    }
+
+    /// Cancels a run, or asks it to stop if it is running.
+    ///
+    /// The observers of the scheduler that this client belongs to receive [`Event::Cancelled`](crate::Event::Cancelled) for a run
+    /// that waited, on this thread, before this method returns.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRun`]; [`Error::Refused`] if it is over.
+    pub fn cancel(&self, run: i64) -> Result<Cancel> {
+        let cancelled = self.cancel_runs(Runs::One(run))?;
+        Ok(if cancelled.asked > 0 { Cancel::Asked } else { Cancel::Done })
+    }
+
+    /// Cancels all unfinished runs of a task as [`Client::cancel`] does, and returns their number.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`].
+    pub fn cancel_all(&self, name: &str) -> Result<usize> {
+        let cancelled = self.cancel_runs(Runs::OfTask(name))?;
+        Ok(cancelled.done + cancelled.asked)
+    }
+
+    fn cancel_runs(&self, runs: Runs<'_>) -> Result<Cancelled> {
+        let cancelled = self.write(|store, now| store.cancel(runs, now))?;
+        self.emit(&cancelled.events);
+        Ok(cancelled)
+    }
+
+    /// Declares that the command of a running run is gone whose scheduler is dead, where duly cannot know it and the user has
+    /// checked. No process is signalled. The run ends as cancelled at the next turn of any scheduler.
+    ///
+    /// If the command is alive after all, it continues beside later runs of the task.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRun`]; [`Error::Refused`] if it is not running, if its scheduler is alive, or if the scheduler was within
+    /// its lease and nothing shows that it has died since.
+    pub fn declare_gone(&self, run: i64) -> Result<()> {
+        self.write(|store, now| store.declare_gone(Runs::One(run), now)).map(|_| ())
+    }
+
+    /// As [`Client::declare_gone`], for all running runs of a task whose scheduler is not alive. Returns their number.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`].
+    pub fn declare_all_gone(&self, name: &str) -> Result<usize> {
+        self.write(|store, now| store.declare_gone(Runs::OfTask(name), now))
+    }
+}

@@ -1,0 +1,132 @@
+//! What may be wrong with a store and its schedulers, as facts. [`Client::check`](crate::Client::check) judges them.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::model::report::{ClockWait, Instance};
+
+/// Thresholds of [`Client::check`](crate::Client::check).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Work that has been due for longer is overdue. Default: 5 minutes.
+    pub overdue: Duration,
+    /// A task with at least this number of dead runs in a row is failing. Default: 2.
+    pub failures: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { overdue: Duration::from_secs(5 * 60), failures: 2 }
+    }
+}
+
+/// The facts of one snapshot. Each list is limited.
+#[derive(Debug)]
+pub(crate) struct Health {
+    /// Schedulers that have not stopped in order, each with the number of its running runs.
+    pub(crate) instances: Vec<(Instance, u32)>,
+    pub(crate) clock: Option<ClockWait>,
+    /// The newest heartbeat of any scheduler.
+    pub(crate) newest_seen: Option<Timestamp>,
+    /// Whether a scheduler would find work now.
+    pub(crate) any_work: bool,
+    /// Tasks that are overdue, and since when.
+    pub(crate) overdue: Vec<(String, Timestamp)>,
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) ownerless: Vec<Ownerless>,
+    pub(crate) stuck: Vec<Stuck>,
+    pub(crate) ended_workers: Vec<EndedWorkers>,
+    /// Runs that are blocked by nothing: run, task, stored reason.
+    pub(crate) blocked: Vec<(i64, String, String)>,
+    /// Final runs that another program reopened: run, task, what shows it.
+    pub(crate) reopened: Vec<(i64, String, String)>,
+    pub(crate) failing: Vec<Failing>,
+    pub(crate) dead: Vec<DeadRun>,
+    /// Tasks that cannot be scheduled, and why.
+    pub(crate) invalid: Vec<(String, String)>,
+    /// The time zones of active tasks: the zone, its first task, the number of its tasks.
+    pub(crate) zones: Vec<(String, String, u32)>,
+    /// Tasks whose dead runs would be reported nowhere: the task, the task that its `on_dead` names, what is wrong with that.
+    pub(crate) on_dead: Vec<(String, String, String)>,
+}
+
+/// Whether an owner is alive, by its lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    Alive {
+        /// It reports that it has not been able to write the database for ten seconds or longer.
+        degraded: bool,
+    },
+    Dead {
+        /// The scheduler that recovers its runs, if one has taken its lock.
+        heir: Option<String>,
+    },
+    /// It has no lock. That proves nothing; the lease decides.
+    NoLock,
+    /// It cannot be known, and why.
+    Unknown(String),
+}
+
+/// Runs of one handler that may start and have not been started.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) handler: String,
+    pub(crate) count: u64,
+    pub(crate) since: Timestamp,
+}
+
+/// A running run whose owner is not registered.
+#[derive(Debug)]
+pub(crate) struct Ownerless {
+    pub(crate) run: i64,
+    pub(crate) task: String,
+    pub(crate) owner: String,
+    pub(crate) liveness: Liveness,
+}
+
+/// A run that has been running for too long.
+#[derive(Debug)]
+pub(crate) struct Stuck {
+    pub(crate) run: i64,
+    pub(crate) attempt: u32,
+    pub(crate) task: String,
+    pub(crate) handler: String,
+    pub(crate) owner: String,
+    /// What was recorded of its command.
+    pub(crate) process: Option<String>,
+    pub(crate) started_at: Option<Timestamp>,
+    /// It is past its lease: its owner sends no heartbeat. Otherwise it is past its timeout.
+    pub(crate) past_lease: bool,
+    /// The scheduler that recovers the runs of its dead owner, if one has taken the owner's lock.
+    pub(crate) heir: Option<String>,
+}
+
+/// A scheduler that has not stopped, and whose workers ended.
+#[derive(Debug)]
+pub(crate) struct EndedWorkers {
+    pub(crate) owner: String,
+    pub(crate) pid: u32,
+    /// When the newest ended, and why.
+    pub(crate) at: Timestamp,
+    pub(crate) error: String,
+    pub(crate) count: u32,
+}
+
+/// A task whose newest runs are dead.
+#[derive(Debug)]
+pub(crate) struct Failing {
+    pub(crate) task: String,
+    pub(crate) count: u32,
+    pub(crate) error: String,
+    pub(crate) is_paused: bool,
+}
+
+/// A dead run after which no run of its task has succeeded.
+#[derive(Debug)]
+pub(crate) struct DeadRun {
+    pub(crate) run: i64,
+    pub(crate) task: String,
+    /// The number of such runs of the task, including this one, which is the newest.
+    pub(crate) count: u32,
+    pub(crate) error: String,
+}

@@ -1,0 +1,154 @@
+//! What look-ups answer: the status of a store, the last runs of each task, what retention deletes.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::model::run::{Run, RunStatus};
+use crate::model::task::TaskStatus;
+use crate::schedule::ZoneData;
+
+/// A scheduler that has not stopped in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Instance {
+    /// Its id: the owner of its runs.
+    pub id: String,
+    /// The host name that it reported.
+    pub host: String,
+    /// The boot id of that machine, where it has one.
+    pub boot_id: Option<String>,
+    /// The id of its process.
+    pub pid: u32,
+    /// Its version of duly.
+    pub version: String,
+    /// How many handlers it runs at once.
+    pub workers: u32,
+    /// Its lease: how long it counts as alive without a heartbeat, if it has no lock file.
+    pub lease: Duration,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// Its newest heartbeat.
+    pub seen_at: Timestamp,
+    /// Whether it is alive, by its lock; `None` if that cannot be known.
+    pub alive: Option<bool>,
+    /// Why it cannot be known.
+    pub doubt: Option<String>,
+    /// Whether it reports that it has not been able to write the database for ten seconds or longer.
+    pub degraded: bool,
+}
+
+/// Schedules wait for the wall clock: it is not set, or it is behind a time up to which they have been resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClockWait {
+    /// What the clock of the caller shows.
+    pub shows: Timestamp,
+    /// When all schedules continue.
+    pub until: Timestamp,
+    /// How many schedules and retries wait. `None`: the clock is not set, and nothing is done.
+    pub waiting: Option<u64>,
+}
+
+impl fmt::Display for ClockWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ClockWait { shows, until, waiting } = self;
+        write!(f, "waiting for the clock until {until}: it ")?;
+        match waiting {
+            Some(count) => write!(f, "shows {shows}; schedules and retries that count from a later time: {count}"),
+            None => write!(f, "is not set, and shows {shows}; nothing is done"),
+        }
+    }
+}
+
+/// The state of a database and its schedulers at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Schedulers that have not stopped in order; a dead one is listed until its runs are recovered.
+    pub instances: Vec<Instance>,
+    /// The number of tasks, by status.
+    pub tasks: Vec<(TaskStatus, u64)>,
+    /// The number of tasks that are due now, including those that are overdue.
+    pub due: u64,
+    /// The number of tasks that have been due for more than five minutes, or that SQL wrote and no scheduler has examined for as
+    /// long: as [`Client::check`](crate::Client::check) counts them.
+    pub overdue: u64,
+    /// Tasks whose last two runs or more are dead; at most 100.
+    pub failing: Vec<String>,
+    /// The number of runs that are running, or may start now or later, by status.
+    pub runs: Vec<(RunStatus, u64)>,
+    /// The number of runs that wait for something other than time: a key, an older run, their task.
+    pub blocked: u64,
+    /// Set while schedules wait for the clock.
+    pub clock: Option<ClockWait>,
+    /// The task that is due next, and when.
+    pub next: Option<(String, Timestamp)>,
+    /// The database.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub file_bytes: u64,
+    /// The size of its write-ahead log in bytes.
+    pub log_bytes: u64,
+    /// The version of SQLite that this process uses.
+    pub sqlite: &'static str,
+    /// The zone data that this process uses.
+    pub zone_data: &'static ZoneData,
+}
+
+/// A run in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recent {
+    /// Its status.
+    pub status: RunStatus,
+    /// How long its newest attempt took, if one began and ended.
+    pub duration: Option<Duration>,
+}
+
+impl From<&Run> for Recent {
+    fn from(run: &Run) -> Self {
+        Recent { status: run.status, duration: run.duration }
+    }
+}
+
+/// What retention deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pruned {
+    /// Completed tasks that were due once; their runs were deleted with them.
+    pub tasks: usize,
+    /// Final runs of other tasks.
+    pub runs: usize,
+    /// Events.
+    pub events: usize,
+    /// Rows of stopped schedulers: expired ones, and all but the newest hundred.
+    pub instances: usize,
+}
+
+/// The position of a pass of retention over the tasks. A pass ends at the last task that existed when it began: tasks that are
+/// added meanwhile, however many, do not delay the next pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pass {
+    /// The id of the last task that was examined; 0: the next batch begins a pass.
+    pub(crate) after: i64,
+    /// The id of the last task of this pass.
+    pub(crate) last: i64,
+}
+
+/// A broken rule of the database. Its `Display` is one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The rule; `integrity_check` and `foreign_key_check` are SQLite's.
+    pub rule: &'static str,
+    /// What breaks it.
+    pub found: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.found)
+    }
+}

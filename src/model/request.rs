@@ -1,0 +1,198 @@
+//! Requests that change tasks and runs, and the answers to them.
+
+use crate::clock::Timestamp;
+use crate::error::Error;
+use crate::model::event::Event;
+use crate::model::new_task::NewTask;
+use crate::model::task::Definition;
+
+/// What a request to add a task did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// The task is new.
+    Created,
+    /// A task of this name exists, and stays as it was.
+    Unchanged,
+    /// A task of this name exists, and now has the given definition.
+    Replaced,
+}
+
+/// The answer to a request to add a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Added {
+    /// The name of the task.
+    pub name: String,
+    /// What the request did.
+    pub change: Change,
+    /// The next occurrence of the task, if one is known.
+    pub next_run: Option<Timestamp>,
+}
+
+/// What to do if a task of the same name exists and differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    Refuse,
+    /// As `Refuse`, for a task that counts from the time at which it is added: another instant is no difference.
+    RefuseOtherWork,
+    Keep,
+    Replace,
+}
+
+impl Existing {
+    /// Returns the form of `Refuse` that suits a task.
+    pub(crate) fn refuse(task: &NewTask) -> Self {
+        if task.counts_from_adding() { Existing::RefuseOtherWork } else { Existing::Refuse }
+    }
+}
+
+/// How the tasks of a manifest are applied.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Apply {
+    /// Removes tasks that the manifest declared before and no longer declares, with their history. A task that has a running run
+    /// is paused instead: it is removed by a later apply, or resumed if it is declared again by then.
+    pub prune: bool,
+    /// Writes nothing: the answer says what would be done.
+    pub dry_run: bool,
+    /// Takes over declared tasks that another manifest or source declared, as after a manifest was moved. Otherwise they are
+    /// refused. Other tasks of that manifest or source stay as they are.
+    pub adopt: bool,
+}
+
+/// What applying a manifest did to one task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Applied {
+    /// The name of the task.
+    pub name: String,
+    /// What was done.
+    pub done: Done,
+    /// The next occurrence of the task, if one is known.
+    pub next_run: Option<Timestamp>,
+}
+
+impl Applied {
+    /// Returns the answer for a task that `error` refuses.
+    pub(crate) fn refused(name: String, error: Error) -> Self {
+        let reason = match error {
+            Error::Refused { reason, .. } | Error::InvalidSchedule { reason, .. } => reason,
+            other => other.to_string(),
+        };
+        Applied { name, done: Done::Refused { reason }, next_run: None }
+    }
+}
+
+/// What applying a manifest did to a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Done {
+    /// The task is new.
+    Created,
+    /// The task was as the manifest says.
+    Unchanged,
+    /// The task is now as the manifest says.
+    Replaced {
+        /// Each field that differed: its column name, the stored value, the new value.
+        fields: Vec<(&'static str, String, String)>,
+    },
+    /// The manifest no longer declares the task; it was removed with its history.
+    Removed,
+    /// The manifest no longer declares the task, and a run of it is running: it is paused, and a later apply removes it.
+    Paused,
+    /// The manifest no longer declares the task; it stays, because pruning was not requested.
+    Left,
+    /// The task could not be imported, and nothing was changed for it. Only [`Client::import`](crate::Client::import) answers so.
+    Refused {
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// A task that is imported from another scheduler.
+#[derive(Clone, Debug)]
+pub struct ImportItem {
+    /// Its definition.
+    pub task: NewTask,
+    /// Whether it is paused at its source. A new task is then paused here too: its schedule counts once it is resumed.
+    pub paused: bool,
+    /// Why it cannot be imported, if that is known already. Then only the name of `task` counts: a task of this name that was
+    /// imported before stays as it is.
+    pub refused: Option<String>,
+}
+
+impl ImportItem {
+    /// Describes a task that exists at the source and cannot be imported. It is reported as refused, and a task of this name that
+    /// was imported before is not pruned.
+    pub fn refused(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        ImportItem { refused: Some(reason.into()), ..NewTask::cron(name, "").into() }
+    }
+}
+
+impl From<NewTask> for ImportItem {
+    fn from(task: NewTask) -> Self {
+        ImportItem { task, paused: false, refused: None }
+    }
+}
+
+/// The tasks that a source declares, and how they are applied.
+#[derive(Debug)]
+pub(crate) struct Declaration<'a> {
+    /// The name of the source; it is stored with each of its tasks.
+    pub(crate) source: &'a str,
+    pub(crate) kind: SourceKind,
+    pub(crate) how: Apply,
+    /// Each with whether it is paused at the source.
+    pub(crate) tasks: Vec<(Definition, bool)>,
+    /// Tasks that the client has refused.
+    pub(crate) refused: Vec<Applied>,
+}
+
+/// What kind of source declares tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourceKind {
+    /// All of its tasks are applied, or none.
+    Manifest,
+    /// Written for another scheduler: what cannot be imported is refused, and the rest is imported.
+    Foreign,
+}
+
+/// The run that answers a request to trigger a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Triggered {
+    /// Its id.
+    pub run_id: i64,
+    /// Whether this request opened it. `false`: an earlier request with the same key did.
+    pub is_new: bool,
+}
+
+/// The runs that a request is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Runs<'a> {
+    /// The run of this id.
+    One(i64),
+    /// All unfinished runs of the task of this name.
+    OfTask(&'a str),
+}
+
+/// What a request to cancel a run did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cancel {
+    /// The run was waiting, and is cancelled.
+    Done,
+    /// The run is running: its handler is asked to stop. If it then fails, the run is cancelled.
+    Asked,
+}
+
+/// What a request to cancel runs did.
+#[derive(Debug, Default)]
+pub(crate) struct Cancelled {
+    /// How many runs were waiting, and are cancelled.
+    pub(crate) done: usize,
+    /// How many runs are running, and are asked to stop.
+    pub(crate) asked: usize,
+    /// To be emitted after the commit.
+    pub(crate) events: Vec<Event>,
+}

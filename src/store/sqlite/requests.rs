@@ -1,0 +1,159 @@
+//! Requests about runs: trigger, retry, cancel, declare the command of a dead scheduler gone.
+
+use std::path::Path;
+
+use rusqlite::Transaction;
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::host::owner_lock::{Standing, standing};
+use crate::model::request::{Cancelled, Runs, Triggered};
+use crate::model::run::{Origin, Run, RunStatus};
+use crate::model::task::{Task, TaskStatus};
+use crate::schedule::{ScheduleKind, Schedules};
+use crate::store::fault::Fault;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::manual::{self, Request};
+use crate::store::sqlite::open::Written;
+use crate::store::sqlite::runs::{self, Fence};
+use crate::store::sqlite::{history, owners, settle, tasks};
+
+/// Opens a run of a task beside its schedule, or finds the run that the same key opened.
+pub(super) fn trigger(
+    store: &mut SqliteStore,
+    name: &str,
+    payload: Option<&str>,
+    key: Option<&str>,
+    now: Timestamp,
+) -> Result<Triggered> {
+    store.write("trigger a task", |tx, schedules| {
+        let task = tasks::expect(tx, name)?;
+        if let Some(key) = key
+            && let Some(run_id) = manual::requested(tx, task.id, key)?
+        {
+            return Ok(Triggered { run_id, is_new: false });
+        }
+        let task = ready(tx, schedules, task, now)?;
+        if task.status == TaskStatus::Invalid {
+            let reason = format!("it is invalid: {}", task.invalid_reason.unwrap_or_default());
+            return Err(Error::Refused { request: format!("trigger task {name:?}"), reason }.into());
+        }
+        let request = Request { origin: Origin::Manual, payload, retry_of: None, key };
+        Ok(Triggered { run_id: manual::open(tx, &task, request, now)?, is_new: true })
+    })
+}
+
+/// Opens a run that retries a dead or cancelled one. Returns its id.
+pub(super) fn retry(store: &mut SqliteStore, run: i64, now: Timestamp) -> Result<i64> {
+    store.write("retry a run", |tx, schedules| {
+        let old = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?;
+        let refused = |reason: String| Fault::from(Error::Refused { request: format!("retry run {run}"), reason });
+        match old.status {
+            RunStatus::Dead | RunStatus::Cancelled => {}
+            RunStatus::Succeeded => return Err(refused("it succeeded".to_owned())),
+            status if status.is_final() => {
+                let reason = format!("it was {status}, and never begun: trigger task {:?} instead", old.task);
+                return Err(refused(reason));
+            }
+            status => return Err(refused(format!("it is not over: {status}"))),
+        }
+        let task = tasks::expect(tx, &old.task)?;
+        if let Some(retry) = manual::unfinished_retry(tx, task.id, run)? {
+            return Err(refused(format!("run {retry} retries it already")));
+        }
+        let task = ready(tx, schedules, task, now)?;
+        if task.status == TaskStatus::Invalid {
+            let reason = task.invalid_reason.unwrap_or_default();
+            return Err(refused(format!("its task {:?} is invalid: {reason}", old.task)));
+        }
+        let payload = old.payload.as_deref();
+        let request = Request { origin: Origin::Manual, payload, retry_of: Some(run), key: None };
+        manual::open(tx, &task, request, now)
+    })
+}
+
+/// Resolves what is due of a delay task first: afterwards its schedule waits for the run that is about to be opened.
+fn ready(tx: &Transaction<'_>, schedules: &mut Schedules, task: Task, now: Timestamp) -> Result<Task, Fault> {
+    match task.definition.schedule_type {
+        ScheduleKind::Delay => tasks::resolve_before_a_change(tx, schedules, task, now),
+        _ => Ok(task),
+    }
+}
+
+/// Cancels runs that wait, and asks running ones to stop.
+pub(super) fn cancel(store: &mut SqliteStore, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
+    let doing = if let Runs::One(_) = runs { "cancel a run" } else { "cancel runs" };
+    store.write(doing, |tx, _| {
+        let unfinished = match runs {
+            Runs::OfTask(task) => history::unfinished(tx, tasks::expect(tx, task)?.id)?,
+            Runs::One(id) => {
+                let status = history::run(tx, id)?.ok_or(Error::UnknownRun { id })?.status;
+                if status.is_final() {
+                    let request = format!("cancel run {id}");
+                    return Err(Error::Refused { request, reason: format!("it is over: {status}") }.into());
+                }
+                vec![(id, status)]
+            }
+        };
+        let (mut cancelled, mut written) = (Cancelled::default(), Written::default());
+        for (run, status) in unfinished {
+            if status == RunStatus::Running {
+                runs::ask_to_stop(tx, run)?;
+                cancelled.asked += 1;
+            } else {
+                settle::cancel_waiting(tx, run, now, &mut written)?;
+                cancelled.done += 1;
+            }
+        }
+        Ok(Cancelled { events: written.events, ..cancelled })
+    })
+}
+
+/// Records that the commands of running runs are gone, where their schedulers are not alive. Returns the number of these runs.
+/// Of a task, other runs are left as they are.
+pub(super) fn declare_gone(store: &mut SqliteStore, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
+    let path = store.path().to_owned();
+    match runs {
+        Runs::One(id) => store.write("declare a command gone", |tx, _| {
+            let run = history::run(tx, id)?.ok_or(Error::UnknownRun { id })?;
+            let request = format!("declare the command of run {id} gone");
+            match declare_one_gone(tx, &path, &run, now)? {
+                Some(reason) => Err(Error::Refused { request, reason }.into()),
+                None => Ok(1),
+            }
+        }),
+        Runs::OfTask(task) => store.write("declare commands gone", |tx, _| {
+            let task = tasks::expect(tx, task)?;
+            let mut declared = 0;
+            for (run, _) in history::unfinished(tx, task.id)? {
+                if let Some(run) = history::run(tx, run)? {
+                    declared += usize::from(declare_one_gone(tx, &path, &run, now)?.is_none());
+                }
+            }
+            Ok(declared)
+        }),
+    }
+}
+
+/// Returns why the declaration is refused, if it is. An owner without a lock file may have lost it a moment ago.
+fn declare_one_gone(tx: &Transaction<'_>, file: &Path, run: &Run, now: Timestamp) -> Result<Option<String>, Fault> {
+    if run.status != RunStatus::Running {
+        return Ok(Some(format!("it is not running: {}", run.status)));
+    }
+    let owner = run.locked_by.as_deref().unwrap_or_default();
+    match standing(file, owner) {
+        Standing::Alive { .. } => {
+            return Ok(Some(format!("its scheduler is alive: duly cancel {} asks the command to stop", run.id)));
+        }
+        Standing::Missing | Standing::Unknown(_) if owners::is_believed(tx, owner, now)? => {
+            let reason = "its scheduler has no lock file that can be read, and its lease is not over: wait for that";
+            return Ok(Some(reason.to_owned()));
+        }
+        Standing::Missing | Standing::Unknown(_) | Standing::Dead(_) | Standing::Inherited(_) => {}
+    }
+    let (task, recorded) = runs::process(tx, run.id)?;
+    // The row was read in this transaction: no other program can have changed it.
+    runs::declare_gone(tx, &Fence { run: run.id, owner, attempt: run.attempt })?;
+    owners::record(tx, now, "declared_gone", Some(task), Some(run.id), recorded.as_deref())?;
+    Ok(None)
+}
