@@ -15,15 +15,15 @@ use crate::client::Client;
 use crate::client::wake::Wake;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::event_loop::{Order, Turning};
-use crate::engine::poller::Poller;
+use crate::engine::poller::{self, Parts, Poller};
 use crate::error::{BoxError, Error, Result};
 use crate::host::{folder, orphan, owner_lock, panics};
 use crate::model::event::{Event, Observer};
 use crate::model::settings::{Retention, Settings};
-use crate::store::sqlite::connection::SqliteStore;
+use crate::store::Store;
+use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
-use crate::store::sqlite::owners;
-use crate::worker::connection::{ConnectionSettings, Prepare, WriteQueue};
+use crate::worker::connection::{ConnectionSettings, WriteQueue};
 use crate::worker::handler::{Context, Handler, Handlers};
 use crate::worker::pool::Pool;
 use crate::worker::progress::Waiting;
@@ -172,12 +172,17 @@ impl Builder {
         if let Some(fault) = folder::unsafe_parent(store.path()) {
             log::warn!("{fault}");
         }
-        sweep(&mut own, clock.now().wall)?;
-        let (file, names) = (store.path().into(), handlers.names());
-        let poller = Poller::new(store, names.clone(), settings, observers, fastrand::Rng::new(), clock.now())?;
-        let desks =
-            ConnectionSettings { file, durability, owner: poller.owner().into(), prepare, line: WriteQueue::new() };
-        let pool = Pool::start(settings.workers, handlers, clock.clone(), poller.lock(), poller.observers(), desks)?;
+        let file: Arc<Path> = store.path().into();
+        sweep(&mut own, &file, clock.now().wall)?;
+        let mut random = fastrand::Rng::new();
+        let (owner, names, database) = (poller::new_owner(&mut random), handlers.names(), file.to_path_buf());
+        let (store, handler_names) = (Box::new(store), names.clone());
+        let parts = Parts { store, database, owner, handlers: handler_names, settings, observers, random };
+        let poller = Poller::new(parts, clock.now())?;
+        let open = SqliteStore::opener(file.clone(), durability, prepare);
+        let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
+        let (lock, observers) = (poller.lock(), poller.observers());
+        let pool = Pool::start(settings.workers, handlers, clock.clone(), lock, observers, connections)?;
         let (wake, woken) = bounded(1);
         let (order, orders) = bounded(2);
         let (report, reports) = bounded(1);
@@ -338,19 +343,17 @@ impl Scheduler {
 }
 
 /// Removes the lock files of owners that died before they were registered, and the inputs and payloads of attempts whose owner
-/// died between writing down their end and removing them: no turn hears of either.
-fn sweep(store: &mut SqliteStore, now: Timestamp) -> Result<()> {
-    owner_lock::sweep_unnamed(store.path(), now);
-    let (left, inputs) = (owner_lock::left_behind(store.path()), orphan::inputs(store.path()));
-    if !left.is_empty() {
-        let registered = store.read("look who is registered", |tx, _| Ok(owners::registered(tx)?))?;
-        left.into_iter().filter(|(name, _)| !registered.contains(name)).for_each(|(_, dead)| dead.bury());
+/// died between recording their end and removing them: no turn learns of either.
+fn sweep(store: &mut dyn Store, database: &Path, now: Timestamp) -> Result<()> {
+    owner_lock::sweep_unnamed(database, now);
+    let (left, inputs) = (owner_lock::left_behind(database), orphan::inputs(database));
+    if left.is_empty() && inputs.is_empty() {
+        return Ok(());
     }
-    if !inputs.is_empty() {
-        let running = store.read("look what is running", |tx, _| Ok(owners::running(tx)?))?;
-        let over = inputs.into_iter().filter(|attempt| !running.contains(attempt));
-        over.for_each(|attempt| orphan::remove_free_input(store.path(), attempt));
-    }
+    let known = store.known_owners()?;
+    left.into_iter().filter(|(name, _)| !known.owners.contains(name)).for_each(|(_, dead)| dead.bury());
+    let ended = inputs.into_iter().filter(|attempt| !known.running.contains(attempt));
+    ended.for_each(|attempt| orphan::remove_free_input(database, attempt));
     Ok(())
 }
 

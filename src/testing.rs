@@ -14,7 +14,7 @@ pub use crate::clock::ManualClock;
 
 use crate::client::Client;
 use crate::clock::{Clock, Now, Timestamp};
-use crate::engine::poller::Poller;
+use crate::engine::poller::{self, Parts, Poller};
 use crate::error::{BoxError, Error, Result};
 use crate::host::attempt_slots::Place;
 use crate::host::platform;
@@ -22,11 +22,12 @@ use crate::model::event::{Event, Observer};
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
 use crate::model::settings::{Retention, Settings};
-use crate::store::sqlite::connection::SqliteStore;
+use crate::store::Store;
+use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
-use crate::store::sqlite::open::Slots;
+use crate::store::turn_io::Slots;
 use crate::worker::attempt::Tools;
-use crate::worker::connection::{ConnectionSettings, Prepare, WorkerConnection, WriteQueue};
+use crate::worker::connection::{ConnectionSettings, WorkerConnection, WriteQueue};
 use crate::worker::handler::{Context, Handler, Handlers};
 use crate::worker::pool;
 
@@ -61,7 +62,7 @@ pub struct Stepper {
     clock: ManualClock,
     client: Client,
     handlers: Handlers,
-    desk: Arc<Mutex<WorkerConnection>>,
+    connection: Arc<Mutex<WorkerConnection>>,
     workers: usize,
     running: Vec<Arc<Claim>>,
     /// Attempts among them that have begun: their slots, and when they began.
@@ -80,7 +81,7 @@ pub struct StepperBuilder {
     refused: Option<Error>,
     settings: Settings,
     seed: Option<u64>,
-    patience: Option<Duration>,
+    busy_timeout: Option<Duration>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
     client: Option<Client>,
@@ -89,7 +90,7 @@ pub struct StepperBuilder {
 
 /// What is left of a stepper that has crashed: its connection. See [`StepperBuilder::after`].
 #[derive(Debug)]
-pub struct Crashed(SqliteStore);
+pub struct Crashed(Box<dyn Store>);
 
 impl StepperBuilder {
     /// Claims runs of this handler; the test says how they end, with [`Stepper::finish`].
@@ -151,8 +152,8 @@ impl StepperBuilder {
 
     /// How long, in real time, a write waits for another connection's; zero: a busy database is an error at once. Default
     /// 5 s, as for a scheduler.
-    pub fn busy_timeout(mut self, patience: Duration) -> Self {
-        self.patience = Some(patience);
+    pub fn busy_timeout(mut self, busy_timeout: Duration) -> Self {
+        self.busy_timeout = Some(busy_timeout);
         self
     }
 
@@ -181,7 +182,7 @@ impl StepperBuilder {
     /// As [`Builder::start`](crate::Builder::start).
     pub fn start(self) -> Result<Stepper> {
         let StepperBuilder { path, clock, handlers, refused, settings, seed, .. } = self;
-        let StepperBuilder { patience, observers, prepare, client, after, .. } = self;
+        let StepperBuilder { busy_timeout, observers, prepare, client, after, .. } = self;
         if let Some(error) = refused {
             return Err(error);
         }
@@ -189,44 +190,44 @@ impl StepperBuilder {
         let durability = Durability::MayRepeatAfterPowerLoss;
         let open = |missing| {
             let mut store = SqliteStore::open(&path, missing, durability)?;
-            patience.map_or(Ok(()), |patience| store.wait_at_most(patience))?;
+            busy_timeout.map_or(Ok(()), |timeout| store.set_busy_timeout(timeout))?;
             Ok::<_, Error>(store)
         };
-        let store = match after {
-            Some(Crashed(store)) => {
-                let mut store = store.into_new();
-                patience.map_or(Ok(()), |patience| store.wait_at_most(patience))?;
-                if !platform::real_path(&path).is_ok_and(|path| path == store.path()) {
-                    let reason = format!("expected {}, found a stepper of {}", path.display(), store.path().display());
+        let (store, database): (Box<dyn Store>, PathBuf) = match after {
+            Some(Crashed(mut store)) => {
+                let database = store.as_file().map_or_else(PathBuf::new, |file| file.path().to_owned());
+                busy_timeout.map_or(Ok(()), |timeout| store.set_busy_timeout(timeout))?;
+                if !platform::real_path(&path).is_ok_and(|path| path == database) {
+                    let reason = format!("expected {}, found a stepper of {}", path.display(), database.display());
                     return Err(Error::InvalidConfig { field: "after", reason });
                 }
-                store
+                (store, database)
             }
-            None => open(Missing::Create)?,
+            None => {
+                let store = open(Missing::Create)?;
+                let database = store.path().to_owned();
+                (Box::new(store), database)
+            }
         };
-        let file = store.path().into();
+        let file: Arc<Path> = database.as_path().into();
         let client = match client {
             Some(client) => client,
             None => Client::new(Box::new(open(Missing::Refuse)?), Arc::new(clock.clone()), None),
         };
         // Two steppers of one test that names no seed must not draw the same owner's name.
-        let random = fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..)));
-        let mut poller = Poller::new(store, handlers.names(), settings, observers, random, clock.now())?;
-        poller.reseed(seed.unwrap_or_default());
+        let owner = poller::new_owner(&mut fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..))));
+        let (names, random) = (handlers.names(), fastrand::Rng::with_seed(seed.unwrap_or_default()));
+        let parts = Parts { store, database, owner, handlers: names, settings, observers, random };
+        let poller = Poller::new(parts, clock.now())?;
         let client = client.observed_by(poller.observers());
-        let desk = WorkerConnection::new(ConnectionSettings {
-            file,
-            durability,
-            owner: poller.owner().into(),
-            prepare,
-            line: WriteQueue::new(),
-        });
-        let desk = Arc::new(Mutex::new(desk));
         let workers = settings.workers;
+        let open = SqliteStore::opener(file.clone(), durability, prepare);
+        let settings = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
+        let connection = Arc::new(Mutex::new(WorkerConnection::new(settings)));
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());
         let wake_at = Duration::ZERO;
         let begun = HashMap::new();
-        Ok(Stepper { poller, clock, client, handlers, desk, workers, running, begun, finished, stopped, wake_at })
+        Ok(Stepper { poller, clock, client, handlers, connection, workers, running, begun, finished, stopped, wake_at })
     }
 }
 
@@ -240,7 +241,7 @@ impl Stepper {
             refused: None,
             settings: Settings::default(),
             seed: None,
-            patience: None,
+            busy_timeout: None,
             observers: Vec::new(),
             prepare: None,
             client: None,
@@ -389,7 +390,7 @@ impl Stepper {
         let handler = self.handlers.get(&claim.handler).cloned()?;
         self.begin(claim);
         let clock = Arc::new(self.clock.clone());
-        let tools = Tools::new(self.desk.clone(), None);
+        let tools = Tools::new(self.connection.clone(), None);
         let began = self.clock.now();
         let mut finished = pool::attempt(&*handler, claim, began, clock, Arc::default(), tools, |_| {});
         finished.slot = self.forget(claim).map(|(slot, _)| slot);
@@ -454,7 +455,7 @@ impl Stepper {
 
     /// Ends like a process that is killed: nothing more is written, and the kernel frees the owner's lock.
     pub fn crash(self) -> Crashed {
-        Crashed(self.poller.store)
+        Crashed(self.poller.into_store())
     }
 
     /// Leaves in order. What was claimed and not finished stays with this owner.

@@ -4,5 +4,5 @@ pub(crate) mod event_loop;
 pub(crate) mod log_once;
 pub(crate) mod peers;
 pub(crate) mod poller;
-pub(crate) mod turn;
 pub(crate) mod wake_time;
+pub(crate) mod wall_clock;

@@ -2,14 +2,13 @@
 //! nothing into the tables.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::host::orphan::{Orphan, Presence};
 use crate::host::owner_lock::{DeadOwner, Standing, standing};
-use crate::store::sqlite::owners::{Dead, Lost, Other, Proof, Stalled};
-use crate::store::turn_io::Orphaned;
+use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Stalled};
 
 /// How soon it is asked again whether a command is gone, when that could not be known. Each time twice as long.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -32,7 +31,7 @@ pub(crate) struct Peers {
     /// Whether they have more runs than the last turn could look at.
     more: bool,
     /// Attempts whose command is known to be at work, which has been reported.
-    told: HashSet<(i64, u32)>,
+    reported_alive: HashSet<(i64, u32)>,
     /// Attempts of which it has been reported that this cannot be known.
     doubted: HashSet<(i64, u32)>,
     doubts: HashMap<(i64, u32), Doubt>,
@@ -89,13 +88,13 @@ impl Peers {
     pub(crate) fn new(database: PathBuf, owner: String, lease: Duration) -> Self {
         let (watched, silent, dying) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (resting, more) = (HashSet::new(), false);
-        let (told, doubted, doubts) = (HashSet::new(), HashSet::new(), HashMap::new());
-        Peers { database, owner, lease, watched, silent, dying, resting, more, told, doubted, doubts }
+        let (reported_alive, doubted, doubts) = (HashSet::new(), HashSet::new(), HashMap::new());
+        Peers { database, owner, lease, watched, silent, dying, resting, more, reported_alive, doubted, doubts }
     }
 
     /// Takes note of other owners that have running runs, with the newest value of their lease, and of runs whose command a
     /// user has declared gone.
-    pub(crate) fn see(&mut self, others: &[Other], declared_gone: &[i64], now: Duration) {
+    pub(crate) fn update(&mut self, others: &[Other], declared_gone: &[i64], now: Duration) {
         let mut before = std::mem::take(&mut self.watched);
         for Other { owner, until, lease } in others {
             let lease = self.lease.max(*lease);
@@ -159,7 +158,7 @@ impl Peers {
 
     /// Asks about owners that have not left in order, each with the time at which it was last seen: one that died idle left
     /// nothing but its lock file, if that, and a row that says it lives.
-    pub(crate) fn ask(&mut self, not_stopped: Vec<Other>, now: Duration) {
+    pub(crate) fn check_not_stopped(&mut self, not_stopped: Vec<Other>, now: Duration) {
         let mut before = std::mem::take(&mut self.silent);
         for Other { owner, until, lease } in not_stopped {
             if self.dying.contains_key(&owner) {
@@ -189,7 +188,7 @@ impl Peers {
     }
 
     /// Takes note that stalled owners have been reported.
-    pub(crate) fn reported(&mut self, stalled: &[Stalled]) {
+    pub(crate) fn stalled_reported(&mut self, stalled: &[Stalled]) {
         for Stalled { owner, until } in stalled {
             if let Some(watched) = self.watched.get_mut(owner).filter(|watched| watched.until == *until) {
                 watched.is_reported = true;
@@ -198,7 +197,7 @@ impl Peers {
     }
 
     /// Releases the locks of dead owners: this owner leaves, and the next scheduler recovers their runs.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn release_all(&mut self) {
         self.dying.clear();
     }
 
@@ -218,7 +217,7 @@ impl Peers {
     }
 
     /// Whether there is something to recover now.
-    pub(crate) fn presses(&mut self, now: Duration) -> bool {
+    pub(crate) fn has_work(&mut self, now: Duration) -> bool {
         if !self.stalled(now).is_empty() {
             return true;
         }
@@ -236,7 +235,7 @@ impl Peers {
     /// Whether a command is gone, or for the first time cannot be known to be: that is to be recorded.
     fn any_news(&mut self, orphans: &[Orphan], now: Duration) -> bool {
         orphans.iter().any(|orphan| {
-            let presence = self.ask_for(orphan, now);
+            let presence = self.presence(orphan, now);
             self.remember(orphan, &presence, now);
             match presence {
                 Presence::Alive => false,
@@ -246,17 +245,21 @@ impl Peers {
         })
     }
 
-    /// Whether the command of a lost run is still at work.
-    pub(crate) fn presence(&self, lost: &Lost, now: Duration) -> Presence {
-        self.ask_for(&self.orphan(lost), now)
+    /// Returns whether a command is still running. Does not ask the kernel again soon after that could not be known.
+    fn presence(&self, orphan: &Orphan, now: Duration) -> Presence {
+        let doubt = self.doubts.get(&key(orphan)).filter(|doubt| now < doubt.until);
+        turn_io::presence(orphan, doubt.map(|doubt| &*doubt.reason))
     }
 
-    /// Looks, unless it was not to be known a moment ago.
-    fn ask_for(&self, orphan: &Orphan, now: Duration) -> Presence {
-        match self.doubts.get(&key(orphan)) {
-            Some(doubt) if now < doubt.until && !orphan.is_declared_gone() => Presence::Unknown(doubt.reason.clone()),
-            _ => orphan.presence(),
-        }
+    /// Returns the attempts about which the kernel is not asked again now, and why that could not be known.
+    pub(crate) fn recent_doubts(&self, now: Duration) -> HashMap<(i64, u32), String> {
+        let recent = self.doubts.iter().filter(|(_, doubt)| now < doubt.until);
+        recent.map(|(attempt, doubt)| (*attempt, doubt.reason.clone())).collect()
+    }
+
+    /// Returns the file that the lock and input files of owners are beside.
+    pub(crate) fn database(&self) -> &Path {
+        &self.database
     }
 
     /// Keeps a doubt, and how long it is to wait.
@@ -292,10 +295,10 @@ impl Peers {
         ours.for_each(|dying| dying.orphans.clear());
         let (mut new, mut at_work) = (Vec::new(), Vec::new());
         for Orphaned { owner, lost, doubt } in left {
-            let orphan = self.orphan(lost);
+            let orphan = lost.orphan(&self.database);
             let presence = doubt.clone().map_or(Presence::Alive, Presence::Unknown);
             self.remember(&orphan, &presence, now);
-            let reported = if doubt.is_some() { &mut self.doubted } else { &mut self.told };
+            let reported = if doubt.is_some() { &mut self.doubted } else { &mut self.reported_alive };
             if reported.insert(key(&orphan)) {
                 new.push((orphan.clone(), doubt.clone()));
             }
@@ -326,12 +329,12 @@ impl Peers {
     }
 
     /// Takes note of dead owners of which a run could not be recovered.
-    pub(crate) fn rest(&mut self, owners: HashSet<String>) {
+    pub(crate) fn set_resting(&mut self, owners: HashSet<String>) {
         self.resting = owners;
     }
 
     /// Nothing of an owner is left to recover.
-    pub(crate) fn recovered(&mut self, owner: &str) {
+    pub(crate) fn owner_recovered(&mut self, owner: &str) {
         self.watched.remove(owner);
         self.silent.remove(owner);
         if let Some(Dying { evidence: Evidence::Lock(lock), .. }) = self.dying.remove(owner) {
@@ -340,16 +343,11 @@ impl Peers {
     }
 
     /// A lost run is recovered: the file of its command's input is removed.
-    pub(crate) fn bury(&mut self, run: i64, attempt: u32) {
-        self.told.remove(&(run, attempt));
+    pub(crate) fn run_recovered(&mut self, run: i64, attempt: u32) {
+        self.reported_alive.remove(&(run, attempt));
         self.doubted.remove(&(run, attempt));
         self.doubts.remove(&(run, attempt));
         Orphan::new(&self.database, run, attempt, String::new(), String::new(), None).bury();
-    }
-
-    fn orphan(&self, lost: &Lost) -> Orphan {
-        let Lost { run, attempt, task, handler, process, .. } = lost;
-        Orphan::new(&self.database, *run, *attempt, task.clone(), handler.clone(), process.as_deref())
     }
 }
 

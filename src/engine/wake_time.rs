@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::store::sqlite::first_look::Seen;
-use crate::store::turn_io::Done;
+use crate::store::turn_io::{Done, Seen};
 
 /// The first and the longest wait before a refused write is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -84,13 +83,16 @@ impl WakeTime {
         }
     }
 
-    /// Whether nothing was committed since, as the version says: then that is what is seen now.
-    pub(crate) fn is_still(&mut self, data_version: i64, now: Timestamp) -> bool {
-        let still = self.data_version == Some(data_version);
-        if let (true, Some(seen)) = (still, &mut self.seen) {
+    /// Returns the data version of the snapshot that was seen last.
+    pub(crate) fn data_version(&self) -> Option<i64> {
+        self.data_version
+    }
+
+    /// Nothing was committed since: what was seen is still true.
+    pub(crate) fn looked_again(&mut self, now: Timestamp) {
+        if let Some(seen) = &mut self.seen {
             seen.at = now;
         }
-        still
     }
 
     /// Whether something that is known of is due; or nothing is known yet.

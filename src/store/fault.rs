@@ -1,114 +1,95 @@
-//! Why a transaction did not commit. Inside the wing only: at the door a fault becomes an [`Error`].
+//! Why a transaction did not commit, in terms that every store shares. Outside of the store a fault becomes an [`Error`].
 
-use rusqlite::{ErrorCode, ffi};
+use crate::error::{BoxError, Error};
 
-use crate::error::Error;
-
-/// Why a transaction did not commit: SQLite failed, or what was asked is impossible.
+/// Why a transaction did not commit.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    Sqlite(rusqlite::Error),
-    Told(Error),
-    /// The tables are of a newer version by now: no more than outcomes may be written.
+    /// The request cannot be met: the error is the answer to the caller.
+    Request(Error),
+    /// The tables are of a newer version: only outcomes and leases may be written.
     Newer(Error),
-    /// The file was damaged from outside of SQLite: see [`crate::store::sqlite::damage`].
+    /// The database was damaged from outside: see [`crate::store::sqlite::damage`].
     Damaged(Error),
-}
-
-impl From<rusqlite::Error> for Fault {
-    fn from(error: rusqlite::Error) -> Self {
-        Fault::Sqlite(error)
-    }
+    /// The database cannot store or read one item: a constraint, its size or its type. Other items can be written without it.
+    Item(BoxError),
+    /// A row has the id that a new row was to have. Also a fault of one item.
+    Id(BoxError),
+    /// No space for another row, or no id is left. Statements that add no row may succeed.
+    Space(BoxError),
+    /// The tables lack what a statement names.
+    Tables(BoxError),
+    /// The database refuses a statement without a more exact reason. Tables of a newer version can be the cause.
+    Statement(BoxError),
+    /// The file is corrupt or no database. A disk that returns other bytes for a moment looks the same.
+    Corrupt(BoxError),
+    /// Anything else: the disk, a lock, memory. A later try can succeed.
+    Other(BoxError),
 }
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
-        Fault::Told(error)
+        Fault::Request(error)
     }
 }
 
 impl Fault {
-    /// Whether it is about this one item, so that the others can be written without it. Trouble with the file, its locks
-    /// or memory is not.
+    /// Returns whether the fault concerns one item only, so that the others can be written without it.
     pub(crate) fn is_about_the_item(&self) -> bool {
-        match self {
-            Fault::Told(_) => true,
-            Fault::Newer(_) | Fault::Damaged(_) => false,
-            Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => {
-                matches!(error.code, ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
-            }
-            Fault::Sqlite(error) => matches!(
-                error,
-                rusqlite::Error::FromSqlConversionFailure(..)
-                    | rusqlite::Error::InvalidColumnType(..)
-                    | rusqlite::Error::IntegralValueOutOfRange(..)
-                    | rusqlite::Error::Utf8Error(..)
-            ),
-        }
+        matches!(self, Fault::Request(_) | Fault::Item(_) | Fault::Id(_))
     }
 
-    /// Whether it says nothing about the row: this machine's zone data does not answer. The row stays as it is.
+    /// Returns whether the zone data of this machine is the cause. The fault says nothing about the row, which stays as it is.
     pub(crate) fn is_about_this_machine(&self) -> bool {
-        matches!(self, Fault::Told(Error::ZoneUnavailable { .. }))
+        matches!(self, Fault::Request(Error::ZoneUnavailable { .. }))
     }
 
-    /// Whether a row has the id that a new one was to have.
+    /// Returns whether a row has the id that a new row was to have.
     pub(crate) fn is_about_the_id(&self) -> bool {
-        matches!(self, Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _))
-            if error.extended_code == ffi::SQLITE_CONSTRAINT_PRIMARYKEY)
+        matches!(self, Fault::Id(_))
     }
 
-    /// Whether there is no room for a row: none on the disk, or no id is left. What asks for none may go on.
+    /// Returns whether there is no space or no id for another row.
     pub(crate) fn is_about_room(&self) -> bool {
-        matches!(self, Fault::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
+        matches!(self, Fault::Space(_))
     }
 
-    /// Whether SQLite calls the file no database, or a corrupt one, or its tables such as no statement of ours fits; or it was
-    /// damaged from outside. A disk that returns other bytes for a moment looks the same.
+    /// Returns whether the database is corrupt or damaged, or its tables lack what a statement names.
     pub(crate) fn is_damage(&self) -> bool {
-        let Fault::Sqlite(error) = self else { return matches!(self, Fault::Damaged(_)) };
-        misfit(error).is_some()
-            || matches!(error.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
+        matches!(self, Fault::Damaged(_) | Fault::Tables(_) | Fault::Corrupt(_))
     }
 
+    /// Returns whether the tables may differ from those that the statement was written for, as tables of a newer version do.
+    pub(crate) fn is_about_the_tables(&self) -> bool {
+        matches!(self, Fault::Tables(_) | Fault::Statement(_))
+    }
+
+    /// Returns the error for the caller. `doing`: the request, as in "claim due runs".
     pub(crate) fn into_error(self, doing: &'static str) -> Error {
         match self {
-            Fault::Told(error) | Fault::Newer(error) | Fault::Damaged(error) => error,
-            Fault::Sqlite(source) => Error::store(doing, source),
+            Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) => error,
+            Fault::Item(source)
+            | Fault::Id(source)
+            | Fault::Space(source)
+            | Fault::Tables(source)
+            | Fault::Statement(source)
+            | Fault::Corrupt(source)
+            | Fault::Other(source) => Error::store(doing, source),
         }
-    }
-
-    /// Whether the tables are not such as the statement was written for: those of a newer version may not be.
-    pub(crate) fn is_about_the_tables(&self) -> bool {
-        match self {
-            Fault::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => error.code == ErrorCode::Unknown,
-            Fault::Sqlite(error) => matches!(error, rusqlite::Error::SqlInputError { .. }),
-            Fault::Told(_) | Fault::Newer(_) | Fault::Damaged(_) => false,
-        }
-    }
-}
-
-/// What SQLite misses in the tables for a statement of ours. One that had been prepared before they changed is prepared anew when
-/// it is run: the same words come without the statement then.
-pub(crate) fn misfit(error: &rusqlite::Error) -> Option<&str> {
-    match error {
-        rusqlite::Error::SqlInputError { msg, .. } => Some(msg),
-        rusqlite::Error::SqliteFailure(error, Some(msg)) if error.code == ErrorCode::Unknown => {
-            let misses = ["no such table: ", "no such column: ", "no such index: "];
-            let known = misses.iter().any(|miss| msg.starts_with(miss)) || msg.contains(" has no column named ");
-            known.then_some(msg.as_str())
-        }
-        _ => None,
     }
 }
 
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // Without the statement, which has many lines.
-            Fault::Sqlite(rusqlite::Error::SqlInputError { msg, .. }) => f.write_str(msg),
-            Fault::Sqlite(error) => error.fmt(f),
-            Fault::Told(error) | Fault::Newer(error) | Fault::Damaged(error) => error.fmt(f),
+            Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) => error.fmt(f),
+            Fault::Item(source)
+            | Fault::Id(source)
+            | Fault::Space(source)
+            | Fault::Tables(source)
+            | Fault::Statement(source)
+            | Fault::Corrupt(source)
+            | Fault::Other(source) => source.fmt(f),
         }
     }
 }

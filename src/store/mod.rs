@@ -5,22 +5,40 @@ pub(crate) mod fault;
 pub(crate) mod sqlite;
 pub(crate) mod turn_io;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::health::{Health, Limits};
 use crate::model::progress_meter::Progress;
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, Applied, Cancelled, Declaration, Existing, Runs, Triggered};
-use crate::model::run::{Attempt, Effect, Run, RunFilter};
+use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 use crate::store::fault::Fault;
+use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 
-/// A store of tasks and runs. Each method is one whole operation: all that it writes is committed when it returns, or nothing is.
+/// One connection to the tables. Each method is a whole operation: a transaction of its own that is committed when it returns.
 pub(crate) trait Store: Send + std::fmt::Debug {
+    /// What only a file has; `None` for a server.
+    fn as_file(&mut self) -> Option<&mut dyn FileStore>;
+
+    /// The backend's own type, for functions whose signature names the backend: `finish`, `add_in`, `on_connect`.
+    fn as_any(&mut self) -> &mut dyn Any;
+
+    /// Returns the error for the caller of an operation that failed. `doing`: the operation, as in "take a turn".
+    fn error(&self, fault: Fault, doing: &'static str) -> Error;
+
+    /// Limits how long a write waits for another connection's.
+    fn set_busy_timeout(&mut self, timeout: Duration) -> Result<()>;
+
+    /// Returns how many write transactions were begun since the scheduler registered.
+    fn transactions(&self) -> u64;
+
     // Requests of clients.
 
     /// Adds a task, or treats the task of its name as `existing` says.
@@ -68,19 +86,74 @@ pub(crate) trait Store: Send + std::fmt::Debug {
 
     // Turns of a scheduler.
 
+    /// Returns which owners and attempts the tables know, for the removal of files that others left behind.
+    fn known_owners(&mut self) -> Result<KnownOwners>;
+
+    /// Registers an owner, whose lock is held, and forgets what an earlier owner on this connection remembered. `random`: the source
+    /// of all chance in its turns.
+    fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered>;
+
+    /// Takes a turn. After a crash, either all that it wrote is stored, or nothing.
+    fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault>;
+
+    /// Reads what a turn would see, and writes nothing. `None`: nothing was committed since the snapshot with the data version
+    /// `since`.
+    fn look(
+        &mut self,
+        owner: &str,
+        handlers: &BTreeSet<String>,
+        since: Option<i64>,
+        now: Timestamp,
+    ) -> Result<Option<Done>>;
+
+    /// Returns the runs that an owner has claimed and not settled.
+    fn claimed_by(&mut self, owner: &str) -> Result<HashSet<i64>>;
+
+    /// Records events of the wall clock while no turn can be taken.
+    fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()>;
+
+    /// Records that an owner shut down.
+    fn stop(&mut self, owner: &str, now: Timestamp) -> Result<()>;
+
     // Effects and outcomes of workers.
 
-    /// What only a file has; `None` for a server.
-    fn as_file(&mut self) -> Option<&mut dyn FileStore>;
+    /// Commits the intent of an effect, unless the effect is known. Fails if the claim is superseded.
+    fn begin_effect(&mut self, owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun>;
+
+    /// Fails if the claim is superseded.
+    fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()>;
+
+    /// Records that an effect was performed, and its value. Returns the value that another attempt recorded before, if one did. Not
+    /// fenced: an effect was performed whichever owner holds the run now, and the next attempt must know.
+    fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>>;
+
+    /// Deletes the intent of an effect that failed and was not performed. Under a superseded claim it stays, in doubt.
+    fn undo_effect(&mut self, owner: &str, claim: &Claim, key: &str) -> Result<()>;
 }
+
+/// Opens another connection of the same kind.
+pub(crate) type Open = dyn Fn() -> Result<Box<dyn Store>> + Send + Sync;
 
 /// What only a store in a file has.
 pub(crate) trait FileStore {
+    /// Fails if the path no longer names the file that is open, or the file or its log is damaged.
+    fn check_in_place(&self) -> Result<(), Fault>;
+
+    /// Also fails while the file has a second name. That can pass: no [`Error::UnusableDatabase`].
+    fn check_writable(&self) -> Result<(), Fault>;
+
+    /// Truncates the log if it is long, for an idle moment.
+    fn shrink_log(&self) -> Result<()>;
+
+    /// Renames the log of a damaged file, so that no program applies it to what is at the path now.
+    fn set_log_aside(&self);
+
+    /// The path of the file.
     fn path(&self) -> &Path;
+
     /// Returns the sizes of the file and of its write-ahead log in bytes.
     fn sizes(&self) -> (u64, u64);
-    /// Fails if the path no longer names the open file, or if the file or its log is damaged.
-    fn check_in_place(&self) -> Result<(), Fault>;
+
     /// Copies the database into another file, which is empty, as one snapshot. `progress` counts bytes.
     fn copy_into(&mut self, copy: &Path, progress: &Progress) -> Result<()>;
     /// Makes this copy of `original` a file without schedulers: the runs that they ran are lost attempts. Returns the number of

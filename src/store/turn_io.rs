@@ -1,23 +1,140 @@
-//! What a turn is told and what it answers, what goes on from one to the next, and the items that it is made of.
+//! The values that cross the interface of a store: what a scheduler registers, what a turn is given, and what it returns.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-
-use rusqlite::Transaction;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::host::orphan::Presence;
+use crate::host::orphan::{Orphan, Presence};
+use crate::model::event::Event;
 use crate::model::finished::{Finished, Report, WorkerEnded};
-use crate::model::report::Pass;
+use crate::model::retry::RetryPolicy;
+use crate::model::run::Claim;
 use crate::rules::retention_timer::Part;
-use crate::store::sqlite::blocked::Round;
-use crate::store::sqlite::first_look::Seen;
-use crate::store::sqlite::open::{Slots, Written};
-use crate::store::sqlite::owners::{self, Dead, Lost, Other, Registration, Stalled};
 
 /// Most items that one turn writes.
 pub(crate) const MAX_ITEMS: usize = 500;
 /// Most of them that are outcomes.
 pub(crate) const MAX_OUTCOMES: usize = MAX_ITEMS / 2;
+
+/// An owner, whose lock is held.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration {
+    pub(crate) owner: String,
+    pub(crate) host: String,
+    pub(crate) workers: usize,
+    pub(crate) lease: Duration,
+    /// The version of this process's zone data.
+    pub(crate) zone_data: String,
+}
+
+/// What a scheduler finds when it registers.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    /// Other owners that have running runs.
+    pub(crate) others: Vec<Other>,
+    /// Other owners that did not shut down, with running runs or without; each with the time of its last heartbeat.
+    pub(crate) not_stopped: Vec<Other>,
+    /// The newest heartbeat of any owner before this one.
+    pub(crate) newest_seen: Option<Timestamp>,
+    /// The newest time that a row beyond the wall clock counts from.
+    pub(crate) counted: Option<Timestamp>,
+    /// The zone data by which local times were planned before, if it differs: they are planned anew.
+    pub(crate) other_zone_data: Option<String>,
+}
+
+/// The owners and attempts that the tables know: files of others are left over.
+#[derive(Debug)]
+pub(crate) struct KnownOwners {
+    /// Every registered owner.
+    pub(crate) owners: HashSet<String>,
+    /// Every running run, with the number of its attempt.
+    pub(crate) running: HashSet<(i64, u32)>,
+}
+
+/// Another owner.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Other {
+    pub(crate) owner: String,
+    /// The newest end of its lease; without running runs, its last heartbeat.
+    pub(crate) until: Timestamp,
+    /// The length of its lease; zero if it is not registered.
+    pub(crate) lease: Duration,
+}
+
+/// An owner that counts as dead.
+#[derive(Clone, Debug)]
+pub(crate) struct Dead {
+    pub(crate) owner: String,
+    pub(crate) proof: Proof,
+}
+
+/// Why an owner counts as dead.
+#[derive(Clone, Debug)]
+pub(crate) enum Proof {
+    /// This owner acquired its lock. The attempts that its workers had begun, if its slots say so.
+    Lock(Option<Arc<HashSet<(i64, u32)>>>),
+    /// Its lease has kept this value. The process that saw it may have slept since, while the owner did not: it is checked again.
+    Lease(Option<Timestamp>),
+    /// It has no running run, and this was its last heartbeat.
+    Silence(Timestamp),
+}
+
+impl Dead {
+    /// Returns whether this attempt never began. An attempt of which that cannot be known counts as begun.
+    pub(crate) fn never_began(&self, lost: &Lost) -> bool {
+        match &self.proof {
+            Proof::Lock(Some(begun)) => !begun.contains(&(lost.run, lost.attempt)),
+            Proof::Lock(None) | Proof::Lease(_) | Proof::Silence(_) => false,
+        }
+    }
+}
+
+/// An owner that is alive and did not extend its lease in time.
+#[derive(Clone, Debug)]
+pub(crate) struct Stalled {
+    pub(crate) owner: String,
+    /// The end of its lease.
+    pub(crate) until: Timestamp,
+}
+
+/// A run whose owner is dead.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    pub(crate) run: i64,
+    pub(crate) attempt: u32,
+    pub(crate) task_id: i64,
+    pub(crate) task: String,
+    pub(crate) handler: String,
+    /// What was recorded of its command.
+    pub(crate) process: Option<String>,
+}
+
+impl Lost {
+    /// Returns the command of the run. `database`: the file that the lock and input files are beside.
+    pub(crate) fn orphan(&self, database: &Path) -> Orphan {
+        let Lost { run, attempt, task, handler, process, .. } = self;
+        Orphan::new(database, *run, *attempt, task.clone(), handler.clone(), process.as_deref())
+    }
+}
+
+/// Returns whether a command is still running. `doubt`: why that could not be known a moment ago.
+pub(crate) fn presence(orphan: &Orphan, doubt: Option<&str>) -> Presence {
+    match doubt {
+        Some(reason) if !orphan.is_declared_gone() => Presence::Unknown(reason.to_owned()),
+        _ => orphan.presence(),
+    }
+}
+
+/// A lost run whose command is not known to be gone.
+#[derive(Clone, Debug)]
+pub(crate) struct Orphaned {
+    pub(crate) owner: String,
+    pub(crate) lost: Lost,
+    /// Why it cannot be known whether its command is gone; `None` if it lives.
+    pub(crate) doubt: Option<String>,
+}
 
 /// A row of `scheduler_events` about the wall clock.
 #[derive(Clone, Debug)]
@@ -27,20 +144,61 @@ pub(crate) struct ClockEvent {
     pub(crate) detail: String,
 }
 
-impl ClockEvent {
-    pub(crate) fn record(&self, tx: &Transaction<'_>) -> rusqlite::Result<()> {
-        owners::record(tx, self.at, self.kind, None, None, Some(&self.detail))
+/// What the look before a turn saw.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// When that was.
+    pub(crate) at: Timestamp,
+    /// The earliest `next_run` of all tasks at that time.
+    pub(crate) next_due: Option<Timestamp>,
+}
+
+impl Seen {
+    /// Returns whether a due task was written, or made due, since that look. Otherwise the turn at `next_due` would have come
+    /// before.
+    pub(crate) fn is_new(&self, next_run: Timestamp) -> bool {
+        self.next_due.is_none_or(|next| next_run < next)
     }
 }
 
-/// What a turn is to do.
+/// How many runs may still be claimed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slots {
+    /// All of them.
+    pub(crate) room: usize,
+    /// Workers that would start one at once. The rest of the room is reading ahead.
+    pub(crate) idle: usize,
+}
+
+impl Slots {
+    /// Returns whether a run of this policy may be claimed. A run that may start only once is never read ahead: if its owner died,
+    /// it would look like one that did start.
+    pub(crate) fn admits(&self, retry: &RetryPolicy) -> bool {
+        self.room > 0 && (self.idle > 0 || retry.max_attempts > 1)
+    }
+
+    /// Returns when the next claim begins: now, or `None` if it is read ahead.
+    pub(crate) fn started(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.idle > 0).then_some(now)
+    }
+
+    /// Takes one slot. Returns whether the run is read ahead.
+    pub(crate) fn take(&mut self) -> bool {
+        let read_ahead = self.idle == 0;
+        self.room = self.room.saturating_sub(1);
+        self.idle = self.idle.saturating_sub(1);
+        read_ahead
+    }
+}
+
+/// The input of a turn.
 pub(crate) struct Work<'a> {
     pub(crate) now: Timestamp,
     pub(crate) owner: &'a str,
     /// Of the owner.
     pub(crate) registration: &'a Registration,
     pub(crate) handlers: &'a BTreeSet<String>,
-    /// Until when the owner is believed if it is not heard of again.
+    /// The end of the owner's lease.
     pub(crate) until: Timestamp,
     pub(crate) finished: &'a [Finished],
     pub(crate) reports: &'a [Report],
@@ -50,32 +208,35 @@ pub(crate) struct Work<'a> {
     pub(crate) dead: &'a [Dead],
     /// Owners that live and are stalled, which this owner has not reported.
     pub(crate) stalled: &'a [Stalled],
-    /// Whether the command of a lost run is still at work.
-    pub(crate) presence: &'a dyn Fn(&Lost) -> Presence,
+    /// The file that the lock and input files of owners are beside.
+    pub(crate) database: &'a Path,
+    /// Lost attempts of which it could not be known a moment ago whether their command is gone, and why. The kernel is not asked
+    /// about them again.
+    pub(crate) doubts: &'a HashMap<(i64, u32), String>,
     /// Lost attempts of which it has been recorded that this cannot be known.
     pub(crate) doubted: &'a HashSet<(i64, u32)>,
-    /// Set after a clock that was far ahead: what it had shown.
+    /// What the clock had shown, if it was far ahead until now.
     pub(crate) rewind: Option<Timestamp>,
     /// By how many milliseconds the wall clock has stepped.
     pub(crate) stepped: i64,
-    /// What is to be recorded of the wall clock.
+    /// Events of the wall clock that are not recorded yet.
     pub(crate) clock_events: &'a [ClockEvent],
-    /// Whether the tables are of a newer version by now: no more than outcomes and the lease is written, as far as they can be.
+    /// Whether the tables are of a newer version: the turn writes outcomes and the lease only, as far as these tables accept them.
     pub(crate) newer: bool,
-    /// Whether the owner is about to leave: it takes nothing on.
+    /// Whether the owner drains: it takes on no work.
     pub(crate) draining: bool,
     /// `None`: this is the first turn, and what was written before it may have waited for any time.
     pub(crate) seen: Option<Seen>,
-    /// Whether leases are to be extended and the whole looked at.
+    /// Whether the turn extends leases and looks at all rows.
     pub(crate) full: bool,
     pub(crate) slots: Slots,
-    /// What is long over goes.
+    /// What retention deletes in this turn.
     pub(crate) prune: Option<Part>,
     /// Most due tasks that are resolved although no worker is free for them.
     pub(crate) ahead: usize,
 }
 
-/// One thing that a turn writes: it is written whole, or set aside.
+/// One thing that a turn writes: whole, or it is set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Item {
     Outcome(i64),
@@ -103,55 +264,20 @@ impl std::fmt::Display for Item {
     }
 }
 
-/// What goes on from turn to turn.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    /// Items that could not be written. They are tried again in full turns only, and told once.
-    pub(crate) aside: HashSet<Item>,
-    /// Of those, the tasks whose time zone this machine does not know, and the zone: with another they are looked at at once.
-    pub(crate) zoneless: HashMap<i64, String>,
-    /// What the full turn at hand tries again.
-    pub(crate) told: HashSet<Item>,
-    pub(crate) random: fastrand::Rng,
-    /// Counts what was resolved, and what was claimed, so that every eighth goes by age.
-    pub(crate) resolved: u64,
-    pub(crate) claimed: u64,
-    pub(crate) round: Round,
-    /// The task up to which rows that lack a next run were looked at.
-    pub(crate) planless: i64,
-    /// How far retention has come.
-    pub(crate) pruned: Pass,
-    /// Whether that batch met damage: a turn without one cannot tell that it is gone.
-    pub(crate) damaged: bool,
-}
-
-impl Memory {
-    pub(crate) fn new(random: fastrand::Rng) -> Self {
-        Memory { random, ..Memory::default() }
-    }
-}
-
-/// A lost run whose command is not known to be gone.
-#[derive(Clone, Debug)]
-pub(crate) struct Orphaned {
-    pub(crate) owner: String,
-    pub(crate) lost: Lost,
-    /// Why it cannot be known whether its command is gone; `None` if it lives.
-    pub(crate) doubt: Option<String>,
-}
-
 /// What a turn did and saw.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
-    pub(crate) written: Written,
-    /// Own runs that somebody has asked to stop.
+    /// Runs that it claimed. They are committed and may start.
+    pub(crate) claims: Vec<Arc<Claim>>,
+    pub(crate) events: Vec<Event>,
+    /// Own runs that a user has asked to stop.
     pub(crate) stop: Vec<i64>,
     /// Other owners that have running runs.
     pub(crate) others: Vec<Other>,
     /// Runs of theirs whose command a user has declared gone.
     pub(crate) declared_gone: Vec<i64>,
-    /// In a full turn: other owners that have not left in order, with running runs or without; each with the time at which it
-    /// was last seen.
+    /// In a full turn: other owners that did not shut down, with running runs or without; each with the time of its last
+    /// heartbeat.
     pub(crate) not_stopped: Vec<Other>,
     /// Runs of dead owners that must wait for their command to end.
     pub(crate) orphaned: Vec<Orphaned>,
@@ -165,13 +291,26 @@ pub(crate) struct Done {
     pub(crate) recovered: Vec<String>,
     /// How many own runs had their lease extended, in a full turn.
     pub(crate) extended: Option<usize>,
-    /// Whether more is due than was resolved, or more rows are to be looked at than were.
+    /// Whether more is due than was resolved, or rows without a due time are to be looked at.
     pub(crate) more_due: bool,
     pub(crate) next_due: Option<Timestamp>,
     pub(crate) next_claimable: Option<Timestamp>,
     pub(crate) next_expiry: Option<Timestamp>,
-    /// Whether retention, if it took part, has more to remove.
+    /// Whether retention, if it took part, has more to delete.
     pub(crate) pruned: Option<bool>,
-    /// Of the snapshot that the turn saw.
+    /// Whether the last batch of retention found damage. A turn without a batch cannot show that it is gone.
+    pub(crate) damaged: bool,
+    /// The data version of the snapshot that the turn saw.
     pub(crate) data_version: i64,
+}
+
+/// What an attempt finds of an effect that it wants to begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// Nothing. The intent is committed: the handler may perform the effect.
+    Now,
+    /// It was performed, with this value: JSON.
+    Done(String),
+    /// It was begun before, and whether it was performed is not known.
+    InDoubt,
 }

@@ -100,16 +100,16 @@ pub(crate) struct Tools {
     /// What the handler says. It outlives a handler that panics.
     pub(crate) said: Arc<Mutex<Said>>,
     /// The worker's own connection.
-    pub(crate) desk: Arc<Mutex<WorkerConnection>>,
+    pub(crate) connection: Arc<Mutex<WorkerConnection>>,
     pub(crate) file: Arc<Path>,
     /// The way to the loop, and the owner's lock, which knows the database. None under a stepper.
     pub(crate) link: Option<Link>,
 }
 
 impl Tools {
-    pub(crate) fn new(desk: Arc<Mutex<WorkerConnection>>, link: Option<Link>) -> Self {
-        let file = desk.lock().unwrap_or_else(PoisonError::into_inner).file();
-        Tools { said: Arc::default(), desk, file, link }
+    pub(crate) fn new(connection: Arc<Mutex<WorkerConnection>>, link: Option<Link>) -> Self {
+        let file = connection.lock().unwrap_or_else(PoisonError::into_inner).file();
+        Tools { said: Arc::default(), connection, file, link }
     }
 
     pub(crate) fn said(&self) -> MutexGuard<'_, Said> {

@@ -13,8 +13,10 @@ use serde::de::DeserializeOwned;
 use crate::error::{BoxError, Error, Result, excerpt};
 use crate::model::finished::Finished;
 use crate::model::run::Outcome;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::finish::finish;
+use crate::store::turn_io::Begun;
 use crate::worker::attempt::OwnEnd;
-use crate::worker::connection::Begun;
 use crate::worker::handler::{Context, Failure, as_result};
 
 /// Longest key of an effect.
@@ -106,7 +108,8 @@ impl Context {
         T: Serialize + DeserializeOwned,
     {
         let _at_work = AtWork::begin(self, key)?;
-        let begun = self.desk().begin(self.claim(), key, self.now().wall)?;
+        let begun =
+            self.connection().write(|store, owner| store.begin_effect(owner, self.claim(), key, self.now().wall))?;
         match begun {
             Begun::Done(value) => return self.read(key, &value),
             Begun::InDoubt => {
@@ -114,14 +117,15 @@ impl Context {
                     return self.record(key, found);
                 }
                 // To look took a while.
-                self.desk().check(self.claim())?;
+                self.connection().check(self.claim())?;
             }
             Begun::Now => {}
         }
         match f() {
             Ok(value) => self.record(key, value),
             Err(error) => {
-                if let Err(kept) = self.desk().take_back(self.claim(), key) {
+                let undone = self.connection().write(|store, owner| store.undo_effect(owner, self.claim(), key));
+                if let Err(kept) = undone {
                     log::warn!("effect {key:?} of run {} failed, and stays in doubt: {kept}", self.run_id());
                 }
                 Err(error)
@@ -145,7 +149,8 @@ impl Context {
         // The deed is done: it is worth some patience to say so.
         let (mut tries, mut wait) = RECORD;
         loop {
-            let recorded = self.desk().record(self.claim(), key, &json, self.now().wall);
+            let recorded =
+                self.connection().write(|store, _| store.record_effect(self.claim(), key, &json, self.now().wall));
             match recorded {
                 Ok(None) => return Ok(value),
                 Ok(Some(known)) => return self.read(key, &known),
@@ -208,7 +213,7 @@ impl Context {
         let writing = Writing::begin(self)?;
         let mut answer = None;
         let mut ended = None;
-        let recorded = self.desk().finish(self.claim(), |tx| {
+        let settle = |tx: &Transaction<'_>| {
             let returned = f(tx)?;
             let outcome = Outcome::Succeeded { result: as_result(&returned)? };
             let exceeded = self.exceeded();
@@ -220,6 +225,10 @@ impl Context {
             let finished = Finished { output, exit_code, progress, ..finished };
             (answer, ended) = (Some(returned), Some(finished.clone()));
             Ok(finished)
+        };
+        let recorded = self.connection().write(|store, owner| match store.as_any().downcast_mut::<SqliteStore>() {
+            Some(store) => finish(store, owner, self.claim(), settle),
+            None => Err(writing.refused("its database is not SQLite").into()),
         })?;
         let (Some(answer), Some(finished)) = (answer, ended) else {
             return Err(writing.refused("nothing was written").into());

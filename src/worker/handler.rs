@@ -376,8 +376,8 @@ impl Context {
         self.tools.said()
     }
 
-    pub(crate) fn desk(&self) -> MutexGuard<'_, WorkerConnection> {
-        self.tools.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn connection(&self) -> MutexGuard<'_, WorkerConnection> {
+        self.tools.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The database.

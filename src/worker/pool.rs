@@ -87,7 +87,7 @@ struct Worker {
     limited: Limited,
     observers: Arc<Observers>,
     link: Link,
-    desks: ConnectionSettings,
+    connections: ConnectionSettings,
 }
 
 impl Pool {
@@ -97,7 +97,7 @@ impl Pool {
         clock: Arc<dyn Clock>,
         alive: Arc<OwnerLock>,
         observers: Arc<Observers>,
-        desks: ConnectionSettings,
+        connections: ConnectionSettings,
     ) -> Result<Self> {
         // As many again may be at work in place of those that are held.
         let most = QUEUE + 2 * workers;
@@ -112,7 +112,7 @@ impl Pool {
             limited: limited.clone(),
             observers,
             link: Link { notices: told, alive },
-            desks,
+            connections,
         };
         let (started, missing, replace_at, threads) = (0, 0, Duration::ZERO, Vec::with_capacity(workers));
         let mut pool = Pool {
@@ -300,11 +300,11 @@ impl Pool {
 impl Worker {
     /// Carries out what is handed over, until the pool is dropped or another worker has this one's place.
     fn work(&self, queue: &Receiver<Handed>, done: &Sender<Finished>) {
-        let desk = Arc::new(Mutex::new(WorkerConnection::new(self.desks.clone())));
+        let connection = Arc::new(Mutex::new(WorkerConnection::new(self.connections.clone())));
         let mut at_work = AtWork::default();
         let ended = panics::contained(|| {
             for (claim, flag) in queue {
-                let (finished, replaced) = self.carry_out(claim, flag, desk.clone(), &mut at_work);
+                let (finished, replaced) = self.carry_out(claim, flag, connection.clone(), &mut at_work);
                 at_work = AtWork::default();
                 if done.send(finished).is_err() || replaced {
                     break;
@@ -344,7 +344,7 @@ impl Worker {
         &self,
         claim: Arc<Claim>,
         flag: Arc<StopFlag>,
-        desk: Arc<Mutex<WorkerConnection>>,
+        connection: Arc<Mutex<WorkerConnection>>,
         at_work: &mut AtWork,
     ) -> (Finished, bool) {
         at_work.claim = Some(claim.clone());
@@ -359,7 +359,7 @@ impl Worker {
             Some(handler) => match self.begin(&claim, &flag, now) {
                 Some(place) => {
                     at_work.began = Some((now, place));
-                    let tools = Tools::new(desk, Some(self.link.clone()));
+                    let tools = Tools::new(connection, Some(self.link.clone()));
                     let ended = attempt(&**handler, &claim, now, self.clock.clone(), flag, tools, begins);
                     Finished { slot: Some(place), ..ended }
                 }

@@ -237,6 +237,27 @@ fn what_one_module_does_alone_no_other_does() {
     }
 }
 
+/// Only the store knows SQLite, and public functions whose signature names it.
+#[test]
+fn rusqlite_is_named_below_the_store_and_in_typed_functions_only() {
+    let mut typed = BTreeSet::from([
+        "lib.rs",
+        "worker/effects.rs",
+        "scheduler.rs",
+        "testing.rs",
+        "bin/duly/import/foreign_rows.rs",
+        "bin/duly/selftest/naive.rs",
+        "bin/duly/selftest/probe.rs",
+    ]);
+    // `add_in` is typed. The rest of the client: until its operations are methods of `Store`.
+    let client = ["outbox", "add", "apply", "cancel", "check", "doctor", "mod", "status"];
+    let client = client.map(|name| format!("client/{name}.rs"));
+    typed.extend(client.iter().map(String::as_str));
+    let sources = sources("src");
+    let named = sources.iter().filter(|file| !file.starts_with("store/sqlite/") && code(file).contains("rusqlite"));
+    assert_eq!(named.map(String::as_str).collect::<BTreeSet<_>>(), typed);
+}
+
 #[test]
 fn no_file_is_too_long() {
     let mut count = 0;

@@ -26,7 +26,7 @@ pub(super) fn add(store: &mut SqliteStore, task: Definition, existing: Existing,
     // A caller that adds the same tasks at each start is served better by a look first.
     if store.adds_new() && existing != Existing::Replace {
         let checked = store.check_writable();
-        let added = checked.and_then(|()| add_new(store, &task, now)).map_err(|fault| store.told(fault, doing))?;
+        let added = checked.and_then(|()| add_new(store, &task, now)).map_err(|fault| store.error(fault, doing))?;
         if let Some(added) = added {
             return Ok(added);
         }

@@ -70,9 +70,9 @@ fn apply_declared(
         };
         applied.push(match done {
             Ok(applied) => applied,
-            Err(Fault::Told(error)) if source.kind == SourceKind::Foreign => Applied::refused(name, error),
-            Err(Fault::Told(error @ Error::Refused { .. })) => return Err(error.into()),
-            Err(Fault::Told(error)) => return Err(refused(&name, error.to_string()).into()),
+            Err(Fault::Request(error)) if source.kind == SourceKind::Foreign => Applied::refused(name, error),
+            Err(Fault::Request(error @ Error::Refused { .. })) => return Err(error.into()),
+            Err(Fault::Request(error)) => return Err(refused(&name, error.to_string()).into()),
             Err(fault) => return Err(fault),
         });
         progress.reach(applied.len() as u64);
@@ -158,7 +158,7 @@ fn prune(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str, now: Times
     }
     match tasks::pause(tx, schedules, name, Some(UNDECLARED), now) {
         // A task that has no occurrence left needs no pause.
-        Ok(()) | Err(Fault::Told(Error::Refused { .. })) => Ok(Done::Paused),
+        Ok(()) | Err(Fault::Request(Error::Refused { .. })) => Ok(Done::Paused),
         Err(fault) => Err(fault),
     }
 }

@@ -8,8 +8,9 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
-use crate::store::sqlite::open::{Slots, Written};
+use crate::store::sqlite::open::Written;
 use crate::store::sqlite::runs::{self, Claimer, Wrote};
+use crate::store::turn_io::Slots;
 
 // By name: after an ANALYZE of an empty file SQLite would take another index, and read all that waits for other handlers.
 const CLAIMABLE: &str = "

@@ -5,19 +5,22 @@
 use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::error::{BoxError, Error, Result};
-use crate::host::{file_aliases, platform};
+use crate::host::{file_aliases, panics, platform};
 use crate::model::progress_meter::Progress;
 use crate::schedule::Schedules;
+use crate::store::Open;
 use crate::store::fault::Fault;
 use crate::store::sqlite::damage::Files;
 use crate::store::sqlite::file::{self, Durability, Missing, Opened};
 use crate::store::sqlite::ids::Ids;
+use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::{invariants, schema};
 
@@ -25,6 +28,19 @@ use crate::store::sqlite::{invariants, schema};
 const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
 /// Steps of SQLite's machine between two looks at how far a copy has come: some milliseconds.
 const STEPS_BETWEEN_LOOKS: i32 = 100_000;
+
+/// What an application does with each connection that its handlers write on.
+pub(crate) type Prepare = dyn Fn(&Connection) -> Result<(), BoxError> + Send + Sync;
+
+/// Logs a panic of the application's closure when it is dropped.
+struct Disposed(Option<Arc<Prepare>>);
+
+impl Drop for Disposed {
+    fn drop(&mut self) {
+        panics::dispose("the closure given to on_connect", self.0.take());
+    }
+}
+
 /// An open database, with what is remembered between transactions.
 #[derive(Debug)]
 pub(crate) struct SqliteStore {
@@ -41,8 +57,10 @@ pub(crate) struct SqliteStore {
     version: i64,
     /// Set when no more than outcomes is written: then newer tables will do.
     accepts_newer: bool,
+    /// What turns keep; `None` on a connection that has taken none.
+    memory: Option<Memory>,
     /// How long a write waits for another connection's.
-    patience: Duration,
+    busy_timeout: Duration,
 }
 
 impl SqliteStore {
@@ -54,7 +72,7 @@ impl SqliteStore {
     /// The same, for tables of another version.
     pub(crate) fn open_as(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Self> {
         let Opened { connection, path, identity } =
-            file::open(path, missing, durability, tables).map_err(|fault| file::unopened(path, fault))?;
+            file::open(path, missing, durability, tables).map_err(|fault| file::open_error(path, fault))?;
         Ok(SqliteStore {
             connection,
             files: Files::of(&path, identity),
@@ -66,16 +84,24 @@ impl SqliteStore {
             transactions: 0,
             version: tables.version,
             accepts_newer: false,
-            patience: file::BUSY_TIMEOUT,
+            memory: None,
+            busy_timeout: file::BUSY_TIMEOUT,
         })
     }
 
-    /// Lets an application set its own things on this connection. What is relied on holds afterwards all the same.
-    pub(crate) fn prepare(
-        &self,
-        durability: Durability,
-        f: &dyn Fn(&Connection) -> Result<(), BoxError>,
-    ) -> Result<()> {
+    /// Returns a function that opens a connection for each worker, which the application prepares.
+    pub(crate) fn opener(file: Arc<Path>, durability: Durability, prepare: Option<Arc<Prepare>>) -> Arc<Open> {
+        let prepare = Disposed(prepare);
+        Arc::new(move || {
+            let store = SqliteStore::open(&file, Missing::Refuse, durability)?;
+            let Disposed(prepare) = &prepare;
+            prepare.as_deref().map_or(Ok(()), |prepare| store.prepare(durability, prepare))?;
+            Ok(Box::new(store))
+        })
+    }
+
+    /// Has the application prepare this connection. Sets the settings that duly relies on again afterwards.
+    fn prepare(&self, durability: Durability, f: &Prepare) -> Result<()> {
         let doing = "prepare a worker's connection (on_connect)";
         f(&self.connection).map_err(|error| Error::store(doing, error))?;
         if !self.connection.is_autocommit() {
@@ -92,12 +118,12 @@ impl SqliteStore {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_writable().and_then(|()| self.try_write(f)).map_err(|fault| self.told(fault, doing))
+        self.check_writable().and_then(|()| self.try_write(f)).map_err(|fault| self.error(fault, doing))
     }
 
     /// What a fault means for whoever asked.
-    pub(crate) fn told(&self, fault: Fault, doing: &'static str) -> Error {
-        file::told(&self.path, fault, doing)
+    pub(crate) fn error(&self, fault: Fault, doing: &'static str) -> Error {
+        file::error(&self.path, fault, doing)
     }
 
     /// The same, for a caller that can tell what to do about a fault, and looks after the file itself.
@@ -154,11 +180,19 @@ impl SqliteStore {
         self.accepts_newer = true;
     }
 
-    /// Without anything that is remembered between transactions, but for prepared statements.
-    pub(crate) fn into_new(mut self) -> Self {
-        (self.schedules, self.ids) = (Schedules::default(), Ids::default());
+    /// Forgets everything that is remembered between transactions, except prepared statements: a new owner uses the connection.
+    pub(crate) fn reset(&mut self, random: fastrand::Rng) {
+        (self.schedules, self.ids, self.memory) = (Schedules::default(), Ids::default(), Some(Memory::new(random)));
         (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
-        self
+    }
+
+    /// Takes what the last turn kept, which the caller puts back.
+    pub(crate) fn take_memory(&mut self) -> Memory {
+        self.memory.take().unwrap_or_default()
+    }
+
+    pub(crate) fn put_memory(&mut self, memory: Memory) {
+        self.memory = Some(memory);
     }
 
     /// Runs `f` as [`SqliteStore::write`] does, and takes back what it wrote.
@@ -167,14 +201,14 @@ impl SqliteStore {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_in_place().map_err(|fault| self.told(fault, doing))?;
+        self.check_in_place().map_err(|fault| self.error(fault, doing))?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(|error| file::told(&self.path, error.into(), doing))?;
+            .map_err(|error| file::error(&self.path, error.into(), doing))?;
         schema::check_version(&transaction, &self.path, self.version)
             .and_then(|()| f(&transaction, &mut self.schedules))
-            .map_err(|fault| file::told(&self.path, fault, doing))
+            .map_err(|fault| file::error(&self.path, fault, doing))
     }
 
     /// Runs `f` over one snapshot, without a lock that a writer would wait for. A file that the path no longer names tells
@@ -184,21 +218,21 @@ impl SqliteStore {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_in_place().map_err(|fault| self.told(fault, doing))?;
+        self.check_in_place().map_err(|fault| self.error(fault, doing))?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Deferred)
-            .map_err(|error| file::told(&self.path, error.into(), doing))?;
+            .map_err(|error| file::error(&self.path, error.into(), doing))?;
         schema::check_version(&transaction, &self.path, self.version)
             .and_then(|()| f(&transaction, &mut self.schedules))
-            .map_err(|fault| file::told(&self.path, fault, doing))
+            .map_err(|fault| file::error(&self.path, fault, doing))
     }
 
     /// Writes the whole into another file, which is empty, as one snapshot. Writers do not wait for it. `advance` counts
     /// the bytes that are there.
     pub(crate) fn copy_into(&mut self, copy: &Path, advance: &Progress) -> Result<()> {
         let doing = "copy the database";
-        let store = |error: rusqlite::Error| file::told(&self.path, error.into(), doing);
+        let store = |error: rusqlite::Error| file::error(&self.path, error.into(), doing);
         let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
         let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let pages = number("page_count").and_then(|pages| Ok(pages - number("freelist_count")?)).map_err(store)?;
@@ -236,16 +270,16 @@ impl SqliteStore {
                 .connection
                 .busy_timeout(Duration::ZERO)
                 .and_then(|()| self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
-            let patient = self.connection.busy_timeout(self.patience);
-            return shrunk.and(patient).map_err(|error| Error::store("shrink the log", error));
+            let restored = self.connection.busy_timeout(self.busy_timeout);
+            return shrunk.and(restored).map_err(|error| Error::store("shrink the log", error));
         }
         Ok(())
     }
 
-    /// Waits no longer for another writer, from now on.
-    pub(crate) fn wait_at_most(&mut self, patience: Duration) -> Result<()> {
-        self.patience = patience;
-        self.connection.busy_timeout(patience).map_err(|error| Error::store("set the busy timeout", error))
+    /// Limits how long a write waits for another connection's.
+    pub(crate) fn set_busy_timeout(&mut self, timeout: Duration) -> Result<()> {
+        self.busy_timeout = timeout;
+        self.connection.busy_timeout(timeout).map_err(|error| Error::store("set the busy timeout", error))
     }
 
     /// How many write transactions were begun; for tests of what an idle loop costs.
@@ -261,8 +295,8 @@ impl SqliteStore {
 
     /// Counts the steps of SQLite's machine from now on.
     #[cfg(test)]
-    pub(crate) fn count_steps(&mut self) -> std::sync::Arc<std::sync::atomic::AtomicU64> {
-        let steps = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
+    pub(crate) fn count_steps(&mut self) -> Arc<std::sync::atomic::AtomicU64> {
+        let steps = Arc::<std::sync::atomic::AtomicU64>::default();
         let counter = steps.clone();
         let count = move || {
             counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

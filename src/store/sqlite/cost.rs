@@ -1,24 +1,22 @@
 //! For tests: what a turn costs beside a hundred thousand runs that cannot start, in steps of SQLite's machine. No clock is
 //! asked: a step is a step on every machine.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Now, Timestamp};
-use crate::host::orphan::Presence;
 use crate::model::finished::Finished;
 use crate::model::report::{Pass, Pruned};
 use crate::model::run::{Claim, Outcome};
 use crate::model::settings::Retention;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
-use crate::store::sqlite::open::Slots;
-use crate::store::sqlite::owners::Registration;
 use crate::store::sqlite::prune;
 use crate::store::sqlite::{tasks, turn};
-use crate::store::turn_io::{Done, Memory, Work};
+use crate::store::turn_io::{Done, Registration, Slots, Work};
 
 const NOON: i64 = 1_805_025_600_000;
 const MINUTE: i64 = 60_000;
@@ -31,7 +29,6 @@ fn crowds() -> [i64; 2] {
 /// A store and a turn to take on it.
 struct Site {
     store: SqliteStore,
-    memory: Memory,
     handlers: BTreeSet<String>,
     steps: Arc<AtomicU64>,
     now: i64,
@@ -58,7 +55,7 @@ impl Site {
         store.write("fill", |tx, _| Ok(tx.execute_batch(&fill)?)).expect("rows");
         let steps = store.count_steps();
         let handlers = ["work".to_owned()].into();
-        Site { store, memory: Memory::default(), handlers, steps, now: NOON, claimed: Vec::new(), room: 4, _home: home }
+        Site { store, handlers, steps, now: NOON, claimed: Vec::new(), room: 4, _home: home }
     }
 
     /// Takes a turn, and answers with what it cost.
@@ -73,6 +70,7 @@ impl Site {
                 host: "here".to_owned(),
                 workers: 4,
                 lease: Duration::from_secs(60),
+                zone_data: String::new(),
             },
             handlers: &self.handlers,
             until: Timestamp::from_millis(self.now + MINUTE),
@@ -81,7 +79,8 @@ impl Site {
             ended: &[],
             dead: &[],
             stalled: &[],
-            presence: &|_| Presence::NoTrace,
+            database: Path::new("t.db"),
+            doubts: &HashMap::new(),
             doubted: &HashSet::new(),
             rewind: None,
             stepped: 0,
@@ -95,7 +94,7 @@ impl Site {
             ahead: 32,
         };
         let before = self.steps.load(Ordering::Relaxed);
-        let done = turn::turn(&mut self.store, &work, &mut self.memory).expect("a turn");
+        let done = turn::turn(&mut self.store, &work).expect("a turn");
         (done, self.steps.load(Ordering::Relaxed) - before)
     }
 
@@ -105,18 +104,18 @@ impl Site {
         for _ in 0..3 {
             let (done, cost) = self.turn(false, &[]);
             costs.push(("resolves and claims", cost));
-            self.claimed.extend(done.written.claims);
+            self.claimed.extend(done.claims);
             let (done, cost) = self.turn(false, &[]);
             costs.push(("finds nothing to do", cost));
-            self.claimed.extend(done.written.claims);
+            self.claimed.extend(done.claims);
             let (done, cost) = self.turn(true, &[]);
             costs.push(("looks at the whole", cost));
-            self.claimed.extend(done.written.claims);
+            self.claimed.extend(done.claims);
             let ended = self.ended();
             assert!(!ended.is_empty(), "the healthy one runs every minute");
             let (done, cost) = self.turn(false, &ended);
             costs.push(("settles, and claims what comes next", cost));
-            self.claimed.extend(done.written.claims);
+            self.claimed.extend(done.claims);
             self.now += MINUTE;
         }
         costs
@@ -137,10 +136,10 @@ impl Site {
             let crowd = ended.iter().filter(|finished| finished.claim.task == "crowded");
             done.extend(crowd.map(|finished| finished.claim.run_id));
             let (turn, _) = self.turn(false, &ended);
-            if ended.is_empty() && turn.written.claims.is_empty() {
+            if ended.is_empty() && turn.claims.is_empty() {
                 break;
             }
-            self.claimed.extend(turn.written.claims);
+            self.claimed.extend(turn.claims);
         }
         done
     }

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, named_params};
 
 use crate::host::platform;
-use crate::store::fault::{self, Fault};
-use crate::store::sqlite::schema;
+use crate::store::fault::Fault;
+use crate::store::sqlite::{fault, schema};
 
 /// Device and inode.
 type Identity = (u64, u64);
@@ -231,7 +231,7 @@ impl Files {
              beside it; nothing was recorded since"
         );
         match schema::unusable(&self.path, reason) {
-            Fault::Told(error) => Fault::Damaged(error),
+            Fault::Request(error) => Fault::Damaged(error),
             fault => fault,
         }
     }
@@ -331,7 +331,7 @@ fn facts(connection: &Connection) -> rusqlite::Result<Facts> {
     let cookie = connection.pragma_query_value(None, "schema_version", |row| row.get(0))?;
     let value = match connection.prepare_cached(STAMP) {
         Ok(mut statement) => statement.query_row([], |row| row.get::<_, Vec<u8>>(0)).optional()?,
-        Err(error) if fault::misfit(&error).is_some() => None,
+        Err(error) if fault::missing(&error).is_some() => None,
         Err(error) => return Err(error),
     };
     Ok(Facts { cookie, stamp: value.map(Stamp::parse) })

@@ -1,40 +1,100 @@
-//! Effects that are done once however often their run is tried: what was begun, what is done, and with what value.
+//! Effects that are performed once however often their run is tried: what was begun, what was performed, and with what value.
 //!
-//! A row is kept under the first run of a chain of retries. It is an intent from before the deed until its end is known; an
-//! intent that another attempt finds is in doubt.
+//! A row is kept under the first run of a chain of retries. It is an intent until its outcome is known. An intent that another
+//! attempt finds is in doubt.
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::run::Effect;
+use crate::model::run::{Claim, Effect};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::row;
 use crate::store::sqlite::runs::{self, Fence, Wrote, judged};
+use crate::store::turn_io::Begun;
+
+/// Commits the intent of an effect, unless the effect is known.
+pub(crate) fn begin(store: &mut SqliteStore, owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> {
+    let first = claim.first_id();
+    store.write("begin an effect", |tx, _| {
+        if !holds(tx, &fence(owner, claim))? {
+            return Err(superseded(claim).into());
+        }
+        Ok(match known(tx, first, key)? {
+            Some(Known::Done(value)) => Begun::Done(value),
+            Some(Known::Intent) => Begun::InDoubt,
+            None => {
+                intend(tx, first, key, now.max(Timestamp::MIN))?;
+                Begun::Now
+            }
+        })
+    })
+}
+
+/// Fails if the claim is superseded.
+pub(crate) fn check_claim(store: &mut SqliteStore, owner: &str, claim: &Claim) -> Result<()> {
+    let holds = store.read("begin an effect", |tx, _| Ok(holds(tx, &fence(owner, claim))?))?;
+    if holds { Ok(()) } else { Err(superseded(claim)) }
+}
+
+/// Records that an effect was performed. Returns the value that another attempt recorded before, if one did.
+pub(crate) fn record(
+    store: &mut SqliteStore,
+    claim: &Claim,
+    key: &str,
+    value: &str,
+    now: Timestamp,
+) -> Result<Option<String>> {
+    let first = claim.first_id();
+    store.write("record an effect", |tx, _| {
+        if set_done(tx, first, key, value, now.max(Timestamp::MIN))? == Wrote::Done {
+            return Ok(None);
+        }
+        match known(tx, first, key)? {
+            Some(Known::Done(value)) => Ok(Some(value)),
+            _ => Err(superseded(claim).into()),
+        }
+    })
+}
+
+/// Deletes the intent of an effect that was not performed.
+pub(crate) fn undo(store: &mut SqliteStore, owner: &str, claim: &Claim, key: &str) -> Result<()> {
+    store.write("take an effect back", |tx, _| {
+        // Under a superseded claim it stays, in doubt.
+        let _ = delete_intent(tx, &fence(owner, claim), claim.first_id(), key)?;
+        Ok(())
+    })
+}
+
+pub(crate) fn fence<'a>(owner: &'a str, claim: &Claim) -> Fence<'a> {
+    Fence { run: claim.run_id, owner, attempt: claim.attempt }
+}
+
+pub(crate) fn superseded(claim: &Claim) -> Error {
+    Error::Superseded { task: claim.task.clone(), run: claim.run_id, attempt: claim.attempt }
+}
 
 const HOLDS: &str = "
     SELECT EXISTS (SELECT 1 FROM task_runs
                     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running')";
 
-/// Whether a claim still holds.
+/// Returns whether a claim is still valid.
 pub(crate) fn holds(tx: &Transaction<'_>, fence: &Fence<'_>) -> rusqlite::Result<bool> {
     let params = named_params! { ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt };
     tx.prepare_cached(HOLDS)?.query_row(params, |row| row.get(0))
 }
 
-/// What is known of an effect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// It was begun.
+/// The row of an effect.
+enum Known {
     Intent,
-    /// It was done, and this came of it: JSON.
+    /// With its value as JSON.
     Done(String),
 }
 
 const KNOWN: &str =
     "SELECT state = 'done', ifnull(value, 'null') FROM task_effects WHERE run_id = :first AND key = :key";
 
-pub(crate) fn known(tx: &Transaction<'_>, first: i64, key: &str) -> rusqlite::Result<Option<Known>> {
+fn known(tx: &Transaction<'_>, first: i64, key: &str) -> rusqlite::Result<Option<Known>> {
     let mut statement = tx.prepare_cached(KNOWN)?;
     let found = statement.query_row(named_params! { ":first": first, ":key": key }, |row| {
         Ok(if row.get(0)? { Known::Done(row.get(1)?) } else { Known::Intent })
@@ -60,40 +120,34 @@ fn of_chain(tx: &Transaction<'_>, first: i64) -> rusqlite::Result<Vec<Effect>> {
 const INTEND: &str = "
     INSERT INTO task_effects (key, run_id, state, created_at) VALUES (:key, :first, 'intent', :now)";
 
-/// (nothing) -> intent. The caller has looked: there is no row.
-pub(crate) fn intend(tx: &Transaction<'_>, first: i64, key: &str, now: Timestamp) -> rusqlite::Result<()> {
+/// (nothing) -> intent. The caller has checked that there is no row.
+fn intend(tx: &Transaction<'_>, first: i64, key: &str, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(INTEND)?.execute(named_params! { ":first": first, ":key": key, ":now": now })?;
     Ok(())
 }
 
-/// Without a fence: a deed is done whoever holds the claim by now, and the next attempt must know.
-const RECORD: &str = "
+/// Without a fence: an effect was performed whichever owner holds the run now, and the next attempt must know.
+const SET_DONE: &str = "
     UPDATE task_effects SET state = 'done', value = :value, done_at = :now
      WHERE run_id = :first AND key = :key AND state = 'intent'";
 
-/// intent -> done. Superseded: it is done already, or its run is gone.
-pub(crate) fn record(
-    tx: &Transaction<'_>,
-    first: i64,
-    key: &str,
-    value: &str,
-    now: Timestamp,
-) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(RECORD)?
+/// intent -> done. Superseded: it is done already, or its run was deleted.
+fn set_done(tx: &Transaction<'_>, first: i64, key: &str, value: &str, now: Timestamp) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(SET_DONE)?
         .execute(named_params! { ":first": first, ":key": key, ":value": value, ":now": now })
         .map(judged)
 }
 
-/// Fenced: the intent that is found may be another attempt's, which is at it now.
-const TAKE_BACK: &str = "
+/// Fenced: the intent can be that of another attempt, which performs the effect now.
+const DELETE_INTENT: &str = "
     DELETE FROM task_effects
      WHERE run_id = :first AND key = :key AND state = 'intent'
        AND EXISTS (SELECT 1 FROM task_runs
                     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running')";
 
-/// intent -> (nothing): it failed, and was not done.
-pub(crate) fn take_back(tx: &Transaction<'_>, fence: &Fence<'_>, first: i64, key: &str) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(TAKE_BACK)?
+/// intent -> (nothing): it failed, and was not performed.
+fn delete_intent(tx: &Transaction<'_>, fence: &Fence<'_>, first: i64, key: &str) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(DELETE_INTENT)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":first": first, ":key": key,
         })

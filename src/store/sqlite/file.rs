@@ -10,10 +10,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::error::{Error, Result};
 use crate::host::{file_aliases, platform};
-use crate::store::fault::{self, Fault};
-use crate::store::sqlite::damage;
+use crate::store::fault::Fault;
 use crate::store::sqlite::migration::{self, Tables};
 use crate::store::sqlite::schema::{self, Contents};
+use crate::store::sqlite::{damage, fault};
 
 /// How long a writer waits for another.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -191,34 +191,38 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
     Ok(())
 }
 
-/// What SQLite's error means for somebody who wants to use the file.
-fn describe(error: &rusqlite::Error) -> String {
-    if let Some(msg) = fault::misfit(error) {
-        return format!("its tables are not as duly made them ({msg}): restore a backup; duly repairs nothing");
-    }
-    match error.sqlite_error_code() {
+/// Returns what a fault means for a user of the file.
+fn describe(fault: &Fault) -> String {
+    let code = match fault {
+        Fault::Tables(missing) => {
+            return format!("its tables are not as duly made them ({missing}): restore a backup; duly repairs nothing");
+        }
+        Fault::Corrupt(source) | Fault::Other(source) => fault::code(source),
+        _ => None,
+    };
+    match code {
         Some(ErrorCode::NotADatabase) => "it is not an SQLite database".into(),
         Some(ErrorCode::DatabaseCorrupt) => "it is corrupt: restore a backup; duly repairs nothing".into(),
         Some(ErrorCode::ReadOnly) => "it is read-only: make the file and its folder writable".into(),
         Some(ErrorCode::CannotOpen) => "it cannot be opened: may you read and write it and its folder?".into(),
         Some(ErrorCode::DatabaseBusy) => "another program keeps it locked".into(),
-        _ => error.to_string(),
+        _ => fault.to_string(),
     }
 }
 
-/// Why a file could not be opened.
-pub(crate) fn unopened(path: &Path, fault: Fault) -> Error {
+/// Returns the error for a file that could not be opened.
+pub(crate) fn open_error(path: &Path, fault: Fault) -> Error {
     match fault {
-        Fault::Sqlite(error) => unusable(path, describe(&error)),
-        Fault::Told(error) | Fault::Newer(error) | Fault::Damaged(error) => error,
+        Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) => error,
+        fault => unusable(path, describe(&fault)),
     }
 }
 
-/// Why something could not be done, for the caller. A file that has become no database, or a corrupt one, stays so; as does one
-/// whose tables no statement of ours fits, which a turned bit in their definition is enough for.
-pub(crate) fn told(path: &Path, fault: Fault, doing: &'static str) -> Error {
+/// Returns the error for the caller of an operation. A file that is corrupt or no database stays so, and so does a file whose tables
+/// fit no statement, which one flipped bit in their definition can cause.
+pub(crate) fn error(path: &Path, fault: Fault, doing: &'static str) -> Error {
     match fault {
-        Fault::Sqlite(ref error) if fault.is_damage() => unusable(path, describe(error)),
+        Fault::Tables(_) | Fault::Corrupt(_) => unusable(path, describe(&fault)),
         fault => fault.into_error(doing),
     }
 }

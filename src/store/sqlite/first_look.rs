@@ -7,26 +7,11 @@ use rusqlite::{Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::store::sqlite::runs::{Wrote, judged};
+use crate::store::turn_io::Seen;
 
 /// How long such a run may still be claimed, counted from the first look; also how much earlier than the last look its writer
 /// may have read the clock.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
-
-/// What the look before this turn saw.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    /// When that was.
-    pub(crate) at: Timestamp,
-    /// The earliest `next_run` of all tasks at that time.
-    pub(crate) next_due: Option<Timestamp>,
-}
-
-impl Seen {
-    /// Whether a due task was written, or made due, since that look. Otherwise the turn at `next_due` would have come before.
-    pub(crate) fn is_new(&self, next_run: Timestamp) -> bool {
-        self.next_due.is_none_or(|next| next_run < next)
-    }
-}
 
 /// When a run expires that is claimable for the first time.
 pub(crate) fn at_first_look(expires: Timestamp, now: Timestamp) -> Timestamp {

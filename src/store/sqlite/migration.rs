@@ -99,8 +99,8 @@ mod tests {
     use crate::host::owner_lock::OwnerLock;
     use crate::store::sqlite::connection::SqliteStore;
     use crate::store::sqlite::file::{Durability, Missing};
-    use crate::store::sqlite::owners::{self, Registration};
-    use crate::store::sqlite::schema;
+    use crate::store::sqlite::{owners, schema};
+    use crate::store::turn_io::Registration;
 
     const TO_TWO: Step = Step { from: 1, sql: "ALTER TABLE scheduled_tasks ADD COLUMN colour TEXT" };
     const TO_THREE: Step = Step { from: 2, sql: "UPDATE scheduled_tasks SET colour = 'blue'" };
@@ -165,7 +165,7 @@ mod tests {
     fn register(store: &mut SqliteStore, path: &Path, owner: &str) -> OwnerLock {
         let lock = OwnerLock::take(path, owner).unwrap();
         let (owner, host) = (owner.to_owned(), "here".to_owned());
-        let new = Registration { owner, host, workers: 4, lease: Duration::from_secs(60) };
+        let new = Registration { owner, host, workers: 4, lease: Duration::from_secs(60), zone_data: String::new() };
         let now = Timestamp::from_millis(1_805_000_000_000);
         store.write("register", |tx, _| Ok(owners::register(tx, &new, now)?)).unwrap();
         lock

@@ -13,19 +13,23 @@ pub(crate) mod damage;
 pub(crate) mod delays;
 pub(crate) mod due;
 pub(crate) mod effects;
+pub(crate) mod fault;
 pub(crate) mod file;
+pub(crate) mod finish;
 pub(crate) mod first_look;
 pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod ids;
 pub(crate) mod invariants;
 pub(crate) mod manual;
+pub(crate) mod memory;
 pub(crate) mod migration;
 pub(crate) mod on_dead;
 pub(crate) mod once;
 pub(crate) mod open;
 pub(crate) mod owners;
 pub(crate) mod prune;
+pub(crate) mod registration;
 pub(crate) mod replan;
 mod requests;
 pub(crate) mod row;
@@ -35,21 +39,24 @@ pub(crate) mod settle;
 pub(crate) mod tasks;
 pub(crate) mod turn;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::health::{Health, Limits};
 use crate::model::progress_meter::Progress;
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, Applied, Cancelled, Declaration, Existing, Runs, Triggered};
-use crate::model::run::{Attempt, Effect, Run, RunFilter};
+use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
+use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::{FileStore, Store};
 
 /// Opens a database, makes its tables if `missing` says so, and migrates those of an older version.
@@ -58,6 +65,26 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Res
 }
 
 impl Store for SqliteStore {
+    fn as_file(&mut self) -> Option<&mut dyn FileStore> {
+        Some(self)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn error(&self, fault: Fault, doing: &'static str) -> Error {
+        SqliteStore::error(self, fault, doing)
+    }
+
+    fn set_busy_timeout(&mut self, timeout: Duration) -> Result<()> {
+        SqliteStore::set_busy_timeout(self, timeout)
+    }
+
+    fn transactions(&self) -> u64 {
+        SqliteStore::transactions(self)
+    }
+
     // Requests of clients.
 
     fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
@@ -158,10 +185,56 @@ impl Store for SqliteStore {
 
     // Turns of a scheduler.
 
+    fn known_owners(&mut self) -> Result<KnownOwners> {
+        registration::known_owners(self)
+    }
+
+    fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
+        registration::register(self, new, random, now)
+    }
+
+    fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
+        turn::turn(self, work)
+    }
+
+    fn look(
+        &mut self,
+        owner: &str,
+        handlers: &BTreeSet<String>,
+        since: Option<i64>,
+        now: Timestamp,
+    ) -> Result<Option<Done>> {
+        turn::look(self, owner, handlers, since, now)
+    }
+
+    fn claimed_by(&mut self, owner: &str) -> Result<HashSet<i64>> {
+        registration::claimed_by(self, owner)
+    }
+
+    fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()> {
+        registration::record_clock_events(self, events)
+    }
+
+    fn stop(&mut self, owner: &str, now: Timestamp) -> Result<()> {
+        registration::stop(self, owner, now)
+    }
+
     // Effects and outcomes of workers.
 
-    fn as_file(&mut self) -> Option<&mut dyn FileStore> {
-        Some(self)
+    fn begin_effect(&mut self, owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> {
+        effects::begin(self, owner, claim, key, now)
+    }
+
+    fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
+        effects::check_claim(self, owner, claim)
+    }
+
+    fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
+        effects::record(self, claim, key, value, now)
+    }
+
+    fn undo_effect(&mut self, owner: &str, claim: &Claim, key: &str) -> Result<()> {
+        effects::undo(self, owner, claim, key)
     }
 }
 
@@ -188,5 +261,17 @@ impl FileStore for SqliteStore {
             damage::forget_stamp(tx)?;
             Ok(owners::disown(tx, now)?)
         })
+    }
+
+    fn check_writable(&self) -> Result<(), Fault> {
+        SqliteStore::check_writable(self)
+    }
+
+    fn shrink_log(&self) -> Result<()> {
+        SqliteStore::shrink_log(self)
+    }
+
+    fn set_log_aside(&self) {
+        SqliteStore::set_log_aside(self);
     }
 }

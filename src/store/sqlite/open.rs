@@ -8,7 +8,6 @@ use rusqlite::{Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::model::event::Event;
-use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, Origin, RunStatus};
 use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap};
 use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
@@ -16,9 +15,10 @@ use crate::schedule::{Schedule, ScheduleKind};
 use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
 use crate::store::sqlite::due::{self, Due};
-use crate::store::sqlite::first_look::{self, Seen};
+use crate::store::sqlite::first_look;
 use crate::store::sqlite::once::{self, Once};
 use crate::store::sqlite::runs::{self, Claimer, Opening, Wrote};
+use crate::store::turn_io::{Seen, Slots};
 
 /// Why an occurrence has no run.
 const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
@@ -60,36 +60,6 @@ pub(crate) struct Written {
     pub(crate) blocked: bool,
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
     pub(crate) delayed: bool,
-}
-
-/// How many runs may still be claimed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Slots {
-    /// All of them.
-    pub(crate) room: usize,
-    /// Workers that would start one at once. The rest of the room is reading ahead.
-    pub(crate) idle: usize,
-}
-
-impl Slots {
-    /// Whether a run of this policy may be claimed. Nothing is read ahead that may start only once: if its owner died, it
-    /// could not be told from one that did start.
-    pub(crate) fn admits(&self, retry: &RetryPolicy) -> bool {
-        self.room > 0 && (self.idle > 0 || retry.max_attempts > 1)
-    }
-
-    /// When the next claim begins: now, or `None` if it is read ahead.
-    pub(crate) fn started(&self, now: Timestamp) -> Option<Timestamp> {
-        (self.idle > 0).then_some(now)
-    }
-
-    /// Takes one. Returns whether it is read ahead.
-    pub(crate) fn take(&mut self) -> bool {
-        let read_ahead = self.idle == 0;
-        self.room = self.room.saturating_sub(1);
-        self.idle = self.idle.saturating_sub(1);
-        read_ahead
-    }
 }
 
 /// Most scheduled runs that a decision looks at: more than any policy lets wait.

@@ -1,7 +1,6 @@
 //! Who is alive, as far as the tables know; and the events that no run tells.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
@@ -11,19 +10,11 @@ use crate::host::{orphan, process};
 use crate::model::event::Event;
 use crate::model::finished::WorkerEnded;
 use crate::store::sqlite::row;
+use crate::store::turn_io::{ClockEvent, Dead, Lost, Other, Proof, Registration, Stalled};
 
 const REGISTER: &str = "
     INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at)
     VALUES (:owner, :host, :boot_id, :pid, :version, :workers, :lease, :now, :now)";
-
-/// An owner, whose lock is held.
-#[derive(Clone, Debug)]
-pub(crate) struct Registration {
-    pub(crate) owner: String,
-    pub(crate) host: String,
-    pub(crate) workers: usize,
-    pub(crate) lease: Duration,
-}
 
 pub(crate) fn register(tx: &Transaction<'_>, new: &Registration, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(REGISTER)?.execute(named_params! {
@@ -107,16 +98,6 @@ const OTHERS: &str = "
      WHERE status = 'running' AND locked_by <> :owner
      GROUP BY locked_by";
 
-/// Another owner that has running runs.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Other {
-    pub(crate) owner: String,
-    /// The newest value of its lease; of one without running runs, when it was last seen.
-    pub(crate) until: Timestamp,
-    /// The length of its lease; zero if it is not registered.
-    pub(crate) lease: Duration,
-}
-
 /// Other owners that have running runs.
 pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
     let read =
@@ -140,34 +121,6 @@ fn with_leases(tx: &Transaction<'_>, others: &mut [Other]) -> rusqlite::Result<(
     Ok(())
 }
 
-/// An owner that is taken for dead.
-#[derive(Clone, Debug)]
-pub(crate) struct Dead {
-    pub(crate) owner: String,
-    pub(crate) proof: Proof,
-}
-
-/// Why it is.
-#[derive(Clone, Debug)]
-pub(crate) enum Proof {
-    /// Its lock is ours. The attempts that its workers had begun, where its slots tell.
-    Lock(Option<Arc<HashSet<(i64, u32)>>>),
-    /// Its lease has stood still at this value. Whoever saw that may have slept since, and the owner not.
-    Lease(Option<Timestamp>),
-    /// It has no running run, and was last seen then.
-    Silence(Timestamp),
-}
-
-impl Dead {
-    /// Whether this attempt never began. An attempt of which that cannot be known counts as begun.
-    pub(crate) fn never_began(&self, lost: &Lost) -> bool {
-        match &self.proof {
-            Proof::Lock(Some(begun)) => !begun.contains(&(lost.run, lost.attempt)),
-            Proof::Lock(None) | Proof::Lease(_) | Proof::Silence(_) => false,
-        }
-    }
-}
-
 const IS_SILENT: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduler_instances WHERE id = :owner AND seen_at = :seen AND stopped_at IS NULL)
        AND NOT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running
@@ -185,14 +138,6 @@ pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusq
     };
     let now = others(tx, observer)?.into_iter().find(|other| other.owner == dead.owner).map(|other| other.until);
     Ok(now.is_some() && now == seen)
-}
-
-/// An owner that is alive and did not extend its lease in time.
-#[derive(Clone, Debug)]
-pub(crate) struct Stalled {
-    pub(crate) owner: String,
-    /// The value of its lease.
-    pub(crate) until: Timestamp,
 }
 
 /// Of a stall that is recorded already, the newest record. A new stall begins after a newer sign of life.
@@ -267,18 +212,6 @@ const RUNNING: &str = "SELECT id, attempt FROM task_runs INDEXED BY task_runs_ru
 /// All running runs, with the number of their attempt.
 pub(crate) fn running(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<(i64, u32)>> {
     tx.prepare_cached(RUNNING)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
-}
-
-/// A run whose owner is dead.
-#[derive(Clone, Debug)]
-pub(crate) struct Lost {
-    pub(crate) run: i64,
-    pub(crate) attempt: u32,
-    pub(crate) task_id: i64,
-    pub(crate) task: String,
-    pub(crate) handler: String,
-    /// What was recorded of its command.
-    pub(crate) process: Option<String>,
 }
 
 const LOST: &str = "
@@ -375,6 +308,11 @@ pub(crate) fn record(
         ":now": now, ":kind": kind, ":task": task, ":run": run, ":detail": detail,
     })?;
     Ok(())
+}
+
+/// Records an event of the wall clock.
+pub(crate) fn clock_event(tx: &Transaction<'_>, event: &ClockEvent) -> rusqlite::Result<()> {
+    record(tx, event.at, event.kind, None, None, Some(&event.detail))
 }
 
 /// Records that a worker of an owner ended: `<owner>: <error>`.

@@ -159,7 +159,7 @@ fn names() -> Vec<(&'static str, &'static str)> {
 }
 
 pub(crate) fn unusable(path: &Path, reason: String) -> Fault {
-    Fault::Told(Error::UnusableDatabase { path: path.to_owned(), reason })
+    Fault::Request(Error::UnusableDatabase { path: path.to_owned(), reason })
 }
 
 #[cfg(test)]

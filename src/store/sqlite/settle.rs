@@ -10,10 +10,11 @@ use crate::model::retry::{Retry, Verdict};
 use crate::model::run::{AttemptOutcome, Claim, Outcome, RunStatus};
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
-use crate::store::sqlite::first_look::{self, Seen};
+use crate::store::sqlite::first_look;
 use crate::store::sqlite::open::Written;
 use crate::store::sqlite::runs::{self, End, Fence, Success, Wrote};
 use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners};
+use crate::store::turn_io::Seen;
 
 /// Longest result that is kept, in bytes.
 pub const MAX_RESULT_BYTES: usize = 256 * 1024;

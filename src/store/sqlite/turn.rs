@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
-use crate::error::excerpt;
+use crate::error::{Result, excerpt};
 use crate::host::fault_points;
 use crate::host::orphan::Presence;
 use crate::model::event::Event;
@@ -20,11 +20,12 @@ use crate::rules::resolve::Rest;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::{self, SqliteStore};
-use crate::store::sqlite::open::{self, Slots};
-use crate::store::sqlite::owners::{self, Dead, Lost};
+use crate::store::sqlite::memory::Memory;
+use crate::store::sqlite::open::{self, Written};
+use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
-use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, prune, replan, settle, tasks};
-use crate::store::turn_io::{Done, Item, MAX_ITEMS, Memory, Orphaned, Work};
+use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, owners, replan, settle, tasks};
+use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn looks at again.
 const SWEEP: usize = 500;
@@ -36,14 +37,27 @@ const PRESSING: usize = 200;
 /// of two.
 const QUICK: usize = 32;
 
-/// Carries out a turn. After a crash either all that it wrote is there, or none of it.
-pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
+/// Takes a turn. After a crash, either all that it wrote is stored, or nothing.
+pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>) -> Result<Done, Fault> {
+    if work.newer {
+        store.accept_newer();
+    }
+    let mut memory = store.take_memory();
+    let done = write(store, work, &mut memory);
+    store.put_memory(memory);
+    if work.full && done.is_ok() {
+        store.stamped();
+    }
+    done
+}
+
+fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
     let before = (memory.resolved, memory.claimed);
     if work.full {
-        memory.told.extend(memory.aside.drain());
+        memory.retried.extend(memory.aside.drain());
         memory.zoneless.clear();
     }
-    // A task whose zone is not known here is left alone: nothing fails because of it.
+    // A task whose zone is unknown here is not tried, so it cannot fail.
     let mode = if memory.aside.len() == memory.zoneless.len() && !work.newer { Mode::Together } else { Mode::OneByOne };
     let done = match store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, mode)?.run()) {
         Err(fault) if mode == Mode::Together && fault.is_about_the_item() => {
@@ -52,8 +66,8 @@ pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory
         }
         done => done,
     }?;
-    let Memory { aside, told, .. } = memory;
-    told.retain(|item| aside.contains(item));
+    let Memory { aside, retried, .. } = memory;
+    retried.retain(|item| aside.contains(item));
     Ok(done)
 }
 
@@ -73,6 +87,7 @@ struct Turning<'a> {
     memory: &'a mut Memory,
     mode: Mode,
     done: Done,
+    written: Written,
     slots: Slots,
     /// Items that may still be written.
     budget: usize,
@@ -86,17 +101,24 @@ impl<'a> Turning<'a> {
         memory: &'a mut Memory,
         mode: Mode,
     ) -> Result<Self, Fault> {
-        let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
-        // What newer tables do not tell is asked of each.
-        done.written.blocked = work.newer || blocked::any_blocked(tx)?;
-        done.written.delayed = work.newer || delays::any(tx)?;
-        Ok(Turning { tx, schedules, work, memory, mode, done, slots: work.slots, budget: MAX_ITEMS })
+        let done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
+        // Newer tables may not answer for all runs at once, so each run is looked at.
+        let (blocked, delayed) = (work.newer || blocked::any_blocked(tx)?, work.newer || delays::any(tx)?);
+        let written = Written { blocked, delayed, ..Written::default() };
+        Ok(Turning { tx, schedules, work, memory, mode, done, written, slots: work.slots, budget: MAX_ITEMS })
     }
 
     fn run(mut self) -> Result<Done, Fault> {
+        self.write()?;
+        let Turning { memory, mut done, written, .. } = self;
+        (done.claims, done.events, done.damaged) = (written.claims, written.events, memory.damaged);
+        Ok(done)
+    }
+
+    fn write(&mut self) -> Result<(), Fault> {
         let (tx, now, handlers) = (self.tx, self.work.now, self.work.handlers);
         if !self.work.newer {
-            self.work.clock_events.iter().try_for_each(|event| event.record(tx))?;
+            self.work.clock_events.iter().try_for_each(|event| owners::clock_event(tx, event))?;
         }
         if let Some(believed) = self.work.rewind {
             replan::rewind(tx, believed, now)?;
@@ -141,7 +163,7 @@ impl<'a> Turning<'a> {
             }
         }
         for stalled in self.work.stalled {
-            self.done.written.events.extend(owners::stalled(tx, self.work.owner, stalled, now)?);
+            self.written.events.extend(owners::stalled(tx, self.work.owner, stalled, now)?);
         }
         self.expire()?;
         let rows = tasks::unplanned(tx, self.budget + self.memory.aside.len() + 1)?;
@@ -152,14 +174,14 @@ impl<'a> Turning<'a> {
             }
         }
         let mut unplanned: Vec<i64> = rows.into_iter().map(|(task, _)| task).collect();
-        if self.work.full && self.done.written.delayed {
+        if self.work.full && self.written.delayed {
             unplanned.extend(tasks::planless(tx, &mut self.memory.planless, SWEEP)?);
         }
         unplanned.retain(|task| !self.rests(Item::Task(*task)));
         let more_unplanned = unplanned.len() > self.budget;
         for task in unplanned.into_iter().take(self.budget) {
             // By itself: what was asked to stop is cancelled, also if the row cannot be used.
-            self.item(Item::Task(task), |turn| settle::cancel_asked(turn.tx, task, now, &mut turn.done.written))?;
+            self.item(Item::Task(task), |turn| settle::cancel_asked(turn.tx, task, now, &mut turn.written))?;
             self.task(task, |turn| turn.plan(task))?;
         }
 
@@ -175,20 +197,20 @@ impl<'a> Turning<'a> {
             let claimer = Claimer { owner: self.work.owner, handlers, until: self.work.until };
             self.resolve(if room >= QUICK { room } else { room.max(self.work.ahead) }, Some(&claimer))?;
             // One that goes before another run of its key, which is not due yet, could not be started as it was opened.
-            if self.slots.room > 0 && self.done.written.blocked {
+            if self.slots.room > 0 && self.written.blocked {
                 self.claim()?;
             }
         }
         // No instant announces them: the next turn follows at once.
         self.done.more_due |= more_unplanned;
-        if self.done.written.claims.is_empty() && !self.done.more_due {
+        if self.written.claims.is_empty() && !self.done.more_due {
             self.prune(true, self.budget)?;
         }
         look_ahead(tx, self.work.owner, handlers, &mut self.done)?;
-        if !self.done.written.claims.is_empty() {
+        if !self.written.claims.is_empty() {
             fault_points::reach("claiming");
         }
-        Ok(self.done)
+        Ok(())
     }
 
     /// Removes a batch of what is long over, if this is the time for it.
@@ -205,17 +227,17 @@ impl<'a> Turning<'a> {
     }
 
     /// What else a scheduler writes that is about to leave: its lease. It looks for running runs that are asked to stop.
-    fn drain(mut self) -> Result<Done, Fault> {
+    fn drain(&mut self) -> Result<(), Fault> {
         if self.work.full {
             let extended = owners::extend(self.tx, self.work.registration, self.work.until, self.work.now)?;
             self.done.extended = Some(extended);
         }
         self.done.stop = owners::asked_to_stop(self.tx, self.work.owner)?;
-        Ok(self.done)
+        Ok(())
     }
 
     /// What else is written into newer tables: that this owner is there, and whom of its runs somebody asks to stop.
-    fn outlive(mut self) -> Result<Done, Fault> {
+    fn outlive(&mut self) -> Result<(), Fault> {
         let work = self.work;
         self.item(Item::Sweep, |turn| {
             if work.full {
@@ -223,8 +245,7 @@ impl<'a> Turning<'a> {
             }
             turn.done.stop = owners::asked_to_stop(turn.tx, work.owner)?;
             Ok(())
-        })?;
-        Ok(self.done)
+        })
     }
 
     /// Writes one item, and answers with the fault by which it could not be: what it had written is undone then.
@@ -233,7 +254,7 @@ impl<'a> Turning<'a> {
         if self.mode == Mode::Together {
             return item(self).map(|()| None);
         }
-        let written = &self.done.written;
+        let written = &self.written;
         let (claims, events, completed) = (written.claims.len(), written.events.len(), written.once.completed.len());
         let slots = self.slots;
         self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
@@ -241,10 +262,10 @@ impl<'a> Turning<'a> {
             Ok(()) => None,
             Err(fault) if fault.is_about_the_item() || (self.work.newer && fault.is_about_the_tables()) => {
                 self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
-                self.done.written.claims.truncate(claims);
-                self.done.written.events.truncate(events);
-                self.done.written.once.starting.clear();
-                self.done.written.once.completed.truncate(completed);
+                self.written.claims.truncate(claims);
+                self.written.events.truncate(events);
+                self.written.once.starting.clear();
+                self.written.once.completed.truncate(completed);
                 self.slots = slots;
                 Some(fault)
             }
@@ -267,7 +288,7 @@ impl<'a> Turning<'a> {
     }
 
     fn set_aside(&mut self, item: Item, fault: &Fault) -> Result<(), Fault> {
-        if self.memory.aside.insert(item) && !self.memory.told.contains(&item) {
+        if self.memory.aside.insert(item) && !self.memory.retried.contains(&item) {
             let item = match item {
                 Item::Task(task) => format!("task {:?}", tasks::name(self.tx, task)?),
                 item => item.to_string(),
@@ -276,7 +297,7 @@ impl<'a> Turning<'a> {
             if !self.work.newer {
                 owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
             }
-            self.done.written.events.push(Event::SetAside { item, reason });
+            self.written.events.push(Event::SetAside { item, reason });
         }
         Ok(())
     }
@@ -295,7 +316,7 @@ impl<'a> Turning<'a> {
         self.item(Item::Task(task), |turn| {
             tasks::invalidate(tx, task, &reason, now)?;
             owners::record(tx, now, "invalid", Some(task), None, Some(&reason))?;
-            turn.done.written.events.push(Event::Invalid { task: tasks::name(tx, task)?, reason });
+            turn.written.events.push(Event::Invalid { task: tasks::name(tx, task)?, reason });
             Ok(())
         })
     }
@@ -310,7 +331,7 @@ impl<'a> Turning<'a> {
     fn settle(&mut self, success: &mut Success<'_>, finished: &Finished) -> Result<(), Fault> {
         let (tx, owner, now) = (self.tx, self.work.owner, self.work.now);
         let mut store = |turn: &mut Self, finished: &Finished| {
-            let (random, written) = (&mut turn.memory.random, &mut turn.done.written);
+            let (random, written) = (&mut turn.memory.random, &mut turn.written);
             settle::settle(tx, success, turn.schedules, owner, finished, now, random, written)
         };
         let Some(fault) = self.attempt(|turn| store(turn, finished))? else { return Ok(()) };
@@ -338,7 +359,8 @@ impl<'a> Turning<'a> {
         self.done.more_lost |= lost.len() >= self.budget;
         let (mut all, mut rests) = (lost.len() < self.budget, false);
         for lost in lost {
-            let presence = (self.work.presence)(&lost);
+            let doubt = self.work.doubts.get(&(lost.run, lost.attempt));
+            let presence = presence(&lost.orphan(self.work.database), doubt.map(String::as_str));
             // What the slots say counts only where nothing else shows that the attempt began.
             let never_began = presence == Presence::NoTrace && lost.process.is_none() && dead.never_began(&lost);
             if matches!(presence, Presence::Alive | Presence::Unknown(_)) {
@@ -348,7 +370,7 @@ impl<'a> Turning<'a> {
             }
             let fence = Fence { run: lost.run, owner, attempt: lost.attempt };
             self.item(Item::Lost(lost.run), |turn| {
-                let (random, written) = (&mut turn.memory.random, &mut turn.done.written);
+                let (random, written) = (&mut turn.memory.random, &mut turn.written);
                 if never_began {
                     return settle::recover_unbegun(tx, &fence, now, written);
                 }
@@ -385,7 +407,7 @@ impl<'a> Turning<'a> {
     /// Plans a row that somebody else wrote. One that cannot be used becomes invalid, and nothing stops.
     fn plan(&mut self, task: i64) -> Result<(), Fault> {
         if let Some((task, reason)) = tasks::settle_plan(self.tx, self.schedules, task, self.work.now)? {
-            self.done.written.events.push(Event::Invalid { task, reason });
+            self.written.events.push(Event::Invalid { task, reason });
         }
         Ok(())
     }
@@ -394,7 +416,7 @@ impl<'a> Turning<'a> {
     fn expire(&mut self) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
         for run in settle::expiring(tx, now, self.budget / 2)? {
-            self.item(Item::Expiry(run), |turn| settle::expire(tx, run, turn.work.seen, now, &mut turn.done.written))?;
+            self.item(Item::Expiry(run), |turn| settle::expire(tx, run, turn.work.seen, now, &mut turn.written))?;
         }
         Ok(())
     }
@@ -402,7 +424,7 @@ impl<'a> Turning<'a> {
     /// Resolves up to `limit` due tasks, most urgent first.
     fn resolve(&mut self, limit: usize, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
-        let again = if self.work.full { self.memory.told.len() } else { 0 };
+        let again = if self.work.full { self.memory.retried.len() } else { 0 };
         let limit = (limit + again).min(self.budget);
         let mut lists = due::due_lists(tx, now, limit + 1 + self.memory.aside.len())?;
         lists.iter_mut().for_each(|list| list.retain(|(_, task)| !self.rests(Item::Task(*task))));
@@ -411,7 +433,7 @@ impl<'a> Turning<'a> {
         let chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
         for (task, due) in due::due(tx, self.schedules, &chosen, now)? {
             self.task(task, |turn| {
-                let (written, slots) = (&mut turn.done.written, &mut turn.slots);
+                let (written, slots) = (&mut turn.written, &mut turn.slots);
                 let starter = claimer.map(|claimer| (claimer, slots));
                 open::resolve_due(tx, &due?, turn.work.seen, now, Rest::Later, starter, written)?;
                 // Together with the others, unless each must stand for itself.
@@ -419,10 +441,10 @@ impl<'a> Turning<'a> {
             })?;
         }
         self.memory.resolved = order;
-        self.done.more_due |= std::mem::take(&mut self.done.written.more);
-        open::finish(tx, claimer, &mut self.done.written, now)?;
+        self.done.more_due |= std::mem::take(&mut self.written.more);
+        open::finish(tx, claimer, &mut self.written, now)?;
         // What was resolved too late to begin would be taken for what could be claimed.
-        if std::mem::take(&mut self.done.written.expired) { self.expire() } else { Ok(()) }
+        if std::mem::take(&mut self.written.expired) { self.expire() } else { Ok(()) }
     }
 
     /// Claims as many waiting runs as there are slots, most urgent first. Behind those that had to be set aside there may be
@@ -447,11 +469,11 @@ impl<'a> Turning<'a> {
         while self.slots.room > 0
             && let Some(run) = runs.next()
         {
-            let claimed = self.done.written.claims.len();
+            let claimed = self.written.claims.len();
             self.item(Item::Claim(run), |turn| {
-                claim::claim(tx, &claimer, run, now, &mut turn.slots, &mut turn.done.written)
+                claim::claim(tx, &claimer, run, now, &mut turn.slots, &mut turn.written)
             })?;
-            refused = self.slots.room == 0 && self.done.written.claims.len() == claimed;
+            refused = self.slots.room == 0 && self.written.claims.len() == claimed;
         }
         drop(runs);
         // The one that waits for an idle worker is the next in the next turn too.
@@ -470,15 +492,21 @@ fn look_ahead(tx: &Transaction<'_>, owner: &str, handlers: &BTreeSet<String>, do
     Ok(())
 }
 
-/// Reads what a turn would see, and whether there is something for it to write that no instant announces.
+/// Reads what a turn would see. `None`: nothing was committed since the snapshot with the data version `since`.
 pub(crate) fn look(
-    tx: &Transaction<'_>,
+    store: &mut SqliteStore,
     owner: &str,
     handlers: &BTreeSet<String>,
+    since: Option<i64>,
     now: Timestamp,
-) -> Result<(Done, bool), Fault> {
-    let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
-    look_ahead(tx, owner, handlers, &mut done)?;
-    let work = !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
-    Ok((done, work))
+) -> Result<Option<Done>> {
+    if store.data_version().is_ok_and(|version| since == Some(version)) {
+        return Ok(None);
+    }
+    store.read("look for changes", |tx, _| {
+        let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
+        look_ahead(tx, owner, handlers, &mut done)?;
+        done.more_due = !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
+        Ok(Some(done))
+    })
 }

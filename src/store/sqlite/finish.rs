@@ -1,0 +1,58 @@
+//! The end of a run that is committed in one transaction with rows of its handler.
+
+use rusqlite::Transaction;
+
+use crate::error::{BoxError, Error};
+use crate::model::event::Event;
+use crate::model::finished::{Finished, Recorded};
+use crate::model::run::Claim;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::effects::{fence, holds, superseded};
+use crate::store::sqlite::open::Written;
+use crate::store::sqlite::runs::Success;
+use crate::store::sqlite::{blocked, delays, settle};
+
+/// Settles a run in one transaction with what `work` writes, which returns how the attempt ended. Both are committed, or neither.
+pub(crate) fn finish(
+    store: &mut SqliteStore,
+    owner: &str,
+    claim: &Claim,
+    work: impl FnOnce(&Transaction<'_>) -> Result<Finished, BoxError>,
+) -> Result<Recorded, BoxError> {
+    let mut failed = None;
+    let committed = store.write("finish a run", |tx, schedules| {
+        if !holds(tx, &fence(owner, claim))? {
+            return Err(superseded(claim).into());
+        }
+        let finished = match work(tx) {
+            Ok(finished) => finished,
+            Err(error) => {
+                failed = Some(error);
+                return Err(superseded(claim).into());
+            }
+        };
+        if tx.is_autocommit() {
+            return Err(refused(claim, "its transaction was ended within: leave BEGIN and COMMIT to duly").into());
+        }
+        let (blocked, delayed) = (blocked::any_blocked(tx)?, delays::any(tx)?);
+        let mut written = Written { blocked, delayed, ..Written::default() };
+        // A success draws no backoff.
+        let mut random = fastrand::Rng::with_seed(0);
+        let now = finished.finished_at;
+        let mut success = Success::new(tx)?;
+        settle::settle(tx, &mut success, schedules, owner, &finished, now, &mut random, &mut written)?;
+        match written.events.pop() {
+            Some(Event::Finished { error, next_due, .. }) => Ok(Recorded { error, next_due }),
+            // `work` wrote to duly's tables and ended the claim.
+            _ => Err(superseded(claim).into()),
+        }
+    });
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(committed?),
+    }
+}
+
+fn refused(claim: &Claim, reason: &str) -> Error {
+    Error::Refused { request: format!("finish run {} of {:?}", claim.run_id, claim.task), reason: reason.to_owned() }
+}

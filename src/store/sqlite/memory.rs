@@ -1,0 +1,35 @@
+//! What a scheduler's connection keeps from turn to turn.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::model::report::Pass;
+use crate::store::sqlite::blocked::Round;
+use crate::store::turn_io::Item;
+
+/// What goes on from turn to turn.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Items that could not be written. Only full turns try them again; each is reported once.
+    pub(crate) aside: HashSet<Item>,
+    /// Of those, the tasks whose time zone this machine does not know, and the zone: with another zone they are tried at once.
+    pub(crate) zoneless: HashMap<i64, String>,
+    /// The items that the current full turn tries again.
+    pub(crate) retried: HashSet<Item>,
+    pub(crate) random: fastrand::Rng,
+    /// Counts the tasks that were resolved, and the runs that were claimed: every eighth is chosen by age.
+    pub(crate) resolved: u64,
+    pub(crate) claimed: u64,
+    pub(crate) round: Round,
+    /// The last task that was checked for a missing `next_run`.
+    pub(crate) planless: i64,
+    /// How far retention has come.
+    pub(crate) pruned: Pass,
+    /// Whether the last batch of retention found damage. A turn without a batch cannot show that it is gone.
+    pub(crate) damaged: bool,
+}
+
+impl Memory {
+    pub(crate) fn new(random: fastrand::Rng) -> Self {
+        Memory { random, ..Memory::default() }
+    }
+}

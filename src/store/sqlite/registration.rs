@@ -1,0 +1,56 @@
+//! What a scheduler does on its connection beside its turns: it registers, looks, and shuts down.
+
+use std::collections::HashSet;
+
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::{damage, health, owners, prune, replan};
+use crate::store::turn_io::{ClockEvent, KnownOwners, Registered, Registration};
+
+/// Returns which owners and attempts the tables know.
+pub(crate) fn known_owners(store: &mut SqliteStore) -> Result<KnownOwners> {
+    store.read("look up owners and running runs", |tx, _| {
+        Ok(KnownOwners { owners: owners::registered(tx)?, running: owners::running(tx)? })
+    })
+}
+
+/// Registers an owner on a connection that remembers nothing of an earlier owner.
+pub(crate) fn register(
+    store: &mut SqliteStore,
+    new: &Registration,
+    random: fastrand::Rng,
+    now: Timestamp,
+) -> Result<Registered> {
+    store.reset(random);
+    let registered = store.write("register the scheduler", |tx, _| {
+        let (newest_seen, counted) = (owners::newest_seen(tx)?, health::counted_beyond(tx, now)?.1);
+        let now = now.max(Timestamp::MIN);
+        damage::stamp(tx, &new.owner)?;
+        owners::register(tx, new, now)?;
+        // Here, because a scheduler that always crashes early takes no turn in which retention has a part.
+        prune::instances(tx, Timestamp::MIN)?;
+        let (others, not_stopped) = (owners::others(tx, &new.owner)?, owners::not_stopped(tx, &new.owner)?);
+        let other_zone_data = replan::zone_data(tx, &new.zone_data, now)?;
+        Ok(Registered { others, not_stopped, newest_seen, counted, other_zone_data })
+    })?;
+    store.watch();
+    Ok(registered)
+}
+
+/// Returns the runs that an owner has claimed and not settled.
+pub(crate) fn claimed_by(store: &mut SqliteStore, owner: &str) -> Result<HashSet<i64>> {
+    store.read("count claims", |tx, _| Ok(owners::claimed_by(tx, owner)?))
+}
+
+/// Records events of the wall clock while no turn can be taken.
+pub(crate) fn record_clock_events(store: &mut SqliteStore, events: &[ClockEvent]) -> Result<()> {
+    store.write("record that the clock is not set", |tx, _| {
+        Ok(events.iter().try_for_each(|event| owners::clock_event(tx, event))?)
+    })
+}
+
+/// Records that an owner shut down.
+pub(crate) fn stop(store: &mut SqliteStore, owner: &str, now: Timestamp) -> Result<()> {
+    store.write("leave", |tx, _| Ok(owners::stopped(tx, owner, now)?))
+}
