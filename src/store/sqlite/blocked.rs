@@ -4,15 +4,16 @@
 //! paid here: whatever claims, ends, cancels, expires, delays or pauses a run looks who is next. The first reason that
 //! holds is stored: `paused`, `order`, `key`.
 
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::rules::placement::{self, Reason, Waiting};
 use crate::store::sqlite::row::{self, Raw, raw};
 
 /// Priorities a run may have.
 const PRIORITIES: std::ops::RangeInclusive<i64> = 0..=3;
 
-/// Whether any waiting run is blocked; if none is, nobody has to be looked for when a run ends.
+/// Returns whether any waiting run is blocked. If none is, the end of a run frees none.
 const ANY_BLOCKED: &str = "
     SELECT EXISTS (SELECT 1 FROM task_runs WHERE (status = 'queued' OR status = 'failed') AND blocked > '')";
 
@@ -32,32 +33,37 @@ pub(crate) fn key_is_free(tx: &Transaction<'_>, key: &str) -> rusqlite::Result<b
     tx.prepare_cached(KEY_IS_FREE)?.query_row(named_params! { ":key": key }, |row| row.get(0))
 }
 
-/// The first reason that may hold one waiting run back. `key` stands for "look at the key": see [`derive_key`].
-const REASON: &str = "
-    SELECT iif(r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'), 'paused',
-           iif(t.overlap <> 'allow' AND (r.origin = 'schedule' OR r.origin = 'catch_up')
-               AND EXISTS (SELECT 1 FROM task_runs o INDEXED BY task_runs_unfinished
-                            WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
-                              AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
-                              AND (iif(o.origin = 'schedule' OR o.origin = 'catch_up', 0, o.id)) = 0), 'order',
-           iif(r.concurrency_key IS NOT NULL, 'key', NULL)))
+/// What [`placement`] must know of one waiting run. Whether its key is taken is derived for all runs of the key at once: see
+/// [`derive_key`].
+const FACTS: &str = "
+    SELECT r.origin, t.status, t.overlap,
+           EXISTS (SELECT 1 FROM task_runs o INDEXED BY task_runs_unfinished
+                    WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
+                      AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
+                      AND (iif(o.origin = 'schedule' OR o.origin = 'catch_up', 0, o.id)) = 0),
+           r.concurrency_key IS NOT NULL
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
+
+/// Reads the facts from a row that begins with them.
+pub(crate) fn waiting(row: &Row<'_>) -> rusqlite::Result<Waiting> {
+    let (has_older, key_is_taken) = (row.get(3)?, row.get(4)?);
+    Ok(Waiting { origin: row.get(0)?, status: row.get(1)?, overlap: row.get(2)?, has_older, key_is_taken })
+}
 
 const SET_REASON: &str = "
     UPDATE task_runs SET blocked = :blocked
      WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NOT :blocked";
 
-/// Derives the reason of one waiting run anew, and with it who else goes first behind its key.
+/// Derives the reason of one waiting run anew, and with it which runs go first behind its key.
 pub(crate) fn place(
     tx: &Transaction<'_>,
     run: i64,
     key: Option<impl AsRef<[u8]>>,
     now: Timestamp,
 ) -> rusqlite::Result<()> {
-    let reason: Option<Option<String>> =
-        tx.prepare_cached(REASON)?.query_row(named_params! { ":run": run }, |row| row.get(0)).optional()?;
-    if let Some(blocked) = reason {
+    if let Some(facts) = tx.prepare_cached(FACTS)?.query_row(named_params! { ":run": run }, waiting).optional()? {
+        let blocked = facts.reason().map(Reason::as_str);
         tx.prepare_cached(SET_REASON)?.execute(named_params! { ":run": run, ":blocked": blocked })?;
     }
     key.map_or(Ok(()), |key| derive_key(tx, key, now))
@@ -112,24 +118,12 @@ pub(crate) fn derive_key(tx: &Transaction<'_>, key: impl AsRef<[u8]>, now: Times
             .prepare_cached(NEXT_HANDLER)?
             .query_row(named_params! { ":key": key, ":after": raw(&after.0) }, |row| row.get(0))?;
         let Some(handler) = handler else { return Ok(()) };
-        let mut first: Option<(bool, Timestamp, i64)> = None;
-        for priority in PRIORITIES {
-            let found = tx
-                .prepare_cached(FIRST_WAITING)?
-                .query_row(named_params! { ":key": key, ":handler": raw(&handler.0), ":priority": priority }, |row| {
-                    Ok((row.get::<_, i64>(0)?, row.get::<_, Timestamp>(1)?))
-                })
-                .optional()?;
-            let Some((run, run_at)) = found else { continue };
-            if run_at <= now {
-                first = Some((true, run_at, run));
-                break;
-            }
-            if first.is_none_or(|(_, earliest, _)| run_at < earliest) {
-                first = Some((false, run_at, run));
-            }
-        }
-        if let Some((_, _, run)) = first {
+        let mut head = tx.prepare_cached(FIRST_WAITING)?;
+        let heads = PRIORITIES.map(|priority| {
+            let params = named_params! { ":key": key, ":handler": raw(&handler.0), ":priority": priority };
+            head.query_row(params, |row| Ok((row.get(1)?, row.get(0)?))).optional()
+        });
+        if let Some(run) = placement::goes_first(heads, now)? {
             tx.prepare_cached(BLOCK_OTHERS)?
                 .execute(named_params! { ":key": key, ":handler": raw(&handler.0), ":run": run })?;
             tx.prepare_cached(UNBLOCK)?.execute(named_params! { ":run": run })?;
@@ -261,4 +255,150 @@ pub(crate) fn sweep(tx: &Transaction<'_>, round: &mut Round, limit: usize, now: 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::model::run::Origin;
+    use crate::model::task::{Overlap, TaskStatus};
+    use crate::store::sqlite::connection::SqliteStore;
+    use crate::store::sqlite::file::{Durability, Missing};
+
+    const NOON: i64 = 1_805_025_600_000;
+
+    /// What there is of the key of the run in question.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Key {
+        None,
+        Free,
+        /// Another task's run holds it.
+        Held,
+        /// Another task's run waits for it, and goes first.
+        Behind,
+        /// Another task's run waits behind the run in question.
+        First,
+    }
+
+    /// A task, its run in question and what the rule must be asked of it. Run ids are ten times the task's, and more.
+    #[derive(Clone, Copy, Debug)]
+    struct Case {
+        task: i64,
+        waiting: Waiting,
+        key: Key,
+    }
+
+    impl Case {
+        fn all() -> Vec<Case> {
+            let mut cases = Vec::new();
+            for &status in TaskStatus::ALL {
+                for &overlap in Overlap::ALL {
+                    for &origin in Origin::ALL {
+                        for has_older in [false, true] {
+                            for key in [Key::None, Key::Free, Key::Held, Key::Behind, Key::First] {
+                                let key_is_taken = matches!(key, Key::Held | Key::Behind);
+                                let waiting = Waiting { origin, status, overlap, has_older, key_is_taken };
+                                cases.push(Case { task: cases.len() as i64 + 2, waiting, key });
+                            }
+                        }
+                    }
+                }
+            }
+            cases
+        }
+
+        fn name(&self) -> Option<String> {
+            (self.key != Key::None).then(|| format!("k{}", self.task))
+        }
+
+        fn insert(&self, into: &mut String) {
+            let Case { task, waiting, key } = self;
+            let next = if waiting.status == TaskStatus::Active { "32503680000000" } else { "NULL" };
+            let name = self.name().map_or("NULL".to_owned(), |name| format!("'{name}'"));
+            let run = |id: i64, of: i64, origin: &str, at: i64, rest: &str| {
+                format!(
+                    "INSERT INTO task_runs (id, task_id, handler, scheduled_for, run_at, origin, concurrency_key, status, blocked,
+                                            locked_by, locked_until)
+                     VALUES ({}, {of}, 'work', {}, {at}, '{origin}', {rest});\n",
+                    task * 10 + id,
+                    at + task,
+                )
+            };
+            writeln!(
+                into,
+                "INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, status, overlap, next_run, planned)
+                 VALUES ({task}, 't{task}', 'work', 'interval', '1m', '{}', '{}', {next}, 1);",
+                waiting.status, waiting.overlap
+            )
+            .expect("text");
+            if waiting.has_older {
+                *into += &run(1, *task, "schedule", NOON - 2_000, "NULL, 'queued', NULL, NULL, NULL");
+            }
+            *into += &run(5, *task, waiting.origin.as_str(), NOON, &format!("{name}, 'queued', 'key', NULL, NULL"));
+            *into += &match key {
+                Key::None | Key::Free => String::new(),
+                Key::Held => run(7, 1, "manual", NOON, &format!("{name}, 'running', NULL, 'o', {NOON}")),
+                Key::Behind => run(7, 1, "manual", NOON - 1_000, &format!("{name}, 'queued', NULL, NULL, NULL")),
+                Key::First => run(7, 1, "manual", NOON + 1_000, &format!("{name}, 'queued', 'key', NULL, NULL")),
+            };
+        }
+    }
+
+    fn stored(tx: &Transaction<'_>, run: i64) -> Option<Reason> {
+        let blocked = tx.query_row("SELECT blocked FROM task_runs WHERE id = ?1", [run], |row| row.get(0));
+        blocked.expect("a run")
+    }
+
+    /// Holds the rows of a case against the rule.
+    fn assert_placed(tx: &Transaction<'_>, case: &Case, when: &str) {
+        let expected = case.waiting.reason();
+        assert_eq!(stored(tx, case.task * 10 + 5), expected, "{case:?} {when}");
+        if case.key == Key::First {
+            // What waits behind it goes first if it may not start.
+            let behind = if expected.is_none() { Some(Reason::Key) } else { stored(tx, case.task * 10 + 7) };
+            assert_eq!(stored(tx, case.task * 10 + 7), behind, "behind {case:?} {when}");
+            assert!(expected != Some(Reason::Paused) || behind.is_none(), "behind {case:?} {when}: {behind:?}");
+        }
+    }
+
+    #[test]
+    fn the_statements_and_triggers_agree_with_the_placement_rule() {
+        let home = tempfile::tempdir().expect("a folder");
+        let durability = Durability::MayRepeatAfterPowerLoss;
+        let mut store = SqliteStore::open(&home.path().join("t.db"), Missing::Create, durability).expect("a store");
+        let mut cases = Case::all();
+        let mut rows = "INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, planned)
+                        VALUES (1, 'other', 'work', 'manual', '', 1);\n"
+            .to_owned();
+        cases.iter().for_each(|case| case.insert(&mut rows));
+        let now = Timestamp::from_millis(NOON + 5_000);
+        let placed = store.write("place", |tx, _| {
+            tx.execute_batch(&rows)?;
+            for case in &cases {
+                place(tx, case.task * 10 + 5, case.name(), now)?;
+                assert_placed(tx, case, "placed");
+            }
+            tx.execute_batch("UPDATE scheduled_tasks SET status = 'paused' WHERE status = 'active' AND id > 1")?;
+            for case in cases.iter_mut().filter(|case| case.waiting.status == TaskStatus::Active) {
+                case.waiting.status = TaskStatus::Paused;
+                assert_placed(tx, case, "paused by SQL");
+            }
+            tx.execute_batch("UPDATE scheduled_tasks SET status = 'active' WHERE status = 'paused'")?;
+            for case in cases.iter_mut().filter(|case| case.waiting.status == TaskStatus::Paused) {
+                case.waiting.status = TaskStatus::Active;
+                let (blocked, expected) = (stored(tx, case.task * 10 + 5), case.waiting.reason());
+                assert!(blocked.is_some() || expected.is_none(), "{case:?} resumed by SQL: {blocked:?}");
+            }
+            for case in &cases {
+                let (status, overlap) = (case.waiting.status, case.waiting.overlap);
+                let rests = matches!(status, TaskStatus::Paused | TaskStatus::Invalid);
+                derive_task(tx, case.task, rests, overlap != Overlap::Allow, now)?;
+                assert_placed(tx, case, "derived");
+            }
+            Ok(())
+        });
+        placed.expect("rows");
+    }
 }

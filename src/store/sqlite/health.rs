@@ -39,7 +39,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             ownerless: ownerless(tx, &path)?,
             stuck: stuck(tx, &path, now, MAX_LISTED)?,
             ended_workers: ended_workers(tx, recent, MAX_LISTED)?,
-            blocked: held.map(|run| (run.run, run.task, run.reason)).collect(),
+            blocked: held.map(|run| (run.run, run.task, run.reason.unwrap_or_default())).collect(),
             reopened: invariants::reopened(tx, MAX_LISTED)?,
             failing: failing(tx, limits.failures, MAX_LISTED)?,
             dead: dead(tx, recent, limits.failures, MAX_LISTED)?,

@@ -7,10 +7,11 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
-use crate::store::sqlite::row;
+use crate::rules::placement::Reason;
+use crate::store::sqlite::{blocked, row};
 
 /// A rule, and the statement that answers with a text for each row that breaks it.
-const RULES: [(&str, &str); 11] = [
+const RULES: [(&str, &str); 10] = [
     ("each run has a task", RUNS_WITHOUT_TASK),
     ("each attempt has a run", ATTEMPTS_WITHOUT_RUN),
     ("each occurrence has one run", OCCURRENCES_TWICE),
@@ -18,13 +19,13 @@ const RULES: [(&str, &str); 11] = [
     ("each active task has a next run, a run that it waits for, or is manual", TASKS_WITHOUT_NEXT),
     ("a completed task has no next run", TASKS_WITH_A_NEXT),
     ("a manual task is not completed", MANUAL_COMPLETED),
-    ("a run that may start is held back by nothing", FREE_THOUGH_HELD),
     ("each key has one run that goes first", FREE_TWICE),
     ("attempts are counted", ATTEMPTS_BEYOND),
     ("occurrences are counted", OCCURRENCES_MISCOUNTED),
 ];
 
-/// As [`held_for_nothing`] finds what breaks it.
+/// As [`misplaced`] finds what breaks them.
+const FREE: &str = "a run that may start is held back by nothing";
 const HELD: &str = "a run that is held back is so by something";
 
 const RUNS_WITHOUT_TASK: &str = "
@@ -63,21 +64,7 @@ const TASKS_WITH_A_NEXT: &str = "
 const MANUAL_COMPLETED: &str = "
     SELECT 'task ' || name FROM scheduled_tasks WHERE status = 'completed' AND schedule_type = 'manual' LIMIT :limit";
 
-/// As `waiting::REASON` derives it. Where a scheduler has still to look at a row, reasons are not all derived yet.
-const FREE_THOUGH_HELD: &str = "
-    SELECT 'run ' || r.id || ' of task ' || t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE (r.status = 'queued' OR r.status = 'failed') AND r.blocked IS NULL
-       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
-       AND ((r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'))
-            OR (t.overlap <> 'allow' AND (r.origin = 'schedule' OR r.origin = 'catch_up')
-                AND EXISTS (SELECT 1 FROM task_runs o
-                             WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
-                               AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
-                               AND (o.origin = 'schedule' OR o.origin = 'catch_up')))
-            OR EXISTS (SELECT 1 FROM task_runs k
-                        WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key))
-     LIMIT :limit";
-
+/// Where a scheduler has still to look at a row, reasons are not all derived yet.
 const FREE_TWICE: &str = "
     SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ') FROM task_runs
      WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND concurrency_key IS NOT NULL
@@ -154,38 +141,50 @@ pub(crate) type Broken = (&'static str, String);
 pub(crate) struct Held {
     pub(crate) run: i64,
     pub(crate) task: String,
-    pub(crate) reason: String,
+    pub(crate) reason: Option<String>,
 }
 
-/// As `waiting::REASON` derives it. Where a scheduler has still to look at a row, reasons are not all derived yet.
-const HELD_FOR_NOTHING: &str = "
-    SELECT r.id, t.name, r.blocked FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE (r.status = 'queued' OR r.status = 'failed') AND r.blocked > '' AND r.run_at < :before
-       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
-       AND NOT (r.blocked = 'paused' AND r.origin <> 'manual' AND (t.status = 'paused' OR t.status = 'invalid'))
-       AND NOT (r.blocked = 'order' AND t.overlap <> 'allow'
-                AND EXISTS (SELECT 1 FROM task_runs o
-                             WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
-                               AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
-                               AND (o.origin = 'schedule' OR o.origin = 'catch_up')))
-       AND NOT (r.blocked = 'key'
-                AND (EXISTS (SELECT 1 FROM task_runs k
-                              WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key)
-                     OR EXISTS (SELECT 1 FROM task_runs k
-                                 WHERE (k.status = 'queued' OR k.status = 'failed') AND k.blocked IS NULL
-                                   AND k.concurrency_key = r.concurrency_key AND k.handler = r.handler)))
-     ORDER BY r.id LIMIT :limit";
+/// The facts of each waiting run, as [`blocked::waiting`] reads them, and what its row says.
+const WAITING: &str = "
+    SELECT r.origin, t.status, t.overlap,
+           EXISTS (SELECT 1 FROM task_runs o
+                    WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
+                      AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
+                      AND (o.origin = 'schedule' OR o.origin = 'catch_up')),
+           EXISTS (SELECT 1 FROM task_runs k WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key)
+           OR (r.blocked IS NOT NULL
+               AND EXISTS (SELECT 1 FROM task_runs k
+                            WHERE (k.status = 'queued' OR k.status = 'failed') AND k.blocked IS NULL
+                              AND k.concurrency_key = r.concurrency_key AND k.handler = r.handler)),
+           r.blocked, r.id, t.name
+      FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE (r.status = 'queued' OR r.status = 'failed') AND (r.blocked IS NULL OR r.run_at < :before)
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)";
 
-/// Runs that have waited since before an instant for something that does not hold them back.
+/// Returns waiting runs whose `blocked` is not what the placement rule says: free though something holds them, or held by a
+/// reason that does not hold and for which they have waited since before an instant.
+fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqlite::Result<Vec<Held>> {
+    let mut found = Vec::new();
+    let mut statement = tx.prepare_cached(statement)?;
+    let mut rows = statement.query(named_params! { ":before": before })?;
+    while let Some(row) = rows.next()? {
+        let (waiting, reason) = (blocked::waiting(row)?, row::shown_if_any(row, 5)?);
+        let is_right = match &reason {
+            None => waiting.reason().is_none(),
+            Some(reason) => Reason::parse(reason).is_some_and(|reason| waiting.is_held_by(reason)),
+        };
+        if !is_right {
+            found.push(Held { run: row.get(6)?, task: row::shown(row, 7)?, reason });
+        }
+    }
+    found.sort_unstable_by_key(|held| held.run);
+    Ok(found)
+}
+
+/// Returns runs that have waited since before an instant for something that does not hold them back.
 pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
-    held(tx, HELD_FOR_NOTHING, before, limit)
-}
-
-fn held(tx: &Transaction<'_>, statement: &str, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
-    let read = |row: &Row<'_>| Ok(Held { run: row.get(0)?, task: row::shown(row, 1)?, reason: row::shown(row, 2)? });
-    tx.prepare_cached(statement)?
-        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?
-        .collect()
+    let held = misplaced(tx, WAITING, before)?.into_iter();
+    Ok(held.filter(|held| held.reason.is_some()).take(limit).collect())
 }
 
 /// With more rows in a table nothing is told of its rules: debug builds are to be of use with large tables too.
@@ -233,9 +232,13 @@ fn ask(tx: &Transaction<'_>, limit: usize, asked: fn(&str) -> String) -> rusqlit
             found.push((rule, row?));
         }
     }
-    for held in held(tx, &asked(HELD_FOR_NOTHING), Timestamp::MAX, limit)? {
-        let row = format!("run {} of task {} ({})", held.run, held.task, held.reason);
-        found.push((HELD, row));
+    let misplaced = misplaced(tx, &asked(WAITING), Timestamp::MAX)?;
+    let (held, free): (Vec<Held>, Vec<Held>) = misplaced.into_iter().partition(|held| held.reason.is_some());
+    for (rule, runs) in [(FREE, free), (HELD, held)] {
+        found.extend(runs.into_iter().take(limit).map(|Held { run, task, reason }| {
+            let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            (rule, format!("run {run} of task {task}{reason}"))
+        }));
     }
     for (run, task, why) in of_runs(tx, REOPENED, limit)? {
         found.push((FINAL, format!("run {run} of task {task} {why}")));
@@ -334,21 +337,20 @@ pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
 #[cfg(test)]
 mod tests {
     use super::{
-        ALL, FINAL, FREE_THOUGH_HELD, FREE_TWICE, HELD, HELD_FOR_NOTHING, OWNED, REOPENED, RULES, TEXT, UNFINISHED,
-        without_excuse,
+        ALL, FINAL, FREE, FREE_TWICE, HELD, OWNED, REOPENED, RULES, TEXT, UNFINISHED, WAITING, without_excuse,
     };
 
     #[test]
     fn every_rule_is_told_to_whoever_reads_how_duly_is_tested() {
         let told = include_str!("../../../docs/testing.md");
-        for rule in RULES.iter().map(|(rule, _)| *rule).chain([HELD, FINAL, OWNED, TEXT]) {
+        for rule in RULES.iter().map(|(rule, _)| *rule).chain([FREE, HELD, FINAL, OWNED, TEXT]) {
             assert!(told.contains(&format!("* {rule}\n")), "{rule}");
         }
     }
 
     #[test]
     fn the_excuse_is_found_where_it_stands() {
-        for statement in [FREE_THOUGH_HELD, FREE_TWICE, HELD_FOR_NOTHING] {
+        for statement in [FREE_TWICE, WAITING] {
             assert!(!without_excuse(statement).contains("planned"), "{statement}");
         }
         assert!(REOPENED.replace(ALL, UNFINISHED).contains(UNFINISHED));

@@ -6,6 +6,7 @@ use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::model::run::Origin;
 use crate::model::task::{Overlap, Task};
+use crate::rules::placement::Reason;
 use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
 use crate::store::sqlite::runs::{self, Opening};
@@ -63,7 +64,7 @@ pub(crate) fn open(tx: &Transaction<'_>, task: &Task, asked: Request<'_>, now: T
         retry_of: asked.retry_of,
         request_key: asked.key,
     };
-    let blocked = run.key.map(|_| "key");
+    let blocked = run.key.map(|_| Reason::Key);
     tx.prepare_cached(DELAY_BEGINS)?.execute(named_params! { ":task": task_id })?;
     let id = runs::open(tx, &run, blocked)?.ok_or_else(|| Error::Refused {
         request: format!("trigger task {:?}", task.name),

@@ -9,7 +9,8 @@ use rusqlite::{Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::model::run::{Claim, Origin, RunStatus};
-use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap};
+use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap, TaskStatus};
+use crate::rules::placement::{Reason, Waiting};
 use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::store::fault::Fault;
@@ -233,15 +234,18 @@ impl Opener<'_, '_> {
         if self.is_new {
             run.expires_at = run.expires_at.map(|at| first_look::at_first_look(at, self.now));
         }
-        let in_order = self.due.plan.overlap == Overlap::Allow || self.scheduled == 0;
-        // A key of the task's own is free when no run of the task is unfinished.
-        let key_is_free = match run.key {
-            None => true,
-            Some(key) if key.starts_with('#') => self.unfinished == 0,
-            Some(key) => in_order && blocked::key_is_free(self.tx, key)?,
-        };
-        let may_start = in_order
-            && key_is_free
+        let (has_older, overlap) = (self.scheduled > 0, self.due.plan.overlap);
+        let mut facts = Waiting { origin, status: TaskStatus::Active, overlap, has_older, key_is_taken: false };
+        if facts.reason().is_none() {
+            facts.key_is_taken = match run.key {
+                None => false,
+                // A key of the task's own is free when no run of the task is unfinished.
+                Some(key) if key.starts_with('#') => self.unfinished > 0,
+                Some(key) => !blocked::key_is_free(self.tx, key)?,
+            };
+        }
+        let blocked = facts.reason();
+        let may_start = blocked.is_none()
             && run.run_at <= self.now
             && run.expires_at.is_none_or(|at| at > self.now)
             && self.claimer.as_ref().is_some_and(|(claimer, slots)| {
@@ -267,11 +271,10 @@ impl Opener<'_, '_> {
                 id
             }
             _ => {
-                let blocked = if !in_order { Some("order") } else { (!key_is_free).then_some("key") };
                 let id = runs::open(self.tx, &run, blocked)?;
                 self.written.blocked |= blocked.is_some();
                 self.written.expired |= run.expires_at.is_some_and(|at| at <= self.now);
-                if let (Some("key"), Some(key)) = (blocked, run.key) {
+                if let (Some(Reason::Key), Some(key)) = (blocked, run.key) {
                     blocked::derive_key(self.tx, key, self.now)?;
                 }
                 id

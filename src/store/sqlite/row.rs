@@ -10,6 +10,7 @@ use crate::error::{Error, excerpt};
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{Attempt, AttemptOutcome, Effect, EffectState, Origin, Run, RunStatus};
 use crate::model::task::{Definition, Misfire, Overlap, Task, TaskStatus};
+use crate::rules::placement::Reason;
 use crate::schedule::ScheduleKind;
 
 impl ToSql for Timestamp {
@@ -43,7 +44,7 @@ macro_rules! stored_as_text {
         }
     )+ };
 }
-stored_as_text!(AttemptOutcome, EffectState, Misfire, Origin, Overlap, RunStatus, TaskStatus);
+stored_as_text!(AttemptOutcome, EffectState, Misfire, Origin, Overlap, Reason, RunStatus, TaskStatus);
 
 impl ToSql for ScheduleKind {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {

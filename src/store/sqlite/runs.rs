@@ -11,6 +11,7 @@ use crate::host::orphan;
 use crate::model::finished::Finished;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, FirstRun, Origin, RunStatus};
+use crate::rules::placement::Reason;
 use crate::schedule::ScheduleKind;
 use crate::store::sqlite::row::{self, Replaced};
 
@@ -60,7 +61,7 @@ pub(crate) struct Opening<'a> {
 }
 
 /// Opens a run that waits. `None`: its occurrence has a row already, which is no error.
-pub(crate) fn open(tx: &Transaction<'_>, run: &Opening<'_>, blocked: Option<&str>) -> rusqlite::Result<Option<i64>> {
+pub(crate) fn open(tx: &Transaction<'_>, run: &Opening<'_>, blocked: Option<Reason>) -> rusqlite::Result<Option<i64>> {
     let rows = tx.prepare_cached(OPEN)?.execute(named_params! {
         ":task": run.task, ":handler": run.handler, ":scheduled_for": run.scheduled_for, ":origin": run.origin,
         ":run_at": run.run_at, ":expires_at": run.expires_at, ":blocked": blocked, ":priority": run.priority,
