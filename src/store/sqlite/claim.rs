@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
-use crate::store::sqlite::open::Written;
+use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::{self, Claimer, Wrote};
 use crate::store::turn_io::Slots;
 
@@ -83,16 +83,9 @@ pub(crate) fn next(tx: &Transaction<'_>, handlers: &BTreeSet<String>) -> rusqlit
     Ok(earliest)
 }
 
-/// Claims one waiting run, if a slot admits it. Part of a turn: after a crash either all that the turn wrote is there, or
-/// none of it.
-pub(crate) fn claim(
-    tx: &Transaction<'_>,
-    claimer: &Claimer<'_>,
-    run: i64,
-    now: Timestamp,
-    slots: &mut Slots,
-    written: &mut Written,
-) -> Result<(), Fault> {
+/// Claims one waiting run, if a slot admits it.
+pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slots, run: i64) -> Result<(), Fault> {
+    let (tx, now) = (cx.tx, cx.now);
     let Some(mut claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
     if !slots.admits(&claim.retry) {
         // It waits for an idle worker. There would never be one if what comes after it were read ahead meanwhile.
@@ -109,10 +102,10 @@ pub(crate) fn claim(
     claim.read_ahead = slots.take();
     match key {
         // Nothing waits behind a task's own key if nothing is blocked.
-        Some(key) if written.blocked || !key.starts_with('#') => blocked::derive_key(tx, key, now)?,
+        Some(key) if cx.written.blocked || !key.starts_with('#') => blocked::derive_key(tx, key, now)?,
         _ => {}
     }
-    written.claims.push(Arc::new(claim));
+    cx.written.claims.push(Arc::new(claim));
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use crate::model::finished::{Finished, Recorded};
 use crate::model::run::Claim;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::effects::{fence, holds, superseded};
-use crate::store::sqlite::open::Written;
+use crate::store::sqlite::open::{Change, Written};
 use crate::store::sqlite::runs::Success;
 use crate::store::sqlite::{blocked, delays, settle};
 
@@ -40,7 +40,8 @@ pub(crate) fn finish(
         let mut random = fastrand::Rng::with_seed(0);
         let now = finished.finished_at;
         let mut success = Success::new(tx)?;
-        settle::settle(tx, &mut success, schedules, owner, &finished, now, &mut random, &mut written)?;
+        let mut cx = Change { tx, now, schedules, written: &mut written };
+        settle::settle(&mut cx, &mut success, owner, &finished, &mut random)?;
         match written.events.pop() {
             Some(Event::Finished { error, next_due, .. }) => Ok(Recorded { error, next_due }),
             // `work` wrote to duly's tables and ended the claim.

@@ -2,7 +2,7 @@
 //!
 //! Neither is a condition of its death. What cannot be done is told in an event, and the run is dead all the same.
 
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{OptionalExtension, named_params};
 use serde_json::json;
 
 use crate::clock::{Timestamp, millis};
@@ -10,10 +10,10 @@ use crate::error::excerpt;
 use crate::model::event::Event;
 use crate::model::run::{Claim, Origin, Run};
 use crate::model::task::TaskStatus;
-use crate::schedule::{ScheduleKind, Schedules};
+use crate::schedule::ScheduleKind;
 use crate::store::fault::Fault;
 use crate::store::sqlite::manual::{self, Request};
-use crate::store::sqlite::open::Written;
+use crate::store::sqlite::open::Change;
 use crate::store::sqlite::{history, owners, row, tasks};
 
 /// Longest part of an error, and of what a command printed, that is told, in bytes. Escaped, both fit a payload.
@@ -27,13 +27,8 @@ const WISHES: &str = "
       FROM scheduled_tasks WHERE id = :task";
 
 /// Does what the task of a dead run wants done. Answers with what there is to tell, and whether the task was paused.
-pub(crate) fn follow(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    dead: &Claim,
-    now: Timestamp,
-    written: &mut Written,
-) -> Result<(Vec<Event>, bool), Fault> {
+pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, bool), Fault> {
+    let (tx, now) = (cx.tx, cx.now);
     let wishes = tx.prepare_cached(WISHES)?.query_row(named_params! { ":task": dead.task_id }, |row| {
         Ok((row::shown_if_any(row, 0)?, row.get::<_, Option<u32>>(1)?))
     });
@@ -41,7 +36,7 @@ pub(crate) fn follow(
     let mut events = Vec::new();
     // A run that tells of a death and dies itself would go on for ever.
     if let Some(target) = on_dead.filter(|_| dead.origin != Origin::OnDead)
-        && let Some(reason) = tell(tx, schedules, dead, &target, now, written)?
+        && let Some(reason) = tell(cx, dead, &target)?
     {
         let detail = format!("{target:?} is not told: {reason}");
         owners::record(tx, now, "on_dead", Some(dead.task_id), Some(dead.run_id), Some(&detail))?;
@@ -51,11 +46,11 @@ pub(crate) fn follow(
     if let Some(failures) = failures
         && let Some(task) = tasks::by_id(tx, dead.task_id)?
     {
-        let task = tasks::resolve_before_a_change(tx, schedules, task, now)?;
+        let task = tasks::resolve_before_a_change(tx, cx.schedules, task, now)?;
         if task.status == TaskStatus::Active {
             let runs = if failures == 1 { "run" } else { "runs" };
             tasks::rest(tx, &task, &format!("pause_after_failures: {failures} dead {runs} in a row"), now)?;
-            (written.blocked, paused) = (true, true);
+            (cx.written.blocked, paused) = (true, true);
             events.push(Event::Paused { task: dead.task.clone(), failures });
         }
     }
@@ -63,19 +58,13 @@ pub(crate) fn follow(
 }
 
 /// Opens a run of the task that is to be told, or answers why there is none. What fails of it is undone, and nothing else.
-fn tell(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    dead: &Claim,
-    target: &str,
-    now: Timestamp,
-    written: &mut Written,
-) -> Result<Option<String>, Fault> {
+fn tell(cx: &mut Change<'_>, dead: &Claim, target: &str) -> Result<Option<String>, Fault> {
+    let tx = cx.tx;
     tx.prepare_cached("SAVEPOINT telling")?.execute([])?;
-    let refused = match open(tx, schedules, dead, target, now) {
+    let refused = match open(cx, dead, target) {
         Ok(None) => {
             // Whoever ends later in this transaction may hold its key.
-            written.blocked = true;
+            cx.written.blocked = true;
             None
         }
         Ok(refused) => refused,
@@ -89,17 +78,12 @@ fn tell(
     Ok(refused)
 }
 
-fn open(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    dead: &Claim,
-    target: &str,
-    now: Timestamp,
-) -> Result<Option<String>, Fault> {
+fn open(cx: &mut Change<'_>, dead: &Claim, target: &str) -> Result<Option<String>, Fault> {
+    let (tx, now) = (cx.tx, cx.now);
     let Some(mut target) = tasks::by_name(tx, target)? else { return Ok(Some("there is no such task".to_owned())) };
     if target.definition.schedule_type == ScheduleKind::Delay {
         // Its schedule is about to wait for this run: what is due is resolved before.
-        target = tasks::resolve_before_a_change(tx, schedules, target, now)?;
+        target = tasks::resolve_before_a_change(tx, cx.schedules, target, now)?;
     }
     if target.status == TaskStatus::Invalid {
         let reason = target.invalid_reason.unwrap_or_default();

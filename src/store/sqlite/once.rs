@@ -8,8 +8,9 @@ use rusqlite::{Transaction, params};
 
 use crate::clock::Timestamp;
 use crate::error::Error;
-use crate::model::run::{Claim, Origin};
+use crate::model::run::Origin;
 use crate::store::fault::Fault;
+use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::Claimer;
 use crate::store::sqlite::{owners, row};
 
@@ -43,23 +44,18 @@ const COMPLETE_ALL: &str = "
 
 impl Once {
     /// Starts and completes them, and tells each claim the number of its run.
-    pub(crate) fn finish(
-        &mut self,
-        tx: &Transaction<'_>,
-        claimer: Option<&Claimer<'_>>,
-        now: Timestamp,
-        claims: &mut Vec<Arc<Claim>>,
-    ) -> Result<(), Fault> {
-        let Once { starting, completed } = std::mem::take(self);
+    pub(crate) fn finish(self, cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
+        let Once { starting, completed } = self;
         if let Some(claimer) = claimer.filter(|_| !starting.is_empty()) {
             let (late, in_time): (Vec<_>, Vec<_>) =
-                starting.into_iter().partition(|place| claims[*place].origin == Origin::CatchUp);
-            start(tx, claimer, Origin::Schedule, &in_time, now, claims)?;
-            start(tx, claimer, Origin::CatchUp, &late, now, claims)?;
-            claims.retain(|claim| claim.run_id != UNNUMBERED);
+                starting.into_iter().partition(|place| cx.written.claims[*place].origin == Origin::CatchUp);
+            start(cx, claimer, Origin::Schedule, &in_time)?;
+            start(cx, claimer, Origin::CatchUp, &late)?;
+            cx.written.claims.retain(|claim| claim.run_id != UNNUMBERED);
         }
         if !completed.is_empty() {
-            tx.prepare_cached(COMPLETE_ALL)?.execute(params![row::list(completed.into_iter()), now])?;
+            let params = params![row::list(completed.into_iter()), cx.now];
+            cx.tx.prepare_cached(COMPLETE_ALL)?.execute(params)?;
         }
         Ok(())
     }
@@ -74,14 +70,8 @@ const NEWEST: &str = "SELECT ifnull(max(id), 0) FROM task_runs";
 const STARTED: &str = "SELECT task_id, id FROM task_runs WHERE id > ?1 ORDER BY id";
 
 /// Starts what is of one origin.
-fn start(
-    tx: &Transaction<'_>,
-    claimer: &Claimer<'_>,
-    origin: Origin,
-    places: &[usize],
-    now: Timestamp,
-    claims: &mut [Arc<Claim>],
-) -> Result<(), Fault> {
+fn start(cx: &mut Change<'_>, claimer: &Claimer<'_>, origin: Origin, places: &[usize]) -> Result<(), Fault> {
+    let (tx, now, claims) = (cx.tx, cx.now, &mut cx.written.claims);
     if places.is_empty() {
         return Ok(());
     }

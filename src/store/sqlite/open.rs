@@ -12,13 +12,13 @@ use crate::model::run::{Claim, Origin, RunStatus};
 use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap, TaskStatus};
 use crate::rules::placement::{Reason, Waiting};
 use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
-use crate::schedule::{Schedule, ScheduleKind};
+use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
 use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::once::{self, Once};
-use crate::store::sqlite::runs::{self, Claimer, Opening, Wrote};
+use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, Wrote};
 use crate::store::turn_io::{Seen, Slots};
 
 /// Why an occurrence has no run.
@@ -61,6 +61,14 @@ pub(crate) struct Written {
     pub(crate) blocked: bool,
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
     pub(crate) delayed: bool,
+}
+
+/// A transaction that changes runs, with what its functions need.
+pub(crate) struct Change<'a> {
+    pub(crate) tx: &'a Transaction<'a>,
+    pub(crate) now: Timestamp,
+    pub(crate) schedules: &'a mut Schedules,
+    pub(crate) written: &'a mut Written,
 }
 
 /// Most scheduled runs that a decision looks at: more than any policy lets wait.
@@ -115,64 +123,55 @@ pub(crate) fn any_running(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<b
     tx.prepare_cached(ANY_RUNNING)?.query_row(named_params! { ":task": task }, |row| row.get(0))
 }
 
-/// Resolves what is due of one task and moves it on to its next occurrence. `seen`: what the look before saw. `claimer`: who may start what is opened. When all
-/// is resolved, [`finish`] is to be called.
+/// Resolves what is due of one task and moves it on to its next occurrence. When all tasks are resolved, the caller must call
+/// [`finish`].
+///
+/// `seen`: what the look before this turn saw. `claimer`: starts what is opened, as far as it may.
 pub(crate) fn resolve_due(
-    tx: &Transaction<'_>,
+    cx: &mut Change<'_>,
     due: &Due,
     seen: Option<Seen>,
-    now: Timestamp,
     rest: Rest,
     claimer: Option<(&Claimer<'_>, &mut Slots)>,
-    written: &mut Written,
 ) -> Result<(), Fault> {
-    let id = due.id;
+    let (tx, now, id) = (cx.tx, cx.now, due.id);
     let unfinished = if due.any_unfinished { unfinished(tx, id, due.plan.overlap)? } else { Vec::new() };
     let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
     let mut opener = Opener {
-        tx,
         due,
         is_new: seen.is_some_and(|seen| seen.is_new(due.plan.next_run)),
-        now,
         claimer: None,
         unfinished: unfinished.len(),
         scheduled: unfinished.iter().filter(|run| run.origin.is_scheduled()).count(),
         newest: unfinished.iter().filter(|run| run.origin.is_scheduled()).map(|run| run.scheduled_for).max(),
-        written,
+        cx,
     };
     // What a later step cancels must not start before that step.
     let cancelled = resolution.steps.iter().rposition(|step| *step == Step::CancelWaiting).unwrap_or(0);
     let (before, after) = resolution.steps.split_at(cancelled);
-    before.iter().try_for_each(|step| opener.take(step))?;
+    before.iter().try_for_each(|step| opener.apply(step))?;
     opener.claimer = claimer;
-    after.iter().try_for_each(|step| opener.take(step))?;
+    after.iter().try_for_each(|step| opener.apply(step))?;
+    let unfinished = opener.unfinished;
     let next = match (&due.plan.schedule, resolution.next) {
         // It had a row already, from a clock that was wrong: there is no run whose end could be waited for.
-        (Schedule::Delay(delay), Next::AfterTheRun) if opener.unfinished == 0 => {
-            resolve::delayed(&due.plan, now, *delay)
-        }
+        (Schedule::Delay(delay), Next::AfterTheRun) if unfinished == 0 => resolve::delayed(&due.plan, now, *delay),
         (_, next) => next,
     };
     // Together with the others, unless what was resolved is not what next_run says: somebody had set that.
     let as_planned = resolution.resolved_until == due.plan.resolved_until.max(Some(due.plan.next_run));
     if due.kind == ScheduleKind::Once && next == Next::Never && as_planned {
-        written.once.completed.push(id);
+        cx.written.once.completed.push(id);
         return Ok(());
     }
-    written.more |= matches!(next, Next::At(at) if at <= now);
+    cx.written.more |= matches!(next, Next::At(at) if at <= now);
     advance(tx, id, next, resolution.resolved_until, now)?;
     Ok(())
 }
 
 /// Starts and completes the `once` tasks that were resolved.
-pub(crate) fn finish(
-    tx: &Transaction<'_>,
-    claimer: Option<&Claimer<'_>>,
-    written: &mut Written,
-    now: Timestamp,
-) -> Result<(), Fault> {
-    let Written { once, claims, .. } = written;
-    once.finish(tx, claimer, now, claims)
+pub(crate) fn finish(cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
+    std::mem::take(&mut cx.written.once).finish(cx, claimer)
 }
 
 const ADVANCE: &str = "
@@ -203,36 +202,34 @@ fn advance(
 
 /// Applies the rules' answer for one task, step by step.
 struct Opener<'a, 'c> {
-    tx: &'a Transaction<'a>,
-    due: &'a Due,
+    cx: &'c mut Change<'a>,
+    due: &'c Due,
     /// Whether the task was written, or made due, since the last look.
     is_new: bool,
-    now: Timestamp,
     claimer: Option<(&'c Claimer<'c>, &'c mut Slots)>,
     /// Runs of the task that are not final, and how many of them keep an occurrence.
     unfinished: usize,
     scheduled: usize,
     /// The newest occurrence that one of these keeps.
     newest: Option<Timestamp>,
-    written: &'c mut Written,
 }
 
 impl Opener<'_, '_> {
-    fn take(&mut self, step: &Step) -> Result<(), Fault> {
+    fn apply(&mut self, step: &Step) -> Result<(), Fault> {
         match *step {
             Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
             Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span, &skip_reason(self.due)),
             Step::Miss(span) => self.pass_over(RunStatus::Missed, &span, &miss_reason(self.due)),
             Step::Cut(span) => self.pass_over(RunStatus::Missed, &span, CUT),
             Step::CancelWaiting => self.cancel_waiting(),
-            Step::Stop { run } => Ok(runs::ask_to_stop(self.tx, run).map(|_| ())?),
+            Step::Stop { run } => Ok(runs::ask_to_stop(self.cx.tx, run).map(|_| ())?),
         }
     }
 
     fn open(&mut self, scheduled_for: Timestamp, origin: Origin) -> Result<(), Fault> {
         let mut run = opening(self.due, scheduled_for, origin);
         if self.is_new {
-            run.expires_at = run.expires_at.map(|at| first_look::at_first_look(at, self.now));
+            run.expires_at = run.expires_at.map(|at| first_look::at_first_look(at, self.cx.now));
         }
         let (has_older, overlap) = (self.scheduled > 0, self.due.plan.overlap);
         let mut facts = Waiting { origin, status: TaskStatus::Active, overlap, has_older, key_is_taken: false };
@@ -241,13 +238,13 @@ impl Opener<'_, '_> {
                 None => false,
                 // A key of the task's own is free when no run of the task is unfinished.
                 Some(key) if key.starts_with('#') => self.unfinished > 0,
-                Some(key) => !blocked::key_is_free(self.tx, key)?,
+                Some(key) => !blocked::key_is_free(self.cx.tx, key)?,
             };
         }
         let blocked = facts.reason();
         let may_start = blocked.is_none()
-            && run.run_at <= self.now
-            && run.expires_at.is_none_or(|at| at > self.now)
+            && run.run_at <= self.cx.now
+            && run.expires_at.is_none_or(|at| at > self.cx.now)
             && self.claimer.as_ref().is_some_and(|(claimer, slots)| {
                 slots.admits(&self.due.retry) && claimer.handlers.contains(run.handler)
             });
@@ -255,40 +252,42 @@ impl Opener<'_, '_> {
             // Nothing but its task tells it from others: it is started together with them.
             Some((_, slots)) if may_start && is_plain(self.due, &run) => {
                 let read_ahead = slots.take();
-                self.written.once.starting.push(self.written.claims.len());
-                let claim = first_claim(self.due, once::UNNUMBERED, scheduled_for, origin, self.now, read_ahead);
-                self.written.claims.push(Arc::new(claim));
+                self.cx.written.once.starting.push(self.cx.written.claims.len());
+                let claim = first_claim(self.due, once::UNNUMBERED, scheduled_for, origin, self.cx.now);
+                let claim = Claim { read_ahead, ..claim };
+                self.cx.written.claims.push(Arc::new(claim));
                 Some(once::UNNUMBERED)
             }
             Some((claimer, slots)) if may_start => {
-                let started = slots.started(self.now);
-                let id = runs::start(self.tx, &run, claimer.owner, claimer.until, started)?;
+                let started = slots.started(self.cx.now);
+                let id = runs::start(self.cx.tx, &run, claimer.owner, claimer.until, started)?;
                 if let Some(id) = id {
                     let read_ahead = slots.take();
-                    let claim = first_claim(self.due, id, scheduled_for, origin, self.now, read_ahead);
-                    self.written.claims.push(Arc::new(claim));
+                    let claim = first_claim(self.due, id, scheduled_for, origin, self.cx.now);
+                    let claim = Claim { read_ahead, ..claim };
+                    self.cx.written.claims.push(Arc::new(claim));
                 }
                 id
             }
             _ => {
-                let id = runs::open(self.tx, &run, blocked)?;
-                self.written.blocked |= blocked.is_some();
-                self.written.expired |= run.expires_at.is_some_and(|at| at <= self.now);
+                let id = runs::open(self.cx.tx, &run, blocked)?;
+                self.cx.written.blocked |= blocked.is_some();
+                self.cx.written.expired |= run.expires_at.is_some_and(|at| at <= self.cx.now);
                 if let (Some(Reason::Key), Some(key)) = (blocked, run.key) {
-                    blocked::derive_key(self.tx, key, self.now)?;
+                    blocked::derive_key(self.cx.tx, key, self.cx.now)?;
                 }
                 id
             }
         };
         if opened.is_none() {
-            return Ok(once::already(self.tx, self.due.id, scheduled_for, self.now)?);
+            return Ok(once::already(self.cx.tx, self.due.id, scheduled_for, self.cx.now)?);
         }
         self.unfinished += 1;
         self.scheduled += 1;
         if self.newest.is_some_and(|newest| newest > scheduled_for) {
             // A clock that was wrong has opened runs of occurrences to come: this one goes before them.
-            self.written.blocked = true;
-            blocked::derive_task(self.tx, self.due.id, false, self.due.plan.overlap != Overlap::Allow, self.now)?;
+            self.cx.written.blocked = true;
+            blocked::derive_task(self.cx.tx, self.due.id, false, self.due.plan.overlap != Overlap::Allow, self.cx.now)?;
         }
         Ok(())
     }
@@ -296,22 +295,24 @@ impl Opener<'_, '_> {
     fn pass_over(&mut self, status: RunStatus, span: &Span, reason: &str) -> Result<(), Fault> {
         let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
         let reason = format!("{least}{reason}");
-        let mut span = *span;
-        // After a clock that was wrong the oldest may have rows: what follows them has none, and is told for itself.
-        while !runs::pass_over(
-            self.tx,
-            &opening(self.due, span.first, Origin::Schedule),
+        let mut row = PassedOver {
+            task: self.due.id,
+            handler: &self.due.handler,
+            priority: self.due.priority,
             status,
-            &span,
-            &reason,
-            self.now,
-        )? {
-            once::already(self.tx, self.due.id, span.first, self.now)?;
-            let next = resolve::occurrence_after(&self.due.plan, span.first).filter(|next| *next <= span.last);
-            let Some(first) = next.filter(|_| span.count > 1) else { return Ok(()) };
-            span = Span { first, count: span.count - 1, ..span };
+            span: *span,
+            reason: &reason,
+        };
+        // After a clock that was wrong the oldest may have rows. What follows them has none, and is recorded by itself.
+        while !runs::pass_over(self.cx.tx, &row, self.cx.now)? {
+            let Span { first, last, count, .. } = row.span;
+            once::already(self.cx.tx, self.due.id, first, self.cx.now)?;
+            let next = resolve::occurrence_after(&self.due.plan, first).filter(|next| *next <= last);
+            let Some(first) = next.filter(|_| count > 1) else { return Ok(()) };
+            row.span = Span { first, count: count - 1, ..row.span };
         }
-        self.written.events.push(Event::PassedOver {
+        let span = row.span;
+        self.cx.written.events.push(Event::PassedOver {
             task: self.due.name.clone(),
             status,
             first: span.first,
@@ -323,22 +324,22 @@ impl Opener<'_, '_> {
     }
 
     fn cancel_waiting(&mut self) -> Result<(), Fault> {
-        let keys = blocked::keys_of(self.tx, self.due.id)?;
-        let mut statement = self.tx.prepare_cached(WAITING)?;
+        let keys = blocked::keys_of(self.cx.tx, self.due.id)?;
+        let mut statement = self.cx.tx.prepare_cached(WAITING)?;
         let waiting = statement.query_map(named_params! { ":task": self.due.id }, |row| row.get(0))?;
         let waiting = waiting.collect::<Result<Vec<i64>, _>>()?;
         for run in waiting {
             let (reason, began) =
-                ("a newer occurrence took its place (overlap policy)", runs::has_begun(self.tx, run)?);
-            if runs::cancel_waiting(self.tx, run, reason, self.now)? == Wrote::Done {
-                runs::last_cancelled(self.tx, self.due.id, run)?;
-                self.written.events.push(Event::Cancelled { run, task: self.due.name.clone(), began });
+                ("a newer occurrence took its place (overlap policy)", runs::has_begun(self.cx.tx, run)?);
+            if runs::cancel_waiting(self.cx.tx, run, reason, self.cx.now)? == Wrote::Done {
+                runs::last_cancelled(self.cx.tx, self.due.id, run)?;
+                self.cx.written.events.push(Event::Cancelled { run, task: self.due.name.clone(), began });
             }
         }
-        let left = unfinished(self.tx, self.due.id, self.due.plan.overlap)?;
+        let left = unfinished(self.cx.tx, self.due.id, self.due.plan.overlap)?;
         self.unfinished = left.len();
         self.scheduled = left.iter().filter(|run| run.origin.is_scheduled()).count();
-        Ok(keys.iter().try_for_each(|key| blocked::derive_key(self.tx, key, self.now))?)
+        Ok(keys.iter().try_for_each(|key| blocked::derive_key(self.cx.tx, key, self.cx.now))?)
     }
 }
 
@@ -368,14 +369,7 @@ fn is_plain(due: &Due, run: &Opening<'_>) -> bool {
         && run.key.is_none_or(|key| key.starts_with('#'))
 }
 
-fn first_claim(
-    due: &Due,
-    run_id: i64,
-    scheduled_for: Timestamp,
-    origin: Origin,
-    now: Timestamp,
-    read_ahead: bool,
-) -> Claim {
+fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin, now: Timestamp) -> Claim {
     Claim {
         run_id,
         attempt: 1,
@@ -393,6 +387,6 @@ fn first_claim(
         concurrency_key: due.key.clone(),
         first: None,
         recurring: due.kind != ScheduleKind::Once,
-        read_ahead,
+        read_ahead: false,
     }
 }

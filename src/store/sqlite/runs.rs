@@ -12,6 +12,7 @@ use crate::model::finished::Finished;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, FirstRun, Origin, RunStatus};
 use crate::rules::placement::Reason;
+use crate::rules::resolve::Span;
 use crate::schedule::ScheduleKind;
 use crate::store::sqlite::row::{self, Replaced};
 
@@ -121,19 +122,23 @@ const GROW_SKIP: &str = "
                   ORDER BY scheduled_for DESC LIMIT 1)
        AND status = 'skipped' AND ifnull(last_scheduled_for, scheduled_for) < :first";
 
-/// Records occurrences that get no run. Consecutive skips of a task are one row. `false`: there is a row already.
-pub(crate) fn pass_over(
-    tx: &Transaction<'_>,
-    run: &Opening<'_>,
-    status: RunStatus,
-    span: &crate::rules::resolve::Span,
-    reason: &str,
-    now: Timestamp,
-) -> rusqlite::Result<bool> {
+/// Occurrences of a task that get no run.
+pub(crate) struct PassedOver<'a> {
+    pub(crate) task: i64,
+    pub(crate) handler: &'a str,
+    pub(crate) priority: u8,
+    pub(crate) status: RunStatus,
+    pub(crate) span: Span,
+    pub(crate) reason: &'a str,
+}
+
+/// Records occurrences that get no run. Consecutive skips of a task are one row. Returns `false` if there is a row already.
+pub(crate) fn pass_over(tx: &Transaction<'_>, row: &PassedOver<'_>, now: Timestamp) -> rusqlite::Result<bool> {
+    let span = &row.span;
     let count = i64::try_from(span.count).unwrap_or(i64::MAX);
-    if status == RunStatus::Skipped {
+    if row.status == RunStatus::Skipped {
         let rows = tx.prepare_cached(GROW_SKIP)?.execute(named_params! {
-            ":task": run.task, ":count": count, ":first": span.first, ":last": span.last, ":now": now,
+            ":task": row.task, ":count": count, ":first": span.first, ":last": span.last, ":now": now,
         })?;
         if judged(rows) == Wrote::Done {
             return Ok(true);
@@ -141,8 +146,8 @@ pub(crate) fn pass_over(
     }
     let last = (span.count > 1).then_some(span.last);
     let rows = tx.prepare_cached(PASS_OVER)?.execute(named_params! {
-        ":task": run.task, ":handler": run.handler, ":first": span.first, ":status": status,
-        ":priority": run.priority, ":now": now, ":error": reason, ":count": count, ":last": last,
+        ":task": row.task, ":handler": row.handler, ":first": span.first, ":status": row.status,
+        ":priority": row.priority, ":now": now, ":error": row.reason, ":count": count, ":last": last,
     })?;
     Ok(rows == 1)
 }

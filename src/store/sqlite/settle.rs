@@ -8,10 +8,9 @@ use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::retry::{Retry, Verdict};
 use crate::model::run::{AttemptOutcome, Claim, Outcome, RunStatus};
-use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::first_look;
-use crate::store::sqlite::open::Written;
+use crate::store::sqlite::open::{Change, Written};
 use crate::store::sqlite::runs::{self, End, Fence, Success, Wrote};
 use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners};
 use crate::store::turn_io::Seen;
@@ -22,18 +21,14 @@ pub const MAX_RESULT_BYTES: usize = 256 * 1024;
 const MAX_DETAIL: usize = 16 * 1024;
 
 /// Settles one attempt under its claim. A claim that no longer holds changes nothing: its result is kept with the attempts.
-#[expect(clippy::too_many_arguments, reason = "what a turn has at hand")]
 pub(crate) fn settle(
-    tx: &Transaction<'_>,
+    cx: &mut Change<'_>,
     success: &mut Success<'_>,
-    schedules: &mut Schedules,
     owner: &str,
     finished: &Finished,
-    now: Timestamp,
     random: &mut fastrand::Rng,
-    written: &mut Written,
 ) -> Result<(), Fault> {
-    let claim = &*finished.claim;
+    let (tx, now, claim) = (cx.tx, cx.now, &*finished.claim);
     let fence = Fence { run: claim.run_id, owner, attempt: claim.attempt };
     if finished.output.is_some() || finished.exit_code.is_some() {
         // If the claim no longer holds, what follows finds out.
@@ -54,36 +49,41 @@ pub(crate) fn settle(
                 let _ = attempts::keep_remark(tx, &fence, remark)?;
             }
             if success.record(&fence, finished, result)? == Wrote::Superseded {
-                return superseded(tx, &fence, finished, now, written);
+                return superseded(cx, &fence, finished);
             }
             (RunStatus::Succeeded, remark, None)
         }
         Outcome::Failed { how, error, retry } => {
             let error = runs::stored_error(error);
             let end = End { error: Some(&error), ..ended(finished) };
-            let stands = end_badly(tx, &fence, claim, &end, (*how).into(), *retry, now, random)?;
-            let Some((status, next)) = stands else { return superseded(tx, &fence, finished, now, written) };
+            let failure = Failure { how: (*how).into(), retry: *retry, end };
+            let stands = end_badly(cx, &fence, claim, &failure, random)?;
+            let Some((status, next)) = stands else { return superseded(cx, &fence, finished) };
             (status, Some(error), next)
         }
-        Outcome::Released => match release(tx, &fence, None, now, written)? {
+        Outcome::Released => match release(cx, &fence, None)? {
             Released::Queued => (RunStatus::Queued, None, None),
             Released::Cancelled => return Ok(()),
-            Released::Superseded => return superseded(tx, &fence, finished, now, written),
+            Released::Superseded => return superseded(cx, &fence, finished),
         },
     };
-    after(tx, claim, status, finished.finished_at, now, written)?;
+    if status.is_final() {
+        after_the_end(tx, claim, finished.finished_at, now, cx.written)?;
+    } else {
+        waits_again(cx, claim)?;
+    }
     let mut next_due = None;
     if claim.recurring && status != RunStatus::Queued {
         next_due = keep_last(tx, claim.task_id, status, &End { error: error.as_deref(), ..ended(finished) })?;
     }
     let (mut follows, mut paused) = (Vec::new(), false);
     if status == RunStatus::Dead {
-        (follows, paused) = on_dead::follow(tx, schedules, claim, now, written)?;
+        (follows, paused) = on_dead::follow(cx, claim)?;
     }
     let next_due = next_due.filter(|_| !paused);
     let (claim, took) = (finished.claim.clone(), finished.duration.unwrap_or_default());
-    written.events.push(Event::Finished { claim, status, error, took, next_attempt, next_due });
-    written.events.append(&mut follows);
+    cx.written.events.push(Event::Finished { claim, status, error, took, next_attempt, next_due });
+    cx.written.events.append(&mut follows);
     Ok(())
 }
 
@@ -102,19 +102,14 @@ enum Released {
 }
 
 /// running -> queued, for an attempt that never began: it does not count.
-fn release(
-    tx: &Transaction<'_>,
-    fence: &Fence<'_>,
-    error: Option<&str>,
-    now: Timestamp,
-    written: &mut Written,
-) -> Result<Released, Fault> {
+fn release(cx: &mut Change<'_>, fence: &Fence<'_>, error: Option<&str>) -> Result<Released, Fault> {
+    let (tx, now) = (cx.tx, cx.now);
     if runs::give_back(tx, fence, now)? == Wrote::Superseded {
         return Ok(Released::Superseded);
     }
     attempts::keep_attempt(tx, fence, AttemptOutcome::Released, &End { error, ..End::unknown(now) }, None)?;
     // The request is made once, and no claim takes a run that was asked to stop.
-    let cancelled = runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, written)?;
+    let cancelled = runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, cx.written)?;
     Ok(if cancelled { Released::Cancelled } else { Released::Queued })
 }
 
@@ -125,25 +120,29 @@ fn too_long(result: &str) -> Option<String> {
         .then(|| format!("its result is not kept: expected at most {MAX_RESULT_BYTES} bytes of JSON, found {length}"))
 }
 
-/// running -> failed, dead or cancelled. `None`: the claim no longer holds.
-#[expect(clippy::too_many_arguments, reason = "the one place where everything about an end comes together")]
-fn end_badly(
-    tx: &Transaction<'_>,
-    fence: &Fence<'_>,
-    claim: &Claim,
-    end: &End<'_>,
+/// The end of an attempt that did not succeed, and what its handler asks for.
+struct Failure<'a> {
     how: AttemptOutcome,
     retry: Retry,
-    now: Timestamp,
+    end: End<'a>,
+}
+
+/// running -> failed, dead or cancelled. `None`: the claim no longer holds.
+fn end_badly(
+    cx: &Change<'_>,
+    fence: &Fence<'_>,
+    claim: &Claim,
+    failure: &Failure<'_>,
     random: &mut fastrand::Rng,
 ) -> Result<Option<(RunStatus, Option<Timestamp>)>, Fault> {
+    let (tx, &Failure { how, retry, ref end }) = (cx.tx, failure);
     if runs::cancel_running(tx, fence, end)? == Wrote::Done {
         let outcome = if how == AttemptOutcome::Failed { AttemptOutcome::Cancelled } else { how };
         attempts::keep_attempt(tx, fence, outcome, end, None)?;
         return Ok(Some((RunStatus::Cancelled, None)));
     }
     // From the end of the attempt, by one clock: a step of it before this is written neither stretches nor cuts the wait.
-    let ended = end.finished.min(now);
+    let ended = end.finished.min(cx.now);
     let (wrote, ended) = match claim.retry.judge(claim.counted(), retry, random) {
         Verdict::TryAgainIn(wait) => {
             let at = ended.plus(wait).min(Timestamp::MAX);
@@ -159,23 +158,22 @@ fn end_badly(
     Ok(Some(ended))
 }
 
-/// What follows from the end of an attempt for everybody else: who may start now, and when a delay is due again.
-fn after(
+/// Places a run whose attempt has ended and that is to be tried again.
+fn waits_again(cx: &mut Change<'_>, claim: &Claim) -> Result<(), Fault> {
+    cx.written.blocked = true;
+    Ok(blocked::place(cx.tx, claim.run_id, claim.concurrency_key.as_deref(), cx.now)?)
+}
+
+/// Unblocks the runs that waited for one that is final now, and lets a delay count from its end.
+fn after_the_end(
     tx: &Transaction<'_>,
     claim: &Claim,
-    status: RunStatus,
     ended: Timestamp,
     now: Timestamp,
-    written: &mut Written,
+    written: &Written,
 ) -> Result<(), Fault> {
-    let key = claim.concurrency_key.as_deref();
-    if !status.is_final() {
-        blocked::place(tx, claim.run_id, key, now)?;
-        written.blocked = true;
-        return Ok(());
-    }
     if written.blocked {
-        blocked::after_the_end(tx, claim.task_id, key, now)?;
+        blocked::after_the_end(tx, claim.task_id, claim.concurrency_key.as_deref(), now)?;
     }
     if written.delayed {
         delays::over(tx, claim.task_id, ended)?;
@@ -184,26 +182,20 @@ fn after(
 }
 
 /// The attempt's result comes too late: another owner has the run, or it is final, or gone. Nothing is thrown away.
-fn superseded(
-    tx: &Transaction<'_>,
-    fence: &Fence<'_>,
-    finished: &Finished,
-    now: Timestamp,
-    written: &mut Written,
-) -> Result<(), Fault> {
+fn superseded(cx: &mut Change<'_>, fence: &Fence<'_>, finished: &Finished) -> Result<(), Fault> {
     let (error, result) = match &finished.outcome {
         Outcome::Failed { error, .. } => (runs::stored_error(error), finished.output.as_deref()),
         Outcome::Succeeded { result } => ("succeeded".to_owned(), result.as_deref().or(finished.output.as_deref())),
         Outcome::Released => ("given back".to_owned(), None),
     };
     let end = End { error: Some(&error), ..ended(finished) };
-    if !attempts::keep_attempt(tx, fence, AttemptOutcome::Superseded, &end, result)? {
+    if !attempts::keep_attempt(cx.tx, fence, AttemptOutcome::Superseded, &end, result)? {
         let result = result.map(|result| format!(" {}", excerpt(result, MAX_DETAIL))).unwrap_or_default();
         let detail =
             format!("attempt {} of run {} of {:?}: {error}{result}", fence.attempt, fence.run, finished.claim.task);
-        owners::record(tx, now, "late_outcome", None, Some(fence.run), Some(&detail))?;
+        owners::record(cx.tx, cx.now, "late_outcome", None, Some(fence.run), Some(&detail))?;
     }
-    written.events.push(Event::Superseded { claim: finished.claim.clone() });
+    cx.written.events.push(Event::Superseded { claim: finished.claim.clone() });
     Ok(())
 }
 
@@ -234,49 +226,43 @@ fn keep_last(tx: &Transaction<'_>, task: i64, status: RunStatus, end: &End<'_>) 
 }
 
 /// running -> failed, dead or cancelled, because the owner of the attempt is dead. A lost attempt counts.
-pub(crate) fn recover(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    fence: &Fence<'_>,
-    now: Timestamp,
-    random: &mut fastrand::Rng,
-    written: &mut Written,
-) -> Result<(), Fault> {
+pub(crate) fn recover(cx: &mut Change<'_>, fence: &Fence<'_>, random: &mut fastrand::Rng) -> Result<(), Fault> {
+    let (tx, now) = (cx.tx, cx.now);
     // The claim as it would be made now: a repaired task repairs its retries.
     let Some(claim) = runs::ending(tx, fence.run, now)? else { return Ok(()) };
     let started = started_at(tx, fence.run)?;
     let error = "the scheduler that ran it died";
     let end = End { started, error: Some(error), ..End::unknown(now) };
-    let ended = end_badly(tx, fence, &claim, &end, AttemptOutcome::Lost, Retry::Backoff, now, random)?;
+    let failure = Failure { how: AttemptOutcome::Lost, retry: Retry::Backoff, end };
+    let ended = end_badly(cx, fence, &claim, &failure, random)?;
     let Some((status, next_attempt)) = ended else { return Ok(()) };
-    after(tx, &claim, status, now, now, written)?;
+    if status.is_final() {
+        after_the_end(tx, &claim, now, now, cx.written)?;
+    } else {
+        waits_again(cx, &claim)?;
+    }
     if claim.recurring {
         keep_last(tx, claim.task_id, status, &end)?;
     }
     let mut follows = Vec::new();
     if status == RunStatus::Dead {
-        (follows, _) = on_dead::follow(tx, schedules, &claim, now, written)?;
+        (follows, _) = on_dead::follow(cx, &claim)?;
     }
     let (run, task, attempt) = (fence.run, claim.task, fence.attempt);
-    written.events.push(Event::Lost { run, task, attempt, status, next_attempt });
-    written.events.append(&mut follows);
+    cx.written.events.push(Event::Lost { run, task, attempt, status, next_attempt });
+    cx.written.events.append(&mut follows);
     Ok(())
 }
 
 /// running -> queued, because the owner of the attempt died before a worker began it. Such an attempt does not count, and a
 /// run that may start only once may still start.
-pub(crate) fn recover_unbegun(
-    tx: &Transaction<'_>,
-    fence: &Fence<'_>,
-    now: Timestamp,
-    written: &mut Written,
-) -> Result<(), Fault> {
-    let Some(claim) = runs::ending(tx, fence.run, now)? else { return Ok(()) };
+pub(crate) fn recover_unbegun(cx: &mut Change<'_>, fence: &Fence<'_>) -> Result<(), Fault> {
+    let Some(claim) = runs::ending(cx.tx, fence.run, cx.now)? else { return Ok(()) };
     let error = "the scheduler that had claimed it died before it began";
-    if let Released::Queued = release(tx, fence, Some(error), now, written)? {
-        after(tx, &claim, RunStatus::Queued, now, now, written)?;
+    if let Released::Queued = release(cx, fence, Some(error))? {
+        waits_again(cx, &claim)?;
         let (run, task, attempt, status) = (fence.run, claim.task, fence.attempt, RunStatus::Queued);
-        written.events.push(Event::Lost { run, task, attempt, status, next_attempt: None });
+        cx.written.events.push(Event::Lost { run, task, attempt, status, next_attempt: None });
     }
     Ok(())
 }
@@ -342,7 +328,7 @@ pub(crate) fn cancel_waiting(
         return Ok(false);
     }
     (written.blocked, written.delayed) = (true, true);
-    after(tx, &claim, RunStatus::Cancelled, now, now, written)?;
+    after_the_end(tx, &claim, now, now, written)?;
     runs::last_cancelled(tx, claim.task_id, run)?;
     written.events.push(Event::Cancelled { run, task: claim.task, began });
     Ok(true)
@@ -364,7 +350,7 @@ pub(crate) fn expire(
     let Some(claim) = runs::ending(tx, run, now)? else { return Ok(()) };
     if runs::expire(tx, run, now)? == Wrote::Done {
         (written.blocked, written.delayed) = (true, true);
-        after(tx, &claim, RunStatus::Missed, now, now, written)?;
+        after_the_end(tx, &claim, now, now, written)?;
         written.events.push(Event::Expired { run, task: claim.task });
     }
     Ok(())

@@ -8,7 +8,7 @@ use crate::model::task::{Definition, Overlap, Task, TaskStatus};
 use crate::rules::resolve::{self, Next, Plan, Rest};
 use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
-use crate::store::sqlite::open::{self, Written};
+use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::{blocked, due, owners, row};
 
 const BY_NAME: &str = "SELECT * FROM scheduled_tasks WHERE name = :name";
@@ -150,10 +150,12 @@ pub(crate) fn resolve_before_a_change(
         }
     }
     let mut written = Written::default();
-    for (_, due) in due::due(tx, schedules, &[task.id], now)? {
-        open::resolve_due(tx, &due?, None, now, Rest::Cut, None, &mut written)?;
+    let due = due::due(tx, schedules, &[task.id], now)?;
+    let mut cx = Change { tx, now, schedules, written: &mut written };
+    for (_, due) in due {
+        open::resolve_due(&mut cx, &due?, None, Rest::Cut, None)?;
     }
-    open::finish(tx, None, &mut written, now)?;
+    open::finish(&mut cx, None)?;
     recall(tx, task.id)?;
     Ok(by_id(tx, task.id)?.unwrap_or(task))
 }

@@ -21,7 +21,7 @@ use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::{self, SqliteStore};
 use crate::store::sqlite::memory::Memory;
-use crate::store::sqlite::open::{self, Written};
+use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, owners, replan, settle, tasks};
@@ -331,8 +331,8 @@ impl<'a> Turning<'a> {
     fn settle(&mut self, success: &mut Success<'_>, finished: &Finished) -> Result<(), Fault> {
         let (tx, owner, now) = (self.tx, self.work.owner, self.work.now);
         let mut store = |turn: &mut Self, finished: &Finished| {
-            let (random, written) = (&mut turn.memory.random, &mut turn.written);
-            settle::settle(tx, success, turn.schedules, owner, finished, now, random, written)
+            let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
+            settle::settle(&mut cx, success, owner, finished, &mut turn.memory.random)
         };
         let Some(fault) = self.attempt(|turn| store(turn, finished))? else { return Ok(()) };
         let outcome = match &finished.outcome {
@@ -370,16 +370,16 @@ impl<'a> Turning<'a> {
             }
             let fence = Fence { run: lost.run, owner, attempt: lost.attempt };
             self.item(Item::Lost(lost.run), |turn| {
-                let (random, written) = (&mut turn.memory.random, &mut turn.written);
+                let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
                 if never_began {
-                    return settle::recover_unbegun(tx, &fence, now, written);
+                    return settle::recover_unbegun(&mut cx, &fence);
                 }
                 if presence == Presence::LeftGroup {
                     owners::record(tx, now, "left_group", Some(lost.task_id), Some(lost.run), None)?;
                     let Lost { run, task, attempt, .. } = lost;
-                    written.events.push(Event::LeftGroup { run, task, attempt });
+                    cx.written.events.push(Event::LeftGroup { run, task, attempt });
                 }
-                settle::recover(tx, turn.schedules, &fence, now, random, written)
+                settle::recover(&mut cx, &fence, &mut turn.memory.random)
             })?;
             rests |= self.memory.aside.contains(&Item::Lost(fence.run));
         }
@@ -433,16 +433,17 @@ impl<'a> Turning<'a> {
         let chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
         for (task, due) in due::due(tx, self.schedules, &chosen, now)? {
             self.task(task, |turn| {
-                let (written, slots) = (&mut turn.written, &mut turn.slots);
-                let starter = claimer.map(|claimer| (claimer, slots));
-                open::resolve_due(tx, &due?, turn.work.seen, now, Rest::Later, starter, written)?;
+                let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
+                let starter = claimer.map(|claimer| (claimer, &mut turn.slots));
+                open::resolve_due(&mut cx, &due?, turn.work.seen, Rest::Later, starter)?;
                 // Together with the others, unless each must stand for itself.
-                if turn.mode == Mode::OneByOne { open::finish(tx, claimer, written, now) } else { Ok(()) }
+                if turn.mode == Mode::OneByOne { open::finish(&mut cx, claimer) } else { Ok(()) }
             })?;
         }
         self.memory.resolved = order;
         self.done.more_due |= std::mem::take(&mut self.written.more);
-        open::finish(tx, claimer, &mut self.written, now)?;
+        let mut cx = Change { tx, now, schedules: self.schedules, written: &mut self.written };
+        open::finish(&mut cx, claimer)?;
         // What was resolved too late to begin would be taken for what could be claimed.
         if std::mem::take(&mut self.written.expired) { self.expire() } else { Ok(()) }
     }
@@ -471,7 +472,8 @@ impl<'a> Turning<'a> {
         {
             let claimed = self.written.claims.len();
             self.item(Item::Claim(run), |turn| {
-                claim::claim(tx, &claimer, run, now, &mut turn.slots, &mut turn.written)
+                let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
+                claim::claim(&mut cx, &claimer, &mut turn.slots, run)
             })?;
             refused = self.slots.room == 0 && self.written.claims.len() == claimed;
         }
