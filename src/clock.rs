@@ -1,7 +1,7 @@
-//! The one room that asks the machine for the time.
+//! The only code that reads the clocks of the machine.
 //!
-//! Everywhere below the doors the time is an argument, [`Now`]. The wall clock decides *when* work is due, the monotonic
-//! clock *how long* something took: a step of the wall clock can neither end a lease nor stretch a time-out.
+//! Below client and scheduler the time is an argument, [`Now`]. The wall clock decides *when* work is due, the
+//! monotonic clock *how long* something took: a step of the wall clock neither ends a lease nor extends a timeout.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 
-/// An instant of the wall clock: milliseconds since the Unix epoch, UTC. It is what the tables store.
+/// An instant of the wall clock: milliseconds since the Unix epoch, UTC, as the tables store it.
 ///
 /// ```
 /// use duly::Timestamp;
 /// let noon: Timestamp = "2027-03-14T12:00:00Z".parse()?;
 /// assert_eq!(noon.as_millis(), 1_805_025_600_000);
-/// // Finer parts than a millisecond are dropped, never rounded up: work must not start early.
+/// // Fractions of a millisecond are cut, never rounded up: work must not start early.
 /// assert_eq!("2027-03-14T12:00:00.0009Z".parse::<Timestamp>()?, noon);
 /// # Ok::<(), duly::Error>(())
 /// ```
@@ -23,45 +23,45 @@ use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The latest instant the tables accept: the first moment of the year 4000.
+    /// The latest instant that the tables accept: the start of the year 4000.
     pub const MAX: Timestamp = Timestamp(64_060_588_800_000);
-    /// The earliest instant the tables accept, in September 2001: smaller numbers are seconds, written by mistake.
+    /// The earliest instant that the tables accept, in September 2001. Smaller numbers are most likely seconds.
     pub const MIN: Timestamp = Timestamp(1_000_000_000_000);
 
-    /// The instant so many milliseconds after the Unix epoch.
+    /// Returns the instant `millis` milliseconds after the Unix epoch.
     pub const fn from_millis(millis: i64) -> Self {
         Timestamp(millis)
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Returns the milliseconds since the Unix epoch.
     pub const fn as_millis(self) -> i64 {
         self.0
     }
 
-    /// Later by `duration`, whole milliseconds of it; the end of time instead of an overflow.
+    /// Adds `duration`, cut to whole milliseconds. Saturates instead of overflowing.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Timestamp(self.0.saturating_add(millis(duration)))
     }
 
-    /// Earlier by `duration`, whole milliseconds of it.
+    /// Subtracts `duration`, cut to whole milliseconds. Saturates instead of overflowing.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         Timestamp(self.0.saturating_sub(millis(duration)))
     }
 
-    /// How long ago `earlier` was; nothing if it lies ahead.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// The same instant for chrono, if it is one that chrono can hold.
+    /// Converts to chrono's type. `None` if chrono cannot represent the instant.
     pub fn to_datetime(self) -> Option<DateTime<Utc>> {
         DateTime::from_timestamp_millis(self.0)
     }
 }
 
-/// A duration in the unit of the tables, saturating.
+/// Returns a duration in milliseconds, the unit of the tables. Saturates.
 pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -76,7 +76,7 @@ impl From<SystemTime> for Timestamp {
     fn from(at: SystemTime) -> Self {
         match at.duration_since(SystemTime::UNIX_EPOCH) {
             Ok(after) => Timestamp(millis(after)),
-            // Rounded away from the epoch: the whole millisecond that has begun, as above.
+            // Rounded down, as above.
             Err(before) => Timestamp(-millis(before.duration().saturating_add(Duration::from_nanos(999_999)))),
         }
     }
@@ -86,7 +86,7 @@ impl From<SystemTime> for Timestamp {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(at) = self.to_datetime() else { return write!(f, "{} ms", self.0) };
-        // Digit by digit: it is written for every task that is added, and costs a fifth so.
+        // Digit by digit: it runs for every added task, and the formatter of chrono takes five times as long.
         let mut text = *b"0000-00-00T00:00:00.000Z";
         let Ok(year @ 0..=9999) = u32::try_from(at.year()) else {
             return f.write_str(&at.to_rfc3339_opts(SecondsFormat::Millis, true));
@@ -125,7 +125,7 @@ impl std::str::FromStr for Timestamp {
             reason: format!("expected a date and time as in 2027-03-14T12:00:00Z: {reason}"),
         };
         let at = DateTime::parse_from_rfc3339(text).map_err(|error| invalid(error.to_string()))?.with_timezone(&Utc);
-        // The crate reads a second 60 of any minute; a leap second ends a day of UTC.
+        // chrono accepts second 60 in any minute; a leap second occurs only at the end of a UTC day.
         if at.nanosecond() >= 1_000_000_000 && (at.hour(), at.minute()) != (23, 59) {
             return Err(invalid("found a leap second in the middle of a day".to_owned()));
         }
@@ -133,34 +133,34 @@ impl std::str::FromStr for Timestamp {
     }
 }
 
-/// One instant, read on both clocks.
+/// One instant, read from both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// When: what people and schedules mean by the time. May jump.
+    /// The time of day, by which work is due. It may jump.
     pub wall: Timestamp,
-    /// How long: time since some fixed moment of this process. Never jumps.
+    /// The time since a fixed moment of this process, for durations. It never jumps.
     pub monotonic: Duration,
 }
 
-/// Where the doors get the time from.
+/// A source of the current time.
 pub trait Clock: Send + Sync + 'static {
-    /// The present instant, on both clocks.
+    /// Returns the current instant of both clocks.
     fn now(&self) -> Now;
 
-    /// How long to wait, in real time, until the monotonic clock shows `at`.
+    /// Returns how long to wait, in real time, until the monotonic clock reaches `at`.
     fn until(&self, at: Duration) -> Duration {
         at.saturating_sub(self.now().monotonic)
     }
 }
 
-/// The machine's clocks.
+/// The clocks of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     start: Instant,
 }
 
 impl SystemClock {
-    /// A clock whose monotonic time counts from here.
+    /// Returns a clock whose monotonic time starts at zero now.
     pub fn new() -> Self {
         SystemClock { start: Instant::now() }
     }
@@ -173,8 +173,8 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    /// Both readings are of the instant at which the present millisecond began: the wall clock is cut to whole
-    /// milliseconds and the monotonic one set back by as much, so that a wait computed from them ends on time.
+    /// Returns both readings for the start of the current millisecond: the wall clock is cut to whole milliseconds and
+    /// the monotonic reading reduced by the same amount, so that a wait computed from them ends on time.
     fn now(&self) -> Now {
         let wall = SystemTime::now();
         let monotonic = self.start.elapsed();
@@ -184,13 +184,13 @@ impl Clock for SystemClock {
         Now { wall: Timestamp::from(wall), monotonic: monotonic.saturating_sub(into_the_millisecond) }
     }
 
-    /// To the nanosecond: [`Clock::now`] may be up to a millisecond old.
+    /// Computes the wait to the nanosecond, since the reading of [`Clock::now`] may be up to a millisecond old.
     fn until(&self, at: Duration) -> Duration {
         at.saturating_sub(self.start.elapsed())
     }
 }
 
-/// A clock that stands still until it is told to move; for tests, ours and our users'.
+/// A clock that moves only when the test moves it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -199,7 +199,7 @@ impl Clock for SystemClock {
 /// let clock = ManualClock::new("2027-03-14T12:59:00Z".parse()?);
 /// clock.advance(Duration::from_secs(60));
 /// assert_eq!(clock.now().wall, "2027-03-14T13:00:00Z".parse()?);
-/// // A step of the wall clock alone, as by an administrator: no time has passed.
+/// // A step of the wall clock alone, as by an administrator: the monotonic clock does not move.
 /// let before = clock.now().monotonic;
 /// clock.set_wall("2027-03-14T09:00:00Z".parse()?);
 /// assert_eq!(clock.now().monotonic, before);
@@ -211,12 +211,12 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows `wall`. Clones show, and move, the same time.
+    /// Returns a clock that shows `wall`. Clones share the same time.
     pub fn new(wall: Timestamp) -> Self {
         ManualClock { now: Arc::new(Mutex::new(Now { wall, monotonic: Duration::ZERO })) }
     }
 
-    /// Lets time pass, on both clocks.
+    /// Advances both clocks.
     pub fn advance(&self, by: Duration) {
         self.change(|now| {
             now.wall = now.wall.plus(by);
@@ -224,7 +224,7 @@ impl ManualClock {
         });
     }
 
-    /// Steps the wall clock, either way; no time passes.
+    /// Steps the wall clock forward or back; the monotonic clock does not move.
     pub fn set_wall(&self, wall: Timestamp) {
         self.change(|now| now.wall = wall);
     }
@@ -246,7 +246,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     #[test]
-    fn it_is_written_as_the_crate_writes_it() {
+    fn display_equals_the_format_of_chrono() {
         use chrono::SecondsFormat;
         // Every hundred days and some odd milliseconds, from before the year 0 to after 9999.
         for step in -8_000..30_000_i64 {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn both_readings_are_of_one_instant_and_neither_runs_ahead() {
+    fn both_readings_are_of_one_instant_and_not_in_the_future() {
         let clock = SystemClock::new();
         let first = clock.now();
         let second = clock.now();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_ends_at_the_end_of_time() {
+    fn arithmetic_saturates() {
         let late = Timestamp::from_millis(i64::MAX - 1);
         assert_eq!(late.plus(Duration::MAX).as_millis(), i64::MAX);
         assert_eq!(late.to_string(), format!("{} ms", i64::MAX - 1));

@@ -1,91 +1,91 @@
-//! Why a request could not be honoured.
+//! The error type: why a request failed.
 //!
-//! One type for every door: finer ones compose badly, and a caller tells the cases apart by variant. A handler's
-//! failure is not an [`Error`]: it is an [`Outcome`](crate::Outcome), written down. A run that another owner has taken
-//! is not one either: it is an answer.
+//! One type for the whole API: callers tell the cases apart by variant. A handler's failure is not an [`Error`]: it is
+//! an [`Outcome`](crate::Outcome), and is stored. A run that another owner has taken is not an [`Error`] either: it is
+//! a normal answer.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Any error. `?` in a handler means: try again.
+/// Any error. A run whose handler returns one is retried.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a caller can be told. Types of the libraries underneath stay out of it.
+/// An error of the public API. It exposes the types of underlying libraries only as a boxed source.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text is not a schedule, or names no moment that will ever come.
+    /// The text is not a schedule, or the schedule has no occurrence.
     InvalidSchedule {
-        /// What was given.
+        /// The given value.
         text: String,
-        /// Which part of it is wrong, what was found, and what would do.
+        /// What is wrong with it, and what is expected.
         reason: String,
     },
     /// A field of a task, other than its schedule, cannot be accepted.
     InvalidTask {
         /// The field, by its column name.
         field: &'static str,
-        /// What was given, shortened.
+        /// The given value, shortened.
         found: String,
-        /// What would do.
+        /// What is expected.
         expected: String,
     },
-    /// The zone data of this machine does not answer for a time zone: no file and no built-in rule has the name, or its file
-    /// cannot be read. Another machine, or a later try, may know it.
+    /// The zone data of this machine has no usable entry for a time zone: no file and no built-in rule has the name, or
+    /// its file cannot be read. Another machine, or a later attempt, may have it.
     ZoneUnavailable {
         /// The name of the zone.
         zone: String,
-        /// What would do, and why this does not.
+        /// What is expected, and why this zone is unusable.
         expected: String,
     },
     /// A task of this name exists and is defined differently.
     TaskDiffers {
-        /// The name both share.
+        /// The name of the task.
         name: String,
         /// The first field that differs, by its column name.
         field: &'static str,
-        /// What is stored.
+        /// The stored value.
         stored: String,
-        /// What was given.
+        /// The given value.
         given: String,
     },
     /// There is no task of this name.
     UnknownTask {
-        /// The name that was asked for.
+        /// The name of the request.
         name: String,
     },
     /// There is no run with this id.
     UnknownRun {
-        /// The id that was asked for.
+        /// The id of the request.
         id: i64,
     },
-    /// The request makes no sense for the state the task or run is in.
+    /// The state of the task or run does not allow the request.
     Refused {
-        /// What was asked, of whom: `remove task "digest"`.
+        /// The request and its object: `remove task "digest"`.
         request: String,
         /// Why not, and what to do instead.
         reason: String,
     },
-    /// The payload is not what the handler expects.
+    /// The payload does not have the type that the handler expects.
     InvalidPayload {
         /// The task whose payload it is.
         task: String,
-        /// What the parser said.
+        /// The message of the parser.
         reason: String,
     },
-    /// An earlier attempt began an effect, and nobody knows whether it was done. See
+    /// An earlier attempt began an effect, and it is unknown whether the effect was done. See
     /// [`Context::effect`](crate::Context::effect).
     InDoubt {
         /// The task.
         task: String,
-        /// The run that came upon it.
+        /// The run whose attempt found the effect in doubt.
         run: i64,
-        /// The run under which the effect is kept in `task_effects`: the first, if this one is a retry.
+        /// The run under which `task_effects` keeps the effect: the first run of the retry chain.
         first: i64,
         /// The key of the effect.
         key: String,
     },
-    /// The value of an effect cannot be stored, or what is stored is not of the type that is asked for.
+    /// The value of an effect cannot be stored, or the stored value does not have the requested type.
     InvalidEffect {
         /// The task.
         task: String,
@@ -93,11 +93,11 @@ pub enum Error {
         run: i64,
         /// The key of the effect.
         key: String,
-        /// What was expected, and what was found.
+        /// The expected and the found value.
         reason: String,
     },
-    /// An attempt is no longer the one that its run belongs to: another owner has taken the run, or it is over. Nothing was
-    /// written for it.
+    /// The attempt no longer owns its run: another owner has claimed the run, or the run has ended. Nothing was
+    /// written.
     Superseded {
         /// The task.
         task: String,
@@ -106,45 +106,45 @@ pub enum Error {
         /// The attempt.
         attempt: u32,
     },
-    /// The scheduler was put together wrongly: a handler registered twice, no worker.
+    /// The configuration of the scheduler is invalid: for example a handler registered twice, or no worker.
     InvalidConfig {
         /// The setting.
         field: &'static str,
-        /// What was found and what would do.
+        /// The found and the expected value.
         reason: String,
     },
-    /// The file is not a database this version may use.
+    /// This version cannot use the file as a database.
     UnusableDatabase {
         /// The file.
         path: PathBuf,
-        /// What it is, and what to do about it.
+        /// What is wrong with it, and what to do.
         reason: String,
     },
-    /// SQLite or the file system refused; `doing` says what we were about, as in "claim due runs".
+    /// SQLite or the file system returned an error.
     Store {
-        /// The promise that was being kept.
+        /// The failed operation, as in "claim due runs".
         doing: &'static str,
-        /// What it said.
+        /// The cause.
         source: BoxError,
     },
 }
 
-/// A result whose error is [`Error`].
+/// A result with [`Error`] as its error type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Wraps what a library said while we were `doing` something.
+    /// Wraps the error of a library that failed while `doing` something.
     pub(crate) fn store(doing: &'static str, source: impl Into<BoxError>) -> Self {
         Error::Store { doing, source: source.into() }
     }
 
-    /// A schedule without any occurrence to come.
+    /// Returns the error for a schedule without a future occurrence.
     pub(crate) fn never(text: String) -> Self {
         let reason = "it names no occurrence from now on, within starts_at and ends_at".to_owned();
         Error::InvalidSchedule { text, reason }
     }
 
-    /// A field of a task that cannot be accepted. `found` is shortened, so that an error stays one line.
+    /// Returns the error for an unacceptable field of a task. `found` is shortened, so that the message stays one line.
     pub(crate) fn invalid_task(field: &'static str, found: impl fmt::Display, expected: impl Into<String>) -> Self {
         Error::InvalidTask { field, found: excerpt(&found.to_string(), 80), expected: expected.into() }
     }
@@ -173,9 +173,9 @@ impl fmt::Display for Error {
             }
             Error::InDoubt { task, run, first, key } => write!(
                 f,
-                "effect {key:?} of run {run} of {task:?} is in doubt: an attempt began it, and nobody knows whether it was \
-                 done; look, then delete its row of task_effects (run_id {first}) if it was not, or set its state to 'done' \
-                 and its value if it was, and retry the run; or let the handler look, with effect_or"
+                "effect {key:?} of run {run} of {task:?} is in doubt: an attempt began it, and it is unknown whether it was \
+                 done; check; if it was not done, delete its row of task_effects (run_id {first}); if it was, set its state \
+                 to 'done' and its value; then retry the run; or let the handler check with effect_or"
             ),
             Error::InvalidEffect { task, run, key, reason } => {
                 write!(f, "the value of effect {key:?} of run {run} of {task:?} cannot be used: {reason}")
@@ -199,7 +199,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// At most `limit` bytes of `text`, cut at a character, with a mark where something was left out.
+/// Returns at most `limit` bytes of `text`, cut at a character boundary; `...` marks a cut.
 pub(crate) fn excerpt(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
@@ -213,13 +213,13 @@ mod tests {
     use super::{Error, excerpt};
 
     #[test]
-    fn an_excerpt_ends_at_a_character() {
+    fn an_excerpt_is_cut_at_a_character_boundary() {
         assert_eq!(excerpt("short", 5), "short");
         assert_eq!(excerpt("héllo", 2), "h...");
     }
 
     #[test]
-    fn a_message_is_one_line_however_long_the_input() {
+    fn a_message_is_one_short_line_for_any_input() {
         let error = Error::invalid_task("name", "x\n".repeat(500), "a name");
         assert_eq!(error.to_string().lines().count(), 1);
         assert!(error.to_string().len() < 300, "{error}");

@@ -39,7 +39,7 @@ pub use model::task::{
     TaskStatus,
 };
 pub use rules::forecast::{Outage, Projection, Upcoming};
-/// The SQLite of [`Context::finish`] and [`Client::add_in`], so that an application has the same version of it.
+/// The SQLite of [`Context::finish`] and [`Client::add_in`], so that an application uses the same version.
 pub use rusqlite;
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};
 pub use scheduler::{Builder, Scheduler, Shutdown};

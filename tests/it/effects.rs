@@ -174,9 +174,9 @@ fn what_is_in_doubt_names_the_effect_the_run_and_what_to_do() {
     assert_eq!(status, RunStatus::Dead, "it is not tried again");
     assert_eq!(
         error.unwrap(),
-        "effect \"pay\" of run 2 of \"subject\" is in doubt: an attempt began it, and nobody knows whether it was done; \
-         look, then delete its row of task_effects (run_id 1) if it was not, or set its state to 'done' and its value if it \
-         was, and retry the run; or let the handler look, with effect_or"
+        "effect \"pay\" of run 2 of \"subject\" is in doubt: an attempt began it, and it is unknown whether it was done; \
+         check; if it was not done, delete its row of task_effects (run_id 1); if it was, set its state to 'done' and its \
+         value; then retry the run; or let the handler check with effect_or"
     );
 }
 
