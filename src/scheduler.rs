@@ -345,13 +345,13 @@ impl Scheduler {
 /// Removes the lock files of owners that died before they were registered, and the inputs and payloads of attempts whose owner
 /// died between recording their end and removing them: no turn learns of either.
 fn sweep(store: &mut dyn Store, database: &Path, now: Timestamp) -> Result<()> {
-    owner_lock::sweep_unnamed(database, now);
-    let (left, inputs) = (owner_lock::left_behind(database), orphan::inputs(database));
+    owner_lock::remove_stale_temporaries(database, now);
+    let (left, inputs) = (owner_lock::dead_owners(database), orphan::inputs(database));
     if left.is_empty() && inputs.is_empty() {
         return Ok(());
     }
     let known = store.known_owners()?;
-    left.into_iter().filter(|(name, _)| !known.owners.contains(name)).for_each(|(_, dead)| dead.bury());
+    left.into_iter().filter(|(name, _)| !known.owners.contains(name)).for_each(|(_, dead)| dead.remove());
     let ended = inputs.into_iter().filter(|attempt| !known.running.contains(attempt));
     ended.for_each(|attempt| orphan::remove_free_input(database, attempt));
     Ok(())

@@ -110,7 +110,7 @@ impl Client {
     }
 
     fn declare(&self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
-        progress.total_is(declared.tasks.len() as u64);
+        progress.set_total(declared.tasks.len() as u64);
         if declared.how.dry_run {
             return self.store().apply(declared, progress, now);
         }

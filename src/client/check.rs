@@ -371,8 +371,8 @@ impl<'a> Look<'a> {
         let task = stuck.task.clone();
         let orphan = Orphan::new(self.path?, run, stuck.attempt, task, handler.clone(), stuck.process.as_deref());
         let declare = format!("duly cancel {run} --gone");
-        let sight = orphan.look();
-        let (found, advice) = match (sight.presence, sight.group) {
+        let seen = orphan.observe();
+        let (found, advice) = match (seen.presence, seen.group) {
             (Presence::Gone | Presence::NoTrace | Presence::LeftGroup, _) => return None,
             (Presence::Unknown(reason), _) => {
                 let pid = orphan.pid().map(|pid| format!(" (pid {pid})")).unwrap_or_default();
@@ -383,14 +383,14 @@ impl<'a> Look<'a> {
                 let pid = orphan.pid().unwrap_or_default();
                 let found = format!("its command is alive ({})", pids(&[pid]));
                 let end = format!("kill -- -{pid}");
-                match sight.signalled {
+                match seen.signal_group {
                     Some(_) => (found, format!("a scheduler that has handler {handler} ends it, or end it: {end}")),
                     None => (found, format!("no scheduler ends it, since its input is not found; end it: {end}")),
                 }
             }
             (Presence::Alive, Some(Group::Leaderless(members))) => {
                 let (pids, end) = (pids(&members), format!("end them: {}", kill(&members)));
-                match sight.signalled {
+                match seen.signal_group {
                     Some(_) => (
                         format!("these processes of its command are alive: {pids}"),
                         format!("a scheduler that has handler {handler} ends them, or {end}"),

@@ -285,7 +285,7 @@ impl Client {
     /// Reports committed events to the observers of the scheduler, on this thread.
     pub(crate) fn emit(&self, events: &[Event]) {
         if let Some(observers) = &self.observers {
-            events.iter().for_each(|event| observers.tell(event));
+            events.iter().for_each(|event| observers.notify(event));
         }
     }
 }

@@ -43,8 +43,8 @@ impl Client {
             let begin = self.monotonic();
             let newest = self.write(|store, now| store.prune(&keep, &mut pass, &mut pruned, now))?;
             // The last pass deletes nothing, and is fast: the count does not begin again.
-            progress.total_is(newest.unsigned_abs());
-            progress.reach(progress.done().max(pass.after.unsigned_abs()));
+            progress.set_total(newest.unsigned_abs());
+            progress.set_done(progress.done().max(pass.after.unsigned_abs()));
             // A writer that waits for the lock looks only now and then: without a pause it would find the lock taken each time,
             // until its timeout.
             thread::sleep((self.monotonic().saturating_sub(begin) * 2).min(MAX_PAUSE));
@@ -83,12 +83,12 @@ impl Client {
         loop {
             // A snapshot for each batch: a single one would prevent the log from being cut.
             let newest = self.store().would_prune(&keep, &mut pass, &mut pruned, now)?;
-            progress.total_is(newest.unsigned_abs());
+            progress.set_total(newest.unsigned_abs());
             if pass.after == 0 {
                 progress.complete();
                 return Ok(pruned);
             }
-            progress.reach(pass.after.unsigned_abs());
+            progress.set_done(pass.after.unsigned_abs());
         }
     }
 }

@@ -135,7 +135,7 @@ impl Peers {
             }
             let is_late = now.saturating_sub(watched.still_since) > watched.lease;
             let (evidence, orphans) = match standing(&self.database, owner) {
-                Standing::Dead(dead) => (Evidence::Lock(dead.inherit(&self.owner)), Vec::new()),
+                Standing::Dead(dead) => (Evidence::Lock(dead.mark_taken_over(&self.owner)), Vec::new()),
                 Standing::Missing if is_late => (Evidence::Lease, before.remove(owner).unwrap_or_default()),
                 Standing::Alive { .. } if is_late => {
                     watched.late_since.get_or_insert(now);
@@ -169,7 +169,7 @@ impl Peers {
                 let seen = before.remove(&owner).filter(|seen| seen.until == until);
                 self.silent.insert(owner, seen.unwrap_or_else(|| Watched::new(until, self.lease.max(lease), now)));
             } else if let Standing::Dead(dead) = standing {
-                let evidence = Evidence::Lock(dead.inherit(&self.owner));
+                let evidence = Evidence::Lock(dead.mark_taken_over(&self.owner));
                 self.dying.insert(owner, Dying { evidence, orphans: Vec::new() });
             }
         }
@@ -338,7 +338,7 @@ impl Peers {
         self.watched.remove(owner);
         self.silent.remove(owner);
         if let Some(Dying { evidence: Evidence::Lock(lock), .. }) = self.dying.remove(owner) {
-            lock.bury();
+            lock.remove();
         }
     }
 
@@ -347,7 +347,7 @@ impl Peers {
         self.reported_alive.remove(&(run, attempt));
         self.doubted.remove(&(run, attempt));
         self.doubts.remove(&(run, attempt));
-        Orphan::new(&self.database, run, attempt, String::new(), String::new(), None).bury();
+        Orphan::new(&self.database, run, attempt, String::new(), String::new(), None).remove_files();
     }
 }
 

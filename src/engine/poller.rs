@@ -16,7 +16,7 @@ use crate::engine::wall_clock::WallClock;
 use crate::error::{Error, Result};
 use crate::host::fault_points;
 use crate::host::orphan::Orphan;
-use crate::host::owner_lock::{Kept, OwnerLock};
+use crate::host::owner_lock::{FileState, OwnerLock};
 use crate::host::platform;
 use crate::model::event::{Event, Observer, Observers};
 use crate::model::finished::{self, Finished, Report, WorkerEnded};
@@ -223,9 +223,9 @@ impl Poller {
     /// Only if going on would be wrong: the file or its log was removed or replaced, or the file was overwritten; or its tables are
     /// of a newer version, and no run of this owner is left; or it is corrupt. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
-        for (run, slot, event) in finished::told(finished, &mut self.outbox) {
+        for (run, slot, event) in finished::split_recorded(finished, &mut self.outbox) {
             self.held.remove(&run);
-            self.lock.settled(slot.into_iter());
+            self.lock.free_slots(slot.into_iter());
             self.emit(&event);
         }
         self.draining = slots.is_none();
@@ -441,10 +441,10 @@ impl Poller {
             if done.unwritten.iter().any(is_same) {
                 return None;
             }
-            finished.is_written();
+            finished.remove_input();
             finished.slot
         });
-        self.lock.settled(settled);
+        self.lock.free_slots(settled);
         self.aside.append(&mut done.unwritten);
         self.held.extend(self.aside.iter().map(|finished| finished.claim.run_id));
         self.reports.clear();
@@ -507,8 +507,8 @@ impl Poller {
         let what = "the lock file of this scheduler cannot be kept, so it starts nothing";
         let kept = self.log_once.judge(what, self.lock.keep());
         self.lock_is_kept = kept.is_some();
-        if kept == Some(Kept::MadeAgain) {
-            self.emit(&Event::LockMadeAgain);
+        if kept == Some(FileState::Recreated) {
+            self.emit(&Event::LockFileRecreated);
         }
     }
 
@@ -520,7 +520,7 @@ impl Poller {
 
     /// Another program migrated the tables to a newer version: the scheduler claims nothing more, and records what still runs.
     fn leave_newer(&mut self, now: Now, error: Error) -> Result<Turn> {
-        self.emit(&Event::Outlived { reason: error.to_string(), at_work: self.held.len() });
+        self.emit(&Event::NewerSchema { reason: error.to_string(), running: self.held.len() });
         self.newer = Some(error);
         self.outbox.extend(self.aside.drain(..));
         self.write(now, Slots::default(), true)
@@ -572,6 +572,6 @@ impl Poller {
     }
 
     pub(crate) fn emit(&self, event: &Event) {
-        self.observers.tell(event);
+        self.observers.notify(event);
     }
 }

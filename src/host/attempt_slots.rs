@@ -1,12 +1,12 @@
 //! The slots of an owner's lock file: the attempts that its workers have begun.
 //!
-//! Runs are claimed before a worker is free for them. A worker writes the run and the attempt into a slot before it begins,
-//! so that the claims of a scheduler that was killed can be told apart: an attempt that is in no slot never began, and does
-//! not count. The kernel keeps what a killed process wrote; nothing is synced. After a crash of the machine the slots prove
-//! nothing, which the boot id in the header shows.
+//! Runs are claimed before a worker is free for them. A worker writes the run and the attempt into a slot before it
+//! begins, so that the claims of a killed scheduler can be distinguished: an attempt that is in no slot never began,
+//! and does not count. The kernel keeps what a killed process wrote; nothing is synced. After a crash of the machine
+//! the slots prove nothing, which the boot id in the header shows.
 //!
-//! The header also names the file that the owner locked, and the database. A file that is another one, beside that database, is
-//! a copy that was put there: its lock says nothing of the owner.
+//! The header also records the identity of the locked file and of the database. A file with another identity beside the
+//! same database is a copy: its lock proves nothing about the owner.
 //!
 //! A slot is reused only when the end of its attempt is recorded, so it needs no clearing: no row that is still running
 //! matches it.
@@ -18,39 +18,40 @@ use std::path::Path;
 
 use crate::host::{platform, process};
 
-/// Length of the header. Its first line: [`ALIVE`], [`DEGRADED`] or [`DEAD`], the format, the boot id, device and inode of this file
-/// and of the database. Its second: the owner that found it dead. Both are padded.
+/// Length of the header in bytes. First line: [`ALIVE`], [`DEGRADED`] or [`DEAD`], the format, the boot id, device and
+/// inode of this file and of the database. Second line: the id of the owner that took over. Both are padded with
+/// spaces.
 const HEADER: usize = 256;
 /// Length of the first line.
 const IDENTITY: usize = 192;
-/// The first byte of the lock file of an owner that lives.
+/// The first byte for a living owner.
 const ALIVE: u8 = b'A';
-/// That of one that lives and cannot write the database.
+/// The first byte for a living owner that cannot write the database.
 const DEGRADED: u8 = b'F';
-/// That of one whose lock an heir has taken.
+/// The first byte for a dead owner whose lock another owner holds.
 const DEAD: u8 = b'D';
-/// Length of a slot: run, attempt, and the end of the line.
+/// Length of a slot in bytes: run, attempt, newline.
 const SLOT: usize = 32;
-/// What a header begins with, after its first byte.
+/// The start of the header, after its first byte.
 const FORMAT: &str = " duly-owner-1 ";
 
-/// The place of a slot in the file.
+/// The index of a slot in the file.
 pub(crate) type Place = usize;
 
-/// The slots as their owner knows them.
+/// The owner's own copy of its slots.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     /// The attempt in each slot, from when it begins until its end is recorded.
     begun: Vec<Option<(i64, u32)>>,
     free: Vec<Place>,
-    /// As they were at the last [`Slots::mend`]. What is in a slot since is in the file by now.
-    looked_at: Vec<Option<(i64, u32)>>,
+    /// The slots at the last [`Slots::repair`]. A slot that is unchanged since then is certainly written to the file.
+    previous: Vec<Option<(i64, u32)>>,
     /// Whether the file says that the owner is degraded.
     degraded: bool,
 }
 
 impl Slots {
-    /// Chooses a slot for an attempt that is about to begin. [`write`] puts it there.
+    /// Reserves a slot for an attempt that is about to begin. [`write`] writes it to the file.
     pub(crate) fn take(&mut self, run: i64, attempt: u32) -> Place {
         let place = self.free.pop().unwrap_or_else(|| {
             self.begun.push(None);
@@ -60,7 +61,7 @@ impl Slots {
         place
     }
 
-    /// Leaves a slot to another attempt.
+    /// Releases a slot for reuse. Repeating it changes nothing.
     pub(crate) fn free(&mut self, place: Place) {
         if self.begun.get_mut(place).and_then(Option::take).is_some() {
             self.free.push(place);
@@ -72,17 +73,17 @@ impl Slots {
         platform::write_at(file, &self.content(file, database)?, 0)
     }
 
-    /// Writes the header and the slots again if the file does not hold them: another program wrote into it, such as one that
-    /// put back an older copy. Returns whether it did.
-    pub(crate) fn mend(&mut self, file: &File, path: &Path, database: &Path) -> io::Result<bool> {
-        // On Windows a locked file cannot be read, and no other program writes into it.
+    /// Rewrites the header and the slots if the file does not hold them: another program wrote into it, for example
+    /// restored an older copy. Returns whether it rewrote them.
+    pub(crate) fn repair(&mut self, file: &File, path: &Path, database: &Path) -> io::Result<bool> {
+        // On Windows a locked file cannot be read, and no other program can write into it.
         let Ok(found) = std::fs::read(path) else { return Ok(false) };
         let content = self.content(file, database)?;
-        let looked_at = std::mem::replace(&mut self.looked_at, self.begun.clone());
-        // What is in a free slot says nothing, and a slot that was taken a moment ago may not be written yet.
+        let previous = std::mem::replace(&mut self.previous, self.begun.clone());
+        // The content of a free slot is irrelevant, and a newly reserved slot may not be written yet.
         let counts = |place: usize| {
             let slot = place.checked_sub(HEADER).map(|place| place / SLOT);
-            slot.is_none_or(|slot| self.begun[slot].is_some() && looked_at.get(slot) == Some(&self.begun[slot]))
+            slot.is_none_or(|slot| self.begun[slot].is_some() && previous.get(slot) == Some(&self.begun[slot]))
         };
         if content.iter().enumerate().all(|(place, byte)| !counts(place) || found.get(place) == Some(byte)) {
             return Ok(false);
@@ -90,7 +91,7 @@ impl Slots {
         platform::write_at(file, &content, 0).map(|()| true)
     }
 
-    /// Marks the file of an owner that lives as degraded, or as not, if it says otherwise.
+    /// Changes the first byte of a living owner's file to degraded or alive, if it differs.
     pub(crate) fn mark(&mut self, file: &File, degraded: bool) -> io::Result<()> {
         if self.degraded != degraded {
             self.degraded = degraded;
@@ -106,9 +107,9 @@ impl Slots {
     fn content(&self, file: &File, database: &Path) -> io::Result<Vec<u8>> {
         let boot = process::boot_id().unwrap_or_default();
         let (own, database) = (identity(&file.metadata()?), identity(&std::fs::metadata(database)?));
-        let (line, heir) = (format!("{}{FORMAT}{boot} {own} {database}", char::from(self.first_byte())), "");
+        let (line, taken_over_by) = (format!("{}{FORMAT}{boot} {own} {database}", char::from(self.first_byte())), "");
         let mut content =
-            format!("{line:<first$}\n{heir:<second$}\n", first = IDENTITY - 1, second = HEADER - IDENTITY - 1)
+            format!("{line:<first$}\n{taken_over_by:<second$}\n", first = IDENTITY - 1, second = HEADER - IDENTITY - 1)
                 .into_bytes();
         for begun in &self.begun {
             content.extend(begun.map_or([0; SLOT], |(run, attempt)| slot(run, attempt)));
@@ -117,12 +118,12 @@ impl Slots {
     }
 }
 
-/// Writes an attempt into its slot.
+/// Writes an attempt into its slot in the file.
 pub(crate) fn write(file: &File, place: Place, run: i64, attempt: u32) -> io::Result<()> {
     platform::write_at(file, &slot(run, attempt), (HEADER + place * SLOT) as u64)
 }
 
-/// `{run:020} {attempt:010}` and the end of the line, without the machinery of formatting: it is written before every attempt.
+/// Returns `{run:020} {attempt:010}\n`, without the cost of `format!`: it is written before every attempt.
 fn slot(run: i64, attempt: u32) -> [u8; SLOT] {
     let mut slot = [b' '; SLOT];
     digits(&mut slot[..20], run.unsigned_abs());
@@ -138,64 +139,66 @@ fn digits(place: &mut [u8], mut number: u64) {
     }
 }
 
-/// Device and inode as the header has them.
+/// Returns device and inode in the form of the header.
 fn identity(metadata: &Metadata) -> String {
     platform::identity(metadata).map_or_else(|| "-".to_owned(), |(device, inode)| format!("{device}:{inode}"))
 }
 
-/// Marks the file of a dead owner, so that other observers do not take the heir that keeps its lock for a living owner.
-pub(crate) fn mark_dead(file: &File, heir: &str) -> io::Result<()> {
-    platform::write_at(file, heir.as_bytes(), IDENTITY as u64)?;
+/// Marks the file of a dead owner with the id of the recovering owner, so that other observers do not mistake the
+/// holder of the lock for a living owner.
+pub(crate) fn mark_dead(file: &File, taken_over_by: &str) -> io::Result<()> {
+    platform::write_at(file, taken_over_by.as_bytes(), IDENTITY as u64)?;
     platform::write_at(file, &[DEAD], 0)
 }
 
-/// What a lock file says of its owner while its lock is held.
+/// The state that a locked lock file records of its owner.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Says {
+pub(crate) enum Mark {
     Alive,
-    /// It lives, and has not been able to write the database.
+    /// Alive, and unable to write the database.
     Degraded,
     Dead {
-        heir: String,
+        taken_over_by: String,
     },
 }
 
-/// Reads what a lock file says of its owner. On Windows a file that is locked cannot be read, and the answer is `Alive`.
-pub(crate) fn says(mut file: &File) -> Says {
+/// Reads the state that a lock file records of its owner. On Windows a locked file cannot be read, and the result is
+/// `Alive`.
+pub(crate) fn read_mark(mut file: &File) -> Mark {
     let mut header = [0; HEADER];
     match file.read_exact(&mut header).map(|()| header[0]) {
-        Ok(DEAD) => Says::Dead { heir: String::from_utf8_lossy(&header[IDENTITY..]).trim_end().to_owned() },
-        Ok(DEGRADED) => Says::Degraded,
-        _ => Says::Alive,
+        Ok(DEAD) => Mark::Dead { taken_over_by: String::from_utf8_lossy(&header[IDENTITY..]).trim_end().to_owned() },
+        Ok(DEGRADED) => Mark::Degraded,
+        _ => Mark::Alive,
     }
 }
 
-/// What a lock file says whose lock could be acquired.
+/// The content of a lock file whose lock was acquired.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// The attempts in the slots of the owner: all that its workers had begun and whose end was not recorded, and some whose end
-    /// was. `None` if that cannot be known: the file is of another boot of the machine, of another version of duly, damaged, or
-    /// a copy of the original's beside a copy of the database; or it cannot be read.
+    /// The attempts in the slots: all that the workers had begun and whose end was not recorded, and some whose end
+    /// was. `None` if unknown: the file is from another boot of the machine or another version of duly, is damaged,
+    /// unreadable, or a copy beside a copy of the database.
     Slots(Option<HashSet<(i64, u32)>>),
-    /// It is not the file that the owner locked, and the database is the owner's: the lock proves nothing.
+    /// A copy of the owner's file beside the owner's database: the lock proves nothing.
     Copy,
 }
 
-/// Reads a lock file of an owner of this database.
+/// Reads the lock file of an owner of this database.
 pub(crate) fn read(mut file: &File, database: &Path) -> Content {
     let mut content = Vec::new();
     let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut content));
     let identified = read.ok().and_then(|_| content.split_at_checked(HEADER)).and_then(|(header, slots)| {
         let line = std::str::from_utf8(&header[..IDENTITY]).ok()?.get(1..)?.strip_prefix(FORMAT)?.trim_end();
         let [boot, own, original] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
-        // The machine was started since: whatever the file is, the owner is dead.
+        // The machine has rebooted: the owner is dead, whatever the file is.
         if boot.is_empty() || process::boot_id().ok()? != boot {
             return None;
         }
         if file.metadata().is_ok_and(|metadata| identity(&metadata) == own) {
             return Some(Content::Slots(attempts_in(slots)));
         }
-        // Beside a copy of the database lie copies of the lock files, of owners that never work there.
+        // Copies of the lock files beside a copy of the database belong to owners that never work there.
         let is_copied = std::fs::metadata(database).is_ok_and(|metadata| identity(&metadata) != original);
         (!is_copied).then_some(Content::Copy)
     });
@@ -203,7 +206,7 @@ pub(crate) fn read(mut file: &File, database: &Path) -> Content {
 }
 
 fn attempts_in(slots: &[u8]) -> Option<HashSet<(i64, u32)>> {
-    // A slot that was never written, below one that was, holds zeros.
+    // A slot that was never written holds zeros if a later slot was written.
     let written = slots.chunks(SLOT).filter(|slot| slot.iter().any(|byte| *byte != 0));
     written.map(attempt_in).collect()
 }
@@ -220,10 +223,10 @@ mod tests {
 
     use std::path::Path;
 
-    use super::{Content, HEADER, SLOT, Says, Slots, mark_dead, says, write};
+    use super::{Content, HEADER, Mark, SLOT, Slots, mark_dead, read_mark, write};
     use crate::host::platform;
 
-    /// Stands for the database.
+    /// Takes the role of the database.
     const DATABASE: &str = "Cargo.toml";
 
     fn file(slots: &Slots) -> File {
@@ -233,13 +236,13 @@ mod tests {
     }
 
     fn read(file: &File) -> Option<HashSet<(i64, u32)>> {
-        let Content::Slots(begun) = super::read(file, Path::new(DATABASE)) else { panic!("it is no copy") };
+        let Content::Slots(begun) = super::read(file, Path::new(DATABASE)) else { panic!("not a copy") };
         begun
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn an_attempt_is_in_a_slot_until_its_end_is_recorded_and_the_slot_is_used_again() {
+    fn a_slot_holds_its_attempt_until_the_slot_is_reused() {
         let mut slots = Slots::default();
         let old = file(&slots);
         assert_eq!(read(&old), Some(HashSet::new()));
@@ -253,16 +256,16 @@ mod tests {
         assert_eq!(read(&old), Some(HashSet::from([(7, 1), (i64::MAX, u32::MAX)])));
         slots.free(first);
         slots.free(first);
-        assert!(read(&old).unwrap().contains(&(7, 1)), "no row that is running matches it any more");
+        assert!(read(&old).unwrap().contains(&(7, 1)), "no running row matches it");
         assert_eq!(begin(&mut slots, 9, 2), first);
         assert_eq!(read(&old), Some(HashSet::from([(9, 2), (i64::MAX, u32::MAX)])));
-        assert_eq!(begin(&mut slots, 10, 1), 2, "a slot is free once, however often that is said");
-        // A file that is made again has what the old one had.
+        assert_eq!(begin(&mut slots, 10, 1), 2, "freeing a slot twice adds it once");
+        // A recreated file holds the same attempts.
         assert_eq!(read(&file(&slots)), read(&old));
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_an_empty_list() {
+    fn a_damaged_file_is_unknown_not_empty() {
         for damage in [
             |file: &File| file.set_len(0),
             |file: &File| file.set_len((HEADER + SLOT - 1) as u64),
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_copy_proves_nothing_beside_the_database_and_tells_nothing_beside_a_copy_of_it() {
+    fn a_copied_lock_file_proves_nothing() {
         use std::io::Read;
         let mut slots = Slots::default();
         slots.take(7, 1);
@@ -290,17 +293,17 @@ mod tests {
         let copy = tempfile::tempfile().unwrap();
         platform::write_at(&copy, &content, 0).unwrap();
         assert_eq!(super::read(&copy, Path::new(DATABASE)), Content::Copy);
-        assert_eq!(super::read(&copy, Path::new("missing")), Content::Copy, "an error while looking is no evidence");
+        assert_eq!(super::read(&copy, Path::new("missing")), Content::Copy, "an error is no evidence");
         assert_eq!(super::read(&copy, Path::new("Cargo.lock")), Content::Slots(None), "a copy of the database");
         assert_eq!(super::read(&own, Path::new("Cargo.lock")), Content::Slots(Some(HashSet::from([(7, 1)]))));
         for degraded in [true, false] {
             slots.mark(&copy, degraded).unwrap();
             std::io::Seek::rewind(&mut &copy).unwrap();
-            assert_eq!(says(&copy), if degraded { Says::Degraded } else { Says::Alive });
+            assert_eq!(read_mark(&copy), if degraded { Mark::Degraded } else { Mark::Alive });
         }
-        mark_dead(&copy, "the-heir").unwrap();
+        mark_dead(&copy, "the-successor").unwrap();
         std::io::Seek::rewind(&mut &copy).unwrap();
-        assert_eq!(says(&copy), Says::Dead { heir: "the-heir".to_owned() });
+        assert_eq!(read_mark(&copy), Mark::Dead { taken_over_by: "the-successor".to_owned() });
         assert_eq!(super::read(&copy, Path::new(DATABASE)), Content::Copy);
     }
 }

@@ -1,11 +1,13 @@
-//! Points at which a test can have the whole process killed, as if from outside: between what is promised and what is done.
+//! Points at which a test kills the whole process, as if from outside: between a durable write and the action that it
+//! announces.
 //!
-//! They exist in builds with the private feature `faults` only, and are set by the environment: `DULY_FAULTS=claimed=kill`,
-//! several separated by commas. In every other build there is nothing here.
+//! They exist only in builds with the private feature `faults`, and are set by the environment:
+//! `DULY_FAULTS=claimed=kill`, several separated by commas. In every other build they compile to nothing.
 
-/// `claiming`: claims are written, and not yet committed. `claimed`: they are, and nothing of them has started. `spawned`: a
-/// command has started, and no record of its process is sent. `ended`: a handler has returned, and no outcome is written.
-/// `settled`: it is. `locked`: an owner has its lock, and is not registered.
+/// Kills the process if the environment selects this point. `claiming`: claims are written, not yet committed.
+/// `claimed`: claims are committed, and no attempt has started. `spawned`: a command has started, and no record of its
+/// process is sent. `ended`: a handler has returned, and its outcome is not written. `settled`: the outcome is written.
+/// `locked`: an owner holds its lock, and is not registered.
 #[cfg(feature = "faults")]
 pub(crate) fn reach(point: &str) {
     let faults = std::env::var("DULY_FAULTS").unwrap_or_default();
@@ -14,12 +16,12 @@ pub(crate) fn reach(point: &str) {
     }
 }
 
-/// Nothing is compiled of it.
+/// Compiles to nothing.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn reach(_point: &str) {}
 
-/// No destructor runs, and nothing is flushed.
+/// Ends the process without running destructors or flushing.
 #[cfg(all(feature = "faults", unix))]
 fn die() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

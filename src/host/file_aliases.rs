@@ -1,11 +1,11 @@
-//! Other names of a database file. SQLite names the write-ahead log after the path: under another name of the same file there is
-//! another log, two programs do not see each other's transactions, and a run starts twice. (A symbolic link is no other name: its
-//! target is opened.)
+//! Detects other names of a database file. SQLite names the write-ahead log after the path: under another name of the
+//! same file, SQLite uses another log, two programs do not see each other's transactions, and a run starts twice. (A
+//! symbolic link is harmless: SQLite opens its target.)
 
 use std::fs::Metadata;
 use std::path::Path;
 
-/// Why a file with hard links cannot be used; `None`: it has one name.
+/// Returns why a file with hard links cannot be used; `None` if it has one name.
 pub(crate) fn hard_links(path: &Path, metadata: &Metadata) -> Option<String> {
     #[cfg(unix)]
     let names = std::os::unix::fs::MetadataExt::nlink(metadata);
@@ -23,7 +23,8 @@ pub(crate) fn hard_links(path: &Path, metadata: &Metadata) -> Option<String> {
     })
 }
 
-/// Why a file that is mounted by itself cannot be used. `path` is its real path. `None`: it is not, or the system does not tell.
+/// Returns why a file that is a mount point of its own cannot be used. `path` is its real path. `None` if it is none,
+/// or where the system does not report mounts.
 pub(crate) fn mounted_alone(path: &Path) -> Option<String> {
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     is_mount_point(&mounts, path.as_os_str().as_encoded_bytes()).then(|| {
@@ -32,8 +33,8 @@ pub(crate) fn mounted_alone(path: &Path) -> Option<String> {
     })
 }
 
-/// Whether a line of `/proc/self/mountinfo` names this path: its fifth word, in which a blank, a tab, a newline and a backslash
-/// are written as a backslash and three octal digits.
+/// Returns whether a line of `/proc/self/mountinfo` names this path in its fifth word, in which a space, a tab, a
+/// newline and a backslash are written as a backslash and three octal digits.
 fn is_mount_point(mounts: &[u8], path: &[u8]) -> bool {
     let mut word = Vec::with_capacity(path.len());
     for byte in path {
@@ -50,7 +51,7 @@ mod tests {
     use super::is_mount_point;
 
     #[test]
-    fn a_mount_point_is_the_whole_fifth_word() {
+    fn a_mount_point_matches_the_whole_fifth_word() {
         let mounts = b"27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
 28 27 0:33 /a.db /data/a.db rw - ext4 /data/c.db rw
 29 27 0:34 /b.db /data/my\\040bot\\134b.db rw - ext4 /dev/sdb1 rw

@@ -1,13 +1,13 @@
 //! Folders that no other user may write: the folder of the lock files, and the one that holds the database.
 //!
-//! A lock file proves that a scheduler lives or is dead. If another user can replace it, it proves nothing.
+//! A lock file proves that a scheduler is alive or dead. If another user can replace it, it proves nothing.
 
 use std::fmt;
 use std::fs::{DirBuilder, Metadata};
 use std::io;
 use std::path::Path;
 
-/// What is wrong with a folder, and what to do about it.
+/// What is wrong with a folder, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) found: String,
@@ -20,7 +20,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Makes a folder that only its owner may enter. One that exists is accepted if it is safe.
+/// Creates a folder that only its owner may enter. Accepts an existing folder if it is safe.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -31,14 +31,15 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Fails if a folder is missing, or not this user's alone.
+/// Fails if a folder is missing, or is not private to this user.
 pub(crate) fn check_private(path: &Path) -> io::Result<()> {
     path.symlink_metadata()?;
     unsafe_private(path, this_user()).map_or(Ok(()), |fault| Err(io::Error::other(fault.to_string())))
 }
 
-/// Why an existing folder is not `user`'s alone: it is a link, no folder, another user's, or others may write it. A folder that
-/// is missing or cannot be looked at has no fault: it cannot be used either.
+/// Returns why an existing folder is not private to `user`: it is a link, it is not a folder, another user owns it, or
+/// other users may write it. Returns `None` for a folder that is missing or cannot be examined: it cannot be used
+/// either.
 pub(crate) fn unsafe_private(path: &Path, user: Option<u32>) -> Option<Fault> {
     let metadata = path.symlink_metadata().ok()?;
     let name = path.display();
@@ -63,8 +64,9 @@ pub(crate) fn unsafe_private(path: &Path, user: Option<u32>) -> Option<Fault> {
     None
 }
 
-/// Why this process must not carry out a database: it is root, and another user, who decides what the commands are, owns the file.
-/// A file that is missing or cannot be looked at has no fault: it cannot be used either.
+/// Returns why this process must not run the tasks of a database: the process is root, and another user, who decides
+/// what the commands are, owns the file. Returns `None` for a file that is missing or cannot be examined: it cannot be
+/// used either.
 pub(crate) fn foreign(database: &Path) -> Option<Fault> {
     let owner = owner(&database.metadata().ok()?)?;
     (this_user() == Some(0) && owner != 0).then(|| Fault {
@@ -75,8 +77,8 @@ pub(crate) fn foreign(database: &Path) -> Option<Fault> {
     })
 }
 
-/// Why other users could replace a database: a user who is neither its owner nor root owns the folder that holds it; or anyone may
-/// write that folder, and no sticky bit protects the files.
+/// Returns why other users could replace a database: a user who is neither its owner nor root owns its folder; or
+/// anyone may write the folder, and no sticky bit protects the files.
 pub(crate) fn unsafe_parent(database: &Path) -> Option<Fault> {
     let folder = database.parent()?;
     let metadata = folder.metadata().ok()?;
@@ -94,7 +96,7 @@ pub(crate) fn unsafe_parent(database: &Path) -> Option<Fault> {
     })
 }
 
-/// The effective user of this process; `None` where the system has no such numbers.
+/// Returns the effective user of this process; `None` where the system has no user numbers.
 pub(crate) fn this_user() -> Option<u32> {
     #[cfg(unix)]
     return Some(rustix::process::geteuid().as_raw());
@@ -102,7 +104,7 @@ pub(crate) fn this_user() -> Option<u32> {
     None
 }
 
-/// The user that owns a file.
+/// Returns the user that owns a file.
 pub(crate) fn owner(metadata: &Metadata) -> Option<u32> {
     #[cfg(unix)]
     return Some(std::os::unix::fs::MetadataExt::uid(metadata));

@@ -1,4 +1,5 @@
-//! What only the operating system knows: files and their names, locks, processes. What differs between systems stands in `platform`.
+//! Everything that depends on the operating system: files, locks, processes. Differences between systems are in
+//! `platform`.
 
 pub(crate) mod attempt_slots;
 pub(crate) mod fault_points;

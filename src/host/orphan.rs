@@ -1,8 +1,8 @@
-//! What a scheduler that died has left at work: a command outlives the scheduler that started it.
+//! Orphan processes: a command outlives the scheduler that started it.
 //!
-//! A command's standard input is a file that its scheduler locked and kept no copy of: the lock lives as long as the
-//! command, or any child that inherited it. The run records which file that is, and the command's process group. The run is
-//! recovered only on evidence that the command is gone. An error while looking is no evidence, either way.
+//! A command's standard input is a file that its scheduler locked and of which it kept no copy: the lock lives as long
+//! as the command, or any child that inherited it. The run records the identity of that file, and the command's process
+//! group. The run is recovered only on evidence that the command is gone. A failed check is no evidence, either way.
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -14,7 +14,7 @@ use crate::host::platform::{self, Hold};
 use crate::host::process::{self, Group, Leader};
 use crate::host::{folder, owner_lock};
 
-/// A command of a run whose scheduler is dead.
+/// The command of a run whose scheduler is dead.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Orphan {
     run: i64,
@@ -26,18 +26,18 @@ pub struct Orphan {
     input: PathBuf,
 }
 
-/// What a run records of its command, as JSON. A field is absent where the system does not tell it.
+/// What a run records of its command, as JSON. A field is absent where the system does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct Record {
     #[serde(flatten)]
     leader: Option<Leader>,
-    /// Device and inode of the file of its input.
+    /// Device and inode of its input file.
     #[serde(skip_serializing_if = "Option::is_none")]
     dev: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ino: Option<u64>,
-    /// Device and inode of the database: in a copy of the file they are others.
+    /// Device and inode of the database. A copy of the database has others.
     #[serde(skip_serializing_if = "Option::is_none")]
     db_dev: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,46 +47,47 @@ struct Record {
     gone: bool,
 }
 
-/// What the record of a run says whose command a user has declared gone.
+/// The record of a run whose command a user has declared gone.
 pub(crate) const DECLARED_GONE: &str = r#"{"gone":true}"#;
 
-/// Whether a command is still at work, as far as can be known.
+/// Whether a command is still running, as far as it can be known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     Alive,
-    /// Nothing of it is left, or a user says so, or it is the command of another database.
+    /// No process of it is left, or a user has declared it gone, or it is the command of another database.
     Gone,
-    /// As [`Presence::Gone`], and nothing shows that it ever was: no record, and no input.
+    /// As [`Presence::Gone`], and nothing shows that it ever ran: there is no record and no input file.
     NoTrace,
-    /// Its process group is empty. A process that has left the group holds its input, and is no part of the run any more.
+    /// Its process group is empty. A process that left the group holds its input, and is no longer part of the run.
     LeftGroup,
-    /// It cannot be known. Why.
+    /// Unknown; with the reason.
     Unknown(String),
 }
 
-/// Whose command a record describes.
+/// The database whose command a record describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    /// That of this run: the file of its input lies in the folder of this database.
-    Ours,
-    /// Most likely that of this run: the record was written into this file. It is waited for, and not signalled.
+enum RecordedFor {
+    /// This database: the input file is in its folder.
+    ThisDatabase,
+    /// Most likely this database, since the record was written into it. The run waits for the command, and no process
+    /// is signalled.
     Presumed,
-    /// That of the database that this one is a copy of.
-    AnothersCopy,
+    /// Another database, of which this one is a copy.
+    OtherDatabase,
 }
 
-/// What is seen of a command.
+/// An observation of a command.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sight {
+pub(crate) struct Observation {
     pub(crate) presence: Presence,
     /// `None`: no process is recorded.
     pub(crate) group: Option<Group>,
-    /// The number of the group, if it may be signalled.
-    pub(crate) signalled: Option<u32>,
+    /// The process group id, if the group may be signalled.
+    pub(crate) signal_group: Option<u32>,
 }
 
 impl Orphan {
-    /// What an attempt may have left. `process`: what was recorded of it.
+    /// Returns the command that an attempt may have left. `process`: its record.
     pub(crate) fn new(
         database: &Path,
         run: i64,
@@ -101,117 +102,120 @@ impl Orphan {
         Orphan { run, attempt, task, handler, record, database: database.to_owned(), input }
     }
 
-    /// The run.
+    /// Returns the id of the run.
     pub fn run_id(&self) -> i64 {
         self.run
     }
 
-    /// The attempt that was lost.
+    /// Returns the number of the lost attempt.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// The name of the task.
+    /// Returns the name of the task.
     pub fn task(&self) -> &str {
         &self.task
     }
 
-    /// The handler that had begun it.
+    /// Returns the handler that started it.
     pub fn handler(&self) -> &str {
         &self.handler
     }
 
-    /// The number of its process, if one was recorded. Another process may have it by now.
+    /// Returns the pid of its process, if recorded. Another process may have the same pid by now.
     pub fn pid(&self) -> Option<u32> {
         self.record.as_ref()?.leader.as_ref().map(|leader| leader.pid)
     }
 
-    /// Its process group, if that may be signalled: the file of its input lies in the folder of this database, and the group
-    /// is certainly the recorded one. That is so if its leader lives and has the recorded number, start time, boot and PID
-    /// namespace; or if a member of the group was started with the `DULY_RUN_ID` and `DULY_ATTEMPT` of this attempt.
-    /// `None`: no process may be signalled.
+    /// Returns its process group, if the group may be signalled: the input file is in the folder of this database, and
+    /// the group is certainly the recorded one. That is certain if its leader is alive and has the recorded pid, start
+    /// time, boot and PID namespace; or if a member of the group was started with the `DULY_RUN_ID` and `DULY_ATTEMPT`
+    /// of this attempt. `None`: no process may be signalled.
     pub fn group(&self) -> Option<u32> {
-        self.look().signalled
+        self.observe().signal_group
     }
 
-    /// Whether nothing of it is left. That is so only on positive evidence: its process group has no member, or, where that
-    /// cannot be read, the lock of its input was acquired. A process that has left the group counts as gone.
+    /// Returns whether it is gone. That requires positive evidence: its process group has no member, or, where the
+    /// group cannot be read, the lock of its input was acquired. A process that left the group counts as gone.
     pub fn is_gone(&self) -> bool {
         matches!(self.presence(), Presence::Gone | Presence::NoTrace | Presence::LeftGroup)
     }
 
-    /// Whether a user has declared it gone.
+    /// Returns whether a user has declared it gone.
     pub(crate) fn is_declared_gone(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.gone)
     }
 
-    /// Takes note that a user has.
+    /// Records that a user has declared it gone.
     pub(crate) fn declare_gone(&mut self) {
         self.record.get_or_insert_default().gone = true;
     }
 
     pub(crate) fn presence(&self) -> Presence {
-        self.look().presence
+        self.observe().presence
     }
 
-    /// The processes that hold its input, as far as they can be seen.
+    /// Returns the visible processes that hold its input file.
     pub(crate) fn holders(&self) -> Vec<u32> {
         process::holders(&self.input)
     }
 
-    /// Looks at its group, and asks for its input.
-    pub(crate) fn look(&self) -> Sight {
-        let (group, signalled) = (None, None);
+    /// Observes its process group and the lock of its input.
+    pub(crate) fn observe(&self) -> Observation {
+        let (group, signal_group) = (None, None);
         if self.is_declared_gone() {
-            return Sight { presence: Presence::Gone, group, signalled };
+            return Observation { presence: Presence::Gone, group, signal_group };
         }
-        // The group first: if it is empty and the input is held after that, the holder is no member.
+        // The group first: if it is empty and the input is held afterwards, the holder is no member.
         let group = self.record.as_ref().map(|record| match &record.leader {
             Some(leader) => leader.group(),
             None => Group::Unreadable("its process is not recorded".to_owned()),
         });
         let (hold, found) = platform::held(&self.input);
-        let whose = self.record.as_ref().map_or(Whose::Presumed, |record| self.whose(record, found));
-        let signalled = match &group {
-            Some(Group::Led) if whose == Whose::Ours => self.pid(),
-            Some(Group::Leaderless(members)) if whose == Whose::Ours && self.knows_one_of(members) => self.pid(),
+        let recorded_for =
+            self.record.as_ref().map_or(RecordedFor::Presumed, |record| self.recorded_for(record, found));
+        let is_ours = recorded_for == RecordedFor::ThisDatabase;
+        let signal_group = match &group {
+            Some(Group::Led) if is_ours => self.pid(),
+            Some(Group::Leaderless(members)) if is_ours && self.started_any_of(members) => self.pid(),
             _ => None,
         };
-        // What is recorded of another database's command says nothing about this run.
-        let presence = judge(group.as_ref().filter(|_| whose != Whose::AnothersCopy), hold);
-        Sight { presence, group, signalled }
+        // The record of another database's command is no evidence about this run.
+        let presence = judge(group.as_ref().filter(|_| recorded_for != RecordedFor::OtherDatabase), hold);
+        Observation { presence, group, signal_group }
     }
 
-    /// `found`: the file of the input, as it is in this folder.
-    fn whose(&self, record: &Record, found: Option<(u64, u64)>) -> Whose {
+    /// `found`: the identity of the input file in this folder.
+    fn recorded_for(&self, record: &Record, found: Option<(u64, u64)>) -> RecordedFor {
         let input = record.dev.zip(record.ino);
         if input.is_some() && input == found {
-            return Whose::Ours;
+            return RecordedFor::ThisDatabase;
         }
         let database = std::fs::metadata(&self.database).ok().as_ref().and_then(platform::identity);
         match (record.db_dev.zip(record.db_ino), database) {
-            (Some(recorded), Some(now)) if recorded == now => Whose::Presumed,
-            (Some(_), Some(_)) => Whose::AnothersCopy,
-            _ if input.is_some() && found.is_some() => Whose::AnothersCopy,
-            _ => Whose::Presumed,
+            (Some(recorded), Some(now)) if recorded == now => RecordedFor::Presumed,
+            (Some(_), Some(_)) => RecordedFor::OtherDatabase,
+            _ if input.is_some() && found.is_some() => RecordedFor::OtherDatabase,
+            _ => RecordedFor::Presumed,
         }
     }
 
-    /// Whether one of these is certainly of this attempt. The number of a group is not given out again while one lives.
-    fn knows_one_of(&self, members: &[u32]) -> bool {
+    /// Returns whether one of these processes certainly belongs to this attempt. The kernel does not reuse the id of a
+    /// group while a member lives.
+    fn started_any_of(&self, members: &[u32]) -> bool {
         let variables = [format!("DULY_RUN_ID={}", self.run), format!("DULY_ATTEMPT={}", self.attempt)];
         members.iter().any(|member| process::was_started_with(*member, &variables))
     }
 
-    /// Removes the files of its input and its payload; for when its run is recovered.
-    pub(crate) fn bury(&self) {
+    /// Removes its input and payload files, when its run is recovered.
+    pub(crate) fn remove_files(&self) {
         let _ = std::fs::remove_file(&self.input);
         let _ = std::fs::remove_file(payload_path(&self.input));
     }
 }
 
-/// Weighs the evidence. `group`: `None` if nothing was recorded; then the input alone decides, and without an input there
-/// never was a command.
+/// Decides the presence of a command from the evidence. `group`: `None` if nothing was recorded; then the input alone
+/// decides, and without an input file there was no command.
 fn judge(group: Option<&Group>, input: Hold) -> Presence {
     match (group, input) {
         (Some(Group::Led | Group::Leaderless(_)), _) => Presence::Alive,
@@ -219,22 +223,22 @@ fn judge(group: Option<&Group>, input: Hold) -> Presence {
         (_, Hold::Held) => Presence::Alive,
         (_, Hold::Free) => Presence::Gone,
         (_, Hold::Unknown(reason)) => Presence::Unknown(reason),
-        // The file of the input may not have reached the disk before the machine lost its power.
+        // The input file may not have reached the disk before a power failure.
         (Some(Group::Empty | Group::OtherBoot), Hold::Missing) => Presence::Gone,
         (None, Hold::Missing) => Presence::NoTrace,
         (Some(Group::Unreadable(reason)), Hold::Missing) => {
-            Presence::Unknown(format!("the file of its input is missing, and {reason}"))
+            Presence::Unknown(format!("its input file is missing, and {reason}"))
         }
     }
 }
 
-/// Whether a record says that a user has declared the command gone.
+/// Returns whether a record is a user's declaration that the command is gone.
 pub(crate) fn is_declaration(process: &str) -> bool {
     serde_json::from_str(process).is_ok_and(|record: Record| record.gone)
 }
 
-/// The record of a process that was started just now and leads a group, as the tables keep it. `input`: the file that it was
-/// given. `None` where the system tells nothing.
+/// Returns the record, as the tables store it, of a process that has just started and leads a group. `input`: its input
+/// file. `None` where the system reports nothing.
 pub(crate) fn record_of(pid: u32, input: Option<&Input>, database: &Path) -> Option<String> {
     let database = std::fs::metadata(database).ok().as_ref().and_then(platform::identity);
     let (dev, ino) = input.and_then(|input| input.identity).unzip();
@@ -243,19 +247,19 @@ pub(crate) fn record_of(pid: u32, input: Option<&Input>, database: &Path) -> Opt
     (record != Record::default()).then(|| serde_json::to_string(&record).ok()).flatten()
 }
 
-/// The file that an attempt's command reads, and holds while it lives. It lies there until the end of the attempt is written
-/// down: that it can be locked is the evidence for every observer that does not see the command's process group.
+/// The file that an attempt's command reads, and holds while it lives. It is kept until the end of the attempt is
+/// stored: a free lock is the evidence for an observer that cannot see the command's process group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Input {
     path: PathBuf,
-    /// Which file it is.
+    /// Device and inode.
     identity: Option<(u64, u64)>,
 }
 
 impl Input {
-    /// Makes the standard input of the command, holds it, and writes into it what the command is to read. What is returned is to be given to the
-    /// command, and kept nowhere else.
-    pub(crate) fn make(folder: &Path, run: i64, attempt: u32, content: &[u8]) -> io::Result<(Self, File)> {
+    /// Creates and locks the standard input file of a command and writes its content. The caller must pass the returned
+    /// file to the command and keep no copy.
+    pub(crate) fn create(folder: &Path, run: i64, attempt: u32, content: &[u8]) -> io::Result<(Self, File)> {
         folder::make_private(folder)?;
         let path = input_path(folder, run, attempt);
         let mut file = create_anew(&path, platform::create_held)?;
@@ -265,20 +269,20 @@ impl Input {
         Ok((input, file))
     }
 
-    /// Removes the file; for when the end of the attempt is written down.
+    /// Removes the file, after the end of the attempt is stored.
     pub(crate) fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// The file in which an attempt's command finds the payload of its run. It is not held. Removed when it is dropped.
+/// The file from which an attempt's command reads the payload of its run. It is not locked. Removed on drop.
 #[derive(Debug)]
 pub(crate) struct PayloadFile {
     path: PathBuf,
 }
 
 impl PayloadFile {
-    pub(crate) fn make(folder: &Path, run: i64, attempt: u32, content: &[u8]) -> io::Result<Self> {
+    pub(crate) fn create(folder: &Path, run: i64, attempt: u32, content: &[u8]) -> io::Result<Self> {
         folder::make_private(folder)?;
         let path = payload_path(&input_path(folder, run, attempt));
         let mut file = create_anew(&path, platform::create_private)?;
@@ -298,7 +302,8 @@ impl Drop for PayloadFile {
     }
 }
 
-/// An attempt's number is given once: an older file of this name belonged to another database that was here before.
+/// Creates a file, replacing an existing one. Attempt numbers are unique within a database: an older file of this name
+/// belonged to an earlier database at this path.
 fn create_anew(path: &Path, create: fn(&Path) -> io::Result<File>) -> io::Result<File> {
     match create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -309,7 +314,7 @@ fn create_anew(path: &Path, create: fn(&Path) -> io::Result<File>) -> io::Result
     }
 }
 
-/// The attempts of which an input or a payload lies in the folder of a database.
+/// Returns the attempts of which an input or a payload file is in the folder of a database.
 pub(crate) fn inputs(database: &Path) -> Vec<(i64, u32)> {
     let files = std::fs::read_dir(owner_lock::folder(database)).into_iter().flatten().flatten();
     let attempt = |name: &str| {
@@ -320,7 +325,7 @@ pub(crate) fn inputs(database: &Path) -> Vec<(i64, u32)> {
     files.filter_map(|file| attempt(file.file_name().to_str()?)).collect()
 }
 
-/// Removes the input and the payload of an attempt that is over, unless a process holds the input.
+/// Removes the input and payload files of an ended attempt, unless a process holds the input.
 pub(crate) fn remove_free_input(database: &Path, (run, attempt): (i64, u32)) {
     let path = input_path(&owner_lock::folder(database), run, attempt);
     if matches!(platform::held(&path).0, Hold::Free | Hold::Missing) {
@@ -349,43 +354,37 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn only_evidence_makes_a_command_gone() {
+    fn a_command_is_gone_only_on_evidence() {
         let (error, hidden) = (|| "no descriptor is left".to_owned(), || Group::Unreadable("it is hidden".to_owned()));
         let unknown = |reason: &str| Presence::Unknown(reason.to_owned());
         let members = || Group::Leaderless(vec![7]);
         use Presence::{Alive, Gone, LeftGroup, NoTrace};
-        for (group, held, free, missing, unasked) in [
+        for (group, held, free, missing, failed) in [
             (None, Alive, Gone, NoTrace, unknown(&error())),
             (Some(Group::Led), Alive, Alive, Alive, Alive),
             (Some(members()), Alive, Alive, Alive, Alive),
             (Some(Group::Empty), LeftGroup, Gone, Gone, unknown(&error())),
             (Some(Group::OtherBoot), Alive, Gone, Gone, unknown(&error())),
-            (
-                Some(hidden()),
-                Alive,
-                Gone,
-                unknown("the file of its input is missing, and it is hidden"),
-                unknown(&error()),
-            ),
+            (Some(hidden()), Alive, Gone, unknown("its input file is missing, and it is hidden"), unknown(&error())),
         ] {
             for (input, presence) in
-                [(Hold::Held, held), (Hold::Free, free), (Hold::Missing, missing), (Hold::Unknown(error()), unasked)]
+                [(Hold::Held, held), (Hold::Free, free), (Hold::Missing, missing), (Hold::Unknown(error()), failed)]
             {
                 assert_eq!(judge(group.as_ref(), input.clone()), presence, "{group:?}, {input:?}");
             }
         }
     }
 
-    // One test: a child that is being started in another would hold this one's input for a moment.
+    // A single test: a child that starts in another test would briefly hold this input.
     #[test]
-    fn a_command_is_at_work_as_long_as_its_group_and_without_a_record_as_its_input_is_held() {
+    fn a_command_lives_while_its_group_lives_or_without_a_record_while_its_input_is_held() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("t.db");
         std::fs::write(&database, "").unwrap();
         let orphan = |process: Option<&str>| Orphan::new(&database, 7, 2, "t".into(), "command".into(), process);
-        assert!(orphan(None).is_gone(), "there never was one");
+        assert!(orphan(None).is_gone(), "no command ran");
 
-        let (input, mut file) = Input::make(&owner_lock::folder(&database), 7, 2, b"hello").unwrap();
+        let (input, mut file) = Input::create(&owner_lock::folder(&database), 7, 2, b"hello").unwrap();
         let mut content = String::new();
         file.read_to_string(&mut content).unwrap();
         assert_eq!(content, "hello");
@@ -394,23 +393,25 @@ mod tests {
         let record = record_of(cat.id(), Some(&input), &database).unwrap();
         assert_eq!(orphan(Some(&record)).group(), Some(cat.id()));
         assert_eq!(orphan(Some(&record)).presence(), Presence::Alive);
-        // A process of that number with another start is another process, and its group is not the recorded one.
+        // A process with that pid and another start time is another process, and its group is not the recorded one.
         let another = record.replace("\"started\":", "\"started\":1");
         assert_ne!(another, record);
         assert_eq!((orphan(Some(&another)).group(), orphan(Some(&another)).presence()), (None, Presence::LeftGroup));
         // Where its group cannot be read, its input decides, and no process is signalled.
-        for (told, other) in [("\"boot\":\"", "\"boot\":\"0"), ("\"pid_ns\":", "\"pid_ns\":1"), ("\"pid_ns\"", "\"x\"")]
+        for (recorded, other) in
+            [("\"boot\":\"", "\"boot\":\"0"), ("\"pid_ns\":", "\"pid_ns\":1"), ("\"pid_ns\"", "\"x\"")]
         {
-            let elsewhere = record.replace(told, other);
+            let elsewhere = record.replace(recorded, other);
             assert_ne!(elsewhere, record);
             let elsewhere = orphan(Some(&elsewhere));
             assert_eq!((elsewhere.group(), elsewhere.presence()), (None, Presence::Alive), "{other}");
         }
-        // The input that lies here is another file. The record is of this database: it is waited for, and not signalled.
+        // The input file in the folder is another one. The record is of this database: the run waits, and nothing is
+        // signalled.
         let another_input = record.replace("\"ino\":", "\"ino\":1");
         let presumed = orphan(Some(&another_input));
         assert_eq!((presumed.group(), presumed.presence()), (None, Presence::Alive));
-        // And here it is of another, and so is the process, as long as no process holds the input that lies here.
+        // The record is of another database, and so is the process, unless a process holds the input in the folder.
         let copied = another_input.replace("\"db_ino\":", "\"db_ino\":1");
         assert_eq!((orphan(Some(&copied)).group(), orphan(Some(&copied)).presence()), (None, Presence::Alive));
         let presence = |record: &str| orphan(Some(record)).presence();

@@ -1,8 +1,8 @@
-//! Who is alive: the kernel knows.
+//! Lock files that prove whether an owner is alive.
 //!
-//! Each owner holds an exclusive lock on a file of its own for as long as it, or a worker thread of its, lives. The kernel
-//! drops the lock when the process ends, however it ends, and at no other moment: whoever can take an owner's lock has
-//! proof that it is dead. A missing file proves nothing; files are removed by cleaners too.
+//! Each owner holds an exclusive lock on a file of its own while it, or one of its worker threads, lives. The kernel
+//! releases the lock when the process ends, however it ends, and at no other time: a process that acquires an owner's
+//! lock has proof that the owner is dead. A missing file proves nothing, since cleaners remove files too.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -14,20 +14,20 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
-use crate::host::attempt_slots::{self, Content, Place, Says, Slots};
+use crate::host::attempt_slots::{self, Content, Mark, Place, Slots};
 use crate::host::{folder, platform};
 
-/// How long a worker relies on its last look at the folder of the lock files.
-const FOLDER_HOLDS: Duration = Duration::from_millis(100);
+/// How long a worker relies on its last check of the folder of lock files.
+const FOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The folder of the lock files that belong to a database.
+/// Returns the folder of the lock files of a database.
 pub(crate) fn folder(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push("-owners");
     PathBuf::from(name)
 }
 
-/// An owner's own lock. Dropping it, or the end of the process, is death.
+/// An owner's own lock. Dropping it, or the end of the process, releases the lock: the owner counts as dead.
 #[derive(Debug)]
 pub(crate) struct OwnerLock {
     database: PathBuf,
@@ -47,8 +47,8 @@ struct Held {
 }
 
 impl OwnerLock {
-    /// Takes the lock of a new owner. Refuses a folder that other users may write, or that another user made; and for root a
-    /// database of another user.
+    /// Acquires the lock of a new owner. Refuses a folder that other users may write, or that another user created; and
+    /// for root a database of another user.
     pub(crate) fn take(database: &Path, owner: &str) -> Result<Self> {
         let folder = folder(database);
         if let Some(fault) = folder::foreign(database).or_else(|| folder::unsafe_private(&folder, folder::this_user()))
@@ -58,34 +58,35 @@ impl OwnerLock {
         let path = folder.join(owner);
         let (database, checked) = (database.to_owned(), AtomicI64::new(i64::MAX));
         let lock = OwnerLock { database, folder, path, checked, held: Mutex::default() };
-        lock.make(&mut lock.held()).map_err(|error| Error::store("take the owner's lock", error))?;
+        lock.create(&mut lock.held()).map_err(|error| Error::store("take the owner's lock", error))?;
         Ok(lock)
     }
 
-    /// The folder of the lock files.
+    /// Returns the folder of the lock files.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Makes the file again if it is no longer the one that is locked, and writes what it holds again if another program wrote
-    /// into it. An observer never sees an unlocked file of this name: the new file is locked under another name and renamed into
-    /// place. The old one stays locked until then. Fails in a folder that is not this user's alone.
-    pub(crate) fn keep(&self) -> io::Result<Kept> {
+    /// Recreates the file if it is no longer the locked one, and rewrites its content if another program wrote into it.
+    /// An observer never finds an unlocked file of this name: the new file is locked under another name and renamed
+    /// into place. The old file stays locked until then. Fails in a folder that is not private to this user.
+    pub(crate) fn keep(&self) -> io::Result<FileState> {
         folder::make_private(&self.folder)?;
         let mut held = self.held();
         if let Some(file) = held.file.clone().filter(|file| names(&self.path, file)) {
-            let mended = held.slots.mend(&file, &self.path, &self.database)?;
-            return Ok(if mended { Kept::MadeAgain } else { Kept::AsItWas });
+            let repaired = held.slots.repair(&file, &self.path, &self.database)?;
+            return Ok(if repaired { FileState::Recreated } else { FileState::Intact });
         }
-        self.make(&mut held)?;
-        Ok(Kept::MadeAgain)
+        self.create(&mut held)?;
+        Ok(FileState::Recreated)
     }
 
-    /// Fails if the folder of the lock files is missing or not this user's alone: then no attempt may begin. What is missing is
-    /// made again by [`OwnerLock::keep`]. A busy worker looks at most every [`FOLDER_HOLDS`]: each look is two calls of the system.
+    /// Fails if the folder of lock files is missing or not private to this user: then no attempt may begin.
+    /// [`OwnerLock::keep`] recreates what is missing. A busy worker checks at most every [`FOLDER_CHECK_INTERVAL`],
+    /// since each check is two system calls.
     pub(crate) fn check_folder(&self, now: Duration) -> io::Result<()> {
         let (now, checked) = (millis(now), self.checked.load(Ordering::Relaxed));
-        if checked <= now && now - checked < millis(FOLDER_HOLDS) {
+        if checked <= now && now - checked < millis(FOLDER_CHECK_INTERVAL) {
             return Ok(());
         }
         folder::check_private(&self.folder)?;
@@ -93,45 +94,46 @@ impl OwnerLock {
         Ok(())
     }
 
-    /// Says in the file that this owner is degraded: it lives, and cannot write the database. The byte is written in its place and
-    /// without a sync, so that a full disk does not prevent it. If that fails, the next call tries again.
+    /// Marks the file: this owner is degraded, that is alive and unable to write the database. The byte is overwritten
+    /// in place and without a sync, so that a full disk does not prevent it. If that fails, the next call tries again.
     pub(crate) fn degrade(&self) {
-        self.say(true);
+        self.mark_degraded(true);
     }
 
-    /// Says in the file that this owner can write the database again, if the file says otherwise.
+    /// Removes the mark of [`OwnerLock::degrade`], if the file has it.
     pub(crate) fn recover(&self) {
-        self.say(false);
+        self.mark_degraded(false);
     }
 
-    fn say(&self, degraded: bool) {
+    fn mark_degraded(&self, degraded: bool) {
         let held = &mut *self.held();
         if let Some(file) = &held.file {
             let _ = held.slots.mark(file, degraded);
         }
     }
 
-    /// Notes in a slot of the file that a worker is about to begin this attempt. Until it is noted, the attempt must not
-    /// begin: after a crash, an attempt that is in no slot counts as one that never began.
+    /// Records in a slot of the file that a worker is about to begin this attempt. The attempt must not begin before:
+    /// after a crash, an attempt that is in no slot counts as one that never began.
     pub(crate) fn begin(&self, run: i64, attempt: u32) -> io::Result<Place> {
-        // Written without the lock of the slots, which the loop needs as well.
+        // Written without holding the mutex of the slots, which the loop needs too.
         let (file, place) = {
             let held = &mut *self.held();
             (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(run, attempt))
         };
-        // If the file is made again meanwhile, the attempt is in the new one already.
-        attempt_slots::write(&file, place, run, attempt).inspect_err(|_| self.settled(std::iter::once(place)))?;
+        // If the file is recreated meanwhile, the new file already holds the attempt.
+        attempt_slots::write(&file, place, run, attempt).inspect_err(|_| self.free_slots(std::iter::once(place)))?;
         Ok(place)
     }
 
-    /// Frees the slots of attempts whose end is recorded. Before that a slot must stay: its attempt did begin.
-    pub(crate) fn settled(&self, places: impl Iterator<Item = Place>) {
+    /// Frees the slots of attempts whose end is recorded. Before that a slot must remain, as proof that its attempt
+    /// began.
+    pub(crate) fn free_slots(&self, places: impl Iterator<Item = Place>) {
         let mut held = self.held();
         places.for_each(|place| held.slots.free(place));
     }
 
-    /// Removes the file, for an owner that leaves with nothing running. One that is merely dropped leaves it behind with
-    /// its lock free, and so is recovered like one that died.
+    /// Removes the file of an owner that stops with no running attempt. An owner that is only dropped leaves its file
+    /// unlocked, and its runs are recovered as after a crash.
     pub(crate) fn retire(&self) {
         if self.held().file.as_ref().is_some_and(|file| names(&self.path, file)) {
             let _ = std::fs::remove_file(&self.path);
@@ -142,48 +144,48 @@ impl OwnerLock {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make(&self, held: &mut Held) -> io::Result<()> {
+    fn create(&self, held: &mut Held) -> io::Result<()> {
         folder::make_private(&self.folder)?;
-        let mut unborn = self.path.as_os_str().to_owned();
-        unborn.push(".new");
-        match std::fs::remove_file(&unborn) {
+        let mut temporary = self.path.as_os_str().to_owned();
+        temporary.push(".new");
+        match std::fs::remove_file(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let file = platform::create_private(Path::new(&unborn))?;
+        let file = platform::create_private(Path::new(&temporary))?;
         file.lock()?;
         held.slots.write_all(&file, &self.database)?;
-        std::fs::rename(&unborn, &self.path)?;
+        std::fs::rename(&temporary, &self.path)?;
         held.file = Some(Arc::new(file));
         Ok(())
     }
 }
 
-/// Whether an owner's lock file had to be made again.
+/// The result of [`OwnerLock::keep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    AsItWas,
-    MadeAgain,
+pub(crate) enum FileState {
+    Intact,
+    Recreated,
 }
 
-/// What an observer can say of another owner.
+/// The state of another owner, as far as an observer can determine it.
 #[derive(Debug)]
 pub(crate) enum Standing {
     Alive {
-        /// It says that it has not been able to write the database for ten seconds or longer.
+        /// It has marked its file: it has been unable to write the database for ten seconds or longer.
         degraded: bool,
     },
     /// It is dead: its lock was acquired.
     Dead(DeadOwner),
-    /// It is dead, and another scheduler that recovers its runs has its lock: the owner of this id.
-    Inherited(String),
-    /// It has no lock file, or a copy lies in its place. That proves nothing; the lease decides.
+    /// It is dead, and the owner with this id holds its lock while it recovers its runs.
+    TakenOver(String),
+    /// It has no lock file, or its file is a copy. That proves nothing; the lease decides.
     Missing,
-    /// It could not be asked. Why.
+    /// The check failed; with the reason.
     Unknown(String),
 }
 
-/// The lock of an owner that is dead, held by its heir.
+/// The lock of a dead owner, held by the owner that recovers its runs.
 #[derive(Debug)]
 pub(crate) struct DeadOwner {
     path: PathBuf,
@@ -192,30 +194,31 @@ pub(crate) struct DeadOwner {
 }
 
 impl DeadOwner {
-    /// The attempts that its workers had begun, and perhaps ended: an attempt that is not among them never began. `None`:
-    /// that cannot be known.
+    /// Returns the attempts that its workers had begun, and perhaps ended: an attempt that is not among them never
+    /// began. `None`: unknown.
     pub(crate) fn begun(&self) -> Option<Arc<HashSet<(i64, u32)>>> {
         self.begun.clone()
     }
 
-    /// Marks the file, so that other observers do not take the heir that keeps the lock for a living owner.
-    pub(crate) fn inherit(self, heir: &str) -> Self {
-        // Without the mark the owner is shown as alive as long as the heir has the lock.
-        let _ = attempt_slots::mark_dead(&self.lock, heir);
+    /// Marks the file with the id of the recovering owner, so that other observers do not mistake the holder of the
+    /// lock for a living owner.
+    pub(crate) fn mark_taken_over(self, by: &str) -> Self {
+        // Without the mark the dead owner is shown as alive while its lock is held.
+        let _ = attempt_slots::mark_dead(&self.lock, by);
         self
     }
 
-    /// Removes the file; for when nothing of the dead is left to recover.
-    pub(crate) fn bury(self) {
+    /// Removes the file of an owner that has nothing left to recover.
+    pub(crate) fn remove(self) {
         if names(&self.path, &self.lock) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Asks the kernel about an owner. Never creates a file.
+/// Determines the state of an owner from its lock. Never creates a file.
 pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
-    // The name comes from the database: only what an owner would be called is looked up.
+    // The name comes from the database: it must have the form of an owner's id, so that it cannot leave the folder.
     if owner.is_empty() || !owner.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Standing::Missing;
     }
@@ -226,15 +229,15 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
         Err(error) => return Standing::Unknown(format!("its lock file {} cannot be opened: {error}", path.display())),
     };
     match file.try_lock() {
-        // The lock proves death only if the path still names the file that was locked: the owner may be making it again.
+        // The lock proves death only if the path still names the locked file: the owner may be recreating it.
         Ok(()) if names(&path, &file) => match attempt_slots::read(&file, database) {
             Content::Slots(begun) => Standing::Dead(DeadOwner { path, lock: file, begun: begun.map(Arc::new) }),
             Content::Copy => Standing::Missing,
         },
-        Ok(()) => Standing::Unknown(format!("its lock file {} was replaced while it was asked", path.display())),
-        Err(TryLockError::WouldBlock) => match attempt_slots::says(&file) {
-            Says::Dead { heir } => Standing::Inherited(heir),
-            says => Standing::Alive { degraded: says == Says::Degraded },
+        Ok(()) => Standing::Unknown(format!("its lock file {} was replaced during the check", path.display())),
+        Err(TryLockError::WouldBlock) => match attempt_slots::read_mark(&file) {
+            Mark::Dead { taken_over_by } => Standing::TakenOver(taken_over_by),
+            mark => Standing::Alive { degraded: mark == Mark::Degraded },
         },
         Err(TryLockError::Error(error)) => {
             Standing::Unknown(format!("the lock of {} cannot be requested: {error}", path.display()))
@@ -242,16 +245,17 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
     }
 }
 
-/// The dead whose lock file lies there, by name, with their locks. One that is not registered when they are looked up after
-/// this ended between taking its lock and being registered: nothing else is left of it. An unsafe folder is no proof of death.
-pub(crate) fn left_behind(database: &Path) -> Vec<(String, DeadOwner)> {
+/// Returns the dead owners whose lock file exists, with their ids and locks. An owner that is not registered when it is
+/// looked up after this call died between taking its lock and being registered: nothing else of it exists. An unsafe
+/// folder proves no death.
+pub(crate) fn dead_owners(database: &Path) -> Vec<(String, DeadOwner)> {
     let folder = folder(database);
     if folder::unsafe_private(&folder, folder::this_user()).is_some() {
         return Vec::new();
     }
     let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
     let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
-    // The inputs of commands lie here too.
+    // The input files of commands are in the same folder.
     let dead = names.filter(|name| !name.starts_with("run-")).filter_map(|name| match standing(database, &name) {
         Standing::Dead(dead) => Some((name, dead)),
         _ => None,
@@ -259,11 +263,11 @@ pub(crate) fn left_behind(database: &Path) -> Vec<(String, DeadOwner)> {
     dead.collect()
 }
 
-/// How old a file must be to be swept that was to become a lock file: a living owner renames it at once.
-const NEVER_RENAMED: Duration = Duration::from_secs(3600);
+/// The age from which on a temporary lock file is stale: a living owner renames it at once.
+const STALE_AFTER: Duration = Duration::from_secs(3600);
 
-/// Removes what is left of owners that died while they made their lock file: files that are not locked, and old.
-pub(crate) fn sweep_unnamed(database: &Path, now: Timestamp) {
+/// Removes temporary files of owners that died while they created their lock file: unlocked and stale ones.
+pub(crate) fn remove_stale_temporaries(database: &Path, now: Timestamp) {
     let folder = folder(database);
     if folder::unsafe_private(&folder, folder::this_user()).is_some() {
         return;
@@ -272,14 +276,14 @@ pub(crate) fn sweep_unnamed(database: &Path, now: Timestamp) {
     for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()) {
         let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
         let changed = file.metadata().and_then(|metadata| metadata.modified());
-        let is_old = changed.is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > NEVER_RENAMED));
+        let is_old = changed.is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > STALE_AFTER));
         if path.extension().is_some_and(|extension| extension == "new") && is_old && file.try_lock().is_ok() {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Whether the path names this open file. Where the system cannot tell, whether it names any.
+/// Returns whether the path names this open file. On a system without file identities: whether the path exists.
 fn names(path: &Path, file: &File) -> bool {
     match (std::fs::metadata(path), file.metadata()) {
         (Ok(named), Ok(open)) => platform::identity(&named) == platform::identity(&open),
@@ -289,14 +293,14 @@ fn names(path: &Path, file: &File) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kept, OwnerLock, Standing, folder, left_behind, standing};
+    use super::{FileState, OwnerLock, Standing, dead_owners, folder, standing};
 
     #[test]
-    fn a_lock_tells_the_living_from_the_dead() {
+    fn a_lock_distinguishes_living_and_dead_owners() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("t.db");
         std::fs::write(&database, "").unwrap();
-        assert!(matches!(standing(&database, "nobody"), Standing::Missing));
+        assert!(matches!(standing(&database, "unknown"), Standing::Missing));
         assert!(!folder(&database).exists(), "an observer creates nothing");
 
         let lock = OwnerLock::take(&database, "a-1").unwrap();
@@ -304,41 +308,44 @@ mod tests {
         let path = folder(&database).join("a-1");
         drop(lock);
         let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("a free lock is proof of death") };
-        let dead = dead.inherit("a-3");
+        let dead = dead.mark_taken_over("a-3");
         let stands = standing(&database, "a-1");
-        assert!(cfg!(windows) || matches!(stands, Standing::Inherited(heir) if heir == "a-3"), "one heir at a time");
-        // The heir lets go of it: the next one has the same proof.
+        assert!(
+            cfg!(windows) || matches!(stands, Standing::TakenOver(by) if by == "a-3"),
+            "one recovering owner at a time"
+        );
+        // After the recovering owner releases the lock, the next owner finds the same proof.
         drop(dead);
         let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("the mark changes nothing") };
-        dead.bury();
+        dead.remove();
         assert!(!path.exists());
 
         let lock = OwnerLock::take(&database, "a-2").unwrap();
         lock.retire();
-        assert!(!folder(&database).join("a-2").exists(), "an owner that leaves in order leaves no file");
+        assert!(!folder(&database).join("a-2").exists(), "an owner that stops cleanly leaves no file");
     }
 
     #[test]
-    fn a_file_that_a_cleaner_removed_is_made_again_and_proves_nothing_meanwhile() {
+    fn a_removed_lock_file_is_recreated_and_proves_nothing_meanwhile() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("t.db");
         std::fs::write(&database, "").unwrap();
         let lock = OwnerLock::take(&database, "a-1").unwrap();
-        assert_eq!(lock.keep().unwrap(), Kept::AsItWas);
+        assert_eq!(lock.keep().unwrap(), FileState::Intact);
         std::fs::remove_dir_all(folder(&database)).unwrap();
         assert!(matches!(standing(&database, "a-1"), Standing::Missing));
-        assert_eq!(lock.keep().unwrap(), Kept::MadeAgain);
+        assert_eq!(lock.keep().unwrap(), FileState::Recreated);
         assert!(matches!(standing(&database, "a-1"), Standing::Alive { degraded: false }));
 
-        // Somebody put another file in its place: its lock can be had, but it is not the owner's.
+        // Another file is in its place: its lock can be acquired, but it is not the owner's file.
         std::fs::remove_file(folder(&database).join("a-1")).unwrap();
         std::fs::write(folder(&database).join("a-1"), "").unwrap();
-        assert_eq!(lock.keep().unwrap(), Kept::MadeAgain);
+        assert_eq!(lock.keep().unwrap(), FileState::Recreated);
         assert!(matches!(standing(&database, "a-1"), Standing::Alive { degraded: false }));
     }
 
     #[test]
-    fn a_name_from_the_database_cannot_lead_out_of_the_folder() {
+    fn an_owner_id_from_the_database_cannot_leave_the_folder() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("t.db");
         std::fs::create_dir(folder(&database)).unwrap();
@@ -348,12 +355,12 @@ mod tests {
     }
 
     #[test]
-    fn an_error_while_asking_is_unknown() {
+    fn an_error_during_the_check_means_unknown() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("t.db");
         std::fs::create_dir_all(folder(&database).join("a-1")).unwrap();
         let Standing::Unknown(reason) = standing(&database, "a-1") else { panic!("a folder is no lock file") };
         assert!(reason.contains("a-1 cannot be opened: "), "{reason}");
-        assert!(left_behind(&database).is_empty());
+        assert!(dead_owners(&database).is_empty());
     }
 }

@@ -1,25 +1,25 @@
-//! Calls code of the application, and drops its values: a panic of either ends no thread of the scheduler.
+//! Calls application code and drops its values without letting a panic end a thread of the scheduler.
 //!
-//! The payload of a panic is a value of the application too, and may panic when it is dropped. What no program can contain ends
-//! the process: a destructor that panics while another panic unwinds, and any panic where panics abort.
+//! The payload of a panic is an application value too, and may panic when it is dropped. Some panics still end the
+//! process: a destructor that panics while another panic unwinds, and any panic in a build with `panic = "abort"`.
 
 use std::any::Any;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls `f`. Returns what it returned, or the message of its panic.
+/// Calls `f`. Returns its result, or the message of its panic.
 pub(crate) fn contained<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(message)
 }
 
-/// Drops a value. A panic of its destructor is logged.
+/// Drops a value. Logs a panic of its destructor.
 pub(crate) fn dispose<T>(what: impl Display, value: T) {
     if let Err(panic) = contained(|| drop(value)) {
         log::warn!("{what} panicked when it was dropped: {panic}");
     }
 }
 
-/// The message of a panic, whose payload is dropped.
+/// Returns the message of a panic and drops its payload.
 pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     let message = panic
         .downcast_ref::<&str>()
@@ -28,7 +28,7 @@ pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
         .unwrap_or("without a message")
         .to_owned();
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        // A chain of such payloads may have no end: the second one is leaked.
+        // The payloads of further panics may form an endless chain: the second one is leaked.
         std::mem::forget(again);
     }
     message

@@ -1,11 +1,11 @@
-//! What differs between systems: file modes, the identity of a file, and files that are held. Each has the least that works
-//! elsewhere.
+//! What differs between systems: file modes, the identity of a file, and held files. Each function has a minimal
+//! fallback for other systems.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Which file this is, however it is named; `None` where the system does not tell.
+/// Returns device and inode: the identity of a file under any name. `None` where the system has none.
 #[cfg(unix)]
 pub(crate) fn identity(metadata: &Metadata) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ pub(crate) fn identity(_metadata: &Metadata) -> Option<(u64, u64)> {
     None
 }
 
-/// Changes whenever the file does: its size, and when it and its inode were last changed.
+/// A value that changes whenever the file does: its size, and the times of its last content and inode change.
 #[cfg(unix)]
 pub(crate) type Version = (u64, (i64, i64), (i64, i64));
 
@@ -35,7 +35,7 @@ pub(crate) fn version(metadata: &Metadata) -> Version {
     (metadata.len(), metadata.modified().ok())
 }
 
-/// Makes a new file that only its owner may read and write; an error if there is one already.
+/// Creates a new file that only its owner may read and write. Fails if the file exists.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);
@@ -44,7 +44,7 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Writes all of `bytes` at this place, wherever the file's own position is.
+/// Writes all of `bytes` at `offset`, independent of the file's own position.
 pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     #[cfg(unix)]
     return std::os::unix::fs::FileExt::write_all_at(file, bytes, offset);
@@ -57,13 +57,14 @@ pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()>
     }
 }
 
-/// The one name of an existing file, whatever links and folders it was reached by: two owners that open it by two names must
-/// find each other's locks. Elsewhere than on Unix such names are not for every library, and links are left alone.
+/// Returns the canonical path of an existing file: two owners that open it by two names must use the same lock files.
+/// On Windows the path is only made absolute, since many libraries reject canonical Windows paths; links are not
+/// resolved there.
 pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
     if cfg!(unix) { std::fs::canonicalize(path) } else { std::path::absolute(path) }
 }
 
-/// Who else may write the file: what its mode says.
+/// Who may write a file, by its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writable {
     Owner,
@@ -86,7 +87,7 @@ pub(crate) fn writable(_metadata: &Metadata) -> Writable {
     Writable::Owner
 }
 
-/// The name of this machine, as the kernel has it, for people who look at `scheduler_instances`.
+/// Returns the kernel's name for this machine, for the column `scheduler_instances.host`.
 pub(crate) fn host() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -95,9 +96,9 @@ pub(crate) fn host() -> String {
     if name.is_empty() { "localhost".to_owned() } else { name.chars().take(100).collect() }
 }
 
-/// Makes a private file that is held for as long as it, or a copy that a child inherits, is open.
+/// Creates a private file that is held while it, or a copy that a child inherits, is open.
 pub(crate) fn create_held(path: &Path) -> io::Result<File> {
-    // Locks are not inherited on Windows; there nobody else can open the file while it is open.
+    // Locks are not inherited on Windows; instead no other process can open the file while it is open.
     #[cfg(windows)]
     return std::os::windows::fs::OpenOptionsExt::share_mode(OpenOptions::new().read(true).write(true), 0)
         .create_new(true)
@@ -110,23 +111,23 @@ pub(crate) fn create_held(path: &Path) -> io::Result<File> {
     }
 }
 
-/// What can be said of a file that [`create_held`] made.
+/// The state of a file that [`create_held`] created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// A process has it, or a copy that it inherited.
+    /// A process has it open, or a copy that it inherited.
     Held,
     /// Its lock could be acquired.
     Free,
-    /// There is no such file.
+    /// The file does not exist.
     Missing,
-    /// It could not be asked. Why.
+    /// The check failed; with the reason.
     Unknown(String),
 }
 
-/// Asks whether such a file is held, and which file it is. The lock that is requested is a shared one: two observers do not
-/// take each other for the holder.
+/// Returns whether such a file is held, and its identity. Requests a shared lock, so that two observers do not mistake
+/// each other for the holder.
 pub(crate) fn held(path: &Path) -> (Hold, Option<(u64, u64)>) {
-    /// On Windows: another process has it open, and shares it with none.
+    /// Windows: another process has the file open without sharing it.
     const SHARING_VIOLATION: i32 = 32;
     let file = match OpenOptions::new().read(true).open(path) {
         Ok(file) => file,

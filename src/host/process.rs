@@ -1,5 +1,6 @@
-//! What the kernel tells about processes: which one a number names, who is in a process group, and whether all of that can be
-//! seen from here. Linux tells it in `/proc`. Elsewhere nothing is recorded, and no group can be read.
+//! What the kernel reports about processes: which process a pid identifies, which processes are in a group, and whether
+//! all of them are visible to this process. Linux reports it in `/proc`. On other systems nothing is recorded, and no
+//! group can be read.
 
 use std::io;
 use std::path::Path;
@@ -8,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::platform;
 
-/// A process that leads a group of its own, distinguished from any later process with the same number.
+/// The leader of a process group, distinguished from any later process with the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Leader {
     pub(crate) pid: u32,
-    /// In the kernel's ticks since the machine was started.
+    /// In the kernel's ticks since the machine booted.
     started: u64,
     /// The boot id of the machine.
     boot: String,
-    /// The inode of the PID namespace in which `pid` counts.
+    /// The inode of the PID namespace of `pid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pid_ns: Option<u64>,
     /// The session of the group, which never changes.
@@ -24,24 +25,24 @@ pub(crate) struct Leader {
     session: Option<u32>,
 }
 
-/// What can be said of a process group that was recorded.
+/// The observed state of a recorded process group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// Its leader lives.
+    /// Its leader is alive.
     Led,
-    /// Its leader is gone. These processes are in a group of its number and session.
+    /// Its leader is gone. These processes are in a group with the same number and session.
     Leaderless(Vec<u32>),
     /// All processes of the namespace were read, and none is a member.
     Empty,
-    /// It was recorded before the machine was started: the kernel that ran it does not run any more.
+    /// It was recorded before the last boot of the machine, so none of its processes can be alive.
     OtherBoot,
-    /// It cannot be read completely, and no member was seen. Why.
+    /// It cannot be read completely, and no member was found; with the reason.
     Unreadable(String),
 }
 
 impl Leader {
-    /// Identifies a child that has not been waited for. `None` where the system does not tell, and where `/proc` shows
-    /// another PID namespace than this process's own.
+    /// Identifies a child that has not been waited for. `None` where the system does not report the data, and where
+    /// `/proc` shows another PID namespace than that of this process.
     pub(crate) fn identify(pid: u32) -> Option<Self> {
         let (pid_ns, stat) = (own_namespace().ok()?, stat(pid).ok()??);
         Some(Leader {
@@ -53,27 +54,27 @@ impl Leader {
         })
     }
 
-    /// Looks at the group.
+    /// Observes the group.
     pub(crate) fn group(&self) -> Group {
         match boot_id() {
             Ok(boot) if boot != self.boot => Group::OtherBoot,
-            Ok(_) => self.look().unwrap_or_else(Group::Unreadable),
+            Ok(_) => self.observe().unwrap_or_else(Group::Unreadable),
             Err(error) => Group::Unreadable(format!("the boot id of this machine cannot be read: {error}")),
         }
     }
 
-    fn look(&self) -> Result<Group, String> {
+    fn observe(&self) -> Result<Group, String> {
         let pid_ns = self.pid_ns.ok_or("the PID namespace of its process is not recorded")?;
         if own_namespace()? != pid_ns {
             return Err("its process is in another PID namespace".to_owned());
         }
         match stat(self.pid).map_err(|error| error.to_string())? {
-            // A number is not given out again as long as a group has it.
+            // The kernel does not reuse a pid while a group has that number.
             Some(stat) if stat.started != self.started => return Ok(Group::Empty),
             Some(stat) if !stat.is_dead => return Ok(Group::Led),
             _ => {}
         }
-        // Twice: a process that forks and ends while the list is read can be missed once.
+        // Twice: one pass can miss a process that forks and exits during the read.
         for _ in 0..2 {
             let members = self.members()?;
             if !members.is_empty() {
@@ -83,13 +84,14 @@ impl Leader {
         hidden().map_or(Ok(Group::Empty), Err)
     }
 
-    /// The live members, as far as they can be seen. An error if none was seen and not all processes could be read.
+    /// Returns the visible live members. An error if there is none and not all processes could be read.
     fn members(&self) -> Result<Vec<u32>, String> {
-        let (seen, unread) = all().map_err(|error| error.to_string())?;
-        let is_member = |one: &&Process| {
-            one.group == self.pid && !one.is_dead && self.session.is_none_or(|session| session == one.session)
+        let (visible, unread) = all().map_err(|error| error.to_string())?;
+        let is_member = |process: &&Process| {
+            let same_session = self.session.is_none_or(|session| session == process.session);
+            process.group == self.pid && !process.is_dead && same_session
         };
-        let members: Vec<u32> = seen.iter().filter(is_member).map(|one| one.pid).collect();
+        let members: Vec<u32> = visible.iter().filter(is_member).map(|process| process.pid).collect();
         match unread {
             Some(reason) if members.is_empty() => Err(reason.to_string()),
             _ => Ok(members),
@@ -97,20 +99,21 @@ impl Leader {
     }
 }
 
-/// Whether a process was started with all of these variables, each as `NAME=value`. `false` also if that cannot be read.
+/// Returns whether a process was started with all of these variables, each as `NAME=value`. `false` also if its
+/// environment cannot be read.
 pub(crate) fn was_started_with(pid: u32, variables: &[String]) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let has = |variable: &String| environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes());
     variables.iter().all(has)
 }
 
-/// The processes that have a file open, as far as they can be seen.
+/// Returns the visible processes that have a file open.
 pub(crate) fn holders(path: &Path) -> Vec<u32> {
     let Some(identity) = std::fs::metadata(path).ok().as_ref().and_then(platform::identity) else { return Vec::new() };
     let holds = |pid: &u32| {
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
         files.flatten().any(|file| {
-            // By its name first: a look at a file of a network that is down may take for ever.
+            // The name first: `stat` on a file of an unreachable network file system may block forever.
             let named = std::fs::read_link(file.path()).is_ok_and(|to| to.file_name() == path.file_name());
             named && std::fs::metadata(file.path()).is_ok_and(|open| platform::identity(&open) == Some(identity))
         })
@@ -118,12 +121,12 @@ pub(crate) fn holders(path: &Path) -> Vec<u32> {
     pids().unwrap_or_default().into_iter().filter(holds).collect()
 }
 
-/// The boot id of this machine: another one after every start.
+/// Returns the boot id of this machine: a new one after every boot.
 pub(crate) fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// The inode of this process's PID namespace. An error if `/proc` does not show that namespace.
+/// Returns the inode of this process's PID namespace. An error if `/proc` shows another namespace.
 fn own_namespace() -> Result<u64, String> {
     let status = read("/proc/self/status").map_err(|error| format!("/proc/self/status cannot be read: {error}"))?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
@@ -135,7 +138,7 @@ fn own_namespace() -> Result<u64, String> {
     platform::identity(&namespace).map(|(_, inode)| inode).ok_or_else(|| "this system has no PID namespaces".to_owned())
 }
 
-/// Why some processes are not to be seen in `/proc`; `None` if all are.
+/// Returns why some processes are not visible in `/proc`; `None` if all are.
 fn hidden() -> Option<String> {
     match read("/proc/self/mountinfo") {
         Ok(mounts) => hidden_by(&mounts),
@@ -143,14 +146,14 @@ fn hidden() -> Option<String> {
     }
 }
 
-/// As [`hidden`], by the text of `mountinfo`.
+/// As [`hidden`], from the text of `mountinfo`.
 fn hidden_by(mounts: &str) -> Option<String> {
     let mut options = None;
     for line in mounts.lines() {
         let (Some(point), Some((_, mounted))) = (line.split(' ').nth(4), line.split_once(" - ")) else { continue };
         let mut mounted = mounted.split(' ');
         match point {
-            // The last one lies on top.
+            // The last mount hides the earlier ones.
             "/proc" => options = (mounted.next() == Some("proc")).then(|| mounted.nth(1).unwrap_or_default()),
             _ if point.strip_prefix("/proc/").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) => {
                 return Some(format!("{point} is covered by another mount"));
@@ -164,7 +167,7 @@ fn hidden_by(mounts: &str) -> Option<String> {
     Some(format!("/proc is mounted with {option}, and so may hide processes"))
 }
 
-/// The numbers of all processes that are to be seen.
+/// Returns the pids of all visible processes.
 fn pids() -> io::Result<Vec<u32>> {
     let pid = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     let listed = std::fs::read_dir("/proc").and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
@@ -172,26 +175,26 @@ fn pids() -> io::Result<Vec<u32>> {
     Ok(entries.into_iter().filter_map(pid).collect())
 }
 
-/// A process, as `/proc` shows it.
+/// A process as `/proc` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Process {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
-    /// The number of its parent process.
+    /// The pid of its parent process.
     pub parent: u32,
     /// Its process group.
     pub group: u32,
     /// Its session.
     pub session: u32,
-    /// When it started, in the kernel's ticks since the machine did. A later process with the same number has another value.
+    /// When it started, in the kernel's ticks since boot. A later process with the same pid has another value.
     pub started: u64,
-    /// It has ended, and its parent has not waited for it.
+    /// It is a zombie: it has exited, and its parent has not waited for it.
     pub is_dead: bool,
 }
 
-/// The processes that this user may see, for handlers that start commands. Empty where the system has no `/proc`. A process that
-/// starts or ends meanwhile may be missing.
+/// Returns the processes that are visible to this user, for handlers that start commands. Empty where the system has no
+/// `/proc`. A process that starts or ends during the call may be missing.
 ///
 /// ```
 /// let own = duly::processes()?.into_iter().find(|process| process.pid == std::process::id());
@@ -199,33 +202,33 @@ pub struct Process {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// # Errors
-/// If a process cannot be read for another reason than its user: an error while looking is no evidence that there is none.
+/// If a process cannot be read for another reason than permissions: a failed read does not prove that there is no
+/// process.
 pub fn processes() -> io::Result<Vec<Process>> {
     match all() {
         Ok((_, Some(error))) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
-        Ok((seen, _)) => Ok(seen),
+        Ok((visible, _)) => Ok(visible),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
-/// The processes that can be seen, and why another one could not be read.
+/// Returns the visible processes, and the first error for the others; an error other than missing permission wins.
 fn all() -> io::Result<(Vec<Process>, Option<io::Error>)> {
-    let (mut seen, mut unread) = (Vec::new(), None::<io::Error>);
+    let (mut visible, mut unread) = (Vec::new(), None::<io::Error>);
     for pid in pids()? {
         match stat(pid) {
-            Ok(one) => seen.extend(one),
+            Ok(process) => visible.extend(process),
             Err(error) if unread.as_ref().is_none_or(|first| first.kind() == io::ErrorKind::PermissionDenied) => {
                 unread = Some(error);
             }
             Err(_) => {}
         }
     }
-    Ok((seen, unread))
+    Ok((visible, unread))
 }
 
-/// `None`: there is no such process.
+/// Returns the process with this pid; `None` if there is none.
 fn stat(pid: u32) -> io::Result<Option<Process>> {
     const NO_SUCH_PROCESS: i32 = 3;
     let path = format!("/proc/{pid}/stat");
@@ -238,7 +241,7 @@ fn stat(pid: u32) -> io::Result<Option<Process>> {
 }
 
 fn parse(pid: u32, line: &str) -> Option<Process> {
-    // The name, in brackets, may hold anything: fields are counted from its end.
+    // The name, in brackets, may contain any character: fields are counted from the closing bracket.
     let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
     let is_dead = matches!(fields.next()?, "Z" | "X");
     let (parent, group, session) =
@@ -247,7 +250,7 @@ fn parse(pid: u32, line: &str) -> Option<Process> {
     Some(Process { pid, parent, group, session, started, is_dead })
 }
 
-/// The text of a file of `/proc`. Names of processes need not be UTF-8.
+/// Returns the text of a file of `/proc`. Process names need not be UTF-8.
 fn read(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
 }
@@ -257,7 +260,7 @@ mod tests {
     use super::{Process, hidden_by, parse};
 
     #[test]
-    fn a_line_of_stat_is_read_whatever_the_name_holds() {
+    fn stat_is_parsed_for_any_process_name() {
         let line = "71 (a) Z 1 (b\u{fffd}) S 1 70 69 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
         let one = Process { pid: 71, parent: 1, group: 70, session: 69, started: 12345, is_dead: false };
         assert_eq!(parse(71, line), Some(one));
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proc_that_hides_processes_is_known_by_its_mount() {
+    fn hidepid_is_detected_in_the_mount_options() {
         let mount =
             |at: &str, kind: &str, options: &str| format!("22 27 0:21 / {at} rw,nosuid - {kind} proc {options}\n");
         let plain = mount("/", "ext4", "rw") + &mount("/proc", "proc", "rw");
@@ -277,7 +280,7 @@ mod tests {
             let covered = plain.clone() + &mount("/proc", "proc", &format!("rw,hidepid={hides},gid=4"));
             let expected = format!("/proc is mounted with hidepid={hides}, and so may hide processes");
             assert_eq!(hidden_by(&covered), Some(expected));
-            // What lies below another mount says nothing.
+            // A mount that is covered by another one does not count.
             assert_eq!(hidden_by(&(covered + &mount("/proc", "proc", "rw"))), None);
         }
         for other in [mount("/", "ext4", "rw"), plain.clone() + &mount("/proc", "tmpfs", "rw")] {

@@ -1,5 +1,5 @@
-//! What happened, as a value. The log, counters and tests all observe these events. The poller emits them, except the start of
-//! an attempt, which its worker emits, and what a client of the same scheduler cancels.
+//! Events as values. The log, counters and tests all consume them. The poller emits them, except the start of an
+//! attempt, which its worker emits, and the cancellation by a client of the same scheduler.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::host::orphan::Orphan;
 use crate::host::panics;
 use crate::model::run::{Claim, RunStatus};
 
-/// What happened. Its `Display` is the log line, on one line whatever the names and errors contain.
+/// An event. Its `Display` is the log line: a single line for any names and errors.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -19,94 +19,96 @@ pub enum Event {
         /// The attempt.
         claim: Arc<Claim>,
     },
-    /// An attempt came to an end, and that is recorded.
+    /// An attempt ended, and its outcome is stored.
     Finished {
         /// The attempt.
         claim: Arc<Claim>,
-        /// Where the run stands now.
+        /// The new status of the run.
         status: RunStatus,
-        /// What it failed of.
+        /// The error, if it failed.
         error: Option<String>,
         /// How long the handler took.
         took: Duration,
-        /// When it is tried again.
+        /// When the next attempt is due.
         next_attempt: Option<Timestamp>,
-        /// When the task is due next. `None` if it is not, if nobody can say yet, and for tasks that are due once.
+        /// When the task is due next. `None` if it is not due again, if that is not known yet, and for tasks that are
+        /// due once.
         next_due: Option<Timestamp>,
     },
-    /// A handler whose time is up, and that was asked to stop, does not return: another worker has taken the place of the one
+    /// A handler has exceeded its time limit, was asked to stop, and does not return. Another worker replaces the one
     /// that it holds. When the handler returns an error, the attempt is recorded as timed out.
     WorkerHeld {
         /// The attempt.
         claim: Arc<Claim>,
     },
-    /// A worker thread ended, which no handler can cause: by a fault of duly, of the [`Clock`](crate::Clock) or of the logger that
-    /// it was given. Another worker takes its place, and its run is settled as failed.
+    /// A worker thread ended. No handler can cause this; a fault of duly, of the [`Clock`](crate::Clock) or of the
+    /// logger can. A new worker replaces it, and its run is recorded as failed.
     WorkerEnded {
-        /// The run that it carried out, if it did.
+        /// The run that it executed, if any.
         run: Option<i64>,
         /// The message of the panic.
         error: String,
     },
-    /// An attempt came to an end when another owner had already taken the run: its result changed nothing.
+    /// An attempt ended after another owner had claimed the run. Its result changed nothing.
     Superseded {
         /// The attempt.
         claim: Arc<Claim>,
     },
-    /// An attempt's owner died; its run was recovered. `Queued`: the attempt had not begun, and does not count.
+    /// The owner of an attempt died, and the run was recovered. `Queued`: the attempt had not begun, and does not
+    /// count.
     Lost {
         /// The run.
         run: i64,
         /// The name of its task.
         task: String,
-        /// Which attempt was lost.
+        /// The lost attempt.
         attempt: u32,
-        /// Where the run stands now.
+        /// The new status of the run.
         status: RunStatus,
-        /// When it is tried again.
+        /// When the next attempt is due.
         next_attempt: Option<Timestamp>,
     },
-    /// An owner is dead, and nothing of it is left to recover.
+    /// An owner is dead, and all its runs are recovered.
     OwnerLost {
         /// Its id.
         owner: String,
     },
-    /// The command of a dead owner's run is still at work. The run waits until it is gone.
+    /// The command of a dead owner's run is still running. The run waits until the command is gone.
     Orphaned {
         /// The command.
         orphan: Orphan,
     },
-    /// The owner of a run died, and it cannot be known whether its command is gone. The run waits until it can, or until a
-    /// user [declares](crate::Client::declare_gone) it gone.
+    /// The owner of a run died, and it is unknown whether its command is gone. The run waits until that is known, or
+    /// until a user [declares](crate::Client::declare_gone) the command gone.
     OrphanUnknown {
         /// The command.
         orphan: Orphan,
-        /// Why it cannot be known.
+        /// Why it is unknown.
         reason: String,
     },
-    /// The command of a dead owner's run is gone, but for a process that left its group and holds its input. The run is
-    /// recovered.
+    /// The command of a dead owner's run is gone, except for a process that left its group and holds its input. The run
+    /// is recovered.
     LeftGroup {
         /// The run.
         run: i64,
         /// The name of its task.
         task: String,
-        /// Which attempt.
+        /// The attempt.
         attempt: u32,
     },
-    /// Occurrences were not opened: skipped or missed.
+    /// No run was opened for these occurrences: they were skipped or missed.
     PassedOver {
         /// The name of the task.
         task: String,
         /// `Skipped` or `Missed`.
         status: RunStatus,
-        /// The oldest of them.
+        /// The oldest occurrence.
         first: Timestamp,
-        /// The newest of them.
+        /// The newest occurrence.
         last: Timestamp,
         /// How many.
         count: u64,
-        /// Whether `count` is all of them, or as far as was counted.
+        /// Whether `count` is exact; otherwise it is a lower bound.
         exact: bool,
     },
     /// A waiting run was cancelled.
@@ -115,118 +117,119 @@ pub enum Event {
         run: i64,
         /// The name of its task.
         task: String,
-        /// Whether an attempt of it had begun: it waited for the next one.
+        /// Whether an attempt had begun: the run waited for its next attempt.
         began: bool,
     },
-    /// A waiting run expired before an attempt began.
+    /// A waiting run expired before its first attempt.
     Expired {
         /// The run.
         run: i64,
         /// The name of its task.
         task: String,
     },
-    /// A dead run was to be told to another task, and could not be.
-    NotTold {
+    /// No run of the `on_dead` task could be opened for a dead run.
+    OnDeadFailed {
         /// The dead run.
         run: i64,
         /// The name of its task.
         task: String,
-        /// The task that it names in `on_dead`.
+        /// The name of the `on_dead` task.
         on_dead: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// An owner is alive and has not extended its lease for longer than the lease. Its runs are not taken over.
+    /// An owner is alive but stalled: its lease has expired. Its runs are not taken over.
     OwnerStalled {
         /// Its id.
         owner: String,
-        /// Its process.
+        /// Its pid.
         pid: u32,
-        /// The machine that it runs on.
+        /// The name of its machine.
         host: String,
         /// When its lease ended.
         until: Timestamp,
     },
-    /// So many runs of a task in a row are dead that it was paused.
+    /// A task was paused after `pause_after_failures` consecutive dead runs.
     Paused {
         /// The name of the task.
         task: String,
         /// How many.
         failures: u32,
     },
-    /// A row that someone else wrote cannot be used.
+    /// A row that another program wrote is unusable.
     Invalid {
         /// The name of the task.
         task: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// One item could not be written and was set aside; the others were.
+    /// One item could not be stored and was set aside; the other items of the turn were stored.
     SetAside {
-        /// What it was: `task "digest"`, `the outcome of run 7`.
+        /// The item: `task "digest"`, `the outcome of run 7`.
         item: String,
         /// What SQLite said.
         reason: String,
     },
-    /// The machine's wall clock has stepped, or the machine has slept.
+    /// The wall clock has stepped, or the machine was suspended.
     ClockStepped {
-        /// What it would have shown.
+        /// The expected time.
         expected: Timestamp,
         /// What it shows.
         found: Timestamp,
     },
-    /// The clock is hours behind what it had shown before: it was wrong then, and all schedules count from now.
+    /// The clock is hours behind the time that it showed before: that time was wrong, and all schedules count from now.
     ClockWasWrong {
-        /// What it had shown.
+        /// The time that it showed before.
         believed: Timestamp,
         /// What it shows.
         found: Timestamp,
     },
-    /// The time zones are not those of the last start: local times that lie ahead have been planned anew.
+    /// The time zone data differs from that of the last start: future local times have been recomputed.
     ZoneDataChanged {
-        /// Which data it was.
+        /// The former version.
         before: String,
-        /// Which it is.
+        /// The current version.
         now: String,
     },
-    /// The machine's clock has not been set since it was started. Nothing is done until it is.
+    /// The machine's clock has not been set since boot. No run starts until it is set.
     ClockNotSet,
-    /// The machine's clock was not set, and is.
+    /// The machine's clock was not set before, and is set now.
     ClockSet {
         /// What it shows.
         found: Timestamp,
     },
-    /// At the start of a scheduler its clock is behind the newest time that the file holds, and schedules wait for that time.
+    /// At the start of the scheduler, the clock is behind the newest time in the file. Schedules wait for that time.
     ClockBehind {
-        /// That time.
+        /// The newest time in the file.
         newest: Timestamp,
         /// What the clock shows.
         found: Timestamp,
     },
-    /// This owner's lock file had been removed or overwritten, and was made again.
-    LockMadeAgain,
-    /// The database refuses to be written; nothing starts until it accepts again.
+    /// This owner's lock file had been removed or overwritten, and was recreated.
+    LockFileRecreated,
+    /// The database cannot be written. No run starts until it can.
     Degraded {
-        /// What it said.
+        /// The error.
         reason: String,
     },
-    /// The database accepts writing again.
+    /// The database can be written again.
     Recovered,
-    /// A newer duly has brought the tables to its own version. Nothing more starts; when what runs has come to its end and is
-    /// written down, the scheduler stops.
-    Outlived {
-        /// Which version was found, and what to do about it.
+    /// A newer duly has migrated the tables. No further run starts; after the running ones have ended and are recorded,
+    /// the scheduler stops.
+    NewerSchema {
+        /// The found version, and what to do.
         reason: String,
-        /// How many runs are yet to end.
-        at_work: usize,
+        /// The number of running runs.
+        running: usize,
     },
 }
 
-/// Receives events. [`Event::Started`] comes from the worker that begins the attempt; [`Event::Cancelled`], for a run that a client
-/// of this scheduler cancels, from the thread that calls [`Client::cancel`](crate::Client::cancel); every other event from the
-/// scheduler's own thread. Each of them waits until the observer returns: it should be quick.
+/// Receives events. [`Event::Started`] is emitted by the worker that begins the attempt; [`Event::Cancelled`], for a
+/// run that a client of this scheduler cancels, by the thread that calls [`Client::cancel`](crate::Client::cancel);
+/// every other event by the scheduler's own thread. The emitting thread waits until the observer returns, so the
+/// observer should be fast.
 pub trait Observer: Send + Sync + 'static {
-    /// Called with each event, after what it reports was committed.
+    /// Receives one event, after the reported change was committed.
     fn observe(&self, event: &Event);
 }
 
@@ -236,15 +239,15 @@ impl<F: Fn(&Event) + Send + Sync + 'static> Observer for F {
     }
 }
 
-/// All who are told.
+/// All observers of a scheduler.
 pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 
 impl Observers {
-    pub(crate) fn tell(&self, event: &Event) {
+    pub(crate) fn notify(&self, event: &Event) {
         for observer in &self.0 {
             // An observer is the user's code: its panic must not stop the loop.
             if let Err(panic) = panics::contained(|| observer.observe(event)) {
-                log::error!("an observer panicked: {}; the others receive the event all the same", OneLine(&panic));
+                log::error!("an observer panicked: {}; the other observers still receive the event", OneLine(&panic));
             }
         }
     }
@@ -263,7 +266,7 @@ impl fmt::Debug for Observers {
 }
 
 impl Event {
-    /// How loudly the log should say it.
+    /// Returns the log level of the event.
     pub fn level(&self) -> log::Level {
         match self {
             Event::Started { .. } | Event::Recovered | Event::Cancelled { .. } | Event::ClockSet { .. } => {
@@ -273,7 +276,7 @@ impl Event {
             | Event::Degraded { .. }
             | Event::SetAside { .. }
             | Event::WorkerEnded { .. }
-            | Event::Outlived { .. } => log::Level::Error,
+            | Event::NewerSchema { .. } => log::Level::Error,
             Event::Finished { error: Some(_), .. } => log::Level::Warn,
             Event::Finished { .. } | Event::PassedOver { status: RunStatus::Skipped, .. } => log::Level::Info,
             _ => log::Level::Warn,
@@ -295,7 +298,7 @@ impl fmt::Display for Event {
             Event::Finished { claim, status, error, took, next_attempt, next_due } => {
                 write!(f, "run {} of {:?} ", claim.run_id, claim.task)?;
                 if *status == RunStatus::Queued {
-                    return f.write_str("was given back before it was started");
+                    return f.write_str("was released before it started; queued again");
                 }
                 write!(f, "{status} after {}", humantime::format_duration(coarse(*took)))?;
                 if let Some(error) = error {
@@ -309,18 +312,18 @@ impl fmt::Display for Event {
             }
             Event::WorkerHeld { claim } => write!(
                 f,
-                "run {} of {:?} does not stop though its time is up; another worker takes the place of the one it holds",
+                "run {} of {:?} exceeded its time limit and does not stop; another worker replaces the one it holds",
                 claim.run_id, claim.task
             ),
             Event::WorkerEnded { run, error } => {
                 f.write_str("a worker ended")?;
-                run.map_or(Ok(()), |run| write!(f, " while it carried out run {run}"))?;
-                write!(f, ": {}; another takes its place", OneLine(error))
+                run.map_or(Ok(()), |run| write!(f, " while it executed run {run}"))?;
+                write!(f, ": {}; a new worker replaces it", OneLine(error))
             }
             Event::Superseded { claim } => write!(
                 f,
-                "run {} of {:?}: attempt {} ended after another owner had taken the run; its result is kept with the \
-                 attempts",
+                "run {} of {:?}: attempt {} ended after another owner had claimed the run; its result is stored with \
+                 its attempts",
                 claim.run_id, claim.task, claim.attempt
             ),
             Event::Lost { run, task, attempt, status: RunStatus::Queued, .. } => {
@@ -332,7 +335,7 @@ impl fmt::Display for Event {
             }
             Event::Orphaned { orphan } => write!(
                 f,
-                "run {} of {:?}: the owner of attempt {} died, and its command is still at work; the run waits for it",
+                "run {} of {:?}: the owner of attempt {} died, and its command is still running; the run waits for it",
                 orphan.run_id(),
                 orphan.task(),
                 orphan.attempt()
@@ -342,7 +345,7 @@ impl fmt::Display for Event {
                 write!(
                     f,
                     "run {run} of {:?}: the owner of attempt {} died, and whether its command is gone cannot be known: {}; \
-                     the run waits; if it is gone: duly cancel {run} --gone",
+                     the run waits; if it is gone, run duly cancel {run} --gone",
                     orphan.task(),
                     orphan.attempt(),
                     OneLine(reason)
@@ -374,49 +377,61 @@ impl fmt::Display for Event {
                 write!(f, "run {run} of {task:?} was cancelled before it began")
             }
             Event::Expired { run, task } => write!(f, "run {run} of {task:?} expired before it began; missed"),
-            Event::NotTold { run, task, on_dead, reason } => {
-                write!(f, "run {run} of {task:?} is dead, and {on_dead:?} is not told: {}", OneLine(reason))
+            Event::OnDeadFailed { run, task, on_dead, reason } => {
+                write!(
+                    f,
+                    "run {run} of {task:?} is dead, and no run of its on_dead task {on_dead:?} was opened: {}",
+                    OneLine(reason)
+                )
             }
             Event::Paused { task, failures } => {
-                write!(f, "paused {task:?}: {failures} dead runs in a row; it rests until it is resumed")
+                write!(f, "paused {task:?} after {failures} dead runs in a row; it does not run until it is resumed")
             }
             Event::Invalid { task, reason } => {
-                write!(f, "task {task:?} is invalid: {}; it rests until it is changed", OneLine(reason))
+                write!(f, "task {task:?} is invalid: {}; it does not run until it is changed", OneLine(reason))
             }
             Event::SetAside { item, reason } => write!(f, "set aside {item}: {}", OneLine(reason)),
             Event::ClockStepped { expected, found } if found > expected => {
-                write!(f, "the clock went forward from {expected} to {found}: what fell meanwhile was missed")
+                write!(
+                    f,
+                    "the clock moved forward from {expected} to {found}; occurrences in between are resolved as after \
+                     downtime"
+                )
             }
             Event::ClockStepped { expected, found } => {
-                write!(f, "the clock went back from {expected} to {found}: what was done until then is not done again")
+                write!(
+                    f,
+                    "the clock moved back from {expected} to {found}; occurrences that were resolved are not repeated"
+                )
             }
             Event::ClockWasWrong { believed, found } => {
                 write!(f, "the clock had shown {believed} and shows {found}: all schedules count from now")
             }
             Event::ZoneDataChanged { before, now } => {
-                write!(f, "the time zones were {}, and are {now}: local times are planned anew", OneLine(before))
+                write!(f, "the time zone data changed from {} to {now}; local times are recomputed", OneLine(before))
             }
             Event::ClockNotSet => f.write_str("the clock of this machine is not set: nothing is done until it is"),
             Event::ClockSet { found } => write!(f, "the clock of this machine is set: it shows {found}"),
             Event::ClockBehind { newest, found } => write!(
                 f,
-                "the clock shows {found} at the start, and the file holds {newest}: what counts from that time waits for it"
+                "the clock shows {found} at the start, behind the newest time in the file, {newest}; schedules that count \
+                 from that time wait for it"
             ),
-            Event::LockMadeAgain => {
-                f.write_str("the lock file of this owner had been removed or overwritten; made again")
+            Event::LockFileRecreated => {
+                f.write_str("the lock file of this owner had been removed or overwritten; it is recreated")
             }
             Event::Degraded { reason } => {
                 write!(f, "the database cannot be written: {}; nothing starts until it can, retrying", OneLine(reason))
             }
             Event::Recovered => f.write_str("the database can be written again"),
-            Event::Outlived { reason, at_work } => {
-                write!(f, "{}; nothing more starts; runs whose end is waited for: {at_work}", OneLine(reason))
+            Event::NewerSchema { reason, running } => {
+                write!(f, "{}; no further run starts; waiting for {running} running", OneLine(reason))
             }
         }
     }
 }
 
-/// Milliseconds, or seconds where they say enough.
+/// Rounds to milliseconds, or to seconds from ten seconds on.
 fn coarse(took: Duration) -> Duration {
     let millis = millis(took).unsigned_abs();
     Duration::from_millis(if millis < 10_000 { millis } else { millis / 1000 * 1000 })
@@ -425,18 +440,18 @@ fn coarse(took: Duration) -> Duration {
 fn what_next(f: &mut fmt::Formatter<'_>, status: RunStatus, next_attempt: Option<Timestamp>) -> fmt::Result {
     match (status, next_attempt) {
         (_, Some(at)) => write!(f, "; next attempt at {at}"),
-        (RunStatus::Dead, None) => f.write_str("; no attempt is left"),
+        (RunStatus::Dead, None) => f.write_str("; no attempt is left, it is not retried"),
         _ => Ok(()),
     }
 }
 
-/// Text that may hold anything, with control characters escaped.
+/// Text from any source, displayed with control characters escaped.
 struct OneLine<'a>(&'a str);
 
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|c| {
-            // U+2028 and its like break lines or turn text around as control characters do.
+            // U+2028 and similar characters break lines or reverse text as control characters do.
             if c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
                 write!(f, "{}", c.escape_default())
             } else {
@@ -452,7 +467,7 @@ mod tests {
     use crate::model::run::RunStatus;
 
     #[test]
-    fn a_line_says_what_happens_next_and_stays_one_line() {
+    fn a_log_line_ends_with_what_happens_next_and_stays_one_line() {
         let lost = Event::Lost {
             run: 81,
             task: "digest".into(),

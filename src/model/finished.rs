@@ -1,4 +1,4 @@
-//! What passes from a worker back to the loop: how an attempt ended, what is told of it while it goes on, and that a worker ended.
+//! Messages from a worker to the loop: a finished attempt, a report of a running one, and the end of a worker thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use crate::model::event::Event;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome, RunStatus};
 
-/// An attempt that has come to an end, and is settled by the loop, unless its handler has done that.
+/// A finished attempt. The loop stores its outcome, unless its handler has done so with `finish`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    /// The claim it was made under.
+    /// The claim of the attempt.
     pub claim: Arc<Claim>,
     /// How it ended.
     pub outcome: Outcome,
-    /// When the handler was entered.
+    /// When the handler was called.
     pub started_at: Timestamp,
     /// When it returned.
     pub finished_at: Timestamp,
-    /// How long that took, by the monotonic clock. `None`: it did not begin.
+    /// How long the attempt took, by the monotonic clock. `None`: it did not begin.
     pub duration: Option<Duration>,
-    /// The time limit that it exceeded, of an attempt that succeeded all the same.
+    /// The time limit that an attempt exceeded which succeeded anyway.
     pub late: Option<Duration>,
-    /// The remark of its handler, of an attempt that succeeded. An error includes it.
+    /// The remark of the handler, for an attempt that succeeded. An error includes the remark.
     pub remark: Option<String>,
-    /// What it printed, of a command.
+    /// The output of a command.
     pub output: Option<String>,
-    /// What it exited with, of a command.
+    /// The exit code of a command.
     pub exit_code: Option<i32>,
-    /// What it last said of its progress.
+    /// The last reported progress.
     pub progress: Option<String>,
-    /// The slot that says that it began; `None` if it did not.
+    /// The slot of the lock file that records its begin; `None` if it did not begin.
     pub(crate) slot: Option<Place>,
-    /// The file of its command's input.
+    /// The input file of its command.
     pub(crate) input: Option<Input>,
-    /// Set if the handler committed this end together with rows of its own.
+    /// Set if the handler committed the outcome together with its own rows.
     pub(crate) recorded: Option<Recorded>,
 }
 
-/// What the loop is to tell of an end that is written down already.
+/// What the loop reports of an outcome that the handler has stored already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
     pub(crate) error: Option<String>,
@@ -50,9 +50,9 @@ pub(crate) struct Recorded {
 }
 
 impl Finished {
-    /// An attempt that printed nothing.
+    /// Returns a finished attempt without output, remark or progress.
     pub(crate) fn new(claim: Arc<Claim>, outcome: Outcome, began: Now, ended: Now) -> Self {
-        // No table takes the time of a clock that has lost its battery.
+        // A clock without a battery may show 1970, which no table accepts.
         let (started_at, finished_at) = (began.wall.max(Timestamp::MIN), ended.wall.max(Timestamp::MIN));
         let took = ended.monotonic.saturating_sub(began.monotonic);
         let duration = (outcome != Outcome::Released).then_some(took);
@@ -75,13 +75,13 @@ impl Finished {
         }
     }
 
-    /// Its end is written down: the input of its command is needed no more.
-    pub(crate) fn is_written(&self) {
+    /// Removes the input file of its command. Call it after the outcome is stored.
+    pub(crate) fn remove_input(&self) {
         self.input.iter().for_each(Input::remove);
     }
 
-    /// The same attempt, if it exceeded this time limit. A success remains one, since what it did is done; an error becomes a
-    /// timeout, and what it says about another attempt still holds.
+    /// Records that the attempt exceeded this time limit, if one is given. A success stays a success, since its work is
+    /// done; an error becomes a timeout, and keeps its retry advice.
     pub(crate) fn exceeding(mut self, limit: Option<Duration>) -> Self {
         let Some(limit) = limit else { return self };
         match &mut self.outcome {
@@ -95,8 +95,8 @@ impl Finished {
         self
     }
 
-    /// The same attempt, with a remark of its handler.
-    pub(crate) fn remarking(mut self, remark: Option<String>) -> Self {
+    /// Adds the remark of the handler.
+    pub(crate) fn with_remark(mut self, remark: Option<String>) -> Self {
         match (&mut self.outcome, remark) {
             (Outcome::Failed { error, .. }, Some(remark)) => *error = format!("{error}; {remark}"),
             (_, remark) => self.remark = remark,
@@ -104,7 +104,7 @@ impl Finished {
         self
     }
 
-    /// What is recorded with a success: that it exceeded its time limit, and the remark of its handler.
+    /// Returns the remarks to store with a success: that it exceeded its time limit, and the remark of its handler.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let late = self.late.map(|limit| format!("it ended late: {}", longer_than(limit)));
         late.into_iter().chain(self.remark.clone()).collect()
@@ -115,9 +115,12 @@ fn longer_than(limit: Duration) -> String {
     format!("it took longer than {}", humantime::format_duration(limit))
 }
 
-/// Sorts ends: those that are still to be settled join the others; the others are answered, each with its run, its slot and the
-/// event to emit.
-pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) -> Vec<(i64, Option<Place>, Event)> {
+/// Moves the attempts without a stored outcome to `unsettled`. For each of the others, returns its run, its slot and
+/// the event to emit.
+pub(crate) fn split_recorded(
+    finished: Vec<Finished>,
+    unsettled: &mut VecDeque<Finished>,
+) -> Vec<(i64, Option<Place>, Event)> {
     let mut events = Vec::new();
     for mut finished in finished {
         let Some(Recorded { error, next_due }) = finished.recorded.take() else {
@@ -138,24 +141,24 @@ pub(crate) fn told(finished: Vec<Finished>, unsettled: &mut VecDeque<Finished>) 
 /// A worker thread that ended by a panic outside of every handler.
 #[derive(Debug)]
 pub(crate) struct WorkerEnded {
-    /// What it carried out, if it did.
+    /// The attempt that it executed, if any.
     pub(crate) at_work: AtWork,
     /// The message of the panic.
     pub(crate) error: String,
-    /// Whether another worker has its place already, since the handler held it for too long.
+    /// Whether another worker has already replaced it, since its handler exceeded the time limit.
     pub(crate) replaced: bool,
 }
 
-/// The attempt that a worker carries out.
+/// The attempt that a worker executes.
 #[derive(Debug, Default)]
 pub(crate) struct AtWork {
     pub(crate) claim: Option<Arc<Claim>>,
-    /// When it began, and the slot that says that it did.
+    /// When it began, and the slot that records it.
     pub(crate) began: Option<(Now, Place)>,
 }
 
 impl WorkerEnded {
-    /// The failed attempt, to be settled.
+    /// Returns the failed attempt, to be stored.
     pub(crate) fn finished(&self, now: Now) -> Option<Finished> {
         let claim = self.at_work.claim.clone()?;
         let error = format!("the worker ended before the attempt did: {}", self.error);
@@ -165,29 +168,29 @@ impl WorkerEnded {
     }
 }
 
-/// What a worker tells of an attempt that goes on.
+/// A report of a worker about a running attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) run: i64,
     pub(crate) attempt: u32,
-    pub(crate) told: ReportKind,
+    pub(crate) kind: ReportKind,
 }
 
-/// What it tells.
+/// The content of a [`Report`].
 #[derive(Clone, Debug)]
 pub(crate) enum ReportKind {
     /// The record of its command's process.
     Process(String),
-    /// How far it has come.
+    /// Its progress.
     Progress(String),
-    /// When it began, of an attempt that was claimed before a worker was free for it.
+    /// When it began, for an attempt that was claimed before a worker was free for it.
     Began(Timestamp),
 }
 
 impl Report {
-    /// Joins those that wait to be written. Of what is said of one run's progress the newest is enough.
+    /// Adds the report to those that wait to be stored. It replaces an older progress report of the same run.
     pub(crate) fn join(self, others: &mut Vec<Report>) {
-        let progress = |report: &Report| matches!(report.told, ReportKind::Progress(_));
+        let progress = |report: &Report| matches!(report.kind, ReportKind::Progress(_));
         others.retain(|other| other.run != self.run || !progress(other) || !progress(&self));
         others.push(self);
     }

@@ -1,4 +1,4 @@
-//! The values that the parts of duly pass to each other: tasks, runs, events, settings. They do no I/O and read no clock.
+//! The values that the modules of duly exchange: tasks, runs, events, settings. They do no I/O and read no clock.
 
 pub(crate) mod event;
 pub(crate) mod finished;

@@ -1,4 +1,4 @@
-//! A task to be added, put together piece by piece.
+//! The builder of a task to be added.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::model::retry::RetryPolicy;
 use crate::model::task::{Definition, Misfire, Overlap};
 use crate::schedule::{ScheduleKind, duration_text};
 
-/// A task to be added: its name and schedule, and what else should differ from the defaults.
+/// A task to be added: its name and schedule, and everything that differs from the defaults.
 ///
 /// ```
 /// use duly::{NewTask, Overlap};
@@ -19,42 +19,43 @@ use crate::schedule::{ScheduleKind, duration_text};
 ///     .handler("digest")
 ///     .payload("anna@example.org")
 ///     .overlap(Overlap::BufferOne);
-/// // Nothing is checked yet: what is wrong with a task is told when it is added.
+/// // Nothing is checked here: errors are returned when the task is added.
 /// let nonsense = NewTask::cron("no spaces, please", "every day");
 /// ```
 #[derive(Clone, Debug)]
 pub struct NewTask {
     name: Option<String>,
     payload: Result<String, String>,
-    /// Due so long after it is added, instead of when `rest` says.
+    /// The delay from adding it to its due time; replaces the schedule value in `rest`.
     due_in: Option<Duration>,
     rest: Definition,
 }
 
 impl NewTask {
-    /// A task whose occurrences a cron expression names: five fields, or six with leading seconds.
+    /// Returns a task with a cron expression: five fields, or six with leading seconds.
     pub fn cron(name: impl Into<String>, expression: impl Into<String>) -> Self {
         NewTask::new(Some(name.into()), ScheduleKind::Cron, expression.into())
     }
 
-    /// A task that is due every so often, on a grid of elapsed time that neither drifts nor knows daylight saving.
+    /// Returns a task that is due at a fixed interval, on a grid of elapsed time that neither drifts nor follows
+    /// daylight saving.
     pub fn interval(name: impl Into<String>, every: Duration) -> Self {
         NewTask::new(Some(name.into()), ScheduleKind::Interval, duration_text(every))
     }
 
-    /// A task that is due so long after the end of its last run.
+    /// Returns a task that is due `after` the end of its last run.
     pub fn delay(name: impl Into<String>, after: Duration) -> Self {
         NewTask::new(Some(name.into()), ScheduleKind::Delay, duration_text(after))
     }
 
-    /// A task that is due at one instant. If that has passed, it is due at once.
+    /// Returns a task that is due at one instant. If that has passed, it is due at once.
     pub fn once(name: impl Into<String>, at: Timestamp) -> Self {
         NewTask::new(Some(name.into()), ScheduleKind::Once, at.to_string())
     }
 
-    /// A task that is due once, so long after it is added. When that was is no part of what it means: added again, while it waits
-    /// or when it is done, it stays as it is. [`Client::replace`](crate::Client::replace) and
-    /// [`Client::apply`](crate::Client::apply) count anew.
+    /// Returns a task that is due once, `after` the time at which it is added. That time is not part of the definition:
+    /// if the task is added again, waiting or completed, it stays unchanged.
+    /// [`Client::replace`](crate::Client::replace) and [`Client::apply`](crate::Client::apply) restart the delay.
     ///
     /// ```
     /// use duly::{Change, Client, NewTask};
@@ -71,7 +72,7 @@ impl NewTask {
         NewTask { due_in: Some(after), ..task }
     }
 
-    /// A task without occurrences: only [`Client::trigger`](crate::Client::trigger), or another task's
+    /// Returns a task without occurrences: only [`Client::trigger`](crate::Client::trigger), or another task's
     /// [`on_dead`](NewTask::on_dead), opens a run of it. It is never due, overdue or completed.
     ///
     /// ```
@@ -88,12 +89,12 @@ impl NewTask {
         NewTask::new(Some(name.into()), ScheduleKind::Manual, String::new())
     }
 
-    /// A task with a schedule in its text form, as the tables have it.
+    /// Returns a task with a schedule in the text form of the tables.
     pub fn scheduled(name: impl Into<String>, kind: ScheduleKind, value: impl Into<String>) -> Self {
         NewTask::new(Some(name.into()), kind, value.into())
     }
 
-    /// A piece of work for a handler, due at `at`, under a name that is made up.
+    /// Returns a `once` task for a handler, due at `at`, with a generated name.
     pub fn enqueue(handler: impl Into<String>, at: Timestamp) -> Self {
         NewTask::new(None, ScheduleKind::Once, at.to_string()).handler(handler)
     }
@@ -125,148 +126,150 @@ impl NewTask {
         NewTask { name, payload: Ok("null".to_owned()), due_in: None, rest }
     }
 
-    /// The name that was given.
+    /// Returns the given name.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Whether its instant follows from when it is added.
+    /// Returns whether its due time counts from when it is added.
     pub(crate) fn counts_from_adding(&self) -> bool {
         self.due_in.is_some()
     }
 
-    /// What is stored: the payload as JSON, and a name where none was given.
+    /// Returns the definition to store, with the payload as JSON, and a generated name if none was given.
     pub(crate) fn into_definition(self, now: Timestamp) -> Result<Definition> {
         let NewTask { name, payload, due_in, mut rest } = self;
         if let Some(after) = due_in {
             rest.schedule_value = now.plus(after).to_string();
         }
         let payload = payload.map_err(|reason| Error::invalid_task("payload", reason, "a value that JSON can hold"))?;
-        let name = name.unwrap_or_else(|| made_up_name(&rest.handler, now));
+        let name = name.unwrap_or_else(|| generated_name(&rest.handler, now));
         Ok(Definition { name, payload, ..rest })
     }
 
-    /// Which handler runs it. Required.
+    /// Sets the handler that runs it. Required.
     #[must_use]
     pub fn handler(mut self, name: impl Into<String>) -> Self {
         self.rest.handler = name.into();
         self
     }
 
-    /// What the handler is given; stored as JSON.
+    /// Sets the payload for the handler; stored as JSON.
     #[must_use]
     pub fn payload(mut self, payload: impl Serialize) -> Self {
         self.payload = serde_json::to_string(&payload).map_err(|error| error.to_string());
         self
     }
 
-    /// The zone in which a cron expression, or a local date and time, is read: an IANA name. Default `UTC`.
+    /// Sets the time zone in which a cron expression, or a local date and time, is read: an IANA name. Default `UTC`.
     #[must_use]
     pub fn time_zone(mut self, name: impl Into<String>) -> Self {
         self.rest.time_zone = name.into();
         self
     }
 
-    /// No occurrence before this instant; an interval's grid begins there.
+    /// Sets the earliest instant of an occurrence; an interval's grid begins there.
     #[must_use]
     pub fn starts_at(mut self, at: Timestamp) -> Self {
         self.rest.starts_at = Some(at);
         self
     }
 
-    /// No occurrence after this instant.
+    /// Sets the latest instant of an occurrence.
     #[must_use]
     pub fn ends_at(mut self, at: Timestamp) -> Self {
         self.rest.ends_at = Some(at);
         self
     }
 
-    /// What becomes of an occurrence that falls due while an earlier run is unfinished. Default [`Overlap::Skip`].
+    /// Sets what happens to an occurrence that is due while an earlier run is unfinished. Default [`Overlap::Skip`].
     #[must_use]
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.rest.overlap = overlap;
         self
     }
 
-    /// What becomes of occurrences that are resolved later than `grace`. Default [`Misfire::RunOnce`], one minute.
+    /// Sets what happens to occurrences that are resolved later than `grace`. Default [`Misfire::RunOnce`], one minute.
     #[must_use]
     pub fn misfire(mut self, misfire: Misfire, grace: Duration) -> Self {
         (self.rest.misfire, self.rest.misfire_grace) = (misfire, grace);
         self
     }
 
-    /// Most runs that wait or catch up, 1 to 200. Default 100.
+    /// Sets the maximum number of runs that wait or catch up, 1 to 200. Default 100.
     #[must_use]
     pub fn catch_up_limit(mut self, runs: u32) -> Self {
         self.rest.catch_up_limit = runs;
         self
     }
 
-    /// A run of which no attempt began so long after its occurrence is missed. Default: never.
+    /// Sets the time after which a run of which no attempt began is missed, counted from its occurrence. Default:
+    /// never.
     #[must_use]
     pub fn expires(mut self, after: Duration) -> Self {
         self.rest.expires = Some(after);
         self
     }
 
-    /// How often and how patiently a run is tried.
+    /// Sets the retry policy.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.rest.retry = policy;
         self
     }
 
-    /// The handler starts once or never: [`RetryPolicy::max_attempts`] is 1.
+    /// Starts the handler once or never: sets [`RetryPolicy::max_attempts`] to 1.
     #[must_use]
     pub fn at_most_once(mut self) -> Self {
         self.rest.retry.max_attempts = 1;
         self
     }
 
-    /// Longest an attempt may take; zero: no limit. Default: the handler's own.
+    /// Sets the time limit of an attempt; zero: no limit. Default: that of the handler.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
-        // Stored in milliseconds, of which none is no limit.
+        // Stored in milliseconds, and 0 means no limit.
         self.rest.timeout = Some(if limit.is_zero() { limit } else { limit.max(Duration::from_millis(1)) });
         self
     }
 
-    /// The task starts a fixed part of this, by a hash of its name, later than it is due; at most a day, and at most
-    /// what a run expires after. Default zero.
+    /// Sets the jitter: the task starts later than it is due by a fixed part of this, derived from a hash of its name.
+    /// At most one day, and at most the expiry of its runs. Default zero.
     #[must_use]
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.rest.jitter = jitter;
         self
     }
 
-    /// 0 (first) to 3. Default 1.
+    /// Sets the priority, 0 (first) to 3. Default 1.
     #[must_use]
     pub fn priority(mut self, priority: u8) -> Self {
         self.rest.priority = priority;
         self
     }
 
-    /// At most one run with this key runs at a time, across tasks: one per chat, say. Default: the task's own.
+    /// Sets the concurrency key: at most one run with this key runs at a time, across tasks. Default: a key of the
+    /// task's own.
     #[must_use]
     pub fn concurrency_key(mut self, key: impl Into<String>) -> Self {
         self.rest.concurrency_key = Some(key.into());
         self
     }
 
-    /// When a run of this task is dead, the task of this name gets a run of its own at once, with the dead run as its
-    /// payload: JSON whose keys are column names of `task_runs`, and `task`. This is how a user is notified. A `command` keeps its
-    /// own argv, and is given that payload as the README shows.
+    /// Sets the task to run when a run of this task dies. A run of that task is opened at once, with the dead run as
+    /// its payload: JSON whose keys are column names of `task_runs`, and `task`. This is how a user is notified. A
+    /// `command` keeps its own argv, and receives that payload as the README shows.
     ///
-    /// A run that was opened so opens none itself when it dies. If there is no task of this name then, or it is invalid, an
-    /// event says so; if it is paused, the run waits.
+    /// A run opened in this way opens no further run when it dies. If that task does not exist or is invalid, an event
+    /// is emitted; if it is paused, the run waits.
     #[must_use]
     pub fn on_dead(mut self, task: impl Into<String>) -> Self {
         self.rest.on_dead = Some(task.into());
         self
     }
 
-    /// The task is paused after so many dead runs in a row. [`Client::resume`](crate::Client::resume) begins a new count.
-    /// Default: never. Not for tasks that are due once.
+    /// Pauses the task after `runs` consecutive dead runs. [`Client::resume`](crate::Client::resume) starts a new
+    /// count. Default: never. Not for tasks that are due once.
     #[must_use]
     pub fn pause_after_failures(mut self, runs: u32) -> Self {
         self.rest.pause_after_failures = Some(runs);
@@ -274,8 +277,9 @@ impl NewTask {
     }
 }
 
-/// The handler's name, as far as a task's name may have it, and a version 7 UUID, so that names sort by age.
-fn made_up_name(handler: &str, now: Timestamp) -> String {
+/// Returns the handler's name, without characters that a task name may not have, and a version 7 UUID, so that names
+/// sort by age.
+fn generated_name(handler: &str, now: Timestamp) -> String {
     let kept: String = handler
         .chars()
         .skip_while(|c| !c.is_ascii_alphabetic())

@@ -1,21 +1,21 @@
-//! How far a long piece of work has come, for somebody who looks on from another thread. The work never waits for whoever
-//! looks: it has a transaction in its hands.
+//! The progress of a long operation, for an observer in another thread. The operation never waits for the observer,
+//! since it may hold a transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far a long piece of work has come. Clones look at the same one.
+/// The progress of a long operation. Clones share the same counts.
 ///
 /// ```
 /// use duly::{Progress, Apply, Client, NewTask};
 /// # let home = tempfile::tempdir()?;
 /// # let file = home.path().join("agent.db");
-/// let advance = Progress::default();
-/// // Of what has not begun, nobody knows how much there is.
-/// assert_eq!(advance.share(), None);
+/// let progress = Progress::default();
+/// // Before the operation begins, its size is unknown.
+/// assert_eq!(progress.share(), None);
 /// let tasks = (0..100).map(|number| NewTask::cron(format!("task-{number}"), "@daily").handler("digest"));
-/// Client::open(&file)?.apply_watched("tasks.toml", tasks, Apply::default(), &advance)?;
-/// assert_eq!((advance.done(), advance.total(), advance.share()), (100, 100, Some(1.0)));
+/// Client::open(&file)?.apply_watched("tasks.toml", tasks, Apply::default(), &progress)?;
+/// assert_eq!((progress.done(), progress.total(), progress.share()), (100, 100, Some(1.0)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -24,46 +24,46 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// How much is done: rows or bytes, as the work counts them.
+    /// Returns how much is done, in rows or bytes, depending on the operation.
     pub fn done(&self) -> u64 {
         self.counts[0].load(Ordering::Relaxed)
     }
 
-    /// How much there is to do, as far as that is known; 0 before it begins.
+    /// Returns the size of the operation in the same unit, as far as it is known; 0 before it begins.
     pub fn total(&self) -> u64 {
         self.counts[1].load(Ordering::Relaxed)
     }
 
-    /// The part that is done, 0 to 1; `None` as long as nobody knows how much there is.
+    /// Returns the completed fraction, 0 to 1; `None` while the size is unknown.
     pub fn share(&self) -> Option<f64> {
         let (done, total) = (self.done(), self.total());
-        // A part of two counts that change one after the other may be more than the whole for a moment.
+        // The two counts change one after the other, so their quotient may exceed 1 for a moment.
         (total > 0).then(|| (done as f64 / total as f64).min(1.0))
     }
 
-    /// Says how far it has come; for somebody who shows work of their own beside ours.
+    /// Sets both counts, for an application that reports an operation of its own.
     ///
     /// ```
-    /// let advance = duly::Progress::default();
-    /// advance.set(3, 2);
-    /// // More than all is all.
-    /// assert_eq!((advance.done(), advance.share()), (3, Some(1.0)));
+    /// let progress = duly::Progress::default();
+    /// progress.set(3, 2);
+    /// // The fraction is at most 1.
+    /// assert_eq!((progress.done(), progress.share()), (3, Some(1.0)));
     /// ```
     pub fn set(&self, done: u64, total: u64) {
-        self.total_is(total);
-        self.reach(done);
+        self.set_total(total);
+        self.set_done(done);
     }
 
-    pub(crate) fn total_is(&self, total: u64) {
+    pub(crate) fn set_total(&self, total: u64) {
         self.counts[1].store(total, Ordering::Relaxed);
     }
 
-    pub(crate) fn reach(&self, done: u64) {
+    pub(crate) fn set_done(&self, done: u64) {
         self.counts[0].store(done, Ordering::Relaxed);
     }
 
-    /// All is done, whatever was expected.
+    /// Sets the done count to the total.
     pub(crate) fn complete(&self) {
-        self.reach(self.total());
+        self.set_done(self.total());
     }
 }

@@ -1,13 +1,13 @@
-//! When a failed attempt is tried again, or that it is not. Pure.
+//! Decides whether and when a failed attempt is retried. Pure.
 
 use std::time::Duration;
 
-/// How often and how patiently a run is tried.
+/// The retry policy of a task: number of attempts and backoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Attempts that count until the run is dead; 1: at most once.
+    /// The number of counted attempts after which the run is dead; 1: at most once.
     pub max_attempts: u32,
-    /// The wait after the first failure; it doubles with each further one.
+    /// The wait after the first failure. It doubles with each further failure.
     pub backoff: Duration,
     /// The longest wait.
     pub max_backoff: Duration,
@@ -19,43 +19,42 @@ impl Default for RetryPolicy {
     }
 }
 
-/// What the handler said about another try.
+/// The handler's advice about a retry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
-    /// After the policy's backoff.
+    /// Retry after the backoff of the policy.
     #[default]
     Backoff,
-    /// After this wait.
+    /// Retry after this wait.
     After(Duration),
-    /// Not at all: it would fail again.
+    /// Do not retry: it would fail again.
     GiveUp,
-    /// At once, and the attempt does not count: it was cut short, and can say nothing about another. A run that may start
-    /// only once is dead all the same.
+    /// Retry at once, and do not count the attempt: it was cut short. A run with `max_attempts` 1 is dead all the same.
     Interrupted,
 }
 
-/// What becomes of a run whose attempt has failed.
+/// What happens to a run whose attempt has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     TryAgainIn(Duration),
-    /// At once; the attempt is forgiven.
+    /// Immediately; the attempt is forgiven.
     TryAgain,
     Dead,
 }
 
 impl RetryPolicy {
-    /// Judges a run of which `counted` attempts have failed, the last of them now.
+    /// Decides about a run of which `counted` attempts have failed, the last of them now.
     ///
-    /// The wait is drawn from the upper half of the backoff, so that runs which failed together do not return together;
-    /// it is never zero.
-    pub(crate) fn judge(&self, counted: u32, asked: Retry, random: &mut fastrand::Rng) -> Verdict {
-        if asked == Retry::Interrupted && self.max_attempts > 1 {
+    /// The wait is random in the upper half of the backoff, so that runs which failed together are not retried
+    /// together; it is never zero.
+    pub(crate) fn judge(&self, counted: u32, advice: Retry, random: &mut fastrand::Rng) -> Verdict {
+        if advice == Retry::Interrupted && self.max_attempts > 1 {
             return Verdict::TryAgain;
         }
-        if asked == Retry::GiveUp || counted >= self.max_attempts {
+        if advice == Retry::GiveUp || counted >= self.max_attempts {
             return Verdict::Dead;
         }
-        let wait = match asked {
+        let wait = match advice {
             Retry::After(wait) => wait,
             _ => {
                 let doublings = counted.saturating_sub(1).min(63);
@@ -74,8 +73,8 @@ mod tests {
     use super::{Retry, RetryPolicy, Verdict};
     use std::time::Duration;
 
-    fn wait(policy: RetryPolicy, counted: u32, asked: Retry, seed: u64) -> Option<u64> {
-        match policy.judge(counted, asked, &mut fastrand::Rng::with_seed(seed)) {
+    fn wait(policy: RetryPolicy, counted: u32, advice: Retry, seed: u64) -> Option<u64> {
+        match policy.judge(counted, advice, &mut fastrand::Rng::with_seed(seed)) {
             Verdict::TryAgainIn(wait) => Some(u64::try_from(wait.as_millis()).unwrap()),
             Verdict::TryAgain => Some(0),
             Verdict::Dead => None,
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_attempt_and_a_handler_that_gives_up_end_it() {
+    fn a_run_is_dead_after_its_last_attempt_or_when_its_handler_gives_up() {
         let policy = RetryPolicy::default();
         assert!(wait(policy, 4, Retry::Backoff, 1).is_some());
         assert_eq!(wait(policy, 5, Retry::Backoff, 1), None);

@@ -1,5 +1,5 @@
-//! A run: the keeping of one occurrence, or of one request by hand. Its row, its attempts, the claim under which a worker
-//! carries it out, and how that ends.
+//! A run: the execution of one occurrence, or of one manual request. Its row, its attempts, the claim under which a
+//! worker executes it, and its outcome.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::model::retry::{Retry, RetryPolicy};
 
-/// Writes an enumeration that the tables spell as text: its variants, `ALL` of them, `as_str` and `parse`.
+/// Defines an enumeration that the tables store as text: its variants, `ALL`, `as_str` and `parse`.
 macro_rules! text_enum {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$about])*
@@ -16,15 +16,15 @@ macro_rules! text_enum {
         pub enum $name { $($(#[$doc])* $variant,)+ }
 
         impl $name {
-            /// Each of them, in the order of their declaration.
+            /// All variants, in the order of their declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant,)+];
 
-            /// As the tables spell it.
+            /// Returns the text in the tables.
             pub const fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $text,)+ }
             }
 
-            /// From the spelling of the tables.
+            /// Returns the variant for a text of the tables.
             pub fn parse(text: &str) -> Option<Self> {
                 match text { $($text => Some($name::$variant),)+ _ => None }
             }
@@ -40,19 +40,19 @@ macro_rules! text_enum {
 pub(crate) use text_enum;
 
 text_enum! {
-    /// Where a run stands.
+    /// The status of a run.
     RunStatus {
         /// Opened, waiting for a worker.
         Queued = "queued",
         /// Claimed by an owner.
         Running = "running",
-        /// The last attempt failed; it will be tried again.
+        /// The last attempt failed; the run waits for the next one.
         Failed = "failed",
-        /// Done.
+        /// The handler returned `Ok`.
         Succeeded = "succeeded",
-        /// The attempts are spent; a person must look.
+        /// A dead letter: the attempts are spent, and a user must act.
         Dead = "dead",
-        /// Asked to stop before it succeeded.
+        /// Cancelled by a user before it succeeded.
         Cancelled = "cancelled",
         /// Not opened, because of the task's overlap policy.
         Skipped = "skipped",
@@ -62,7 +62,7 @@ text_enum! {
 }
 
 impl RunStatus {
-    /// Whether nothing can happen to the run any more.
+    /// Returns whether the status is final.
     pub const fn is_final(self) -> bool {
         !matches!(self, RunStatus::Queued | RunStatus::Running | RunStatus::Failed)
     }
@@ -71,19 +71,19 @@ impl RunStatus {
 text_enum! {
     /// Why a run was opened.
     Origin {
-        /// The schedule named its occurrence.
+        /// An occurrence of the schedule was due.
         Schedule = "schedule",
-        /// The same, but later than the task's grace.
+        /// An occurrence was resolved later than the grace of the task.
         CatchUp = "catch_up",
-        /// A person or a program asked for it.
+        /// A user or a program requested it.
         Manual = "manual",
-        /// Another task's run died.
+        /// A run of another task died.
         OnDead = "on_dead",
     }
 }
 
 impl Origin {
-    /// Whether the run keeps an occurrence of the schedule.
+    /// Returns whether the run executes an occurrence of the schedule.
     pub const fn is_scheduled(self) -> bool {
         matches!(self, Origin::Schedule | Origin::CatchUp)
     }
@@ -112,21 +112,21 @@ impl From<FailureKind> for AttemptOutcome {
 }
 
 text_enum! {
-    /// How an attempt ended that did not simply succeed.
+    /// The outcome of an attempt that did not simply succeed.
     AttemptOutcome {
         /// The handler returned an error.
         Failed = "failed",
         /// The handler panicked.
         Panicked = "panicked",
-        /// It took longer than it may.
+        /// The attempt exceeded its time limit.
         TimedOut = "timed_out",
         /// Its owner died.
         Lost = "lost",
-        /// It ended after it had been asked to stop.
+        /// It ended after its cancellation was requested.
         Cancelled = "cancelled",
-        /// It was given back before it was started.
+        /// It was returned to the queue before it started.
         Released = "released",
-        /// It ended when another owner had already taken the run.
+        /// It ended after another owner had claimed the run.
         Superseded = "superseded",
     }
 }
@@ -141,25 +141,25 @@ pub struct Run {
     pub task: String,
     /// The handler that runs it.
     pub handler: String,
-    /// The occurrence; for manual runs, when it was asked for.
+    /// The occurrence; for manual runs, when the run was requested.
     pub scheduled_for: Timestamp,
     /// Why it was opened.
     pub origin: Origin,
-    /// The dead or cancelled run that a person retried with this one.
+    /// The dead or cancelled run that a user retried with this one.
     pub retry_of: Option<i64>,
-    /// The key of the request that opened it, if it had one.
+    /// The idempotency key of the request that opened it, if any.
     pub request_key: Option<String>,
-    /// Where it stands.
+    /// Its status.
     pub status: RunStatus,
     /// It does not start before this instant.
     pub run_at: Timestamp,
-    /// If it has not begun by then, it is missed.
+    /// It is missed if it has not begun by then.
     pub expires_at: Option<Timestamp>,
-    /// Why it may not start now: `paused`, `order` or `key`.
+    /// Why it may not start: `paused`, `order` or `key`.
     pub blocked: Option<String>,
-    /// Attempts claimed so far.
+    /// The number of attempts claimed so far.
     pub attempt: u32,
-    /// How many of them do not count.
+    /// The number of attempts that do not count.
     pub forgiven: u32,
     /// 0 (first) to 3.
     pub priority: u8,
@@ -169,15 +169,15 @@ pub struct Run {
     pub payload: Option<String>,
     /// The owner of the running attempt.
     pub locked_by: Option<String>,
-    /// How long the owner is believed without a sign of life.
+    /// The end of the owner's lease.
     pub locked_until: Option<Timestamp>,
     /// When the newest attempt began.
     pub started_at: Option<Timestamp>,
     /// When the newest attempt ended.
     pub finished_at: Option<Timestamp>,
-    /// How long the newest attempt took, by the monotonic clock; `None` if that cannot be known.
+    /// The duration of the newest attempt, by the monotonic clock; `None` if unknown.
     pub duration: Option<Duration>,
-    /// What the newest attempt failed of, or why the occurrence was skipped or missed.
+    /// The error of the newest attempt, or why the occurrence was skipped or missed.
     pub error: Option<String>,
     /// Of a command.
     pub exit_code: Option<i32>,
@@ -185,21 +185,21 @@ pub struct Run {
     pub output: Option<String>,
     /// What the handler returned, JSON.
     pub result: Option<String>,
-    /// What the handler last said of its progress.
+    /// The last reported progress.
     pub progress: Option<String>,
-    /// Whether it has been asked to stop.
+    /// Whether its cancellation was requested.
     pub cancel_requested: bool,
-    /// How many occurrences a missed or skipped row stands for.
+    /// The number of occurrences that a missed or skipped row stands for.
     pub occurrences: u64,
-    /// The newest of them, if there are several.
+    /// The newest of these occurrences, if there are several.
     pub last_scheduled_for: Option<Timestamp>,
 }
 
-/// Which runs somebody asks for, newest first.
+/// Selects runs, newest first.
 ///
 /// ```
 /// use duly::{RunFilter, RunStatus};
-/// // A task that does not exist is an error when it is asked for, not an empty answer.
+/// // The query returns an error if the task does not exist, not an empty list.
 /// let dead = RunFilter::newest(20).of("digest").status(RunStatus::Dead).since("2027-03-14T00:00:00Z".parse()?);
 /// # Ok::<(), duly::Error>(())
 /// ```
@@ -212,26 +212,26 @@ pub struct RunFilter {
 }
 
 impl RunFilter {
-    /// The newest runs of all tasks, at most `limit`.
+    /// Selects the newest runs of all tasks, at most `limit`.
     pub fn newest(limit: usize) -> Self {
         RunFilter { task: None, status: None, since: None, limit }
     }
 
-    /// Of this task alone.
+    /// Selects only the runs of this task.
     #[must_use]
     pub fn of(mut self, task: impl Into<String>) -> Self {
         self.task = Some(task.into());
         self
     }
 
-    /// Those that stand so.
+    /// Selects only the runs with this status.
     #[must_use]
     pub fn status(mut self, status: RunStatus) -> Self {
         self.status = Some(status);
         self
     }
 
-    /// Those whose occurrence, or the newest of whose occurrences, is not before this instant.
+    /// Selects only runs whose occurrence, or newest occurrence, is not before this instant.
     #[must_use]
     pub fn since(mut self, at: Timestamp) -> Self {
         self.since = Some(at);
@@ -240,9 +240,9 @@ impl RunFilter {
 }
 
 text_enum! {
-    /// What is known of an effect.
+    /// The state of an effect.
     EffectState {
-        /// It was begun. If no attempt is at it any more, nobody knows whether it was done: it is in doubt.
+        /// It was begun. If no attempt is executing it, the effect is in doubt: it is unknown whether it was done.
         Intent = "intent",
         /// It was done.
         Done = "done",
@@ -253,17 +253,17 @@ text_enum! {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Effect {
-    /// Its name within the run.
+    /// Its key within the run.
     pub key: String,
-    /// The run under which it is kept: the first of those that were retried one by another.
+    /// The run under which it is kept: the first run of the retry chain.
     pub run_id: i64,
-    /// What is known of it.
+    /// Its state.
     pub state: EffectState,
-    /// What came of it, JSON.
+    /// Its value, JSON.
     pub value: Option<String>,
-    /// When it was begun.
+    /// When its intent was stored.
     pub created_at: Timestamp,
-    /// When it was known to be done.
+    /// When its end was stored.
     pub done_at: Option<Timestamp>,
 }
 
@@ -271,65 +271,65 @@ pub struct Effect {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// The run it was an attempt of.
+    /// The run.
     pub run_id: i64,
     /// Its number, from 1.
     pub attempt: u32,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: AttemptOutcome,
-    /// What it failed of.
+    /// Its error.
     pub error: Option<String>,
-    /// What a command printed; of an attempt that succeeded too late, its result.
+    /// The output of a command; the result of an attempt that succeeded after its run was taken over.
     pub output: Option<String>,
-    /// What a command exited with.
+    /// The exit code of a command.
     pub exit_code: Option<i32>,
     /// The owner that had claimed it.
     pub locked_by: String,
     /// When it began, if it did.
     pub started_at: Option<Timestamp>,
-    /// When its end was known.
+    /// When its end was recorded.
     pub finished_at: Timestamp,
-    /// How long it took, by the monotonic clock; `None` if that cannot be known.
+    /// Its duration, by the monotonic clock; `None` if unknown.
     pub duration: Option<Duration>,
 }
 
-/// The right to one attempt of a run: what a worker needs to carry it out, and what settles it afterwards.
+/// The right to one attempt of a run, with all that a worker needs to execute it and to store its outcome.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Claim {
     /// The run.
     pub run_id: i64,
-    /// The number of this attempt, from 1. It is the fence: only the holder of the newest may write.
+    /// The number of this attempt, from 1. It is the fencing token: only the holder of the newest attempt may write.
     pub attempt: u32,
     /// The name of the task.
     pub task: String,
-    /// Which handler runs it.
+    /// The handler that runs it.
     pub handler: String,
-    /// What the handler is given, JSON: the payload of the run, or where it has none of its own, that of the task.
+    /// The payload for the handler, JSON: that of the run, or of the task if the run has none.
     pub payload: String,
-    /// The payload of the task, where the run has one of its own.
+    /// The payload of the task, if the run has its own.
     pub(crate) task_payload: Option<String>,
-    /// The occurrence; for manual runs, when it was asked for.
+    /// The occurrence; for manual runs, when the run was requested.
     pub scheduled_for: Timestamp,
     /// Why the run was opened.
     pub origin: Origin,
     /// When it was claimed.
     pub claimed_at: Timestamp,
-    /// The task's time-out: `None`, the handler's default; zero, none.
+    /// The task's timeout. `None`: the default of the handler; zero: no limit.
     pub timeout: Option<Duration>,
     pub(crate) task_id: i64,
     pub(crate) forgiven: u32,
     pub(crate) retry: RetryPolicy,
     pub(crate) concurrency_key: Option<String>,
-    /// The run that was retried with this one, the first of them if that was a retry itself.
+    /// The first run of the retry chain, if this run is a retry.
     pub(crate) first: Option<FirstRun>,
-    /// Whether the task row keeps `last_*` columns: those of `once` tasks are read from the run.
+    /// Whether the task row has `last_*` columns; those of `once` tasks are read from the run.
     pub(crate) recurring: bool,
-    /// Whether it was claimed before a worker was free for it. Its row does not yet say when it began.
+    /// Whether it was claimed before a worker was free. Its row does not yet record when it began.
     pub(crate) read_ahead: bool,
 }
 
-/// What a retried run's key is made of.
+/// The first run of a retry chain, from which the idempotency key is formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FirstRun {
     pub(crate) id: i64,
@@ -338,8 +338,8 @@ pub(crate) struct FirstRun {
 }
 
 impl Claim {
-    /// The same for every attempt of a run and for whatever [retries](crate::Client::retry) it, and for no other run: what
-    /// an outside service can tell a repeat by.
+    /// Returns the idempotency key: the same for every attempt of a run and of its [retries](crate::Client::retry), and
+    /// different for every other run. An external service can detect a repetition by it.
     pub fn idempotency_key(&self) -> String {
         let own = FirstRun { id: self.run_id, origin: self.origin, scheduled_for: self.scheduled_for };
         let first = self.first.unwrap_or(own);
@@ -349,34 +349,34 @@ impl Claim {
         }
     }
 
-    /// The run under which effects are kept, so that a retry knows what was done before it.
+    /// Returns the run under which effects are kept, so that a retry finds the effects of earlier runs.
     pub(crate) fn first_id(&self) -> i64 {
         self.first.map_or(self.run_id, |first| first.id)
     }
 
-    /// How many attempts count, this one included.
+    /// Returns the number of counted attempts, this one included.
     pub(crate) fn counted(&self) -> u32 {
         self.attempt.saturating_sub(self.forgiven)
     }
 }
 
-/// How an attempt ended, as its worker saw it.
+/// The outcome of an attempt, as observed by its worker.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Outcome {
     /// The handler returned `Ok`.
     Succeeded {
-        /// What it returned, JSON.
+        /// Its result, JSON.
         result: Option<String>,
     },
-    /// The handler returned an error, panicked, or took too long.
+    /// The handler returned an error, panicked, or exceeded its time limit.
     ///
     /// ```
     /// use duly::{FailureKind, Outcome, Retry};
     /// let _ = Outcome::Failed { how: FailureKind::Panicked, error: "no".into(), retry: Retry::Backoff };
     /// ```
     ///
-    /// Only a failure can be named: the outcomes that the store records by itself, such as `lost` or `released`, are of another
+    /// Only failures are accepted: the outcomes that only the store records, such as `lost` or `released`, have another
     /// type.
     ///
     /// ```compile_fail,E0308
@@ -384,11 +384,11 @@ pub enum Outcome {
     /// let _ = Outcome::Failed { how: AttemptOutcome::Released, error: "no".into(), retry: Retry::Backoff };
     /// ```
     Failed {
-        /// Which of them.
+        /// How it failed.
         how: FailureKind,
-        /// What it said.
+        /// The message.
         error: String,
-        /// What it said about another try.
+        /// The handler's advice about a retry.
         retry: Retry,
     },
     /// The attempt was never started, and does not count.
@@ -396,12 +396,12 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// An attempt that failed and is tried again after the policy's backoff.
+    /// Returns a failure that is retried after the backoff of the policy.
     pub fn failed(error: impl fmt::Display) -> Self {
         Outcome::Failed { how: FailureKind::Failed, error: error.to_string(), retry: Retry::Backoff }
     }
 
-    /// An attempt that succeeded and returned nothing.
+    /// Returns a success without a result.
     pub fn succeeded() -> Self {
         Outcome::Succeeded { result: None }
     }

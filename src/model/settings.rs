@@ -1,10 +1,10 @@
-//! How a scheduler keeps time, and what it may be told.
+//! Settings of a scheduler and their limits.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// How long what is over is kept. Default: 30 days each; of a task's runs at least 100 and at most 10 000.
+/// How long ended rows are kept. Default: 30 days each; of a task's runs at least 100 and at most 10 000.
 ///
 /// ```
 /// use duly::Retention;
@@ -13,16 +13,16 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Completed tasks that were due once, with their runs. A name is an idempotency key as long as its row is kept; one that a
-    /// manifest declares stays, since it would run again when that is applied again.
+    /// Completed `once` tasks, with their runs. A name is an idempotency key as long as its row is kept. A task that a
+    /// manifest declares is kept, since applying the manifest again would run it again.
     pub once: Duration,
     /// Final runs of other tasks.
     pub runs: Duration,
-    /// So many runs of each are kept however old they are.
+    /// At least this number of runs per task is kept, whatever their age.
     pub least_runs: u32,
-    /// Of more the oldest final ones go however young they are.
+    /// At most this number of runs per task is kept; the oldest final ones are deleted first.
     pub most_runs: u32,
-    /// Events, and the rows of schedulers that have stopped.
+    /// Events, and the rows of stopped schedulers.
     pub events: Duration,
 }
 
@@ -34,7 +34,7 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// Whether it makes sense.
+    /// Checks the values.
     pub(crate) fn check(&self) -> Result<()> {
         let (least, most) = (self.least_runs, self.most_runs);
         if least <= most && most > 0 {
@@ -45,13 +45,13 @@ impl Retention {
     }
 }
 
-/// How a scheduler keeps time.
+/// Settings of a scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) workers: usize,
-    /// How long the owner is believed without a sign of life. It gives one three times as often.
+    /// How long an owner without a heartbeat counts as alive. A heartbeat is due every third of it.
     pub(crate) lease: Duration,
-    /// How often it looks for what others wrote.
+    /// The interval at which it polls for changes by other programs.
     pub(crate) poll: Duration,
     pub(crate) retention: Retention,
 }
@@ -68,7 +68,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether each makes sense.
+    /// Checks the values.
     pub(crate) fn check(&self) -> Result<()> {
         let Settings { workers, lease, poll, retention } = *self;
         let wrong = |field, found: String, expected: &str| {

@@ -1,5 +1,4 @@
-//! A task: a durable promise. What a person says of it ([`Definition`]), what is checked of that, and what the scheduler
-//! keeps of it ([`Task`]).
+//! Tasks: the user's [`Definition`], its validation, and the stored [`Task`].
 
 use std::time::Duration;
 
@@ -9,79 +8,80 @@ use crate::model::retry::RetryPolicy;
 use crate::model::run::{RunStatus, text_enum};
 use crate::schedule::{Schedule, ScheduleKind, Schedules, duration_text};
 
-/// Longest name, handler or concurrency key, in bytes.
+/// The maximum length of a name, handler or concurrency key, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
-/// Largest payload, in bytes of JSON.
+/// The maximum size of a payload, in bytes of JSON.
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
-/// Longest duration of a policy: ten years.
+/// The maximum duration in a policy: ten years.
 pub const MAX_DURATION: Duration = Duration::from_millis(315_576_000_000);
-/// Longest jitter: a day.
+/// The maximum jitter: one day.
 pub const MAX_JITTER: Duration = Duration::from_secs(86_400);
-/// Most runs that one catch-up opens.
+/// The maximum number of runs that one catch-up opens.
 pub const MAX_CATCH_UP: u32 = 200;
 
 text_enum! {
-    /// Whether a task's schedule counts.
+    /// The status of a task.
     TaskStatus {
-        /// It does.
+        /// Its occurrences are executed.
         Active = "active",
-        /// A person stopped it for a while.
+        /// Paused: no occurrence is due until it is resumed.
         Paused = "paused",
         /// No occurrence is left.
         Completed = "completed",
-        /// Written by someone else, and unusable.
+        /// Written by another program, and unusable.
         Invalid = "invalid",
     }
 }
 
 text_enum! {
-    /// What becomes of an occurrence that falls due while an earlier run of the task is unfinished.
+    /// What happens to an occurrence that is due while an earlier run of the task is unfinished.
     Overlap {
-        /// It is skipped, and the skip recorded.
+        /// It is skipped, and the skip is recorded.
         Skip = "skip",
-        /// It waits, if no other does; else it is skipped.
+        /// It waits if no other run waits; otherwise it is skipped.
         BufferOne = "buffer_one",
-        /// It waits, behind at most `catch_up_limit` others.
+        /// It waits behind at most `catch_up_limit` other runs.
         BufferAll = "buffer_all",
-        /// It runs beside the other.
+        /// It runs concurrently.
         Allow = "allow",
-        /// The older run is asked to stop, and it runs then.
+        /// The older run is cancelled, then it runs.
         CancelRunning = "cancel_running",
     }
 }
 
 text_enum! {
-    /// What becomes of occurrences that are resolved later than the grace.
+    /// What happens to occurrences that are resolved later than the grace.
     Misfire {
-        /// The newest gets a run, the others are one missed row.
+        /// The newest one runs; the others become one missed row.
         RunOnce = "run_once",
-        /// All of them are one missed row.
+        /// All of them become one missed row.
         Skip = "skip",
-        /// The newest `catch_up_limit` get runs, oldest first; occurrences within the grace, and under `buffer_all` runs that
-        /// wait already, count towards the limit. The others are one missed row. Needs [`Overlap::BufferAll`] or [`Overlap::Allow`].
+        /// The newest `catch_up_limit` ones run, oldest first; occurrences within the grace, and under `buffer_all`
+        /// runs that already wait, count towards the limit. The others become one missed row. Requires
+        /// [`Overlap::BufferAll`] or [`Overlap::Allow`].
         RunAll = "run_all",
     }
 }
 
-/// All that a person says of a task. Two tasks with equal definitions are the same promise.
+/// The complete definition of a task. Tasks with equal definitions are equivalent.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Definition {
-    /// Unique; also the idempotency key of an enqueue.
+    /// The name. Unique; also the idempotency key of an enqueue.
     pub name: String,
-    /// Which handler runs it.
+    /// The handler that runs it.
     pub handler: String,
-    /// JSON.
+    /// The payload, JSON.
     pub payload: String,
-    /// Which kind of schedule.
+    /// The kind of schedule.
     pub schedule_type: ScheduleKind,
-    /// Its text: an expression, a duration, or a date and time.
+    /// The text of the schedule: an expression, a duration, or a date and time.
     pub schedule_value: String,
-    /// IANA name.
+    /// The time zone, an IANA name.
     pub time_zone: String,
-    /// No occurrence before this; also the anchor of an interval's grid.
+    /// No occurrence is earlier; also the anchor of an interval's grid.
     pub starts_at: Option<Timestamp>,
-    /// No occurrence after this.
+    /// No occurrence is later.
     pub ends_at: Option<Timestamp>,
     /// See [`Overlap`].
     pub overlap: Overlap,
@@ -89,23 +89,23 @@ pub struct Definition {
     pub misfire: Misfire,
     /// An occurrence resolved later than this is a misfire.
     pub misfire_grace: Duration,
-    /// Most runs that wait or catch up.
+    /// The maximum number of runs that wait or catch up.
     pub catch_up_limit: u32,
-    /// A run of which no attempt began in this time is missed.
+    /// A run of which no attempt began within this time is missed.
     pub expires: Option<Duration>,
-    /// How often and how patiently a run is tried.
+    /// The retry policy.
     pub retry: RetryPolicy,
-    /// Longest an attempt may take; zero: no limit; `None`: the handler's default.
+    /// The time limit of an attempt; zero: no limit; `None`: the default of the handler.
     pub timeout: Option<Duration>,
-    /// The task starts a fixed part of this later than it is due.
+    /// Each task starts later than it is due by a fixed part of this, derived from its name.
     pub jitter: Duration,
     /// 0 (first) to 3.
     pub priority: u8,
-    /// At most one run with this key runs at a time, across tasks. `None`: the task's own.
+    /// At most one run with this key runs at a time, across tasks. `None`: the task's own key.
     pub concurrency_key: Option<String>,
-    /// The name of a task that gets a run, with the dead run as payload, when a run of this one is dead.
+    /// The name of the task of which a run is opened, with the dead run as payload, when a run of this task dies.
     pub on_dead: Option<String>,
-    /// The task is paused after so many dead runs in a row. `None`: never.
+    /// The task is paused after this number of consecutive dead runs. `None`: never.
     pub pause_after_failures: Option<u32>,
     /// The manifest that declared it.
     pub managed_by: Option<String>,
@@ -117,33 +117,33 @@ pub struct Definition {
 pub struct Task {
     /// Its id.
     pub id: i64,
-    /// What a person says of it.
+    /// Its definition.
     pub definition: Definition,
-    /// Whether its schedule counts.
+    /// Its status.
     pub status: TaskStatus,
     /// The next occurrence, if one is known.
     pub next_run: Option<Timestamp>,
-    /// Whether a scheduler has looked at the row since it was last written by someone else.
+    /// Whether `next_run` is valid; false if a scheduler has still to compute it, after another program wrote the row.
     pub planned: bool,
     /// The newest occurrence ever resolved.
     pub resolved_until: Option<Timestamp>,
-    /// From when on its schedule counts.
+    /// The time from which its schedule counts.
     pub active_since: Timestamp,
     /// When the newest attempted run began.
     pub last_run: Option<Timestamp>,
     /// When it ended.
     pub last_finished: Option<Timestamp>,
-    /// How it ended.
+    /// Its status.
     pub last_status: Option<RunStatus>,
-    /// How long it took.
+    /// Its duration.
     pub last_duration: Option<Duration>,
-    /// What it failed of.
+    /// Its error.
     pub last_error: Option<String>,
-    /// Dead runs in a row, up to now.
+    /// The current number of consecutive dead runs.
     pub failure_count: u32,
     /// Why it is invalid.
     pub invalid_reason: Option<String>,
-    /// Who paused it, and why, if it is paused: `user`, `sql`, `pause_after_failures: 3 dead runs in a row`, `apply: ..`,
+    /// What paused it, if it is paused: `user`, `sql`, `pause_after_failures: 3 dead runs in a row`, `apply: ..`,
     /// `import: ..`.
     pub paused_by: Option<String>,
     /// When it was added.
@@ -153,14 +153,14 @@ pub struct Task {
 }
 
 impl Task {
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.definition.name
     }
 }
 
 impl Definition {
-    /// Checks every field, and answers with the schedule that the text means for a task created at `created_at`.
+    /// Checks every field, and returns the schedule for a task created at `created_at`.
     pub(crate) fn check(&self, created_at: Timestamp, schedules: &mut Schedules) -> Result<Schedule> {
         check_name(&self.name)?;
         check_text("handler", &self.handler)?;
@@ -205,7 +205,7 @@ impl Definition {
         check_duration("jitter_ms", self.jitter, Duration::ZERO, MAX_JITTER)?;
         check_duration("timeout_ms", self.timeout.unwrap_or_default(), Duration::ZERO, MAX_DURATION)?;
         check_duration("expires_ms", self.expires.unwrap_or(some), some, MAX_DURATION)?;
-        // A task's part of a longer jitter may be so long that none of its runs could ever begin.
+        // A task's part of a longer jitter could exceed the expiry, and then none of its runs could ever begin.
         if let Some(expires) = self.expires.filter(|expires| *expires < self.jitter) {
             let expected = format!("at most {}, the time in which a run expires", duration_text(expires));
             return Err(Error::invalid_task("jitter_ms", duration_text(self.jitter), expected));
@@ -218,8 +218,8 @@ impl Definition {
         Ok(schedule)
     }
 
-    /// Every field in which another definition differs from this stored one: its column, and both values as text.
-    /// `same_schedule`: the two schedules mean the same, however they are written.
+    /// Returns every field in which `other` differs from this stored definition: its column, and both values as text.
+    /// `same_schedule`: the two schedules are equivalent, even if they are written differently.
     pub(crate) fn differences(&self, other: &Definition, same_schedule: bool) -> Vec<(&'static str, String, String)> {
         let pairs = self.fields().into_iter().zip(other.fields());
         pairs
@@ -270,7 +270,7 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::invalid_task("name", name, "a letter, then up to 199 letters, digits or . _ : / @ -"))
 }
 
-/// Checks a name of something, or a key.
+/// Checks a handler name, a task name in `on_dead`, or a key.
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<()> {
     let refused = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
     if (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.contains(refused) {
@@ -279,8 +279,9 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<()> {
     Err(Error::invalid_task(field, text, format!("1 to {MAX_NAME_BYTES} bytes without control characters or U+FFFD")))
 }
 
-/// Checks a payload: JSON that a handler can read, and not too large. Whole, since a lone surrogate, a number beyond the range or
-/// more than 127 levels are JSON by its grammar, and no reader accepts them.
+/// Checks that a payload is JSON that a handler can read, and is not too large. It is parsed completely, since a lone
+/// surrogate, a number out of range or more than 127 levels are valid by the grammar of JSON, and no reader accepts
+/// them.
 pub(crate) fn check_payload(payload: &str) -> Result<()> {
     if payload.len() > MAX_PAYLOAD_BYTES {
         let found = format!("{} bytes", payload.len());

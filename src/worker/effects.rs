@@ -221,7 +221,7 @@ impl Context {
             let (output, exit_code) = (said.output.clone(), said.exit_code);
             let progress = said.progress.as_ref().and_then(|progress| progress.newest());
             let finished = Finished::new(self.claim().clone(), outcome, self.began(), self.now());
-            let finished = finished.exceeding(exceeded).remarking(said.remark.clone());
+            let finished = finished.exceeding(exceeded).with_remark(said.remark.clone());
             let finished = Finished { output, exit_code, progress, ..finished };
             (answer, ended) = (Some(returned), Some(finished.clone()));
             Ok(finished)

@@ -315,7 +315,7 @@ impl Context {
     /// If the file cannot be made in the folder beside the database; or there is no scheduler, but a stepper.
     pub fn command_input(&self, content: &[u8]) -> io::Result<File> {
         let Some(link) = &self.tools.link else { return Err(io::ErrorKind::Unsupported.into()) };
-        let make = || Input::make(link.alive.folder(), self.claim.run_id, self.claim.attempt, content);
+        let make = || Input::create(link.alive.folder(), self.claim.run_id, self.claim.attempt, content);
         // A folder that was removed is made again.
         let (input, file) = make().or_else(|_| link.alive.keep().and_then(|_| make()))?;
         self.said().input = Some(input);
@@ -334,7 +334,7 @@ impl Context {
         let mut said = self.said();
         if said.payload.is_none() {
             let (run, attempt) = (self.claim.run_id, self.claim.attempt);
-            said.payload = Some(PayloadFile::make(link.alive.folder(), run, attempt, payload.as_bytes())?);
+            said.payload = Some(PayloadFile::create(link.alive.folder(), run, attempt, payload.as_bytes())?);
         }
         Ok(said.payload.as_ref().map(|file| file.path().to_owned()))
     }
@@ -347,9 +347,9 @@ impl Context {
         fault_points::reach("spawned");
         let record = orphan::record_of(pid, self.said().input.as_ref(), self.file());
         if let Some(process) = record {
-            let (run, attempt, told) = (self.claim.run_id, self.claim.attempt, ReportKind::Process(process));
+            let (run, attempt, kind) = (self.claim.run_id, self.claim.attempt, ReportKind::Process(process));
             // The loop lives as long as its workers.
-            let _ = link.notices.send(Notice::Report(Report { run, attempt, told }));
+            let _ = link.notices.send(Notice::Report(Report { run, attempt, kind }));
         }
     }
 

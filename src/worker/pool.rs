@@ -265,7 +265,7 @@ impl Pool {
         let ahead = flags.values().filter(|(claim, _)| claim.read_ahead);
         let begun = ahead.filter_map(|(claim, flag)| {
             let at = flag.take_begun(|at| now.saturating_sub(at.monotonic) >= LONG)?;
-            Some(Report { run: claim.run_id, attempt: claim.attempt, told: ReportKind::Began(at.wall) })
+            Some(Report { run: claim.run_id, attempt: claim.attempt, kind: ReportKind::Began(at.wall) })
         });
         begun.collect()
     }
@@ -334,7 +334,7 @@ impl Worker {
         if claim.read_ahead {
             flag.begin(now);
         }
-        self.observers.tell(&Event::Started { claim: claim.clone() });
+        self.observers.notify(&Event::Started { claim: claim.clone() });
         Some(place)
     }
 
@@ -427,7 +427,8 @@ pub(crate) fn attempt(
     }
     let (output, exit_code) = (said.output, said.exit_code);
     let progress = said.progress.and_then(|progress| progress.newest());
-    let finished = Finished::new(claim.clone(), outcome, began, clock.now()).exceeding(exceeded).remarking(said.remark);
+    let finished =
+        Finished::new(claim.clone(), outcome, began, clock.now()).exceeding(exceeded).with_remark(said.remark);
     Finished { output, exit_code, progress, input, ..finished }
 }
 

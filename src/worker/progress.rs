@@ -55,7 +55,7 @@ impl LatestProgress {
         let mut words = self.words();
         (words.announced, words.taken) = (false, Some(now));
         let text = words.newest.clone()?;
-        Some(Report { run: self.run, attempt: self.attempt, told: ReportKind::Progress(text) })
+        Some(Report { run: self.run, attempt: self.attempt, kind: ReportKind::Progress(text) })
     }
 
     fn words(&self) -> MutexGuard<'_, Words> {
@@ -98,7 +98,7 @@ mod tests {
     fn the_newest_words_are_taken_once_a_second_and_none_stay_behind() {
         let at = Duration::from_millis;
         let (said, mut waiting) = (Arc::new(LatestProgress::new(7, 2)), Waiting::default());
-        let text = |report: Report| match report.told {
+        let text = |report: Report| match report.kind {
             ReportKind::Progress(text) => text,
             other => format!("{other:?}"),
         };

@@ -31,8 +31,8 @@ fn forward_is_like_downtime_and_is_told_once() {
     work_off(&mut stepper);
     stepper.clock().set_wall(at("2027-03-14T15:30:00Z"));
     work_off(&mut stepper);
-    let expected = "the clock went forward from 2027-03-14T12:00:00.000Z to 2027-03-14T15:30:00.000Z: what fell meanwhile \
-                    was missed";
+    let expected = "the clock moved forward from 2027-03-14T12:00:00.000Z to 2027-03-14T15:30:00.000Z; occurrences in between \
+                    are resolved as after downtime";
     assert_eq!(said(&hears), [expected]);
     db.assert_history(
         "t",

@@ -51,17 +51,17 @@ fn every_step_is_an_event() {
     steps_to("2027-03-13T13:00:00Z");
     let found = events(&db);
     let expected = [
-        "clock_forward 2027-03-14T14:00:00: the clock went forward from 2027-03-14T12:00:04.000Z to \
-         2027-03-14T14:00:00.000Z: what fell meanwhile was missed",
-        "clock_back 2027-03-14T13:00:00: the clock went back from 2027-03-14T14:00:00.000Z to 2027-03-14T13:00:00.000Z: what \
-         was done until then is not done again",
+        "clock_forward 2027-03-14T14:00:00: the clock moved forward from 2027-03-14T12:00:04.000Z to \
+         2027-03-14T14:00:00.000Z; occurrences in between are resolved as after downtime",
+        "clock_back 2027-03-14T13:00:00: the clock moved back from 2027-03-14T14:00:00.000Z to 2027-03-14T13:00:00.000Z; \
+         occurrences that were resolved are not repeated",
         "clock_not_set 2027-03-14T14:00:00: the clock of this machine is not set: nothing is done until it is; it shows \
          1970-01-01T00:00:40.000Z",
         "clock_set 2027-03-14T13:00:10: the clock of this machine is set: it shows 2027-03-14T13:00:10.000Z",
-        "clock_forward 2027-03-14T13:00:10: the clock went forward from 2027-03-14T13:00:00.000Z to \
-         2027-03-14T13:00:10.000Z: what fell meanwhile was missed",
-        "clock_back 2027-03-13T13:00:00: the clock went back from 2027-03-14T13:00:10.000Z to 2027-03-13T13:00:00.000Z: what \
-         was done until then is not done again",
+        "clock_forward 2027-03-14T13:00:10: the clock moved forward from 2027-03-14T13:00:00.000Z to \
+         2027-03-14T13:00:10.000Z; occurrences in between are resolved as after downtime",
+        "clock_back 2027-03-13T13:00:00: the clock moved back from 2027-03-14T13:00:10.000Z to 2027-03-13T13:00:00.000Z; \
+         occurrences that were resolved are not repeated",
         "clock_wrong 2027-03-13T13:00:00: the clock had shown 2027-03-14T14:00:00.000Z and shows 2027-03-13T13:00:00.000Z: \
          all schedules count from now",
     ];
@@ -229,8 +229,8 @@ fn a_start_with_a_clock_that_is_behind_is_a_warning() {
             let mut behind = db.builder(wall).accept("work").observe(observer).start().expect("a stepper");
             behind.step().expect("a step");
             let expected = format!(
-                "the clock shows {} at the start, and the file holds 2027-03-14T14:03:00.000Z: what counts from that time \
-                 waits for it",
+                "the clock shows {} at the start, behind the newest time in the file, 2027-03-14T14:03:00.000Z; schedules \
+                 that count from that time wait for it",
                 at(wall)
             );
             let warned = |line: &String| line.starts_with("the clock shows");

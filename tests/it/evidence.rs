@@ -167,7 +167,7 @@ fn a_command_in_another_pid_namespace_is_waited_for_until_that_is_killed_whole()
     let second = apart(&db, &[]);
     let scheduler = scheduler_in(first.pid()).expect("the first scheduler");
     signal("KILL", &scheduler.to_string());
-    let waits = "its command is still at work; the run waits for it";
+    let waits = "its command is still running; the run waits for it";
     eventually("the second has looked", || second.log().contains(waits) || stand(&db) != "running 1");
     assert_eq!((stand(&db).as_str(), said(&db).as_str()), ("running 1", "alone "));
     // Neither sees the other's processes; so no scheduler must keep the lock from one that does.
@@ -228,7 +228,7 @@ fn a_command_that_proc_hides_is_waited_for() {
     eventually("the second is registered", || db.ask("SELECT count(*) FROM scheduler_instances") == "2");
     first.signal("KILL");
     let _ = first.end();
-    let waits = "its command is still at work; the run waits for it";
+    let waits = "its command is still running; the run waits for it";
     eventually("the second has looked", || second.log().contains(waits) || stand(&db) != "running 1");
     assert_eq!(stand(&db), "running 1");
     signal("KILL", &napping);
@@ -420,7 +420,7 @@ fn a_cleared_input_is_no_evidence_where_the_group_cannot_be_read() {
     assert_eq!((stand(&db).as_str(), said(&db).as_str()), ("running 1", "alone "));
     db.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
     let (check, _) = duly(&db, &["check"]);
-    let expected = "the file of its input is missing, and its process is in another PID namespace: \
+    let expected = "its input file is missing, and its process is in another PID namespace: \
                     remove the cause; or, if the command is gone: duly cancel 1 --gone";
     assert!(check.contains(expected), "{check}");
     assert_eq!(duly(&db, &["cancel", "post", "--gone"]).0, "1 run of post: its command is declared gone\n");

@@ -126,7 +126,7 @@ mod with_faults {
             assert_eq!(told(&db, "log"), "start 1");
             assert_eq!(db.ask("SELECT process IS NULL FROM task_runs"), "1");
             let mut second = Sidecar::start(&db, &["--lease", "10m"]);
-            eventually("it waits", || second.log().contains("its command is still at work; the run waits for it"));
+            eventually("it waits", || second.log().contains("its command is still running; the run waits for it"));
             assert_eq!((stand(&db).as_str(), said(&db)), ("running 1", lines(&["start 1"])));
             gate.open();
             if at_most_once {

@@ -122,7 +122,7 @@ fn whoever_cannot_be_told_stops_nothing_and_an_event_says_so() {
     stepper.client().add(told("subject").handler("work").on_dead("alarm")).unwrap();
     let not_told = || {
         hears.try_iter().find_map(|event| match event {
-            Event::NotTold { task, on_dead, reason, .. } => Some(format!("{task} {on_dead} {reason}")),
+            Event::OnDeadFailed { task, on_dead, reason, .. } => Some(format!("{task} {on_dead} {reason}")),
             _ => None,
         })
     };

@@ -76,7 +76,7 @@ fn a_scheduler_that_finds_newer_tables_claims_nothing_more_and_stops_when_its_ru
     client.add_all([due("fails"), due("works")]).unwrap();
     (0..2).for_each(|_| _ = begins.recv_timeout(seconds(30)).unwrap());
     db.plain().execute_batch(RAISE).unwrap();
-    let outlived = |event: &Event| matches!(event, Event::Outlived { at_work: 2, reason } if reason.ends_with(TOLD));
+    let outlived = |event: &Event| matches!(event, Event::NewerSchema { running: 2, reason } if reason.ends_with(TOLD));
     assert!(hears.iter().any(|event| outlived(&event)));
     // It is there, and says so, as long as it has something to end.
     let lease = || db.ask("SELECT max(locked_until) FROM task_runs");
@@ -182,7 +182,7 @@ fn the_program_lets_its_commands_end_and_exits_with_4_and_one_sentence() {
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
     told(&db, "gate.group");
     db.plain().execute_batch(RAISE).unwrap();
-    eventually("it has seen them", || sidecar.log().contains("nothing more starts; runs whose end is waited for: 1"));
+    eventually("it has seen them", || sidecar.log().contains("no further run starts; waiting for 1 running"));
     gate.open();
     assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
     let log = sidecar.log();

@@ -75,7 +75,7 @@ fn apply_declared(
             Err(Fault::Request(error)) => return Err(refused(&name, error.to_string()).into()),
             Err(fault) => return Err(fault),
         });
-        progress.reach(applied.len() as u64);
+        progress.set_done(applied.len() as u64);
     }
     Ok(applied)
 }
@@ -145,7 +145,7 @@ fn apply_undeclared(
     for name in undeclared {
         let done = if source.how.prune { prune(tx, schedules, &name, now)? } else { Done::Left };
         applied.push(Applied { name, done, next_run: None });
-        progress.reach(applied.len() as u64);
+        progress.set_done(applied.len() as u64);
     }
     Ok(())
 }

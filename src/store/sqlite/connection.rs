@@ -236,11 +236,11 @@ impl SqliteStore {
         let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
         let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let pages = number("page_count").and_then(|pages| Ok(pages - number("freelist_count")?)).map_err(store)?;
-        advance.total_is((pages * number("page_size").map_err(store)?).unsigned_abs());
+        advance.set_total((pages * number("page_size").map_err(store)?).unsigned_abs());
         let (looks, file) = (advance.clone(), copy.to_owned());
         // SQLite tells nobody how far it is; it lets somebody look now and then.
         let look = move || {
-            looks.reach(std::fs::metadata(&file).map_or(0, |metadata| metadata.len()));
+            looks.set_done(std::fs::metadata(&file).map_or(0, |metadata| metadata.len()));
             false
         };
         self.connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(look)).map_err(store)?;

@@ -84,7 +84,7 @@ pub(super) fn liveness(file: &Path, owner: &str) -> Liveness {
     match standing(file, owner) {
         Standing::Alive { degraded } => Liveness::Alive { degraded },
         Standing::Dead(_) => Liveness::Dead { heir: None },
-        Standing::Inherited(heir) => Liveness::Dead { heir: Some(heir) },
+        Standing::TakenOver(heir) => Liveness::Dead { heir: Some(heir) },
         Standing::Missing => Liveness::NoLock,
         Standing::Unknown(reason) => Liveness::Unknown(reason),
     }

@@ -72,7 +72,7 @@ fn refuse_beside_others(tx: &Transaction<'_>, path: &Path, found: i64, to: i64) 
             (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
         let who = format!("process {pid} on {host}, duly {version}");
         let reason = match standing(path, &id) {
-            Standing::Dead(_) | Standing::Inherited(_) => continue,
+            Standing::Dead(_) | Standing::TakenOver(_) => continue,
             Standing::Alive { .. } => {
                 format!("a scheduler is at work on them ({who}): stop it, and start this program again")
             }

@@ -40,7 +40,7 @@ pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, b
     {
         let detail = format!("{target:?} is not told: {reason}");
         owners::record(tx, now, "on_dead", Some(dead.task_id), Some(dead.run_id), Some(&detail))?;
-        events.push(Event::NotTold { run: dead.run_id, task: dead.task.clone(), on_dead: target, reason });
+        events.push(Event::OnDeadFailed { run: dead.run_id, task: dead.task.clone(), on_dead: target, reason });
     }
     let mut paused = false;
     if let Some(failures) = failures

@@ -149,7 +149,7 @@ fn declare_one_gone(tx: &Transaction<'_>, file: &Path, run: &Run, now: Timestamp
             let reason = "its scheduler has no lock file that can be read, and its lease is not over: wait for that";
             return Ok(Some(reason.to_owned()));
         }
-        Standing::Missing | Standing::Unknown(_) | Standing::Dead(_) | Standing::Inherited(_) => {}
+        Standing::Missing | Standing::Unknown(_) | Standing::Dead(_) | Standing::TakenOver(_) => {}
     }
     let (task, recorded) = runs::process(tx, run.id)?;
     // The row was read in this transaction: no other program can have changed it.

@@ -133,7 +133,7 @@ impl<'a> Turning<'a> {
             let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };
             // Of one that has ended meanwhile nothing is to be kept.
             self.item(Item::Report(report.run), |_| {
-                let _ = attempts::keep(tx, &fence, &report.told)?;
+                let _ = attempts::keep(tx, &fence, &report.kind)?;
                 Ok(())
             })?;
         }
