@@ -1,10 +1,10 @@
-//! How long the program takes over many tasks at once: a crontab of 100 000 lines imported, a manifest of as many tasks applied;
-//! each once more with nothing changed, and with one line edited. Then what the tasks cost whoever runs them: its first turn, and
-//! one in which nothing is due.
+//! Measures the program with many tasks at once: a crontab of 100 000 lines imported, a manifest of as many tasks
+//! applied; each again with nothing changed, and with one line edited. Then the cost for a scheduler: its first turn,
+//! and a turn in which nothing is due.
 //!
-//! `cargo bench --bench bulk [-- TASKS [ROUNDS]]`. Medians; the program is started anew each time and prints all that it has to
-//! say. What the process used of a processor, and the most memory that it held, are as Linux tells them: on a shared machine it
-//! waits for its turn besides.
+//! `cargo bench --bench bulk [-- TASKS [ROUNDS]]`. Medians; the program is started for each measurement and prints its
+//! whole output. Processor time and maximum memory are those that Linux reports; on a shared machine the elapsed time
+//! also includes waiting for the processor.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn main() {
     }
 }
 
-/// `one`: the command of the one line that is edited.
+/// `one`: the command of the edited line.
 fn crontab(tasks: usize, one: &str) -> String {
     let mut text = String::from("SHELL=/bin/bash\nPATH=/usr/local/bin:/usr/bin:/bin\n");
     for n in 0..tasks {
@@ -78,12 +78,12 @@ fn manifest(tasks: usize, one: &str) -> String {
     text
 }
 
-/// Ten thousand different lines, as if each task had been given its own time of the week.
+/// Ten thousand different cron expressions, as if each task had its own time of the week.
 fn times(n: usize) -> String {
     format!("{} {} * * {}", n % 60, n / 60 % 24, n / 1440 % 7)
 }
 
-/// What one run of the program took: time, the processor's, and memory in KiB.
+/// The cost of one run of the program: elapsed time, processor time, and memory in KiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Run {
     wall: Duration,
@@ -91,25 +91,25 @@ struct Run {
     memory: u64,
 }
 
-/// Runs the program to its end.
+/// Runs the program until it exits.
 fn run(db: &Path, line: &[&str], file: &Path) -> Run {
     let begin = Instant::now();
     let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
     program.arg("--db").arg(db).args(line).arg(file).stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = program.spawn().expect("the program");
-    let told = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", child.id())).unwrap_or_default();
+    let proc_file = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", child.id())).unwrap_or_default();
     let (mut used, mut memory) = (Duration::ZERO, 0);
     loop {
-        let status = told("status");
+        let status = proc_file("status");
         let peak =
             status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
         memory = memory.max(peak.unwrap_or(0));
         // After the name: the state, ten numbers, and the time in the program and in the kernel, in hundredths of a second.
-        let stat = told("stat");
+        let stat = proc_file("stat");
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks: u64 = fields.iter().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
         used = used.max(Duration::from_millis(10 * ticks));
-        // It is not asked for its end before that, which would take what it used away.
+        // It is not waited for before that: waiting would remove its `/proc` entry.
         if fields.first().is_none_or(|state| *state == "Z") {
             break;
         }
@@ -119,7 +119,7 @@ fn run(db: &Path, line: &[&str], file: &Path) -> Run {
     Run { wall: begin.elapsed(), used, memory }
 }
 
-/// The first turn of a scheduler on the file, and one after, at which nothing is due.
+/// The first turn of a scheduler on the file, and a later one in which nothing is due.
 fn look(db: &Path) -> [Duration; 2] {
     let mut stepper = Stepper::builder(db, SystemClock::new().now().wall).accept("command").start().expect("a stepper");
     [(); 2].map(|()| {

@@ -1,9 +1,9 @@
-//! How long it takes to find the next occurrence of a cron line, beside bare croner, which knows other rules for a clock that
-//! is changed and so is a measure of cost, not of right and wrong.
+//! Measures finding the next occurrence of a cron expression, beside croner, which has other rules for clock changes
+//! and so is a reference for the cost, not for correctness.
 //!
-//! `cargo bench --bench next [-- ROUNDS]`. Each figure is the median of interleaved rounds; a round asks for a thousand
-//! occurrences, one after the other, and what one costs is the difference to asking for the first alone: reading the line is
-//! not counted, and stands in a column of its own. Then a thousand random lines, and the slowest of them.
+//! `cargo bench --bench next [-- ROUNDS]`. Each figure is the median of interleaved rounds; a round computes a thousand
+//! consecutive occurrences, and the cost of one is the difference to computing only the first: parsing is not counted,
+//! and has its own column. Then a thousand random expressions, and the slowest of them.
 
 use std::hint::black_box;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ const USUAL: [&str; 9] = [
     "0 0 29 2 *",
     "*/10 * * * * *",
 ];
-/// Asked of each usual line, and of each random one.
+/// Occurrences computed per usual expression, and per random one.
 const MANY: usize = 1000;
 const SOME: usize = 20;
 
@@ -54,7 +54,8 @@ fn main() {
     slowest();
 }
 
-/// Of a thousand random lines the one that costs most, by the best of three rounds each: the worst would be the machine's.
+/// The most expensive of a thousand random expressions, by the best of three rounds each: the worst round would measure
+/// the machine.
 fn slowest() {
     let mut random = fastrand::Rng::with_seed(0x5eed);
     let (mut ours, mut theirs, mut refused) = (Vec::new(), Vec::new(), 0);
@@ -77,7 +78,7 @@ fn slowest() {
     println!("{refused} more name no moment at all, and were refused");
 }
 
-/// What it costs, in nanoseconds, to read a line and find the first, and to find another.
+/// The cost, in nanoseconds, of parsing an expression and finding its first occurrence, and of finding another one.
 struct Cost {
     first: f64,
     next: f64,

@@ -1,12 +1,12 @@
-//! A bot that posts a picture carousel to each of its chats three times a day: once each, whatever happens to the bot.
+//! A bot that posts a picture carousel to each of its chats three times a day: once each, even if the bot is killed.
 //!
 //! ```text
 //! cargo run --example carousel_agent -- --fast     a day lasts twenty seconds
 //! ```
 //!
-//! End it with Ctrl-C or `kill -9`, in the middle of a post too, and start it again: what was begun is tried again, what fell
-//! due meanwhile is caught up with, and no chat sees a picture twice. `--db FILE` names the database (`carousel.db` here),
-//! `--for SECONDS` lets the bot end by itself.
+//! End it with Ctrl-C or `kill -9`, also during a post, and start it again: a run that was begun is retried,
+//! occurrences that were due meanwhile are caught up, and no chat sees a picture twice. `--db FILE` names the database
+//! (default `carousel.db`), `--for SECONDS` ends the bot after that time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,19 +22,19 @@ fn main() -> Result<(), BoxError> {
     let file = db.clone();
     let scheduler = Scheduler::builder(&db)
         .handler("carousel", move |run: &Context| post_carousel(run, &file, pace.moment))
-        .observe(tell)
+        .observe(print_event)
         .start()?;
 
     for chat in CHATS {
-        // `replace`, because the code is the truth: the same task again changes nothing, an edited one takes effect.
+        // `replace`, because the code defines the tasks: an equal task changes nothing, an edited one takes effect.
         let task = scheduler.replace(
             NewTask::cron(format!("carousel:{chat}"), pace.cron)
                 .time_zone("Europe/Rome")
                 .handler("carousel")
                 .payload(chat)
-                // A chat gets one thing at a time. What else the bot will send there can share the key.
+                // One message per chat at a time. Other tasks for the same chat can share the key.
                 .concurrency_key(format!("chat:{chat}"))
-                // A slow post makes the next one wait; by default it would be skipped, and a row would say so.
+                // A slow post delays the next one; by default the next one would be skipped, with a row.
                 .overlap(Overlap::BufferAll)
                 .retry(RetryPolicy { backoff: pace.moment, ..RetryPolicy::default() }),
         )?;
@@ -49,13 +49,13 @@ fn main() -> Result<(), BoxError> {
             let left = scheduler.shutdown(Duration::from_secs(10))?;
             println!("ended; {} posts were cut short", left.unfinished);
         }
-        // Nothing to clean up on Ctrl-C: a promise that is kept only if the bot may say goodbye is none.
+        // Ctrl-C needs no clean-up: recovery does not depend on a clean exit.
         None => scheduler.wait()?,
     }
     Ok(())
 }
 
-/// One attempt to keep one occurrence.
+/// Executes one attempt.
 fn post_carousel(run: &Context, db: &Path, moment: Duration) -> Result<(), BoxError> {
     let chat: String = run.payload()?;
     let key = run.idempotency_key();
@@ -68,14 +68,14 @@ fn post_carousel(run: &Context, db: &Path, moment: Duration) -> Result<(), BoxEr
         println!("{key} was posted before, attempt {}", run.attempt());
     }
 
-    // The chat's receipt. If the bot dies here, the post is made and nobody knows; the next attempt finds out.
+    // If the bot dies here, the post is made and not recorded; the next attempt detects that.
     take_a_moment(run, moment)
 }
 
-/// Stands for a chat service that knows a message again by the id its client gave it. Whether the message is new.
+/// Simulates a chat service that detects repeated messages by the id of the client. Returns whether the message is new.
 ///
-/// An attempt that was lost may have come as far as this, so the run is tried again: at least once. The key is the same for
-/// all attempts of a run, so the chat keeps one message of them: at least once and a key make one post.
+/// A lost attempt may have posted already, and the run is retried: at least once. The key is the same for all attempts
+/// of a run, so the service keeps one message: at least once and a key make one post.
 fn send(db: &Path, key: &str, chat: &str, pictures: &str) -> rusqlite::Result<bool> {
     let service = Connection::open(db)?;
     service.busy_timeout(Duration::from_secs(5))?;
@@ -87,13 +87,13 @@ fn send(db: &Path, key: &str, chat: &str, pictures: &str) -> rusqlite::Result<bo
     Ok(rows == 1)
 }
 
-/// Work, of which a bot has more. A scheduler that shuts down asks its handlers to stop: then an error says "later".
+/// Simulates work. A scheduler that shuts down asks its handlers to stop; the error then means a later retry.
 fn take_a_moment(run: &Context, moment: Duration) -> Result<(), BoxError> {
     if run.wait_cancelled(moment) { Err("asked to stop".into()) } else { Ok(()) }
 }
 
-/// What a start after a crash finds, and what was passed over while nobody was there.
-fn tell(event: &Event) {
+/// Prints what a start after a crash recovers, and which occurrences were skipped or missed meanwhile.
+fn print_event(event: &Event) {
     match event {
         Event::Lost { .. } | Event::OwnerLost { .. } => println!("recovered: {event}"),
         Event::PassedOver { .. } | Event::Finished { error: Some(_), .. } => println!("note: {event}"),
@@ -101,7 +101,7 @@ fn tell(event: &Event) {
     }
 }
 
-/// How fast the days of this bot pass.
+/// The speed of the bot.
 #[derive(Clone, Copy)]
 struct Pace {
     cron: &'static str,

@@ -1,5 +1,6 @@
-//! Adding tasks that are due some day: each in a commit of its own, and many in one. Beside bare rows, and beside the same rows
-//! of the same tables written by hand as fast as can be, which is what the tables themselves cost.
+//! Adding tasks that are due in the future: each in a commit of its own, and many in one. Compared with bare rows, and
+//! with the same rows written into the same tables by hand as fast as possible, which is the cost of the tables
+//! themselves.
 
 use std::time::Instant;
 
@@ -8,15 +9,16 @@ use duly::{Client, NewTask, Scheduler, Timestamp};
 use crate::Options;
 use crate::bare::Bare;
 use crate::measure::{median, wall_nanos};
-use crate::ours::{ByHand, DURABILITIES, Home};
 use crate::report::{ENQUEUE, ENQUEUE_ALL, Goal, Report};
+use crate::workloads::{ByHand, DURABILITIES, Home};
 
-/// In so many turns the two add one by one.
+/// The number of alternating turns when adding one by one.
 const TURNS: usize = 20;
-/// The workload whose bare side writes into our tables.
+/// The workload whose bare side writes into the tables of duly.
 const BY_HAND: &str = "  .. to the same tables by hand";
 
-/// Beside the bare rows; a client's commits are on the disk in full, but for that of a scheduler that was told otherwise.
+/// Compared with the bare rows. A client commits at full durability, unless it belongs to a scheduler with another
+/// setting.
 pub(crate) fn run(options: &Options, report: &mut Report) {
     let (one_by_one, at_once) = (options.scaled(5_000, 300), options.scaled(20_000, 5_000));
     for (name, durability, synchronous) in DURABILITIES {
@@ -28,13 +30,13 @@ pub(crate) fn run(options: &Options, report: &mut Report) {
             let mut bare = Bare::open(&home.file("bare.db"), synchronous);
             let mut hand = ByHand::open(&home.file("hand.db"), synchronous);
             let (file, due) = (home.file("duly.db"), Timestamp::from_millis(at));
-            // Its loop sleeps on: what is added is due in a day.
+            // Its loop keeps sleeping: the added tasks are due in a day.
             let scheduler = Scheduler::builder(&file).durability(durability).start().expect("a scheduler");
             let own = (name == "full").then(|| Client::open(&file).expect("a client"));
             let client = own.as_ref().unwrap_or_else(|| scheduler.client());
             let task = |prefix: &str, n: usize| NewTask::once(format!("{prefix}-{n}"), due).handler("none");
 
-            // In short turns: how fast a commit is changes from one moment to the next.
+            // In short turns: the speed of a commit varies from moment to moment.
             let (mut bare_time, mut hand_time, mut time) = (0.0, 0.0, 0.0);
             for turn in 0..TURNS {
                 let some = turn * (one_by_one / TURNS)..(turn + 1) * (one_by_one / TURNS);

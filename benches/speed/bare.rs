@@ -1,5 +1,5 @@
-//! The bare loop: the least that keeps the promise while the process lives. One row a task, one a run, one index, claims and
-//! outcomes a hundred to a transaction, workers behind channels. No leases, no retries, no policies, nothing checked.
+//! The bare loop: the minimum that is durable while the process lives. One row per task, one per run, one index, claims
+//! and outcomes a hundred to a transaction, workers behind channels. No leases, no retries, no policies, no checks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crossbeam_channel::bounded;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 use crate::measure::{Moment, Round, Watch, wall_nanos};
-use crate::ours::{LONG_AGO, WORKERS};
+use crate::workloads::{LONG_AGO, WORKERS};
 
 /// Claims and outcomes in one transaction.
 const BATCH: usize = 100;
@@ -44,7 +44,7 @@ impl Bare {
         Bare(connection)
     }
 
-    /// One commit for all.
+    /// Adds all in one commit.
     pub(crate) fn add(&mut self, count: usize, at: i64) {
         let transaction = self.begin();
         for n in 0..count {
@@ -53,7 +53,7 @@ impl Bare {
         transaction.commit().expect("a commit");
     }
 
-    /// A commit for each.
+    /// Adds each in a commit of its own.
     pub(crate) fn add_one_by_one(&mut self, count: usize, at: i64) {
         for n in 0..count {
             let transaction = self.begin();
@@ -62,7 +62,7 @@ impl Bare {
         }
     }
 
-    /// So many rows of what was.
+    /// Adds `count` rows of history.
     pub(crate) fn add_history(&mut self, rows: usize) {
         self.0
             .execute(
@@ -73,7 +73,7 @@ impl Bare {
             .expect("history");
     }
 
-    /// Carries out what is due, until the last outcome is stored.
+    /// Runs what is due, until the last outcome is stored.
     pub(crate) fn drain(&mut self, file: &Path, tasks: usize) -> Round {
         let (watch, begin) = (Watch::begin(file), Moment::now());
         let end = self.carry_out(tasks);
@@ -109,7 +109,8 @@ impl Bare {
         })
     }
 
-    /// Carries out one task at each of `count` instants, the first at `from`: how late its worker began, in milliseconds.
+    /// Runs one task at each of `count` instants, the first at `from`. Returns how late each worker began, in
+    /// milliseconds.
     pub(crate) fn keep_time(&mut self, from: i64, every: i64, count: usize) -> Vec<f64> {
         self.add(1, from);
         let (claims, queue) = bounded::<i64>(BATCH);
@@ -144,7 +145,7 @@ impl Bare {
         late
     }
 
-    /// Looks every second whether something is due, for ever.
+    /// Polls every second, forever.
     pub(crate) fn poll(&self) -> ! {
         loop {
             let next: Option<i64> =

@@ -7,10 +7,10 @@ use duly::Client;
 use crate::Options;
 use crate::bare::Bare;
 use crate::measure::{Round, exponent, median, wall_nanos};
-use crate::ours::{DURABILITIES, Home, LONG_AGO, drain, fill_with_history, overdue};
 use crate::report::{self, Goal, Report};
+use crate::workloads::{DURABILITIES, Home, LONG_AGO, drain, fill_with_history, overdue};
 
-/// The rounds of one workload, the bare loop's beside ours.
+/// The rounds of one workload, of the bare loop and of duly.
 #[derive(Default)]
 struct Beside {
     tasks: usize,
@@ -28,7 +28,7 @@ impl Beside {
         (rate(&self.bare), rate(&self.duly))
     }
 
-    /// Microseconds a run.
+    /// Microseconds per run.
     fn cpu(&self) -> (f64, f64) {
         let cpu = |rounds: &[Round]| {
             median(rounds.iter().map(|round| round.cpu.unwrap_or(f64::NAN))) * 1e6 / self.tasks as f64
@@ -36,7 +36,7 @@ impl Beside {
         (cpu(&self.bare), cpu(&self.duly))
     }
 
-    /// For a hundred runs.
+    /// Commits per hundred runs.
     fn commits(&self) -> (f64, f64) {
         let commits = |rounds: &[Round]| {
             let each = |round: &Round| round.commits.map_or(f64::NAN, |commits| commits as f64);
@@ -50,7 +50,8 @@ impl Beside {
     }
 }
 
-/// Ten thousand, ten times as many, and ten thousand in a file with a long history; a round of each in turn.
+/// Drains of ten thousand, of a hundred thousand, and of ten thousand in a file with a long history; a round of each in
+/// turn.
 pub(crate) fn run(options: &Options, report: &mut Report) {
     let (few, many, rows) = (10_000, options.scaled(100_000, 30_000), options.scaled(1_000_000, 50_000));
     let templates = Home::new();
@@ -62,14 +63,15 @@ pub(crate) fn run(options: &Options, report: &mut Report) {
     let (few_template, many_template) = (template(few), template(many));
     for (name, durability, synchronous) in DURABILITIES {
         let (mut tens, mut hundreds, mut old) = (Beside::of(few), Beside::of(many), Beside::of(few));
-        // One file for all rounds: a copy of it in each would keep the disk busy under what is measured.
+        // One file for all rounds: copying it in each would keep the disk busy during the measurement.
         let past = Home::new();
         let (past_bare, past_duly) = (past.file("bare.db"), past.file("duly.db"));
         let mut bare_with_past = Bare::open(&past_bare, synchronous);
         bare_with_past.add_history(rows);
         fill_with_history(&past_duly, rows, wall_nanos() / 1_000_000);
         for round in 0..options.rounds {
-            // The short ones twice, before and after the long ones: they are the measure of all others. So are those with history.
+            // The short drains and those with history run twice, before and after the long ones, since all others are
+            // compared with them.
             for part in 0..3 {
                 let (beside, template) =
                     if part == 1 { (&mut hundreds, &many_template) } else { (&mut tens, &few_template) };

@@ -1,5 +1,5 @@
-//! What a turn costs, against what is stored; and with many runs behind one key. Turn by turn on a clock that stands still
-//! between them, as the tests do, at normal durability: one run is claimed, the next turn settles it.
+//! The cost of a turn depending on the number of stored rows, and with many runs behind one key. Turn by turn on a
+//! clock that does not move in between, at normal durability: one run is claimed, the next turn stores its outcome.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,18 +9,18 @@ use duly::{NewTask, Outcome, Timestamp};
 
 use crate::Options;
 use crate::measure::{exponent, median};
-use crate::ours::{Home, LONG_AGO, fill_with_future, fill_with_history, fill_with_waiting};
 use crate::report::{Goal, KEY_RATE, KEY_TURN, Report, TURN_GROWTH};
+use crate::workloads::{Home, LONG_AGO, fill_with_future, fill_with_history, fill_with_waiting};
 
-/// Turns in a round.
+/// The number of turns in a round.
 const TURNS: usize = 100;
-/// Puts so many rows into a file, at that time.
+/// Writes this number of rows into a file, at this time.
 type Fill = fn(&Path, usize, i64);
 
-/// Runs that wait behind one key.
+/// The number of runs that wait behind one key.
 const WAITING: usize = 100_000;
 
-/// Against future tasks, and against runs that are over.
+/// Growth with the number of future tasks, and of final runs.
 pub(crate) fn run(options: &Options, report: &mut Report) {
     let sizes = if options.quick { [1_000, 10_000, 100_000] } else { [10_000, 100_000, 1_000_000] };
     let fills: [(&str, Fill); 2] = [("future tasks", fill_with_future), ("rows of history", fill_with_history)];
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options, report: &mut Report) {
     }
 }
 
-/// A hundred thousand runs behind one key, beside as many that are free; one at a time.
+/// A hundred thousand runs behind one key, compared with as many free ones; one at a time.
 pub(crate) fn behind_a_key(options: &Options, report: &mut Report) {
     let home = Home::new();
     let mut both = [("free", None), ("key", Some("one"))].map(|(name, key)| {
@@ -97,7 +97,7 @@ fn stepper(file: &Path, workers: usize) -> Stepper {
     Stepper::builder(file, now).accept("none").workers(workers).start().expect("a stepper")
 }
 
-/// Seconds of the two turns that a run takes.
+/// The duration, in seconds, of the two turns of a run.
 fn claim_and_settle(stepper: &mut Stepper) -> f64 {
     let begin = Instant::now();
     let claims = stepper.step().expect("a turn");

@@ -1,4 +1,4 @@
-//! Waiting: a million tasks that are due some other day, and nothing to do.
+//! Idling: a million tasks that are due on another day.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use crate::Options;
 use crate::bare::Bare;
 use crate::measure::{cpu_of, memory_of, wall_nanos};
-use crate::ours::{Home, fill_with_future};
 use crate::report::{Goal, IDLE_CPU, IDLE_MEMORY, Report};
+use crate::workloads::{Home, fill_with_future};
 
-/// The program itself, in the form in which people run it.
+/// The program itself, as users run it.
 const PROGRAM: Option<&str> = option_env!("CARGO_BIN_EXE_duly");
-/// The argument by which this program is told to be the bare loop that waits.
+/// The argument that makes this program the idling bare loop.
 pub(crate) const WAIT: &str = "--wait-on";
 
-/// A process that goes when this does.
+/// A process that is killed on drop.
 struct Waiting(Child);
 
 impl Drop for Waiting {
@@ -40,7 +40,7 @@ pub(crate) fn run(options: &Options, report: &mut Report) {
         start(Command::new(this).arg(WAIT).arg(&bare)),
         start(Command::new(program).arg("--db").arg(&duly).args(["run", "--quiet"])),
     ];
-    // Until they have opened their files and looked around.
+    // Until they have opened their files and finished their first poll.
     std::thread::sleep(Duration::from_secs(2));
     let spent = || both.each_ref().map(|process| cpu_of(process.0.id()).unwrap_or(f64::NAN));
     let (begin, before) = (Instant::now(), spent());
@@ -58,7 +58,7 @@ fn start(command: &mut Command) -> Waiting {
     Waiting(child.expect("a process"))
 }
 
-/// The bare loop that waits, in a process of its own: it ends when it is killed.
+/// The idling bare loop, in a process of its own, until it is killed.
 pub(crate) fn wait(file: &Path) -> ! {
     Bare::open(file, "FULL").poll()
 }

@@ -1,8 +1,8 @@
-//! How fast duly is, as ratios to a bare loop that does the least a durable scheduler can, in interleaved rounds on the same
-//! machine; and what it costs when nothing is to be done.
+//! Measures the speed of duly as ratios to a bare loop, a minimal durable scheduler, in interleaved rounds on the same
+//! machine; and its idle cost.
 //!
-//! `cargo bench --bench speed [-- NAMES] [--rounds N] [--quick]`. It measures and judges nothing but order: a goal that is
-//! missed is told, a run that is early, lost or repeated ends it. docs/performance.md says how to read it.
+//! `cargo bench --bench speed [-- NAMES] [--rounds N] [--quick]`. A missed goal is reported; a run that is early, lost
+//! or repeated ends the bench with a panic. docs/performance.md explains the results.
 
 mod adding;
 mod bare;
@@ -10,15 +10,15 @@ mod drains;
 mod growth;
 mod idle;
 mod measure;
-mod ours;
 mod report;
 mod times;
+mod workloads;
 
 use std::time::Instant;
 
 use report::Report;
 
-/// Measures, and adds what it found.
+/// Measures a workload, and adds its results.
 type Workload = fn(&Options, &mut Report);
 
 /// Workloads by name, in the order in which they run.
@@ -34,10 +34,10 @@ const WORKLOADS: [(&str, Workload); 7] = [
 
 const USAGE: &str = "cargo bench --bench speed [-- NAMES] [--rounds N] [--quick]";
 
-/// How much is measured.
+/// The amount to measure.
 pub(crate) struct Options {
     pub(crate) rounds: usize,
-    /// Smaller and fewer: to see that it works, not to quote.
+    /// Fewer and smaller workloads: a smoke test, not a measurement.
     pub(crate) quick: bool,
     names: Vec<String>,
 }
@@ -52,7 +52,7 @@ impl Options {
         let mut arguments = arguments.peekable();
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
-                // Cargo says so.
+                // Cargo passes it.
                 "--bench" => {}
                 "--quick" => quick = true,
                 "--rounds" => {
@@ -91,6 +91,6 @@ fn main() {
         }
     }
     let quick = if options.quick { ", quick: not to be quoted" } else { "" };
-    println!("median of {} interleaved rounds, {} workers{quick}", options.rounds, ours::WORKERS);
+    println!("median of {} interleaved rounds, {} workers{quick}", options.rounds, workloads::WORKERS);
     report.print();
 }

@@ -1,22 +1,22 @@
-//! What is measured, and how: medians, slopes, the processor's time, the commits of a file.
+//! Measurements: medians, slopes, processor time, the commits of a file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// The middle one; of an even number the upper of the two.
+/// The median; for an even number the upper of the two middle values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     percentile(values, 50)
 }
 
-/// The value below which so many of a hundred lie. Nothing measured is no number.
+/// The percentile; NaN if there are no values.
 pub(crate) fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);
     values.get((values.len() * percent / 100).min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
-/// By which power of `x` it grows, by least squares over the logarithms.
+/// The exponent of growth with `x`, by least squares over the logarithms.
 pub(crate) fn exponent(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let logs = || points.iter().map(|(x, y)| (x.ln(), y.ln()));
@@ -24,24 +24,24 @@ pub(crate) fn exponent(points: &[(f64, f64)]) -> f64 {
     logs().map(|(a, b)| (a - x) * (b - y)).sum::<f64>() / logs().map(|(a, _)| (a - x).powi(2)).sum::<f64>()
 }
 
-/// Now, in nanoseconds since the Unix epoch: finer than what is stored.
+/// The current time in nanoseconds since the Unix epoch, finer than the stored times.
 pub(crate) fn wall_nanos() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock that is set");
     i64::try_from(since.as_nanos()).expect("a date before 2262")
 }
 
-/// What one round took.
+/// The cost of one round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) time: Duration,
     /// Seconds of processor time of this whole process.
     pub(crate) cpu: Option<f64>,
     pub(crate) commits: Option<u64>,
-    /// What the file holds when all is written back.
+    /// The size of the file after a checkpoint.
     pub(crate) bytes: u64,
 }
 
-/// A moment, and the processor time that was used until then.
+/// An instant, and the processor time used until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     at: Instant,
@@ -58,21 +58,21 @@ impl Moment {
     }
 }
 
-/// A round that goes on.
+/// A running measurement.
 pub(crate) struct Watch {
     commits: Commits,
     before: Option<u64>,
 }
 
 impl Watch {
-    /// Begins. Somebody must have the database open, and keep it open until the watch is gone.
+    /// Starts. Another connection must have the database open until the watch is dropped.
     pub(crate) fn begin(file: &Path) -> Self {
         let commits = Commits::of(file);
         let before = commits.count();
         Watch { commits, before }
     }
 
-    /// Ends; both moments were noted where they were seen.
+    /// Ends; the caller recorded both instants.
     pub(crate) fn end(&self, begin: Moment, end: Moment) -> Round {
         Round {
             time: end.at.duration_since(begin.at),
@@ -83,11 +83,12 @@ impl Watch {
     }
 }
 
-/// The commits of a database in WAL mode: SQLite counts them in the header of the shared index of the log, its third word.
+/// The number of commits of a database in WAL mode, which SQLite counts in the header of the `-shm` file, in its third
+/// word.
 struct Commits(Option<File>);
 
 impl Commits {
-    /// The file is closed with this value: a close drops the locks that this process holds on it.
+    /// The file stays open until this value is dropped: closing it drops the locks that this process holds on it.
     fn of(database: &Path) -> Self {
         let mut name = database.as_os_str().to_owned();
         name.push("-shm");
@@ -108,7 +109,7 @@ impl Commits {
     }
 }
 
-/// Seconds of processor time of this process, threads that have ended included.
+/// Seconds of processor time of this process, including ended threads.
 #[cfg(unix)]
 fn own_cpu() -> Option<f64> {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -120,7 +121,7 @@ fn own_cpu() -> Option<f64> {
     None
 }
 
-/// Seconds of processor time of the threads that another process has now, to a nanosecond.
+/// Seconds of processor time of the live threads of another process, to a nanosecond.
 pub(crate) fn cpu_of(process: u32) -> Option<f64> {
     let mut nanos = 0.0;
     for thread in std::fs::read_dir(format!("/proc/{process}/task")).ok()? {
@@ -130,7 +131,7 @@ pub(crate) fn cpu_of(process: u32) -> Option<f64> {
     Some(nanos / 1e9)
 }
 
-/// MiB of memory that another process has.
+/// MiB of memory of another process.
 pub(crate) fn memory_of(process: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

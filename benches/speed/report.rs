@@ -1,4 +1,4 @@
-//! The goals, and the one table in which what was measured stands beside them.
+//! The goals, and the table of the measured values beside them.
 
 use std::fmt::Display;
 
@@ -8,36 +8,36 @@ pub(crate) const DRAIN: f64 = 0.40;
 pub(crate) const DRAIN_MANY: f64 = 0.85;
 /// Draining with a million rows of history in the file, beside draining without.
 pub(crate) const DRAIN_OLD: f64 = 0.9;
-/// Processor time of a run, as so many times the bare loop's.
+/// Processor time of a run, as a multiple of the bare loop's.
 pub(crate) const CPU: f64 = 3.0;
 /// Commits for a hundred runs.
 pub(crate) const COMMITS: f64 = 3.0;
-/// Adding task by task, beside bare commits of a row each.
+/// Adding task by task, compared with bare commits of a row each.
 pub(crate) const ENQUEUE: f64 = 0.7;
 /// Adding many in one commit, beside bare rows in one commit.
 pub(crate) const ENQUEUE_ALL: f64 = 0.6;
-/// Ten thousand on one second: seconds until the last outcome is stored.
+/// Ten thousand tasks on one second: seconds until the last outcome is stored.
 pub(crate) const ONE_SECOND: f64 = 0.5;
 /// How much later than the bare loop a run may begin, in milliseconds.
 pub(crate) const LATER_P50: f64 = 0.3;
-/// The same, of one in a hundred.
+/// The same at p99.
 pub(crate) const LATER_P99: f64 = 1.0;
-/// Processor seconds that a minute of waiting may take.
+/// Processor seconds of a minute of idling.
 pub(crate) const IDLE_CPU: f64 = 0.02;
-/// MiB of memory meanwhile.
+/// MiB of memory while idling.
 pub(crate) const IDLE_MEMORY: f64 = 15.0;
-/// By which power of what is stored a turn may grow.
+/// The maximum exponent of growth of a turn with the stored rows.
 pub(crate) const TURN_GROWTH: f64 = 0.1;
-/// By which power of what is due a drain may grow.
+/// The maximum exponent of growth of a drain with the due tasks.
 pub(crate) const DRAIN_GROWTH: f64 = 1.1;
 /// Milliseconds of a turn with a hundred thousand runs behind one key.
 pub(crate) const KEY_TURN: f64 = 1.0;
-/// Draining what waits behind one key, beside as many free runs, one at a time.
+/// Draining runs behind one key, compared with as many free runs, one at a time.
 pub(crate) const KEY_RATE: f64 = 0.5;
 
-/// A figure, and what it should be.
+/// The goal of a figure.
 pub(crate) enum Goal {
-    /// It is shown beside the others.
+    /// No goal; it is only shown.
     None,
     AtLeast(f64),
     AtMost(f64),
@@ -63,7 +63,7 @@ struct Line {
     verdict: &'static str,
 }
 
-/// All that was measured.
+/// All results.
 #[derive(Default)]
 pub(crate) struct Report {
     lines: Vec<Line>,
@@ -71,7 +71,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A figure whose ratio to another is judged.
+    /// Adds a figure whose ratio to the bare loop has a goal.
     pub(crate) fn ratio(
         &mut self,
         (workload, durability): (impl Into<String>, &'static str),
@@ -82,7 +82,7 @@ impl Report {
         self.line(workload.into(), durability, (bare, duly), unit, duly / bare, ("", goal));
     }
 
-    /// A rate whose share of another rate of ours is judged; the bare loop's ratio stands beside it.
+    /// Adds a rate whose share of another rate of duly has a goal; the ratio to the bare loop is shown.
     pub(crate) fn share(
         &mut self,
         (workload, durability): (impl Into<String>, &'static str),
@@ -94,7 +94,7 @@ impl Report {
         self.line(workload.into(), durability, (bare, duly), unit, share, (&format!("of own, {share:.2}"), goal));
     }
 
-    /// A figure that is judged as it is; what the bare loop shows is for comparison, and may be unknown.
+    /// Adds a figure that has a goal itself; that of the bare loop is shown, and may be unknown.
     pub(crate) fn figure(
         &mut self,
         (workload, durability): (impl Into<String>, &'static str),
@@ -105,7 +105,7 @@ impl Report {
         self.line(workload.into(), durability, (bare, duly), unit, duly, (unit, goal));
     }
 
-    /// A figure whose distance from the bare loop's is judged.
+    /// Adds a figure whose difference from the bare loop has a goal.
     pub(crate) fn distance(
         &mut self,
         (workload, durability): (impl Into<String>, &'static str),
@@ -143,7 +143,7 @@ impl Report {
         self.lines.push(Line { workload, durability, bare: bare_text, duly: duly_text, ratio, goal, verdict });
     }
 
-    /// Something beside the table.
+    /// Adds a note below the table.
     pub(crate) fn detail(&mut self, text: impl Display) {
         self.details.push(text.to_string());
     }

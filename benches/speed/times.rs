@@ -1,4 +1,4 @@
-//! On time: ten thousand cron tasks on one second, and a task every tenth of a second. None early, in any run.
+//! Punctuality: ten thousand cron tasks on one second, and a task every tenth of a second. No run starts early.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use rusqlite::Connection;
 use crate::Options;
 use crate::bare::Bare;
 use crate::measure::{median, percentile, wall_nanos};
-use crate::ours::{DURABILITIES, Home, LONG_AGO, WORKERS};
 use crate::report::{Goal, LATER_P50, LATER_P99, ONE_SECOND, Report};
+use crate::workloads::{DURABILITIES, Home, LONG_AGO, WORKERS};
 
-/// Distinct cron lines among the tasks.
+/// The number of distinct cron expressions.
 const LINES: i64 = 500;
-/// The interval of the task that is watched for lateness, in milliseconds.
+/// The interval of the task whose lateness is measured, in milliseconds.
 const EVERY: i64 = 100;
 
 /// Many cron tasks, all due on the same second.
@@ -31,7 +31,7 @@ pub(crate) fn one_second(options: &Options, report: &mut Report) {
             let mut least = Bare::open(&file, synchronous);
             least.add(tasks, LONG_AGO);
             bare.push(least.drain(&file, tasks).time.as_secs_f64());
-            // Adding them takes longer on a busy machine; a second that has passed meanwhile tells nothing.
+            // Adding them takes longer on a busy machine; a second that has passed meanwhile cannot be measured.
             let took = (0..5).find_map(|try_again| {
                 let file = home.file(&format!("duly-{try_again}.db"));
                 meet_a_second(&file, tasks, durability, lead << try_again)
@@ -45,7 +45,7 @@ pub(crate) fn one_second(options: &Options, report: &mut Report) {
         .detail(format!("cron tasks: {LINES} distinct lines; none lost, none early, each exactly once in every round"));
 }
 
-/// Seconds from the instant at which all are due to the last stored outcome; nothing if the instant came too soon.
+/// Seconds from the due instant to the last stored outcome; `None` if the instant came too soon.
 fn meet_a_second(file: &Path, tasks: usize, durability: Durability, lead: i64) -> Option<f64> {
     let due = (wall_nanos() / 1_000_000 + lead) / 1000 * 1000 + 1000;
     let at = Timestamp::from_millis(due);
@@ -84,7 +84,7 @@ fn meet_a_second(file: &Path, tasks: usize, durability: Durability, lead: i64) -
     in_time.then(|| (end - due * 1_000_000) as f64 / 1e9)
 }
 
-/// A daily task that is due at this second, and at others that lie hours away or more than two minutes later.
+/// A daily task that is due at this second, and at others hours away or more than two minutes later.
 fn cron(n: usize, second: i64) -> NewTask {
     let (hour, minute, second) = (second / 3600 % 24, second / 60 % 60, second % 60);
     let line = n as i64 % LINES;
@@ -93,8 +93,8 @@ fn cron(n: usize, second: i64) -> NewTask {
     NewTask::cron(format!("cron-{n}"), line).handler("none")
 }
 
-/// How late a task every tenth of a second begins, by the median of the rounds: of a single one p99 is two starts, and so whatever
-/// the machine did just then. The two take turns in time: each has its own half of the tenth.
+/// The lateness of a task every tenth of a second, by the median of the rounds: in a single round p99 is two starts,
+/// and so noise. duly and the bare loop alternate: each has its own half of the tenth.
 pub(crate) fn lateness(options: &Options, report: &mut Report) {
     let times = options.scaled(200, 40);
     let mut rounds = DURABILITIES.map(|_| (Vec::new(), Vec::new()));
@@ -150,7 +150,7 @@ fn keep_time(file: &Path, start: i64, times: usize, durability: Durability) -> V
         .start()
         .expect("a scheduler");
     let end = start + (times as i64 - 1) * EVERY;
-    // One that comes late must not keep the next from being measured.
+    // A late start must not prevent the measurement of the next one.
     let task = NewTask::interval("tick", Duration::from_millis(EVERY as u64)).handler("none").overlap(Overlap::Allow);
     let task = task.starts_at(Timestamp::from_millis(start)).ends_at(Timestamp::from_millis(end));
     scheduler.add(task).expect("a new task");

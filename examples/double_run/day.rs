@@ -1,4 +1,4 @@
-//! The days that the loops are put through. Each has one occurrence, at 13:00, of one task.
+//! The days that the loops run through. Each has one occurrence, at 13:00, of one task.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Once a day, at one o'clock.
 pub(crate) const CRON: &str = "0 13 * * *";
-/// How often a loop looks.
+/// The poll interval of a loop.
 pub(crate) const POLL: Duration = minutes(1);
 
 /// A day: from a minute before the occurrence to two minutes before tomorrow's.
@@ -28,39 +28,39 @@ pub(crate) enum Schedule {
     Once,
 }
 
-/// What the world does to the processes.
+/// The fault that the processes suffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Trouble {
     Nothing,
-    /// The one process is killed at the first instant and started again, on the same file, at the second.
+    /// The only process is killed at `at`, and restarted on the same file at `back`.
     Killed {
         at: Timestamp,
         back: Timestamp,
     },
-    /// Of two processes, the first stands still (a suspended laptop, a stalled disk) as soon as it has seen that the task
-    /// is due, and goes on from there at this instant.
+    /// Of two processes, the first stalls (a suspended laptop, a slow disk) as soon as it has found the task due, and
+    /// continues from there at this instant.
     Stalled {
         until: Timestamp,
     },
 }
 
 impl Day {
-    /// The day of the double run: a task of five minutes, and nothing goes wrong.
+    /// The day of the double run: a task of five minutes, and no fault.
     pub(crate) fn quiet() -> Self {
         Day { schedule: Schedule::Cron, takes: minutes(5), trouble: Trouble::Nothing }
     }
 
-    /// The same, for a task that is to run once and never again.
+    /// The same day with a `once` task.
     pub(crate) fn once() -> Self {
         Day { schedule: Schedule::Once, ..Day::quiet() }
     }
 
-    /// The same, with a task that takes longer than it does as a rule.
+    /// The same day with a task that takes unusually long.
     pub(crate) fn slow(takes: Duration) -> Self {
         Day { takes, ..Day::quiet() }
     }
 
-    /// The process is killed in the middle of the run, and its supervisor starts it again a minute later.
+    /// The process is killed during the run, and its supervisor restarts it a minute later.
     pub(crate) fn killed() -> Self {
         Day { trouble: Trouble::Killed { at: due().plus(minutes(2)), back: due().plus(minutes(3)) }, ..Day::quiet() }
     }
@@ -91,7 +91,7 @@ impl Day {
     }
 }
 
-/// As a person would say it.
+/// A short description.
 impl fmt::Display for Day {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let takes = self.takes.as_secs() / 60;
@@ -106,7 +106,7 @@ impl fmt::Display for Day {
 
 /// The occurrence.
 pub(crate) fn due() -> Timestamp {
-    // 2026-03-14T13:00:00Z; a constant, since reading a text may fail.
+    // 2026-03-14T13:00:00Z; a constant, since parsing a text may fail.
     Timestamp::from_millis(1_773_493_200_000)
 }
 
@@ -114,7 +114,7 @@ pub(crate) const fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
 }
 
-/// The time of day, with seconds only where there are some.
+/// Formats the time of day, with seconds only if they are not zero.
 pub(crate) fn clock(at: Timestamp) -> String {
     let text = at.to_string();
     let time = text.get(11..19).unwrap_or(&text);

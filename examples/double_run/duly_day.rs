@@ -1,4 +1,4 @@
-//! duly on the same days: a real file, the poller that the scheduler has, and a clock that is moved by hand.
+//! duly on the same days: a real file, the poller of the scheduler, and a manual clock.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +11,13 @@ use super::journal::{Journal, What};
 
 const TASK: &str = "carousel";
 
-/// Puts duly through a day, on a file of its own.
+/// Runs duly through a day, on a file of its own.
 pub(crate) fn live(day: &Day) -> Result<Journal> {
     let home = tempfile::tempdir()?;
     live_in(day, &home.path().join("bot.db"))
 }
 
-/// The same, on a file that can be looked at afterwards.
+/// As [`live`], on a file that a test can inspect afterwards.
 pub(crate) fn live_in(day: &Day, file: &Path) -> Result<Journal> {
     let time = ManualClock::new(day.begin());
     let mut journal = Journal::default();
@@ -45,7 +45,8 @@ pub(crate) fn live_in(day: &Day, file: &Path) -> Result<Journal> {
             _ => {}
         }
         for (position, process) in processes.iter_mut().enumerate() {
-            // Finding a task due and taking it are one transaction: a process can stall before it or after, not between.
+            // Finding a task due and claiming it are one transaction: a process can stall before or after it, not in
+            // between.
             match day.trouble {
                 Trouble::Stalled { until } if position == 0 && due() <= now && now < until => {
                     if now == due() {
@@ -54,7 +55,7 @@ pub(crate) fn live_in(day: &Day, file: &Path) -> Result<Journal> {
                 }
                 Trouble::Stalled { until } if position == 0 && now == until => {
                     if process.turn(&mut journal, day, now)? == 0 {
-                        journal.note(now, process.name, "goes on, and finds nothing due");
+                        journal.note(now, process.name, "continues, and finds nothing due");
                     }
                 }
                 _ => drop(process.turn(&mut journal, day, now)?),
@@ -68,18 +69,18 @@ pub(crate) fn live_in(day: &Day, file: &Path) -> Result<Journal> {
     Ok(journal)
 }
 
-/// The next whole minute, or before it when a run ends or a process would wake.
+/// Returns the next whole minute, or the earlier time at which a run ends or a process would wake.
 fn next_moment(processes: &[Process], day: &Day, now: Timestamp) -> Timestamp {
     let into_the_minute = now.as_millis().rem_euclid(60_000);
     let whole = Timestamp::from_millis(now.as_millis() - into_the_minute + 60_000);
     let wakes = processes.iter().map(|process| now.plus(process.stepper.sleeps()));
     let ends =
         processes.iter().flat_map(|process| &process.under_way).map(|(_, claim)| claim.claimed_at.plus(day.takes));
-    // What has passed is waited for by a process that stalls; time goes on all the same.
+    // A stalled process may wait for a time that has passed; the clock advances anyway.
     wakes.chain(ends).filter(|at| *at > now).fold(whole, Ord::min)
 }
 
-/// What the file says of the task.
+/// Returns what the file records of the task.
 fn on_record(client: &Client) -> Result<String> {
     let mut lines = Vec::new();
     for run in client.history(TASK, 10)? {
@@ -100,23 +101,23 @@ struct Process {
     name: char,
     stepper: Stepper,
     under_way: Vec<(usize, Arc<Claim>)>,
-    /// What the poller said of lost attempts since the last turn.
-    told: Arc<Mutex<Vec<String>>>,
+    /// The events of lost attempts since the last turn.
+    events: Arc<Mutex<Vec<String>>>,
 }
 
 impl Process {
     fn start(name: char, file: &Path, time: &ManualClock) -> Result<Self> {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let ear = told.clone();
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let sink = events.clone();
         let observer = move |event: &Event| {
             if let Event::Lost { attempt, next_attempt, .. } = event {
                 let next = next_attempt.map_or("none is left".to_owned(), |at| format!("the next is at {}", clock(at)));
-                let text = format!("attempt {attempt} is written down as lost; {next}");
-                ear.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+                let text = format!("attempt {attempt} is recorded as lost; {next}");
+                sink.lock().unwrap_or_else(PoisonError::into_inner).push(text);
             }
         };
-        // It looks as seldom as the loops do. The lease only sets the heartbeat to the same minute: who is dead, the kernel
-        // knows, and no lease is waited out.
+        // The poll interval of the loops. The lease only sets the heartbeat to the same minute: death is detected by
+        // the lock, and no lease has to end.
         let stepper = Stepper::builder(file, due())
             .clock(time)
             .poll(POLL)
@@ -124,11 +125,11 @@ impl Process {
             .accept("work")
             .observe(observer)
             .start()?;
-        Ok(Process { name, stepper, under_way: Vec::new(), told })
+        Ok(Process { name, stepper, under_way: Vec::new(), events })
     }
 
-    /// As in the loops: what ends now ends first; then the poll. Here they are one transaction.
-    /// Answers how many runs it started.
+    /// As in the loops, ending runs end before the poll; here both are one transaction. Returns the number of started
+    /// runs.
     fn turn(&mut self, journal: &mut Journal, day: &Day, now: Timestamp) -> Result<usize> {
         let (ended, under_way) = std::mem::take(&mut self.under_way)
             .into_iter()
@@ -139,7 +140,7 @@ impl Process {
             self.stepper.finish(&claim, Outcome::succeeded());
         }
         let claims = self.stepper.step()?;
-        for text in self.told.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for text in self.events.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             journal.note(now, self.name, text);
         }
         let started = claims.len();

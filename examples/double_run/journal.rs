@@ -1,4 +1,4 @@
-//! What happened on a day, entry by entry, and the judge, who reads the entries of duly as he reads those of a loop.
+//! The journal of a day, and its evaluation, which is the same for duly and for the loops.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use duly::Timestamp;
 
 use super::day::POLL;
 
-/// What the processes of one day did, in order.
+/// The actions of the processes of one day, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     pub(crate) entries: Vec<Entry>,
-    /// What the file says of it at the end of the day. A loop keeps no record of its runs.
+    /// What the file records at the end of the day. A loop keeps no record of its runs.
     pub(crate) on_record: Option<String>,
     starts: usize,
 }
@@ -25,15 +25,15 @@ pub(crate) struct Entry {
 
 #[derive(Debug)]
 pub(crate) enum What {
-    /// The work itself began: images are made, messages sent. Starts are numbered through the day.
+    /// The work began: images are made, messages sent. Starts are numbered through the day.
     Started(usize),
-    /// The work came to its end.
+    /// The work ended.
     Ended(usize),
-    /// The process died, and all that it had under way with it.
+    /// The process died, and its running work with it.
     Killed,
-    /// It was started again.
+    /// It was restarted.
     Back,
-    /// Something worth telling that changes no count.
+    /// A remark that changes no count.
     Note(String),
 }
 
@@ -46,14 +46,14 @@ impl Journal {
         self.write(at, process, What::Note(text.into()));
     }
 
-    /// The work begins. Answers with its number.
+    /// Records that the work begins, and returns its number.
     pub(crate) fn start(&mut self, at: Timestamp, process: char) -> usize {
         self.starts += 1;
         self.write(at, process, What::Started(self.starts));
         self.starts
     }
 
-    /// Judges a day on which one occurrence fell.
+    /// Evaluates a day with one occurrence.
     pub(crate) fn judge(&self) -> Judgement {
         let mut judgement = Judgement::default();
         let mut scene = Scene::default();
@@ -62,7 +62,7 @@ impl Journal {
             match entry.what {
                 What::Started(_) => {
                     judgement.starts += 1;
-                    // A start is in its right only if nothing was done before, or whatever was begun has died.
+                    // A start is correct only if no earlier start ended, and every earlier one has died.
                     judgement.doubled += usize::from(!scene.under_way.is_empty() || judgement.ended > 0);
                     judgement.waited = judgement.waited.or(back.map(|back| entry.at.since(back)));
                 }
@@ -78,7 +78,7 @@ impl Journal {
     }
 }
 
-/// What is under way after some entry: each start, and the process that has it.
+/// The running starts after an entry, each with its process.
 #[derive(Debug, Default)]
 pub(crate) struct Scene {
     pub(crate) under_way: BTreeMap<usize, char>,
@@ -99,18 +99,18 @@ impl Scene {
     }
 }
 
-/// What became of the occurrence, counted from the journal and nothing else.
+/// The result of the occurrence, counted from the journal alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Judgement {
     pub(crate) starts: usize,
-    /// Starts beside, or after, one that did the work.
+    /// Starts while another one was running, or after one had ended.
     pub(crate) doubled: usize,
-    /// The most that were under way at once.
+    /// The maximum number of concurrent starts.
     pub(crate) at_once: usize,
     pub(crate) ended: usize,
     /// Starts that died with their process.
     pub(crate) died: usize,
-    /// From a process that was back until work began again.
+    /// The time from the restart of the process until the work began again.
     pub(crate) waited: Option<Duration>,
 }
 
@@ -125,7 +125,7 @@ pub(crate) enum Verdict {
 
 impl Judgement {
     pub(crate) fn verdict(&self) -> Verdict {
-        // A wait that one poll explains is no delay.
+        // A wait of at most one poll interval is no delay.
         match self {
             Judgement { doubled: 1.., .. } => Verdict::Doubled,
             Judgement { ended: 0, .. } => Verdict::Lost,
@@ -135,12 +135,12 @@ impl Judgement {
         }
     }
 
-    /// Whether the occurrence was kept: the work was done to its end, at least once.
+    /// Returns 1 if the work was completed at least once, otherwise 0.
     pub(crate) fn kept(&self) -> usize {
         usize::from(self.ended > 0)
     }
 
-    /// In a few words.
+    /// Returns the verdict in a few words.
     pub(crate) fn in_short(&self) -> String {
         match self.verdict() {
             Verdict::Kept => "kept".to_owned(),
@@ -152,7 +152,7 @@ impl Judgement {
         }
     }
 
-    /// In a sentence.
+    /// Returns the verdict as a sentence.
     pub(crate) fn sentence(&self) -> String {
         let starts = count(self.starts, "start");
         match self.verdict() {
@@ -171,7 +171,7 @@ impl Judgement {
             }
             Verdict::Doubled => format!("DOUBLED: {starts} for one occurrence, one after the other."),
             Verdict::Lost => {
-                format!("LOST: {starts}, none came to its end, and nobody tried again for the rest of the day.")
+                format!("LOST: {starts}, none ended, and there was no retry for the rest of the day.")
             }
         }
     }

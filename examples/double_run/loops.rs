@@ -1,8 +1,7 @@
-//! The loops that people write, each as what sets it apart: what it does before a run, and after. The poll and the queue
-//! that they share are in `process`.
+//! Common poll loops, each defined by what it does before and after a run. The shared poll and queue are in `process`.
 //!
-//! They are written with care: conditions are part of the statement that writes, what is stored is moved before a lock is
-//! given back, a key is set in one atomic statement. What breaks them is the idea.
+//! They are written carefully: conditions are part of the statement that writes, state is stored before a lock is
+//! released, a key is set in one atomic statement. The idea is what fails.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 
 use super::day::Result;
 
-/// The table as the loop's author had it. Times are ISO texts, which compare as the instants do.
+/// The table as the author of the loop wrote it. Times are ISO texts, which sort like the instants.
 pub(crate) const TABLES: &str = "
     CREATE TABLE scheduled_tasks (
         id TEXT PRIMARY KEY,
@@ -29,7 +28,7 @@ const DUE: &str = "
      WHERE status = 'active' AND next_run IS NOT NULL AND next_run <= :now
      ORDER BY next_run";
 
-/// A task as the query for due tasks found it: from here on it is a copy in memory.
+/// A task as found by the query for due tasks: a copy in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct DueTask {
     pub(crate) id: String,
@@ -40,37 +39,37 @@ pub(crate) struct DueTask {
 /// What a loop does with a task that is due.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Take {
-    /// It goes to the queue.
+    /// Put it into the queue.
     Enqueue,
-    /// It stays where it is, for this reason.
+    /// Leave it, for this reason.
     Leave(&'static str),
 }
 
-/// What sets one loop apart from the others.
+/// The differences between the loops.
 pub(crate) trait Loop {
     fn name(&self) -> &'static str;
 
-    /// Tables and columns of its own.
+    /// Returns additional tables and columns.
     fn tables(&self) -> &'static str {
         ""
     }
 
-    /// Its queue in memory.
+    /// Returns the settings of its queue in memory.
     fn queue(&self) -> Queue {
         Queue { looks_at_pending: false, at_once: usize::MAX }
     }
 
-    /// At the head of a poll: frees what seems stuck, and answers how many.
+    /// Called at the start of a poll: frees what seems stuck, and returns how many.
     fn clean_up(&self, _db: &Connection, _now: Timestamp) -> Result<usize> {
         Ok(0)
     }
 
-    /// Before the task goes to the queue.
+    /// Called before the task enters the queue.
     fn before(&self, _db: &Connection, _task: &DueTask, _now: Timestamp) -> Result<Take> {
         Ok(Take::Enqueue)
     }
 
-    /// After the run.
+    /// Called after the run.
     fn after(&self, db: &Connection, task: &DueTask, now: Timestamp) -> Result<()> {
         move_on(db, task, now)
     }
@@ -78,13 +77,13 @@ pub(crate) trait Loop {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
-    /// Whether a task that is pending is not queued again.
+    /// Whether a pending task is not queued again.
     pub(crate) looks_at_pending: bool,
-    /// How many run at once.
+    /// The maximum number of concurrent runs.
     pub(crate) at_once: usize,
 }
 
-/// `next_run` moves when the run has ended.
+/// `next_run` moves after the run.
 pub(crate) struct MoveAfter;
 
 impl Loop for MoveAfter {
@@ -93,7 +92,7 @@ impl Loop for MoveAfter {
     }
 }
 
-/// The same, and a task that is pending in memory is not queued a second time.
+/// As [`MoveAfter`], but a task that is pending in memory is not queued again.
 pub(crate) struct Deduplicate {
     pub(crate) at_once: usize,
 }
@@ -108,8 +107,7 @@ impl Loop for Deduplicate {
     }
 }
 
-/// The one-line fix: `next_run` moves before the run. A `once` task has no next, and where there is none the line does
-/// nothing.
+/// The one-line fix: `next_run` moves before the run. A `once` task has no next occurrence, so for it nothing moves.
 pub(crate) struct MoveBefore;
 
 impl Loop for MoveBefore {
@@ -128,7 +126,7 @@ impl Loop for MoveBefore {
     }
 }
 
-/// A status column: `running` is not due. What has been running for too long is taken for stuck.
+/// A status column: a `running` task is not due. One that has been running for too long counts as stuck.
 pub(crate) struct StatusColumn {
     pub(crate) stuck_after: Duration,
 }
@@ -158,7 +156,7 @@ impl Loop for StatusColumn {
     }
 }
 
-/// A lock table with a timestamp. A lock that is too old is taken for stale.
+/// A lock table with a timestamp. A lock that is too old counts as stale.
 pub(crate) struct LockTable {
     pub(crate) stale_after: Duration,
 }
@@ -194,8 +192,7 @@ impl Loop for LockTable {
     }
 }
 
-/// `SET task:{id}:lock 1 EX 300 NX`, and `DEL` after the run. A table stands in for the key server; what it answers is
-/// the same.
+/// `SET task:{id}:lock 1 EX 300 NX`, and `DEL` after the run. A table replaces the key server, with the same results.
 pub(crate) struct ExpiringKey {
     pub(crate) expires_after: Duration,
 }
@@ -231,7 +228,7 @@ fn key(task: &DueTask) -> String {
     format!("task:{}:lock", task.id)
 }
 
-/// The tasks that are due.
+/// Returns the due tasks.
 pub(crate) fn due_tasks(db: &Connection, now: Timestamp) -> Result<Vec<DueTask>> {
     let mut statement = db.prepare_cached(DUE)?;
     let rows = statement.query_map(named_params! {":now": now.to_string()}, |row| {
@@ -240,15 +237,15 @@ pub(crate) fn due_tasks(db: &Connection, now: Timestamp) -> Result<Vec<DueTask>>
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// What the file says is next.
+/// Returns the stored `next_run`.
 pub(crate) fn stored_next_run(db: &Connection) -> Result<Option<Timestamp>> {
     let next_run: Option<Option<String>> =
         db.query_row("SELECT next_run FROM scheduled_tasks", [], |row| row.get(0)).optional()?;
     Ok(next_run.flatten().map(|text| text.parse()).transpose()?)
 }
 
-/// Writes the next occurrence, or that the task is complete. One statement, so that no poll sees a task that is active
-/// again and still due.
+/// Stores the next occurrence, or that the task is completed. One statement, so that no poll finds the task active and
+/// still due.
 fn move_on(db: &Connection, task: &DueTask, now: Timestamp) -> Result<()> {
     db.execute(
         "UPDATE scheduled_tasks SET next_run = :next, status = iif(:next IS NULL, 'completed', 'active') WHERE id = :id",
@@ -257,12 +254,12 @@ fn move_on(db: &Connection, task: &DueTask, now: Timestamp) -> Result<()> {
     Ok(())
 }
 
-/// The occurrence after now; a `once` task has none.
+/// Returns the next occurrence; a `once` task has none.
 fn next_run(task: &DueTask, now: Timestamp) -> Result<Option<Timestamp>> {
     if task.schedule_type != "cron" {
         return Ok(None);
     }
     let cron: Cron = task.schedule_value.parse()?;
-    let now = now.to_datetime().ok_or("a time that no calendar holds")?;
+    let now = now.to_datetime().ok_or("the time is outside the calendar")?;
     Ok(Some(cron.find_next_occurrence(&now, false)?.into()))
 }

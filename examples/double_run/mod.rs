@@ -1,17 +1,17 @@
-//! The bench: loops that people write, and duly, put through the same days on a clock that is moved by hand.
+//! The test bench: common poll loops, and duly, run through the same days on a manual clock.
 //!
-//! Nothing here knows how a day will end. The loops and duly write down what they do in a [`journal`], and one judge reads
-//! all journals alike.
+//! No code here knows the result of a day in advance. The loops and duly record their actions in a [`journal`], and the
+//! same function evaluates all journals.
 
-/// The days, and the clock they are told in.
+/// The days, and the format of their times.
 pub(crate) mod day;
-/// duly on such a day, driven by its `Stepper`.
+/// duly on such a day, stepped by its `Stepper`.
 pub(crate) mod duly_day;
-/// What happened, and the judge.
+/// The record of a day, and its evaluation.
 pub(crate) mod journal;
-/// The loops, each as its tables and its SQL.
+/// The loops, each defined by its tables and its SQL.
 pub(crate) mod loops;
-/// The processes that poll: a queue in memory, work under way, and what becomes of both when they are killed.
+/// The polling processes: a queue in memory, running work, and the loss of both when they are killed.
 pub(crate) mod process;
-/// The page that is printed.
+/// The printed page.
 pub(crate) mod report;

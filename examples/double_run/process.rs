@@ -1,8 +1,9 @@
-//! A process that polls, as the loop's author wrote it: what is due goes to a queue in memory, the queue starts what it has
-//! room for, and what is started takes its time.
+//! A polling process, as the author of the loop wrote it: due tasks enter a queue in memory, the queue starts as many
+//! as it may, and each run takes its time.
 //!
-//! The order within a minute is fixed, and kind to the loops: first what ends in it ends, and its end is stored; then the
-//! queue starts what was pending; then the loop polls. So a run of five minutes is over before the poll of its last minute.
+//! The order within a minute is fixed, and favours the loops: first ending runs end, and their end is stored; then the
+//! queue starts pending tasks; then the loop polls. So a run of five minutes is over before the poll of its last
+//! minute.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -15,7 +16,7 @@ use super::day::{CRON, Day, Result, Schedule, Trouble, clock, due};
 use super::journal::{Journal, What};
 use super::loops::{DueTask, Loop, TABLES, Take, due_tasks, stored_next_run};
 
-/// Puts a loop through a day, on a file of its own.
+/// Runs a loop through a day, on a file of its own.
 pub(crate) fn live(day: &Day, naive: &dyn Loop) -> Result<Journal> {
     let home = tempfile::tempdir()?;
     let file = home.path().join("bot.db");
@@ -29,7 +30,7 @@ pub(crate) fn live(day: &Day, naive: &dyn Loop) -> Result<Journal> {
     for now in day.minutes() {
         match day.trouble {
             Trouble::Killed { at, .. } if at == now => {
-                // What a process had in memory goes with it; nothing is left but the file.
+                // The memory of the process is lost; only the file remains.
                 processes.clear();
                 world.journal.write(now, 'A', What::Killed);
             }
@@ -66,10 +67,10 @@ fn set_up(file: &Path, day: &Day, naive: &dyn Loop) -> Result<()> {
     Ok(())
 }
 
-/// What all processes of a day share.
+/// The state shared by all processes of a day.
 struct World<'a> {
     journal: Journal,
-    /// As it was last seen in the file, to tell when it moves.
+    /// The last value read from the file, to detect changes.
     next_run: Option<Timestamp>,
     naive: &'a dyn Loop,
     takes: Duration,
@@ -80,7 +81,7 @@ struct Process {
     db: Connection,
     pending: VecDeque<DueTask>,
     under_way: Vec<UnderWay>,
-    /// What the query for due tasks found before the process stalled, and when it goes on.
+    /// The tasks that the query found before the process stalled, and when it continues.
     stalled: Option<(Vec<DueTask>, Timestamp)>,
 }
 
@@ -99,7 +100,7 @@ impl Process {
     fn minute(&mut self, world: &mut World<'_>, now: Timestamp, stalls_until: Option<Timestamp>) -> Result<()> {
         match self.stalled.take() {
             Some((due, until)) if until <= now => {
-                world.journal.note(now, self.name, "goes on with what it had found due");
+                world.journal.note(now, self.name, "continues with the task that it had found due");
                 return self.deal_with(world, due, now);
             }
             stalled @ Some(_) => {
@@ -131,7 +132,7 @@ impl Process {
             match world.naive.before(&self.db, &task, now)? {
                 Take::Leave(why) => world.journal.note(now, self.name, format!("finds the task due; {why}")),
                 Take::Enqueue => {
-                    self.tell_if_moved(world, now)?;
+                    self.note_if_moved(world, now)?;
                     self.enqueue(world, task, now);
                 }
             }
@@ -151,7 +152,7 @@ impl Process {
         }
     }
 
-    /// A task that starts leaves the pending ones: from now on the queue does not know it.
+    /// A task that starts is no longer pending: the queue does not know it any more.
     fn start_pending(&mut self, world: &mut World<'_>, now: Timestamp) {
         while self.under_way.len() < world.naive.queue().at_once {
             let Some(task) = self.pending.pop_front() else { return };
@@ -166,12 +167,12 @@ impl Process {
         for UnderWay { start, task, .. } in ended {
             world.journal.write(now, self.name, What::Ended(start));
             world.naive.after(&self.db, &task, now)?;
-            self.tell_if_moved(world, now)?;
+            self.note_if_moved(world, now)?;
         }
         Ok(())
     }
 
-    fn tell_if_moved(&self, world: &mut World<'_>, now: Timestamp) -> Result<()> {
+    fn note_if_moved(&self, world: &mut World<'_>, now: Timestamp) -> Result<()> {
         let next_run = stored_next_run(&self.db)?;
         if next_run != world.next_run {
             world.next_run = next_run;

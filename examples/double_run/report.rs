@@ -1,4 +1,4 @@
-//! The page: a timeline for each day that shows something, and a table of all of them.
+//! The page: a timeline of each relevant day, and a table of all days.
 
 use std::fmt::Write as _;
 
@@ -9,20 +9,19 @@ use super::journal::{Entry, Journal, Judgement, Scene, Verdict, What, count};
 use super::loops::{Deduplicate, ExpiringKey, LockTable, Loop, MoveAfter, MoveBefore, StatusColumn};
 use super::{duly_day, process};
 
-/// Columns of the page.
+/// The width of the page in columns.
 const WIDTH: usize = 100;
 
 const INTRO: &str = "\
-THE DOUBLE RUN, ON THE BENCH
+THE DOUBLE RUN
 
-One task, cron 0 13 * * *, five minutes long; a process that polls every 60 seconds. Each loop lives
-through its day, 12:59 to 12:58 tomorrow, on a SQLite file of its own and a clock moved by hand.
-Within a minute, first what ends ends, then the loop polls. A bar (|) is a run under way; A and B
-are processes. Every verdict is counted from what happened. A day that a loop gets through without
-harm is one line.
+One task, cron 0 13 * * *, five minutes long; a process that polls every 60 seconds. Each loop runs
+through its day, 12:59 to 12:58 tomorrow, on a SQLite file of its own and a manual clock. Within a
+minute, ending runs end first, then the loop polls. A bar (|) is a running start; A and B are
+processes. Every verdict is counted from the journal. A day without harm is one line.
 ";
 
-/// One day of one loop, and what became of it.
+/// One day of one loop, and its result.
 struct Story {
     of: &'static str,
     day: Day,
@@ -30,20 +29,20 @@ struct Story {
     judgement: Judgement,
 }
 
-/// Who is on the bench: a title, and the days that each is put through.
+/// A group of loops with a title, and the days that each ran through.
 struct Section {
     title: &'static str,
     stories: Vec<Story>,
 }
 
-/// Lives all days, and writes the page.
+/// Runs all days, and writes the page.
 pub(crate) fn page() -> Result<String> {
     let sections = live_all()?;
     let mut page = String::from(INTRO);
     for (number, section) in (1..).zip(&sections) {
         let _ = write!(page, "\n{}\n", rule(&format!("{number}. {} ", section.title)));
         for story in &section.stories {
-            tell(&mut page, story);
+            describe(&mut page, story);
         }
     }
     let stories: Vec<&Story> = sections.iter().flat_map(|section| &section.stories).collect();
@@ -99,7 +98,7 @@ impl Story {
     }
 }
 
-fn tell(page: &mut String, story: &Story) {
+fn describe(page: &mut String, story: &Story) {
     let _ = write!(page, "\n  {}: {}\n", story.of, story.day);
     let harmless = story.judgement.verdict() == Verdict::Kept && story.journal.on_record.is_none();
     if !harmless {
@@ -111,7 +110,7 @@ fn tell(page: &mut String, story: &Story) {
     let _ = writeln!(page, "    => {}", story.judgement.sentence());
 }
 
-/// A line for each minute in which something happened; minutes in which the same happened share one.
+/// Writes a line for each minute with entries; consecutive minutes with equal entries share one line.
 fn timeline(page: &mut String, entries: &[Entry]) {
     let mut scene = Scene::default();
     let mut lines: Vec<Line> = Vec::new();
@@ -143,14 +142,14 @@ struct Line {
 }
 
 impl Line {
-    /// Whether the next poll said just the same.
+    /// Returns whether the next poll has the same entries.
     fn repeats(&self, next: &Line) -> bool {
         let same = (self.bars, self.process, &self.said) == (next.bars, next.process, &next.said);
         same && self.last.plus(POLL) == next.first
     }
 }
 
-/// What an entry says, given what was under way before it.
+/// Returns the text of an entry, given the running starts before it.
 fn say(entry: &Entry, before: &Scene) -> String {
     match &entry.what {
         What::Started(start) => match before.under_way.len() {
@@ -180,7 +179,7 @@ fn table(page: &mut String, stories: &[&Story]) {
     }
 }
 
-/// The whole in a sentence, from the stories that it is about.
+/// Returns the summary.
 fn headline(stories: &[&Story]) -> Result<String> {
     let find = |of: &str, day: Day| {
         let found = stories.iter().find(|story| story.of == of && story.day == day);

@@ -1,4 +1,4 @@
-//! Cron lines: accepted, they name instants that rise; refused, in one line.
+//! Cron expressions: an accepted one has ascending occurrences; an error is one line.
 #![no_main]
 
 use duly::{NewTask, Timestamp};

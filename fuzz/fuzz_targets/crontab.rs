@@ -1,4 +1,5 @@
-//! Reads crontabs with the program's own modules: each line is imported, refused or ignored; an added comment changes none of it.
+//! Parses crontabs with the program's own modules: each line is imported, refused or ignored; added comments change no
+//! result.
 #![no_main]
 #![allow(dead_code)]
 
@@ -10,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use crate::import::crontab::{Reading, read};
 use crate::import::users::Person;
 
-/// The program's own modules, at the paths that they know each other by.
+/// The program's own modules, at the paths by which they import each other.
 mod cli {
     #[path = "../../../src/bin/duly/cli/failure.rs"]
     pub(crate) mod failure;

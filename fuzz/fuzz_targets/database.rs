@@ -1,4 +1,4 @@
-//! A database of which bytes were exchanged: whoever looks on, and a scheduler at work, are answered.
+//! A database with changed bytes: readers and a scheduler return results or errors, without a panic.
 #![no_main]
 
 use std::path::Path;
@@ -14,7 +14,7 @@ const NOON: Timestamp = Timestamp::from_millis(1_805_025_600_000);
 static HOME: LazyLock<TempDir> =
     LazyLock::new(|| tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder"));
 
-/// A file with tasks of several kinds, and runs that succeeded, failed, wait and were at work.
+/// A file with tasks of several kinds, and runs that succeeded, failed, wait and were running.
 static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let file = HOME.path().join("whole.db");
     let mut stepper = Stepper::builder(&file, NOON).accept("h").seed(1).start().expect("a stepper");

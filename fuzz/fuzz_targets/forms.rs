@@ -1,4 +1,4 @@
-//! Durations, instants and names of zones: accepted, they are the same when they are written out and read again.
+//! Durations, instants and names of zones: an accepted value is unchanged when it is formatted and parsed again.
 #![no_main]
 
 use duly::{Timestamp, Zone, duration_text, parse_duration};

@@ -1,4 +1,5 @@
-//! Reads manifests with the program's own modules: tasks, or an error of one line. Written back as TOML they are the same tasks.
+//! Parses manifests with the program's own modules: tasks, or an error of one line. Written back as TOML, they are the
+//! same tasks.
 #![no_main]
 #![allow(dead_code)]
 
@@ -10,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../src/bin/duly/manifest/mod.rs"]
 mod manifest;
 
-/// The program's own modules, at the paths that they know each other by.
+/// The program's own modules, at the paths by which they import each other.
 mod cli {
     #[path = "../../../src/bin/duly/cli/values.rs"]
     pub(crate) mod values;

@@ -106,7 +106,7 @@ pub enum Event {
         first: Timestamp,
         /// The newest occurrence.
         last: Timestamp,
-        /// How many.
+        /// The number of occurrences.
         count: u64,
         /// Whether `count` is exact; otherwise it is a lower bound.
         exact: bool,
@@ -153,7 +153,7 @@ pub enum Event {
     Paused {
         /// The name of the task.
         task: String,
-        /// How many.
+        /// The number of dead runs.
         failures: u32,
     },
     /// A row that another program wrote is unusable.
@@ -167,21 +167,21 @@ pub enum Event {
     SetAside {
         /// The item: `task "digest"`, `the outcome of run 7`.
         item: String,
-        /// What SQLite said.
+        /// The error.
         reason: String,
     },
     /// The wall clock has stepped, or the machine was suspended.
     ClockStepped {
         /// The expected time.
         expected: Timestamp,
-        /// What it shows.
+        /// The time that the clock shows.
         found: Timestamp,
     },
     /// The clock is hours behind the time that it showed before: that time was wrong, and all schedules count from now.
     ClockWasWrong {
         /// The time that it showed before.
         believed: Timestamp,
-        /// What it shows.
+        /// The time that the clock shows.
         found: Timestamp,
     },
     /// The time zone data differs from that of the last start: future local times have been recomputed.
@@ -195,14 +195,14 @@ pub enum Event {
     ClockNotSet,
     /// The machine's clock was not set before, and is set now.
     ClockSet {
-        /// What it shows.
+        /// The time that the clock shows.
         found: Timestamp,
     },
     /// At the start of the scheduler, the clock is behind the newest time in the file. Schedules wait for that time.
     ClockBehind {
         /// The newest time in the file.
         newest: Timestamp,
-        /// What the clock shows.
+        /// The time that the clock shows.
         found: Timestamp,
     },
     /// This owner's lock file had been removed or overwritten, and was recreated.
@@ -345,7 +345,7 @@ impl fmt::Display for Event {
                 write!(
                     f,
                     "run {run} of {:?}: the owner of attempt {} died, and whether its command is gone cannot be known: {}; \
-                     the run waits; if it is gone, run duly cancel {run} --gone",
+                     the run waits; if it is gone: duly cancel {run} --gone",
                     orphan.task(),
                     orphan.attempt(),
                     OneLine(reason)

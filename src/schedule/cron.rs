@@ -1,8 +1,9 @@
-//! One cron line in one zone: the instants it names.
+//! A cron expression in a time zone: the instants of its occurrences.
 //!
-//! The line names local times; this room says at which instants they are kept when a clock is set forward or back. A
-//! *fixed* line keeps each local time once, a *wildcard* one follows the clock. That holds for gaps and folds of any
-//! size, and `next_after` and `previous_before` walk over one and the same set of instants. Pure: it reads no clock.
+//! The expression names local times; this module determines the instants at which they occur when a clock is set
+//! forward or back. A *fixed* expression runs once per local time, a *wildcard* expression follows the clock. That
+//! holds for gaps and folds of any size, and `next_after` and `previous_before` enumerate the same set of instants.
+//! Pure: it reads no clock.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::schedule::dialect::{self, Rule};
 use crate::schedule::pattern::{Pattern, step};
 use crate::schedule::zone::{ClockNote, SWING, Zone};
 
-/// A cron line, read in a zone. Lines of one meaning are equal: `@weekly` is `0 0 * * SUN`.
+/// A cron expression in a zone. Equivalent expressions are equal: `@weekly` is `0 0 * * SUN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cron {
     pattern: Pattern,
@@ -24,14 +25,14 @@ pub(crate) struct Cron {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Where occurrences begin; they end with what the tables accept.
+/// The first occurrence is not earlier; the last is not later than the tables accept.
 const FIRST: Timestamp = Timestamp::from_millis(0);
 const LAST: Timestamp = Timestamp::MAX;
 
 impl Cron {
-    /// Reads a line of 5 fields, or of 6 with leading seconds, or a nickname such as `@daily`.
+    /// Parses 5 fields, or 6 with leading seconds, or a nickname such as `@daily`.
     ///
-    /// Refused is what names no moment that will ever come (`0 0 30 2 *`), and all that the dialect does not promise.
+    /// Refuses an expression without any occurrence (`0 0 30 2 *`), and everything outside the dialect.
     pub(crate) fn parse(text: &str, zone: Zone) -> Result<Self> {
         let invalid = |reason: String| Error::InvalidSchedule { text: text.to_owned(), reason };
         let line = dialect::check(text).map_err(invalid)?;
@@ -43,7 +44,7 @@ impl Cron {
         }
     }
 
-    /// The first occurrence after `at`, never `at` itself.
+    /// Returns the first occurrence after `at`, never `at` itself.
     ///
     /// ```text
     /// 0,30 2 * * * in New York    2027-03-14 goes from 02:00 to 03:00: once, at 03:00
@@ -57,14 +58,14 @@ impl Cron {
             return None;
         }
         let next = match self.rule {
-            Rule::Fixed => self.next_kept(from),
-            Rule::Wildcard => self.next_shown(from),
+            Rule::Fixed => self.next_fixed(from),
+            Rule::Wildcard => self.next_wildcard(from),
         }?;
         debug_assert!(next > at, "{next} is not after {at}");
         (at < next && next <= LAST).then_some(next)
     }
 
-    /// The last occurrence before `at`, never `at` itself.
+    /// Returns the last occurrence before `at`, never `at` itself.
     pub(crate) fn previous_before(&self, at: Timestamp) -> Option<Timestamp> {
         let at = at.clamp(FIRST.minus(SECOND), LAST.plus(SECOND));
         let until = whole_second(at.minus(Duration::from_millis(1)));
@@ -72,14 +73,14 @@ impl Cron {
             return None;
         }
         let previous = match self.rule {
-            Rule::Fixed => self.last_kept(until),
-            Rule::Wildcard => self.last_shown(until),
+            Rule::Fixed => self.last_fixed(until),
+            Rule::Wildcard => self.last_wildcard(until),
         }?;
         debug_assert!(previous < at, "{previous} is not before {at}");
         (FIRST <= previous && previous < at).then_some(previous)
     }
 
-    /// What the clock's being set forward or back has to do with an occurrence of this line.
+    /// Returns how a change of the clock affects an occurrence of this expression.
     pub(crate) fn note(&self, at: Timestamp) -> Option<ClockNote> {
         let local = self.zone.local_at(at)?;
         if self.pattern.first_from(local)? != local {
@@ -88,22 +89,22 @@ impl Cron {
         self.zone.pass(at)
     }
 
-    /// Fixed: a local time is kept when a clock first shows it, or more. So what was shown by the second before `from`
-    /// is done, even if the clock was set back since; and all that a gap swallowed falls on its end.
-    fn next_kept(&self, from: Timestamp) -> Option<Timestamp> {
+    /// Fixed: a local time occurs when a clock first shows it or a later time. So everything shown up to the second
+    /// before `from` has occurred, even if the clock was set back since; and all times in a gap occur at its end.
+    fn next_fixed(&self, from: Timestamp) -> Option<Timestamp> {
         let done = self.zone.furthest_shown(from.minus(SECOND))?;
         let next = self.pattern.first_from(done.checked_add_signed(TimeDelta::seconds(1))?)?;
         Some(self.zone.first_showing(next))
     }
 
-    fn last_kept(&self, until: Timestamp) -> Option<Timestamp> {
+    fn last_fixed(&self, until: Timestamp) -> Option<Timestamp> {
         let last = self.pattern.last_until(self.zone.furthest_shown(until)?)?;
         Some(self.zone.first_showing(last))
     }
 
-    /// Wildcard: whenever a clock shows it. As long as the clock is not changed, the next match is as far away as the
-    /// clock says; at a change, the search begins anew.
-    fn next_shown(&self, from: Timestamp) -> Option<Timestamp> {
+    /// Wildcard: a local time occurs whenever a clock shows it. While the clock is not changed, the next match is as
+    /// far away as the clock indicates; at a change, the search restarts.
+    fn next_wildcard(&self, from: Timestamp) -> Option<Timestamp> {
         let mut from = from;
         while from <= LAST {
             step();
@@ -113,15 +114,15 @@ impl Cron {
             match self.zone.next_change(from, from.plus(near)) {
                 Some(change) => from = change,
                 None if wait <= SWING => return Some(from.plus(wait)),
-                // Past the swing a clock shows only what lies ahead of `shown`, so the next match is this one, and it
-                // comes earlier by a swing at most. The changes before that need no look: sparse lines stay cheap.
+                // After `SWING` a clock shows only times after `shown`, so the next match is this one, earlier by at
+                // most `SWING`. The changes before that need not be examined, which keeps sparse expressions cheap.
                 None => from = from.plus(near.max(wait - SWING)),
             }
         }
         None
     }
 
-    fn last_shown(&self, until: Timestamp) -> Option<Timestamp> {
+    fn last_wildcard(&self, until: Timestamp) -> Option<Timestamp> {
         let mut until = until;
         while until >= FIRST {
             step();
@@ -138,7 +139,7 @@ impl Cron {
     }
 }
 
-/// The second that `at` lies in.
+/// Returns the start of the second that contains `at`.
 fn whole_second(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis().div_euclid(1000) * 1000)
 }

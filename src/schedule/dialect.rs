@@ -1,39 +1,40 @@
-//! The cron dialect: the strict check of a line before croner sees it.
+//! The cron dialect: a strict check of an expression before croner parses it.
 //!
-//! croner reads more than we promise, and some of it wrongly (`1,,2`, `1MON`, `L,LW`, `SUN-SUN`). So every item is
-//! recognised here first, and croner gets a rewritten line of numbers in which nothing is left to its kindness. This
-//! room knows text only: neither croner nor time.
+//! croner accepts more than duly promises, and parses some of it wrongly (`1,,2`, `1MON`, `L,LW`, `SUN-SUN`). So every
+//! item is validated here first, and croner gets an expression that is rewritten in numbers and leaves nothing to
+//! interpretation. This module handles text only: neither croner nor time.
 
-/// What a clock that is set forward or back does to a schedule; Vixie's distinction, read off the text.
+/// How an expression reacts when the clock is set forward or back; Vixie cron's distinction, derived from the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Names times of day, each to be met once: after a gap that held it, and in the first pass of a repeated hour.
+    /// Names times of day, each of which occurs once: after a gap that contains it, and in the first pass of a repeated
+    /// hour.
     Fixed,
-    /// Minute or hour (or second, when given) starts with `*`: follows the clock, whatever it shows.
+    /// Minute or hour (or second, if given) starts with `*`: follows the clock.
     Wildcard,
 }
 
-/// A line that passed the check.
+/// An expression that passed the check.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Six fields for croner, of numbers: seconds first, day names replaced, `+` where both day fields must match.
+    /// Six fields for croner, in numbers: seconds first, day names replaced, `+` where both day fields must match.
     pub(super) fields: String,
-    /// How it meets a change of the clock.
+    /// How it reacts to a change of the clock.
     pub(super) rule: Rule,
 }
 
-/// Longer lines are not read.
+/// The maximum length of an expression.
 const LONGEST_LINE: usize = 256;
 
 struct Field {
     name: &'static str,
     low: u8,
     high: u8,
-    /// How many different values there are, and so the largest step that means anything.
+    /// The number of different values, which is the largest useful step.
     values: u8,
     /// Names of the values from `low` up.
     names: &'static [&'static str],
-    /// Whether days are counted in it, and so which of `L`, `W` and `#` may follow.
+    /// Whether the field counts days, and which of `L`, `W` and `#` it therefore accepts.
     days: Days,
 }
 
@@ -57,7 +58,7 @@ const FIELDS: [Field; 6] = [
     Field { name: "day of week", low: 0, high: 7, values: 7, names: &WEEKDAYS, days: Days::OfWeek },
 ];
 
-/// Checks a line and rewrites it for croner; what is wrong comes back as a reason.
+/// Checks an expression and rewrites it for croner. The error is a reason.
 ///
 /// ```text
 /// 30 6 * * MON-FRI    0 30 6 * * 1-5, fixed
@@ -84,8 +85,8 @@ pub(super) fn check(text: &str) -> Result<Line, String> {
     let mut fields = FIELDS[0].rewritten(seconds)?;
     for (field, given) in FIELDS[1..].iter().zip(rest) {
         fields.push(' ');
-        // Debian reads a day field that starts with `*` as no restriction, and then both day fields must match; croner
-        // does so for a bare `*` only. Its `+` says it for all.
+        // Debian's cron treats a day field that starts with `*` as unrestricted, and then both day fields must match;
+        // croner does so only for a bare `*`. Its `+` requires it in all cases.
         if field.days == Days::OfWeek && (starred(2) || starred(4)) {
             fields.push('+');
         }
@@ -120,7 +121,7 @@ fn wrong_count(found: usize) -> String {
 }
 
 impl Field {
-    /// The field in numbers, every item of it recognised.
+    /// Validates every item, and returns the field in numbers.
     fn rewritten(&self, given: &str) -> Result<String, String> {
         if given == "*" {
             return Ok(given.to_owned());
@@ -139,7 +140,7 @@ impl Field {
         Ok(items.join(","))
     }
 
-    /// One item of a list; what would have done comes back as the error.
+    /// Validates one item of a list. The error says what is expected.
     fn item(&self, item: &str) -> Result<String, String> {
         if item.is_empty() {
             return Err("no empty item in the list".to_owned());
@@ -178,7 +179,7 @@ impl Field {
                     let nth = number(nth).filter(|nth| (1..=5).contains(nth));
                     return Ok(format!("{}#{}", self.value(day)?, nth.ok_or("#1 to #5")?));
                 }
-                // A bare L would mean nothing here: croner takes it, and it never matches.
+                // A bare L is meaningless here: croner accepts it, and it never matches.
                 if let Some(day) = item.strip_suffix('L') {
                     return Ok(format!("{}L", self.value(day)?));
                 }
@@ -187,12 +188,12 @@ impl Field {
         self.value(item).map(|value| value.to_string())
     }
 
-    /// A range that rises. One that wraps, as `22-2`, is refused, as by Vixie: it is as likely a slip as a wish.
+    /// Validates a rising range. A range that wraps, such as `22-2`, is refused as in Vixie cron: it may be a mistake.
     fn range(&self, item: &str) -> Result<String, String> {
         let (first, last) = item.split_once('-').unwrap_or((item, item));
         let start = self.value(first)?;
         let end = match self.value(last)? {
-            // The week ends with Sunday in FRI-SUN, and begins with it in SUN-TUE.
+            // Sunday is the end of the week in FRI-SUN, and its start in SUN-TUE.
             0 if start > 0 && last == WEEKDAYS[0] => self.high,
             end => end,
         };
@@ -214,7 +215,7 @@ impl Field {
     }
 }
 
-/// Digits only: `parse` alone would take a sign.
+/// Parses digits only; `parse` alone accepts a sign.
 fn number(text: &str) -> Option<u8> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -224,7 +225,7 @@ mod tests {
     use super::{Rule, check};
 
     #[test]
-    fn lines_are_rewritten_in_numbers() {
+    fn expressions_are_rewritten_in_numbers() {
         for (text, fields, rule) in [
             ("* * * * *", "0 * * * * +*", Rule::Wildcard),
             ("05 04 * * *", "0 5 4 * * +*", Rule::Fixed),
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_field_what_was_found_and_what_would_do() {
+    fn an_error_names_the_field_the_expected_and_the_found_value() {
         for (text, reason) in [
             ("61 * * * *", "minute: expected 0-59, found \"61\""),
             ("* 24 * * *", "hour: expected 0-23, found \"24\""),

@@ -1,25 +1,25 @@
-//! Durations as people write them, and one canonical text for each.
+//! Parses durations, and writes each in one canonical form.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// Longer is a slip of the pen: ten years, leap days included.
+/// The maximum: ten years, leap days included. A longer duration is most likely a mistake.
 const LONGEST: Duration = Duration::from_secs(3652 * 24 * 3600 + 12 * 3600);
 
-/// Reads a duration as people and the tables write it: `15m`, `1h 30m`, `1.5h`, or a bare integer of milliseconds.
+/// Parses a duration: `15m`, `1h 30m`, `1.5h`, or a bare integer of milliseconds.
 ///
 /// ```
 /// use std::time::Duration;
 /// assert_eq!(duly::parse_duration("1h 30m")?, Duration::from_secs(5400));
-/// // As in the tables, a number without a unit counts milliseconds; and M is a month, m a minute.
+/// // As in the tables, a number without a unit is in milliseconds. M is a month, m a minute.
 /// assert_eq!(duly::parse_duration("90000")?, Duration::from_secs(90));
 /// assert!(duly::parse_duration("10us").is_err(), "not whole milliseconds");
 /// # Ok::<(), duly::Error>(())
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidSchedule`], which says what would do.
+/// [`Error::InvalidSchedule`], which says what is expected.
 pub fn parse_duration(text: &str) -> Result<Duration> {
     let invalid = |reason: &str| Error::InvalidSchedule { text: text.to_owned(), reason: reason.to_owned() };
     let text = text.trim();
@@ -33,8 +33,7 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     }
 }
 
-/// The canonical text: `1h 30m`. Parts of a millisecond are dropped, and no unit is longer than a day, whose length
-/// nobody has to look up.
+/// Returns the canonical text: `1h 30m`. Fractions of a millisecond are cut, and the largest unit is the day.
 ///
 /// ```
 /// assert_eq!(duly::duration_text(duly::parse_duration("2weeks")?), "14d");
@@ -59,7 +58,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn durations_are_read_and_written() {
+    fn durations_are_parsed_and_formatted() {
         for (text, millis, canonical) in [
             ("15m", 900_000, "15m"),
             ("1h 30m", 5_400_000, "1h 30m"),
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_would_do() {
+    fn an_error_says_what_is_expected() {
         for (text, reason) in [
             ("", "15m, 1h 30m"),
             ("soon", "15m, 1h 30m"),

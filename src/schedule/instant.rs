@@ -1,4 +1,4 @@
-//! One instant as people write it: with its offset, or as a local time of a zone.
+//! Parses an instant: with an offset, or as a local time in a zone.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::schedule::zone::Zone;
 
-/// What would do.
+/// The expected formats.
 const EXPECTED: &str = "expected an instant as in 2027-03-14T12:00:00Z, or a local time as in 2027-03-14T12:00";
 
-/// A local date and time, seconds or not, joined by `T` or a blank.
+/// A local date and time, with or without seconds, joined by `T` or a space.
 const LOCAL_FORMS: [&str; 4] = ["%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
 
 impl Zone {
-    /// Reads one instant: RFC 3339, or a local date and time of this zone.
+    /// Parses an instant: RFC 3339, or a local date and time in this zone.
     ///
-    /// A local time that occurs twice is the first of the two. One that a gap skips is refused with the nearest that
-    /// exist: to move it would be to guess.
+    /// A local time that occurs twice is the first of the two. A local time in a gap is refused, with the nearest times
+    /// that exist: moving it would be a guess.
     ///
     /// ```
     /// let new_york = duly::Zone::named("America/New_York")?;
@@ -28,20 +28,20 @@ impl Zone {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidSchedule`], which says what would do.
+    /// [`Error::InvalidSchedule`], which says what is expected.
     pub fn instant(&self, text: &str) -> Result<Timestamp> {
         read(text.trim(), self).map_err(|reason| Error::InvalidSchedule { text: text.to_owned(), reason })
     }
 }
 
 fn read(text: &str, zone: &Zone) -> Result<Timestamp, String> {
-    // With its offset before without: no text is both, and the stored ones, which are read for every task, have one.
+    // With an offset first: no text matches both, and the stored instants, which are parsed for every task, have one.
     let at = match text.parse() {
         Ok(at) => at,
         Err(_) => {
             let local = LOCAL_FORMS.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok());
             let local = local.filter(|_| is_local_form(text));
-            // A second 60, which the crate reads as a leap second of any minute: no zone's rules know of it.
+            // chrono accepts second 60 in any minute as a leap second; no zone has it in its rules.
             let local = local.filter(|local| local.nanosecond() < 1_000_000_000);
             let local = local.ok_or_else(|| no_such_day(text).unwrap_or_else(|| EXPECTED.to_owned()))?;
             first_pass(local, zone)?
@@ -53,8 +53,8 @@ fn read(text: &str, zone: &Zone) -> Result<Timestamp, String> {
     Ok(at)
 }
 
-/// Numbers between their marks, of as many digits as they may have. The crate also takes signs, blanks before a number and
-/// none where there should be one: it reads 2027-03-1122:00 as the 11th.
+/// Returns whether the text has the exact form: numbers of at most the allowed length between separators. chrono also
+/// accepts signs, spaces before a number, and no space where one is required: it parses 2027-03-1122:00 as the 11th.
 fn is_local_form(text: &str) -> bool {
     let number = |most: usize| {
         move |digits: &str| (1..=most).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -65,7 +65,7 @@ fn is_local_form(text: &str) -> bool {
     year.len() == 4 && number(4)(year) && days.split('-').chain(clock.split(':')).all(number(2)) && number(9)(part)
 }
 
-/// Of a text that begins with a date which no calendar has: how long that month is.
+/// Returns the length of the month if the text begins with a date that does not exist.
 fn no_such_day(text: &str) -> Option<String> {
     let mut parts = text.get(..10)?.split('-');
     let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
@@ -99,12 +99,12 @@ mod tests {
             ("2027-07-01T12:00", "2027-07-01T16:00:00.000Z"),
             ("2027-07-01 12:00:30", "2027-07-01T16:00:30.000Z"),
             (" 2027-01-01 12:00 ", "2027-01-01T17:00:00.000Z"),
-            // Twice: the first pass, unless the offset says otherwise.
+            // It occurs twice: the first pass, unless the offset selects the second.
             ("2027-11-07T01:30", "2027-11-07T05:30:00.000Z"),
             ("2027-11-07T01:30:00-05:00", "2027-11-07T06:30:00.000Z"),
             ("2027-03-14T03:00", "2027-03-14T07:00:00.000Z"),
             ("2027-3-9 9:05", "2027-03-09T14:05:00.000Z"),
-            // A leap second ends a day of UTC; clocks do not show it.
+            // A leap second at the end of a UTC day; clocks do not show it.
             ("2027-12-31T23:59:60Z", "2028-01-01T00:00:00.000Z"),
         ] {
             let at = Zone::named("America/New_York").unwrap().instant(text).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_refused() {
+    fn times_that_do_not_exist_are_refused() {
         for (zone, text, reason) in [
             (
                 "America/New_York",

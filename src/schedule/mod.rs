@@ -1,6 +1,6 @@
-//! When a task is due: five kinds of schedule behind two questions, `next_after` and `previous_before`.
+//! Computes when a task is due: five kinds of schedule with two operations, `next_after` and `previous_before`.
 //!
-//! A schedule is a pure function of time. What was run, skipped or missed is none of its business.
+//! A schedule is a pure function of time. It does not know which occurrences were run, skipped or missed.
 
 mod cron;
 mod dialect;
@@ -26,23 +26,23 @@ pub use crate::schedule::duration::{duration_text, parse_duration};
 pub use crate::schedule::zone::data::{ZoneData, zone_data};
 pub use crate::schedule::zone::{ClockNote, Zone};
 
-/// How a task's schedule is to be read: the column `schedule_type`.
+/// The kind of a schedule: the column `schedule_type`.
 ///
 /// ```
 /// use duly::ScheduleKind;
 /// assert_eq!("interval".parse::<ScheduleKind>()?, ScheduleKind::Interval);
 /// assert_eq!(ScheduleKind::Once.to_string(), "once");
-/// // The column takes these five words and no others.
+/// // The column accepts only these five words.
 /// assert!("Interval".parse::<ScheduleKind>().is_err());
 /// # Ok::<(), duly::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScheduleKind {
-    /// A cron line, read in the task's time zone.
+    /// A cron expression in the task's time zone.
     Cron,
-    /// A fixed grid in elapsed time, which daylight saving does not touch.
+    /// A fixed grid of elapsed time, independent of daylight saving.
     Interval,
-    /// So long after the end of the last run.
+    /// A duration after the end of the last run.
     Delay,
     /// One instant.
     Once,
@@ -51,7 +51,7 @@ pub enum ScheduleKind {
 }
 
 impl ScheduleKind {
-    /// The word in the table.
+    /// Returns the word in the table.
     pub const fn as_str(self) -> &'static str {
         match self {
             ScheduleKind::Cron => "cron",
@@ -81,19 +81,19 @@ impl FromStr for ScheduleKind {
     }
 }
 
-/// When a task is due. Schedules of the same meaning are equal, however they were written.
+/// The schedule of a task. Equivalent schedules are equal, even if they were written differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Schedule {
-    /// Local times of a zone.
+    /// Local times in a zone.
     Cron(Arc<Cron>),
     /// The instants `anchor`, `anchor + every`, `anchor + 2 * every` and so on.
     Interval {
-        /// The width of the grid.
+        /// The interval of the grid.
         every: Duration,
         /// Its first instant.
         anchor: Timestamp,
     },
-    /// So long after the end of the last run.
+    /// A duration after the end of the last run.
     Delay(Duration),
     /// One instant.
     Once(Timestamp),
@@ -101,18 +101,18 @@ pub(crate) enum Schedule {
     Manual,
 }
 
-/// How many occurrences a stretch of time holds.
+/// The number of occurrences in a range of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// So many, or at least so many.
+    /// The number, or a lower bound.
     pub(crate) n: u64,
-    /// False if counting stopped at the limit.
+    /// Whether `n` is exact; false if counting stopped at the limit.
     pub(crate) exact: bool,
 }
 
 impl Schedule {
-    /// Reads the columns `schedule_type`, `schedule_value` and `time_zone`. `anchor` is where an interval's grid begins:
-    /// `starts_at`, else `created_at`.
+    /// Parses the columns `schedule_type`, `schedule_value` and `time_zone`. `anchor` is the start of an interval's
+    /// grid: `starts_at`, else `created_at`.
     ///
     /// ```text
     /// once      2027-03-14T02:30         in New York: refused, as the clock skips it, with the nearest that exist
@@ -138,7 +138,8 @@ impl Schedule {
         })
     }
 
-    /// The first occurrence after `at`, never `at` itself; none when there is none left. A delay is counted from `at`.
+    /// Returns the first occurrence after `at`, never `at` itself; `None` if there is none. A delay is counted from
+    /// `at`.
     pub(crate) fn next_after(&self, at: Timestamp) -> Option<Timestamp> {
         let next = match self {
             Schedule::Cron(cron) => cron.next_after(at)?,
@@ -151,7 +152,7 @@ impl Schedule {
         (at < next && next <= Timestamp::MAX).then_some(next)
     }
 
-    /// The last occurrence before `at`, never `at` itself. A delay has none: it knows no grid.
+    /// Returns the last occurrence before `at`, never `at` itself. A delay has none.
     pub(crate) fn previous_before(&self, at: Timestamp) -> Option<Timestamp> {
         let last = at.minus(Duration::from_millis(1)).min(Timestamp::MAX);
         match self {
@@ -162,7 +163,7 @@ impl Schedule {
         }
     }
 
-    /// What the clock's being set forward or back has to do with an occurrence.
+    /// Returns how daylight saving affects an occurrence.
     pub(crate) fn note(&self, at: Timestamp) -> Option<ClockNote> {
         match self {
             Schedule::Cron(cron) => cron.note(at),
@@ -170,8 +171,8 @@ impl Schedule {
         }
     }
 
-    /// How many occurrences lie in `[first, last]`, both of them occurrences. A grid is counted by arithmetic; a cron
-    /// line is walked, for at most `limit` steps, so that the cost is bounded however long the gap.
+    /// Counts the occurrences in `[first, last]`, both of which are occurrences. A grid is counted by arithmetic; a
+    /// cron expression by at most `limit` steps, so that the cost is bounded.
     pub(crate) fn count_between(&self, first: Timestamp, last: Timestamp, limit: u64) -> Count {
         let exact = |n| Count { n, exact: true };
         if last < first {
@@ -196,43 +197,42 @@ impl Schedule {
     }
 }
 
-/// The newest point of a grid that is not after `at`, which is not before `anchor`.
+/// Returns the newest point of a grid that is not after `at`, which is not before `anchor`.
 fn on_grid(every: Duration, anchor: Timestamp, at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis() - millis(at.since(anchor)) % width(every))
 }
 
-/// A grid's width in milliseconds; never zero, whoever made it.
+/// Returns the interval of a grid in milliseconds, at least 1.
 fn width(every: Duration) -> i64 {
     millis(every).max(1)
 }
 
-/// Parsed cron lines, kept so that a turn of the loop does not parse them again: reading one costs a hundred times what
-/// asking it does.
+/// A cache of parsed cron expressions: parsing one costs a hundred times what computing its next occurrence does.
 #[derive(Debug)]
 pub(crate) struct Schedules {
-    /// By zone and text.
+    /// Keyed by zone and text.
     lines: HashMap<(String, String), Arc<Cron>>,
-    most: usize,
+    capacity: usize,
 }
 
-/// So many lines are kept; asked for one more, the cache begins anew.
-const LINES_KEPT: usize = 1024;
-/// So many while a whole manifest is read: more than there are minutes in a week.
-const LINES_KEPT_FOR_MANY: usize = 16 * 1024;
+/// The capacity of the cache. One more entry clears it.
+const CAPACITY: usize = 1024;
+/// The capacity for a whole manifest: more than the minutes of a week.
+const LARGE_CAPACITY: usize = 16 * 1024;
 
 impl Default for Schedules {
     fn default() -> Self {
-        Schedules { lines: HashMap::new(), most: LINES_KEPT }
+        Schedules { lines: HashMap::new(), capacity: CAPACITY }
     }
 }
 
 impl Schedules {
-    /// For many tasks at once, and to be dropped after them: it may hold some 30 MiB.
+    /// Returns a large cache for many tasks at once. It may take 30 MiB: drop it afterwards.
     pub(crate) fn for_many() -> Self {
-        Schedules { most: LINES_KEPT_FOR_MANY, ..Schedules::default() }
+        Schedules { capacity: LARGE_CAPACITY, ..Schedules::default() }
     }
 
-    /// As [`Schedule::parse`], but a cron line that was read before is not read again. Errors are not kept.
+    /// As [`Schedule::parse`], but parses each cron expression once. Errors are not cached.
     pub(crate) fn get(&mut self, kind: ScheduleKind, value: &str, zone: &str, anchor: Timestamp) -> Result<Schedule> {
         if kind != ScheduleKind::Cron {
             return Schedule::parse(kind, value, zone, anchor);
@@ -242,8 +242,9 @@ impl Schedules {
             return Ok(Schedule::Cron(Arc::clone(cron)));
         }
         let cron = Arc::new(Cron::parse(value, Zone::named(zone)?)?);
-        // Where tasks take turns, to forget the oldest would miss as often, and cost an order to keep.
-        if self.lines.len() >= self.most {
+        // Tasks use the entries in turn: evicting the oldest entry would miss as often, and tracking the order would
+        // cost more.
+        if self.lines.len() >= self.capacity {
             self.lines.clear();
         }
         self.lines.insert(key, Arc::clone(&cron));

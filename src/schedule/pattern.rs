@@ -1,33 +1,33 @@
-//! The local times that a cron line names: croner's reading of it, kept as a few masks.
+//! The local times of a cron expression: croner's interpretation, stored as bit masks.
 //!
-//! croner is asked once, which days match in each kind of month; there are 28 (four lengths, seven weekdays for the
-//! 1st). From then on a search walks over at most 41 years of months, a few bit operations each. So no line, however
-//! sparse, costs more than microseconds, and croner's own search, which can take seconds, is never begun.
+//! croner determines once which days match in each kind of month; there are 28 kinds (four lengths, seven weekdays for
+//! the 1st). A search then steps over at most 41 years of months, with a few bit operations each. Even the sparsest
+//! expression costs only microseconds; croner's own search, which can take seconds, is never used.
 //!
-//! All times here are naive: what a clock on the wall shows. This room knows no zone.
+//! All times here are naive local times. This module knows no time zone.
 
 use chrono::{Datelike, Days, Months, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 use croner::{CronComponent, CronPattern, Weekday};
 
-/// The local times of a cron line, in whole seconds. What says the same in other words is equal.
+/// The local times of a cron expression, in whole seconds. Equivalent expressions are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     seconds: u64,
     minutes: u64,
     hours: u64,
     months: u64,
-    /// The days that match in a month, by its length less 28 and by the weekday of its 1st, counted from Sunday.
+    /// The matching days of a month, indexed by its length minus 28 and the weekday of its 1st, Sunday first.
     days: [[u64; 7]; 4],
 }
 
-/// What matches no day in so many months never will: a year is of one of fourteen kinds, and the rarest, a leap year
-/// that begins on a given weekday, is back within 40 years.
+/// An expression that matches no day in this number of months never matches: there are fourteen kinds of years, and the
+/// rarest, a leap year that begins on a given weekday, recurs within 40 years.
 const SEARCH_MONTHS: usize = 41 * 12;
 
 impl Pattern {
-    /// Reads a line that the dialect has checked and rewritten.
+    /// Parses an expression that the dialect has checked and rewritten.
     pub(super) fn read(fields: &str) -> Result<Self, CronError> {
         let parser = CronParser::builder().seconds(Seconds::Required).year(Year::Disallowed).build();
         let line = parser.parse(fields)?.pattern;
@@ -40,10 +40,11 @@ impl Pattern {
         })
     }
 
-    /// The first match at `from`, a whole second, or later. None only if the line matches no day at all, or where the calendar ends.
+    /// Returns the first match at or after `from`, a whole second. `None` only if no day matches at all, or at the end
+    /// of the calendar.
     pub(super) fn first_from(&self, from: NaiveDateTime) -> Option<NaiveDateTime> {
         let today = from.date();
-        if self.names_day(today)
+        if self.matches_day(today)
             && let Some(time) = self.time_from(from.time())
         {
             return Some(today.and_time(time));
@@ -52,10 +53,10 @@ impl Pattern {
         Some(date.and_time(self.time_from(NaiveTime::MIN)?))
     }
 
-    /// The last match at `until`, a whole second, or earlier.
+    /// Returns the last match at or before `until`, a whole second.
     pub(super) fn last_until(&self, until: NaiveDateTime) -> Option<NaiveDateTime> {
         let today = until.date();
-        if self.names_day(today)
+        if self.matches_day(today)
             && let Some(time) = self.time_until(until.time())
         {
             return Some(today.and_time(time));
@@ -64,11 +65,11 @@ impl Pattern {
         Some(date.and_time(self.time_until(NaiveTime::from_hms_opt(23, 59, 59)?)?))
     }
 
-    fn names_day(&self, date: NaiveDate) -> bool {
+    fn matches_day(&self, date: NaiveDate) -> bool {
         self.days_of(date) & (1 << date.day()) != 0
     }
 
-    /// The days that match in the month of `date`.
+    /// Returns the matching days in the month of `date`.
     fn days_of(&self, date: NaiveDate) -> u64 {
         if self.months & (1 << date.month()) == 0 {
             return 0;
@@ -134,11 +135,11 @@ impl Pattern {
     }
 }
 
-/// Asks croner about every day of every kind of month.
+/// Queries croner for every day of every kind of month.
 fn days(line: &CronPattern) -> Result<[[u64; 7]; 4], CronError> {
     let mut days = [[0; 7]; 4];
     let mut seen = [[false; 7]; 4];
-    // Real dates, so that nothing is asked that cannot be; twenty-eight years have every kind of month.
+    // Real dates, since croner takes no others; 28 years contain every kind of month.
     let months =
         (2001..2029).flat_map(|year| (1..=12).filter_map(move |month| NaiveDate::from_ymd_opt(year, month, 1)));
     for first in months {
@@ -157,10 +158,10 @@ fn days(line: &CronPattern) -> Result<[[u64; 7]; 4], CronError> {
     Ok(days)
 }
 
-/// Which kind of month a date lies in, as the place of its days in the table.
+/// Returns the kind of month of a date, as the index into the table of days.
 fn shape(date: NaiveDate) -> (usize, usize) {
     let length = usize::from(date.num_days_in_month()) - 28;
-    // Counted back from the date to the 1st; 35, five whole weeks, keep it above zero.
+    // Counted back from the date to the 1st; adding five whole weeks keeps it positive.
     let weekday = (date.weekday().num_days_from_sunday() + 36 - date.day()) % 7;
     (length, weekday as usize)
 }
@@ -173,19 +174,19 @@ fn has(mask: u64, value: u32) -> bool {
     mask & (1 << value) != 0
 }
 
-/// The lowest value at `from` or above.
+/// Returns the lowest value at or above `from`.
 fn lowest(mask: u64, from: u32) -> Option<u32> {
     let rest = mask & (u64::MAX << from);
     (rest != 0).then(|| rest.trailing_zeros())
 }
 
-/// The highest value below `end`.
+/// Returns the highest value below `end`.
 fn highest(mask: u64, end: u32) -> Option<u32> {
     let rest = mask & !(u64::MAX << end);
     (rest != 0).then(|| rest.ilog2())
 }
 
-/// Counts a step of a search, where a test holds a bound against them.
+/// Counts a step of a search, for tests that bound the number of steps.
 pub(super) fn step() {
     #[cfg(test)]
     STEPS.set(STEPS.get() + 1);
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_includes_where_it_begins() {
+    fn a_search_includes_its_start() {
         let pattern = Pattern::read("0 15,45 9-17/4 * * 1-5").unwrap();
         for (from, first, last) in [
             ("2027-03-12T09:15:00", "2027-03-12T09:15:00", "2027-03-12T09:15:00"),
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rarest_days_are_found_and_impossible_ones_given_up() {
+    fn the_rarest_days_are_found_and_impossible_days_end_the_search() {
         let from = local("2072-02-29T00:00:01");
         for (fields, first) in [
             ("0 0 0 29 2 *", Some("2076-02-29T00:00:00")),
@@ -237,9 +238,9 @@ mod tests {
         }
     }
 
-    /// croner's own search, on naive times and far from its slow corners, is a second opinion about the masks.
+    /// A cross-check of the masks against croner's own search, on naive times and expressions for which it is fast.
     #[test]
-    fn the_masks_say_what_croner_says() {
+    fn the_masks_match_croner() {
         for fields in [
             "0 0 0 L * *",
             "0 0 0 LW * *",

@@ -1,6 +1,7 @@
-//! A second opinion: a walker that looks at the clock of a zone minute by minute, or second by second where a change does
-//! not fall on a minute. It knows neither croner nor the map of `cron.rs` nor its table of offsets: it asks the crates
-//! that read zone data for one instant after the other. Random lines, zones and windows; every occurrence is compared.
+//! A reference implementation: it evaluates the local time of a zone minute by minute, or second by second where a
+//! change does not fall on a minute. It uses neither croner nor the algorithm of `cron.rs` nor its table of offsets: it
+//! queries the crates that read zone data for one instant after the other. Random expressions, zones and windows; every
+//! occurrence is compared.
 
 use std::sync::Arc;
 
@@ -17,15 +18,16 @@ const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-/// 2061-01-01: windows begin before it.
+/// 2061-01-01: all windows begin earlier.
 const LAST: i64 = 2_871_763_200;
 
-/// So many lines are tried in each window.
+/// The number of expressions per window.
 const LINES: usize = 10;
 
-/// `DULY_CASES=1000000 DULY_SEED=7 cargo test --release --lib walker -- --nocapture` tries other cases, and more of them.
+/// `DULY_CASES=1000000 DULY_SEED=7 cargo test --release --lib reference -- --nocapture` runs more cases with another
+/// seed.
 #[test]
-fn the_map_finds_what_a_walker_finds() {
+fn cron_agrees_with_the_reference() {
     let from_environment = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let seed = from_environment("DULY_SEED").unwrap_or(0x5eed_0004);
     let cases = from_environment("DULY_CASES").unwrap_or(20_000) as usize;
@@ -35,14 +37,14 @@ fn the_map_finds_what_a_walker_finds() {
     let (mut occurrences, mut lists, mut edges) = (0, 0, 0);
     let windows = cases.div_ceil(LINES);
     for number in 0..windows {
-        // Each place in turn, and in three windows of four at one of its changes: some places have none.
+        // Each place in turn, and three of four windows at one of its changes: some places have none.
         let place = &places[number % places.len()];
         let at_edge = !place.edges.is_empty() && random.below(4) > 0;
         let middle = match at_edge {
             true => place.edges[random.below(place.edges.len())],
             false => 2 * DAY + random.below((LAST - 2 * DAY) as usize) as i64,
         };
-        let window = Window::seen(place, middle - 2 * DAY, middle + 2 * DAY);
+        let window = Window::of(place, middle - 2 * DAY, middle + 2 * DAY);
         for _ in 0..LINES {
             let line = Line::random(&mut random, middle + i64::from(place.offset(middle)));
             occurrences += window.compare(place, &line, &mut random, seed);
@@ -52,32 +54,32 @@ fn the_map_finds_what_a_walker_finds() {
     }
     println!("{windows} windows, {edges} at an edge, {lists} fixed lists or ranges, {occurrences} occurrences");
     assert!(2 * edges >= windows && 3 * lists >= windows * LINES && occurrences > cases);
-    assert!(windows >= places.len() || cases < 20_000, "not every zone had its turn");
+    assert!(windows >= places.len() || cases < 20_000, "not every zone was tested");
 }
 
-/// A zone, and the crate that is asked about it.
+/// A zone, and the crate that provides the expected offsets.
 struct Place {
     zone: Zone,
-    judge: Judge,
-    /// The seconds at which its clocks were or will be changed, to 2060.
+    source: Source,
+    /// The seconds at which its offset changes, up to 2060.
     edges: Vec<i64>,
 }
 
-enum Judge {
+enum Source {
     File(tz::TimeZone),
     Rules(Tz),
 }
 
-/// Every zone by its file, where this machine has one, and every zone by the built-in rules.
+/// Returns every zone by its file, if this machine has one, and every zone by the built-in rules.
 fn places() -> Vec<Place> {
     let folder = zone_data().folder.as_deref();
     let read = |name: &str| Some(tz::TimeZone::from_tz_data(&std::fs::read(folder?.join(name)).ok()?).unwrap());
     let mut places = Vec::new();
     for zone in TZ_VARIANTS {
-        let file = read(zone.name()).map(|file| (Zone::named(zone.name()).unwrap(), Judge::File(file)));
-        let rules = Some((Zone::built_in(zone.name()), Judge::Rules(zone)));
-        places.extend([file, rules].into_iter().flatten().map(|(zone, judge)| {
-            let mut place = Place { zone, judge, edges: Vec::new() };
+        let file = read(zone.name()).map(|file| (Zone::named(zone.name()).unwrap(), Source::File(file)));
+        let rules = Some((Zone::built_in(zone.name()), Source::Rules(zone)));
+        places.extend([file, rules].into_iter().flatten().map(|(zone, source)| {
+            let mut place = Place { zone, source, edges: Vec::new() };
             place.edges = place.changes();
             place
         }));
@@ -87,9 +89,9 @@ fn places() -> Vec<Place> {
 
 impl Place {
     fn offset(&self, second: i64) -> i32 {
-        match &self.judge {
-            Judge::File(zone) => zone.find_local_time_type(second).unwrap().ut_offset(),
-            Judge::Rules(zone) => {
+        match &self.source {
+            Source::File(zone) => zone.find_local_time_type(second).unwrap().ut_offset(),
+            Source::Rules(zone) => {
                 let at = DateTime::from_timestamp(second, 0).unwrap().naive_utc();
                 zone.offset_from_utc_datetime(&at).fix().local_minus_utc()
             }
@@ -111,18 +113,18 @@ impl Place {
         changes
     }
 
-    fn told(&self) -> String {
-        let judge = if matches!(self.judge, Judge::File(_)) { "by its file" } else { "as built in" };
-        format!("{:?} {judge}", self.zone)
+    fn label(&self) -> String {
+        let source = if matches!(self.source, Source::File(_)) { "by its file" } else { "as built in" };
+        format!("{:?} {source}", self.zone)
     }
 }
 
-/// What a clock shows at one look.
-struct Look {
-    /// The first second with it; a look holds for a step of the window.
+/// The local time at one step.
+struct Step {
+    /// The first second of the step.
     at: i64,
     shown: Local,
-    /// Whether no earlier look showed it, nor was it skipped before.
+    /// Whether it has neither been shown nor skipped before.
     first: bool,
 }
 
@@ -150,19 +152,19 @@ impl Local {
     }
 }
 
-/// Some days of a place, looked at step by step.
+/// Some days of a place, evaluated step by step.
 struct Window {
     start: i64,
     end: i64,
     step: i64,
-    looks: Vec<Look>,
-    /// Local times that were skipped, and the second at which that happened.
+    steps: Vec<Step>,
+    /// Skipped local times, and the second of the skip.
     skipped: Vec<(i64, Local)>,
 }
 
 impl Window {
-    /// Looks from two days before the window on, so that it is known what was shown before.
-    fn seen(place: &Place, start: i64, end: i64) -> Window {
+    /// Evaluates from two days before the window on, so that earlier local times are known.
+    fn of(place: &Place, start: i64, end: i64) -> Window {
         let start = start.div_euclid(MINUTE) * MINUTE;
         let begin = start - 2 * DAY;
         let whole = |second: i64| place.offset(second) % 60 == 0;
@@ -170,8 +172,8 @@ impl Window {
         let minutes = whole(begin) && near.into_iter().all(|edge| edge % MINUTE == 0 && whole(*edge));
         let step = if minutes { MINUTE } else { 1 };
 
-        let mut window = Window { start, end, step, looks: Vec::new(), skipped: Vec::new() };
-        // Which steps of local time were shown, or skipped, from two days before the first look on.
+        let mut window = Window { start, end, step, steps: Vec::new(), skipped: Vec::new() };
+        // Which steps of local time were shown or skipped, from two days before the first step on.
         let base = begin - 2 * DAY;
         let mut done = vec![false; ((end - begin + 4 * DAY) / step) as usize];
         let mut expected = begin + i64::from(place.offset(begin));
@@ -191,7 +193,7 @@ impl Window {
             if at >= start {
                 let new_day = local.rem_euclid(DAY) == 0 || jumped || at == start;
                 today = if new_day { Local::of(local) } else { today.at_time_of(local) };
-                window.looks.push(Look { at, shown: today, first: !was_done });
+                window.steps.push(Step { at, shown: today, first: !was_done });
             }
             expected = local + step;
             at += step;
@@ -199,16 +201,16 @@ impl Window {
         window
     }
 
-    /// Every occurrence of a line in the window.
-    fn walk(&self, line: &Line) -> Vec<i64> {
+    /// Returns every occurrence of an expression in the window.
+    fn occurrences(&self, line: &Line) -> Vec<i64> {
         let names = |local: &Local| line.names(local) && (self.step > 1 || line.seconds & 1 << local.second != 0);
         let mut found = Vec::new();
-        for look in &self.looks {
-            if names(&look.shown) && (line.wildcard || look.first) {
+        for step in &self.steps {
+            if names(&step.shown) && (line.wildcard || step.first) {
                 match self.step {
-                    1 => found.push(look.at),
+                    1 => found.push(step.at),
                     _ => found.extend(
-                        (0..60).filter(|second| line.seconds & 1 << second != 0).map(|second| look.at + second),
+                        (0..60).filter(|second| line.seconds & 1 << second != 0).map(|second| step.at + second),
                     ),
                 }
             }
@@ -222,15 +224,15 @@ impl Window {
         found
     }
 
-    /// Holds the map against what the walker found, and answers with how many occurrences there were.
+    /// Compares [`Cron`] with this reference, and returns the number of occurrences.
     fn compare(&self, place: &Place, line: &Line, random: &mut Random, seed: u64) -> usize {
-        let expected = self.walk(line);
+        let expected = self.occurrences(line);
         let (start, end) = (self.start * 1000, self.end * 1000);
-        let told = || format!("DULY_SEED={seed}: {} in {} from {}", line.text, place.told(), show(self.start));
+        let label = || format!("DULY_SEED={seed}: {} in {} from {}", line.text, place.label(), show(self.start));
         let schedule = match Cron::parse(&line.text, place.zone.clone()) {
             Ok(cron) => Schedule::Cron(Arc::new(cron)),
             Err(error) => {
-                assert!(expected.is_empty(), "{}: {error}", told());
+                assert!(expected.is_empty(), "{}: {error}", label());
                 return 0;
             }
         };
@@ -241,33 +243,32 @@ impl Window {
         if found != expected {
             let differs = found.iter().zip(&expected).find(|(found, expected)| found != expected);
             let differs = differs.map(|(found, expected)| (show(*found), show(*expected)));
-            panic!("{}: {} found, {} expected, first difference {differs:?}", told(), found.len(), expected.len());
+            panic!("{}: {} found, {} expected, first difference {differs:?}", label(), found.len(), expected.len());
         }
-        // From instants that are no occurrences, to both sides.
+        // From instants between occurrences, in both directions.
         for _ in 0..4 {
             let at = start + random.below((end - start) as usize) as i64;
             let after = expected.iter().copied().find(|second| second * 1000 > at);
             let before = expected.iter().copied().rfind(|second| second * 1000 < at);
             let at = Timestamp::from_millis(at);
-            assert_eq!(schedule.next_after(at).filter(within).map(second), after, "{} after {at}", told());
-            assert_eq!(schedule.previous_before(at).filter(within).map(second), before, "{} before {at}", told());
+            assert_eq!(schedule.next_after(at).filter(within).map(second), after, "{} after {at}", label());
+            assert_eq!(schedule.previous_before(at).filter(within).map(second), before, "{} before {at}", label());
         }
-        // From years around, where no walker goes: a leap over many changes misses nothing that the other direction
-        // finds.
+        // From instants years around, which are too far to evaluate step by step: both directions must agree.
         let years = 5 * 365 * DAY * 1000;
         let at = Timestamp::from_millis(start - years + random.below(2 * years as usize) as i64);
         if let Some(next) = schedule.next_after(at) {
-            assert!(schedule.previous_before(next) <= Some(at), "{}: {next} is not the first after {at}", told());
+            assert!(schedule.previous_before(next) <= Some(at), "{}: {next} is not the first after {at}", label());
         }
         if let Some(previous) = schedule.previous_before(at) {
             let next = schedule.next_after(previous);
-            assert!(next.is_none_or(|next| next >= at), "{}: {previous} is not the last before {at}", told());
+            assert!(next.is_none_or(|next| next >= at), "{}: {previous} is not the last before {at}", label());
         }
         expected.len()
     }
 }
 
-/// A cron line, and what it names as plain sets of bits.
+/// A cron expression, and its values as sets of bits.
 struct Line {
     text: String,
     seconds: u64,
@@ -281,10 +282,11 @@ struct Line {
 }
 
 impl Line {
-    /// Half of the hours lie near `local`, and half of the days that are restricted; the others anywhere.
+    /// Half of the hours are near `local`, and half of the restricted days; the others are random.
     fn random(random: &mut Random, local: i64) -> Line {
         let near = Local::of(local);
-        // Few have seconds, and then few minutes: what happens every second is long to compare, and nothing new.
+        // Few have seconds, and those have few minutes: an occurrence every second is slow to compare and tests nothing
+        // new.
         let (second, seconds, minute, minutes) = match random.below(8) {
             0 => {
                 let (second, seconds) = random.field(0, 59);
@@ -331,7 +333,7 @@ impl Line {
         !self.wildcard && [self.seconds, self.minutes, self.hours].iter().any(|values| values.count_ones() > 1)
     }
 
-    /// Whether the line names any second of the local minute.
+    /// Returns whether the expression matches any second of the local minute.
     fn names(&self, local: &Local) -> bool {
         let has = |values: u64, value: u32| values & 1 << value != 0;
         if !has(self.minutes, local.minute) || !has(self.hours, local.hour) {

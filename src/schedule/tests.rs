@@ -1,4 +1,4 @@
-//! Tables of zones and days: gap, fold, half-hour shift, leap day, never.
+//! Tables of zones and days: gaps, folds, half-hour shifts, leap days, expressions without occurrences.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -8,7 +8,7 @@ use super::cron::Cron;
 use super::pattern::{Pattern, STEPS};
 use super::reference::Random;
 use super::zone::Zone;
-use super::{Count, LINES_KEPT, Schedule, ScheduleKind, Schedules, dialect};
+use super::{CAPACITY, Count, Schedule, ScheduleKind, Schedules, dialect};
 use crate::clock::Timestamp;
 
 fn at(text: &str) -> Timestamp {
@@ -23,19 +23,19 @@ fn cron(line: &str, zone: &str) -> Schedule {
     schedule(ScheduleKind::Cron, line, zone)
 }
 
-/// The occurrences in `(after, until)`, checked to be the same from behind.
+/// Returns the occurrences in `(after, until)`, and checks that both directions find the same.
 #[track_caller]
 fn occurrences(schedule: &Schedule, after: Timestamp, until: Timestamp) -> Vec<Timestamp> {
     let forward = |at: &Timestamp| schedule.next_after(*at).filter(|next| *next < until);
     let backward = |at: &Timestamp| schedule.previous_before(*at).filter(|previous| *previous > after);
-    let forth: Vec<_> = std::iter::successors(forward(&after), forward).collect();
-    let mut back: Vec<_> = std::iter::successors(backward(&until), backward).collect();
-    back.reverse();
-    assert_eq!(forth, back, "{schedule:?}");
-    forth
+    let forwards: Vec<_> = std::iter::successors(forward(&after), forward).collect();
+    let mut backwards: Vec<_> = std::iter::successors(backward(&until), backward).collect();
+    backwards.reverse();
+    assert_eq!(forwards, backwards, "{schedule:?}");
+    forwards
 }
 
-/// Cron lines, where they are asked from, and the occurrences that follow.
+/// Zone, cron expression, start of the search, and the following occurrences.
 #[test]
 fn daylight_saving() {
     for (zone, line, from, expected) in [
@@ -76,7 +76,7 @@ fn daylight_saving() {
         ("Pacific/Apia", "0 0 31 12 *", "2011-12-01T00:00:00Z", "30T10:00"),
         ("Pacific/Apia", "0 */12 * * *", "2011-12-29T22:00:00Z", "30T10:00 30T22:00"),
         ("Pacific/Apia", "0 * 30 12 *", "2011-12-01T00:00:00Z", ""),
-        // Midnights that did not happen.
+        // Midnights that do not exist.
         ("Africa/Cairo", "0 0 * * *", "2027-04-29T00:00:00Z", "29T22:00 30T21:00"),
         ("Africa/Cairo", "30 0 30 4 *", "2027-04-01T00:00:00Z", "29T22:00"),
         ("Asia/Beirut", "0 0 * * *", "2027-03-27T00:00:00Z", "27T22:00 28T21:00"),
@@ -97,16 +97,16 @@ fn daylight_saving() {
         // Past 2038.
         ("Europe/Rome", "30 2 * * *", "2040-03-24T12:00:00Z", "25T01:00 26T00:30"),
     ] {
-        // By the zone files of this machine, if it has any, and by the built-in rules.
+        // With the zone files of this machine, if any, and with the built-in rules.
         for zone in [Zone::named(zone).unwrap(), Zone::built_in(zone)] {
-            let told = format!("{line} in {zone:?} from {from}");
+            let case = format!("{line} in {zone:?} from {from}");
             let schedule = Schedule::Cron(Arc::new(Cron::parse(line, zone).unwrap()));
             let found = occurrences(&schedule, at(from), at(from).plus(Duration::from_secs(60 * 24 * 3600)));
             let found: Vec<_> = found.iter().map(|at| at.to_string()[8..19].to_owned()).collect();
             let expected: Vec<_> = expected.split_whitespace().collect();
             let as_expected = found.iter().zip(&expected).all(|(found, expected)| found.starts_with(expected));
             let none_or_enough = found.is_empty() == expected.is_empty() && found.len() >= expected.len();
-            assert!(as_expected && none_or_enough, "{told}: {found:?} instead of {expected:?}");
+            assert!(as_expected && none_or_enough, "{case}: {found:?} instead of {expected:?}");
         }
     }
 }
@@ -122,7 +122,7 @@ fn days_of_the_calendar() {
         ("0 0 15W * *", "2027-08-01T00:00:00Z", "2027-08-16T00:00:00.000Z"),
         ("0 0 * * MON#5", "2027-03-01T00:00:00Z", "2027-03-29T00:00:00.000Z"),
         ("0 0 * * FRIL", "2027-03-01T00:00:00Z", "2027-03-26T00:00:00.000Z"),
-        // Either, when both days are restricted; both, when one of them starts with a star.
+        // Either day matches if both are restricted; both must match if one starts with a star.
         ("0 0 13 * FRI", "2027-08-01T00:00:00Z", "2027-08-06T00:00:00.000Z"),
         ("0 0 */2 * MON", "2027-08-01T00:00:00Z", "2027-08-09T00:00:00.000Z"),
         ("0 0 13 * */5", "2027-08-01T00:00:00Z", "2027-08-13T00:00:00.000Z"),
@@ -136,15 +136,15 @@ fn days_of_the_calendar() {
 }
 
 #[test]
-fn a_line_that_names_no_moment_is_refused() {
+fn an_expression_without_occurrences_is_refused() {
     for line in ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "* * 30 2 *", "0 0 15W * */7", "*/5 * * 31 2 *"] {
         let error = Schedule::parse(ScheduleKind::Cron, line, "UTC", at("2027-01-01T00:00:00Z")).unwrap_err();
         assert_eq!(error.to_string(), format!("invalid schedule {line:?}: no moment before the year 4000 matches it"));
     }
 }
 
-/// Text of likely pieces, most of it wrong, and now and then with what belongs in no line.
-fn scribble(random: &mut Random) -> String {
+/// Returns random text of plausible pieces, most of it invalid, and sometimes with characters that no expression has.
+fn random_text(random: &mut Random) -> String {
     const PIECES: [&str; 32] = [
         "*", "*", "*", "/", "-", ",", "0", "1", "2", "5", "7", "9", "12", "15", "31", "59", "60", "L", "W", "LW", "#",
         "#2", "5L", "15W", "MON", "-SUN", "JAN", "?", "+", "@", "1-5", "*/2",
@@ -165,30 +165,30 @@ fn scribble(random: &mut Random) -> String {
     fields.join(" ")
 }
 
-/// None panics, and croner reads whatever the dialect takes.
+/// No text causes a panic, and croner parses everything that the dialect accepts.
 #[test]
-fn what_the_dialect_takes_croner_reads() {
+fn croner_parses_everything_that_the_dialect_accepts() {
     let mut random = Random(0x5eed_0003);
-    let mut taken = 0;
+    let mut accepted = 0;
     for _ in 0..30_000 {
-        let line = scribble(&mut random);
+        let line = random_text(&mut random);
         if let Ok(checked) = dialect::check(&line) {
-            taken += 1;
+            accepted += 1;
             assert!(Pattern::read(&checked.fields).is_ok(), "{line:?} became {:?}", checked.fields);
         }
     }
-    assert!(taken > 500, "{taken}");
+    assert!(accepted > 500, "{accepted}");
 }
 
-/// No search takes more steps: two thousand years have as many months, and two changes of the clock each.
+/// The maximum number of steps of a search: two thousand years of months, and two changes of the clock each.
 const MOST_STEPS: u64 = 2000 * (12 + 2 * 2);
 
-/// Whatever is scribbled, and whenever it is asked: an answer comes, it is on the right side, and the search for it is short.
+/// For any text and instant, the result is on the correct side, and the search is short.
 #[test]
-fn whatever_is_asked_is_answered_soon() {
+fn every_search_is_short_and_correct() {
     const ZONES: [&str; 6] =
         ["UTC", "America/New_York", "Pacific/Apia", "Antarctica/Troll", "Africa/Monrovia", "Asia/Gaza"];
-    // Named in the hour that the clocks skip, or hardly ever; where croner's own search would not come back.
+    // In the hour that the clocks skip, or very sparse; croner's own search would not terminate in time.
     const SPARSE: [(&str, &str); 8] = [
         ("* 2 8-14 3 */7", "America/New_York"),
         ("* 2 29 2 */7", "America/New_York"),
@@ -206,7 +206,7 @@ fn whatever_is_asked_is_answered_soon() {
         for number in 0..20_000 {
             let (line, zone) = match SPARSE.get(number) {
                 Some((line, zone)) => ((*line).to_owned(), *zone),
-                None => (scribble(&mut random), ZONES[random.below(ZONES.len())]),
+                None => (random_text(&mut random), ZONES[random.below(ZONES.len())]),
             };
             begin.send(format!("{line:?} in {zone}")).unwrap();
             let Ok(schedule) = Schedule::parse(ScheduleKind::Cron, &line, zone, Timestamp::MIN) else { continue };
@@ -234,7 +234,7 @@ fn whatever_is_asked_is_answered_soon() {
     assert!(answered > 1000, "{answered}");
 }
 
-/// Waits for the end of work that says what it begins with, and that may take five seconds for each.
+/// Waits for the end of the work. Each item announces itself and may take five seconds.
 fn watch(begun: &Receiver<String>) {
     let mut doing = String::new();
     loop {
@@ -247,12 +247,12 @@ fn watch(begun: &Receiver<String>) {
 }
 
 #[test]
-fn lines_of_one_meaning_are_equal() {
+fn equivalent_expressions_are_equal() {
     for (one, other, same) in [
         ("@weekly", "0 0 * * SUN", true),
         ("0 0 * * 7", "0  0 * * 0", true),
         ("0,30 * * * *", "*/30 * * * *", true),
-        // Each hour and every hour of the day are the same times, but not the same promise when the clock moves.
+        // The same local times, but different behaviour when the clock changes.
         ("0 0-23 * * *", "0 * * * *", false),
         ("0 0 * * *", "0 1 * * *", false),
     ] {
@@ -262,7 +262,7 @@ fn lines_of_one_meaning_are_equal() {
 }
 
 #[test]
-fn the_ends_of_time() {
+fn the_limits_of_the_range() {
     let last = Timestamp::MAX;
     let daily = cron("0 0 * * *", "UTC");
     assert_eq!(daily.next_after(last), None);
@@ -303,7 +303,7 @@ fn delay_and_once() {
 }
 
 #[test]
-fn a_manual_schedule_names_no_occurrence_and_has_no_text() {
+fn a_manual_schedule_has_no_occurrence_and_no_text() {
     let manual = schedule(ScheduleKind::Manual, "", "UTC");
     let instant = at("2027-01-01T00:00:00Z");
     assert_eq!((manual.next_after(instant), manual.previous_before(instant)), (None, None));
@@ -333,20 +333,20 @@ fn counting_is_exact_or_stops_at_the_limit() {
 }
 
 #[test]
-fn the_kept_lines_are_the_parsed_ones_and_not_too_many() {
+fn the_cache_is_correct_and_bounded() {
     let mut schedules = Schedules::default();
     let anchor = at("2027-01-01T00:00:00Z");
-    for line in 0..2 * LINES_KEPT {
+    for line in 0..2 * CAPACITY {
         let line = format!("{} {} * * *", line % 60, line / 60 % 24);
         for zone in ["Europe/Rome", "UTC"] {
             let kept = schedules.get(ScheduleKind::Cron, &line, zone, anchor).unwrap();
             assert_eq!(kept, cron(&line, zone));
             assert_eq!(schedules.get(ScheduleKind::Cron, &line, zone, anchor).unwrap(), kept);
         }
-        assert!(schedules.lines.len() <= LINES_KEPT);
+        assert!(schedules.lines.len() <= CAPACITY);
     }
     assert!(schedules.get(ScheduleKind::Cron, "61 * * * *", "UTC", anchor).is_err());
-    // A pair is not a text: six fields in UTC are not five in a zone of a strange name.
+    // The key is a pair: six fields in UTC differ from five fields in a zone with an odd name.
     assert!(schedules.get(ScheduleKind::Cron, "0 0 1 1 * *", "UTC", anchor).is_ok());
     assert!(schedules.get(ScheduleKind::Cron, "0 1 1 * *", "UTC 0", anchor).is_err());
     assert!(schedules.get(ScheduleKind::Cron, "0 * * * *", "utc", anchor).is_err());

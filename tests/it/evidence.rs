@@ -341,7 +341,7 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);
     let mut second = Sidecar::start(&db, &lease);
-    eventually("the second has looked", || second.log().contains("its command is still at work"));
+    eventually("the second has looked", || second.log().contains("its command is still running"));
     let mut check = (String::new(), None);
     eventually("check reports it", || {
         check = duly(&db, &["check"]);
@@ -413,7 +413,7 @@ fn a_cleared_input_is_no_evidence_where_the_group_cannot_be_read() {
     is_recorded(&db);
     let mut second = Sidecar::start(&db, &["--lease", "1s"]);
     signal("KILL", &scheduler_in(first.pid()).expect("the first scheduler").to_string());
-    eventually("the second has looked", || second.log().contains("its command is still at work"));
+    eventually("the second has looked", || second.log().contains("its command is still running"));
     // A cleaner has been there.
     std::fs::remove_file(db.home().join("agent.db-owners/run-1-1")).unwrap();
     eventually("it doubts", || second.log().contains("cannot be known: ") || stand(&db) != "running 1");

@@ -124,7 +124,7 @@ fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let events = events.lock().unwrap();
     let begin = |event: &String| event.split([';', '(']).next().unwrap().to_owned();
     let events: Vec<_> = events.iter().map(begin).collect();
-    let waits = r#"run 1 of "post": the owner of attempt 1 died, and its command is still at work"#;
+    let waits = r#"run 1 of "post": the owner of attempt 1 died, and its command is still running"#;
     let left = r#"run 1 of "post": the command of attempt 1 is gone"#;
     assert_eq!(events[..3], [waits, left, r#"run 1 of "post": the owner of attempt 1 died"#], "each is told once");
     assert_eq!(events.len(), 4, "and then the owner is done with: {events:?}");
@@ -415,7 +415,7 @@ fn of_two_sidecars_one_dies_and_the_other_ends_its_command_before_it_begins_the_
 
     told(&db, "group-2");
     assert_eq!(group_size(&group), 0);
-    assert!(sidecars[1].log().contains("its command is still at work"), "{}", sidecars[1].log());
+    assert!(sidecars[1].log().contains("its command is still running"), "{}", sidecars[1].log());
     gate.open();
     let run = stands(&client, "every-second", RunStatus::Skipped);
     assert_eq!(run.occurrences, 5);

@@ -1,8 +1,9 @@
-//! Where zone data comes from: the system's zone files where there are any, else the rules that chrono-tz was built with.
+//! The source of zone data: the system's zone files if there are any, otherwise the rules that chrono-tz was built
+//! with.
 //!
-//! Governments change their clocks at a few weeks' notice, and a system is brought up to date sooner than a program. So
-//! the files come first, and the built-in rules answer where there are none, or not for this name. A name is looked at
-//! before any path is made of it.
+//! Governments change time zones at a few weeks' notice, and a system is updated sooner than a program. So the files
+//! come first, and the built-in rules are used where there are no files, or none for a name. A name is validated before
+//! a path is built from it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -33,11 +34,11 @@ const BUILT_IN_END: i64 = 131 * 366 * 24 * 3600;
 
 /// Two looks at the built-in rules so far apart that see the same offset have no change between them.
 ///
-/// A pair of changes that cancel out would hide, so this must be shorter than the shortest pair. Since 1970 that is 167
-/// hours: Recife, Noronha and Boa Vista in October 2000, and Gaza's Ramadans from 2040 on.
+/// Must be shorter than the shortest pair of changes that cancel out, which it would miss. Since 1970 the shortest is
+/// 167 hours: Recife, Noronha and Boa Vista in October 2000, and Gaza's Ramadans from 2040 on.
 const PROBE: i64 = 2 * 24 * 3600;
 
-/// Which zone data answers: what a task's `time_zone` means.
+/// The zone data in use, which defines the meaning of a task's `time_zone`.
 ///
 /// ```
 /// let data = duly::zone_data();
@@ -45,17 +46,17 @@ const PROBE: i64 = 2 * 24 * 3600;
 ///     Some(folder) => println!("{} from {}", data.version, folder.display()),
 ///     None => assert_eq!(data.version, data.built_in),
 /// }
-/// // One line that differs whenever the data may.
+/// // A line that differs whenever the data may differ.
 /// assert!(data.to_string().starts_with(&data.version));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ZoneData {
-    /// The system's zone files; none if there are none, and then the built-in rules answer alone.
+    /// The folder of the system's zone files; `None` if there is none, and then only the built-in rules are used.
     pub folder: Option<PathBuf>,
-    /// The release of the IANA database that answers, such as `2026b`; for files that do not say it, when they changed.
+    /// The release of the IANA database in use, such as `2026b`; for files that do not state it, when they changed.
     pub version: String,
-    /// The release of the built-in rules: they answer for names that have no file.
+    /// The release of the built-in rules, which are used for names without a file.
     pub built_in: &'static str,
 }
 
@@ -76,7 +77,7 @@ impl fmt::Display for ZoneData {
     }
 }
 
-/// Which zone data this process uses: found when it is first needed, and kept until the process ends.
+/// Returns the zone data that this process uses: determined at the first use, and unchanged until the process ends.
 pub fn zone_data() -> &'static ZoneData {
     static DATA: LazyLock<ZoneData> = LazyLock::new(|| match std::env::var_os("TZDIR").filter(|dir| !dir.is_empty()) {
         Some(folder) => ZoneData::of([PathBuf::from(folder)]),
@@ -86,19 +87,21 @@ pub fn zone_data() -> &'static ZoneData {
 }
 
 impl ZoneData {
-    /// The first of the folders that holds zone files, else none.
+    /// Uses the first of the folders that contains zone files, if any.
     fn of(folders: impl IntoIterator<Item = PathBuf>) -> Self {
         let built_in = IANA_TZDB_VERSION;
-        // Images of containers have the folder and leave out what should be in it.
+        // Container images often have the folder without the files.
         let folder = folders.into_iter().find(|folder| ["UTC", "Etc/UTC"].iter().any(|utc| folder.join(utc).is_file()));
         let version = folder.as_deref().map_or_else(|| built_in.to_owned(), version);
         ZoneData { folder, version, built_in }
     }
 
-    /// The offsets of the zone of exactly this name, as in `Europe/Rome`. `Local` is none, nor is `europe/rome`, though
-    /// the error then says the right spelling: whether a task runs must not depend on which file system holds the data.
+    /// Returns the offsets of the zone with exactly this name, such as `Europe/Rome`. `Local` and `europe/rome` are
+    /// refused, the latter with the correct spelling: whether a task runs must not depend on the file system that holds
+    /// the data.
     ///
-    /// [`Error::ZoneUnavailable`] says nothing about the name: it could be that of a zone, and this data does not answer for it.
+    /// [`Error::ZoneUnavailable`] does not mean that the name is wrong: it may be a zone that this data does not
+    /// contain.
     pub(super) fn offsets(&self, name: &str) -> Result<Offsets> {
         let known = Tz::from_str(name).ok();
         if !plausible(name) || known.is_none() && similar(name).is_some() {
@@ -112,7 +115,7 @@ impl ZoneData {
             };
             let bytes = read(&path).map_err(|error| unusable(error.to_string()))?;
             if let Some(bytes) = bytes
-                && (known.is_some() || spelt_so(folder, name).map_err(|error| unusable(error.to_string()))?)
+                && (known.is_some() || exact_case(folder, name).map_err(|error| unusable(error.to_string()))?)
             {
                 return tzif::parse(&bytes).map_err(unusable);
             }
@@ -125,7 +128,7 @@ impl ZoneData {
     }
 }
 
-/// What a zone is called.
+/// The expected form of a zone name.
 const NAMES: &str = "an IANA name such as Europe/Rome or UTC";
 
 fn unknown(name: &str) -> Error {
@@ -136,10 +139,11 @@ fn unknown(name: &str) -> Error {
     Error::invalid_task("time_zone", name, expected)
 }
 
-/// Whether a name could be one of a zone: parts that begin with a capital, of letters, digits, `_`, `+` and `-`.
+/// Returns whether a name has the form of a zone name: parts that begin with a capital, of letters, digits, `_`, `+`
+/// and `-`.
 ///
-/// So no path that leaves the folder can be made of it, nor one to what lies there and is no zone of its own:
-/// `posixrules`, `localtime`, `right/UTC`, `zone.tab`.
+/// So a name can neither form a path outside the folder, nor name other entries of it: `posixrules`, `localtime`,
+/// `right/UTC`, `zone.tab`.
 fn plausible(name: &str) -> bool {
     let part = |part: &str| {
         part.starts_with(|first: char| first.is_ascii_uppercase())
@@ -148,7 +152,7 @@ fn plausible(name: &str) -> bool {
     name.len() <= LONGEST_NAME && name.split('/').all(part)
 }
 
-/// The name that was probably meant: in another case, or with a blank for the underscore.
+/// Returns the zone name that was probably intended: with another case, or with a space for the underscore.
 fn similar(name: &str) -> Option<&'static str> {
     if name.len() > LONGEST_NAME {
         return None;
@@ -157,8 +161,8 @@ fn similar(name: &str) -> Option<&'static str> {
     TZ_VARIANTS.iter().map(|tz| tz.name()).find(|known| known.eq_ignore_ascii_case(&name))
 }
 
-/// Whether the folder spells the name in just these letters: there are file systems that would open it in others.
-fn spelt_so(folder: &Path, name: &str) -> io::Result<bool> {
+/// Returns whether the folder contains the name in exactly this case: some file systems ignore case.
+fn exact_case(folder: &Path, name: &str) -> io::Result<bool> {
     let mut at = folder.to_owned();
     for part in name.split('/') {
         let names = fs::read_dir(&at)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
@@ -170,7 +174,7 @@ fn spelt_so(folder: &Path, name: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What is in a file; none if there is none.
+/// Returns the content of a file; `None` if there is no file.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => {}
@@ -186,7 +190,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// The release that a folder says it holds, else when it last changed.
+/// Returns the release that a folder states, otherwise when it last changed.
 fn version(folder: &Path) -> String {
     let first_line = |file: &str| {
         let mut head = String::new();
@@ -196,14 +200,14 @@ fn version(folder: &Path) -> String {
     let named = |version: &String| {
         !version.is_empty() && version.len() <= 32 && version.bytes().all(|byte| byte.is_ascii_graphic())
     };
-    let told = ["tzdata.zi", "+VERSION", "version"].iter().find_map(|file| first_line(file).filter(named));
-    told.unwrap_or_else(|| match fs::metadata(folder).and_then(|metadata| metadata.modified()) {
+    let stated = ["tzdata.zi", "+VERSION", "version"].iter().find_map(|file| first_line(file).filter(named));
+    stated.unwrap_or_else(|| match fs::metadata(folder).and_then(|metadata| metadata.modified()) {
         Ok(changed) => format!("unknown, changed {}", Timestamp::from(changed)),
         Err(_) => "unknown".to_owned(),
     })
 }
 
-/// Finds out the changes of a built-in zone, for chrono-tz answers for one instant at a time.
+/// Determines the changes of a built-in zone by probing, since chrono-tz reports the offset of one instant at a time.
 fn from_rules(zone: Tz) -> Result<Offsets, String> {
     let offset = |second: i64| {
         DateTime::from_timestamp(second, 0)
@@ -228,7 +232,7 @@ fn from_rules(zone: Tz) -> Result<Offsets, String> {
 
 #[cfg(test)]
 impl ZoneData {
-    /// The built-in rules alone, whatever the machine has.
+    /// Uses only the built-in rules, independent of the files of the machine.
     pub(super) fn built_in() -> Self {
         ZoneData::of([])
     }
@@ -247,7 +251,7 @@ mod tests {
         offsets.at(Timestamp::from_millis(second * 1000))
     }
 
-    /// A folder with a zone file or two, and what there should be beside them.
+    /// Creates a folder with these files, and returns its zone data.
     fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, ZoneData) {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in files {
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_come_first_and_the_built_in_rules_fill_in() {
+    fn files_come_first_and_built_in_rules_fill_gaps() {
         let east = file(5 * 3600, "XXX-5");
         let (home, data) = folder(&[
             ("UTC", &file(0, "UTC0")),
@@ -303,15 +307,15 @@ mod tests {
             ("Mars/Olympus_Mons", &east),
         ]);
         let five = Offsets::new(5 * 3600, []).unwrap();
-        // Named by no release that this program knows, or known to have other rules: the file says.
+        // A name that no release contains, and a name with other built-in rules: the file decides.
         assert_eq!(
             (data.offsets("Mars/Olympus_Mons").unwrap(), &data.offsets("Europe/Rome").unwrap()),
             (five, &data.offsets("Mars/Olympus_Mons").unwrap())
         );
         assert_eq!(data.offsets("Europe/Paris").unwrap(), ZoneData::built_in().offsets("Europe/Paris").unwrap());
         assert_eq!(data.version, "2031a");
-        let told = data.to_string();
-        assert!(told.starts_with("2031a from ") && told.ends_with(&format!("{} built in", data.built_in)), "{told}");
+        let shown = data.to_string();
+        assert!(shown.starts_with("2031a from ") && shown.ends_with(&format!("{} built in", data.built_in)), "{shown}");
         for (name, hint) in [
             ("Europe", "an IANA name such as"),
             ("europe/rome", "did you mean Europe/Rome?"),
@@ -322,7 +326,7 @@ mod tests {
         ] {
             assert!(refusal(&data, name).contains(hint), "{name}");
         }
-        // A version told as on a Mac, told badly, and not at all.
+        // A version stated as on macOS, stated in a wrong form, and not stated.
         for (file, text, version) in [
             ("+VERSION", "2032b\n", "2032b"),
             ("version", "2033c", "2033c"),
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn without_files_the_built_in_rules_answer() {
+    fn without_files_the_built_in_rules_are_used() {
         let empty = tempfile::tempdir().unwrap();
         for folder in [empty.path().to_owned(), "/nowhere".into()] {
             assert_eq!(ZoneData::of([folder]), ZoneData::built_in());
@@ -350,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_named() {
+    fn an_error_names_the_damaged_file() {
         let broken = file(0, "XXX0");
         let large = vec![0; LARGEST_FILE as usize + 1];
         let (home, data) = folder(&[
@@ -377,18 +381,18 @@ mod tests {
         for tz in
             [Tz::America__Recife, Tz::Asia__Gaza, Tz::Africa__El_Aaiun, Tz::Antarctica__Casey, Tz::Africa__Monrovia]
         {
-            misses_nothing(tz);
+            assert_no_change_is_missed(tz);
         }
     }
 
     #[test]
     #[ignore = "half a minute in a release build"]
     fn no_built_in_change_is_missed_in_any_zone() {
-        TZ_VARIANTS.iter().for_each(|tz| misses_nothing(*tz));
+        TZ_VARIANTS.iter().for_each(|tz| assert_no_change_is_missed(*tz));
     }
 
-    /// Eight looks to a probe see what one may miss.
-    fn misses_nothing(tz: Tz) {
+    /// Probes eight times as densely as the code.
+    fn assert_no_change_is_missed(tz: Tz) {
         let ours = from_rules(tz).unwrap();
         for second in (0..BUILT_IN_END + 100 * PROBE).step_by(PROBE as usize / 8) {
             let their = tz.offset_from_utc_datetime(&DateTime::from_timestamp(second, 0).unwrap().naive_utc());

@@ -1,7 +1,7 @@
-//! A time zone as one question: its offset at an instant.
+//! A time zone, reduced to one function: its offset at an instant.
 //!
-//! From that question alone follows what a clock on the wall there shows, when it was changed, and when it first shows
-//! a given local time. Nothing else in the house knows zone data, and this room knows no schedule.
+//! From it follow the local time at an instant, the changes of the clock, and the first instant of a given local time.
+//! No other module uses zone data, and this one knows no schedule.
 
 pub(crate) mod data;
 mod offsets;
@@ -19,14 +19,14 @@ use crate::error::Result;
 use crate::schedule::zone::data::zone_data;
 use crate::schedule::zone::offsets::{LARGEST, Offsets};
 
-/// Two local clocks never differ by more, for no offset is larger than a day, east or west.
+/// The largest possible difference between two local clocks, since no offset is larger than a day, east or west.
 pub(crate) const SWING: Duration = LARGEST_OFFSET.saturating_mul(2);
 
 const LARGEST_OFFSET: Duration = Duration::from_secs(LARGEST as u64);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A time zone of the IANA database. Cheap to clone; zones of one name are equal.
+/// A time zone of the IANA database. Cheap to clone; zones with the same name are equal.
 ///
 /// ```
 /// let error = duly::Zone::named("Europe/paris").unwrap_err();
@@ -38,18 +38,18 @@ pub struct Zone {
     offsets: Arc<Offsets>,
 }
 
-/// Zones that were asked for, so that the files of each are read once. There are only so many names.
+/// A cache of zones, so that each file is read once. Its size is bounded by the number of zone names.
 static LOADED: Mutex<BTreeMap<Arc<str>, Zone>> = Mutex::new(BTreeMap::new());
 
-/// What a clock's being set forward or back has to do with an instant.
+/// How a change of the clock affects an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClockNote {
-    /// The local time that was meant is skipped: this is the first instant after the gap.
+    /// The intended local time is in a gap: this is the first instant after it.
     AfterGap,
-    /// The local time comes twice: this is the first.
+    /// The local time occurs twice: this is the first pass.
     FirstPass,
-    /// The local time comes twice: this is the second.
+    /// The local time occurs twice: this is the second pass.
     SecondPass,
 }
 
@@ -64,14 +64,14 @@ impl fmt::Display for ClockNote {
 }
 
 impl Zone {
-    /// The zone of exactly this name, as in `Europe/Rome`. `Local` is none, nor is `europe/rome`, though the error
-    /// then says the right spelling: whether a task runs must not depend on which file system holds the zone data.
+    /// Returns the zone with exactly this name, such as `Europe/Rome`. `Local` and `europe/rome` are refused, the
+    /// latter with the correct spelling: whether a task runs must not depend on the file system that holds the zone
+    /// data.
     ///
-    /// What it was first found to be it is for as long as the process lives: its answers must not change in the middle
-    /// of a plan, and at the next start the version of the [zone data](crate::zone_data) tells that they did.
+    /// A zone is loaded once per process and then unchanged: it must not change during a plan. After a restart, the
+    /// version of the [zone data](crate::zone_data) shows whether it has changed.
     ///
-    /// # Errors
-    /// [`Error::InvalidTask`](crate::Error::InvalidTask), which says what would do, or which file is damaged.
+    /// [`Error::InvalidTask`](crate::Error::InvalidTask), which says what is expected, or which file is damaged.
     pub fn named(name: &str) -> Result<Self> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(zone) = loaded.get(name) {
@@ -82,23 +82,23 @@ impl Zone {
         Ok(zone)
     }
 
-    /// Its IANA name.
+    /// Returns its IANA name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Seconds east of UTC at an instant: -18000 in New York in winter.
+    /// Returns the offset at an instant in seconds east of UTC: -18000 in New York in winter.
     pub(crate) fn offset_at(&self, at: Timestamp) -> i32 {
         self.offsets.at(at)
     }
 
-    /// What a clock there shows; none only where the calendar ends.
+    /// Returns the local time at an instant; `None` only at the end of the calendar.
     pub fn local_at(&self, at: Timestamp) -> Option<NaiveDateTime> {
         let shifted = at.as_millis().checked_add(1000 * i64::from(self.offset_at(at)))?;
         Some(DateTime::from_timestamp_millis(shifted)?.naive_utc())
     }
 
-    /// An instant as people there write it, with the offset: `2027-03-14T03:00:00-04:00`.
+    /// Formats an instant as a local time with the offset: `2027-03-14T03:00:00-04:00`.
     pub fn text_at(&self, at: Timestamp) -> String {
         match (at.to_datetime(), FixedOffset::east_opt(self.offset_at(at))) {
             (Some(at), Some(offset)) => at.with_timezone(&offset).to_rfc3339_opts(SecondsFormat::AutoSi, false),
@@ -106,18 +106,18 @@ impl Zone {
         }
     }
 
-    /// The first change of the offset in `(after, until]`, as the first instant with the new one.
+    /// Returns the first change of the offset in `(after, until]`, as the first instant with the new offset.
     pub(crate) fn next_change(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
         self.offsets.next_change(after, until)
     }
 
-    /// The last change of the offset in `(after, until]`, as the first instant with the new one.
+    /// Returns the last change of the offset in `(after, until]`, as the first instant with the new offset.
     pub(crate) fn last_change(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
         self.offsets.last_change(after, until)
     }
 
-    /// The furthest local time that a clock there has shown by now: what it shows, but for a while after it was set
-    /// back, when it was further before.
+    /// Returns the latest local time that a clock in the zone has shown by an instant: the current local time, except
+    /// after the clock was set back.
     pub(crate) fn furthest_shown(&self, by: Timestamp) -> Option<NaiveDateTime> {
         let mut furthest = self.local_at(by)?;
         let mut from = by.minus(SWING);
@@ -128,7 +128,7 @@ impl Zone {
         Some(furthest)
     }
 
-    /// Whether a clock there shows the same time twice, and which of the two an instant is.
+    /// Returns whether the local time of an instant occurs twice, and which pass the instant is.
     pub(crate) fn pass(&self, at: Timestamp) -> Option<ClockNote> {
         let local = self.local_at(at)?;
         if self.first_showing(local) < at {
@@ -138,8 +138,8 @@ impl Zone {
         (again <= local).then_some(ClockNote::FirstPass)
     }
 
-    /// The first instant at which a clock there shows `local` or more. Of a repeated local time that is the first
-    /// pass, of a skipped one the first instant after the gap.
+    /// Returns the first instant at which a clock in the zone shows `local` or a later time. For a repeated local time
+    /// that is the first pass, for a skipped one the first instant after the gap.
     pub(crate) fn first_showing(&self, local: NaiveDateTime) -> Timestamp {
         let in_utc = Timestamp::from(local.and_utc());
         let mut from = in_utc.minus(LARGEST_OFFSET);
@@ -162,7 +162,7 @@ impl PartialEq for Zone {
 
 impl Eq for Zone {}
 
-/// By name: a table of two thousand years helps nobody.
+/// Shows the name only: the table of offsets is long.
 impl fmt::Debug for Zone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)
@@ -171,7 +171,7 @@ impl fmt::Debug for Zone {
 
 #[cfg(test)]
 impl Zone {
-    /// A zone by the built-in rules, whatever the machine has.
+    /// Returns a zone by the built-in rules, independent of the files of the machine.
     pub(crate) fn built_in(name: &str) -> Zone {
         let data = data::ZoneData::built_in();
         Zone { name: name.into(), offsets: Arc::new(data.offsets(name).expect(name)) }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_exact_and_a_near_miss_gets_a_hint() {
+    fn a_name_must_be_exact_and_a_similar_name_is_suggested() {
         assert_eq!(Zone::named("America/New_York").unwrap().name(), "America/New_York");
         assert_eq!(Zone::named("UTC").unwrap().name(), "UTC");
         for (name, hint) in [
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_found_from_both_sides() {
+    fn changes_are_found_in_both_directions() {
         let rome = Zone::named("Europe/Rome").unwrap();
         let spring = at("2027-03-28T01:00:00Z");
         let autumn = at("2027-10-31T01:00:00Z");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_shown_is_not_forgotten_when_the_clock_is_set_back() {
+    fn the_latest_shown_time_survives_a_clock_that_is_set_back() {
         let new_york = Zone::named("America/New_York").unwrap();
         for (by, furthest) in [
             ("2027-11-07T05:59:59Z", "2027-11-07T01:59:59"),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_is_survived() {
+    fn extreme_instants_have_no_local_time() {
         let apia = Zone::named("Pacific/Apia").unwrap();
         for extreme in [i64::MIN, i64::MAX] {
             assert_eq!(apia.local_at(Timestamp::from_millis(extreme)), None);

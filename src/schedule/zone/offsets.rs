@@ -1,35 +1,37 @@
 //! The offset of a zone over time, as a table of its changes.
 //!
-//! The table is complete from 1970 to the year 4000, whatever the source: a rule that goes on for ever is written out
-//! year by year, once, so that every question is a search in one sorted list. This room knows no files and no names.
+//! The table is complete from 1970 to the year 4000 for every source: a permanent rule is expanded year by year, once,
+//! so that every query is a search in one sorted list. This module knows no files and no names.
 
 use chrono::{NaiveDate, NaiveTime};
 use tz::timezone::{AlternateTime, RuleDay};
 
 use crate::clock::Timestamp;
 
-/// The table's first second. What comes before is of no use: it was before 1970 in every zone.
+/// The first second of the table. Earlier changes are not needed: they were before 1970 in every zone.
 pub(super) const FIRST: i64 = -40 * 24 * 3600;
 
-/// Rules are written out up to the end of this year; occurrences end as it begins.
+/// Rules are expanded up to the end of this year; occurrences end at its start.
 const LAST_YEAR: i32 = 4000;
 
-/// No offset is larger, east or west. Since 1970 they lie between -12 h and +14 h; formats and libraries end here.
+/// The largest offset, east or west. Since 1970 offsets are between -12 h and +14 h; formats and libraries accept up to
+/// a day.
 pub(super) const LARGEST: i32 = 24 * 3600;
 
 /// Seconds east of UTC, at every second from 1970 to 4000.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Offsets {
-    /// What holds before the first change.
+    /// The offset before the first change.
     first: i32,
-    /// The seconds at which the offset changes, rising, each with what holds from then on; never what held before.
+    /// The seconds at which the offset changes, ascending, each with the new offset, which always differs from the
+    /// previous one.
     changes: Vec<(i64, i32)>,
 }
 
 impl Offsets {
-    /// The table of `changes`, in rising order of their seconds. What is wrong with them comes back as a reason.
+    /// Builds the table from `changes` in ascending order. The error is a reason.
     ///
-    /// Changes to what holds already are left out, and of two in one second the later counts.
+    /// Changes to the current offset are omitted; of two changes in one second, the later one counts.
     pub(super) fn new(first: i32, changes: impl IntoIterator<Item = (i64, i32)>) -> Result<Self, String> {
         let mut offsets = Offsets { first, changes: Vec::new() };
         for (at, offset) in changes {
@@ -53,37 +55,37 @@ impl Offsets {
         self.changes.last().map_or(self.first, |(_, offset)| *offset)
     }
 
-    /// How many changes lie at or before `at`.
+    /// Returns the number of changes at or before `at`.
     fn until(&self, at: Timestamp) -> usize {
         let second = at.as_millis().div_euclid(1000);
         self.changes.partition_point(|(change, _)| *change <= second)
     }
 
-    /// Seconds east of UTC at an instant.
+    /// Returns the offset at an instant in seconds east of UTC.
     pub(super) fn at(&self, at: Timestamp) -> i32 {
         self.until(at).checked_sub(1).map_or(self.first, |last| self.changes[last].1)
     }
 
-    /// The first change in `(after, until]`.
+    /// Returns the first change in `(after, until]`.
     pub(super) fn next_change(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let (change, _) = self.changes.get(self.until(after))?;
         Some(Timestamp::from_millis(change * 1000)).filter(|change| *change <= until)
     }
 
-    /// The last change in `(after, until]`.
+    /// Returns the last change in `(after, until]`.
     pub(super) fn last_change(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let (change, _) = self.changes.get(self.until(until).checked_sub(1)?)?;
         Some(Timestamp::from_millis(change * 1000)).filter(|change| after < *change)
     }
 }
 
-/// The changes that a yearly rule makes after a second, in rising order, to the end of the table.
+/// Returns the changes of a yearly rule after a second, ascending, to the end of the table.
 pub(super) fn yearly(rule: &AlternateTime, after: i64) -> Vec<(i64, i32)> {
     let (standard, summer) = (rule.std().ut_offset(), rule.dst().ut_offset());
     let year_of = |second: i64| 1970 + i32::try_from(second.div_euclid(366 * 24 * 3600)).unwrap_or(LAST_YEAR);
     let mut changes: Vec<_> = (year_of(after).max(1969) - 1..=LAST_YEAR)
         .flat_map(|year| {
-            // A rule names each second by the clock that it puts an end to.
+            // A rule gives each second in the offset that ends there.
             let start = second_of(year, rule.dst_start(), rule.dst_start_time(), standard).map(|at| (at, summer));
             let end = second_of(year, rule.dst_end(), rule.dst_end_time(), summer).map(|at| (at, standard));
             [start, end]
@@ -91,7 +93,7 @@ pub(super) fn yearly(rule: &AlternateTime, after: i64) -> Vec<(i64, i32)> {
         .flatten()
         .filter(|(at, _)| *at > after)
         .collect();
-    // The sort is stable: where summer ends in the second in which the next one begins, it begins after.
+    // The sort is stable: if summer time ends in the second in which the next one begins, the begin comes last.
     changes.sort_by_key(|(at, _)| *at);
     changes
 }
@@ -99,17 +101,17 @@ pub(super) fn yearly(rule: &AlternateTime, after: i64) -> Vec<(i64, i32)> {
 fn second_of(year: i32, day: &RuleDay, time: i32, offset: i32) -> Option<i64> {
     let first = NaiveDate::from_yo_opt(year, 1)?;
     let date = match day {
-        // Counted from 1, and the 29th of February never is.
+        // Counted from 1, without the 29th of February.
         RuleDay::Julian1WithoutLeap(day) => {
             let leap = first.leap_year() && day.get() >= 60;
             NaiveDate::from_yo_opt(year, u32::from(day.get()) + u32::from(leap))?
         }
-        // Counted from 0; in a common year the last of them is the first day of the next.
+        // Counted from 0; in a common year the last one is the first day of the next year.
         RuleDay::Julian0WithLeap(day) => first.checked_add_days(chrono::Days::new(u64::from(day.get())))?,
         RuleDay::MonthWeekDay(day) => {
             let weekday = chrono::Weekday::try_from((day.week_day() + 6) % 7).ok()?;
             let nth = |nth| NaiveDate::from_weekday_of_month_opt(year, u32::from(day.month()), weekday, nth);
-            // The fifth is the last.
+            // Week 5 means the last one.
             nth(day.week()).or_else(|| nth(4))?
         }
     };
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_is_left_out_and_the_later_of_two_counts() {
+    fn unchanged_offsets_are_omitted_and_the_later_of_two_counts() {
         let offsets = Offsets::new(8, [(10, 8), (20, 5), (30, 6), (30, 5), (40, 1), (40, 9)]).unwrap();
         assert_eq!(offsets, Offsets { first: 8, changes: vec![(20, 5), (40, 9)] });
         assert_eq!(Offsets::new(0, [(20, 1), (19, 2)]).unwrap_err(), "its changes are out of order at second 19");
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_open_below_and_closed_above() {
+    fn a_range_is_open_below_and_closed_above() {
         let offsets = Offsets::new(1, [(20, 5), (40, 9)]).unwrap();
         let just_before = Timestamp::from_millis(19_999);
         assert_eq!([just_before, second(20), second(39), second(40)].map(|at| offsets.at(at)), [1, 5, 5, 9]);
@@ -161,9 +163,9 @@ mod tests {
         assert_eq!(offsets.next_change(just_before, just_before), None);
     }
 
-    /// The crate's own reading of a rule is a second opinion about ours, once a day for four hundred years.
+    /// A cross-check of the expanded rules against tz-rs, once a day for four hundred years.
     #[test]
-    fn a_rule_is_written_out_as_it_is_meant() {
+    fn a_rule_is_expanded_correctly() {
         let month = |month, week, day| RuleDay::MonthWeekDay(MonthWeekDay::new(month, week, day).unwrap());
         let counted = |day| RuleDay::Julian1WithoutLeap(Julian1WithoutLeap::new(day).unwrap());
         let from_zero = |day| RuleDay::Julian0WithLeap(Julian0WithLeap::new(day).unwrap());

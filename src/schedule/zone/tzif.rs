@@ -1,35 +1,37 @@
-//! A zone file (TZif, RFC 9636) as a table of offsets: the changes that it lists, and the rule of its last line written out.
+//! Reads a zone file (TZif, RFC 9636) into a table of offsets: the listed changes, and the expanded rule of its last
+//! line.
 //!
-//! The crate tz-rs reads the format and checks it: it needs no other crate and panics at no input. Pure: bytes in.
+//! The crate tz-rs parses and validates the format: it has no dependencies and does not panic on any input. Pure: bytes
+//! in.
 
 use tz::timezone::TransitionRule;
 
 use crate::schedule::zone::offsets::{FIRST, Offsets, yearly};
 
-/// Reads the bytes of a zone file. What is wrong with them comes back as a reason.
+/// Parses the bytes of a zone file. The error is a reason.
 pub(super) fn parse(bytes: &[u8]) -> Result<Offsets, String> {
     let zone = tz::TimeZone::from_tz_data(bytes).map_err(|error| error.to_string())?;
     let zone = zone.as_ref();
-    // Those of `right/`: the clock of the machine, and with it all that is stored, does not count them.
+    // The files in `right/` count leap seconds; the machine's clock, and so all stored times, do not.
     if !zone.leap_seconds().is_empty() {
         return Err("it counts leap seconds, which clocks do not".to_owned());
     }
-    let told = zone
+    let listed = zone
         .transitions()
         .iter()
         .map(|change| (change.unix_leap_time(), zone.local_time_types()[change.local_time_type_index()].ut_offset()));
-    let told: Vec<_> = told.collect();
-    let (last, newest) = told.last().copied().unwrap_or((FIRST, zone.local_time_types()[0].ut_offset()));
-    // Asked for a time after its last change, a file without a rule has no answer: then that change holds on.
+    let listed: Vec<_> = listed.collect();
+    let (last, newest) = listed.last().copied().unwrap_or((FIRST, zone.local_time_types()[0].ut_offset()));
+    // A file without a rule has no answer after its last change; then that offset continues.
     let first = zone.find_local_time_type(FIRST).map_or(newest, |kind| kind.ut_offset());
     let forever = match zone.extra_rule() {
         Some(TransitionRule::Alternate(rule)) => yearly(rule, last.max(FIRST)),
         Some(TransitionRule::Fixed(_)) | None => Vec::new(),
     };
-    Offsets::new(first, told.into_iter().filter(|(at, _)| *at > FIRST).chain(forever))
+    Offsets::new(first, listed.into_iter().filter(|(at, _)| *at > FIRST).chain(forever))
 }
 
-/// A zone file of version 2, as small as they come: one offset, and a last line.
+/// Returns a minimal zone file of version 2: one offset, and a last line.
 #[cfg(test)]
 pub(super) fn sample(offset: i32, rule: &str) -> Vec<u8> {
     let block = |offset: i32| {
@@ -48,14 +50,14 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// Cut short, or with a byte changed: an answer or an error.
+    /// A truncated file, or one with a changed byte: a result or an error, and no panic.
     #[test]
     fn a_damaged_file_is_refused_or_read_and_nothing_panics() {
         let rule = "EST5EDT,M3.2.0,M11.1.0";
         let mut whole = sample(-18_000, rule);
         assert_eq!(parse(&whole).unwrap().at(Timestamp::from_millis(1_800_000_000_000)), -18_000);
         for length in 0..whole.len() {
-            // But for the whole of it with an empty last line: that is a zone without a rule.
+            // The complete file with an empty last line is a zone without a rule.
             let empty = length == whole.len() - rule.len() - 1;
             assert_eq!(parse(&whole[..length]).is_ok(), empty, "{length}");
         }
@@ -69,7 +71,7 @@ mod tests {
         }
     }
 
-    /// Every file of this machine says what the crate that parsed it says; those that count leap seconds are refused.
+    /// Every zone file of this machine agrees with tz-rs; files that count leap seconds are refused.
     #[test]
     fn the_files_of_this_machine_are_read_to_the_year_4000() {
         let data = zone_data();
@@ -78,7 +80,7 @@ mod tests {
         for name in TZ_VARIANTS.iter().map(|tz| tz.name()) {
             let Ok(bytes) = fs::read(folder.join(name)) else { continue };
             let (ours, theirs) = (data.offsets(name).unwrap(), tz::TimeZone::from_tz_data(&bytes).unwrap());
-            // Thirty-odd looks a year, at ever other times of the day.
+            // Some thirty instants a year, at varying times of the day.
             for second in (0..64_060_588_800).step_by(999_983 * if read % 16 == 0 { 1 } else { 16 }) {
                 let their = theirs.find_local_time_type(second).unwrap().ut_offset();
                 assert_eq!(ours.at(Timestamp::from_millis(second * 1000)), their, "{name} at {second}");

@@ -1,4 +1,4 @@
-//! duly put through the same, and files to put it through.
+//! The workloads for duly, and the files for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 use crate::measure::{Moment, Round, Watch};
 
 pub(crate) const WORKERS: usize = 2;
-/// When what is overdue was due: the first moment of 2025.
+/// The due time of overdue tasks: the start of 2025.
 pub(crate) const LONG_AGO: i64 = 1_735_689_600_000;
 /// An instant, as text.
 const DUE: &str = "2027-03-14T12:00:00.000Z";
-/// No round takes so long.
+/// Longer than any round.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A durability under both names.
+/// A durability with both of its names.
 pub(crate) const DURABILITIES: [(&str, Durability, &str); 2] =
     [("normal", Durability::MayRepeatAfterPowerLoss, "NORMAL"), ("full", Durability::Full, "FULL")];
 
@@ -37,15 +37,15 @@ impl Home {
     }
 }
 
-/// So many tasks that are overdue.
+/// `count` overdue tasks.
 pub(crate) fn overdue(prefix: &str, count: usize) -> impl Iterator<Item = NewTask> {
     let due = Timestamp::from_millis(LONG_AGO);
     (0..count).map(move |n| NewTask::once(format!("{prefix}-{n}"), due).handler("none"))
 }
 
-/// Carries out what is due with a handler that does nothing, until the last outcome is stored; each once.
+/// Runs what is due with a handler that does nothing, until the last outcome is stored; each once.
 pub(crate) fn drain(file: &Path, tasks: usize, durability: Durability) -> Round {
-    // Open until the end: the last to close a database writes the whole log back.
+    // Open until the end: the last connection to close a database writes the whole log back.
     let client = Client::open(file).expect("the database");
     let watch = Watch::begin(file);
     let (started, stored) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
@@ -60,7 +60,7 @@ pub(crate) fn drain(file: &Path, tasks: usize, durability: Durability) -> Round 
             count.fetch_add(1, Ordering::Relaxed);
             Ok::<_, std::fmt::Error>(())
         })
-        // It is told after the commit.
+        // Observers are notified after the commit.
         .observe(move |event: &Event| {
             if matches!(event, Event::Finished { status: RunStatus::Succeeded, .. })
                 && stored.fetch_add(1, Ordering::Relaxed) + 1 == tasks
@@ -70,7 +70,7 @@ pub(crate) fn drain(file: &Path, tasks: usize, durability: Durability) -> Round 
         })
         .start()
         .expect("a scheduler");
-    // As with the bare loop, opening the file is not counted. The loop may have begun before this thread goes on.
+    // As with the bare loop, opening the file is not counted. The loop may start before this thread continues.
     let opened = Moment::now();
     let end = last.recv_timeout(PATIENCE).expect("all of them, in time");
     let begin = first.get().map_or(opened, |first| opened.earlier(*first));
@@ -81,7 +81,7 @@ pub(crate) fn drain(file: &Path, tasks: usize, durability: Durability) -> Round 
     Round { bytes: std::fs::metadata(file).map_or(0, |metadata| metadata.len()), ..round }
 }
 
-/// A connection for filling a file faster than any client can; nothing of what is measured is done with it.
+/// A connection for filling a file faster than any client can; no measured operation uses it.
 fn fill(file: &Path, statements: &str, rows: usize, now: i64) {
     drop(Client::open(file).expect("a database"));
     let connection = Connection::open(file).expect("the database");
@@ -95,8 +95,8 @@ fn fill(file: &Path, statements: &str, rows: usize, now: i64) {
     connection.execute_batch("COMMIT; PRAGMA wal_checkpoint(TRUNCATE)").expect("a commit");
 }
 
-/// The tables without the program: the least that a row needs, by a prepared statement. Its ids are chosen here and beyond
-/// AUTOINCREMENT, which so writes nothing.
+/// The tables without the program: the minimum that a row needs, by a prepared statement. It chooses ids above the
+/// AUTOINCREMENT counter, so that the counter is not written.
 pub(crate) struct ByHand {
     connection: Connection,
     last_id: i64,
@@ -116,7 +116,7 @@ impl ByHand {
         ByHand { connection, last_id: 0 }
     }
 
-    /// So many tasks that are due at `at`, each by a statement alone, or all in one transaction.
+    /// Adds `count` tasks that are due at `at`, each by its own statement, or all in one transaction.
     pub(crate) fn add(&mut self, prefix: &str, tasks: std::ops::Range<usize>, at: i64, one_by_one: bool) {
         let connection = &self.connection;
         let transaction = (!one_by_one).then(|| connection.unchecked_transaction().expect("a transaction"));
@@ -137,7 +137,7 @@ impl ByHand {
     }
 }
 
-/// Tasks that will be due some time in the year that begins a day after `now`.
+/// Adds tasks that are due in the year that begins a day after `now`.
 pub(crate) fn fill_with_future(file: &Path, tasks: usize, now: i64) {
     fill(
         file,
@@ -150,7 +150,7 @@ pub(crate) fn fill_with_future(file: &Path, tasks: usize, now: i64) {
     );
 }
 
-/// Runs that are over: half of tasks that were due once, half of a few that recur and are paused.
+/// Adds final runs: half of `once` tasks, half of a few recurring tasks that are paused.
 pub(crate) fn fill_with_history(file: &Path, rows: usize, now: i64) {
     fill(
         file,
@@ -168,7 +168,7 @@ pub(crate) fn fill_with_history(file: &Path, rows: usize, now: i64) {
     );
 }
 
-/// Runs that wait, all behind one key or free.
+/// Adds waiting runs, all behind one key or free.
 pub(crate) fn fill_with_waiting(file: &Path, runs: usize, now: i64, key: Option<&str>) {
     let statements = "
         INSERT INTO scheduled_tasks
