@@ -16,6 +16,7 @@ use crate::store::sqlite::{invariants, owners, row};
 
 /// Longest list of facts of one kind.
 const MAX_LISTED: usize = 100;
+const MAX_LISTED_ROWS: i64 = MAX_LISTED as i64;
 /// Dead runs and ended workers that are older than this are history.
 const RECENT: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -27,25 +28,25 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
         let with_runs = |one: Instance| at_work(tx, &one.id).map(|runs| (one, runs));
         let instances = instances(tx, &path)?.into_iter();
         let held = invariants::held_for_nothing(tx, before, MAX_LISTED)?.into_iter();
-        let mut invalid = invalid(tx, MAX_LISTED)?;
+        let mut invalid = invalid(tx)?;
         invalid.extend(invariants::unreadable_tasks(tx, MAX_LISTED)?);
         Ok(Health {
             instances: instances.map(with_runs).collect::<rusqlite::Result<_>>()?,
             clock: clock_wait(tx, now)?,
             newest_seen: owners::newest_seen(tx)?,
             any_work: any_work(tx, now)?,
-            overdue: overdue(tx, before, MAX_LISTED)?,
-            waiting: waiting(tx, before, MAX_LISTED)?,
+            overdue: overdue(tx, before)?,
+            waiting: waiting(tx, before)?,
             ownerless: ownerless(tx, &path)?,
-            stuck: stuck(tx, &path, now, MAX_LISTED)?,
-            ended_workers: ended_workers(tx, recent, MAX_LISTED)?,
+            stuck: stuck(tx, &path, now)?,
+            ended_workers: ended_workers(tx, recent)?,
             blocked: held.map(|run| (run.run, run.task, run.reason.unwrap_or_default())).collect(),
             reopened: invariants::reopened(tx, MAX_LISTED)?,
-            failing: failing(tx, limits.failures, MAX_LISTED)?,
-            dead: dead(tx, recent, limits.failures, MAX_LISTED)?,
+            failing: failing(tx, limits.failures)?,
+            dead: dead(tx, recent, limits.failures)?,
             invalid,
             zones: zones(tx)?,
-            on_dead: unreported(tx, MAX_LISTED)?,
+            on_dead: unreported(tx)?,
         })
     })
 }
@@ -139,9 +140,9 @@ const OVERDUE: &str = "
      ORDER BY 2, name LIMIT :limit";
 
 /// Returns the tasks that have been due, or have not been examined, since before an instant, and since when.
-fn overdue(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<(String, Timestamp)>> {
+fn overdue(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<(String, Timestamp)>> {
     tx.prepare_cached(OVERDUE)?
-        .query_map(named_params! { ":before": before, ":limit": bound(limit) }, |row| {
+        .query_map(named_params! { ":before": before, ":limit": MAX_LISTED_ROWS }, |row| {
             Ok((row::shown(row, 0)?, row.get(1)?))
         })?
         .collect()
@@ -153,13 +154,13 @@ const FAILING: &str = "
      ORDER BY failure_count DESC, name LIMIT :limit";
 
 /// Returns the tasks with at least `failures` dead runs in a row.
-fn failing(tx: &Transaction<'_>, failures: u32, limit: usize) -> rusqlite::Result<Vec<Failing>> {
+fn failing(tx: &Transaction<'_>, failures: u32) -> rusqlite::Result<Vec<Failing>> {
     let read = |row: &Row<'_>| {
         let (task, count, error) = (row::shown(row, 0)?, row::saturating(row, 1)?, row::shown(row, 2)?);
         Ok(Failing { task, count, error, is_paused: row.get(3)? })
     };
     tx.prepare_cached(FAILING)?
-        .query_map(named_params! { ":failures": failures, ":limit": bound(limit) }, read)?
+        .query_map(named_params! { ":failures": failures, ":limit": MAX_LISTED_ROWS }, read)?
         .collect()
 }
 
@@ -173,12 +174,12 @@ const DEAD: &str = "
      GROUP BY r.task_id ORDER BY 1 DESC LIMIT :limit";
 
 /// Returns the newest dead run since an instant of each task that is not failing and has not succeeded since.
-fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32, limit: usize) -> rusqlite::Result<Vec<DeadRun>> {
+fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32) -> rusqlite::Result<Vec<DeadRun>> {
     let read = |row: &Row<'_>| {
         Ok(DeadRun { run: row.get(0)?, task: row::shown(row, 1)?, count: row.get(2)?, error: row::shown(row, 3)? })
     };
     tx.prepare_cached(DEAD)?
-        .query_map(named_params! { ":since": since, ":failures": failures, ":limit": bound(limit) }, read)?
+        .query_map(named_params! { ":since": since, ":failures": failures, ":limit": MAX_LISTED_ROWS }, read)?
         .collect()
 }
 
@@ -193,7 +194,7 @@ const STUCK: &str = "
      ORDER BY r.id LIMIT :limit";
 
 /// Returns the runs that have been running past their lease or their timeout.
-fn stuck(tx: &Transaction<'_>, file: &Path, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<Stuck>> {
+fn stuck(tx: &Transaction<'_>, file: &Path, now: Timestamp) -> rusqlite::Result<Vec<Stuck>> {
     let read = |row: &Row<'_>| {
         let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row::shown(row, 2)?, row::shown(row, 3)?);
         let (owner, process, started_at, past_lease) =
@@ -204,7 +205,7 @@ fn stuck(tx: &Transaction<'_>, file: &Path, now: Timestamp, limit: usize) -> rus
         };
         Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease, heir })
     };
-    tx.prepare_cached(STUCK)?.query_map(named_params! { ":now": now, ":limit": bound(limit) }, read)?.collect()
+    tx.prepare_cached(STUCK)?.query_map(named_params! { ":now": now, ":limit": MAX_LISTED_ROWS }, read)?.collect()
 }
 
 const INVALID: &str = "
@@ -212,9 +213,9 @@ const INVALID: &str = "
      ORDER BY name LIMIT :limit";
 
 /// Returns the tasks that cannot be scheduled, and why.
-fn invalid(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
+fn invalid(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String)>> {
     tx.prepare_cached(INVALID)?
-        .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?)))?
+        .query_map(named_params! { ":limit": MAX_LISTED_ROWS }, |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?)))?
         .collect()
 }
 
@@ -244,9 +245,9 @@ const UNREPORTED: &str = "
      ORDER BY t.name LIMIT :limit";
 
 /// Returns the tasks whose dead runs would be reported nowhere, the task that each names, and what is wrong with that.
-fn unreported(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String, String)>> {
+fn unreported(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, String)>> {
     tx.prepare_cached(UNREPORTED)?
-        .query_map(named_params! { ":limit": bound(limit) }, |row| {
+        .query_map(named_params! { ":limit": MAX_LISTED_ROWS }, |row| {
             Ok((row::shown(row, 0)?, row::shown(row, 1)?, row::shown(row, 2)?))
         })?
         .collect()
@@ -258,12 +259,14 @@ const WAITING: &str = "
      GROUP BY handler ORDER BY handler LIMIT :limit";
 
 /// Returns the runs that could have started before an instant, by handler.
-fn waiting(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Waiting>> {
+fn waiting(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<Waiting>> {
     let read = |row: &Row<'_>| {
         let count: i64 = row.get(1)?;
         Ok(Waiting { handler: row::shown(row, 0)?, count: count.unsigned_abs(), since: row.get(2)? })
     };
-    tx.prepare_cached(WAITING)?.query_map(named_params! { ":before": before, ":limit": bound(limit) }, read)?.collect()
+    tx.prepare_cached(WAITING)?
+        .query_map(named_params! { ":before": before, ":limit": MAX_LISTED_ROWS }, read)?
+        .collect()
 }
 
 const AT_WORK: &str = "
@@ -294,7 +297,7 @@ const ENDED_WORKERS: &str = "
      GROUP BY i.id ORDER BY i.id LIMIT :limit";
 
 /// Returns the schedulers that have not stopped, and whose workers ended since an instant.
-fn ended_workers(tx: &Transaction<'_>, since: Timestamp, limit: usize) -> rusqlite::Result<Vec<EndedWorkers>> {
+fn ended_workers(tx: &Transaction<'_>, since: Timestamp) -> rusqlite::Result<Vec<EndedWorkers>> {
     let read = |row: &Row<'_>| {
         let (owner, detail) = (row::shown(row, 0)?, row::shown(row, 3)?);
         let error = detail.strip_prefix(&format!("{owner}: ")).unwrap_or(&detail).to_owned();
@@ -307,7 +310,7 @@ fn ended_workers(tx: &Transaction<'_>, since: Timestamp, limit: usize) -> rusqli
         })
     };
     tx.prepare_cached(ENDED_WORKERS)?
-        .query_map(named_params! { ":since": since, ":limit": bound(limit) }, read)?
+        .query_map(named_params! { ":since": since, ":limit": MAX_LISTED_ROWS }, read)?
         .collect()
 }
 
@@ -328,8 +331,4 @@ const COUNTED_BEYOND: &str = "
 pub(crate) fn counted_beyond(tx: &Transaction<'_>, after: Timestamp) -> rusqlite::Result<(u64, Option<Timestamp>)> {
     tx.prepare_cached(COUNTED_BEYOND)?
         .query_row(named_params! { ":after": after }, |row| Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?)))
-}
-
-fn bound(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
 }
