@@ -1,7 +1,7 @@
 //! Adds tasks. A name is an idempotency key: a task whose name is taken is compared with the stored one.
 //!
-//! A single task is added by one statement, which is a transaction of its own, where the last one was new: a quarter fewer
-//! instructions than a transaction that looks first, and one page less in the log (docs/performance.md).
+//! Where the last task was new, a single task is added by one statement, which is a transaction of its own. Measured with its
+//! commit, that takes a fifth fewer instructions than a transaction that looks first, and writes one page less to the log.
 
 use std::path::Path;
 
