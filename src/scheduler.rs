@@ -1,4 +1,4 @@
-//! The door for those who run tasks: handlers by name, a few settings, start, shutdown. It owns the threads.
+//! `Scheduler` runs tasks: handlers by name, settings, start, shutdown. It owns the threads.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::client::wake::Wake;
 use crate::clock::{Clock, SystemClock, Timestamp};
-use crate::engine::event_loop::{Order, Turning};
+use crate::engine::event_loop::{EventLoop, Order};
 use crate::engine::poller::{self, Parts, Poller};
 use crate::error::{BoxError, Error, Result};
 use crate::host::{folder, orphan, owner_lock, panics};
@@ -31,7 +31,7 @@ use crate::worker::progress::Waiting;
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// Puts a [`Scheduler`] together.
+/// Configures and starts a [`Scheduler`].
 #[must_use = "nothing runs until it is started"]
 pub struct Builder {
     path: PathBuf,
@@ -46,8 +46,9 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Registers a closure for tasks that name this handler. What it returns is stored as the run's result, as JSON of up to
-    /// [`MAX_RESULT_BYTES`](crate::MAX_RESULT_BYTES); an error means: try again, unless it is a [`Failure`](crate::Failure) that says otherwise.
+    /// Registers a closure for tasks that name this handler. Its return value is stored as the run's result, as JSON of up to
+    /// [`MAX_RESULT_BYTES`](crate::MAX_RESULT_BYTES). An error means retry, unless it is a [`Failure`](crate::Failure) that
+    /// says otherwise.
     pub fn handler<F, T, E>(self, name: impl Into<String>, handler: F) -> Self
     where
         F: Fn(&Context) -> Result<T, E> + Send + Sync + 'static,
@@ -57,7 +58,7 @@ impl Builder {
         self.handler_type(name, handler)
     }
 
-    /// Registers a [`Handler`] of your own type.
+    /// Registers a [`Handler`] type.
     pub fn handler_type(mut self, name: impl Into<String>, handler: impl Handler) -> Self {
         if let Err(error) = self.handlers.add(name.into(), Arc::new(handler)) {
             self.refused.get_or_insert(error);
@@ -65,35 +66,35 @@ impl Builder {
         self
     }
 
-    /// How many handlers run at once, 1 to 256. Default 4.
+    /// Sets how many handlers run at once, 1 to 256. Default 4.
     pub fn workers(mut self, workers: usize) -> Self {
         self.settings.workers = workers;
         self
     }
 
-    /// How long this scheduler is believed to move without a sign of life, at least a second. Default one minute. A dead
-    /// process is found out at once all the same; this is for one that is alive and stands still.
+    /// Lease: how long a scheduler without a heartbeat counts as alive, at least a second. Default one minute. A dead process
+    /// is detected at once all the same; the lease is for a process that is alive and stalled.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// How often the file is looked at for what other programs wrote, 10 ms to an hour. Default one second. Due tasks start
-    /// on time however long this is.
+    /// Poll interval: how often the scheduler looks for changes by other programs, 10 ms to an hour. Default one second. Due
+    /// tasks start on time whatever it is.
     pub fn poll(mut self, interval: Duration) -> Self {
         self.settings.poll = interval;
         self
     }
 
-    /// How long what is over is kept. It goes little by little, at heartbeats at which nothing else is to be done, or beside
-    /// other work where there has been no such heartbeat for a minute; and not within 24 hours after the clock stepped by a
-    /// day or more: it may have been wrong.
+    /// Retention: how long history is kept. It is deleted in small batches, at heartbeats at which nothing else is to be done,
+    /// or beside other work after a minute without such a heartbeat; and not within 24 hours after the clock stepped by a day
+    /// or more, because it may have been wrong.
     pub fn retention(mut self, keep: Retention) -> Self {
         self.settings.retention = keep;
         self
     }
 
-    /// Makes no file and no tables: what is not there is refused. Default: made.
+    /// Refuses a missing file or missing tables. Default: they are created.
     ///
     /// ```
     /// # let home = tempfile::tempdir()?;
@@ -107,31 +108,31 @@ impl Builder {
         self
     }
 
-    /// What is given up for speed. Default: nothing.
+    /// Sets how durable a commit is. Default: fully.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Prepares each connection on which handlers write rows of their own with [`Context::finish`]: registers functions,
-    /// sets a busy time-out, makes temporary tables. What duly relies on is set again afterwards. A worker opens its
+    /// Prepares each connection on which handlers write their own rows with [`Context::finish`]: registers functions, sets a
+    /// busy timeout, creates temporary tables. The settings that duly relies on are set again afterwards. A worker opens its
     /// connection when a handler first needs it; if `prepare` fails then, so does the attempt.
     ///
     /// ```
     /// use duly::{Context, NewTask, Scheduler};
     /// # let home = tempfile::tempdir()?;
     /// # let file = home.path().join("agent.db");
-    /// # let (told, hears) = std::sync::mpsc::channel();
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
     /// let scheduler = Scheduler::builder(&file)
     ///     .on_connect(|connection| Ok(connection.execute_batch("CREATE TEMP TABLE seen (id INTEGER)")?))
     ///     .handler("look", move |run: &Context| {
     ///         let seen: i64 = run.finish(|tx| Ok(tx.query_row("SELECT count(*) FROM seen", [], |row| row.get(0))?))?;
-    /// #       told.send(seen)?;
+    /// #       sender.send(seen)?;
     ///         Ok::<_, duly::BoxError>(seen)
     ///     })
     ///     .start()?;
     /// # scheduler.add(NewTask::once("look", "2020-01-01T00:00:00Z".parse()?).handler("look"))?;
-    /// # assert_eq!(hears.recv()?, 0);
+    /// # assert_eq!(receiver.recv()?, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_connect(mut self, prepare: impl Fn(&Connection) -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
@@ -139,23 +140,23 @@ impl Builder {
         self
     }
 
-    /// Where the time comes from. Default: the machine.
+    /// Sets the source of time. Default: the machine's clock.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Somebody who is told what happens, beside the log.
+    /// Adds an observer, which receives all events beside the log.
     pub fn observe(mut self, observer: impl Observer) -> Self {
         self.observers.push(Arc::new(observer));
         self
     }
 
-    /// Opens the file, makes it if there is none, recovers what a dead process left, and starts to run what is due.
+    /// Opens the file, creates it if it is missing, recovers what a dead process left, and starts to run what is due.
     ///
     /// # Errors
     /// [`Error::UnusableDatabase`] if the file cannot be used, or if this process is root and the file belongs to another user;
-    /// [`Error::InvalidConfig`] if a setting makes no sense.
+    /// [`Error::InvalidConfig`] if a setting is out of range.
     pub fn start(self) -> Result<Scheduler> {
         let Builder { path, missing, handlers, refused, settings, durability, clock, mut observers, prepare } = self;
         if let Some(error) = refused {
@@ -163,7 +164,7 @@ impl Builder {
         }
         settings.check()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
-        // Before it is opened, and once more with the owner's lock, which is taken when it is open.
+        // Checked before the file is opened, and again with the owner's lock, which is taken when it is open.
         if let Some(fault) = folder::foreign(&path) {
             return Err(Error::UnusableDatabase { path, reason: fault.to_string() });
         }
@@ -189,7 +190,7 @@ impl Builder {
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
         let (in_flight, handed, next_look, progress) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
-        let turning = Turning {
+        let event_loop = EventLoop {
             poller,
             pool,
             clock,
@@ -205,26 +206,26 @@ impl Builder {
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
-            .spawn(move || turning.run())
+            .spawn(move || event_loop.run())
             .map_err(|error| Error::store("start the poller thread", error))?;
         Ok(Scheduler { client, order, reports, thread: Some(thread), path, handlers: names })
     }
 }
 
-/// A running scheduler: it resolves what is due, claims it, and has its workers carry it out, until it is shut down or
-/// dropped. It is a [`Client`] of its own file too.
+/// A running scheduler: it resolves what is due, claims it, and has its workers run it, until it is shut down or dropped. It is
+/// also a [`Client`] of its file.
 ///
 /// ```
 /// use duly::{Context, NewTask, Scheduler};
 /// # let home = tempfile::tempdir()?;
 /// # let file = home.path().join("agent.db");
-/// let (told, hears) = std::sync::mpsc::channel();
+/// let (sender, receiver) = std::sync::mpsc::channel();
 /// let scheduler = Scheduler::builder(&file)
-///     .handler("greet", move |run: &Context| told.send(run.payload::<String>()?).map_err(duly::BoxError::from))
+///     .handler("greet", move |run: &Context| sender.send(run.payload::<String>()?).map_err(duly::BoxError::from))
 ///     .start()?;
 /// // An instant that has passed is due at once; a second `add` of the same name and meaning would change nothing.
 /// scheduler.add(NewTask::once("greet:world", "2020-01-01T00:00:00Z".parse()?).handler("greet").payload("world"))?;
-/// assert_eq!(hears.recv()?, "world");
+/// assert_eq!(receiver.recv()?, "world");
 /// assert_eq!(scheduler.shutdown(std::time::Duration::from_secs(5))?.unfinished, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -244,17 +245,17 @@ pub struct Scheduler {
     handlers: BTreeSet<String>,
 }
 
-/// How a shutdown went.
+/// The result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shutdown {
-    /// Runs whose handler had not returned by the deadline, or whose end could not be written down. Each is still recorded
-    /// when it can be; if the process ends before, the run is recovered by the next scheduler.
+    /// Runs whose handler had not returned by the deadline, or whose end could not be recorded. Each is still recorded when
+    /// that is possible; if the process ends before, the next scheduler recovers the run.
     pub unfinished: usize,
 }
 
 impl Scheduler {
-    /// Begins to put a scheduler together for this file.
+    /// Begins to configure a scheduler for this file.
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder {
             path: path.as_ref().to_owned(),
@@ -269,35 +270,35 @@ impl Scheduler {
         }
     }
 
-    /// A client of the same file, whose requests wake this scheduler, but for what its next look at the file sees in time. It
-    /// can outlive it.
+    /// Returns a client of the same file, whose requests wake this scheduler unless its next look at the file comes in time.
+    /// The client may outlive the scheduler.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Starts nothing more, gives back what no handler has begun, and waits for the running handlers, at most so long.
-    /// Those that have not returned then are asked to stop.
+    /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
+    /// Handlers that have not returned by then are asked to stop.
     ///
     /// # Errors
-    /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is corrupt;
-    /// or a newer duly has brought its tables to its own version.
+    /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is
+    /// corrupt; or a newer duly has migrated its tables.
     pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
         self.end(deadline)
     }
 
-    /// Starts nothing more, and gives back what no handler has begun. Does not wait: the scheduler stops when the handlers
-    /// that run have returned.
+    /// Starts nothing more, and returns un-started claims to the queue. Does not wait: the scheduler stops when the running
+    /// handlers have returned.
     pub fn drain(&self) {
         let _ = self.order.send(Order::Drain);
     }
 
-    /// As [`Scheduler::drain`], and asks the handlers that run to stop.
+    /// As [`Scheduler::drain`], and asks the running handlers to stop.
     pub fn interrupt(&self) {
         let _ = self.order.send(Order::Interrupt);
     }
 
-    /// Whether it has stopped: after [`Scheduler::drain`] when nothing ran any more, or by itself.
-    /// [`Scheduler::shutdown`] tells why.
+    /// Returns whether it has stopped: after [`Scheduler::drain`] when no run was left, or by itself. [`Scheduler::shutdown`]
+    /// returns why.
     pub fn has_stopped(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -315,8 +316,8 @@ impl Scheduler {
     ///
     /// # Errors
     /// Why it stopped: the file or its log was removed or replaced, the file was overwritten or is corrupt; or a newer duly has
-    /// brought its tables to its own version, and all that ran here has ended. Drop the scheduler and all its clients before you
-    /// open the database again.
+    /// migrated its tables, and all runs of this scheduler have ended. Drop the scheduler and all its clients before you open
+    /// the database again.
     pub fn wait(mut self) -> Result<()> {
         self.thread.take().map_or(Ok(()), joined)
     }
@@ -325,13 +326,13 @@ impl Scheduler {
         let Some(thread) = self.thread.take() else { return Ok(Shutdown { unfinished: 0 }) };
         let _ = self.order.send(Order::Drain);
         match self.reports.recv_timeout(deadline) {
-            // The thread has let go of its end: it has stopped, in order or by itself.
+            // The thread dropped its sender: it has stopped, in order or by itself.
             Ok(_) | Err(RecvTimeoutError::Disconnected) => {
                 joined(thread)?;
                 Ok(Shutdown { unfinished: 0 })
             }
             Err(RecvTimeoutError::Timeout) => {
-                // The thread lives on, with its heartbeat, for the handlers that have not returned.
+                // The thread continues, with its heartbeat, for the handlers that have not returned.
                 let _ = self.order.send(Order::Cut);
                 match self.reports.recv() {
                     Ok(unfinished) => Ok(Shutdown { unfinished }),

@@ -1,4 +1,4 @@
-//! For tests, ours and our users': the same poller, driven by hand, on a clock that moves when it is told to.
+//! For tests: the poller of a scheduler, stepped by hand, on a clock that moves only when the test moves it.
 //!
 //! A day of cron tasks passes in milliseconds, a crash is a dropped value, and nothing sleeps.
 
@@ -72,7 +72,7 @@ pub struct Stepper {
     wake_at: Duration,
 }
 
-/// Puts a [`Stepper`] together.
+/// Configures and starts a [`Stepper`].
 #[must_use = "nothing happens until it is started"]
 pub struct StepperBuilder {
     path: PathBuf,
@@ -88,12 +88,12 @@ pub struct StepperBuilder {
     after: Option<Crashed>,
 }
 
-/// What is left of a stepper that has crashed: its connection. See [`StepperBuilder::after`].
+/// The connection of a stepper that has crashed. See [`StepperBuilder::after`].
 #[derive(Debug)]
 pub struct Crashed(Box<dyn Store>);
 
 impl StepperBuilder {
-    /// Claims runs of this handler; the test says how they end, with [`Stepper::finish`].
+    /// Claims runs of this handler; the test decides how they end, with [`Stepper::finish`].
     pub fn accept(self, name: impl Into<String>) -> Self {
         self.handler(name, |_: &Context| Ok::<_, Error>(()))
     }
@@ -106,13 +106,13 @@ impl StepperBuilder {
         self
     }
 
-    /// Shows, and moves, the same time as another stepper.
+    /// Uses, and moves, the clock of another stepper.
     pub fn clock(mut self, clock: &ManualClock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// How many runs may be claimed at once. Default 4.
+    /// Sets how many runs may be claimed at once. Default 4.
     pub fn workers(mut self, workers: usize) -> Self {
         self.settings.workers = workers;
         self
@@ -136,28 +136,29 @@ impl StepperBuilder {
         self
     }
 
-    /// A new owner, on the connection of one that has crashed. It knows nothing of what that one knew, and must prepare no
-    /// statement again, which is much of what a story of many crashes costs. That of another file is refused when it starts.
+    /// Uses the connection of a stepper that has crashed. The new owner remembers nothing of the old one, but need not prepare
+    /// the statements again, which is much of the cost of a test of many crashes. A connection to another file is refused at
+    /// start.
     pub fn after(mut self, crashed: Crashed) -> Self {
         self.after = Some(crashed);
         self
     }
 
-    /// What all chance is drawn from, the owner's name too, so that the same seed tells the same story: two owners of one
-    /// file need two seeds, or the second is refused. Default: a name that nobody else has, and 0 for the rest.
+    /// Sets the seed of all chance, including the owner's id, so that the same seed gives the same test: two owners of one file
+    /// need two seeds, or the second is refused. Default: a unique id, and 0 for the rest.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// How long, in real time, a write waits for another connection's; zero: a busy database is an error at once. Default
+    /// Sets how long, in real time, a write waits for another connection's; zero: a busy database is an error at once. Default
     /// 5 s, as for a scheduler.
     pub fn busy_timeout(mut self, busy_timeout: Duration) -> Self {
         self.busy_timeout = Some(busy_timeout);
         self
     }
 
-    /// Somebody who is told what happens.
+    /// Adds an observer, which receives all events.
     pub fn observe(mut self, observer: impl Observer) -> Self {
         self.observers.push(Arc::new(observer));
         self
@@ -169,14 +170,14 @@ impl StepperBuilder {
         self
     }
 
-    /// Gives out this client, of the same file and clock, instead of opening the file for one of its own: for a test that
-    /// starts owners by the thousand.
+    /// Returns this client, of the same file and clock, from [`Stepper::client`] instead of opening another connection: for
+    /// tests that start thousands of owners.
     pub fn client(mut self, client: &Client) -> Self {
         self.client = Some(client.clone());
         self
     }
 
-    /// Opens the file, and registers as its owner. The first step recovers what dead ones left.
+    /// Opens the file, and registers an owner. The first step recovers what dead owners left.
     ///
     /// # Errors
     /// As [`Builder::start`](crate::Builder::start).
@@ -186,7 +187,7 @@ impl StepperBuilder {
         if let Some(error) = refused {
             return Err(error);
         }
-        // Relaxed: a test's process may die, its machine does not.
+        // Relaxed: the process of a test may die, its machine does not.
         let durability = Durability::MayRepeatAfterPowerLoss;
         let open = |missing| {
             let mut store = SqliteStore::open(&path, missing, durability)?;
@@ -214,7 +215,7 @@ impl StepperBuilder {
             Some(client) => client,
             None => Client::new(Box::new(open(Missing::Refuse)?), Arc::new(clock.clone()), None),
         };
-        // Two steppers of one test that names no seed must not draw the same owner's name.
+        // Two steppers of one test that sets no seed must not draw the same id.
         let owner = poller::new_owner(&mut fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..))));
         let (names, random) = (handlers.names(), fastrand::Rng::with_seed(seed.unwrap_or_default()));
         let parts = Parts { store, database, owner, handlers: names, settings, observers, random };
@@ -232,7 +233,7 @@ impl StepperBuilder {
 }
 
 impl Stepper {
-    /// Begins to put a stepper together for this file, at this time.
+    /// Begins to configure a stepper for this file, at this time.
     pub fn builder(path: impl AsRef<Path>, at: Timestamp) -> StepperBuilder {
         StepperBuilder {
             path: path.as_ref().to_owned(),
@@ -249,27 +250,27 @@ impl Stepper {
         }
     }
 
-    /// The clock that it goes by.
+    /// Returns the clock.
     pub fn clock(&self) -> &ManualClock {
         &self.clock
     }
 
-    /// A client of the same file, on the same clock.
+    /// Returns a client of the same file, on the same clock.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Takes one turn: records what was finished, resolves what is due, claims what may start. Returns the claims, whose
-    /// attempts have begun: after a [crash](Stepper::crash) they are lost. No handler is called.
+    /// Takes one turn: records finished attempts, resolves what is due, claims what may start. Returns the claims, whose
+    /// attempts have begun: after a [crash](Stepper::crash) they are lost. Calls no handler.
     ///
     /// # Errors
-    /// As the running scheduler: only if the file was removed or replaced, or is corrupt.
+    /// As a running scheduler: only if the file was removed or replaced, or is corrupt.
     pub fn step(&mut self) -> Result<Vec<Arc<Claim>>> {
         self.step_ahead(0)
     }
 
-    /// As [`Stepper::step`], of a scheduler that reads ahead: up to `ahead` runs more are claimed than workers are free. These
-    /// attempts have not begun: after a crash they do not count. [`Stepper::begin`], or their end, begins them.
+    /// As [`Stepper::step`], but reads ahead: claims up to `ahead` runs more than workers are free. These attempts have not
+    /// begun: after a crash they do not count. [`Stepper::begin`], or their end, begins them.
     ///
     /// ```
     /// use duly::testing::Stepper;
@@ -294,7 +295,7 @@ impl Stepper {
         Ok(claims)
     }
 
-    /// As [`Stepper::step_ahead`], and begins no attempt, as if no worker had looked yet.
+    /// As [`Stepper::step_ahead`], but begins no attempt, as if no worker had taken one yet.
     ///
     /// ```
     /// use duly::testing::Stepper;
@@ -332,8 +333,8 @@ impl Stepper {
         }
     }
 
-    /// Takes a turn as a draining scheduler does: records what was finished and extends leases. It resolves, skips, cancels
-    /// and claims nothing.
+    /// Takes a turn as a draining scheduler does: records finished attempts and extends leases. Resolves, skips, cancels and
+    /// claims nothing.
     ///
     /// # Errors
     /// As [`Stepper::step`].
@@ -350,7 +351,7 @@ impl Stepper {
         Ok(turn.claims)
     }
 
-    /// Says how an attempt ended, now. The next step settles it.
+    /// Ends an attempt now. The next step settles it.
     ///
     /// An attempt that had not begun begins now, unless the outcome is [`Outcome::Released`]. After more than its time limit, a
     /// success is late and an error is a timeout, as with a worker.
@@ -366,9 +367,9 @@ impl Stepper {
         self.finished.push(Finished { slot, ..finished });
     }
 
-    /// Carries out an attempt with its registered handler, at once and on this thread, and answers with how it ended; the
-    /// next step settles it. What it [finished](Context::finish) together with rows of its own is written already. `None`: no
-    /// such handler is registered.
+    /// Runs an attempt with its registered handler, at once and on this thread, and returns how it ended; the next step settles
+    /// it. What the handler [finished](Context::finish) together with its own rows is committed already. `None`: no such
+    /// handler is registered.
     ///
     /// ```
     /// use duly::testing::Stepper;
@@ -381,7 +382,7 @@ impl Stepper {
     /// client.add(NewTask::once("rent", noon).handler("pay"))?;
     /// let claims = stepper.step()?;
     /// stepper.carry_out(&claims[0]);
-    /// // Killed before anybody is told: what it finished is finished.
+    /// // Killed before the end is reported: what it finished is committed.
     /// stepper.crash();
     /// assert_eq!(client.history("rent", 1)?[0].status, RunStatus::Succeeded);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -398,39 +399,39 @@ impl Stepper {
         Some(finished)
     }
 
-    /// Its worker is free. Returns the slot of an attempt that had begun, and when it began.
+    /// Frees the worker of an attempt. Returns the slot of an attempt that had begun, and when it began.
     fn forget(&mut self, claim: &Claim) -> Option<(Place, Now)> {
         self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
         self.begun.remove(&(claim.run_id, claim.attempt))
     }
 
-    /// Attempts that were claimed and not finished.
+    /// Returns the attempts that were claimed and are not finished.
     pub fn running(&self) -> &[Arc<Claim>] {
         &self.running
     }
 
-    /// Runs whose handler would have been asked to stop, so far.
+    /// Returns the runs whose handler would have been asked to stop, so far.
     pub fn stopped(&self) -> &[i64] {
         &self.stopped
     }
 
-    /// How long the scheduler would sleep now.
+    /// Returns how long the scheduler would sleep now.
     pub fn sleeps(&self) -> Duration {
         self.wake_at.saturating_sub(self.clock.now().monotonic)
     }
 
-    /// How many write transactions were begun so far.
+    /// Returns how many write transactions were begun so far.
     pub fn transactions(&self) -> u64 {
         self.poller.transactions()
     }
 
-    /// The id of this owner.
+    /// Returns the id of this owner.
     pub fn owner(&self) -> &str {
         self.poller.owner()
     }
 
-    /// Lets time pass until `end`, and carries out what falls due with the registered handlers, on this thread, each at
-    /// once. Answers with what they did, in order.
+    /// Runs what falls due until `end` with the registered handlers, on this thread, and lets time pass. Returns the finished
+    /// attempts, in order.
     ///
     /// # Errors
     /// As [`Stepper::step`].
@@ -453,12 +454,12 @@ impl Stepper {
         }
     }
 
-    /// Ends like a process that is killed: nothing more is written, and the kernel frees the owner's lock.
+    /// Ends like a process that is killed: writes nothing more, and the kernel frees the owner's lock.
     pub fn crash(self) -> Crashed {
         Crashed(self.poller.into_store())
     }
 
-    /// Leaves in order. What was claimed and not finished stays with this owner.
+    /// Shuts down. Runs that are claimed and not finished stay with this owner.
     ///
     /// # Errors
     /// As [`Stepper::step`].

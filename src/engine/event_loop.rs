@@ -1,4 +1,5 @@
-//! The loop: it joins poller and pool, which are strangers, and waits on time, wake, outcome or order with one `select!`.
+//! The loop: it joins the poller and the pool, which do not know each other, and waits for time, a wake, an outcome or an order
+//! with one `select!`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,23 +19,23 @@ use crate::worker::attempt::Notice;
 use crate::worker::pool::{Pool, QUEUE};
 use crate::worker::progress::Waiting;
 
-/// Claims that wait this long for a worker are given back.
+/// Claims that wait this long for a worker are returned to the queue.
 const UNSTARTED: Duration = Duration::from_millis(500);
 /// How long outcomes of short runs are gathered, to be written together.
 const GATHER: Duration = Duration::from_millis(1);
-/// What the poller thread is told.
+/// An order to the poller thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Claim no more; end when nothing runs.
+    /// Claim nothing more; end when no run is running.
     Drain,
-    /// The same, and ask the handlers that still run to stop.
+    /// As `Drain`, and ask the running handlers to stop.
     Interrupt,
-    /// The same, and say how many there are.
+    /// As `Interrupt`, and report how many runs are unfinished.
     Cut,
 }
 
-/// The thread that turns.
-pub(crate) struct Turning {
+/// The state of the poller thread.
+pub(crate) struct EventLoop {
     pub(crate) poller: Poller,
     pub(crate) pool: Pool,
     pub(crate) clock: Arc<dyn Clock>,
@@ -43,21 +44,21 @@ pub(crate) struct Turning {
     pub(crate) woken: Receiver<()>,
     pub(crate) orders: Receiver<Order>,
     pub(crate) report: Sender<usize>,
-    /// Handed over and not come back.
+    /// Runs that were handed over and whose outcome has not returned.
     pub(crate) in_flight: usize,
-    /// When, and how many at a time; the oldest that may still be un-started first.
+    /// When claims were handed over and how many at a time; the oldest that may still be un-started first.
     pub(crate) handed: VecDeque<(Duration, usize)>,
-    /// When it is next looked for attempts that were read ahead and go on: once every poll interval.
+    /// When the loop next looks for attempts that were read ahead and still run: once every poll interval.
     pub(crate) next_look: Duration,
-    /// What handlers say of their progress, until it is time to write it down.
+    /// Progress reports of handlers that are not due to be written yet.
     pub(crate) progress: Waiting,
 }
 
-impl Turning {
-    /// Turns until it is told to drain and nothing runs any more.
+impl EventLoop {
+    /// Takes turns until it drains and no run is running.
     ///
     /// # Errors
-    /// Why it stopped by itself. The handlers that run are then asked to stop: nobody can write down what they do.
+    /// The error that stopped the loop. The running handlers are then asked to stop, because their outcomes cannot be recorded.
     pub(crate) fn run(mut self) -> Result<()> {
         let drained = self.turn_until_drained();
         if drained.is_err() {
@@ -74,7 +75,7 @@ impl Turning {
         let mut draining = false;
         loop {
             let now = self.clock.now();
-            // What is taken back has not finished, and speaks for no reading ahead.
+            // Recalled claims have not finished: they are no measure for reading ahead.
             let ended = finished.len();
             if draining || self.unstarted_since().is_some_and(|since| now.monotonic >= since + UNSTARTED) {
                 let recalled = self.pool.recall(now);
@@ -118,7 +119,7 @@ impl Turning {
             }
 
             let replace = self.pool.next_replacement().filter(|_| !draining).unwrap_or(Duration::MAX);
-            let words = self.progress.next().unwrap_or(Duration::MAX);
+            let progress = self.progress.next().unwrap_or(Duration::MAX);
             let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
             select! {
                 recv(self.pool.finished()) -> one => {
@@ -146,28 +147,28 @@ impl Turning {
                             self.pool.stop_all();
                         }
                         if order == Order::Cut {
-                            // An end that is not written down is none yet, though its handler has returned.
+                            // An outcome that is not recorded counts as unfinished, though its handler has returned.
                             let _ = self.report.try_send(self.in_flight.max(self.poller.unsettled()));
                         }
                     }
-                    // Nobody is left to give orders.
+                    // All senders are gone: the scheduler was dropped.
                     Err(_) => (draining, self.orders) = (true, crossbeam_channel::never()),
                 },
-                default(self.clock.until(turn.wake_at.min(give_back).min(replace).min(words))) => {}
+                default(self.clock.until(turn.wake_at.min(give_back).min(replace).min(progress))) => {}
             }
         }
     }
 
-    /// How much may be claimed. Reading ahead goes only as far as what the last turn saw finished will carry: a claim that
-    /// waits un-started is kept from every other process.
+    /// Returns how many runs may be claimed. Reading ahead is limited by what the last turn saw finish: no other process can
+    /// take a claim that waits un-started.
     fn slots(&self, finished: usize) -> Slots {
-        // One that is held still has its run, and another works in its place.
+        // A worker that a handler holds past its limit keeps its run; another worker replaces it.
         let workers = self.pool.workers();
         let ahead = (finished * 4).min(QUEUE);
         Slots { room: (workers + ahead).saturating_sub(self.in_flight), idle: workers.saturating_sub(self.in_flight) }
     }
 
-    /// When the oldest claim was handed over that no worker has begun.
+    /// Returns when the oldest claim was handed over that no worker has begun.
     fn unstarted_since(&mut self) -> Option<Duration> {
         let mut begun = self.handed.iter().map(|(_, claims)| claims).sum::<usize>() - self.pool.unstarted();
         while let Some((_, claims)) = self.handed.front_mut() {
@@ -181,8 +182,8 @@ impl Turning {
         self.handed.front().map(|(since, _)| *since)
     }
 
-    /// Takes what else has finished; and while claims wait un-started, which says that runs are short, what finishes within
-    /// a moment. Written together, outcomes cost a tenth of what they cost one by one.
+    /// Takes what else has finished. While claims wait un-started, which shows that runs are short, also waits a moment for
+    /// more outcomes: written together, they cost a tenth of what they cost one by one.
     fn gather(&self, finished: &mut Vec<Finished>) {
         while finished.len() < MAX_OUTCOMES {
             let next = match self.pool.finished().try_recv() {

@@ -1,27 +1,27 @@
-//! What fails beside the work and is tried again at each heartbeat: told when it begins to fail, and when it no longer does.
+//! Failures beside the work that each heartbeat retries: logged when they begin and when they end.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-/// What fails at present, by what it comes to.
+/// What fails at present, by its consequence.
 #[derive(Debug, Default)]
 pub(crate) struct LogOnce {
-    standing: BTreeSet<&'static str>,
+    failing: BTreeSet<&'static str>,
 }
 
 impl LogOnce {
-    /// Takes how a try went, and says so if the last one had gone otherwise.
-    pub(crate) fn judge<T>(&mut self, what: &'static str, tried: Result<T, impl Display>) -> Option<T> {
-        match tried {
+    /// Takes the result of an attempt, and logs it if it differs from the last one.
+    pub(crate) fn log<T>(&mut self, what: &'static str, result: Result<T, impl Display>) -> Option<T> {
+        match result {
             Ok(done) => {
-                if self.standing.remove(what) {
-                    log::info!("{what}: not any more");
+                if self.failing.remove(what) {
+                    log::info!("{what}: resolved");
                 }
                 Some(done)
             }
             Err(error) => {
-                if self.standing.insert(what) {
-                    log::warn!("{what}: {error}; tried again at each heartbeat");
+                if self.failing.insert(what) {
+                    log::warn!("{what}: {error}; retried at each heartbeat");
                 }
                 None
             }

@@ -1,5 +1,4 @@
-//! The other owners: which of them are dead, and which of their commands are still at work. It asks the kernel and writes
-//! nothing into the tables.
+//! The other owners: which of them are dead, and which of their commands still run. Asks the kernel, and writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -10,27 +9,28 @@ use crate::host::orphan::{Orphan, Presence};
 use crate::host::owner_lock::{DeadOwner, Standing, standing};
 use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Stalled};
 
-/// How soon it is asked again whether a command is gone, when that could not be known. Each time twice as long.
+/// First and longest wait before the kernel is asked again about a command of which it could not be known whether it is gone.
+/// The wait doubles each time.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What one owner knows of the others.
+/// The state of the other owners, as far as this owner knows it.
 #[derive(Debug)]
 pub(crate) struct Peers {
     database: PathBuf,
     /// The id of this owner.
     owner: String,
     lease: Duration,
-    /// Those that have running runs.
+    /// Owners that have running runs.
     watched: BTreeMap<String, Watched>,
-    /// Those that have none, and no lock file of their own. What stands still is the time at which they were last seen.
+    /// Owners without running runs and without a lock file. Their `until` is their last heartbeat.
     silent: BTreeMap<String, Watched>,
-    /// Those that are dead and not yet recovered.
+    /// Owners that are dead and not yet recovered.
     dying: BTreeMap<String, Dying>,
-    /// Those of which a run could not be recovered. The next full turn tries again.
+    /// Owners of which a run could not be recovered. The next full turn tries again.
     resting: HashSet<String>,
-    /// Whether they have more runs than the last turn could look at.
+    /// Whether dead owners have more runs than the last turn could look at.
     more: bool,
-    /// Attempts whose command is known to be at work, which has been reported.
+    /// Attempts whose command is known to run, which has been reported.
     reported_alive: HashSet<(i64, u32)>,
     /// Attempts of which it has been reported that this cannot be known.
     doubted: HashSet<(i64, u32)>,
@@ -40,11 +40,11 @@ pub(crate) struct Peers {
 #[derive(Debug)]
 struct Watched {
     until: Timestamp,
-    /// The length of its lease, or of ours if that is longer.
+    /// The length of its lease, or of this owner's if that is longer.
     lease: Duration,
-    /// Since when its lease has had this value, by our monotonic clock.
+    /// Since when its lease has had this value, by this process's monotonic clock.
     still_since: Duration,
-    /// When it was first seen alive with a lease that had not changed for longer than the lease.
+    /// When it was first seen alive although its lease had not changed for longer than the lease.
     late_since: Option<Duration>,
     /// Whether that has been reported.
     is_reported: bool,
@@ -59,19 +59,19 @@ impl Watched {
 #[derive(Debug)]
 struct Dying {
     evidence: Evidence,
-    /// Commands of its runs that are not known to be gone. Until one of them is, there is nothing more to recover.
+    /// Commands of its runs that are not known to be gone. Until one of them is gone, nothing more can be recovered.
     orphans: Vec<Orphan>,
 }
 
-/// Why an owner is taken for dead.
+/// Why an owner counts as dead.
 #[derive(Debug)]
 enum Evidence {
     Lock(DeadOwner),
     /// It has no lock file, and its lease has not changed for a full lease.
     Lease,
-    /// It has no lock file and no running run, and for a full lease no heartbeat: it was last seen then.
+    /// It has no lock file and no running run, and for a full lease no heartbeat: the last one was then.
     Silence(Timestamp),
-    /// Its lock was acquired, and released again: all that it left are commands that this process cannot end.
+    /// Its lock was acquired, and released again: only commands that this process cannot end are left.
     Released,
 }
 
@@ -79,7 +79,7 @@ enum Evidence {
 #[derive(Debug)]
 struct Doubt {
     reason: String,
-    /// How long to wait before it is asked again, and until when.
+    /// How long to wait before the kernel is asked again, and until when.
     wait: Duration,
     until: Duration,
 }
@@ -92,8 +92,8 @@ impl Peers {
         Peers { database, owner, lease, watched, silent, dying, resting, more, reported_alive, doubted, doubts }
     }
 
-    /// Takes note of other owners that have running runs, with the newest value of their lease, and of runs whose command a
-    /// user has declared gone.
+    /// Updates the owners that have running runs, with the newest end of their lease, and the runs whose command a user has
+    /// declared gone.
     pub(crate) fn update(&mut self, others: &[Other], declared_gone: &[i64], now: Duration) {
         let mut before = std::mem::take(&mut self.watched);
         for Other { owner, until, lease } in others {
@@ -105,22 +105,22 @@ impl Peers {
             self.watched.insert(owner.clone(), watched);
         }
         let released = |dying: &Dying| matches!(dying.evidence, Evidence::Released);
-        // Another scheduler has recovered what this one left to it.
+        // Another scheduler has recovered what this one released.
         self.dying.retain(|owner, dying| !released(dying) || self.watched.contains_key(owner));
         let orphans = self.dying.values_mut().flat_map(|dying| &mut dying.orphans);
         orphans.filter(|orphan| declared_gone.contains(&orphan.run_id())).for_each(Orphan::declare_gone);
     }
 
-    /// Asks the kernel about each of them. An owner without a lock file is dead if its lease has not changed for a full lease
-    /// by our own clock: no two clocks are compared. `full`: asks also about those whose lock was released, and those without
-    /// running runs.
+    /// Asks the kernel about each owner. An owner without a lock file is dead if its lease has not changed for a full lease by
+    /// this process's clock: no two clocks are compared. `full`: asks also about owners whose lock was released, and those
+    /// without running runs.
     pub(crate) fn look(&mut self, now: Duration, full: bool) {
         let mut before = BTreeMap::new();
         for (owner, dying) in std::mem::take(&mut self.dying) {
             let stays = match dying.evidence {
                 Evidence::Lock(_) => true,
                 Evidence::Released => !full && !self.any_news(&dying.orphans, now),
-                // Without its lock in our hands it may have come back to life, if its death could not be written down.
+                // This process does not hold its lock, so it may have resumed before its death was recorded.
                 Evidence::Lease | Evidence::Silence(_) => false,
             };
             if stays {
@@ -156,8 +156,8 @@ impl Peers {
         }
     }
 
-    /// Asks about owners that have not left in order, each with the time at which it was last seen: one that died idle left
-    /// nothing but its lock file, if that, and a row that says it lives.
+    /// Asks the kernel about owners that did not shut down, each with the time of its last heartbeat. An owner that died idle
+    /// left only a row, and perhaps a lock file.
     pub(crate) fn check_not_stopped(&mut self, not_stopped: Vec<Other>, now: Duration) {
         let mut before = std::mem::take(&mut self.silent);
         for Other { owner, until, lease } in not_stopped {
@@ -175,8 +175,8 @@ impl Peers {
         }
     }
 
-    /// Owners that live and did not extend their lease in time, which has not been reported. This process may itself have been
-    /// stopped together with such an owner, which then has the time of a heartbeat to extend its lease.
+    /// Returns owners that are alive and did not extend their lease in time, and are not reported yet. This process may have
+    /// been suspended together with such an owner, which then has the time of a heartbeat to extend its lease.
     pub(crate) fn stalled(&self, now: Duration) -> Vec<Stalled> {
         let is_stalled = |watched: &Watched| {
             let late = watched.late_since.map(|since| now.saturating_sub(since));
@@ -187,7 +187,7 @@ impl Peers {
         stalled.map(|(owner, watched)| Stalled { owner: owner.clone(), until: watched.until }).collect()
     }
 
-    /// Takes note that stalled owners have been reported.
+    /// Records that stalled owners have been reported.
     pub(crate) fn stalled_reported(&mut self, stalled: &[Stalled]) {
         for Stalled { owner, until } in stalled {
             if let Some(watched) = self.watched.get_mut(owner).filter(|watched| watched.until == *until) {
@@ -196,12 +196,12 @@ impl Peers {
         }
     }
 
-    /// Releases the locks of dead owners: this owner leaves, and the next scheduler recovers their runs.
+    /// Releases the locks of dead owners: this owner drains, and the next scheduler recovers their runs.
     pub(crate) fn release_all(&mut self) {
         self.dying.clear();
     }
 
-    /// Owners that are dead and not yet recovered.
+    /// Returns the owners that are dead and not yet recovered.
     pub(crate) fn dead(&self) -> Vec<Dead> {
         let until = |owner: &String| self.watched.get(owner).map(|watched| watched.until);
         let dead = |(owner, dying): (&String, &Dying)| {
@@ -216,7 +216,7 @@ impl Peers {
         self.dying.iter().filter_map(dead).collect()
     }
 
-    /// Whether there is something to recover now.
+    /// Returns whether there is something to recover or to report now.
     pub(crate) fn has_work(&mut self, now: Duration) -> bool {
         if !self.stalled(now).is_empty() {
             return true;
@@ -232,7 +232,7 @@ impl Peers {
         self.any_news(&orphans, now)
     }
 
-    /// Whether a command is gone, or for the first time cannot be known to be: that is to be recorded.
+    /// Returns whether a command is gone, or for the first time cannot be known to be gone: both are to be recorded.
     fn any_news(&mut self, orphans: &[Orphan], now: Duration) -> bool {
         orphans.iter().any(|orphan| {
             let presence = self.presence(orphan, now);
@@ -262,7 +262,7 @@ impl Peers {
         &self.database
     }
 
-    /// Keeps a doubt, and how long it is to wait.
+    /// Keeps a doubt, and doubles its wait.
     fn remember(&mut self, orphan: &Orphan, presence: &Presence, now: Duration) {
         let Presence::Unknown(reason) = presence else {
             self.doubts.remove(&key(orphan));
@@ -277,13 +277,13 @@ impl Peers {
         self.doubts.insert(key(orphan), Doubt { reason: reason.clone(), wait, until: now.saturating_add(wait) });
     }
 
-    /// Attempts of which it has been reported that it cannot be known whether their command is gone.
+    /// Returns the attempts of which it has been reported that it cannot be known whether their command is gone.
     pub(crate) fn doubted(&self) -> &HashSet<(i64, u32)> {
         &self.doubted
     }
 
-    /// Takes note of what waits for a command to be gone. Returns what has not been reported yet, with the reason where it
-    /// cannot be known, and all commands that are at work.
+    /// Updates the commands that lost runs wait for. Returns those that are not reported yet, with the reason where presence is
+    /// unknown, and all commands that still run.
     pub(crate) fn orphaned(
         &mut self,
         left: &[Orphaned],
@@ -312,9 +312,9 @@ impl Peers {
         (new, at_work)
     }
 
-    /// Releases the lock of each dead owner of which nothing is left but commands that this process cannot end: they are of
-    /// handlers that it does not have, or in a PID namespace that it does not see. A scheduler that can end them acquires it;
-    /// this one does so when one of them is gone.
+    /// Releases the lock of each dead owner of which only commands are left that this process cannot end: those of handlers
+    /// that it does not have, or in a PID namespace that it does not see. A scheduler that can end them acquires the lock; this
+    /// one acquires it again when one of the commands is gone.
     pub(crate) fn release(&mut self, handlers: &BTreeSet<String>) {
         if self.more {
             return;
@@ -328,12 +328,12 @@ impl Peers {
         }
     }
 
-    /// Takes note of dead owners of which a run could not be recovered.
+    /// Sets the dead owners of which a run could not be recovered.
     pub(crate) fn set_resting(&mut self, owners: HashSet<String>) {
         self.resting = owners;
     }
 
-    /// Nothing of an owner is left to recover.
+    /// Forgets an owner that is recovered, and removes its lock file.
     pub(crate) fn owner_recovered(&mut self, owner: &str) {
         self.watched.remove(owner);
         self.silent.remove(owner);
@@ -342,7 +342,7 @@ impl Peers {
         }
     }
 
-    /// A lost run is recovered: the file of its command's input is removed.
+    /// Forgets a lost run that is recovered, and removes the file of its command's input.
     pub(crate) fn run_recovered(&mut self, run: i64, attempt: u32) {
         self.reported_alive.remove(&(run, attempt));
         self.doubted.remove(&(run, attempt));

@@ -294,7 +294,7 @@ impl Poller {
     pub(crate) fn stop(&mut self, now: Now) -> Result<()> {
         match self.store.stop(&self.registration.owner, now.wall) {
             Err(error @ Error::Store { .. }) => {
-                log::warn!("{error}; the next scheduler takes this one for dead, with nothing to recover");
+                log::warn!("{error}; the next scheduler counts this one as dead, with nothing to recover");
                 return Ok(());
             }
             stopped => stopped?,
@@ -410,8 +410,7 @@ impl Poller {
         let orphans = self.orphans(&done.orphaned, done.more_lost, input.full, now);
         if done.extended.is_some_and(|extended| extended != self.held.len()) {
             let lost = self.lost_claims();
-            done.stop
-                .extend(self.log_once.judge("claims that were taken over are not known", lost).unwrap_or_default());
+            done.stop.extend(self.log_once.log("claims that were taken over are not known", lost).unwrap_or_default());
         }
         self.held.extend(done.claims.iter().map(|claim| claim.run_id));
         if self.held.len() == self.aside.len()
@@ -426,7 +425,7 @@ impl Poller {
             && done.claims.is_empty()
             && let Some(file) = self.store.as_file()
         {
-            self.log_once.judge("the log stays long", file.shrink_log());
+            self.log_once.log("the log stays long", file.shrink_log());
         }
         let wake_at = self.wake_after(now, input, &done);
         Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, leaves: self.newer.is_some() })
@@ -505,7 +504,7 @@ impl Poller {
 
     fn keep_lock(&mut self) {
         let what = "the lock file of this scheduler cannot be kept, so it starts nothing";
-        let kept = self.log_once.judge(what, self.lock.keep());
+        let kept = self.log_once.log(what, self.lock.keep());
         self.lock_is_kept = kept.is_some();
         if kept == Some(FileState::Recreated) {
             self.emit(&Event::LockFileRecreated);

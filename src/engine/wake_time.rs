@@ -1,51 +1,51 @@
-//! What was last seen of the future, and when what was refused is tried again. Pure.
+//! When the next turn is due: what was last seen of the future, and when a refused write is retried. Pure.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::store::turn_io::{Done, Seen};
 
-/// The first and the longest wait before a refused write is tried again.
+/// The first and the longest wait before a refused write is retried.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Tries in a row after which a database that is called damaged is so: some seconds. SQLite says it of a page that the disk
-/// could not read just now, too.
+/// Attempts in a row that must report damage before it counts as real: some seconds. SQLite also reports damage for a page that
+/// the disk failed to read.
 const TRIES_IF_DAMAGED: u32 = 6;
 
-/// A scheduler that could not write for so long says so, for others to see.
+/// A scheduler that could not write for this long reports it to others.
 const DEGRADED: Duration = Duration::from_secs(10);
 
-/// A database that refuses to be written is tried again with growing waits.
+/// The retries of a database that refuses to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal {
-    /// When to try again, and the wait after that.
+    /// When to retry, and the wait after that.
     next: Option<(Duration, Duration)>,
-    /// When it was first refused since it was last written.
+    /// When it first refused since the last write.
     since: Option<Duration>,
-    /// At how many tries in a row it was called damaged. A success that has not read the same is none of them.
+    /// How many attempts in a row reported damage. A write that did not read the damaged page does not reset it.
     damaged: u32,
 }
 
 impl Refusal {
-    /// Whether this is the first since it was last written.
+    /// Counts a refusal. Returns whether it is the first since the last write.
     pub(crate) fn happened(&mut self, now: Duration) -> bool {
         self.since.get_or_insert(now);
         let wait = self.next.map_or(RETRY.0, |(_, wait)| wait);
         self.next.replace((now + wait, (wait * 2).min(RETRY.1))).is_none()
     }
 
-    /// Whether every try has failed for ten seconds or longer.
+    /// Returns whether every attempt has failed for ten seconds or longer.
     pub(crate) fn lasts(&self, now: Duration) -> bool {
         self.since.is_some_and(|since| now.saturating_sub(since) >= DEGRADED)
     }
 
-    /// Takes whether this time it was called damaged. Whether it is, as far as can be known.
+    /// Counts whether an attempt reported damage. Returns whether the damage counts as real.
     pub(crate) fn is_damaged(&mut self, called: bool) -> bool {
         self.damaged = if called { self.damaged + 1 } else { 0 };
         self.damaged >= TRIES_IF_DAMAGED
     }
 
-    /// Whether it had been refused. `sound`: what had been called damaged is not.
+    /// Ends the retries. Returns whether there were any. `sound`: what was reported as damage was read without an error.
     pub(crate) fn is_over(&mut self, sound: bool) -> bool {
         if sound {
             self.damaged = 0;
@@ -54,21 +54,21 @@ impl Refusal {
         self.next.take().is_some()
     }
 
-    /// When to try again.
+    /// Returns when to retry.
     pub(crate) fn until(&self) -> Option<Duration> {
         self.next.map(|(at, _)| at)
     }
 }
 
-/// What a turn saw that is to come.
+/// What a turn saw of the future.
 #[derive(Debug, Default)]
 pub(crate) struct WakeTime {
     next_due: Option<Timestamp>,
     next_claimable: Option<Timestamp>,
     next_expiry: Option<Timestamp>,
-    /// Of the snapshot it was seen in; `None` before the first.
+    /// Of the snapshot that was seen; `None` before the first.
     data_version: Option<i64>,
-    /// What a run that expires is judged by: what is not in here was written since.
+    /// The look by which expired runs are judged: rows that it did not see were written since.
     pub(crate) seen: Option<Seen>,
 }
 
@@ -95,18 +95,18 @@ impl WakeTime {
         }
     }
 
-    /// Whether something that is known of is due; or nothing is known yet.
+    /// Returns whether something that is known is due, or nothing is known yet.
     pub(crate) fn is_due(&self, now: Timestamp, room: usize) -> bool {
         self.data_version.is_none() || self.next(room).is_some_and(|at| at <= now)
     }
 
-    /// How long until then.
+    /// Returns the time until something is due.
     pub(crate) fn wait(&self, now: Timestamp, room: usize) -> Duration {
         self.next(room).map_or(Duration::MAX, |at| at.since(now))
     }
 
-    /// What could have been written and was not, waits for something else than time: an idle worker, or a look at the whole.
-    /// It must not keep the loop spinning. `claimable`: what may be claimed as well, since nothing was.
+    /// Puts off what is due and could not be written: it waits for an idle worker or a full turn, not for time, and must not
+    /// keep the loop spinning. `claimable`: whether to put off claimable runs too, because none was claimed.
     pub(crate) fn put_off(&mut self, now: Timestamp, later: Timestamp, claimable: bool) {
         let claimable = if claimable { &mut self.next_claimable } else { &mut None };
         for at in [&mut self.next_due, &mut self.next_expiry, claimable].into_iter().flatten() {

@@ -258,8 +258,8 @@ impl std::fmt::Display for Item {
             Item::Expiry(run) => write!(f, "the expiry of run {run}"),
             Item::Task(task) => write!(f, "task {task}"),
             Item::Claim(run) => write!(f, "the claim of run {run}"),
-            Item::Prune => f.write_str("the removal of what is long over"),
-            Item::Sweep => f.write_str("the look at what waits"),
+            Item::Prune => f.write_str("the deletion of expired history"),
+            Item::Sweep => f.write_str("the check of waiting runs"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What an attempt is carried out with: a way to be asked to stop, a connection of its worker's, a way to the loop; and what
-//! its handler says meanwhile.
+//! What an attempt runs with: its stop flag, the connection of its worker, the channel to the loop, and what its handler
+//! reports.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,15 +19,15 @@ use crate::worker::progress::LatestProgress;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// Somebody asked for it, or another owner has taken the run.
+    /// A user asked for it, or another owner has taken the run.
     Asked,
-    /// Its time is up.
+    /// The time limit has passed.
     TimeUp,
-    /// The scheduler leaves, and its deadline has passed.
+    /// The scheduler shuts down, and its deadline has passed.
     Shutdown,
 }
 
-/// A request to stop, which a handler can look at and wait for.
+/// A request to stop, which a handler can read and wait for.
 #[derive(Debug, Default)]
 pub(crate) struct StopFlag {
     raised: Mutex<Option<StopReason>>,
@@ -37,17 +37,17 @@ pub(crate) struct StopFlag {
 }
 
 impl StopFlag {
-    /// Notes when the attempt begins.
+    /// Records when the attempt begins.
     pub(crate) fn begin(&self, now: Now) {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
     }
 
-    /// Takes when the attempt began, once, if `when` holds of it.
+    /// Takes the time at which the attempt began, once, if `when` returns true for it.
     pub(crate) fn take_begun(&self, when: impl Fn(&Now) -> bool) -> Option<Now> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).take_if(|at| when(at))
     }
 
-    /// Asks. What was asked first stands.
+    /// Requests the stop. The first reason stands.
     pub(crate) fn raise(&self, reason: StopReason) {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
         self.changed.notify_all();
@@ -57,7 +57,7 @@ impl StopFlag {
         *self.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it is raised, at most so long; whether it is.
+    /// Waits until a stop is requested, at most for `limit`. Returns whether it is.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(raised, limit, |raised| raised.is_none());
@@ -65,14 +65,14 @@ impl StopFlag {
     }
 }
 
-/// What a handler says beside its result.
+/// What a handler reports beside its result.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct Reported {
     pub(crate) output: Option<String>,
     pub(crate) exit_code: Option<i32>,
     /// What is recorded beside the outcome.
     pub(crate) remark: Option<String>,
-    /// Whether the time limit had passed when the work ended, if the handler has said when that was.
+    /// Whether the time limit had passed when the work ended, if the handler has reported when that was.
     pub(crate) late: Option<bool>,
     pub(crate) progress: Option<Arc<LatestProgress>>,
     /// The file of its command's input.
@@ -80,7 +80,7 @@ pub(crate) struct Said {
     /// The file of the payload of its run. Removed when it is dropped.
     pub(crate) payload: Option<PayloadFile>,
     pub(crate) end: OwnEnd,
-    /// Effects that the attempt is at.
+    /// Effects that the attempt is performing.
     pub(crate) at_work: BTreeSet<String>,
 }
 
@@ -94,41 +94,41 @@ pub(crate) enum OwnEnd {
     Written(Box<Finished>),
 }
 
-/// What an attempt is carried out with.
+/// What an attempt runs with.
 #[derive(Clone)]
 pub(crate) struct Tools {
-    /// What the handler says. It outlives a handler that panics.
-    pub(crate) said: Arc<Mutex<Said>>,
+    /// What the handler reports. It outlives a handler that panics.
+    pub(crate) reported: Arc<Mutex<Reported>>,
     /// The worker's own connection.
     pub(crate) connection: Arc<Mutex<WorkerConnection>>,
     pub(crate) file: Arc<Path>,
-    /// The way to the loop, and the owner's lock, which knows the database. None under a stepper.
+    /// The channel to the loop, and the owner's lock, which knows the database. `None` under a stepper.
     pub(crate) link: Option<Link>,
 }
 
 impl Tools {
     pub(crate) fn new(connection: Arc<Mutex<WorkerConnection>>, link: Option<Link>) -> Self {
         let file = connection.lock().unwrap_or_else(PoisonError::into_inner).file();
-        Tools { said: Arc::default(), connection, file, link }
+        Tools { reported: Arc::default(), connection, file, link }
     }
 
-    pub(crate) fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a worker tells the loop while an attempt goes on.
+/// What a worker sends to the loop while an attempt runs.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// To be written down.
+    /// To be recorded.
     Report(Report),
-    /// There are new words about its progress.
+    /// The attempt has new progress.
     Progress(Arc<LatestProgress>),
     /// The worker itself ended.
     WorkerEnded(WorkerEnded),
 }
 
-/// What a worker has of its scheduler.
+/// A worker's link to its scheduler.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) notices: Sender<Notice>,

@@ -1,8 +1,7 @@
-//! What is done once however often its run is tried: effects, and ends that are committed together with a handler's rows.
-//!
-//! For the outside world there is no more than this: to write down that a deed is about to be done, to do it, and to write
-//! down that it is done. Who dies between leaves it in doubt, and doubt is told, never guessed away. Inside the same file
-//! there is no between.
+//! Effects, which are performed once however often their run is retried, and ends that are committed together with a handler's
+//! rows. An effect in the outside world is recorded before and after it is performed; if the process dies between, it is in
+//! doubt, and the doubt is reported, never guessed away. Rows in the same file are committed with the outcome, so there is no
+//! doubt about them.
 
 use std::time::Duration;
 
@@ -24,18 +23,18 @@ pub const MAX_EFFECT_KEY_BYTES: usize = 200;
 /// Longest value of an effect, as JSON.
 pub const MAX_EFFECT_VALUE_BYTES: usize = 256 * 1024;
 
-/// How often it is tried to write down that a deed is done, and the first of the waits between.
+/// How often it is tried to record that an effect was performed, and the first wait between two tries.
 const RECORD: (u32, Duration) = (5, Duration::from_millis(100));
 
 impl Context {
-    /// Does something once, however often this run is tried, and answers with what came of it. The key names it within the
-    /// run; a [retry](crate::Client::retry) of a dead run knows what the run had done.
+    /// Performs an effect once, however often this run is retried, and returns its value. The key names it within the run; a
+    /// [retry](crate::Client::retry) of a dead run knows the effects of that run.
     ///
-    /// That `f` is about to be called is committed first; then it is called, within no transaction; then its value is stored.
-    /// An attempt that finds the value is given it, and calls nothing. If `f` fails, it was not done, and may be done by the
-    /// next attempt. If the process is killed between, if `f` panics, or if its value cannot be stored, the effect is *in
-    /// doubt*: the next attempt that comes upon it fails with [`Error::InDoubt`] and the run is dead, for a person to look,
-    /// unless the handler can look by itself: [`Context::effect_or`].
+    /// The intent is committed first; then `f` is called, outside of any transaction; then its value is stored. An attempt that
+    /// finds the value returns it and calls nothing. If `f` fails, the effect was not performed, and the next attempt may
+    /// perform it. If the process is killed between, if `f` panics, or if its value cannot be stored, the effect is *in doubt*:
+    /// the next attempt that reaches it fails with [`Error::InDoubt`] and the run is dead, for a user to look, unless the
+    /// handler can find out: [`Context::effect_or`].
     ///
     /// ```
     /// # use duly::{BoxError, Context, NewTask};
@@ -62,9 +61,9 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// What `f` failed of. [`Error::InDoubt`] in a [`Failure`] that gives up. [`Error::Superseded`] if another owner has
-    /// taken the run: nothing is begun then. [`Error::Refused`], giving up, if the key is empty or too long, or the attempt
-    /// is at this effect already; [`Error::InvalidEffect`], giving up, if the value cannot be stored or is not of the type
+    /// The error of `f`. [`Error::InDoubt`] in a [`Failure`] that gives up. [`Error::Superseded`] if another owner has taken
+    /// the run: nothing is begun then. [`Error::Refused`], giving up, if the key is empty or too long, or the attempt is
+    /// performing this effect already; [`Error::InvalidEffect`], giving up, if the value cannot be stored or is not of the type
     /// that is asked for.
     pub fn effect<T>(&self, key: &str, f: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError>
     where
@@ -78,9 +77,9 @@ impl Context {
         self.effect_or(key, look_up, f)
     }
 
-    /// As [`Context::effect`], for an effect of which the outside world can tell whether it was done. Where it is in doubt,
-    /// `look_up` is asked: `Some`, it was done, and this came of it; `None`, it was not, and is done now. If `look_up` fails
-    /// the effect stays in doubt, and the next attempt asks again.
+    /// As [`Context::effect`], for an effect of which the outside world can say whether it was performed. In doubt, `look_up`
+    /// is called: `Some` is the value of an effect that was performed; after `None` it is performed now. If `look_up` fails,
+    /// the effect stays in doubt, and the next attempt looks again.
     ///
     /// ```
     /// # use duly::{BoxError, Context};
@@ -97,7 +96,7 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// As [`Context::effect`], but for [`Error::InDoubt`]; and what `look_up` failed of.
+    /// As [`Context::effect`], except [`Error::InDoubt`]; and the error of `look_up`.
     pub fn effect_or<T>(
         &self,
         key: &str,
@@ -116,7 +115,7 @@ impl Context {
                 if let Some(found) = look_up()? {
                     return self.record(key, found);
                 }
-                // To look took a while.
+                // The claim may have been superseded while `look_up` ran.
                 self.connection().check(self.claim())?;
             }
             Begun::Now => {}
@@ -125,15 +124,15 @@ impl Context {
             Ok(value) => self.record(key, value),
             Err(error) => {
                 let undone = self.connection().write(|store, owner| store.undo_effect(owner, self.claim(), key));
-                if let Err(kept) = undone {
-                    log::warn!("effect {key:?} of run {} failed, and stays in doubt: {kept}", self.run_id());
+                if let Err(undo_error) = undone {
+                    log::warn!("effect {key:?} of run {} failed, and stays in doubt: {undo_error}", self.run_id());
                 }
                 Err(error)
             }
         }
     }
 
-    /// Stores the value of what was done.
+    /// Stores the value of an effect that was performed.
     fn record<T: Serialize + DeserializeOwned>(&self, key: &str, value: T) -> Result<T, BoxError> {
         let invalid = |reason: String| {
             let reason = format!("{reason}; it was done, and is in doubt, since that cannot be written down");
@@ -146,7 +145,7 @@ impl Context {
                 invalid(format!("expected at most {MAX_EFFECT_VALUE_BYTES} bytes of JSON, found {found}")).into()
             );
         }
-        // The deed is done: it is worth some patience to say so.
+        // The effect was performed: a busy database is retried a few times.
         let (mut tries, mut wait) = RECORD;
         loop {
             let recorded =
@@ -173,14 +172,14 @@ impl Context {
         Error::InvalidEffect { task: self.task().to_owned(), run: self.run_id(), key: key.to_owned(), reason }
     }
 
-    /// Ends this run as succeeded, together with rows of the handler's own: what `f` writes and the outcome are committed in
-    /// one transaction, or neither is. Answers with what `f` returned, which is stored as the run's result. Afterwards the
-    /// run is over: what the handler returns, or fails of, changes nothing more. So this comes last.
+    /// Ends this run as succeeded, together with rows of the handler: what `f` writes and the outcome are committed in one
+    /// transaction, or neither is. Returns what `f` returned, which is stored as the run's result. Afterwards the run is over:
+    /// what the handler returns changes nothing more, so call this last.
     ///
-    /// `f` writes to the same file as the scheduler, on a connection of the worker's own that
-    /// [`Builder::on_connect`](crate::Builder::on_connect) can prepare. Nobody else can write meanwhile: what takes time
-    /// comes before, and a new task is added with [`Context::add_in`], since a [`Client`](crate::Client) would wait in vain
-    /// for its turn. If `f` fails nothing is written, and the attempt goes on: return the error to have it tried again.
+    /// `f` writes to the same file as the scheduler, on a connection of its worker that
+    /// [`Builder::on_connect`](crate::Builder::on_connect) can prepare. No other connection can write meanwhile: do slow work
+    /// before, and add tasks with [`Context::add_in`], because a [`Client`](crate::Client) would wait in vain for the lock. If
+    /// `f` fails, nothing is written and the attempt continues: return the error to have it retried.
     ///
     /// ```
     /// use duly::{BoxError, Context, NewTask, Scheduler};
@@ -206,9 +205,8 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// What `f` failed of. [`Error::Superseded`] if another owner has taken the run. [`Error::Refused`] if the run is finished
-    /// already, or `f` ended the transaction. In every case nothing of `f` was written, unless it
-    /// committed by itself.
+    /// The error of `f`. [`Error::Superseded`] if another owner has taken the run. [`Error::Refused`] if the run is finished
+    /// already, or `f` ended the transaction. In every case nothing of `f` was written, unless it committed by itself.
     pub fn finish<T: Serialize>(&self, f: impl FnOnce(&Transaction<'_>) -> Result<T, BoxError>) -> Result<T, BoxError> {
         let writing = Writing::begin(self)?;
         let mut answer = None;
@@ -217,11 +215,11 @@ impl Context {
             let returned = f(tx)?;
             let outcome = Outcome::Succeeded { result: as_result(&returned)? };
             let exceeded = self.exceeded();
-            let said = self.said();
-            let (output, exit_code) = (said.output.clone(), said.exit_code);
-            let progress = said.progress.as_ref().and_then(|progress| progress.newest());
+            let reported = self.reported();
+            let (output, exit_code) = (reported.output.clone(), reported.exit_code);
+            let progress = reported.progress.as_ref().and_then(|progress| progress.newest());
             let finished = Finished::new(self.claim().clone(), outcome, self.began(), self.now());
-            let finished = finished.exceeding(exceeded).with_remark(said.remark.clone());
+            let finished = finished.exceeding(exceeded).with_remark(reported.remark.clone());
             let finished = Finished { output, exit_code, progress, ..finished };
             (answer, ended) = (Some(returned), Some(finished.clone()));
             Ok(finished)
@@ -238,7 +236,7 @@ impl Context {
     }
 }
 
-/// An effect that an attempt is at: nobody else of the same attempt may take its intent for one in doubt.
+/// An effect that an attempt is performing: another thread of the attempt must not take its intent for one in doubt.
 struct AtWork<'a> {
     context: &'a Context,
     key: &'a str,
@@ -253,13 +251,13 @@ impl<'a> AtWork<'a> {
         if key.is_empty() || key.len() > MAX_EFFECT_KEY_BYTES {
             return Err(refused(format!("expected a key of 1 to {MAX_EFFECT_KEY_BYTES} bytes, found {}", key.len())));
         }
-        let mut said = context.said();
-        match said.end {
+        let mut reported = context.reported();
+        match reported.end {
             OwnEnd::NotYet => {}
             OwnEnd::Writing => return Err(refused("its run is being finished: do it before `finish`".to_owned())),
             OwnEnd::Written(_) => return Err(refused("its run is finished: do it before `finish`".to_owned())),
         }
-        if !said.at_work.insert(key.to_owned()) {
+        if !reported.at_work.insert(key.to_owned()) {
             return Err(refused("this attempt is at it already".to_owned()));
         }
         Ok(AtWork { context, key })
@@ -268,11 +266,11 @@ impl<'a> AtWork<'a> {
 
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
-        self.context.said().at_work.remove(self.key);
+        self.context.reported().at_work.remove(self.key);
     }
 }
 
-/// The writing of a run's end, of which there is one at a time; given up when it is dropped.
+/// The right to record a run's end, which one call has at a time; given up when it is dropped.
 struct Writing<'a> {
     context: &'a Context,
 }
@@ -280,25 +278,25 @@ struct Writing<'a> {
 impl<'a> Writing<'a> {
     fn begin(context: &'a Context) -> Result<Self> {
         let writing = Writing { context };
-        let mut said = context.said();
-        let reason = match said.end {
+        let mut reported = context.reported();
+        let reason = match reported.end {
             OwnEnd::NotYet => {
-                said.end = OwnEnd::Writing;
-                drop(said);
+                reported.end = OwnEnd::Writing;
+                drop(reported);
                 return Ok(writing);
             }
             OwnEnd::Writing => "it is being finished already",
             OwnEnd::Written(_) => "it is finished already",
         };
-        drop(said);
+        drop(reported);
         let refused = writing.refused(reason);
-        // It is another's to give up.
+        // The right belongs to another call.
         std::mem::forget(writing);
         Err(refused)
     }
 
     fn written(self, finished: Finished) {
-        self.context.said().end = OwnEnd::Written(Box::new(finished));
+        self.context.reported().end = OwnEnd::Written(Box::new(finished));
     }
 
     fn refused(&self, reason: &str) -> Error {
@@ -309,9 +307,9 @@ impl<'a> Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let mut said = self.context.said();
-        if matches!(said.end, OwnEnd::Writing) {
-            said.end = OwnEnd::NotYet;
+        let mut reported = self.context.reported();
+        if matches!(reported.end, OwnEnd::Writing) {
+            reported.end = OwnEnd::NotYet;
         }
     }
 }

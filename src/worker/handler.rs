@@ -1,4 +1,4 @@
-//! What a task runs: a closure or a type of yours, by name; what it is told, and what it can answer.
+//! Handlers: closures or types of the application, by name; their context and their answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,37 +18,37 @@ use crate::host::{fault_points, panics};
 use crate::model::finished::{Report, ReportKind};
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin};
-use crate::worker::attempt::{Notice, Said, StopFlag, StopReason, Tools};
+use crate::worker::attempt::{Notice, Reported, StopFlag, StopReason, Tools};
 use crate::worker::connection::WorkerConnection;
 use crate::worker::progress::LatestProgress;
 
-/// Most that is kept of what an attempt printed.
+/// Most bytes that are kept of an attempt's output.
 pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
-/// Most that is kept of what an attempt says of its progress.
+/// Most bytes that are kept of an attempt's progress.
 pub const MAX_PROGRESS_BYTES: usize = 1024;
 
-/// Carries out runs. Closures are handlers: `Fn(&Context) -> Result<T, E>` of any result that JSON can hold and any error.
+/// Runs attempts. Closures are handlers: `Fn(&Context) -> Result<T, E>` of any result that JSON can hold and any error.
 ///
 /// A panic is a failed attempt, and its worker continues, also if the payload of the panic panics when it is dropped. If the
 /// result or the error that a handler returned panics when it is dropped, that is logged, and the answer stands. Two panics end
 /// the process, since Rust cannot catch them: one in a destructor that runs while another panic unwinds, and any in a program
 /// that is built with `panic = "abort"`.
 pub trait Handler: Send + Sync + 'static {
-    /// Carries out one attempt, and answers with what it came to, as JSON.
+    /// Runs one attempt, and returns its result as JSON.
     ///
     /// # Errors
-    /// Any error means: try again after the task's backoff. A [`Failure`] says something else.
+    /// Any error means: retry after the task's backoff. A [`Failure`] can say otherwise.
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError>;
 
-    /// Ends what a scheduler that died had begun with this handler and that is still at work: its run waits for it. Called on
-    /// a thread of its own, and again at later heartbeats if the command is still at work when it has returned. By default
-    /// nothing is done.
+    /// Ends a command that a dead scheduler started with this handler and that still runs: its run waits for it. Called on a
+    /// thread of its own, and again at later heartbeats if the command still runs when it has returned. Does nothing by
+    /// default.
     fn end_orphan(&self, orphan: &Orphan) {
         let _ = orphan;
     }
 
-    /// Longest an attempt may take where the task does not say. `None`: no limit.
+    /// The time limit of an attempt where the task sets none. `None`: no limit.
     fn default_timeout(&self) -> Option<Duration> {
         None
     }
@@ -62,7 +62,7 @@ where
 {
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError> {
         let result = self(context).map_err(Into::into)?;
-        // What the handler did is done: another attempt would do it again, and return the same.
+        // The handler's work is done: another attempt would repeat it, and return the same.
         let stored =
             as_result(&result).map_err(|error| Failure::give_up(format!("what it returned cannot be stored: {error}")));
         panics::dispose("the result of a handler", result);
@@ -70,14 +70,14 @@ where
     }
 }
 
-/// What is stored of what a handler returns.
+/// Returns what is stored of a handler's result.
 pub(crate) fn as_result(returned: &impl Serialize) -> serde_json::Result<Option<String>> {
     let json = serde_json::to_string(returned)?;
-    // `()` is no result; it would be stored with every run.
+    // `()` is no result; storing it with every run would waste space.
     Ok((json != "null").then_some(json))
 }
 
-/// A failure that says what is to follow. Any other error means: try again after the task's backoff.
+/// A failure that says what follows. Any other error means: retry after the task's backoff.
 ///
 /// ```
 /// use duly::{Context, Failure};
@@ -96,28 +96,28 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The run is dead now: another attempt would fail again.
+    /// The run is dead: another attempt would fail again.
     pub fn give_up(error: impl Into<BoxError>) -> Self {
         Failure { retry: Retry::GiveUp, source: error.into() }
     }
 
-    /// The next attempt comes after this wait, if one is left.
+    /// The next attempt, if one is left, begins after this wait.
     pub fn retry_after(wait: Duration, error: impl Into<BoxError>) -> Self {
         Failure { retry: Retry::After(wait), source: error.into() }
     }
 
-    /// The attempt was cut short, as by a shutdown: it does not count, and is made again as soon as may be. A run that may
-    /// start only once is dead.
+    /// The attempt was cut short, as by a shutdown: it does not count, and is retried as soon as possible. A run that may start
+    /// only once is dead.
     pub fn interrupted(error: impl Into<BoxError>) -> Self {
         Failure { retry: Retry::Interrupted, source: error.into() }
     }
 
-    /// What it says about another try.
+    /// Returns what follows.
     pub fn retry(&self) -> Retry {
         self.retry
     }
 
-    /// The error that it was made of.
+    /// Returns the error that it was made of.
     pub fn error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
         &*self.source
     }
@@ -142,7 +142,7 @@ pub(crate) struct Handlers {
 }
 
 impl Handlers {
-    /// Adds one. A second of the same name is refused.
+    /// Adds a handler. A second one of the same name is refused.
     pub(crate) fn add(&mut self, name: String, handler: Arc<dyn Handler>) -> Result<()> {
         if name.is_empty() || name.len() > crate::model::task::MAX_NAME_BYTES {
             let reason = format!("expected 1 to {} bytes, found {:?}", crate::model::task::MAX_NAME_BYTES, name);
@@ -178,7 +178,7 @@ impl fmt::Debug for Handlers {
     }
 }
 
-/// What a handler is told of the run it carries out.
+/// What a handler knows of its run, and how it reports.
 pub struct Context {
     claim: Arc<Claim>,
     clock: Arc<dyn Clock>,
@@ -203,140 +203,138 @@ impl Context {
         Context { claim, clock, stop, limit, deadline, began: now, tools }
     }
 
-    /// The payload, as the type the handler expects: that of the run, or where it has none of its own, that of the task.
+    /// Returns the payload as the type that the handler expects: that of the run, or else that of the task.
     ///
     /// # Errors
-    /// [`Error::InvalidPayload`] if it is another.
+    /// [`Error::InvalidPayload`] if it is of another type.
     pub fn payload<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(&self.claim.payload)
             .map_err(|error| Error::InvalidPayload { task: self.claim.task.clone(), reason: error.to_string() })
     }
 
-    /// The payload as it is stored, JSON: that of the run, or where it has none of its own, that of the task.
+    /// Returns the payload as it is stored, JSON: that of the run, or else that of the task.
     pub fn payload_json(&self) -> &str {
         &self.claim.payload
     }
 
-    /// The payload of the task, JSON, whatever the run was given.
+    /// Returns the payload of the task, JSON, whatever the payload of the run is.
     pub fn task_payload_json(&self) -> &str {
         self.claim.task_payload.as_ref().unwrap_or(&self.claim.payload)
     }
 
-    /// The payload of the run itself, JSON: what a trigger gave it, or the dead run of which it tells. `None`: it has only
-    /// that of its task.
+    /// Returns the payload of the run itself, JSON: from a trigger, or about a dead run. `None`: it has only that of its task.
     pub fn run_payload_json(&self) -> Option<&str> {
         self.claim.task_payload.as_ref().map(|_| self.claim.payload.as_str())
     }
 
-    /// The name of the task.
+    /// Returns the name of the task.
     pub fn task(&self) -> &str {
         &self.claim.task
     }
 
-    /// The id of the run.
+    /// Returns the id of the run.
     pub fn run_id(&self) -> i64 {
         self.claim.run_id
     }
 
-    /// The occurrence that is kept; for manual runs, when it was asked for. Not the time at which it starts.
+    /// Returns the occurrence; for manual runs, when the run was requested. Not the time at which it starts.
     pub fn scheduled_for(&self) -> Timestamp {
         self.claim.scheduled_for
     }
 
-    /// The number of this attempt, from 1. Attempts that were given back un-started are counted too.
+    /// Returns the number of this attempt, from 1. Attempts that were returned un-started count too.
     pub fn attempt(&self) -> u32 {
         self.claim.attempt
     }
 
-    /// Why the run was opened.
+    /// Returns why the run was opened.
     pub fn origin(&self) -> Origin {
         self.claim.origin
     }
 
-    /// The same for every attempt of this run, and for no other run: what an outside service can tell a repeat by.
-    /// `<task>/<occurrence>`, or `<task>/run-<id>` for a manual run.
+    /// Returns a key that is the same for every attempt of this run, and differs for every other run, so that an outside
+    /// service can detect a repeat: `<task>/<occurrence>`, or `<task>/run-<id>` for a manual run.
     pub fn idempotency_key(&self) -> String {
         self.claim.idempotency_key()
     }
 
-    /// When the attempt's time is up, if it has a limit. The wall clock may jump meanwhile; [`Context::is_cancelled`]
-    /// goes by the time that really passed.
+    /// Returns when the time limit passes, if there is one. The wall clock may step meanwhile; [`Context::is_cancelled`]
+    /// measures the time that really passed.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.deadline.map(|(_, wall)| wall)
     }
 
-    /// Whether the handler should stop: somebody asked for it, or its time is up. A handler that returns an error then
-    /// ends its run as cancelled, or as timed out. One that returns `Ok` has succeeded, however late; that it was late is
-    /// reported.
+    /// Returns whether the handler should stop: a user asked for it, or its time limit has passed. A handler that then returns
+    /// an error ends its run as cancelled, or as timed out. A handler that returns `Ok` has succeeded, however late; that it
+    /// was late is reported.
     pub fn is_cancelled(&self) -> bool {
         self.stop_reason().is_some()
     }
 
-    /// Why the handler should stop, if it should.
+    /// Returns why the handler should stop, if it should.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.stop.raised().or_else(|| self.time_is_up().then_some(StopReason::TimeUp))
     }
 
-    /// Waits until the handler should stop, at most so long; whether it should. Instead of sleeping.
+    /// Waits until the handler should stop, at most for the given time. Returns whether it should. Use it instead of sleeping.
     pub fn wait_cancelled(&self, limit: Duration) -> bool {
         let left = self.deadline.map(|(at, _)| self.clock.until(at));
         self.stop.wait(left.map_or(limit, |left| left.min(limit))) || self.time_is_up()
     }
 
-    /// Keeps what was printed, with the run and, if it fails, with the attempt: up to [`MAX_OUTPUT_BYTES`] of it. The last
-    /// call counts.
+    /// Keeps output with the run and, if it fails, with the attempt: up to [`MAX_OUTPUT_BYTES`] of it. The last call counts.
     pub fn record_output(&self, output: impl AsRef<str>) {
-        self.said().output = Some(excerpt(output.as_ref(), MAX_OUTPUT_BYTES));
+        self.reported().output = Some(excerpt(output.as_ref(), MAX_OUTPUT_BYTES));
     }
 
-    /// Keeps what a command exited with.
+    /// Keeps the exit code of a command.
     pub fn record_exit_code(&self, code: i32) {
-        self.said().exit_code = Some(code);
+        self.reported().exit_code = Some(code);
     }
 
-    /// Records a remark beside the outcome, for people: up to [`MAX_PROGRESS_BYTES`] in the column `error` of the run, where it
-    /// follows the error of an attempt that fails. The last call counts.
+    /// Records a remark beside the outcome, for users: up to [`MAX_PROGRESS_BYTES`] in the column `error` of the run, after the
+    /// error of an attempt that fails. The last call counts.
     pub fn record_remark(&self, remark: impl AsRef<str>) {
-        self.said().remark = Some(excerpt(remark.as_ref(), MAX_PROGRESS_BYTES));
+        self.reported().remark = Some(excerpt(remark.as_ref(), MAX_PROGRESS_BYTES));
     }
 
     /// Records that the work ends now. What the handler does afterwards, such as cleaning up, does not count against its time
     /// limit. The first call counts; without one, the work ends when the handler returns.
     pub fn record_end(&self) {
         let late = self.time_is_up();
-        self.said().late.get_or_insert(late);
+        self.reported().late.get_or_insert(late);
     }
 
-    /// Makes the file that a command is to have as its standard input, with this content. It is locked, and the lock lives
-    /// as long as the command: so others know, should this process be killed, that the command is still at work. Give it to
-    /// the command and keep no copy. It is removed when the end of the attempt is written down.
+    /// Creates the file for the standard input of a command, with this content. The file is locked, and the lock lives as long
+    /// as the command: if this process is killed, other schedulers see that the command still runs. Pass it to the command and
+    /// keep no copy. It is removed when the end of the attempt is recorded.
     ///
     /// # Errors
-    /// If the file cannot be made in the folder beside the database; or there is no scheduler, but a stepper.
+    /// If the file cannot be created in the folder beside the database; or there is no scheduler, only a stepper.
     pub fn command_input(&self, content: &[u8]) -> io::Result<File> {
         let Some(link) = &self.tools.link else { return Err(io::ErrorKind::Unsupported.into()) };
         let make = || Input::create(link.alive.folder(), self.claim.run_id, self.claim.attempt, content);
-        // A folder that was removed is made again.
+        // A folder that was removed is created again.
         let (input, file) = make().or_else(|_| link.alive.keep().and_then(|_| make()))?;
-        self.said().input = Some(input);
+        self.reported().input = Some(input);
         Ok(file)
     }
 
-    /// The path of a file that holds [`run_payload_json`](Context::run_payload_json), for a command to read; `None` if the run
-    /// has no payload of its own. Only its owner may read it. It is made in the folder beside the database, and removed when
-    /// the handler returns, or when the run is recovered if this process is killed.
+    /// Returns the path of a file that holds [`run_payload_json`](Context::run_payload_json), for a command to read; `None` if
+    /// the run has no payload of its own. Only its owner may read it. It is created in the folder beside the database, and
+    /// removed when the handler returns, or when the run is recovered if this process is killed.
     ///
     /// # Errors
     /// As [`Context::command_input`].
     pub fn payload_file(&self) -> io::Result<Option<PathBuf>> {
         let Some(payload) = self.run_payload_json() else { return Ok(None) };
         let Some(link) = &self.tools.link else { return Err(io::ErrorKind::Unsupported.into()) };
-        let mut said = self.said();
-        if said.payload.is_none() {
+        let mut reported = self.reported();
+        if reported.payload.is_none() {
             let (run, attempt) = (self.claim.run_id, self.claim.attempt);
-            said.payload = Some(PayloadFile::create(link.alive.folder(), run, attempt, payload.as_bytes())?);
+            reported.payload = Some(PayloadFile::create(link.alive.folder(), run, attempt, payload.as_bytes())?);
         }
-        Ok(said.payload.as_ref().map(|file| file.path().to_owned()))
+        Ok(reported.payload.as_ref().map(|file| file.path().to_owned()))
     }
 
     /// Records which process the handler started, so that a scheduler that recovers this run can distinguish it from any
@@ -345,7 +343,7 @@ impl Context {
     pub fn record_process(&self, pid: u32) {
         let Some(link) = &self.tools.link else { return };
         fault_points::reach("spawned");
-        let record = orphan::record_of(pid, self.said().input.as_ref(), self.file());
+        let record = orphan::record_of(pid, self.reported().input.as_ref(), self.file());
         if let Some(process) = record {
             let (run, attempt, kind) = (self.claim.run_id, self.claim.attempt, ReportKind::Process(process));
             // The loop lives as long as its workers.
@@ -353,17 +351,17 @@ impl Context {
         }
     }
 
-    /// Says how far the attempt has come, for people who look at it while it runs: up to [`MAX_PROGRESS_BYTES`]. The newest
-    /// words are written down, once a second at most, so that a handler may say them as often as it likes; the last ones
-    /// are kept with the run, until it is tried again.
+    /// Reports how far the attempt has come, for users who look at it while it runs: up to [`MAX_PROGRESS_BYTES`]. The newest
+    /// report is recorded, at most once a second, so a handler may report as often as it likes; the last one is kept with the
+    /// run until it is retried.
     pub fn progress(&self, words: impl AsRef<str>) {
         let words = excerpt(words.as_ref(), MAX_PROGRESS_BYTES);
         let progress = {
-            let mut said = self.said();
+            let mut reported = self.reported();
             let new = || Arc::new(LatestProgress::new(self.claim.run_id, self.claim.attempt));
-            said.progress.get_or_insert_with(new).clone()
+            reported.progress.get_or_insert_with(new).clone()
         };
-        // Never waited for: the end of the attempt brings the last words in any case.
+        // Never waits: the end of the attempt brings the last report in any case.
         if progress.say(words)
             && let Some(link) = &self.tools.link
             && link.notices.try_send(Notice::Progress(progress.clone())).is_err()
@@ -372,15 +370,15 @@ impl Context {
         }
     }
 
-    pub(crate) fn said(&self) -> MutexGuard<'_, Said> {
-        self.tools.said()
+    pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {
+        self.tools.reported()
     }
 
     pub(crate) fn connection(&self) -> MutexGuard<'_, WorkerConnection> {
         self.tools.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The database.
+    /// Returns the path of the database.
     pub(crate) fn file(&self) -> &Path {
         &self.tools.file
     }
@@ -393,14 +391,14 @@ impl Context {
         self.clock.now()
     }
 
-    /// When the handler was entered.
+    /// Returns when the handler was called.
     pub(crate) fn began(&self) -> Now {
         self.began
     }
 
-    /// The time limit, if the work has exceeded it.
+    /// Returns the time limit, if the work has exceeded it.
     pub(crate) fn exceeded(&self) -> Option<Duration> {
-        let recorded = self.said().late;
+        let recorded = self.reported().late;
         self.limit.filter(|_| recorded.unwrap_or_else(|| self.time_is_up()))
     }
 

@@ -1,4 +1,4 @@
-//! Carries out runs: worker threads, handlers, effects, the connection that a worker records its intents with.
+//! Runs attempts: worker threads, handlers, effects, the connection of a worker.
 
 pub(crate) mod attempt;
 pub(crate) mod connection;

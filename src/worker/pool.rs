@@ -24,22 +24,23 @@ use crate::worker::handler::{Context, Failure, Handler, Handlers};
 /// Claims that may be handed over and not begun; more are never read ahead.
 pub(crate) const QUEUE: usize = 512;
 
-/// The attempts that are handed over and not finished, by run; of two attempts, the newer.
+/// The attempts that are handed over and not finished, by run; of two attempts of one run, the newer.
 type Flags = Arc<Mutex<HashMap<i64, Handed>>>;
 
 /// A claim that is handed over, with its stop flag.
 type Handed = (Arc<Claim>, Arc<StopFlag>);
 
-/// How long after its time is up a handler may still hold its worker. One that heeds the request to stop is back by then.
+/// How long after its time limit a handler may still hold its worker. A handler that heeds the stop request has returned by
+/// then.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// How long an attempt that was read ahead goes on before its row says when it began. Most end before.
+/// How long an attempt that was read ahead runs before its row says when it began. Most end before.
 const LONG: Duration = Duration::from_millis(500);
 
 /// How long a worker waits before it returns an attempt that it could not begin.
 const UNNOTED: Duration = Duration::from_secs(1);
 
-/// How soon it is tried again to replace a worker that ended.
+/// How soon the replacement of a worker that ended is retried.
 const REPLACE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Attempts that have begun, have a time limit, and have not returned.
@@ -50,14 +51,14 @@ struct Limit {
     claim: Arc<Claim>,
     /// By the monotonic clock: when its worker may be replaced.
     until: Duration,
-    /// Whether it has been.
+    /// Whether its worker has been replaced.
     replaced: bool,
 }
 
 /// The workers of one scheduler. They end when it is dropped and their handlers have returned.
 pub(crate) struct Pool {
     claims: Sender<Handed>,
-    /// The workers' end of the queue, to take back what none of them has begun.
+    /// The workers' end of the queue, for taking back claims that no worker has begun.
     queue: Receiver<Handed>,
     finished: Receiver<Finished>,
     notices: Receiver<Notice>,
@@ -67,18 +68,18 @@ pub(crate) struct Pool {
     workers: usize,
     /// Attempts whose orphan is being ended.
     ending: Arc<Mutex<HashSet<(i64, u32)>>>,
-    /// What a new worker is given.
+    /// The template of a new worker.
     worker: Worker,
     done: Sender<Finished>,
     /// How many workers were ever started.
     started: usize,
-    /// How many ended and are not replaced, and when that is tried next.
+    /// How many workers ended and are not replaced, and when that is retried.
     missing: usize,
     replace_at: Duration,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What every worker holds.
+/// The state of every worker.
 #[derive(Clone)]
 struct Worker {
     handlers: Arc<Handlers>,
@@ -99,11 +100,11 @@ impl Pool {
         observers: Arc<Observers>,
         connections: ConnectionSettings,
     ) -> Result<Self> {
-        // As many again may be at work in place of those that are held.
+        // As many again may be running in place of those that are held.
         let most = QUEUE + 2 * workers;
         let (claims, queue) = bounded::<Handed>(most);
         let (done, finished) = bounded(most);
-        let (told, notices) = bounded(most);
+        let (notify, notices) = bounded(most);
         let (flags, limited, handlers) = (Flags::default(), Limited::default(), Arc::new(handlers));
         let worker = Worker {
             handlers: handlers.clone(),
@@ -111,7 +112,7 @@ impl Pool {
             flags: flags.clone(),
             limited: limited.clone(),
             observers,
-            link: Link { notices: told, alive },
+            link: Link { notices: notify, alive },
             connections,
         };
         let (started, missing, replace_at, threads) = (0, 0, Duration::ZERO, Vec::with_capacity(workers));
@@ -146,13 +147,13 @@ impl Pool {
         Ok(())
     }
 
-    /// How many workers take claims, and those that are held by a handler whose time is up and have been replaced.
+    /// Returns how many workers take claims, and how many are held past a time limit and have been replaced.
     pub(crate) fn workers(&self) -> usize {
         (self.workers + limits(&self.limited).values().filter(|limit| limit.replaced).count())
             .saturating_sub(self.missing)
     }
 
-    /// Takes note of a worker that ended. [`Pool::replace_ended`] replaces it.
+    /// Records that a worker ended. [`Pool::replace_ended`] replaces it.
     pub(crate) fn ended(&mut self, worker: &WorkerEnded) {
         self.missing += usize::from(!worker.replaced);
     }
@@ -171,7 +172,7 @@ impl Pool {
         }
     }
 
-    /// When the next worker will have to be replaced, as far as is known; by the monotonic clock.
+    /// Returns when the next worker will have to be replaced, as far as is known, by the monotonic clock.
     pub(crate) fn next_replacement(&self) -> Option<Duration> {
         let limited = limits(&self.limited);
         let replaced = limited.values().filter(|limit| limit.replaced).count();
@@ -179,13 +180,13 @@ impl Pool {
         waiting.map(|limit| limit.until).chain((self.missing > 0).then_some(self.replace_at)).min()
     }
 
-    /// Starts a worker for each that is held by a handler whose time is up, as many as there are workers at most. The thread
-    /// that is held ends when its handler returns. Answers with the attempts that hold one.
+    /// Starts a worker for each that a handler holds past its time limit, at most as many as there are workers. The held thread
+    /// ends when its handler returns. Returns the attempts that hold one.
     pub(crate) fn replace_held(&mut self, now: Duration) -> Vec<Arc<Claim>> {
         let mut held = Vec::new();
         while self.next_replacement().is_some_and(|at| at <= now) {
             self.threads.retain(|thread| !thread.is_finished());
-            // Locked until the new one is there: the held one must not return between, and be one too many or too few.
+            // Locked until the new worker runs: the held handler must not return in between, or the count would be wrong.
             let limited = self.limited.clone();
             let mut limited = limits(&limited);
             let Some(late) = limited.values_mut().find(|limit| !limit.replaced && limit.until <= now) else { break };
@@ -203,7 +204,7 @@ impl Pool {
     /// Hands a claim to the workers. The queue holds as many as a scheduler may claim ahead.
     pub(crate) fn submit(&self, claim: Arc<Claim>) {
         let flag = Arc::<StopFlag>::default();
-        // Still at work under another flag is what somebody recovered who took this owner for dead.
+        // A run that still runs under another flag was recovered by a scheduler that counted this owner as dead.
         if let Some((_, superseded)) = self.flags().insert(claim.run_id, (claim.clone(), flag.clone())) {
             superseded.raise(StopReason::Asked);
         }
@@ -212,18 +213,18 @@ impl Pool {
         debug_assert!(sent.is_ok(), "the workers are gone");
     }
 
-    /// Where outcomes come out.
+    /// Returns the channel of outcomes.
     pub(crate) fn finished(&self) -> &Receiver<Finished> {
         &self.finished
     }
 
-    /// Where workers tell of attempts that go on.
+    /// Returns the channel of workers' notices about running attempts.
     pub(crate) fn notices(&self) -> &Receiver<Notice> {
         &self.notices
     }
 
-    /// Has a handler end what a dead scheduler left at work, on a thread of its own, unless it is at that already. `then` is
-    /// called when it has done what it can.
+    /// Has a handler end a command of a dead scheduler, on a thread of its own, unless it is doing so already. `then` is called
+    /// when the handler has returned.
     pub(crate) fn end(&self, orphan: Orphan, then: impl FnOnce() + Send + 'static) {
         let Some(handler) = self.handlers.get(orphan.handler()).cloned() else { return };
         let (attempt, ending) = ((orphan.run_id(), orphan.attempt()), self.ending.clone());
@@ -245,12 +246,12 @@ impl Pool {
         }
     }
 
-    /// How many claims no worker has begun.
+    /// Returns how many claims no worker has begun.
     pub(crate) fn unstarted(&self) -> usize {
         self.queue.len()
     }
 
-    /// Takes back what no worker has begun.
+    /// Takes back the claims that no worker has begun.
     pub(crate) fn recall(&self, now: Now) -> Vec<Finished> {
         let recalled = self.queue.try_iter().map(|(claim, _)| {
             self.flags().remove(&claim.run_id);
@@ -259,7 +260,7 @@ impl Pool {
         recalled.collect()
     }
 
-    /// When attempts began that were read ahead and go on for long: their rows do not say it yet.
+    /// Returns the begin of attempts that were read ahead and run for long: their rows do not show it yet.
     pub(crate) fn take_begun(&self, now: Duration) -> Vec<Report> {
         let flags = self.flags();
         let ahead = flags.values().filter(|(claim, _)| claim.read_ahead);
@@ -277,12 +278,12 @@ impl Pool {
         }
     }
 
-    /// Asks every handler to stop: the scheduler leaves.
+    /// Asks every handler to stop: the scheduler shuts down.
     pub(crate) fn stop_all(&self) {
         self.flags().values().for_each(|(_, flag)| flag.raise(StopReason::Shutdown));
     }
 
-    /// Lets the workers end, and waits for them. For when none has a run.
+    /// Ends the workers, and waits for them. For when none has a run.
     pub(crate) fn join(self) {
         drop((self.claims, self.queue));
         for thread in self.threads {
@@ -298,7 +299,7 @@ impl Pool {
 }
 
 impl Worker {
-    /// Carries out what is handed over, until the pool is dropped or another worker has this one's place.
+    /// Runs the attempts that are handed over, until the pool is dropped or another worker has replaced this one.
     fn work(&self, queue: &Receiver<Handed>, done: &Sender<Finished>) {
         let connection = Arc::new(Mutex::new(WorkerConnection::new(self.connections.clone())));
         let mut at_work = AtWork::default();
@@ -317,8 +318,9 @@ impl Worker {
         }
     }
 
-    /// Notes that the attempt begins, where a scheduler that recovers this one's runs looks it up. What cannot be noted must
-    /// not begin, nor anything while the folder of the lock files is unsafe: it is returned to the queue, after a while.
+    /// Records in the slots that the attempt begins, for a scheduler that recovers this one's runs. An attempt that cannot be
+    /// recorded must not begin, and none may while the folder of the lock files is unsafe: it is returned to the queue after a
+    /// while.
     fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
         let Claim { run_id, task, attempt, .. } = &**claim;
         let alive = &self.link.alive;
@@ -338,8 +340,8 @@ impl Worker {
         Some(place)
     }
 
-    /// Carries out an attempt, which it notes in `at_work`. Answers with its end, and whether another worker has taken this
-    /// one's place meanwhile.
+    /// Runs an attempt, which it records in `at_work`. Returns its end, and whether another worker has replaced this one
+    /// meanwhile.
     fn carry_out(
         &self,
         claim: Arc<Claim>,
@@ -365,13 +367,13 @@ impl Worker {
                 }
                 None => at_once(Outcome::Released),
             },
-            // A scheduler claims only what it has a handler for.
+            // A scheduler claims only runs of handlers that it has.
             None => at_once(Outcome::failed(format!("no handler is named {:?} here", claim.handler))),
         };
         (finished, self.leave(&claim))
     }
 
-    /// Forgets an attempt that has ended. Returns whether another worker has taken the place of the one that carried it out.
+    /// Forgets an attempt that has ended. Returns whether another worker has replaced the one that ran it.
     fn leave(&self, claim: &Arc<Claim>) -> bool {
         let mut flags = self.flags.lock().unwrap_or_else(PoisonError::into_inner);
         if flags.get(&claim.run_id).is_some_and(|(newest, _)| Arc::ptr_eq(newest, claim)) {
@@ -386,8 +388,8 @@ fn limits(limited: &Limited) -> MutexGuard<'_, HashMap<(i64, u32), Limit>> {
     limited.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the handler once. A panic of it is a failed attempt: the thread lives on. `begins` is told its time limit, if it
-/// has one.
+/// Calls the handler once. A panic of it is a failed attempt: the thread lives on. `begins` receives its time limit, if it has
+/// one.
 pub(crate) fn attempt(
     handler: &dyn Handler,
     claim: &Arc<Claim>,
@@ -398,7 +400,7 @@ pub(crate) fn attempt(
     begins: impl FnOnce(Duration),
 ) -> Finished {
     let mut exceeded = None;
-    // The handler's own limit and the text of its error are the user's code as well.
+    // The handler's own limit and the text of its error are application code as well.
     let ended = panics::contained(|| {
         let limit = limit(handler, claim);
         if let Some(limit) = limit {
@@ -413,9 +415,9 @@ pub(crate) fn attempt(
         let error = format!("the handler panicked: {panic}");
         Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff }
     });
-    let said = std::mem::take(&mut *tools.said());
-    let input = said.input;
-    if let OwnEnd::Written(finished) = said.end {
+    let reported = std::mem::take(&mut *tools.reported());
+    let input = reported.input;
+    if let OwnEnd::Written(finished) = reported.end {
         if let Outcome::Failed { error, .. } = outcome {
             let Claim { run_id, task, .. } = &**claim;
             log::warn!(
@@ -425,19 +427,19 @@ pub(crate) fn attempt(
         input.iter().for_each(Input::remove);
         return *finished;
     }
-    let (output, exit_code) = (said.output, said.exit_code);
-    let progress = said.progress.and_then(|progress| progress.newest());
+    let (output, exit_code) = (reported.output, reported.exit_code);
+    let progress = reported.progress.and_then(|progress| progress.newest());
     let finished =
-        Finished::new(claim.clone(), outcome, began, clock.now()).exceeding(exceeded).with_remark(said.remark);
+        Finished::new(claim.clone(), outcome, began, clock.now()).exceeding(exceeded).with_remark(reported.remark);
     Finished { output, exit_code, progress, input, ..finished }
 }
 
-/// The time limit of an attempt: the task's, else the handler's.
+/// Returns the time limit of an attempt: the task's, else the handler's.
 pub(crate) fn limit(handler: &dyn Handler, claim: &Claim) -> Option<Duration> {
     claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero())
 }
 
-/// The outcome that a handler's answer stands for.
+/// Returns the outcome for a handler's answer.
 fn judged(returned: Result<Option<String>, BoxError>) -> Outcome {
     match returned {
         Ok(result) => Outcome::Succeeded { result },

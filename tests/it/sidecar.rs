@@ -281,7 +281,7 @@ fn one_whose_leaving_cannot_be_written_down_leaves_all_the_same_and_the_next_fin
                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
     db.plain().execute_batch(refuse).unwrap();
     sidecar.leave();
-    assert!(sidecar.log().contains("not now; the next scheduler takes this one for dead"), "{}", sidecar.log());
+    assert!(sidecar.log().contains("not now; the next scheduler counts this one as dead"), "{}", sidecar.log());
     let (there, left) = ("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL", "agent.db-owners");
     assert_eq!(db.ask(there), "1", "nobody could write it down");
     db.plain().execute_batch("DROP TRIGGER nobody_leaves").unwrap();

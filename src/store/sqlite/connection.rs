@@ -1,6 +1,6 @@
-//! One connection to the file, and the one place where transactions begin.
+//! One connection to the file, and the only place where transactions begin.
 //!
-//! Nothing is promised into a file that is not ours, that the path no longer names, or whose tables are of a newer version.
+//! Nothing is written into a file that is not duly's, that the path no longer names, or whose tables are of a newer version.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -24,9 +24,9 @@ use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::{invariants, schema};
 
-/// A write-ahead log larger than this is cut when nothing else is to be done.
+/// A write-ahead log larger than this is truncated when the scheduler is idle.
 const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
-/// Steps of SQLite's machine between two looks at how far a copy has come: some milliseconds.
+/// Steps of SQLite's virtual machine between two reports of a copy's progress: some milliseconds.
 const STEPS_BETWEEN_LOOKS: i32 = 100_000;
 
 /// What an application does with each connection that its handlers write on.
@@ -55,21 +55,21 @@ pub(crate) struct SqliteStore {
     transactions: u64,
     /// The version of the tables that all statements are written for.
     version: i64,
-    /// Set when no more than outcomes is written: then newer tables will do.
+    /// Whether newer tables are accepted: the owner then writes nothing but outcomes and its lease.
     accepts_newer: bool,
-    /// What turns keep; `None` on a connection that has taken none.
+    /// The state that turns keep; `None` before the first turn.
     memory: Option<Memory>,
     /// How long a write waits for another connection's.
     busy_timeout: Duration,
 }
 
 impl SqliteStore {
-    /// Opens the database, makes its tables if `missing` says so, and brings those of an older version to this one.
+    /// Opens the database, creates its tables if `missing` says so, and migrates those of an older version.
     pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Self> {
         Self::open_as(path, missing, durability, &Tables::CURRENT)
     }
 
-    /// The same, for tables of another version.
+    /// As [`SqliteStore::open`], for tables of another version.
     pub(crate) fn open_as(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Self> {
         let Opened { connection, path, identity } =
             file::open(path, missing, durability, tables).map_err(|fault| file::open_error(path, fault))?;
@@ -111,8 +111,8 @@ impl SqliteStore {
     }
 
     /// Runs `f` in a transaction that holds the write lock from its beginning, and commits if it succeeds. A deferred
-    /// transaction that turned writer would fail at once where this one waits. Nothing is promised into a file that the
-    /// path no longer names, or that has a second name.
+    /// transaction that became a writer would fail at once where this one waits. Fails if the path no longer names the file, or
+    /// the file has a second name.
     pub(crate) fn write<T>(
         &mut self,
         doing: &'static str,
@@ -121,12 +121,12 @@ impl SqliteStore {
         self.check_writable().and_then(|()| self.try_write(f)).map_err(|fault| self.error(fault, doing))
     }
 
-    /// What a fault means for whoever asked.
+    /// Returns the error for the caller of an operation that failed.
     pub(crate) fn error(&self, fault: Fault, doing: &'static str) -> Error {
         file::error(&self.path, fault, doing)
     }
 
-    /// The same, for a caller that can tell what to do about a fault, and looks after the file itself.
+    /// As [`SqliteStore::write`], for a caller that handles faults and checks the file itself.
     pub(crate) fn try_write<T>(
         &mut self,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
@@ -136,7 +136,7 @@ impl SqliteStore {
         if !self.accepts_newer {
             schema::check_version(&transaction, &self.path, self.version)?;
         }
-        // What others wrote is not ours to answer for; what we write breaks no rule that held.
+        // Rows of other programs may break an invariant; a transaction breaks none that held.
         let held = cfg!(debug_assertions) && invariants::hold(&transaction);
         let answer = f(&transaction, &mut self.schedules)?;
         debug_assert!(!held || !invariants::are_broken(&transaction), "{:?}", invariants::broken(&transaction, 1));
@@ -145,7 +145,7 @@ impl SqliteStore {
     }
 
     /// Runs `f`, which is one statement that writes: a transaction of its own, for which SQLite takes the write lock before it
-    /// reads anything, as it does for `BEGIN IMMEDIATE`. It has to see to the version of the tables, which it is told, by itself.
+    /// reads anything, as for `BEGIN IMMEDIATE`. The statement checks the version of the tables, an argument of `f`, itself.
     pub(crate) fn write_alone<T>(
         &mut self,
         f: impl FnOnce(&Connection, &mut Schedules, &mut Ids, i64) -> Result<T, Fault>,
@@ -153,29 +153,29 @@ impl SqliteStore {
         let before = cfg!(debug_assertions).then(|| self.found(invariants::hold)).transpose()?;
         self.transactions += 1;
         let answer = f(&self.connection, &mut self.schedules, &mut self.ids, self.version)?;
-        // Neither is certain of a table that has become too large to look at.
+        // Neither check is reliable if a table has become too large to look at.
         let broken = |(others, held)| held && self.found(invariants::are_broken).is_ok_and(|now| now == (others, true));
         debug_assert!(!before.is_some_and(broken), "one statement broke a rule that held");
         Ok(answer)
     }
 
-    /// Whether the next task to be added is likely to be new, as the last one was.
+    /// Returns whether the next task to be added is likely to be new, as the last one was.
     pub(crate) fn adds_new(&self) -> bool {
         self.adds_new
     }
 
-    /// A task was added, or was there.
+    /// Records whether the task that was added was new.
     pub(crate) fn added(&mut self, new: bool) {
         self.adds_new = new;
     }
 
-    /// A number that changes when others write, and what is found of the rules.
+    /// Returns the data version, and whether the invariants hold.
     fn found(&mut self, of_the_rules: fn(&Transaction<'_>) -> bool) -> rusqlite::Result<(i64, bool)> {
         let transaction = self.connection.transaction()?;
         Ok((data_version(&transaction)?, of_the_rules(&transaction)))
     }
 
-    /// From now on newer tables will do, for an owner that has outcomes to write before it leaves.
+    /// Accepts newer tables from now on, for an owner that has outcomes to write before it shuts down.
     pub(crate) fn accept_newer(&mut self) {
         self.accepts_newer = true;
     }
@@ -186,7 +186,7 @@ impl SqliteStore {
         (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
     }
 
-    /// Takes what the last turn kept, which the caller puts back.
+    /// Takes the state of the last turn, which the caller puts back.
     pub(crate) fn take_memory(&mut self) -> Memory {
         self.memory.take().unwrap_or_default()
     }
@@ -195,7 +195,7 @@ impl SqliteStore {
         self.memory = Some(memory);
     }
 
-    /// Runs `f` as [`SqliteStore::write`] does, and takes back what it wrote.
+    /// Runs `f` as [`SqliteStore::write`] does, and rolls back.
     pub(crate) fn rehearse<T>(
         &mut self,
         doing: &'static str,
@@ -211,8 +211,8 @@ impl SqliteStore {
             .map_err(|fault| file::error(&self.path, fault, doing))
     }
 
-    /// Runs `f` over one snapshot, without a lock that a writer would wait for. A file that the path no longer names tells
-    /// nothing: whoever waits for it to change would wait for ever.
+    /// Runs `f` over one snapshot, without a lock that a writer would wait for. Fails if the path no longer names the file: a
+    /// reader that waits for a change would wait forever.
     pub(crate) fn read<T>(
         &mut self,
         doing: &'static str,
@@ -228,8 +228,8 @@ impl SqliteStore {
             .map_err(|fault| file::error(&self.path, fault, doing))
     }
 
-    /// Writes the whole into another file, which is empty, as one snapshot. Writers do not wait for it. `advance` counts
-    /// the bytes that are there.
+    /// Writes a snapshot of the whole database into another file, which is empty. Writers do not wait for it. `advance` counts
+    /// the bytes that are written.
     pub(crate) fn copy_into(&mut self, copy: &Path, advance: &Progress) -> Result<()> {
         let doing = "copy the database";
         let store = |error: rusqlite::Error| file::error(&self.path, error.into(), doing);
@@ -238,7 +238,7 @@ impl SqliteStore {
         let pages = number("page_count").and_then(|pages| Ok(pages - number("freelist_count")?)).map_err(store)?;
         advance.set_total((pages * number("page_size").map_err(store)?).unsigned_abs());
         let (looks, file) = (advance.clone(), copy.to_owned());
-        // SQLite tells nobody how far it is; it lets somebody look now and then.
+        // SQLite reports no progress; it calls this function now and then.
         let look = move || {
             looks.set_done(std::fs::metadata(&file).map_or(0, |metadata| metadata.len()));
             false
@@ -249,23 +249,23 @@ impl SqliteStore {
         copied.map(|_| ()).map_err(store)
     }
 
-    /// What is still in the log stays there when this connection is closed, even if it is the last: whoever only looks
-    /// leaves every byte of the file as it was.
+    /// Leaves the content of the log there when this connection is closed, even if it is the last: a reader changes no byte of
+    /// the file.
     pub(crate) fn leave_log(&self) -> Result<()> {
         let left = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         left.map(|_| ()).map_err(|error| Error::store("leave the log as it is", error))
     }
 
-    /// A number that changes whenever another connection has committed.
+    /// Returns a number that changes whenever another connection has committed.
     pub(crate) fn data_version(&self) -> Result<i64> {
         data_version(&self.connection).map_err(|error| Error::store("look for changes", error))
     }
 
-    /// Gives the log's space back to the disk, if it has grown beyond what a busy hour needs. For an idle moment.
+    /// Truncates the log if it has grown beyond what a busy hour needs. For an idle moment.
     pub(crate) fn shrink_log(&self) -> Result<()> {
         if std::fs::metadata(file::log(&self.path)).is_ok_and(|metadata| metadata.len() > MAX_LOG_BYTES) {
-            // Its answer says whether a reader was in the way; then the next idle moment will do. It would wait for that
-            // reader with the write lock in its hands: nobody could write, and nothing would start.
+            // The answer says whether a reader was in the way; then the next idle moment will do. With a busy timeout, SQLite
+            // would wait for that reader while it holds the write lock: no run would start.
             let shrunk = self
                 .connection
                 .busy_timeout(Duration::ZERO)
@@ -282,18 +282,18 @@ impl SqliteStore {
         self.connection.busy_timeout(timeout).map_err(|error| Error::store("set the busy timeout", error))
     }
 
-    /// How many write transactions were begun; for tests of what an idle loop costs.
+    /// Returns how many write transactions were begun; for tests of what an idle loop costs.
     pub(crate) fn transactions(&self) -> u64 {
         self.transactions
     }
 
-    /// How large the file and its write-ahead log are, in bytes; nothing if they are not there.
+    /// Returns the sizes of the file and its write-ahead log in bytes; 0 for a missing file.
     pub(crate) fn sizes(&self) -> (u64, u64) {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         (size(&self.path), size(&file::log(&self.path)))
     }
 
-    /// Counts the steps of SQLite's machine from now on.
+    /// Counts the steps of SQLite's virtual machine from now on.
     #[cfg(test)]
     pub(crate) fn count_steps(&mut self) -> Arc<std::sync::atomic::AtomicU64> {
         let steps = Arc::<std::sync::atomic::AtomicU64>::default();
@@ -306,18 +306,18 @@ impl SqliteStore {
         steps
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Fails if the path no longer names the file that is open: SQLite would go on writing to one that nobody sees. Fails also if
+    /// Fails if the path no longer names the file that is open: no other program would see what SQLite writes. Also fails if
     /// the file or its log was damaged.
     pub(crate) fn check_in_place(&self) -> Result<(), Fault> {
         self.files.check(&self.in_place()?, &self.connection)
     }
 
-    /// Fails also while the file has a second name. That may pass: no [`Error::UnusableDatabase`].
+    /// Also fails while the file has a second name. That can pass: no [`Error::UnusableDatabase`].
     pub(crate) fn check_writable(&self) -> Result<(), Fault> {
         let metadata = self.in_place()?;
         self.files.check(&metadata, &self.connection)?;
@@ -327,24 +327,24 @@ impl SqliteStore {
         }
     }
 
-    /// From now on the checks also compare what the file holds with what it held.
+    /// Compares the content of the file in all checks from now on.
     pub(crate) fn watch(&self) {
         self.files.watch(&self.connection);
         let _ = self.check_in_place();
     }
 
-    /// Takes note of a heartbeat that was committed.
+    /// Records the stamp of a heartbeat that was committed.
     pub(crate) fn stamped(&self) {
         self.files.stamped(&self.connection);
     }
 
-    /// Keeps the log of a file that is damaged away from what is there now.
+    /// Renames the log of a damaged file, so that no program applies it to what is at the path now.
     pub(crate) fn set_log_aside(&self) {
         self.files.set_log_aside();
     }
 
     fn in_place(&self) -> Result<Metadata> {
-        // A real path ends in no symbolic link: one that is found leads to where the file was moved.
+        // A real path ends in no symbolic link: a link that is found leads to where the file was moved.
         let found = if cfg!(unix) { self.path.symlink_metadata() } else { self.path.metadata() };
         match found {
             Ok(metadata) if platform::identity(&metadata) == self.identity => Ok(metadata),
@@ -354,7 +354,7 @@ impl SqliteStore {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Err(file::unusable(&self.path, format!("it was removed or moved while it was open ({error})")))
             }
-            // A disk that does not answer, a folder that may not be looked into: it is there for all that is known.
+            // The disk or the folder does not answer: the file counts as in its place.
             Err(error) => Err(Error::store("look whether the database is in its place", error)),
         }
     }
@@ -371,7 +371,7 @@ impl Drop for SqliteStore {
     }
 }
 
-/// Runs `f` inside a transaction of the application on this file: if it fails, what it wrote is taken back, and nothing else.
+/// Runs `f` inside a transaction of the application on this file. If `f` fails, only its own changes are rolled back.
 pub(crate) fn within<T>(
     tx: &Transaction<'_>,
     path: &Path,
@@ -384,7 +384,7 @@ pub(crate) fn within<T>(
         .and_then(|()| f(&mut Schedules::default()))
         .map_err(|fault| fault.into_error(doing));
     if answer.is_err() {
-        // An error that ended the whole transaction has taken the savepoint with it.
+        // An error that ended the whole transaction has also ended the savepoint.
         let _ = mark("ROLLBACK TO duly_within");
     }
     match (answer, mark("RELEASE duly_within")) {
@@ -393,7 +393,7 @@ pub(crate) fn within<T>(
     }
 }
 
-/// Which SQLite is at work.
+/// Returns the version of SQLite.
 pub(crate) fn sqlite_version() -> &'static str {
     rusqlite::version()
 }

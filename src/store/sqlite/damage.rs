@@ -55,7 +55,7 @@ struct Finding {
     lasts: bool,
 }
 
-/// What the last sound look found.
+/// The result of the last sound look.
 #[derive(Clone, Debug)]
 struct Base {
     /// In the file alone, and with its log.
@@ -102,7 +102,7 @@ const OVERWRITTEN: &str = "another database, or an older copy, was written over 
 const NO_DATABASE: &str = "it is not an SQLite database any more: it was overwritten while it was open";
 
 impl Files {
-    /// Takes note of the log of a database that was just opened. `identity`: which file that is.
+    /// Records the log of a database that was just opened. `identity`: which file the database is.
     pub(crate) fn of(path: &Path, identity: Option<Identity>) -> Self {
         let beside = ["-wal", "-shm"].into_iter().filter_map(|suffix| {
             let name = beside(path, suffix);
@@ -112,7 +112,7 @@ impl Files {
         Files { path: path.to_owned(), beside: beside.collect(), record: identity.map_or_else(Record::default, shared) }
     }
 
-    /// Begins to watch what the file holds, if this process does not yet: the next check reads it for the first time.
+    /// Begins to watch the content of the file, if this process does not yet: the next check reads it for the first time.
     pub(crate) fn watch(&self, connection: &Connection) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         if record.is_none() {
@@ -121,7 +121,7 @@ impl Files {
         }
     }
 
-    /// Takes note of the stamp after a heartbeat: in this schema it does not go back.
+    /// Records the stamp after a heartbeat: within one schema it never goes back.
     pub(crate) fn stamped(&self, connection: &Connection) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(base) = record.as_mut().and_then(|known| known.base.as_mut()) else { return };
@@ -139,10 +139,10 @@ impl Files {
         self.check_log()
     }
 
-    /// Whether the log may be written back when the connection is closed: SQLite does so if it is the last.
+    /// Returns whether the log may be written back when the connection is closed: SQLite does so if it is the last.
     ///
-    /// Never into a file that is not the database any more, and never past a log that another connection has made. A log that was
-    /// only removed is written back into a file that is known to be sound: else what it holds would be lost.
+    /// Never into a file that is no longer the database, and never past a log that another connection has created. A log that
+    /// was only removed is written back into a file that is known to be sound: otherwise its content would be lost.
     pub(crate) fn may_write_back(&self, metadata: &Metadata, connection: &Connection) -> bool {
         match (self.check_file(metadata, connection), self.check_log()) {
             (Err(_), _) => false,
@@ -177,7 +177,7 @@ impl Files {
         }
     }
 
-    /// Whether the file is known to be sound. Fails if it is damaged.
+    /// Returns whether the file is known to be sound. Fails if it is damaged.
     fn check_file(&self, metadata: &Metadata, connection: &Connection) -> Result<bool, Fault> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = record.as_mut() else {
@@ -238,7 +238,7 @@ impl Files {
 }
 
 impl Known {
-    /// Compares the file with what was known of it. `None`: it could not be read.
+    /// Compares the file with its last sound state. `None`: it could not be read.
     fn examine(&mut self, path: &Path, bytes: u64, connection: &Connection) -> Option<Verdict> {
         if let Some(Finding { how, lasts: true, .. }) = self.finding {
             return Some(Verdict::Damaged(how));
@@ -288,14 +288,14 @@ fn shared(identity: Identity) -> Record {
     record
 }
 
-/// A file that SQLite keeps beside the database.
+/// Returns the path of a file that SQLite keeps beside the database.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Whether the name is still that of the same file; `None`: there is none, or it cannot be known.
+/// Returns whether the name is still that of the same file; `None`: there is none, or it cannot be known.
 fn is_ours(name: &Path, known: Identity) -> Option<bool> {
     let found = std::fs::symlink_metadata(name).ok()?;
     platform::identity(&found).map(|found| found == known)
@@ -344,7 +344,7 @@ impl Stamp {
         Stamp { lineage: lineage.to_vec(), count }
     }
 
-    /// Whether it was written later than `before`, or is the same.
+    /// Returns whether it was written later than `before`, or is the same.
     fn follows(&self, before: &Stamp) -> bool {
         self.lineage == before.lineage && self.count >= before.count
     }
@@ -358,8 +358,8 @@ impl Size {
     }
 }
 
-/// Whether the file has become smaller than SQLite would make it: only a VACUUM, or a restore, gives pages back. `size`: with its log;
-/// SQLite may find pages missing by itself.
+/// Returns whether the file has become smaller than SQLite would make it: only a VACUUM, or a restore, gives pages back.
+/// `size`: with its log, where SQLite may itself find pages missing.
 fn is_cut(base: &Base, bytes: u64, size: &rusqlite::Result<Size>) -> bool {
     let for_no_reason = match size {
         Ok(size) => size.cookie == base.live.cookie && !size.shrinks,
@@ -368,21 +368,22 @@ fn is_cut(base: &Base, bytes: u64, size: &rusqlite::Result<Size>) -> bool {
     bytes < base.bytes && for_no_reason
 }
 
-/// Whether the database shows an earlier stamp than before with the same schema: a restore through SQLite changes its cookie.
+/// Returns whether the database shows an earlier stamp than before with the same schema: a restore through SQLite changes its
+/// cookie.
 fn has_gone_back(now: &Facts, before: &Facts) -> bool {
     let is_earlier = |now: &Stamp, before: &Stamp| now.lineage == before.lineage && now.count < before.count;
     now.cookie == before.cookie
         && matches!((&now.stamp, &before.stamp), (Some(now), Some(before)) if is_earlier(now, before))
 }
 
-/// Whether what the file holds can be an earlier state of the database. Each fact is on a page of its own: a checkpoint that is
-/// under way, or was cut short, leaves pages of several states.
+/// Returns whether the content of the file can be an earlier state of the database. Each fact is on a page of its own: a
+/// checkpoint that is under way, or was interrupted, leaves pages of several states.
 fn judge(base: Option<&Base>, file: &Facts, live: &Facts) -> Verdict {
     if let Some(base) = base {
         if file.cookie < base.file.cookie || file.cookie > live.cookie || has_gone_back(live, &base.live) {
             return Verdict::Damaged(OVERWRITTEN);
         }
-        // The place of the stamp is the same as at the last look.
+        // The stamp is on the same page as at the last look.
         if file.cookie == base.file.cookie && file.cookie == live.cookie && went_back(base, file, live) {
             return Verdict::Damaged(OVERWRITTEN);
         }
@@ -395,7 +396,8 @@ fn judge(base: Option<&Base>, file: &Facts, live: &Facts) -> Verdict {
     if file.cookie == live.cookie && fits { Verdict::Sound } else { Verdict::Unknown }
 }
 
-/// Whether the stamp in the file is an earlier one than at the last look, or another one although the database keeps its own.
+/// Returns whether the stamp in the file is an earlier one than at the last look, or another one although the database keeps
+/// its own.
 fn went_back(base: &Base, file: &Facts, live: &Facts) -> bool {
     let kept = || matches!((&live.stamp, &base.live.stamp), (Some(live), Some(before)) if live.follows(before));
     match (&file.stamp, &base.file.stamp) {
@@ -409,14 +411,14 @@ const WRITE_STAMP: &str = "
     INSERT INTO scheduler_meta (key, value) VALUES ('stamp', :owner || ' 1')
     ON CONFLICT (key) DO UPDATE SET value = substr(value, 1, 36) || ' ' || (CAST(substr(value, 38) AS INTEGER) + 1)";
 
-/// Counts one more heartbeat. The first is this owner's, whose id has 36 characters.
+/// Counts one more heartbeat. The lineage is the id of the first owner, which has 36 characters.
 pub(crate) fn stamp(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<()> {
     tx.prepare_cached(WRITE_STAMP)?.execute(named_params! { ":owner": owner }).map(|_| ())
 }
 
 const FORGET_STAMP: &str = "DELETE FROM scheduler_meta WHERE key = 'stamp'";
 
-/// Makes a copy another database than its original.
+/// Makes a copy a database of its own, distinct from its original.
 pub(crate) fn forget_stamp(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.prepare_cached(FORGET_STAMP)?.execute([]).map(|_| ())
 }

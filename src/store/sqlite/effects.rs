@@ -59,7 +59,7 @@ pub(crate) fn record(
 
 /// Deletes the intent of an effect that was not performed.
 pub(crate) fn undo(store: &mut SqliteStore, owner: &str, claim: &Claim, key: &str) -> Result<()> {
-    store.write("take an effect back", |tx, _| {
+    store.write("undo an effect", |tx, _| {
         // Under a superseded claim it stays, in doubt.
         let _ = delete_intent(tx, &fence(owner, claim), claim.first_id(), key)?;
         Ok(())

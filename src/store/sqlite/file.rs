@@ -1,4 +1,4 @@
-//! The file: looked at before it is opened, opened, and set up, each setting read back.
+//! Opens the file: examines it first, and reads each setting back.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,48 +15,48 @@ use crate::store::sqlite::migration::{self, Tables};
 use crate::store::sqlite::schema::{self, Contents};
 use crate::store::sqlite::{damage, fault};
 
-/// How long a writer waits for another.
+/// The busy timeout: how long a writer waits for another.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pages in the write-ahead log from which on a commit writes them back. A page that many turns change, as those of the indexes
-/// are, is then written back once for four times as many commits as by SQLite's own 1000.
+/// Pages in the write-ahead log from which on a commit writes them back. A page that many turns change, as index pages do, is
+/// then written back once for four times as many commits as with SQLite's default of 1000.
 const CHECKPOINT_PAGES: i64 = 4000;
-/// SQLite before this can lose committed pages when two connections write and checkpoint at once.
+/// Older versions of SQLite can lose committed pages when two connections write and checkpoint at once.
 const LEAST_SQLITE: i32 = 3_051_003;
-/// Prepared statements that are kept; there are fewer, so that each is prepared once.
+/// Capacity of the statement cache: more than there are statements, so that each is prepared once.
 const STATEMENTS: usize = 128;
 
-/// What is given up for speed.
+/// How durable a commit is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Every commit is on the disk before anything that it records starts (`synchronous = FULL`).
+    /// Every commit is on the disk before any run that it records starts (`synchronous = FULL`).
     #[default]
     Full,
-    /// The last commits before a power cut, or a crash of the operating system, may be gone afterwards: a run may start
-    /// again that had already run. A crash of the program alone loses nothing (`synchronous = NORMAL`).
+    /// The last commits before a power failure, or a crash of the operating system, may be lost: a run that had already run may
+    /// start again. A crash of the program alone loses nothing (`synchronous = NORMAL`).
     MayRepeatAfterPowerLoss,
 }
 
-/// What to do where there is no database yet.
+/// What to do if there is no database yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// Make it, or make our tables beside an application's own.
+    /// Create it, or create duly's tables beside those of an application.
     Create,
-    /// The same, but leave a file as it is that holds tables of an application.
+    /// Create it, but refuse a file that holds tables of an application only.
     CreateAlone,
-    /// Say so.
+    /// Fail.
     Refuse,
 }
 
 /// An open file.
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
-    /// Its one path, whichever way it was named.
+    /// The real path, whichever name was given.
     pub(crate) path: PathBuf,
-    /// Which file it is, where the system can tell.
+    /// Which file it is, if the system can tell.
     pub(crate) identity: Option<(u64, u64)>,
 }
 
-/// Opens a file, makes its tables if `missing` says so, and brings those of an older version to this one.
+/// Opens a file, creates its tables if `missing` says so, and migrates those of an older version.
 pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Opened, Fault> {
     if rusqlite::version_number() < LEAST_SQLITE {
         let reason = format!("SQLite {} is too old: expected 3.51.3 or newer", rusqlite::version());
@@ -67,12 +67,12 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     if let Some(reason) = file_aliases::mounted_alone(path) {
         return Err(unusable(path, reason).into());
     }
-    // Without CREATE: the file was made just now if it was to be. An absolute name is never read as a URI.
+    // Without CREATE: a missing file was just created if it was to be. An absolute name is never read as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let has_log = std::fs::metadata(log(path)).is_ok();
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    // If this turns out to be another program's file, that is no reason to write its log back for it.
+    // If this is another program's file, its log must not be written back.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, has_log)?;
     if connection.is_readonly("main")? {
         return Err(unusable(path, "it is read-only: make the file and its folder writable".into()).into());
@@ -90,7 +90,7 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     configure(&connection, path, durability)?;
     if contents != Contents::Ours(tables.version) {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Somebody else may have made them between the look and the lock.
+        // Another program may have created them between the first look and the lock.
         match schema::examine(&transaction, path, tables.version)? {
             Contents::Free { .. } => schema::create(&transaction)?,
             Contents::Ours(version) if version < tables.version => {
@@ -106,13 +106,13 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     Ok(Opened { connection, path: path.to_owned(), identity })
 }
 
-/// SQLite's write-ahead log of a database.
+/// Returns the path of SQLite's write-ahead log of a database.
 pub(crate) fn log(path: &Path) -> PathBuf {
     damage::beside(path, "-wal")
 }
 
-/// Looks at the path with `stat` alone: a database that is open elsewhere in this process would lose its locks if we opened
-/// and closed it. Makes a missing file, so that it is private from its first moment.
+/// Checks the path with `stat` alone: a database that is open elsewhere in this process would lose its locks if this function
+/// opened and closed it. Creates a missing file, which is private from its first moment.
 fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
     if path.as_os_str().is_empty() || path.as_os_str() == ":memory:" {
         return Err(unusable(path, "expected the name of a file: what is not on the disk is not durable".into()));
@@ -149,7 +149,7 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
     }
 }
 
-/// A scheduler opens its file more than once, and need not say so each time.
+/// A scheduler opens its file more than once, and warns once.
 fn warn_once(path: &Path) {
     static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     if WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned()) {
@@ -157,7 +157,7 @@ fn warn_once(path: &Path) {
     }
 }
 
-/// Sets what we rely on, and reads it back: SQLite accepts an unknown or refused pragma without a word.
+/// Changes the settings that duly relies on, and reads them back: SQLite ignores an unknown or refused pragma silently.
 pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durability) -> Result<(), Fault> {
     let synchronous = match durability {
         Durability::Full => 2,
@@ -184,8 +184,8 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
             return Err(unusable(path, reason).into());
         }
     }
-    // Without it SQLite prepares a statement anew whenever a bound value might suit another plan, which costs 30 us each
-    // time; and a plan that changes with a value is one that no test has seen.
+    // Without it SQLite prepares a statement again whenever a bound value might suit another plan, which costs 30 us each time;
+    // and no test sees a plan that depends on a value.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(())

@@ -1,7 +1,7 @@
-//! From one version of the tables to the next: in one transaction, and only while nobody else is at work on them.
+//! Migrates the tables from one version to the next: in one transaction, and only while no other scheduler uses them.
 //!
-//! A scheduler of the older version that is still there would go on with statements that were written for other tables.
-//! Should one slip in all the same, every transaction of its looks at the version first: it claims nothing more, and leaves.
+//! A scheduler of the older version would continue with statements for other tables. If one does start, each of its
+//! transactions checks the version first: it claims nothing more, and shuts down.
 
 use std::path::Path;
 
@@ -11,17 +11,16 @@ use crate::host::owner_lock::{Standing, standing};
 use crate::store::fault::Fault;
 use crate::store::sqlite::schema::{self, Contents, unusable};
 
-/// One step: from a version to the one after it.
+/// One step: from a version to the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    /// The version that it begins with.
+    /// The version that it starts from.
     pub(crate) from: i64,
-    /// What changes. Columns that outcomes are written to stay what they are: a scheduler of the version before may still
-    /// have some to write.
+    /// The changes. Columns of outcomes keep their meaning: a scheduler of the version before may still have outcomes to write.
     pub(crate) sql: &'static str,
 }
 
-/// A version of the tables, and how those of older ones become such.
+/// A version of the tables, and the steps to it from older ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tables {
     pub(crate) version: i64,
@@ -30,19 +29,17 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// What this program works on. Nothing older was ever released.
+    /// The version of this program. No older one was released.
     pub(crate) const CURRENT: Tables = Tables { version: schema::VERSION, steps: &[] };
 }
 
 const SET_VERSION: &str = "UPDATE scheduler_meta SET value = :version WHERE key = 'schema_version'";
 
-/// Brings tables of an older version to this one, inside the caller's transaction.
+/// Migrates tables of an older version, inside the caller's transaction.
 pub(crate) fn migrate(tx: &Transaction<'_>, path: &Path, found: i64, to: &Tables) -> Result<(), Fault> {
     let Some(begin) = to.steps.iter().position(|step| step.from == found) else {
-        let reason = format!(
-            "its tables are of version {found}, and this duly knows no way from there to version {}",
-            to.version
-        );
+        let reason =
+            format!("its tables are of version {found}, and this duly cannot migrate them to version {}", to.version);
         return Err(unusable(path, reason));
     };
     refuse_beside_others(tx, path, found, to.version)?;
@@ -50,10 +47,10 @@ pub(crate) fn migrate(tx: &Transaction<'_>, path: &Path, found: i64, to: &Tables
         tx.execute_batch(step.sql)?;
     }
     tx.execute(SET_VERSION, named_params! { ":version": to.version.to_string() })?;
-    // What the steps have made must be what a new file has.
+    // The result must equal the tables of a new file.
     match schema::examine(tx, path, to.version)? {
         Contents::Ours(version) if version == to.version => Ok(()),
-        other => Err(unusable(path, format!("its tables are {other:?} after they were brought to {}", to.version))),
+        other => Err(unusable(path, format!("its tables are {other:?} after their migration to {}", to.version))),
     }
 }
 
@@ -62,8 +59,8 @@ const NOT_STOPPED: &str = "
            EXISTS (SELECT 1 FROM task_runs r WHERE r.status = 'running' AND r.locked_by = i.id)
       FROM scheduler_instances i WHERE i.stopped_at IS NULL";
 
-/// Fails while a scheduler is at work on the tables, or one whose death nothing proves has runs. One that idles without a
-/// lock file is most likely dead, and finds out if it is not.
+/// Fails while a scheduler uses the tables, or one that is not proved dead has runs. A scheduler that idles without a lock file
+/// is most likely dead, and detects the new version if it is not.
 fn refuse_beside_others(tx: &Transaction<'_>, path: &Path, found: i64, to: i64) -> Result<(), Fault> {
     let mut statement = tx.prepare(NOT_STOPPED)?;
     let mut rows = statement.query([])?;
@@ -74,7 +71,7 @@ fn refuse_beside_others(tx: &Transaction<'_>, path: &Path, found: i64, to: i64) 
         let reason = match standing(path, &id) {
             Standing::Dead(_) | Standing::TakenOver(_) => continue,
             Standing::Alive { .. } => {
-                format!("a scheduler is at work on them ({who}): stop it, and start this program again")
+                format!("a scheduler uses them ({who}): stop it, and start this program again")
             }
             Standing::Missing if !row.get(4)? => continue,
             Standing::Missing => format!(
@@ -82,7 +79,7 @@ fn refuse_beside_others(tx: &Transaction<'_>, path: &Path, found: i64, to: i64) 
             ),
             Standing::Unknown(why) => format!("whether a scheduler is alive cannot be known ({who}): {why}"),
         };
-        let reason = format!("its tables are to be brought from version {found} to {to}, and {reason}");
+        let reason = format!("its tables are to be migrated from version {found} to {to}, and {reason}");
         return Err(unusable(path, reason));
     }
     Ok(())
@@ -104,22 +101,22 @@ mod tests {
 
     const TO_TWO: Step = Step { from: 1, sql: "ALTER TABLE scheduled_tasks ADD COLUMN colour TEXT" };
     const TO_THREE: Step = Step { from: 2, sql: "UPDATE scheduled_tasks SET colour = 'blue'" };
-    const BROKEN: Step = Step { from: 2, sql: "UPDATE scheduled_tasks SET colour = 'red'; UPDATE nobody SET x = 1" };
+    const BROKEN: Step = Step { from: 2, sql: "UPDATE scheduled_tasks SET colour = 'red'; UPDATE no_table SET x = 1" };
     const TWO: Tables = Tables { version: 2, steps: &[TO_TWO] };
     const THREE: Tables = Tables { version: 3, steps: &[TO_TWO, TO_THREE] };
     const NEVER: Tables = Tables { version: 3, steps: &[TO_TWO, BROKEN] };
 
-    struct House {
+    struct Site {
         _home: tempfile::TempDir,
         file: PathBuf,
     }
 
-    impl House {
-        /// A file of version 1 with one task, and a run of its that has this owner.
+    impl Site {
+        /// Creates a file of version 1 with one task, and a running run of this owner.
         fn new(owner: Option<&str>) -> (Self, SqliteStore) {
             let home = tempfile::tempdir().unwrap();
-            let house = House { file: home.path().join("t.db"), _home: home };
-            let mut store = house.open(&Tables::CURRENT).unwrap();
+            let site = Site { file: home.path().join("t.db"), _home: home };
+            let mut store = site.open(&Tables::CURRENT).unwrap();
             let task = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
                         VALUES ('t', 'work', 'cron', '@daily')";
             let run =
@@ -136,32 +133,32 @@ mod tests {
                     Ok(())
                 })
                 .unwrap();
-            (house, store)
+            (site, store)
         }
 
         fn open(&self, tables: &Tables) -> Result<SqliteStore, Error> {
             SqliteStore::open_as(&self.file, Missing::Create, Durability::Full, tables)
         }
 
-        /// Whoever tries is told this, and nothing has changed.
-        fn refuses(&self, tables: &Tables, told: &str) {
+        /// Asserts that opening fails with this message and changes nothing.
+        fn refuses(&self, tables: &Tables, expected: &str) {
             let error = self.open(tables).unwrap_err();
             assert!(matches!(error, Error::UnusableDatabase { .. }), "{error}");
-            assert!(error.to_string().contains(told), "{error}");
-            assert_eq!(self.ask("SELECT value FROM scheduler_meta WHERE key = 'schema_version'"), "1");
+            assert!(error.to_string().contains(expected), "{error}");
+            assert_eq!(self.query("SELECT value FROM scheduler_meta WHERE key = 'schema_version'"), "1");
             assert_eq!(
-                self.ask("SELECT count(*) FROM pragma_table_info('scheduled_tasks') WHERE name = 'colour'"),
+                self.query("SELECT count(*) FROM pragma_table_info('scheduled_tasks') WHERE name = 'colour'"),
                 "0"
             );
         }
 
-        fn ask(&self, query: &str) -> String {
+        fn query(&self, query: &str) -> String {
             let plain = rusqlite::Connection::open(&self.file).unwrap();
             plain.query_row(&format!("SELECT CAST(({query}) AS TEXT)"), [], |row| row.get(0)).unwrap()
         }
     }
 
-    /// As a scheduler registers.
+    /// Registers an owner, as a scheduler does.
     fn register(store: &mut SqliteStore, path: &Path, owner: &str) -> OwnerLock {
         let lock = OwnerLock::take(path, owner).unwrap();
         let (owner, host) = (owner.to_owned(), "here".to_owned());
@@ -180,21 +177,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_an_older_version_is_brought_up_and_whoever_has_it_open_is_told() {
+    fn an_older_file_is_migrated_and_older_programs_that_have_it_open_get_an_error() {
         for (tables, colour) in [(TWO, "none"), (THREE, "blue")] {
-            let (house, mut old) = House::new(None);
-            let mut new = house.open(&tables).unwrap();
-            assert_eq!(house.ask("SELECT ifnull(colour, 'none') FROM scheduled_tasks"), colour);
+            let (site, mut old) = Site::new(None);
+            let mut new = site.open(&tables).unwrap();
+            assert_eq!(site.query("SELECT ifnull(colour, 'none') FROM scheduled_tasks"), colour);
             new.write("paint", |tx, _| Ok(tx.execute("UPDATE scheduled_tasks SET colour = 'red'", [])?)).unwrap();
-            drop(house.open(&tables).unwrap());
+            drop(site.open(&tables).unwrap());
 
-            let told = format!("its tables are of version {}, written by a newer duly", tables.version);
+            let expected = format!("its tables are of version {}, written by a newer duly", tables.version);
             let read = old.read("look", |_, _| Ok(())).unwrap_err();
             let written = old.write("change", |_, _| Ok(())).unwrap_err();
             let rehearsed = old.rehearse("try", |_, _| Ok(())).unwrap_err();
-            for error in [read, written, rehearsed, house.open(&Tables::CURRENT).unwrap_err()] {
+            for error in [read, written, rehearsed, site.open(&Tables::CURRENT).unwrap_err()] {
                 assert!(
-                    matches!(error, Error::UnusableDatabase { .. }) && error.to_string().contains(&told),
+                    matches!(error, Error::UnusableDatabase { .. }) && error.to_string().contains(&expected),
                     "{error}"
                 );
             }
@@ -202,37 +199,40 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_changed_while_another_owner_lives() {
-        let (house, mut old) = House::new(None);
-        let lock = register(&mut old, &house.file, "an-owner");
-        let who = format!("(process {} on here, duly {})", std::process::id(), env!("CARGO_PKG_VERSION"));
-        house.refuses(&TWO, &format!("from version 1 to 2, and a scheduler is at work on them {who}: stop it"));
+    fn nothing_is_migrated_while_another_owner_is_alive() {
+        let (site, mut old) = Site::new(None);
+        let lock = register(&mut old, &site.file, "an-owner");
+        let process = format!("(process {} on here, duly {})", std::process::id(), env!("CARGO_PKG_VERSION"));
+        site.refuses(&TWO, &format!("from version 1 to 2, and a scheduler uses them {process}: stop it"));
         drop(lock);
-        drop(house.open(&TWO).unwrap());
+        drop(site.open(&TWO).unwrap());
     }
 
     #[test]
-    fn without_a_lock_file_only_an_owner_with_runs_is_believed() {
-        let (house, mut old) = House::new(Some("an-owner"));
-        register(&mut old, &house.file, "an-owner").retire();
-        house.refuses(&TWO, "a scheduler that may be alive has runs (process ");
+    fn without_a_lock_file_only_an_owner_with_runs_counts_as_alive() {
+        let (site, mut old) = Site::new(Some("an-owner"));
+        register(&mut old, &site.file, "an-owner").retire();
+        site.refuses(&TWO, "a scheduler that may be alive has runs (process ");
         old.write("end", |tx, _| Ok(tx.execute("UPDATE task_runs SET locked_by = 'another'", [])?)).unwrap();
-        drop(house.open(&TWO).unwrap());
+        drop(site.open(&TWO).unwrap());
     }
 
     #[test]
     fn a_step_that_fails_takes_the_others_with_it() {
-        let (house, _old) = House::new(None);
-        house.refuses(&NEVER, "no such table: nobody");
+        let (site, _old) = Site::new(None);
+        site.refuses(&NEVER, "no such table: no_table");
     }
 
     #[test]
     fn a_version_that_no_step_begins_with_is_refused() {
-        let (house, _old) = House::new(None);
-        house.refuses(&Tables { version: 2, steps: &[] }, "knows no way from there to version 2");
-        let plain = rusqlite::Connection::open(&house.file).unwrap();
+        let (site, _old) = Site::new(None);
+        site.refuses(&Tables { version: 2, steps: &[] }, "cannot migrate them to version 2");
+        let plain = rusqlite::Connection::open(&site.file).unwrap();
         plain.execute("UPDATE scheduler_meta SET value = '0' WHERE key = 'schema_version'", []).unwrap();
-        let error = house.open(&Tables::CURRENT).unwrap_err();
-        assert!(error.to_string().contains("its tables are of version 0, and this duly knows no way"), "{error}");
+        let error = site.open(&Tables::CURRENT).unwrap_err();
+        assert!(
+            error.to_string().contains("its tables are of version 0, and this duly cannot migrate them"),
+            "{error}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Who is alive, as far as the tables know; and the events that no run tells.
+//! Owners as the tables record them, and events that belong to no run.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -27,14 +27,14 @@ pub(crate) fn register(tx: &Transaction<'_>, new: &Registration, now: Timestamp)
 
 const NEWEST_SEEN: &str = "SELECT max(seen_at) FROM scheduler_instances";
 
-/// The newest wall time at which any owner was heard of.
+/// Returns the newest heartbeat of any owner.
 pub(crate) fn newest_seen(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
     tx.prepare_cached(NEWEST_SEEN)?.query_row([], |row| row.get(0))
 }
 
 const REGISTERED: &str = "SELECT id FROM scheduler_instances";
 
-/// Every owner that was ever registered and is not forgotten.
+/// Returns every registered owner.
 pub(crate) fn registered(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<String>> {
     tx.prepare_cached(REGISTERED)?.query_map([], |row| row::shown(row, 0))?.collect()
 }
@@ -44,23 +44,23 @@ const IS_BELIEVED: &str = "
                     WHERE id = :owner AND stopped_at IS NULL AND boot_id IS :boot_id
                       AND seen_at <= :now AND seen_at > :now - lease_ms)";
 
-/// Whether an owner of this boot of the machine has shown itself within its lease. A sign of life in the future is that of a
-/// wrong clock, and counts for nothing.
+/// Returns whether an owner of this boot of the machine has sent a heartbeat within its lease. A heartbeat in the future was
+/// written by a wrong clock, and does not count.
 pub(crate) fn is_believed(tx: &Transaction<'_>, owner: &str, now: Timestamp) -> rusqlite::Result<bool> {
     let boot = process::boot_id().ok();
     tx.prepare_cached(IS_BELIEVED)?
         .query_row(named_params! { ":owner": owner, ":boot_id": boot, ":now": now }, |row| row.get(0))
 }
 
-/// One that was taken for dead, and goes on, has not left: tables are not changed under it.
+/// An owner that counted as dead and continues has not stopped: tables are not migrated while it runs.
 const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now, stopped_at = NULL WHERE id = :owner";
 
 const EXTEND: &str = "
     UPDATE task_runs INDEXED BY task_runs_running SET locked_until = :until
      WHERE status = 'running' AND locked_by = :owner";
 
-/// Extends the lease of all of an owner's runs, in one statement; answers how many there are. An owner whose row is gone is
-/// registered again: it was taken for dead, and its row expired or was removed.
+/// Extends the lease of all of an owner's runs, in one statement. Returns how many there are. Registers an owner again whose
+/// row is gone: it counted as dead, and its row expired or was removed.
 pub(crate) fn extend(
     tx: &Transaction<'_>,
     registration: &Registration,
@@ -76,7 +76,7 @@ pub(crate) fn extend(
 
 const STOP: &str = "UPDATE scheduler_instances SET stopped_at = :now WHERE id = :owner AND stopped_at IS NULL";
 
-/// Writes down that an owner has left, or is known to be dead.
+/// Records that an owner shut down, or is known to be dead.
 pub(crate) fn stopped(tx: &Transaction<'_>, owner: &str, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(STOP)?.execute(named_params! { ":owner": owner, ":now": now })?;
     Ok(())
@@ -87,7 +87,7 @@ const STOP_ALL: &str = "UPDATE scheduler_instances SET stopped_at = :now WHERE s
 const FORGET_PROCESSES: &str = "
     UPDATE task_runs INDEXED BY task_runs_running SET process = NULL WHERE status = 'running'";
 
-/// Makes a copy nobody's: owners and processes are the original's. Answers how many runs were at work.
+/// Detaches a copy from the owners and processes of its original. Returns how many runs were running.
 pub(crate) fn disown(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<usize> {
     tx.prepare_cached(STOP_ALL)?.execute(named_params! { ":now": now })?;
     tx.prepare_cached(FORGET_PROCESSES)?.execute([])
@@ -98,7 +98,7 @@ const OTHERS: &str = "
      WHERE status = 'running' AND locked_by <> :owner
      GROUP BY locked_by";
 
-/// Other owners that have running runs.
+/// Returns the other owners that have running runs.
 pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
     let read =
         |row: &rusqlite::Row<'_>| Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease: Duration::ZERO });
@@ -126,7 +126,7 @@ const IS_SILENT: &str = "
        AND NOT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running
                         WHERE status = 'running' AND locked_by = :owner)";
 
-/// Whether the proof holds in the snapshot of this transaction.
+/// Returns whether the proof holds in the snapshot of this transaction.
 pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusqlite::Result<bool> {
     let seen = match dead.proof {
         Proof::Lock(_) => return Ok(true),
@@ -140,7 +140,7 @@ pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusq
     Ok(now.is_some() && now == seen)
 }
 
-/// Of a stall that is recorded already, the newest record. A new stall begins after a newer sign of life.
+/// The newest record of a stall that is recorded already. A new stall begins after a newer heartbeat.
 const STALLED: &str = "
     SELECT i.pid, i.host,
            (SELECT max(e.at) FROM scheduler_events e
@@ -180,8 +180,8 @@ const MOVE_STARTS: &str = "
        SET started_at = max(min(started_at + :by, 64060588800000), 1000000000000)
      WHERE status = 'running' AND locked_by = :owner";
 
-/// Moves the starts of an owner's running attempts along with a step of the wall clock: the time since then stays the time for
-/// which they have been at work, by which others see that they exceed their limit.
+/// Moves the starts of an owner's running attempts along with a step of the wall clock, so that the time since then stays their
+/// running time, by which others see that they exceed their limit.
 pub(crate) fn move_starts(tx: &Transaction<'_>, owner: &str, by: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(MOVE_STARTS)?.execute(named_params! { ":owner": owner, ":by": by })?;
     Ok(())
@@ -190,7 +190,7 @@ pub(crate) fn move_starts(tx: &Transaction<'_>, owner: &str, by: i64) -> rusqlit
 const NOT_STOPPED: &str = "
     SELECT id, seen_at, lease_ms FROM scheduler_instances WHERE stopped_at IS NULL AND id <> :owner";
 
-/// Other owners that have not left in order, as far as is known, with the time at which each was last seen.
+/// Returns other owners that did not shut down, as far as is known, with the time of their last heartbeat.
 pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
     let read = |row: &rusqlite::Row<'_>| {
         let lease = row::millis_at(row, 2)?.unwrap_or_default();
@@ -202,14 +202,14 @@ pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result
 const STILL_CLAIMED: &str = "
     SELECT id FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND locked_by = :owner";
 
-/// Runs that an owner has.
+/// Returns the running runs of an owner.
 pub(crate) fn claimed_by(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<HashSet<i64>> {
     tx.prepare_cached(STILL_CLAIMED)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
 }
 
 const RUNNING: &str = "SELECT id, attempt FROM task_runs INDEXED BY task_runs_running WHERE status = 'running'";
 
-/// All running runs, with the number of their attempt.
+/// Returns all running runs, with the number of their attempt.
 pub(crate) fn running(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<(i64, u32)>> {
     tx.prepare_cached(RUNNING)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
@@ -219,7 +219,7 @@ const LOST: &str = "
       FROM task_runs r INDEXED BY task_runs_running JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.status = 'running' AND r.locked_by = :owner LIMIT :limit";
 
-/// Runs that a dead owner had.
+/// Returns the running runs of a dead owner.
 pub(crate) fn lost(tx: &Transaction<'_>, owner: &str, limit: usize) -> rusqlite::Result<Vec<Lost>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let read = |row: &rusqlite::Row<'_>| {
@@ -232,7 +232,7 @@ pub(crate) fn lost(tx: &Transaction<'_>, owner: &str, limit: usize) -> rusqlite:
 const ANY_RUNNING: &str = "
     SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running WHERE status = 'running')";
 
-/// Whether anybody has a running run.
+/// Returns whether any owner has a running run.
 pub(crate) fn any_running(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
     tx.prepare_cached(ANY_RUNNING)?.query_row([], |row| row.get(0))
 }
@@ -241,18 +241,18 @@ const ASKED_TO_STOP: &str = "
     SELECT id FROM task_runs INDEXED BY task_runs_running
      WHERE status = 'running' AND locked_by = :owner AND cancel_requested = 1";
 
-/// Runs of an owner that somebody has asked to stop.
+/// Returns the runs of an owner that a user has asked to stop.
 pub(crate) fn asked_to_stop(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<i64>> {
     tx.prepare_cached(ASKED_TO_STOP)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
 }
 
-/// The two above in one look, for every turn: each of them goes through all that is running.
+/// The two above in one statement, for every turn: each of them reads all running runs.
 const WATCHED: &str = "
     SELECT id, locked_by, locked_until, iif(cancel_requested = 1, process, NULL)
       FROM task_runs INDEXED BY task_runs_running
      WHERE status = 'running' AND (cancel_requested = 1 OR locked_by <> ?1)";
 
-/// What an owner looks out for among all that is running.
+/// What an owner reads of all running runs.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     /// As [`asked_to_stop`].
@@ -295,7 +295,7 @@ const WORKER_ENDED: &str = "worker_ended";
 const RECORD: &str = "
     INSERT INTO scheduler_events (at, kind, task_id, run_id, detail) VALUES (:now, :kind, :task, :run, :detail)";
 
-/// Writes down what happened that no run tells.
+/// Records an event that belongs to no run.
 pub(crate) fn record(
     tx: &Transaction<'_>,
     now: Timestamp,

@@ -52,5 +52,5 @@ pub(crate) fn record_clock_events(store: &mut SqliteStore, events: &[ClockEvent]
 
 /// Records that an owner shut down.
 pub(crate) fn stop(store: &mut SqliteStore, owner: &str, now: Timestamp) -> Result<()> {
-    store.write("leave", |tx, _| Ok(owners::stopped(tx, owner, now)?))
+    store.write("record the shutdown", |tx, _| Ok(owners::stopped(tx, owner, now)?))
 }

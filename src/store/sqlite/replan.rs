@@ -1,4 +1,4 @@
-//! What was planned by a wrong clock, or by other zone data, is planned anew. What has a row keeps it, and so does not run
+//! Plans again what a wrong clock, or other zone data, had planned. An occurrence that has a row keeps it, and so does not run
 //! again.
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
@@ -7,8 +7,8 @@ use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::store::sqlite::owners;
 
-/// A `once` instant stands, whatever the clock showed, and is met if nobody has resolved it: a next_run that a user has set since
-/// the step back is not resolved. An interval's grid may begin at created_at.
+/// A `once` instant keeps its time, whatever the clock showed, and runs if it is not resolved: a next_run that a user has set
+/// since the step back is not resolved. The grid of an interval may begin at created_at.
 const TASKS: &str = "
     UPDATE scheduled_tasks
        SET planned = 0, next_run = iif(schedule_type = 'once', next_run, NULL),
@@ -18,20 +18,21 @@ const TASKS: &str = "
         OR active_since > :now OR created_at > :now OR resolved_until > :now
         OR (schedule_type = 'once' AND next_run <= resolved_until)";
 
-/// Otherwise no run that follows would be the newest of its task.
+/// Otherwise no later run would be the newest of its task.
 const LAST_RUNS: &str = "UPDATE scheduled_tasks SET last_run = :now WHERE last_run > :now";
 
-/// What that clock brought to an end goes on, within its bounds; what is over ends again when it is planned. A `once` task that
-/// is completed has run. A trigger would read SQLite's clock for whoever leaves active_since as it is.
+/// Tasks that the wrong clock completed become active again, within their bounds; a task that is really over completes again
+/// when it is planned. A completed `once` task has run. If active_since stayed the same, a trigger would set it from SQLite's
+/// clock.
 const ENDED: &str = "
     UPDATE scheduled_tasks
        SET status = 'active', planned = 0, next_run = NULL, resolved_until = :now,
            active_since = :now + (active_since = :now), created_at = min(created_at, :now)
      WHERE status = 'completed' AND schedule_type <> 'once' AND (ends_at IS NULL OR ends_at > :now)";
 
-/// A run_at that was counted by that clock is counted anew from now, with the same wait: the backoff of a retry, the jitter of
-/// an occurrence. A run that was claimed and given back has waited already. What counts from an earlier time keeps its run_at.
-/// An end that the wrong clock stamped and a later one counted from: at most the longest backoff.
+/// A run_at that the wrong clock counted is counted again from now, with the same wait: the backoff of a retry, the jitter of
+/// an occurrence. A run that was claimed and returned has waited already. A run_at that counts from an earlier time stays. For
+/// an end that the wrong clock recorded and a later clock counted from: at most the longest backoff.
 const WAITING: &str = "
     UPDATE task_runs
        SET run_at = CASE WHEN status = 'queued' THEN :now + iif(attempt = 0, max(run_at - scheduled_for, 0), 0)
@@ -41,14 +42,14 @@ const WAITING: &str = "
      WHERE (status = 'queued' OR status = 'failed') AND run_at > :now
        AND CASE WHEN status = 'failed' THEN finished_at WHEN attempt = 0 THEN scheduled_for ELSE run_at END > :now";
 
-/// Or the next start would take the clock for wrong again.
+/// Otherwise the next start would take the clock for wrong again.
 const INSTANCES: &str = "
     UPDATE scheduler_instances
        SET seen_at = min(seen_at, :now), started_at = min(started_at, :now), stopped_at = min(stopped_at, :now)
      WHERE seen_at > :now OR stopped_at > :now";
 
-/// Plans anew from now on. What would have fallen until the old clock's time is told in an event. If another scheduler has
-/// done so already, that stands: what has come due since would be lost.
+/// Plans again from now on, and records the skipped time in an event. If another scheduler has done so already, nothing
+/// changes: what has come due since would be lost.
 pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
     if owners::newest_seen(tx)?.is_none_or(|newest| newest <= now) {
         return Ok(());
@@ -66,7 +67,7 @@ const SET_ZONE_DATA: &str = "
     INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', :version)
     ON CONFLICT (key) DO UPDATE SET value = :version";
 
-/// Local times that lie ahead. What has come due is resolved as it was planned.
+/// Local times in the future. What has come due is resolved as it was planned.
 const LOCAL_TASKS: &str = "
     UPDATE scheduled_tasks SET planned = 0, next_run = NULL
      WHERE status = 'active' AND planned = 1 AND next_run > :now AND time_zone <> 'UTC'
@@ -74,8 +75,7 @@ const LOCAL_TASKS: &str = "
             OR (schedule_type = 'once' AND schedule_value NOT GLOB '*[Zz]'
                 AND schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))";
 
-/// Takes note of the zone data of this process. Answers with what was noted before, if it is another: local times have then
-/// been planned anew.
+/// Records the zone data of this process. Returns the recorded zone data if it differs: local times are then planned again.
 pub(crate) fn zone_data(tx: &Transaction<'_>, version: &str, now: Timestamp) -> rusqlite::Result<Option<String>> {
     let before: Option<String> = tx.prepare_cached(ZONE_DATA)?.query_row([], |row| row.get(0)).optional()?;
     if before.as_deref() == Some(version) {

@@ -1,4 +1,4 @@
-//! The tables: `schema.sql`, its version, and whether a file's tables are ours.
+//! The tables: `schema.sql`, its version, and whether a file's tables are duly's.
 
 use std::path::Path;
 
@@ -12,7 +12,8 @@ pub(crate) const VERSION: i64 = 1;
 
 const SCHEMA: &str = include_str!("../../../schema.sql");
 
-/// Refuses every move of a run that is no arrow of its life. For tests and debug builds: it costs 15 to 20 % of a drain.
+/// Refuses every transition of a run's status that its life does not have. For tests and debug builds: it costs 15 to 20 % of a
+/// drain.
 #[cfg(debug_assertions)]
 const WATCH: &str = "
     CREATE TEMP TRIGGER task_runs_moves BEFORE UPDATE ON main.task_runs
@@ -29,23 +30,23 @@ const WATCH: &str = "
                                              OR NEW.status = 'cancelled'))
       OR NEW.attempt < OLD.attempt
     BEGIN
-        SELECT RAISE(ABORT, 'no arrow of a run''s life allows this');
+        SELECT RAISE(ABORT, 'a run has no such transition');
     END";
 
-/// In every transaction: another program may bring the tables to its own version at any time.
+/// Checked in every transaction: another program may migrate the tables at any time.
 const STORED: &str = "SELECT value FROM scheduler_meta WHERE key = 'schema_version'";
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contents {
-    /// Nothing of ours, and nothing in the way.
+    /// No tables of duly, and none with their names.
     Free { foreign_tables: bool },
-    /// Our tables, of this version.
+    /// Duly's tables, of this version.
     Ours(i64),
 }
 
-/// Looks at a file's tables without writing. `known`: the version that is asked for. A table, view, index or trigger that has
-/// one of our names and is not ours is refused: the file belongs to another program.
+/// Examines a file's tables without writing. `known`: the newest version that is accepted. A table, view, index or trigger that
+/// has a name of duly's and is not duly's is refused: the file belongs to another program.
 pub(crate) fn examine(connection: &Connection, path: &Path, known: i64) -> Result<Contents, Fault> {
     let ours = names();
     let mut found = Vec::new();
@@ -67,13 +68,13 @@ pub(crate) fn examine(connection: &Connection, path: &Path, known: i64) -> Resul
             Some((kind, name)) if version == known => Err(unusable(
                 path,
                 format!(
-                    "its {kind} {name} is missing: somebody changed the tables; restore it from schema.sql or a backup"
+                    "its {kind} {name} is missing: another program changed the tables; restore it from schema.sql or a backup"
                 ),
             )),
             _ => Ok(Contents::Ours(version)),
         };
     }
-    // Another program has a name or two of these, not most of them.
+    // Another program may have one or two of these names, not most of them.
     let reason = if is_marked(connection)? || found.len() * 2 > ours.len() {
         let damaged = "its table scheduler_meta is damaged: expected the rows program and schema_version";
         format!("{damaged}, as duly writes them; restore the file from a backup")
@@ -83,12 +84,12 @@ pub(crate) fn examine(connection: &Connection, path: &Path, known: i64) -> Resul
     Err(unusable(path, reason))
 }
 
-/// Makes our tables, inside the caller's transaction.
+/// Creates the tables, inside the caller's transaction.
 pub(crate) fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(SCHEMA)
 }
 
-/// Fails if another program has brought the tables beyond this version since they were opened.
+/// Fails if another program has migrated the tables beyond this version since they were opened.
 pub(crate) fn check_version(connection: &Connection, path: &Path, known: i64) -> Result<(), Fault> {
     let stored: Option<String> = connection.prepare_cached(STORED)?.query_row([], |row| row.get(0)).optional()?;
     match stored.and_then(|stored| stored.parse().ok()) {
@@ -104,7 +105,7 @@ fn newer(path: &Path, version: i64, known: i64) -> Fault {
     Fault::Newer(Error::UnusableDatabase { path: path.to_owned(), reason })
 }
 
-/// Lets the database itself refuse a move that our own code should never make.
+/// Has the database refuse a transition that this program should never make.
 #[cfg(debug_assertions)]
 pub(crate) fn watch_moves(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(WATCH)
@@ -115,7 +116,7 @@ pub(crate) fn watch_moves(_connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The version of our tables, or `None` if there is no mark that they are ours.
+/// Returns the version of the tables, or `None` if no row marks them as duly's.
 fn stored_version(connection: &Connection) -> rusqlite::Result<Option<i64>> {
     let marked = "SELECT value FROM scheduler_meta WHERE key = ?1";
     let Ok(mut statement) = connection.prepare(marked) else { return Ok(None) };
@@ -128,14 +129,14 @@ fn stored_version(connection: &Connection) -> rusqlite::Result<Option<i64>> {
     }
 }
 
-/// Whether a row says that the tables are ours, whatever is wrong with the version.
+/// Returns whether a row marks the tables as duly's, whatever the version says.
 fn is_marked(connection: &Connection) -> rusqlite::Result<bool> {
     let marked = "SELECT 1 FROM scheduler_meta WHERE key = 'program' AND value = 'duly'";
     let Ok(mut statement) = connection.prepare(marked) else { return Ok(false) };
     statement.exists([])
 }
 
-/// What `schema.sql` creates, read from it: kind and name.
+/// Returns what `schema.sql` creates, read from it: kind and name.
 fn names() -> Vec<(&'static str, &'static str)> {
     let mut names = Vec::new();
     for line in SCHEMA.lines() {

@@ -1,8 +1,8 @@
-//! The one transaction of a turn: settle what finished, extend leases, recover lost runs, end what never began, resolve what
+//! The one transaction of a turn: settle what finished, extend leases, recover lost runs, expire what never began, resolve what
 //! is due, claim.
 //!
-//! It writes at most [`MAX_ITEMS`] items, outcomes first. If one item cannot be written, the whole is rolled back and
-//! repeated with a savepoint around each: the bad one is set aside with an event, the others are written.
+//! It writes at most [`MAX_ITEMS`] items, outcomes first. If one item cannot be written, the transaction is rolled back and
+//! repeated with a savepoint around each item: the bad one is set aside with an event, the others are written.
 
 use std::collections::BTreeSet;
 
@@ -27,14 +27,14 @@ use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, owners, replan, settle, tasks};
 use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, Work, presence};
 
-/// Keys and tasks whose waiting runs a full turn looks at again.
+/// Keys and tasks whose waiting runs a full turn checks again.
 const SWEEP: usize = 500;
 
-/// Rows that retention removes beside other work. The turn writes so much less of that.
+/// Rows that retention deletes beside other work. The turn writes so many items less.
 const PRESSING: usize = 200;
 
-/// Room from which on runs are known to be short. What is due is then resolved as far as it can start, in one write instead
-/// of two.
+/// Free slots from which on runs are known to be short. What is due is then resolved as far as it can start, in one write
+/// instead of two.
 const QUICK: usize = 32;
 
 /// Takes a turn. After a crash, either all that it wrote is stored, or nothing.
@@ -74,7 +74,7 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
 /// How the items of a turn are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// One fails, all fail: the usual case, in which none does.
+    /// If one fails, all fail: the usual case, in which none does.
     Together,
     /// Each within a savepoint of its own.
     OneByOne,
@@ -123,7 +123,8 @@ impl<'a> Turning<'a> {
         if let Some(believed) = self.work.rewind {
             replan::rewind(tx, believed, now)?;
         }
-        // Before anything is settled: no outcome goes in the turn in which it is written, however long it had to wait for that.
+        // Before anything is settled: no outcome is deleted in the turn in which it is written, however long it had to wait for
+        // that.
         self.prune(false, PRESSING)?;
         let mut success = Success::new(tx)?;
         for finished in self.work.finished {
@@ -131,7 +132,7 @@ impl<'a> Turning<'a> {
         }
         for report in self.work.reports {
             let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };
-            // Of one that has ended meanwhile nothing is to be kept.
+            // Reports for finished attempts match no row and are ignored.
             self.item(Item::Report(report.run), |_| {
                 let _ = attempts::keep(tx, &fence, &report.kind)?;
                 Ok(())
@@ -180,14 +181,14 @@ impl<'a> Turning<'a> {
         unplanned.retain(|task| !self.rests(Item::Task(*task)));
         let more_unplanned = unplanned.len() > self.budget;
         for task in unplanned.into_iter().take(self.budget) {
-            // By itself: what was asked to stop is cancelled, also if the row cannot be used.
+            // By itself: requested cancellations are applied even if the row cannot be used.
             self.item(Item::Task(task), |turn| settle::cancel_asked(turn.tx, task, now, &mut turn.written))?;
             self.task(task, |turn| turn.plan(task))?;
         }
 
         self.slots.room = self.slots.room.min(self.budget);
-        // What falls due starts at once where nothing that waits goes before it. Otherwise it queues up, and is claimed
-        // with the rest by urgency; that costs two writes, so no more of it than must be known in time.
+        // What falls due starts at once if no waiting run comes before it. Otherwise it is queued, and claimed with the rest by
+        // urgency; that costs two writes, so only what must be recorded in time is resolved.
         if self.slots.room == 0 || claim::any(tx, handlers, now)? {
             self.resolve(self.work.ahead, None)?;
             self.claim()?;
@@ -196,12 +197,12 @@ impl<'a> Turning<'a> {
             let room = self.slots.room;
             let claimer = Claimer { owner: self.work.owner, handlers, until: self.work.until };
             self.resolve(if room >= QUICK { room } else { room.max(self.work.ahead) }, Some(&claimer))?;
-            // One that goes before another run of its key, which is not due yet, could not be started as it was opened.
+            // A run that comes before another run of its key, which is not due yet, could not be started when it was opened.
             if self.slots.room > 0 && self.written.blocked {
                 self.claim()?;
             }
         }
-        // No instant announces them: the next turn follows at once.
+        // These rows have no due time, so the next turn runs immediately.
         self.done.more_due |= more_unplanned;
         if self.written.claims.is_empty() && !self.done.more_due {
             self.prune(true, self.budget)?;
@@ -213,7 +214,7 @@ impl<'a> Turning<'a> {
         Ok(())
     }
 
-    /// Removes a batch of what is long over, if this is the time for it.
+    /// Deletes a batch of expired history, if retention has its part now.
     fn prune(&mut self, idle: bool, limit: usize) -> Result<(), Fault> {
         let Some(part) = self.work.prune.filter(|part| part.if_idle == idle) else { return Ok(()) };
         self.item(Item::Prune, |turn| {
@@ -226,7 +227,7 @@ impl<'a> Turning<'a> {
         })
     }
 
-    /// What else a scheduler writes that is about to leave: its lease. It looks for running runs that are asked to stop.
+    /// Writes what a draining scheduler still writes: its lease. Looks for running runs that are asked to stop.
     fn drain(&mut self) -> Result<(), Fault> {
         if self.work.full {
             let extended = owners::extend(self.tx, self.work.registration, self.work.until, self.work.now)?;
@@ -236,7 +237,7 @@ impl<'a> Turning<'a> {
         Ok(())
     }
 
-    /// What else is written into newer tables: that this owner is there, and whom of its runs somebody asks to stop.
+    /// Writes what newer tables may still accept: the lease. Looks for running runs that are asked to stop.
     fn outlive(&mut self) -> Result<(), Fault> {
         let work = self.work;
         self.item(Item::Sweep, |turn| {
@@ -248,7 +249,7 @@ impl<'a> Turning<'a> {
         })
     }
 
-    /// Writes one item, and answers with the fault by which it could not be: what it had written is undone then.
+    /// Writes one item. Returns the fault if it could not be written: its changes are rolled back then.
     fn attempt(&mut self, item: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<Option<Fault>, Fault> {
         self.budget = self.budget.saturating_sub(1);
         if self.mode == Mode::Together {
@@ -302,8 +303,8 @@ impl<'a> Turning<'a> {
         Ok(())
     }
 
-    /// Writes an item of one task. A task whose item fails rests as invalid until it is changed. If this machine's zone data does
-    /// not answer, the row stays as it is for schedulers that know the zone; this one tries again in its next full turn.
+    /// Writes an item of one task. A task whose item fails becomes invalid until it is changed. If this machine's zone data
+    /// does not know the zone, the row stays as it is for schedulers that know it; this one tries again in its next full turn.
     fn task(&mut self, task: i64, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
         if self.rests(Item::Task(task)) {
             return Ok(());
@@ -327,7 +328,7 @@ impl<'a> Turning<'a> {
         self.set_aside(Item::Task(task), fault)
     }
 
-    /// Settles an outcome. If it cannot be stored as the handler gave it, that the attempt ended is stored all the same.
+    /// Settles an outcome. If its text cannot be stored, the end of the attempt is stored without it.
     fn settle(&mut self, success: &mut Success<'_>, finished: &Finished) -> Result<(), Fault> {
         let (tx, owner, now) = (self.tx, self.work.owner, self.work.now);
         let mut store = |turn: &mut Self, finished: &Finished| {
@@ -351,8 +352,8 @@ impl<'a> Turning<'a> {
         self.set_aside(Item::Outcome(finished.claim.run_id), &again.unwrap_or(fault))
     }
 
-    /// Recovers what a dead owner left, as far as the turn may write. A run that cannot be recovered is tried again in full
-    /// turns. Until then its owner's lock file stays: it says which attempts had begun.
+    /// Recovers the runs of a dead owner, as far as the turn may write. A run that cannot be recovered is tried again in full
+    /// turns. Until then its owner's lock file stays, because it says which attempts had begun.
     fn recover(&mut self, dead: &Dead) -> Result<(), Fault> {
         let (tx, now, owner) = (self.tx, self.work.now, &*dead.owner);
         let lost = owners::lost(tx, owner, self.budget)?;
@@ -361,7 +362,7 @@ impl<'a> Turning<'a> {
         for lost in lost {
             let doubt = self.work.doubts.get(&(lost.run, lost.attempt));
             let presence = presence(&lost.orphan(self.work.database), doubt.map(String::as_str));
-            // What the slots say counts only where nothing else shows that the attempt began.
+            // The slots count only where nothing else shows that the attempt began.
             let never_began = presence == Presence::NoTrace && lost.process.is_none() && dead.never_began(&lost);
             if matches!(presence, Presence::Alive | Presence::Unknown(_)) {
                 self.wait_for(owner, lost, presence)?;
@@ -404,7 +405,7 @@ impl<'a> Turning<'a> {
         Ok(())
     }
 
-    /// Plans a row that somebody else wrote. One that cannot be used becomes invalid, and nothing stops.
+    /// Plans a row that another program wrote. A row that cannot be used becomes invalid, and the turn continues.
     fn plan(&mut self, task: i64) -> Result<(), Fault> {
         if let Some((task, reason)) = tasks::settle_plan(self.tx, self.schedules, task, self.work.now)? {
             self.written.events.push(Event::Invalid { task, reason });
@@ -412,7 +413,7 @@ impl<'a> Turning<'a> {
         Ok(())
     }
 
-    /// Ends what has expired before it began.
+    /// Expires runs that never began.
     fn expire(&mut self) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
         for run in settle::expiring(tx, now, self.budget / 2)? {
@@ -436,7 +437,7 @@ impl<'a> Turning<'a> {
                 let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
                 let starter = claimer.map(|claimer| (claimer, &mut turn.slots));
                 open::resolve_due(&mut cx, &due?, turn.work.seen, Rest::Later, starter)?;
-                // Together with the others, unless each must stand for itself.
+                // Together with the others, unless each item has its own savepoint.
                 if turn.mode == Mode::OneByOne { open::finish(&mut cx, claimer) } else { Ok(()) }
             })?;
         }
@@ -444,12 +445,12 @@ impl<'a> Turning<'a> {
         self.done.more_due |= std::mem::take(&mut self.written.more);
         let mut cx = Change { tx, now, schedules: self.schedules, written: &mut self.written };
         open::finish(&mut cx, claimer)?;
-        // What was resolved too late to begin would be taken for what could be claimed.
+        // A run that was resolved too late to begin would count as claimable.
         if std::mem::take(&mut self.written.expired) { self.expire() } else { Ok(()) }
     }
 
-    /// Claims as many waiting runs as there are slots, most urgent first. Behind those that had to be set aside there may be
-    /// others, which the lists had no room for.
+    /// Claims as many waiting runs as there are slots, most urgent first. Runs that were set aside may have kept others out of
+    /// the lists, so it looks again.
     fn claim(&mut self) -> Result<(), Fault> {
         loop {
             let aside = self.memory.aside.len();
@@ -478,13 +479,13 @@ impl<'a> Turning<'a> {
             refused = self.slots.room == 0 && self.written.claims.len() == claimed;
         }
         drop(runs);
-        // The one that waits for an idle worker is the next in the next turn too.
+        // A run that waits for an idle worker is also the first in the next turn.
         self.memory.claimed = if refused { order.wrapping_sub(1) } else { order };
         Ok(())
     }
 }
 
-/// What is to come, as far as this owner is concerned.
+/// Reads the next due times and the other owners.
 fn look_ahead(tx: &Transaction<'_>, owner: &str, handlers: &BTreeSet<String>, done: &mut Done) -> rusqlite::Result<()> {
     let owners::Watched { stop, others, declared_gone } = owners::watched(tx, owner)?;
     (done.stop, done.others, done.declared_gone) = (stop, others, declared_gone);

@@ -240,7 +240,10 @@ fn a_scheduler_that_cannot_write_down_that_it_leaves_has_left_in_order() {
     sidecar.leave();
     drop(strace);
     let log = sidecar.log();
-    assert!(log.contains("cannot leave: disk I/O error; the next scheduler takes this one for dead"), "{log}");
+    assert!(
+        log.contains("cannot record the shutdown: disk I/O error; the next scheduler counts this one as dead"),
+        "{log}"
+    );
     let owners = || std::fs::read_dir(db.home().join("agent.db-owners")).expect("a folder").count();
     let registered = || db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL");
     assert_eq!((owners(), registered().as_str()), (1, "1"), "its lock file tells that it is dead");
