@@ -48,3 +48,38 @@ pub(crate) fn missing(error: &Error) -> Option<&str> {
 pub(crate) fn code(source: &BoxError) -> Option<ErrorCode> {
     source.downcast_ref::<Error>()?.sqlite_error_code()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rusqlite::Connection;
+
+    use crate::store::fault::Fault;
+
+    #[test]
+    fn each_error_of_sqlite_has_its_class() {
+        let home = tempfile::tempdir().unwrap();
+        let open = |name: &str| Connection::open(home.path().join(name)).unwrap();
+        let connection = open("a.db");
+        connection.execute_batch("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER CHECK (n > 0)) STRICT").unwrap();
+        let fault = |connection: &Connection, sql: &str| Fault::from(connection.execute_batch(sql).unwrap_err());
+
+        assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 0)"), Fault::Item(_)));
+        assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 'text')"), Fault::Item(_)));
+        assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 1), (1, 2)"), Fault::Id(_)));
+        connection.execute_batch("PRAGMA max_page_count = 2").unwrap();
+        assert!(matches!(fault(&connection, "CREATE TABLE more AS SELECT zeroblob(9000)"), Fault::Space(_)));
+        assert!(matches!(fault(&connection, "RELEASE none"), Fault::Statement(_)));
+        let missing = Fault::from(connection.prepare("SELECT\n m FROM t").unwrap_err());
+        assert!(matches!(missing, Fault::Tables(_)) && missing.is_damage());
+        assert_eq!(missing.to_string(), "no such column: m", "without the statement");
+
+        let other = open("a.db");
+        other.busy_timeout(Duration::ZERO).unwrap();
+        connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+        assert!(matches!(fault(&other, "BEGIN IMMEDIATE"), Fault::Other(_)));
+        std::fs::write(home.path().join("b.db"), vec![7; 8192]).unwrap();
+        assert!(matches!(fault(&open("b.db"), "SELECT * FROM sqlite_master"), Fault::Corrupt(_)));
+    }
+}
