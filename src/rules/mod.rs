@@ -5,4 +5,6 @@ pub(crate) mod clock_monitor;
 pub(crate) mod forecast;
 pub(crate) mod placement;
 pub(crate) mod resolve;
+pub(crate) mod retention;
 pub(crate) mod retention_timer;
+pub(crate) mod streak;

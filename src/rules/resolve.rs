@@ -55,6 +55,11 @@ impl Plan {
             catch_up_limit: usize::try_from(task.catch_up_limit).unwrap_or(usize::MAX),
         }
     }
+
+    /// Returns the instants before and after which the task has no occurrence.
+    pub(crate) fn bounds(&self) -> (Option<Timestamp>, Option<Timestamp>) {
+        (self.starts_at, self.ends_at)
+    }
 }
 
 /// A run of the task that is not final.
@@ -132,18 +137,19 @@ pub(crate) fn occurrence_after(plan: &Plan, after: Timestamp) -> Option<Timestam
     plan.schedule.next_after(after).filter(|next| plan.ends_at.is_none_or(|ends| *next <= ends))
 }
 
-/// When a delay is over that is counted from an instant, within the task's bounds.
-pub(crate) fn delayed(plan: &Plan, from: Timestamp, delay: Duration) -> Next {
-    let counted = from.plus(delay);
-    let next = plan.starts_at.map_or(counted, |starts| counted.max(starts));
-    if plan.ends_at.is_none_or(|ends| next <= ends) { Next::At(next) } else { Next::Never }
+/// Returns when a delay is over that is counted from an instant. `bounds`: `starts_at` and `ends_at` of the task.
+pub(crate) fn delayed(bounds: (Option<Timestamp>, Option<Timestamp>), from: Timestamp, delay: Duration) -> Next {
+    let (starts_at, ends_at) = bounds;
+    let counted = from.plus(delay).min(Timestamp::MAX);
+    let next = starts_at.map_or(counted, |starts| counted.max(starts));
+    if ends_at.is_none_or(|ends| next <= ends) { Next::At(next) } else { Next::Never }
 }
 
 /// When a task is due that has just been added, edited or resumed. `unfinished`: whether a run of it is.
 pub(crate) fn first(plan: &Plan, unfinished: bool) -> Next {
     let next = match &plan.schedule {
         Schedule::Delay(_) if unfinished => return Next::AfterTheRun,
-        Schedule::Delay(delay) => return delayed(plan, plan.active_since, *delay),
+        Schedule::Delay(delay) => return delayed(plan.bounds(), plan.active_since, *delay),
         Schedule::Manual => return Next::OnRequest,
         // A past instant counts too, unless it was resolved: it is due at once.
         Schedule::Once(at) => Some(*at)
@@ -204,7 +210,7 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
     }
     let next = match (&plan.schedule, due) {
         (Schedule::Delay(_), None) if work.unfinished > 0 => Next::AfterTheRun,
-        (Schedule::Delay(delay), None) => delayed(plan, now, *delay),
+        (Schedule::Delay(delay), None) => delayed(plan.bounds(), now, *delay),
         // Somebody had set next_run, and that is resolved.
         (Schedule::Manual, None) => Next::OnRequest,
         (_, due) => due.map_or(Next::Never, Next::At),

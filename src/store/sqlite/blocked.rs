@@ -7,6 +7,8 @@
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::model::run::Origin;
+use crate::model::task::{Overlap, TaskStatus};
 use crate::rules::placement::{self, Reason, Waiting};
 use crate::store::sqlite::row::{self, Raw, raw};
 
@@ -45,10 +47,16 @@ const FACTS: &str = "
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
 
-/// Reads the facts from a row that begins with them.
+/// Reads the facts from a row that begins with them. A value that only another program writes must not keep an outcome from
+/// being stored: it neither pauses a task nor lets its runs overlap.
 pub(crate) fn waiting(row: &Row<'_>) -> rusqlite::Result<Waiting> {
-    let (has_older, key_is_taken) = (row.get(3)?, row.get(4)?);
-    Ok(Waiting { origin: row.get(0)?, status: row.get(1)?, overlap: row.get(2)?, has_older, key_is_taken })
+    Ok(Waiting {
+        origin: row.get(0).unwrap_or(Origin::OnDead),
+        status: row.get(1).unwrap_or(TaskStatus::Active),
+        overlap: row.get(2).unwrap_or(Overlap::Skip),
+        has_older: row.get(3)?,
+        key_is_taken: row.get(4)?,
+    })
 }
 
 const SET_REASON: &str = "
@@ -262,8 +270,6 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
-    use crate::model::run::Origin;
-    use crate::model::task::{Overlap, TaskStatus};
     use crate::store::sqlite::connection::SqliteStore;
     use crate::store::sqlite::file::{Durability, Missing};
 

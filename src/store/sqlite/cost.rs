@@ -12,6 +12,7 @@ use crate::model::finished::Finished;
 use crate::model::report::{Pass, Pruned};
 use crate::model::run::{Claim, Outcome};
 use crate::model::settings::Retention;
+use crate::rules::retention::Limits;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::sqlite::prune;
@@ -245,7 +246,8 @@ fn a_batch_of_retention_costs_the_same_beside_few_as_beside_many() {
         let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
         let before = site.steps.load(Ordering::Relaxed);
         let now = Timestamp::from_millis(site.now);
-        let more = site.store.write("prune", |tx, _| prune::batch(tx, &keep, now, &mut pass, 200, &mut pruned));
+        let more =
+            site.store.write("prune", |tx, _| prune::batch(tx, &Limits::new(&keep, now), &mut pass, 200, &mut pruned));
         assert!(more.expect("a batch") && pruned.runs == 200, "{pruned:?}");
         site.steps.load(Ordering::Relaxed) - before
     });

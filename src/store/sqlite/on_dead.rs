@@ -10,6 +10,7 @@ use crate::error::excerpt;
 use crate::model::event::Event;
 use crate::model::run::{Claim, Origin, Run};
 use crate::model::task::TaskStatus;
+use crate::rules::streak;
 use crate::schedule::ScheduleKind;
 use crate::store::fault::Fault;
 use crate::store::sqlite::manual::{self, Request};
@@ -21,18 +22,19 @@ const MAX_TOLD: usize = 16 * 1024;
 /// Longest payload of the dead run that is told with it, in bytes.
 const MAX_TOLD_PAYLOAD: usize = 48 * 1024;
 
-/// What the task of a dead run wants to follow. A task that is due once keeps no streak.
-const WISHES: &str = "
-    SELECT on_dead, iif(status = 'active' AND failure_count >= pause_after_failures, failure_count, NULL)
-      FROM scheduled_tasks WHERE id = :task";
+/// A task that is due once keeps no streak.
+const POLICY: &str = "
+    SELECT on_dead, status, failure_count, pause_after_failures FROM scheduled_tasks WHERE id = :task";
 
 /// Does what the task of a dead run wants done. Answers with what there is to tell, and whether the task was paused.
 pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, bool), Fault> {
     let (tx, now) = (cx.tx, cx.now);
-    let wishes = tx.prepare_cached(WISHES)?.query_row(named_params! { ":task": dead.task_id }, |row| {
-        Ok((row::shown_if_any(row, 0)?, row.get::<_, Option<u32>>(1)?))
+    let policy = tx.prepare_cached(POLICY)?.query_row(named_params! { ":task": dead.task_id }, |row| {
+        let failures = row::saturating(row, 2)?;
+        let pauses = streak::pauses(row.get(1)?, failures, row.get(3)?);
+        Ok((row::shown_if_any(row, 0)?, pauses.then_some(failures)))
     });
-    let Some((on_dead, failures)) = wishes.optional()? else { return Ok((Vec::new(), false)) };
+    let Some((on_dead, failures)) = policy.optional()? else { return Ok((Vec::new(), false)) };
     let mut events = Vec::new();
     // A run that tells of a death and dies itself would go on for ever.
     if let Some(target) = on_dead.filter(|_| dead.origin != Origin::OnDead)

@@ -4,25 +4,14 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Transaction, params};
+use rusqlite::params;
 
-use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::model::run::Origin;
 use crate::store::fault::Fault;
-use crate::store::sqlite::open::Change;
+use crate::store::sqlite::open::{self, Change, Once, UNNUMBERED};
+use crate::store::sqlite::row;
 use crate::store::sqlite::runs::Claimer;
-use crate::store::sqlite::{owners, row};
-
-/// `once` tasks that the rules have decided about, and that are not yet written.
-#[derive(Debug, Default)]
-pub(crate) struct Once {
-    /// Where among the claims are those whose run is yet to be opened. It starts at its task's one occurrence, without delay
-    /// or expiry, behind nobody's key: of the claim, all but the number of the run is known.
-    pub(crate) starting: Vec<usize>,
-    /// Tasks whose occurrence was resolved.
-    pub(crate) completed: Vec<i64>,
-}
 
 /// (due) -> running, for what the rules have decided is to start now; `next_run` is the one occurrence. What has a row
 /// already gets no second one.
@@ -42,27 +31,22 @@ const COMPLETE_ALL: &str = "
            updated_at = ?2
      WHERE id IN (SELECT value FROM json_each(?1))";
 
-impl Once {
-    /// Starts and completes them, and tells each claim the number of its run.
-    pub(crate) fn finish(self, cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
-        let Once { starting, completed } = self;
-        if let Some(claimer) = claimer.filter(|_| !starting.is_empty()) {
-            let (late, in_time): (Vec<_>, Vec<_>) =
-                starting.into_iter().partition(|place| cx.written.claims[*place].origin == Origin::CatchUp);
-            start(cx, claimer, Origin::Schedule, &in_time)?;
-            start(cx, claimer, Origin::CatchUp, &late)?;
-            cx.written.claims.retain(|claim| claim.run_id != UNNUMBERED);
-        }
-        if !completed.is_empty() {
-            let params = params![row::list(completed.into_iter()), cx.now];
-            cx.tx.prepare_cached(COMPLETE_ALL)?.execute(params)?;
-        }
-        Ok(())
+/// Starts and completes the `once` tasks that were resolved, and stores the id of each run with its claim.
+pub(crate) fn finish(cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
+    let Once { starting, completed } = std::mem::take(&mut cx.written.once);
+    if let Some(claimer) = claimer.filter(|_| !starting.is_empty()) {
+        let (late, in_time): (Vec<_>, Vec<_>) =
+            starting.into_iter().partition(|place| cx.written.claims[*place].origin == Origin::CatchUp);
+        start(cx, claimer, Origin::Schedule, &in_time)?;
+        start(cx, claimer, Origin::CatchUp, &late)?;
+        cx.written.claims.retain(|claim| claim.run_id != UNNUMBERED);
     }
+    if !completed.is_empty() {
+        let params = params![row::list(completed.into_iter()), cx.now];
+        cx.tx.prepare_cached(COMPLETE_ALL)?.execute(params)?;
+    }
+    Ok(())
 }
-
-/// The number of a run that is yet to be opened.
-pub(crate) const UNNUMBERED: i64 = 0;
 
 /// Numbers are not without gaps: one is spent on each occurrence that has a row already.
 const NEWEST: &str = "SELECT ifnull(max(id), 0) FROM task_runs";
@@ -96,7 +80,7 @@ fn start(cx: &mut Change<'_>, claimer: &Claimer<'_>, origin: Origin, places: &[u
                 claim.run_id = id;
                 run = next()?;
             }
-            _ => already(tx, claim.task_id, claim.scheduled_for, now)?,
+            _ => open::already(tx, claim.task_id, claim.scheduled_for, now)?,
         }
     }
     match run {
@@ -104,15 +88,4 @@ fn start(cx: &mut Change<'_>, claimer: &Claimer<'_>, origin: Origin, places: &[u
         // A run that nobody has claimed would be running for ever: each is started by itself.
         Some((_, id)) => Err(Error::store("start what is due", format!("run {id} was not in its place")).into()),
     }
-}
-
-/// An occurrence that has a row already is passed over with an event: never a second row, never an error.
-pub(crate) fn already(
-    tx: &Transaction<'_>,
-    task: i64,
-    scheduled_for: Timestamp,
-    now: Timestamp,
-) -> rusqlite::Result<()> {
-    let detail = format!("the occurrence of {scheduled_for} has a run already");
-    owners::record(tx, now, "passed_over", Some(task), None, Some(&detail))
 }

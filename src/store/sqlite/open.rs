@@ -14,11 +14,10 @@ use crate::rules::placement::{Reason, Waiting};
 use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
-use crate::store::sqlite::blocked;
 use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
-use crate::store::sqlite::once::{self, Once};
 use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, Wrote};
+use crate::store::sqlite::{blocked, owners};
 use crate::store::turn_io::{Seen, Slots};
 
 /// Why an occurrence has no run.
@@ -51,7 +50,7 @@ fn miss_reason(due: &Due) -> String {
 pub(crate) struct Written {
     pub(crate) claims: Vec<Arc<Claim>>,
     pub(crate) events: Vec<Event>,
-    /// `once` tasks that were resolved, for [`finish`].
+    /// `once` tasks that were resolved, for `once::finish`.
     pub(crate) once: Once,
     /// Whether a task is still due that was resolved in part.
     pub(crate) more: bool,
@@ -62,6 +61,19 @@ pub(crate) struct Written {
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
     pub(crate) delayed: bool,
 }
+
+/// `once` tasks that the rules have decided about, and that `once::finish` is still to write.
+#[derive(Debug, Default)]
+pub(crate) struct Once {
+    /// Where among the claims are those whose run is yet to be opened. It starts at its task's one occurrence, without delay
+    /// or expiry, behind nobody's key: of the claim, all but the number of the run is known.
+    pub(crate) starting: Vec<usize>,
+    /// Tasks whose occurrence was resolved.
+    pub(crate) completed: Vec<i64>,
+}
+
+/// The id in a claim whose run is still to be opened.
+pub(crate) const UNNUMBERED: i64 = 0;
 
 /// A transaction that changes runs, with what its functions need.
 pub(crate) struct Change<'a> {
@@ -124,7 +136,7 @@ pub(crate) fn any_running(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<b
 }
 
 /// Resolves what is due of one task and moves it on to its next occurrence. When all tasks are resolved, the caller must call
-/// [`finish`].
+/// `once::finish`.
 ///
 /// `seen`: what the look before this turn saw. `claimer`: starts what is opened, as far as it may.
 pub(crate) fn resolve_due(
@@ -155,7 +167,9 @@ pub(crate) fn resolve_due(
     let unfinished = opener.unfinished;
     let next = match (&due.plan.schedule, resolution.next) {
         // It had a row already, from a clock that was wrong: there is no run whose end could be waited for.
-        (Schedule::Delay(delay), Next::AfterTheRun) if unfinished == 0 => resolve::delayed(&due.plan, now, *delay),
+        (Schedule::Delay(delay), Next::AfterTheRun) if unfinished == 0 => {
+            resolve::delayed(due.plan.bounds(), now, *delay)
+        }
         (_, next) => next,
     };
     // Together with the others, unless what was resolved is not what next_run says: somebody had set that.
@@ -167,11 +181,6 @@ pub(crate) fn resolve_due(
     cx.written.more |= matches!(next, Next::At(at) if at <= now);
     advance(tx, id, next, resolution.resolved_until, now)?;
     Ok(())
-}
-
-/// Starts and completes the `once` tasks that were resolved.
-pub(crate) fn finish(cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
-    std::mem::take(&mut cx.written.once).finish(cx, claimer)
 }
 
 const ADVANCE: &str = "
@@ -253,10 +262,10 @@ impl Opener<'_, '_> {
             Some((_, slots)) if may_start && is_plain(self.due, &run) => {
                 let read_ahead = slots.take();
                 self.cx.written.once.starting.push(self.cx.written.claims.len());
-                let claim = first_claim(self.due, once::UNNUMBERED, scheduled_for, origin, self.cx.now);
+                let claim = first_claim(self.due, UNNUMBERED, scheduled_for, origin, self.cx.now);
                 let claim = Claim { read_ahead, ..claim };
                 self.cx.written.claims.push(Arc::new(claim));
-                Some(once::UNNUMBERED)
+                Some(UNNUMBERED)
             }
             Some((claimer, slots)) if may_start => {
                 let started = slots.started(self.cx.now);
@@ -280,7 +289,7 @@ impl Opener<'_, '_> {
             }
         };
         if opened.is_none() {
-            return Ok(once::already(self.cx.tx, self.due.id, scheduled_for, self.cx.now)?);
+            return Ok(already(self.cx.tx, self.due.id, scheduled_for, self.cx.now)?);
         }
         self.unfinished += 1;
         self.scheduled += 1;
@@ -306,7 +315,7 @@ impl Opener<'_, '_> {
         // After a clock that was wrong the oldest may have rows. What follows them has none, and is recorded by itself.
         while !runs::pass_over(self.cx.tx, &row, self.cx.now)? {
             let Span { first, last, count, .. } = row.span;
-            once::already(self.cx.tx, self.due.id, first, self.cx.now)?;
+            already(self.cx.tx, self.due.id, first, self.cx.now)?;
             let next = resolve::occurrence_after(&self.due.plan, first).filter(|next| *next <= last);
             let Some(first) = next.filter(|_| count > 1) else { return Ok(()) };
             row.span = Span { first, count: count - 1, ..row.span };
@@ -341,6 +350,17 @@ impl Opener<'_, '_> {
         self.scheduled = left.iter().filter(|run| run.origin.is_scheduled()).count();
         Ok(keys.iter().try_for_each(|key| blocked::derive_key(self.cx.tx, key, self.cx.now))?)
     }
+}
+
+/// An occurrence that has a row already is passed over with an event: never a second row, never an error.
+pub(crate) fn already(
+    tx: &Transaction<'_>,
+    task: i64,
+    scheduled_for: Timestamp,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let detail = format!("the occurrence of {scheduled_for} has a run already");
+    owners::record(tx, now, "passed_over", Some(task), None, Some(&detail))
 }
 
 /// A run of a due task, as it will be opened.

@@ -5,10 +5,11 @@ use rusqlite::{Statement, ToSql, Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::model::report::{Pass, Pruned};
-use crate::model::run::RunStatus;
 use crate::model::settings::Retention;
+use crate::rules::retention::{Limits, OldRun};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::tasks;
 use crate::store::turn_io::MAX_ITEMS;
 
 /// Most tasks that one batch looks at, and most of their runs that it counts. Most tasks have nothing that goes: to look at five
@@ -27,7 +28,7 @@ pub(super) fn prune(
     now: Timestamp,
 ) -> Result<i64> {
     store.write("prune", |tx, _| {
-        batch(tx, keep, now, pass, MAX_ITEMS, pruned)?;
+        batch(tx, &Limits::new(keep, now), pass, MAX_ITEMS, pruned)?;
         Ok(last_task(tx)?)
     })
 }
@@ -40,12 +41,13 @@ pub(super) fn would_prune(
     pruned: &mut Pruned,
     now: Timestamp,
 ) -> Result<i64> {
+    let limits = Limits::new(keep, now);
     store.read("count expired history", |tx, _| {
         if pass.after == 0 {
-            let Pruned { events, instances, .. } = beside_tasks(tx, keep, now)?;
+            let Pruned { events, instances, .. } = beside_tasks(tx, &limits)?;
             (pruned.events, pruned.instances) = (pruned.events + events, pruned.instances + instances);
         }
-        let (end, tasks, runs) = would_go(tx, keep, now, pass.after, MAX_ITEMS)?;
+        let (end, tasks, runs) = would_go(tx, &limits, pass.after, MAX_ITEMS)?;
         (pruned.tasks, pruned.runs) = (pruned.tasks + tasks, pruned.runs + runs);
         pass.after = end.unwrap_or_default();
         Ok(last_task(tx)?)
@@ -56,33 +58,32 @@ pub(super) fn would_prune(
 /// tasks is. Returns whether the batch ended because it was large enough.
 pub(crate) fn batch(
     tx: &Transaction<'_>,
-    keep: &Retention,
-    now: Timestamp,
+    limits: &Limits,
     pass: &mut Pass,
     limit: usize,
     pruned: &mut Pruned,
 ) -> Result<bool, Fault> {
     let (mut left, mut more) = (limit, false);
-    pruned.instances += instances(tx, now.minus(keep.events))?;
+    pruned.instances += instances(tx, limits.events_before)?;
     // The rest is for the tasks of a pass that has begun.
     let most = if pass.after == 0 { limit } else { limit / 2 };
-    let events = events(tx, now.minus(keep.events), most)?;
+    let events = events(tx, limits.events_before, most)?;
     pruned.events += events;
     left -= events;
     more |= events == most;
     if pass.after == 0 {
         pass.last = last_task(tx)?;
     }
-    let most = usize::try_from(keep.most_runs).unwrap_or(usize::MAX).saturating_add(limit);
-    let seen = look(tx, keep, now, *pass, most)?;
+    let seen = look(tx, limits, *pass, limits.most.saturating_add(limit))?;
     for Found { task, is_over, runs } in seen.found {
         if left == 0 || (is_over && runs > left && left < limit) {
             return Ok(true);
         }
-        if is_over && runs <= left && remove_over(tx, task, now.minus(keep.once))? {
+        if is_over && runs <= left && ended_before(tx, task, limits.once_before)? {
+            tasks::delete(tx, task)?;
             pruned.tasks += 1;
             left = left.saturating_sub(1 + runs);
-        } else if let removed @ 1.. = remove_runs(tx, task, keep, now, runs, left)? {
+        } else if let removed @ 1.. = remove_runs(tx, task, limits, runs, left)? {
             pruned.runs += removed;
             left -= removed;
             if left == 0 {
@@ -121,7 +122,8 @@ pub(crate) fn instances(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Re
     tx.prepare_cached(INSTANCES)?.execute(params)
 }
 
-/// As [`REMOVE_OVER`] decides it, but for the runs.
+/// A task that a manifest declares stays as long as it does: applied again, it would run again. A task that SQL has given a
+/// next_run is to run again.
 const TASKS: &str = "
     SELECT id,
            schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND managed_by IS NULL AND updated_at < :before,
@@ -146,18 +148,17 @@ struct Found {
 }
 
 /// Looks at the next tasks of a pass, and counts up to `most` runs of each.
-fn look(tx: &Transaction<'_>, keep: &Retention, now: Timestamp, pass: Pass, most: usize) -> rusqlite::Result<Seen> {
-    let least = usize::try_from(keep.least_runs).unwrap_or(usize::MAX);
+fn look(tx: &Transaction<'_>, limits: &Limits, pass: Pass, most: usize) -> rusqlite::Result<Seen> {
     let mut statement = tx.prepare_cached(TASKS)?;
     let mut rows = statement.query(named_params! {
-        ":before": now.minus(keep.once), ":most": bound(most), ":after": pass.after, ":last": pass.last,
+        ":before": limits.once_before, ":most": bound(most), ":after": pass.after, ":last": pass.last,
         ":limit": bound(MAX_LOOKED_AT),
     })?;
     let (mut seen, mut counted, mut looked_at) = (Seen { found: Vec::new(), end: None }, 0, 0);
     while let Some(row) = rows.next()? {
         let (task, is_over) = (row.get(0)?, row.get(1)?);
         let runs = usize::try_from(row.get::<_, i64>(2)?).unwrap_or_default();
-        if is_over || runs > least {
+        if is_over || limits.spare(runs) > 0 {
             seen.found.push(Found { task, is_over, runs });
         }
         (counted, looked_at) = (counted + runs, looked_at + 1);
@@ -173,28 +174,14 @@ fn bound(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-// What a manifest declares stays as long as it does: applied again, it would otherwise run again. What SQL has given a
-// next_run is to run again.
-const REMOVE_OVER: &str = "
-    DELETE FROM scheduled_tasks
-     WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND managed_by IS NULL
-       AND updated_at < :before
-       AND NOT EXISTS (SELECT 1 FROM task_runs r
-                        WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
-       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.finished_at >= :before)";
+const ENDED_BEFORE: &str = "
+    SELECT NOT EXISTS (SELECT 1 FROM task_runs
+                        WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))
+       AND NOT EXISTS (SELECT 1 FROM task_runs WHERE task_id = :task AND finished_at >= :before)";
 
-/// As [`REMOVE_OVER`] decides it.
-const IS_OVER: &str = "
-    SELECT EXISTS (SELECT 1 FROM scheduled_tasks
-                    WHERE id = :task AND schedule_type = 'once' AND status = 'completed' AND next_run IS NULL
-                      AND managed_by IS NULL AND updated_at < :before)
-       AND NOT EXISTS (SELECT 1 FROM task_runs r
-                        WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'))
-       AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.finished_at >= :before)";
-
-/// Removes a completed task that was due once, with its runs, if all of it ended before.
-fn remove_over(tx: &Transaction<'_>, task: i64, before: Timestamp) -> rusqlite::Result<bool> {
-    Ok(tx.prepare_cached(REMOVE_OVER)?.execute(named_params! { ":task": task, ":before": before })? == 1)
+/// Returns whether all runs of a task ended before an instant.
+fn ended_before(tx: &Transaction<'_>, task: i64, before: Timestamp) -> rusqlite::Result<bool> {
+    tx.prepare_cached(ENDED_BEFORE)?.query_row(named_params! { ":task": task, ":before": before }, |row| row.get(0))
 }
 
 // Both in the order of the index that is a task's history: scheduled runs by occurrence, the others by id. What was retried
@@ -214,27 +201,12 @@ const OLDEST_OTHERS: &str = "
 const REMOVE_RUN: &str = "
     DELETE FROM task_runs WHERE id = :run AND status <> 'queued' AND status <> 'failed' AND status <> 'running'";
 
-/// How many runs of a task that has `runs` are more than the newest few, and how many more than any task keeps.
-fn surplus(keep: &Retention, runs: usize) -> (usize, usize) {
-    let more_than = |kept: u32| runs.saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX));
-    (more_than(keep.least_runs), more_than(keep.most_runs))
-}
-
-/// Removes final runs of a task that has `runs`: the old ones, and the oldest of too many; never the newest few.
-fn remove_runs(
-    tx: &Transaction<'_>,
-    task: i64,
-    keep: &Retention,
-    now: Timestamp,
-    runs: usize,
-    limit: usize,
-) -> Result<usize, Fault> {
-    let (spare, excess) = surplus(keep, runs);
-    let spare = spare.min(limit);
+/// Removes final runs of a task that has `runs`, as the limits say. Looks at the oldest `limit`.
+fn remove_runs(tx: &Transaction<'_>, task: i64, limits: &Limits, runs: usize, limit: usize) -> Result<usize, Fault> {
+    let spare = limits.spare(runs).min(limit);
     if spare == 0 {
         return Ok(0);
     }
-    let before = now.minus(keep.runs);
     let mut oldest = Vec::new();
     for statement in [OLDEST_SCHEDULED, OLDEST_OTHERS] {
         let mut statement = tx.prepare_cached(statement)?;
@@ -242,33 +214,14 @@ fn remove_runs(
             oldest.push(row?);
         }
     }
-    oldest.sort_unstable_by_key(OldRun::order);
+    oldest.sort_unstable_by_key(OldRun::age);
     let mut removed = 0;
     for (place, run) in oldest.into_iter().take(spare).enumerate() {
-        if run.goes(before, place < excess) {
+        if limits.removes(&run, place, runs) {
             removed += tx.prepare_cached(REMOVE_RUN)?.execute(named_params! { ":run": run.id })?;
         }
     }
     Ok(removed)
-}
-
-/// What retention asks of a run.
-struct OldRun {
-    fell: Timestamp,
-    id: i64,
-    status: RunStatus,
-    finished: Option<Timestamp>,
-}
-
-impl OldRun {
-    fn order(&self) -> (Timestamp, i64) {
-        (self.fell, self.id)
-    }
-
-    /// Whether it goes: it is final, and old, or one too many.
-    fn goes(&self, before: Timestamp, is_too_many: bool) -> bool {
-        self.status.is_final() && (is_too_many || self.finished.is_some_and(|finished| finished < before))
-    }
 }
 
 /// The oldest runs of a task, of one kind, oldest first.
@@ -278,7 +231,7 @@ fn old_runs<'s>(
     limit: usize,
 ) -> rusqlite::Result<impl Iterator<Item = rusqlite::Result<OldRun>> + use<'s>> {
     statement.query_map(named_params! { ":task": task, ":limit": bound(limit) }, |row| {
-        Ok(OldRun { fell: row.get(0)?, id: row.get(1)?, status: row.get(2)?, finished: row.get(3)? })
+        Ok(OldRun { scheduled_for: row.get(0)?, id: row.get(1)?, status: row.get(2)?, finished: row.get(3)? })
     })
 }
 
@@ -302,8 +255,8 @@ const OLD_INSTANCES: &str = "
                         WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)";
 
 /// How much would go that is of no task.
-fn beside_tasks(tx: &Transaction<'_>, keep: &Retention, now: Timestamp) -> rusqlite::Result<Pruned> {
-    let before = now.minus(keep.events);
+fn beside_tasks(tx: &Transaction<'_>, limits: &Limits) -> rusqlite::Result<Pruned> {
+    let before = limits.events_before;
     let count = |statement: &str, params: &[(&str, &dyn ToSql)]| -> rusqlite::Result<usize> {
         let count = tx.prepare(statement)?.query_row(params, |row| row.get::<_, i64>(0))?;
         Ok(usize::try_from(count).unwrap_or_default())
@@ -317,26 +270,20 @@ fn beside_tasks(tx: &Transaction<'_>, keep: &Retention, now: Timestamp) -> rusql
 /// by batches of `limit`.
 fn would_go(
     tx: &Transaction<'_>,
-    keep: &Retention,
-    now: Timestamp,
+    limits: &Limits,
     after: i64,
     limit: usize,
 ) -> rusqlite::Result<(Option<i64>, usize, usize)> {
     let (mut over, mut gone) = (0, 0);
-    let seen = look(tx, keep, now, Pass { after, last: i64::MAX }, usize::MAX)?;
+    let seen = look(tx, limits, Pass { after, last: i64::MAX }, usize::MAX)?;
     for Found { task, is_over, runs } in seen.found {
-        let spare = removable(tx, task, keep, now, runs, limit)?;
+        let spare = removable(tx, task, limits, runs, limit)?;
         // What is over goes whole as soon as that fits into a batch.
         let mut first = 0;
         while runs - first > limit && first < spare {
             first += limit.min(spare - first);
         }
-        let whole = is_over
-            && runs - first <= limit
-            && tx
-                .prepare_cached(IS_OVER)?
-                .query_row(named_params! { ":task": task, ":before": now.minus(keep.once) }, |row| row.get(0))?;
-        if whole {
+        if is_over && runs - first <= limit && ended_before(tx, task, limits.once_before)? {
             over += 1;
             gone += first;
         } else {
@@ -347,19 +294,11 @@ fn would_go(
 }
 
 /// How many runs of a task that has `runs` would go. Whatever removes them looks at no more than `limit` that stay.
-fn removable(
-    tx: &Transaction<'_>,
-    task: i64,
-    keep: &Retention,
-    now: Timestamp,
-    runs: usize,
-    limit: usize,
-) -> rusqlite::Result<usize> {
-    let (spare, excess) = surplus(keep, runs);
+fn removable(tx: &Transaction<'_>, task: i64, limits: &Limits, runs: usize, limit: usize) -> rusqlite::Result<usize> {
+    let spare = limits.spare(runs);
     if spare == 0 {
         return Ok(0);
     }
-    let before = now.minus(keep.runs);
     let (mut scheduled, mut others) = (tx.prepare_cached(OLDEST_SCHEDULED)?, tx.prepare_cached(OLDEST_OTHERS)?);
     let mut scheduled = old_runs(&mut scheduled, task, spare)?;
     let mut others = old_runs(&mut others, task, spare)?;
@@ -367,7 +306,7 @@ fn removable(
     let (mut place, mut gone) = (0, 0);
     while place < spare && place - gone < limit {
         let is_scheduled = match (&one, &other) {
-            (Some(one), Some(other)) => one.order() <= other.order(),
+            (Some(one), Some(other)) => one.age() <= other.age(),
             (one, _) => one.is_some(),
         };
         let next = if is_scheduled {
@@ -376,7 +315,7 @@ fn removable(
             std::mem::replace(&mut other, others.next().transpose()?)
         };
         let Some(run) = next else { break };
-        gone += usize::from(run.goes(before, place < excess));
+        gone += usize::from(limits.removes(&run, place, runs));
         place += 1;
     }
     Ok(gone)

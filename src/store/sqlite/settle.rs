@@ -8,6 +8,7 @@ use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::retry::{Retry, Verdict};
 use crate::model::run::{AttemptOutcome, Claim, Outcome, RunStatus};
+use crate::rules::streak::Streak;
 use crate::store::fault::Fault;
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::open::{Change, Written};
@@ -202,25 +203,25 @@ fn superseded(cx: &mut Change<'_>, fence: &Fence<'_>, finished: &Finished) -> Re
 const KEEP_LAST: &str = "
     UPDATE scheduled_tasks
        SET last_run = :started, last_finished = :finished, last_status = :status, last_duration_ms = :duration,
-           last_error = :error,
-           failure_count = iif(:status = 'dead', failure_count + 1, iif(:status = 'succeeded', 0, failure_count))
+           last_error = :error, failure_count = failure_count * :kept + :adds
      WHERE id = :task AND (last_run IS NULL OR last_run <= :started)
     RETURNING next_run";
 
 /// A run that began before the newest one and ended after it counts in the streak all the same.
 const COUNT_STREAK: &str = "
-    UPDATE scheduled_tasks SET failure_count = iif(:dead, failure_count + 1, 0) WHERE id = :task";
+    UPDATE scheduled_tasks SET failure_count = failure_count * :kept + :adds WHERE id = :task";
 
-/// Keeps the end of the newest attempt with the task, and counts its dead runs in a row. Answers when the task is due next.
+/// Stores the end of the newest attempt with the task, and its streak of dead runs. Returns when the task is due next.
 fn keep_last(tx: &Transaction<'_>, task: i64, status: RunStatus, end: &End<'_>) -> rusqlite::Result<Option<Timestamp>> {
+    let streak = Streak::after(status);
     let params = named_params! {
-        ":task": task, ":started": end.started.unwrap_or(end.finished), ":finished": end.finished, ":status": status,
+        ":task": task, ":kept": streak.is_kept, ":adds": streak.adds, ":started": end.started.unwrap_or(end.finished), ":finished": end.finished, ":status": status,
         ":duration": end.duration.map(millis), ":error": end.error,
     };
     let kept = tx.prepare_cached(KEEP_LAST)?.query_row(params, |row| row.get(0)).optional()?;
-    if kept.is_none() && matches!(status, RunStatus::Dead | RunStatus::Succeeded) {
-        let dead = status == RunStatus::Dead;
-        tx.prepare_cached(COUNT_STREAK)?.execute(named_params! { ":task": task, ":dead": dead })?;
+    if kept.is_none() && !streak.is_unchanged() {
+        let params = named_params! { ":task": task, ":kept": streak.is_kept, ":adds": streak.adds };
+        tx.prepare_cached(COUNT_STREAK)?.execute(params)?;
     }
     Ok(kept.flatten())
 }

@@ -9,7 +9,7 @@ use crate::rules::resolve::{self, Next, Plan, Rest};
 use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::open::{self, Change, Written};
-use crate::store::sqlite::{blocked, due, owners, row};
+use crate::store::sqlite::{blocked, due, once, owners, row};
 
 const BY_NAME: &str = "SELECT * FROM scheduled_tasks WHERE name = :name";
 
@@ -155,7 +155,7 @@ pub(crate) fn resolve_before_a_change(
     for (_, due) in due {
         open::resolve_due(&mut cx, &due?, None, Rest::Cut, None)?;
     }
-    open::finish(&mut cx, None)?;
+    once::finish(&mut cx, None)?;
     recall(tx, task.id)?;
     Ok(by_id(tx, task.id)?.unwrap_or(task))
 }
@@ -292,9 +292,14 @@ pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result
         }
         .into());
     }
-    tx.prepare_cached(REMOVE)?.execute(named_params! { ":task": task.id })?;
+    delete(tx, task.id)?;
     owners::record(tx, now, "removed", None, None, Some(name))?;
     Ok(())
+}
+
+/// Deletes a task and its history. A trigger refuses it while a run is running.
+pub(crate) fn delete(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
+    tx.prepare_cached(REMOVE)?.execute(named_params! { ":task": task }).map(|_| ())
 }
 
 const UNPLANNED: &str = "SELECT id, time_zone FROM scheduled_tasks WHERE planned = 0 LIMIT :limit";

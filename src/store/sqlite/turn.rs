@@ -17,6 +17,7 @@ use crate::model::finished::Finished;
 use crate::model::report::Pruned;
 use crate::model::run::Outcome;
 use crate::rules::resolve::Rest;
+use crate::rules::retention::Limits;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::{self, SqliteStore};
@@ -24,7 +25,7 @@ use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
-use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, owners, replan, settle, tasks};
+use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, owners, replan, settle, tasks};
 use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
@@ -218,8 +219,8 @@ impl<'a> Turning<'a> {
     fn prune(&mut self, idle: bool, limit: usize) -> Result<(), Fault> {
         let Some(part) = self.work.prune.filter(|part| part.if_idle == idle) else { return Ok(()) };
         self.item(Item::Prune, |turn| {
-            let (now, pass) = (turn.work.now, &mut turn.memory.pruned);
-            let more = prune::batch(turn.tx, &part.keep, now, pass, limit, &mut Pruned::default());
+            let (limits, pass) = (Limits::new(&part.keep, turn.work.now), &mut turn.memory.pruned);
+            let more = prune::batch(turn.tx, &limits, pass, limit, &mut Pruned::default());
             turn.memory.damaged = more.as_ref().is_err_and(Fault::is_damage);
             turn.done.pruned = Some(more?);
             turn.budget = turn.budget.saturating_sub(limit);
@@ -438,13 +439,13 @@ impl<'a> Turning<'a> {
                 let starter = claimer.map(|claimer| (claimer, &mut turn.slots));
                 open::resolve_due(&mut cx, &due?, turn.work.seen, Rest::Later, starter)?;
                 // Together with the others, unless each item has its own savepoint.
-                if turn.mode == Mode::OneByOne { open::finish(&mut cx, claimer) } else { Ok(()) }
+                if turn.mode == Mode::OneByOne { once::finish(&mut cx, claimer) } else { Ok(()) }
             })?;
         }
         self.memory.resolved = order;
         self.done.more_due |= std::mem::take(&mut self.written.more);
         let mut cx = Change { tx, now, schedules: self.schedules, written: &mut self.written };
-        open::finish(&mut cx, claimer)?;
+        once::finish(&mut cx, claimer)?;
         // A run that was resolved too late to begin would count as claimable.
         if std::mem::take(&mut self.written.expired) { self.expire() } else { Ok(()) }
     }
