@@ -1,8 +1,7 @@
-//! Why a waiting run may not start: its `blocked` column, kept true by whoever changes what it depends on.
+//! The `blocked` column of waiting runs: reads what `rules::placement` must know, and stores its answer.
 //!
-//! A run that may not start is in no claimable index, so that a hundred thousand of them cost a turn nothing. The price is
-//! paid here: whatever claims, ends, cancels, expires, delays or pauses a run looks who is next. The first reason that
-//! holds is stored: `paused`, `order`, `key`.
+//! A blocked run is in no claimable index, so that a hundred thousand of them cost a turn nothing. In return, every operation
+//! that claims, ends, cancels, expires, delays or pauses a run derives the column again for the runs that depend on it.
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
@@ -23,7 +22,7 @@ pub(crate) fn any_blocked(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
     tx.prepare_cached(ANY_BLOCKED)?.query_row([], |row| row.get(0))
 }
 
-/// Whether a key is neither held nor waited for.
+/// A key is free if no run holds it or waits for it.
 const KEY_IS_FREE: &str = "
     SELECT NOT EXISTS (SELECT 1 FROM task_runs WHERE status = 'running' AND concurrency_key = :key)
        AND NOT EXISTS (SELECT 1 FROM task_runs WHERE (status = 'queued' OR status = 'failed')
@@ -63,7 +62,7 @@ const SET_REASON: &str = "
     UPDATE task_runs SET blocked = :blocked
      WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NOT :blocked";
 
-/// Derives the reason of one waiting run anew, and with it which runs go first behind its key.
+/// Derives the reason of one waiting run again, and with it which runs go first behind its key.
 pub(crate) fn place(
     tx: &Transaction<'_>,
     run: i64,
@@ -111,8 +110,8 @@ const UNBLOCK: &str = "
     UPDATE task_runs SET blocked = NULL
      WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked = 'key'";
 
-/// Derives who may start behind a key. While a run holds it: nobody. Otherwise the first due run of each *handler*, since
-/// another process may have only one of them; if none is due, the one that will be first. Keys and handlers are compared as
+/// Derives which runs may start behind a key. While a run holds it: none. Otherwise the first due run of each *handler*, since
+/// another process may have only one of them; if none is due, the run that will be due first. Keys and handlers are compared as
 /// bytes: a row whose text is not UTF-8 must not stop the other rows of its key.
 pub(crate) fn derive_key(tx: &Transaction<'_>, key: impl AsRef<[u8]>, now: Timestamp) -> rusqlite::Result<()> {
     let key = raw(key.as_ref());
@@ -146,7 +145,7 @@ const OLDEST_SCHEDULED: &str = "
        AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
      ORDER BY scheduled_for LIMIT 1";
 
-/// Lets the oldest scheduled run of a task go on, when the one before it has ended.
+/// Places the oldest scheduled run of a task, if it waited for an older one that has ended.
 pub(crate) fn derive_order(tx: &Transaction<'_>, task: i64, now: Timestamp) -> rusqlite::Result<()> {
     let oldest = tx
         .prepare_cached(OLDEST_SCHEDULED)?
@@ -160,7 +159,7 @@ pub(crate) fn derive_order(tx: &Transaction<'_>, task: i64, now: Timestamp) -> r
     }
 }
 
-/// Lets whoever waits for the end of a run go on.
+/// Unblocks the runs that waited for the end of a run.
 pub(crate) fn after_the_end(
     tx: &Transaction<'_>,
     task: i64,
@@ -210,7 +209,7 @@ pub(crate) fn keys_of(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<R
     statement.query_map(named_params! { ":task": task }, |row| row.get(0))?.collect()
 }
 
-/// How far the round of [`sweep`] has come.
+/// The key and the task that [`sweep`] reached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Round {
     key: Raw,
@@ -225,7 +224,7 @@ const NEXT_TASK: &str = "
     SELECT min(task_id) FROM task_runs
      WHERE (status = 'queued' OR status = 'failed' OR status = 'running') AND task_id > :task";
 
-/// Among the first of its runs; when they have gone, it is the turn of the next.
+/// Looks at the first hundred runs only. A later round reaches the others.
 const WRONGLY_PAUSED: &str = "
     SELECT t.overlap <> 'allow' FROM scheduled_tasks t
      WHERE t.id = :task AND t.status <> 'paused' AND t.status <> 'invalid'
@@ -234,8 +233,7 @@ const WRONGLY_PAUSED: &str = "
                                      AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running') LIMIT 100)
                     WHERE blocked = 'paused')";
 
-/// Derives the reasons of up to `limit` keys and tasks anew, going round. All should be as they are; this is what mends a
-/// row that somebody changed by hand.
+/// Derives the reasons of up to `limit` keys and tasks again, round robin. This repairs rows that another program changed.
 pub(crate) fn sweep(tx: &Transaction<'_>, round: &mut Round, limit: usize, now: Timestamp) -> rusqlite::Result<()> {
     for _ in 0..limit {
         let key: Option<Raw> =

@@ -19,7 +19,7 @@ const CLAIMABLE: &str = "
        AND handler = :handler AND priority = :priority AND run_at <= :now
      ORDER BY run_at LIMIT :limit";
 
-/// Runs that may start here, by priority, each list oldest first. What may not start is not looked at.
+/// Returns runs that may start here, by priority, each list oldest first. Reads no run that may not start.
 pub(crate) fn claimable(
     tx: &Transaction<'_>,
     handlers: &BTreeSet<String>,
@@ -49,7 +49,7 @@ const ANY_CLAIMABLE: &str = "
                     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
                       AND handler = :handler AND priority = :priority AND run_at <= :now)";
 
-/// Whether a run waits that may start here: then what falls due queues up behind it.
+/// Returns whether a run waits that may start here. What falls due then queues behind it.
 pub(crate) fn any(tx: &Transaction<'_>, handlers: &BTreeSet<String>, now: Timestamp) -> rusqlite::Result<bool> {
     let mut statement = tx.prepare_cached(ANY_CLAIMABLE)?;
     for handler in handlers {
@@ -69,7 +69,7 @@ const NEXT_CLAIMABLE: &str = "
        AND handler = :handler AND priority = :priority
      ORDER BY run_at LIMIT 1";
 
-/// When the next waiting run may start here.
+/// Returns when the next waiting run may start here.
 pub(crate) fn next(tx: &Transaction<'_>, handlers: &BTreeSet<String>) -> rusqlite::Result<Option<Timestamp>> {
     let mut statement = tx.prepare_cached(NEXT_CLAIMABLE)?;
     let mut earliest: Option<Timestamp> = None;
@@ -93,8 +93,8 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
         return Ok(());
     }
     let key = claim.concurrency_key.as_deref();
-    // Another handler's run with the same key may have been claimed a moment ago; or somebody wrote the row by hand, and
-    // who may start is derived anew.
+    // Another handler's run with the same key may have been claimed in this turn; or another program wrote the row. The
+    // reason is derived again.
     if runs::claim(tx, run, claimer, slots.started(now), now)? == Wrote::Superseded {
         return Ok(blocked::place(tx, run, key, now)?);
     }

@@ -1,6 +1,6 @@
-//! What a dead run brings about, in the transaction in which it dies: another task is told of it, its own is paused.
+//! What follows from a dead run, in the transaction in which it dies: a run of the `on_dead` task, and a pause of its own task.
 //!
-//! Neither is a condition of its death. What cannot be done is told in an event, and the run is dead all the same.
+//! Neither can prevent the death. If one of them fails, an event records why, and the run is dead.
 
 use rusqlite::{OptionalExtension, named_params};
 use serde_json::json;
@@ -26,7 +26,7 @@ const MAX_TOLD_PAYLOAD: usize = 48 * 1024;
 const POLICY: &str = "
     SELECT on_dead, status, failure_count, pause_after_failures FROM scheduled_tasks WHERE id = :task";
 
-/// Does what the task of a dead run wants done. Answers with what there is to tell, and whether the task was paused.
+/// Applies `on_dead` and `pause_after_failures` of the task of a dead run. Returns the events, and whether the task was paused.
 pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, bool), Fault> {
     let (tx, now) = (cx.tx, cx.now);
     let policy = tx.prepare_cached(POLICY)?.query_row(named_params! { ":task": dead.task_id }, |row| {
@@ -36,7 +36,7 @@ pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, b
     });
     let Some((on_dead, failures)) = policy.optional()? else { return Ok((Vec::new(), false)) };
     let mut events = Vec::new();
-    // A run that tells of a death and dies itself would go on for ever.
+    // A dead run of origin on_dead opens no further run: that might never end.
     if let Some(target) = on_dead.filter(|_| dead.origin != Origin::OnDead)
         && let Some(reason) = tell(cx, dead, &target)?
     {
@@ -59,13 +59,13 @@ pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, b
     Ok((events, paused))
 }
 
-/// Opens a run of the task that is to be told, or answers why there is none. What fails of it is undone, and nothing else.
+/// Opens a run of the `on_dead` task, or returns why there is none. A failure undoes only what this function wrote.
 fn tell(cx: &mut Change<'_>, dead: &Claim, target: &str) -> Result<Option<String>, Fault> {
     let tx = cx.tx;
     tx.prepare_cached("SAVEPOINT telling")?.execute([])?;
     let refused = match open(cx, dead, target) {
         Ok(None) => {
-            // Whoever ends later in this transaction may hold its key.
+            // A run that ends later in this transaction may hold its key.
             cx.written.blocked = true;
             None
         }
@@ -84,7 +84,7 @@ fn open(cx: &mut Change<'_>, dead: &Claim, target: &str) -> Result<Option<String
     let (tx, now) = (cx.tx, cx.now);
     let Some(mut target) = tasks::by_name(tx, target)? else { return Ok(Some("there is no such task".to_owned())) };
     if target.definition.schedule_type == ScheduleKind::Delay {
-        // Its schedule is about to wait for this run: what is due is resolved before.
+        // Its schedule will wait for this run, so what is due is resolved first.
         target = tasks::resolve_before_a_change(tx, cx.schedules, target, now)?;
     }
     if target.status == TaskStatus::Invalid {
@@ -98,7 +98,7 @@ fn open(cx: &mut Change<'_>, dead: &Claim, target: &str) -> Result<Option<String
     Ok(None)
 }
 
-/// The dead run as the payload of the run that tells of it: keys are column names, times RFC 3339.
+/// Returns the dead run as a payload: keys are column names, times RFC 3339.
 fn obituary(run: &Run, payload: &str) -> serde_json::Value {
     let payload: serde_json::Value = match payload.len() {
         ..=MAX_TOLD_PAYLOAD => serde_json::from_str(payload).unwrap_or_default(),

@@ -1,6 +1,6 @@
-//! `once` tasks that have come due: their runs are started, and they are completed, all of a turn in two statements.
+//! Starts the runs of due `once` tasks and completes the tasks: those of a turn together, in two statements.
 //!
-//! A statement for each would spend half of its time on beginning and ending, and on calling the triggers of the task's row.
+//! One statement per task would spend half of its time on starting, ending and on the triggers of the task's row.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ const NEWEST: &str = "SELECT ifnull(max(id), 0) FROM task_runs";
 
 const STARTED: &str = "SELECT task_id, id FROM task_runs WHERE id > ?1 ORDER BY id";
 
-/// Starts what is of one origin.
+/// Opens and claims the runs of one origin.
 fn start(cx: &mut Change<'_>, claimer: &Claimer<'_>, origin: Origin, places: &[usize]) -> Result<(), Fault> {
     let (tx, now, claims) = (cx.tx, cx.now, &mut cx.written.claims);
     if places.is_empty() {
@@ -85,7 +85,7 @@ fn start(cx: &mut Change<'_>, claimer: &Claimer<'_>, origin: Origin, places: &[u
     }
     match run {
         None => Ok(()),
-        // A run that nobody has claimed would be running for ever: each is started by itself.
+        // A run without a claim would stay running. The turn is repeated with one run at a time.
         Some((_, id)) => Err(Error::store("start what is due", format!("run {id} was not in its place")).into()),
     }
 }

@@ -1,4 +1,4 @@
-//! Retention: what is long over goes, in small batches, so that a file does not grow for ever.
+//! Retention: deletes expired history in small batches.
 
 use rusqlite::{Statement, ToSql, Transaction, named_params};
 
@@ -12,7 +12,7 @@ use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::tasks;
 use crate::store::turn_io::MAX_ITEMS;
 
-/// Most tasks that one batch looks at, and most of their runs that it counts. Most tasks have nothing that goes: to look at five
+/// Most tasks that one batch looks at, and most of their runs that it counts. Most tasks have nothing to remove: to look at five
 /// thousand takes about six milliseconds, and a scheduler that is never idle does so once a minute.
 const MAX_LOOKED_AT: usize = 5_000;
 const MAX_COUNTED: usize = 20_000;
@@ -54,7 +54,7 @@ pub(super) fn would_prune(
     })
 }
 
-/// Removes a batch of what is over: about `limit` rows. Events and instances are part of every batch, wherever the pass over the
+/// Removes a batch of expired rows: about `limit`. Events and instances are part of every batch, wherever the pass over the
 /// tasks is. Returns whether the batch ended because it was large enough.
 pub(crate) fn batch(
     tx: &Transaction<'_>,
@@ -133,7 +133,7 @@ const TASKS: &str = "
 
 /// What a look at some tasks has found.
 struct Seen {
-    /// Those of which something may go.
+    /// Tasks of which something may be removed.
     found: Vec<Found>,
     /// The last that was looked at; `None`: no task is left.
     end: Option<i64>,
@@ -141,7 +141,7 @@ struct Seen {
 
 struct Found {
     task: i64,
-    /// It is completed, was due once, and has not changed for long.
+    /// It is a completed `once` task that has not changed within the retention time.
     is_over: bool,
     /// How many runs it has, up to the bound that was given.
     runs: usize,
