@@ -1,8 +1,8 @@
-//! Days of virtual time with owners that die, clocks that step and a file that is busy, all of it drawn from a seed; and a
-//! checker that knows what may have come of it, in the manner of Jepsen's test of Chronos.
+//! Simulates days of virtual time from a seed: owners die, clocks step, the file is busy. After every step a checker with
+//! its own model compares the tables with what may have happened, in the manner of Jepsen's test of Chronos.
 //!
-//! A failing seed prints itself, and tells how to see it again. `DULY_SEED=7` runs one seed, `DULY_SEEDS=2000` as many, and
-//! `DULY_FROM=500` begins with that one.
+//! A failing seed prints itself and the command that repeats it. `DULY_SEED=7` runs one seed, `DULY_SEEDS=2000` that many,
+//! and `DULY_FROM=500` starts with that one.
 
 mod actions;
 mod attempts;
@@ -35,143 +35,143 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::simulation::databases::Stage;
-use crate::simulation::history::{Check, Deed};
-use crate::simulation::scenario::{World, humantime_of};
+use crate::simulation::databases::Database;
+use crate::simulation::history::{Action, Check};
+use crate::simulation::scenario::{Scenario, humantime_of};
 
-/// Turns that each seed takes at least, those of them in which things go wrong, and faults that it meets.
+/// Minimum number of turns of a seed, of turns with faults, and of faults.
 const TURNS: u64 = 200;
-const STORMY: u64 = 150;
+const FAULT_TURNS: u64 = 150;
 const FAULTS: u64 = 3;
 /// Seeds of an ordinary test run.
 const SEEDS: u64 = 60;
 
-/// What a seed has come to.
+/// The result of one seed, or the sum over many.
 #[derive(Debug, Default, PartialEq)]
-struct Story {
+struct Summary {
     turns: u64,
     passed: Duration,
     faults: BTreeMap<&'static str, u64>,
     fingerprint: u64,
 }
 
-/// Lives through one seed, and leaves the stage to the next. The error tells all that is to be known of it.
-fn live(seed: u64, stage: &mut Option<Stage>) -> Result<Story, String> {
-    let mut world = World::new(seed, stage.take().unwrap_or_else(Stage::new));
-    // What duly asserts of itself is told with its seed too.
-    let lived = catch_unwind(AssertUnwindSafe(|| days(&mut world))).unwrap_or_else(|panic| {
+/// Runs one seed in `database`, which the next seed reuses. The error is the complete report.
+fn run_seed(seed: u64, database: &mut Option<Database>) -> Result<Summary, String> {
+    let mut scenario = Scenario::new(seed, database.take().unwrap_or_else(Database::new));
+    // A panic of duly's own assertions is reported with its seed too.
+    let lived = catch_unwind(AssertUnwindSafe(|| run_turns(&mut scenario))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().cloned();
         Err(words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned())).unwrap_or_default())
     });
     match lived {
         Ok(()) => {
-            let (passed, fingerprint) = (world.now().monotonic, world.fingerprint());
-            let (turns, faults) = (world.turns, std::mem::take(&mut world.faults));
-            *stage = world.into_stage();
-            Ok(Story { turns, passed, faults, fingerprint })
+            let (passed, fingerprint) = (scenario.now().monotonic, scenario.fingerprint());
+            let (turns, faults) = (scenario.turns, std::mem::take(&mut scenario.faults));
+            *database = scenario.into_database();
+            Ok(Summary { turns, passed, faults, fingerprint })
         }
-        Err(broken) => Err(world.told(&broken)),
+        Err(broken) => Err(scenario.failure_report(&broken)),
     }
 }
 
-fn days(world: &mut World) -> Check {
-    for _ in 0..world.rng.u32(2..6) {
-        world.add()?;
+fn run_turns(scenario: &mut Scenario) -> Check {
+    for _ in 0..scenario.rng.u32(2..6) {
+        scenario.add()?;
     }
-    world.start_one()?;
-    while world.turns < STORMY || world.faults.values().sum::<u64>() < FAULTS {
-        match world.rng.u32(..100) {
-            0..76 => world.pass_and_turn()?,
-            76..94 => world.deed()?,
-            94..99 => world.go_wrong()?,
-            _ => world.start_one()?,
+    scenario.start_scheduler()?;
+    while scenario.turns < FAULT_TURNS || scenario.faults.values().sum::<u64>() < FAULTS {
+        match scenario.rng.u32(..100) {
+            0..76 => scenario.pass_and_turn()?,
+            76..94 => scenario.random_action()?,
+            94..99 => scenario.inject_fault()?,
+            _ => scenario.start_scheduler()?,
         }
-        if world.once_in(200) {
-            world.check_sound()?;
+        if scenario.once_in(200) {
+            scenario.check_doctor()?;
         }
     }
-    world.quiet_down()?;
-    world.forget_what_is_over()?;
-    // A quiet end mostly has more turns than are left.
-    while world.turns < TURNS {
-        world.start_if_none_lives()?;
-        world.pass_and_turn()?;
+    scenario.finish_without_faults()?;
+    scenario.check_retention_at_end()?;
+    // The phase without faults mostly takes more turns than are left.
+    while scenario.turns < TURNS {
+        scenario.start_if_none_alive()?;
+        scenario.pass_and_turn()?;
     }
-    world.check_books()?;
-    world.check_sound()?;
-    world.outlive()?;
-    world.history.look.look_at_all();
-    world.done(&Deed::Nothing, "it ends")
+    scenario.check_all_ledger_rows()?;
+    scenario.check_doctor()?;
+    scenario.upgrade_tables()?;
+    scenario.history.observer.force_full_read();
+    scenario.record(&Action::Nothing, "it ends")
 }
 
-/// Lives through seeds on as many threads as there are processors. Stops at the first that fails.
-fn live_through(seeds: std::ops::Range<u64>) -> Story {
+/// Runs seeds on as many threads as there are processors. Stops at the first that fails.
+fn run_seeds(seeds: std::ops::Range<u64>) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let stop = AtomicBool::new(false);
-    let (sum, failed) = (Mutex::new(Story::default()), Mutex::new(None));
+    let (sum, failed) = (Mutex::new(Summary::default()), Mutex::new(None));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut stage = None;
+                let mut database = None;
                 while !stop.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds.end {
                         break;
                     }
-                    match live(seed, &mut stage) {
-                        Ok(story) => {
+                    match run_seed(seed, &mut database) {
+                        Ok(summary) => {
                             let mut sum = sum.lock().expect("a sum");
-                            sum.turns += story.turns;
-                            sum.passed += story.passed;
-                            story
+                            sum.turns += summary.turns;
+                            sum.passed += summary.passed;
+                            summary
                                 .faults
                                 .into_iter()
                                 .for_each(|(kind, times)| *sum.faults.entry(kind).or_default() += times);
                         }
-                        Err(told) => {
+                        Err(report) => {
                             stop.store(true, Ordering::Relaxed);
-                            failed.lock().expect("a failure").get_or_insert(told);
+                            failed.lock().expect("a failure").get_or_insert(report);
                         }
                     }
                 }
             });
         }
     });
-    if let Some(told) = failed.into_inner().expect("a failure") {
-        panic!("{told}");
+    if let Some(report) = failed.into_inner().expect("a failure") {
+        panic!("{report}");
     }
     sum.into_inner().expect("a sum")
 }
 
-fn number(variable: &str) -> Option<u64> {
+fn env_number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{variable}: a number")))
 }
 
 #[test]
-fn whatever_happens_each_occurrence_is_met_once_and_all_work_ends() {
-    let seeds = match (number("DULY_SEED"), number("DULY_SEEDS")) {
+fn every_occurrence_is_resolved_once_under_faults() {
+    let seeds = match (env_number("DULY_SEED"), env_number("DULY_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
         (None, seeds) => {
-            let from = number("DULY_FROM").unwrap_or_default();
+            let from = env_number("DULY_FROM").unwrap_or_default();
             from..from + seeds.unwrap_or(SEEDS)
         }
     };
     let count = seeds.end - seeds.start;
-    let story = live_through(seeds);
-    println!("{count} seeds, {} turns, {} of virtual time", story.turns, humantime_of(story.passed));
-    for (kind, times) in &story.faults {
+    let summary = run_seeds(seeds);
+    println!("{count} seeds, {} turns, {} of virtual time", summary.turns, humantime_of(summary.passed));
+    for (kind, times) in &summary.faults {
         println!("{times:>9} {kind}");
     }
-    assert!(story.turns >= TURNS * count && story.faults.values().sum::<u64>() >= FAULTS * count);
+    assert!(summary.turns >= TURNS * count && summary.faults.values().sum::<u64>() >= FAULTS * count);
 }
 
 #[test]
-fn the_same_seed_tells_the_same_story() {
-    let mut stage = None;
-    let mut live = |seed| live(seed, &mut stage).unwrap_or_else(|told| panic!("{told}"));
-    let story = live(7);
-    // Whatever was lived through on the same stage.
-    live(8);
-    assert_eq!(live(7), story);
+fn a_seed_is_deterministic_in_a_reused_database() {
+    let mut database = None;
+    let mut run_seed = |seed| run_seed(seed, &mut database).unwrap_or_else(|report| panic!("{report}"));
+    let summary = run_seed(7);
+    // Another seed in between, in the same database.
+    run_seed(8);
+    assert_eq!(run_seed(7), summary);
 }

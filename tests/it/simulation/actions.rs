@@ -1,13 +1,13 @@
-//! What people and programs do to tasks and runs, through the client and by SQL. What is refused has done nothing.
+//! Actions of users and programs on tasks and runs, through the client and by SQL. A refused action changes nothing.
 
 use std::time::Duration;
 
 use duly::{Change, Misfire, NewRun, NewTask, Origin, Overlap, RetryPolicy, RunStatus, Timestamp};
 
 use crate::simulation::effects::LEDGER;
-use crate::simulation::history::{Check, Deed};
+use crate::simulation::history::{Action, Check};
 use crate::simulation::rows::TaskRow;
-use crate::simulation::scenario::{HANDLERS, World};
+use crate::simulation::scenario::{HANDLERS, Scenario};
 
 const LINES: [&str; 8] = [
     "*/10 * * * *",
@@ -21,15 +21,15 @@ const LINES: [&str; 8] = [
 ];
 const ZONES: [&str; 5] = ["UTC", "Europe/Rome", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"];
 const KEYS: [&str; 3] = ["chat", "disk", "mail"];
-/// Tasks that there are at most.
-const MOST: usize = 9;
+/// Maximum number of tasks.
+const MAX_TASKS: usize = 9;
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-impl World {
-    /// A task with a schedule and policies of every kind.
+impl Scenario {
+    /// Draws a task with a schedule and policies of any kind.
     pub(crate) fn draw_task(&mut self, name: &str) -> NewTask {
         let now = self.wall();
         let mut task = match self.rng.u32(..100) {
@@ -46,7 +46,7 @@ impl World {
         let overlap = self.pick(Overlap::ALL);
         let all = matches!(overlap, Overlap::BufferAll | Overlap::Allow) && self.once_in(2);
         let misfire = if all { Misfire::RunAll } else { self.pick(&[Misfire::RunOnce, Misfire::Skip]) };
-        // Where each occurrence becomes a run of its own, a key that is held for hours makes thousands of them.
+        // If each occurrence becomes a run of its own, a key that is held for hours makes thousands of them.
         let many = matches!(overlap, Overlap::BufferAll | Overlap::Allow) && !self.once_in(8);
         let grace = seconds(if many { self.pick(&[0, 60]) } else { self.pick(&[0, 60, 60, 3600]) });
         let retry = RetryPolicy {
@@ -69,7 +69,7 @@ impl World {
             task = task.timeout(seconds(self.pick(&[0, 5, 120])));
         }
         if self.once_in(4) {
-            task = task.on_dead(self.rng.choice(self.names()).unwrap_or_else(|| "nobody".to_owned()));
+            task = task.on_dead(self.rng.choice(self.names()).unwrap_or_else(|| "no-such-task".to_owned()));
         }
         if self.once_in(4) {
             task = task.pause_after_failures(self.rng.u32(1..=3));
@@ -94,7 +94,7 @@ impl World {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.history.tables.tasks.len() < MOST
+        self.history.tables.tasks.len() < MAX_TASKS
     }
 
     pub(crate) fn new_name(&mut self) -> String {
@@ -112,9 +112,9 @@ impl World {
             return self.insert(&name);
         }
         let task = self.draw_task(&name);
-        match self.stage.client.add(task) {
-            Ok(_) => self.done(&Deed::Added(name.clone()), &format!("{name} is added")),
-            Err(error) => self.done(&Deed::Nothing, &format!("{name} is not added: {error}")),
+        match self.database.client.add(task) {
+            Ok(_) => self.record(&Action::Added(name.clone()), &format!("{name} is added")),
+            Err(error) => self.record(&Action::Nothing, &format!("{name} is not added: {error}")),
         }
     }
 
@@ -127,40 +127,40 @@ impl World {
             _ => ("once", Timestamp::from_millis(self.wall() + self.rng.i64(-60_000..600_000)).to_string()),
         };
         let (zone, overlap) = (self.pick(&ZONES), self.pick(Overlap::ALL));
-        // With the limit that a column has of itself, a seed may come to consist of one task's backlog.
+        // With the column's default limit, a seed could consist of one task's backlog.
         let limit = if self.once_in(20) { 100 } else { 4 };
         let text = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, time_zone, overlap,
                                                  catch_up_limit)
                     VALUES (?1, 'work', ?2, ?3, ?4, ?5, ?6)";
-        let by_sql = self.type_in(text, (name, kind, &value, zone, overlap.as_str(), limit));
-        self.by_sql(by_sql, Deed::Added(name.to_owned()), &format!("{name} is inserted"))
+        let by_sql = self.execute(text, (name, kind, &value, zone, overlap.as_str(), limit));
+        self.record_sql(by_sql, Action::Added(name.to_owned()), &format!("{name} is inserted"))
     }
 
-    /// What a statement of the shell has done. While it holds the write lock it does nothing else.
-    pub(crate) fn by_sql(&mut self, done: rusqlite::Result<usize>, deed: Deed, what: &str) -> Check {
+    /// Records what a statement of the shell has changed. It is refused while the shell holds the write lock.
+    pub(crate) fn record_sql(&mut self, done: rusqlite::Result<usize>, action: Action, what: &str) -> Check {
         match done {
-            Ok(1) => self.done(&deed, what),
-            Ok(_) => self.done(&Deed::Nothing, &format!("{what}, in vain")),
-            Err(error) => self.done(&Deed::Nothing, &format!("{what}, refused: {error}")),
+            Ok(1) => self.record(&action, what),
+            Ok(_) => self.record(&Action::Nothing, &format!("{what}, in vain")),
+            Err(error) => self.record(&Action::Nothing, &format!("{what}, refused: {error}")),
         }
     }
 
-    /// One of the things that people do. By SQL only while the shell has its hands free.
-    pub(crate) fn deed(&mut self) -> Check {
-        let sql = !self.held && self.once_in(2);
+    /// Takes one action of a user. By SQL only while the shell does not hold the write lock.
+    pub(crate) fn random_action(&mut self) -> Check {
+        let sql = !self.write_locked && self.once_in(2);
         match self.rng.u32(..100) {
             0..22 => self.add(),
             22..34 => self.edit(sql),
             34..44 => self.pause(sql),
             44..58 => self.resume(sql),
             58..69 => self.trigger(),
-            69..72 => self.crowd(),
+            69..72 => self.trigger_many(),
             72..79 => self.retry(),
             79..88 => self.cancel(sql),
             88..91 => self.remove(),
             91..93 => self.prune(),
-            93..95 if !self.held => self.spoil(),
-            _ if !self.held => self.hasten(),
+            93..95 if !self.write_locked => self.corrupt_row(),
+            _ if !self.write_locked => self.set_next_run(),
             _ => Ok(()),
         }
     }
@@ -171,20 +171,20 @@ impl World {
             return self.update(name);
         }
         let task = self.draw_task(&name);
-        match self.stage.client.replace(task) {
+        match self.database.client.replace(task) {
             Ok(added) if added.change == Change::Replaced => {
-                self.garbled.remove(&name);
-                let deed = Deed::Edited { task: name.clone(), by_sql: false };
-                self.done(&deed, &format!("{name} is replaced"))
+                self.corrupt_texts.remove(&name);
+                let action = Action::Edited { task: name.clone(), by_sql: false };
+                self.record(&action, &format!("{name} is replaced"))
             }
-            Ok(_) => self.done(&Deed::Nothing, &format!("{name} is what it was")),
-            Err(error) => self.done(&Deed::Nothing, &format!("{name} is not replaced: {error}")),
+            Ok(_) => self.record(&Action::Nothing, &format!("{name} is unchanged")),
+            Err(error) => self.record(&Action::Nothing, &format!("{name} is not replaced: {error}")),
         }
     }
 
     fn update(&mut self, name: String) -> Check {
-        if self.garbled.contains_key(&name) {
-            let value = self.sense(&name);
+        if self.corrupt_texts.contains_key(&name) {
+            let value = self.valid_schedule(&name);
             return self.rewrite(name, value);
         }
         let row = self.history.tables.named(&name).expect("a task").clone();
@@ -200,39 +200,39 @@ impl World {
             _ => ("schedule_value", self.pick(&["90s", "11m", "3600000"]).to_owned()),
         };
         let text = format!("UPDATE scheduled_tasks SET {column} = ?2 WHERE name = ?1");
-        let done = self.type_in(&text, (&name, &value));
+        let done = self.execute(&text, (&name, &value));
         let what = format!("{column} of {name} is set to {value} by SQL");
-        self.by_sql(done, Deed::Edited { task: name, by_sql: true }, &what)
+        self.record_sql(done, Action::Edited { task: name, by_sql: true }, &what)
     }
 
     fn pause(&mut self, sql: bool) -> Check {
         let Some(name) = self.any_task(TaskRow::is_active) else { return Ok(()) };
-        let deed = Deed::Paused { task: name.clone(), by_sql: sql };
+        let action = Action::Paused { task: name.clone(), by_sql: sql };
         if sql {
             let text = "UPDATE scheduled_tasks SET status = 'paused' WHERE name = ?1";
-            let done = self.type_in(text, [&name]);
-            return self.by_sql(done, deed, &format!("{name} is paused by SQL"));
+            let done = self.execute(text, [&name]);
+            return self.record_sql(done, action, &format!("{name} is paused by SQL"));
         }
-        let done = self.stage.client.pause(&name);
-        self.by_client(done, deed, &format!("{name} is paused"))
+        let done = self.database.client.pause(&name);
+        self.record_client(done, action, &format!("{name} is paused"))
     }
 
     fn resume(&mut self, sql: bool) -> Check {
         let Some(name) = self.any_task(|task| task.status == "paused") else { return Ok(()) };
-        let deed = Deed::Resumed { task: name.clone(), by_sql: sql };
+        let action = Action::Resumed { task: name.clone(), by_sql: sql };
         if sql {
             let text = "UPDATE scheduled_tasks SET status = 'active' WHERE name = ?1";
-            let done = self.type_in(text, [&name]);
-            return self.by_sql(done, deed, &format!("{name} is resumed by SQL"));
+            let done = self.execute(text, [&name]);
+            return self.record_sql(done, action, &format!("{name} is resumed by SQL"));
         }
-        let done = self.stage.client.resume(&name);
-        self.by_client(done, deed, &format!("{name} is resumed"))
+        let done = self.database.client.resume(&name);
+        self.record_client(done, action, &format!("{name} is resumed"))
     }
 
-    fn by_client<T>(&mut self, done: duly::Result<T>, deed: Deed, what: &str) -> Check {
+    fn record_client<T>(&mut self, done: duly::Result<T>, action: Action, what: &str) -> Check {
         match done {
-            Ok(_) => self.done(&deed, what),
-            Err(error) => self.done(&Deed::Nothing, &format!("{what}, refused: {error}")),
+            Ok(_) => self.record(&action, what),
+            Err(error) => self.record(&Action::Nothing, &format!("{what}, refused: {error}")),
         }
     }
 
@@ -241,10 +241,10 @@ impl World {
         let task = self.history.tables.named(&name).expect("a task").id;
         let key = self.once_in(3).then(|| self.pick(&["today", "tomorrow"]));
         let request = key.into_iter().fold(NewRun::of(&name), NewRun::key);
-        // A key holds as long as its run is kept.
+        // A key is valid until its run is deleted.
         let earlier = key.and_then(|key| self.history.requested.get(&(task, key)).copied());
         let earlier = earlier.filter(|run| self.history.tables.runs.contains_key(run));
-        let done = self.stage.client.trigger_run(request);
+        let done = self.database.client.trigger_run(request);
         let (opened, found) = match &done {
             Ok(run) if run.is_new => (Some(run.run_id), None),
             Ok(run) => (None, Some(run.run_id)),
@@ -254,22 +254,22 @@ impl World {
             return Err(format!("{name} was requested as {key:?}: answered with {done:?}, expected run {earlier:?}"));
         }
         self.history.requested.extend(key.zip(opened).map(|(key, run)| ((task, key), run)));
-        let deed = if opened.is_some() { Deed::Triggered(name.clone()) } else { Deed::Nothing };
-        self.by_client(done, deed, &format!("{name} is triggered, as {key:?}"))?;
-        self.check_asked_for(opened, None)
+        let action = if opened.is_some() { Action::Triggered(name.clone()) } else { Action::Nothing };
+        self.record_client(done, action, &format!("{name} is triggered, as {key:?}"))?;
+        self.check_opened_run(opened, None)
     }
 
-    /// Who was told that a run was opened finds it.
-    fn check_asked_for(&self, opened: Option<i64>, retry_of: Option<i64>) -> Check {
+    /// Checks that a run exists after the client has returned its id.
+    fn check_opened_run(&self, opened: Option<i64>, retry_of: Option<i64>) -> Check {
         let Some(id) = opened else { return Ok(()) };
         let run = self.history.tables.runs.get(&id);
         match run.filter(|run| run.origin == Origin::Manual && run.retry_of == retry_of) {
             Some(_) => Ok(()),
-            None => Err(format!("somebody was told that run {id} was opened for {retry_of:?}, and finds {run:?}")),
+            None => Err(format!("the client returned run {id}, a retry of {retry_of:?}; the row is {run:?}")),
         }
     }
 
-    /// The name of the task of a run.
+    /// Returns the name of a run's task.
     fn task_of(&self, run: i64) -> String {
         let tables = &self.history.tables;
         tables.tasks[&tables.runs[&run].task].name.clone()
@@ -281,63 +281,63 @@ impl World {
         let runs: Vec<i64> = over.map(|run| run.id).collect();
         let Some(run) = self.rng.choice(runs) else { return Ok(()) };
         let name = self.task_of(run);
-        let done = self.stage.client.retry(run);
+        let done = self.database.client.retry(run);
         let opened = done.as_ref().ok().copied();
-        self.by_client(done, Deed::Triggered(name), &format!("run {run} is retried"))?;
-        self.check_asked_for(opened, Some(run))
+        self.record_client(done, Action::Triggered(name), &format!("run {run} is retried"))?;
+        self.check_opened_run(opened, Some(run))
     }
 
     fn cancel(&mut self, sql: bool) -> Check {
         let runs: Vec<i64> = self.history.tables.unfinished().map(|run| run.id).collect();
         let Some(run) = self.rng.choice(runs) else { return Ok(()) };
         let name = self.task_of(run);
-        let deed = Deed::Cancelled(name.clone());
+        let action = Action::Cancelled(name.clone());
         if sql {
             let text = "UPDATE task_runs SET cancel_requested = 1 WHERE id = ?1";
-            let done = self.type_in(text, [run]);
-            return self.by_sql(done, deed, &format!("run {run} is cancelled by SQL"));
+            let done = self.execute(text, [run]);
+            return self.record_sql(done, action, &format!("run {run} is cancelled by SQL"));
         }
         if self.once_in(2) {
             let task = self.history.tables.runs[&run].task;
             let all = self.history.tables.unfinished().filter(|run| run.task == task).map(|run| run.id).collect();
-            let done = self.stage.client.cancel_all(&name);
-            let asked = if done.is_ok() { all } else { Vec::new() };
-            self.by_client(done, deed, &format!("all runs of {name} are cancelled"))?;
-            return self.check_cancelled(&asked);
+            let done = self.database.client.cancel_all(&name);
+            let cancelled = if done.is_ok() { all } else { Vec::new() };
+            self.record_client(done, action, &format!("all runs of {name} are cancelled"))?;
+            return self.check_cancelled(&cancelled);
         }
-        let done = self.stage.client.cancel(run);
-        let asked = if done.is_ok() { vec![run] } else { Vec::new() };
-        self.by_client(done, deed, &format!("run {run} is cancelled"))?;
-        self.check_cancelled(&asked)
+        let done = self.database.client.cancel(run);
+        let cancelled = if done.is_ok() { vec![run] } else { Vec::new() };
+        self.record_client(done, action, &format!("run {run} is cancelled"))?;
+        self.check_cancelled(&cancelled)
     }
 
-    /// What waited is cancelled, what runs is asked to stop.
-    fn check_cancelled(&self, asked: &[i64]) -> Check {
+    /// Checks that waiting runs are cancelled, and running ones asked to stop.
+    fn check_cancelled(&self, cancelled: &[i64]) -> Check {
         let goes_on = |id: &&i64| {
             let run = &self.history.tables.runs[*id];
             run.status != RunStatus::Cancelled && !(run.status == RunStatus::Running && run.cancel_requested)
         };
-        match asked.iter().find(goes_on) {
-            Some(id) => Err(format!("run {id} goes on, and somebody was told that it was cancelled")),
+        match cancelled.iter().find(goes_on) {
+            Some(id) => Err(format!("the client cancelled run {id}, which goes on")),
             None => Ok(()),
         }
     }
 
     fn remove(&mut self) -> Check {
         let Some(name) = self.any_task(|_| true) else { return Ok(()) };
-        let done = self.stage.client.remove(&name);
+        let done = self.database.client.remove(&name);
         let is_gone = done.is_ok();
-        self.by_client(done, Deed::Removed(name.clone()), &format!("{name} is removed"))?;
+        self.record_client(done, Action::Removed(name.clone()), &format!("{name} is removed"))?;
         match self.history.tables.named(&name).filter(|_| is_gone) {
-            Some(_) => Err(format!("{name} is there, and somebody was told that it was removed")),
+            Some(_) => Err(format!("the client removed {name}, which is still there")),
             None => Ok(()),
         }
     }
 
-    fn hasten(&mut self) -> Check {
-        let Some(name) = self.any_task(|task| !task.rests()) else { return Ok(()) };
+    fn set_next_run(&mut self) -> Check {
+        let Some(name) = self.any_task(|task| !task.is_halted()) else { return Ok(()) };
         let text = "UPDATE scheduled_tasks SET next_run = ?2 WHERE name = ?1";
-        let done = self.type_in(text, (&name, self.wall()));
-        self.by_sql(done, Deed::Hastened(name.clone()), &format!("{name} is to run now"))
+        let done = self.execute(text, (&name, self.wall()));
+        self.record_sql(done, Action::NextRunSet(name.clone()), &format!("{name} is to run now"))
     }
 }

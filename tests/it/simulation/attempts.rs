@@ -1,24 +1,24 @@
-//! What becomes of an attempt: how long its handler takes, and what it returns.
+//! Handler calls: how long a handler takes, and what it returns.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use duly::{Claim, FailureKind, Outcome, Retry};
 
-use crate::simulation::effects::{Fate, LEDGER};
-use crate::simulation::scenario::World;
+use crate::simulation::effects::{EffectFault, LEDGER};
+use crate::simulation::scenario::Scenario;
 
-/// An attempt that a worker is at.
+/// A claimed attempt, and the drawn result of its handler.
 #[derive(Clone, Debug)]
-pub(crate) struct Work {
+pub(crate) struct HandlerCall {
     pub(crate) claim: Arc<Claim>,
     /// By the monotonic clock.
     pub(crate) ends_at: Duration,
     pub(crate) outcome: Outcome,
     /// Whether it has noticed that it should stop.
-    pub(crate) asked: bool,
-    /// What is to befall it while it does what it does once.
-    pub(crate) fate: Fate,
+    pub(crate) stopping: bool,
+    /// The fault to inject if it performs an effect.
+    pub(crate) fault: EffectFault,
 }
 
 fn failed(how: FailureKind, error: &str, retry: Retry) -> Outcome {
@@ -29,16 +29,16 @@ pub(crate) fn succeeded(claim: &Claim) -> Outcome {
     Outcome::Succeeded { result: Some(format!("{}", claim.attempt)) }
 }
 
-/// Draws the fate of an attempt that begins now.
-pub(crate) fn fate(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Duration) -> Work {
+/// Draws duration and outcome of an attempt that begins now.
+pub(crate) fn draw_call(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Duration) -> HandlerCall {
     let millis = Duration::from_millis;
     let (short, long) = (millis(rng.u64(..3000)), millis(rng.u64(..1_500_000)));
     let limit = claim.timeout.filter(|limit| !limit.is_zero()).unwrap_or(Duration::from_secs(60));
     let (takes, outcome) = match rng.u32(..100) {
         0..40 => (short, succeeded(claim)),
         40..58 => (long, succeeded(claim)),
-        58..72 => (short, failed(FailureKind::Failed, "it did not work", Retry::Backoff)),
-        72..77 => (long, failed(FailureKind::Failed, "it did not work after all", Retry::Backoff)),
+        58..72 => (short, failed(FailureKind::Failed, "it failed", Retry::Backoff)),
+        72..77 => (long, failed(FailureKind::Failed, "it failed late", Retry::Backoff)),
         77..82 => (short, failed(FailureKind::Failed, "no use", Retry::GiveUp)),
         82..87 => {
             let wait = Duration::from_secs(rng.u64(..600));
@@ -46,17 +46,17 @@ pub(crate) fn fate(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Duration) -
         }
         87..92 => (short, failed(FailureKind::Panicked, "the handler panicked", Retry::Backoff)),
         92..95 => (short, failed(FailureKind::Failed, "cut short", Retry::Interrupted)),
-        // It does not heed its limit, and succeeds all the same, or does not.
+        // It ignores its time limit.
         95..98 => (limit + long * 4, succeeded(claim)),
         _ => (limit + long * 4, failed(FailureKind::Failed, "it took too long", Retry::Backoff)),
     };
-    let fate = if claim.handler == LEDGER { Fate::draw(rng) } else { Fate::Nothing };
-    Work { claim: claim.clone(), ends_at: now + takes, outcome, asked: false, fate }
+    let fault = if claim.handler == LEDGER { EffectFault::draw(rng) } else { EffectFault::Nothing };
+    HandlerCall { claim: claim.clone(), ends_at: now + takes, outcome, stopping: false, fault }
 }
 
-impl Work {
-    /// Whether it is carried out to its end: what it was to do once it does then.
-    pub(crate) fn is_done_for_real(&self) -> bool {
+impl HandlerCall {
+    /// Whether the real handler is called at the end, and draws its outcome itself.
+    pub(crate) fn calls_real_handler(&self) -> bool {
         self.claim.handler == LEDGER
             && matches!(self.outcome, Outcome::Succeeded { .. } | Outcome::Failed { retry: Retry::Backoff, .. })
     }
@@ -65,9 +65,9 @@ impl Work {
         !matches!(self.outcome, Outcome::Succeeded { .. })
     }
 
-    /// It sees that it should stop: most handlers do, some have just succeeded, some never look.
-    pub(crate) fn heed(&mut self, rng: &mut fastrand::Rng, now: Duration) {
-        self.asked = true;
+    /// Reacts to a request to stop: most handlers stop, some have just succeeded, some ignore it.
+    pub(crate) fn notice_stop(&mut self, rng: &mut fastrand::Rng, now: Duration) {
+        self.stopping = true;
         match rng.u32(..10) {
             0..6 => {
                 self.ends_at = now + Duration::from_millis(rng.u64(..2000));
@@ -82,31 +82,32 @@ impl Work {
     }
 }
 
-impl World {
-    /// Hands one attempt back with this outcome, now.
+impl Scenario {
+    /// Ends one attempt now with this outcome.
     pub(crate) fn end_now(&mut self, id: usize, claim: &Arc<Claim>, outcome: Outcome) {
         let now = self.now().monotonic;
-        let works = &mut self.agents[id].works;
-        if let Some(work) = works.iter_mut().find(|work| Arc::ptr_eq(&work.claim, claim)) {
-            (work.ends_at, work.outcome) = (now, outcome);
+        let calls = &mut self.schedulers[id].calls;
+        if let Some(call) = calls.iter_mut().find(|call| Arc::ptr_eq(&call.claim, claim)) {
+            (call.ends_at, call.outcome) = (now, outcome);
         }
     }
 
-    /// Draws what becomes of an attempt.
-    pub(crate) fn fate(&mut self, claim: &Arc<Claim>) -> Work {
+    /// Draws duration and outcome of an attempt.
+    pub(crate) fn draw_call(&mut self, claim: &Arc<Claim>) -> HandlerCall {
         let now = self.now().monotonic;
-        fate(&mut self.rng, claim, now)
+        draw_call(&mut self.rng, claim, now)
     }
 
-    /// Handlers that were asked to stop mostly do, soon.
-    pub(crate) fn stop_what_was_asked(&mut self, id: usize) {
+    /// Lets handlers notice that their run is to stop.
+    pub(crate) fn stop_cancelled_calls(&mut self, id: usize) {
         let now = self.now().monotonic;
-        let World { agents, rng, .. } = self;
-        let agent = &mut agents[id];
-        let Some(stepper) = &agent.stepper else { return };
-        for work in agent.works.iter_mut().filter(|work| !work.asked && stepper.stopped().contains(&work.claim.run_id))
+        let Scenario { schedulers, rng, .. } = self;
+        let scheduler = &mut schedulers[id];
+        let Some(stepper) = &scheduler.stepper else { return };
+        for call in
+            scheduler.calls.iter_mut().filter(|call| !call.stopping && stepper.stopped().contains(&call.claim.run_id))
         {
-            work.heed(rng, now);
+            call.notice_stop(rng, now);
         }
     }
 }

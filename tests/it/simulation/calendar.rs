@@ -1,5 +1,5 @@
-//! What a schedule names, as the checker knows it. Grids are counted here; of cron lines the public face is asked, since how
-//! a line maps to instants has a proof of its own.
+//! The occurrences of a schedule, as the checker computes them. Intervals are computed here; cron lines are expanded by the
+//! public API, which has tests of its own.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use duly::{NewTask, Timestamp, parse_duration};
 
 use crate::simulation::rows::TaskRow;
-use crate::simulation::unusable_rows::{NONSENSE, UNKNOWN_ZONE};
+use crate::simulation::unusable_rows::{INVALID_SCHEDULE, UNKNOWN_ZONE};
 
-/// Before every instant that a simulation asks about.
-const DAWN: i64 = 1_798_761_600_000;
+/// Earlier than every instant in a simulation.
+const EARLIEST: i64 = 1_798_761_600_000;
 /// Occurrences that are looked up at once.
 const CHUNK: usize = 256;
 
 type Line = Arc<Mutex<Vec<i64>>>;
 
-/// Occurrences of cron lines, by line and zone, as far as anybody has asked. Shared by all seeds.
+/// Occurrences of cron lines by line and zone, as far as they were needed. Shared by all seeds.
 static LINES: Mutex<BTreeMap<(String, String), Line>> = Mutex::new(BTreeMap::new());
 
 #[derive(Clone)]
@@ -34,19 +34,19 @@ pub(crate) enum Calendar {
     Once(i64),
     /// No occurrence at all.
     Manual,
-    /// Of a row that cannot be used.
-    Nonsense,
-    /// Of a row whose time zone is not known here: it stays as it is, and nothing of it comes due.
+    /// A row that cannot be used.
+    Invalid,
+    /// The time zone is not known here: the row stays as it is, and is never due.
     Unknown,
 }
 
 impl Calendar {
-    /// The calendar of a task as its row describes it. `created`: where its grid begins, unless the row says.
+    /// Returns the calendar of a task's row. An interval counts from `created` if the row has no `starts`.
     pub(crate) fn of(row: &TaskRow, created: i64) -> Self {
         let length = || i64::try_from(parse_duration(&row.value).expect("a duration").as_millis()).expect("a length");
         match row.kind.as_str() {
             _ if row.zone == UNKNOWN_ZONE => Calendar::Unknown,
-            _ if row.value.starts_with(NONSENSE) => Calendar::Nonsense,
+            _ if row.value.starts_with(INVALID_SCHEDULE) => Calendar::Invalid,
             "interval" => Calendar::Grid { every: length(), anchor: row.starts.unwrap_or(created) },
             "delay" => Calendar::Delay(length()),
             "manual" => Calendar::Manual,
@@ -60,14 +60,14 @@ impl Calendar {
         }
     }
 
-    /// The first occurrence after `at`.
+    /// Returns the first occurrence after `at`.
     pub(crate) fn after(&self, at: i64) -> Option<i64> {
         match self {
             Calendar::Cron { line, text, zone } => {
                 let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
-                assert!(at >= DAWN, "the simulation has left its calendar");
+                assert!(at >= EARLIEST, "an instant before the simulation");
                 while line.last().is_none_or(|last| *last <= at) {
-                    let from = line.last().copied().unwrap_or(DAWN);
+                    let from = line.last().copied().unwrap_or(EARLIEST);
                     let task = NewTask::cron("line", text).time_zone(zone).handler("work");
                     let more = task.occurrences(Timestamp::from_millis(from), CHUNK).expect("occurrences");
                     line.extend(more.iter().map(|at| at.as_millis()));
@@ -76,7 +76,7 @@ impl Calendar {
             }
             Calendar::Grid { anchor, .. } if at < *anchor => Some(*anchor),
             Calendar::Grid { every, anchor } => Some(at - (at - anchor).rem_euclid(*every) + every),
-            Calendar::Delay(_) | Calendar::Manual | Calendar::Nonsense | Calendar::Unknown => None,
+            Calendar::Delay(_) | Calendar::Manual | Calendar::Invalid | Calendar::Unknown => None,
             Calendar::Once(instant) => Some(*instant).filter(|instant| *instant > at),
         }
     }

@@ -1,24 +1,24 @@
-//! Who goes first: what is urgent, and of that the oldest; but every eighth is the oldest of all, so that nobody starves.
+//! The order of claims: by priority, then by age; every eighth claim goes to the oldest run of all, so that no run starves.
 
 use duly::{Overlap, RunStatus};
 
-use crate::simulation::history::{Check, Deed, History, Step, Turn};
+use crate::simulation::history::{Action, Check, History, Step, Turn};
 use crate::simulation::rows::RunRow;
-use crate::simulation::scenario::World;
+use crate::simulation::scenario::Scenario;
 
-/// One of so many goes by age.
+/// One of this many claims goes by age alone.
 const BY_AGE: u32 = 8;
 
 /// What the checker knows of the order in which an owner claims.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Order {
-    /// Claims since one went before something more urgent. `None`: there was none yet.
+    /// Claims since one went before a more urgent run. `None`: there was none yet.
     since_age: Option<u32>,
-    /// Claims in a row that went before something older.
+    /// Claims in a row that went before an older run.
     by_urgency: u32,
 }
 
-/// A run's place in the order of age.
+/// Returns the sort key of the order of age.
 fn age(run: &RunRow) -> (i64, i64) {
     (run.run_at, run.id)
 }
@@ -28,7 +28,7 @@ fn waits(run: &RunRow) -> bool {
 }
 
 impl History {
-    /// Holds the claims of a turn, in their order, against what could have been claimed instead and was not.
+    /// Compares the claims of a turn, in their order, with the runs that could have been claimed instead.
     pub(crate) fn check_order(&mut self, step: &Step<'_>, turn: &Turn) -> Check {
         let handlers = &self.owners[turn.owner].handlers;
         // It could start before the turn and after it, and so at any moment between.
@@ -39,14 +39,14 @@ impl History {
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
                 && before.is_some_and(|before| waits(before) && before.attempt == run.attempt)
-                && !step.after.tasks[&run.task].rests()
+                && !step.after.tasks[&run.task].is_halted()
         };
         let left: Vec<&RunRow> = step.after.unfinished().filter(could).collect();
         let claimed: Vec<&RunRow> = turn.claims.iter().map(|claim| &*step.after.runs[&claim.run_id]).collect();
         let set_aside = |run: &RunRow| run.status != RunStatus::Running && self.was_set_aside(run);
         let any_set_aside = step.after.unfinished().any(set_aside);
         let order = &mut self.owners[turn.owner].order;
-        // Two handlers' runs that share a key may both be free, and taken; one of them in vain.
+        // Two handlers' runs with one key may both be free and both selected; the second claim then fails.
         let in_vain = |run: &RunRow| {
             let rival = |one: &&RunRow| one.id != run.id && one.key == run.key && one.handler != run.handler;
             run.status != RunStatus::Running && run.key.is_some() && claimed.iter().any(rival)
@@ -67,15 +67,20 @@ impl Order {
         let older = left.iter().find(|other| age(other) < age(run));
         let urgent = left.iter().find(|other| other.priority < run.priority);
         if let Some(other) = left.iter().find(|other| other.priority == run.priority && age(other) < age(run)) {
-            return Err(format!("run {} went before run {}, as urgent and older", run.id, other.id));
+            return Err(format!("run {} went before run {}, which is as urgent and older", run.id, other.id));
         }
         if let Some(urgent) = urgent {
             if let Some(older) = older {
                 let (id, urgent, older) = (run.id, urgent.id, older.id);
-                return Err(format!("run {id} went before run {urgent}, more urgent, and run {older} is older"));
+                return Err(format!(
+                    "run {id} went before run {urgent}, which is more urgent, and before run {older}, which is older"
+                ));
             }
             if self.since_age.is_some_and(|since| since + 1 < BY_AGE) {
-                return Err(format!("run {} went before run {}, and is not the eighth", run.id, urgent.id));
+                return Err(format!(
+                    "run {} went before run {}, which is more urgent, and is not the eighth claim",
+                    run.id, urgent.id
+                ));
             }
             self.since_age = Some(0);
         } else {
@@ -89,16 +94,16 @@ impl Order {
     }
 }
 
-impl World {
-    /// Many runs are asked for at once, more than there are workers.
-    pub(crate) fn crowd(&mut self) -> Check {
+impl Scenario {
+    /// Triggers tasks several times at once, more than there are workers.
+    pub(crate) fn trigger_many(&mut self) -> Check {
         let tasks = self.history.tables.tasks.values().filter(|task| task.overlap == Overlap::Allow);
         let names: Vec<String> = tasks.map(|task| task.name.clone()).collect();
         for name in names.into_iter().take(3) {
             let times = self.rng.u32(3..10);
-            let asked = (0..times).filter(|_| self.stage.client.trigger(&name).is_ok()).count();
-            let deed = if asked > 0 { Deed::Triggered(name.clone()) } else { Deed::Nothing };
-            self.done(&deed, &format!("{name} is triggered {asked} times"))?;
+            let count = (0..times).filter(|_| self.database.client.trigger(&name).is_ok()).count();
+            let action = if count > 0 { Action::Triggered(name.clone()) } else { Action::Nothing };
+            self.record(&action, &format!("{name} is triggered {count} times"))?;
         }
         Ok(())
     }

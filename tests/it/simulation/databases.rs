@@ -1,5 +1,5 @@
-//! Where seeds are lived through, one after the other: a file, and the connections to it that outlive owners. A seed finds empty
-//! tables, as a new file has them; but no statement has to be prepared again, which would be a quarter of all work.
+//! The database that seeds use one after the other: a file, and connections that outlive schedulers. A seed starts with
+//! empty tables, as in a new file; preparing all statements again would be a quarter of the time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,16 +12,16 @@ use rusqlite::functions::FunctionFlags;
 use tempfile::TempDir;
 
 use crate::simulation::effects;
-use crate::simulation::observer::Look;
+use crate::simulation::observer::Observer;
 use crate::simulation::snapshot_reader::Reader;
 use crate::simulation::unusable_rows;
 
-/// Connections of dead owners that are kept.
+/// Connections of dead schedulers that are kept.
 const KEPT: usize = 4;
-/// Everything that a seed has written, but for what the file says of itself.
+/// Deletes all that a seed has written, except `scheduler_meta`.
 const CLEAR: &str = "
     BEGIN IMMEDIATE;
-    DELETE FROM stuck;
+    DELETE FROM unwritable;
     DELETE FROM ledger;
     DELETE FROM task_effects;
     DELETE FROM task_attempts;
@@ -32,26 +32,26 @@ const CLEAR: &str = "
     DELETE FROM sqlite_sequence;
     COMMIT";
 
-pub(crate) struct Stage {
+pub(crate) struct Database {
     pub(crate) clock: ManualClock,
     pub(crate) client: Client,
-    /// Of owners that are dead: most that come after them go on with one.
+    /// Connections of dead schedulers: most schedulers reuse one.
     pub(crate) connections: Vec<Crashed>,
-    /// The checker's, while nobody lives here.
-    pub(crate) look: Option<Look>,
-    /// What another program would open.
+    /// The checker's connection, between two seeds.
+    pub(crate) observer: Option<Observer>,
+    /// A connection of another program.
     pub(crate) shell: Connection,
     pub(crate) reader: Reader,
     pub(crate) file: PathBuf,
-    /// What the file says of itself.
+    /// The rows of `scheduler_meta` that each seed starts with.
     meta: Vec<(String, String)>,
     _home: TempDir,
 }
 
-/// What is put back for each seed. The stamp only ever grows: one that goes back is damage.
+/// The stamp only ever grows, and a smaller one is damage: it is not reset.
 const META: &str = "SELECT key, value FROM scheduler_meta WHERE key <> 'stamp'";
 
-/// A folder in memory where the system has one, else on the disk.
+/// Creates a folder in memory if the system has one, else on the disk.
 fn home() -> TempDir {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     let in_memory = mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"]));
@@ -59,13 +59,13 @@ fn home() -> TempDir {
     tempfile::Builder::new().prefix("duly-simulation-").tempdir_in(place).expect("a temporary folder")
 }
 
-/// A connection without anything of ours; SQLite's clock in it is the world's. Both instants of a comparison are of one
-/// kind then: a tenth of a millisecond past, so that rounding does not hide what is due now.
+/// Opens a connection without any setting of duly's. SQLite's clock in it is the scenario's clock plus a tenth of a
+/// millisecond, so that rounding does not hide what is due now.
 fn shell(file: &PathBuf, clock: &ManualClock) -> Connection {
     let shell = Connection::open(file).expect("a shell");
     shell.busy_timeout(Duration::ZERO).expect("no patience");
     shell.pragma_update(None, "synchronous", 0).expect("a pragma");
-    // The last that is closed would tidy up a file that is removed next.
+    // Closing the last connection would run a checkpoint on a file that is removed next.
     shell.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).expect("a setting");
     let (clock, flags) = (clock.clone(), FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS);
     let now = move |_: &rusqlite::functions::Context<'_>| {
@@ -76,7 +76,7 @@ fn shell(file: &PathBuf, clock: &ManualClock) -> Connection {
     shell
 }
 
-/// The tables, and a client that outlives every owner.
+/// Creates the tables, and a client that outlives every scheduler.
 fn client(file: &Path, clock: &ManualClock) -> (Client, Crashed) {
     let builder = Stepper::builder(file, clock.now().wall).clock(clock).busy_timeout(Duration::ZERO);
     let mut first = builder.start().expect("a stepper");
@@ -85,12 +85,12 @@ fn client(file: &Path, clock: &ManualClock) -> (Client, Crashed) {
     (client, first.crash())
 }
 
-impl Stage {
+impl Database {
     pub(crate) fn new() -> Self {
         let home = home();
-        let file = home.path().join("agent.db");
+        let file = home.path().join("simulation.db");
         let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().expect("an instant"));
-        // Seeds begin at any time of this clock: none shall begin with it.
+        // A seed begins at any value of the monotonic clock, and none at 0.
         clock.advance(Duration::from_secs(100 * 86_400));
         let (client, connection) = client(&file, &clock);
         let connections = vec![connection];
@@ -99,16 +99,16 @@ impl Stage {
         shell.execute_batch(unusable_rows::GUARD).expect("a trigger of the application's own");
         let meta = {
             let mut rows = shell.prepare(META).expect("a query");
-            let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("what the file says of itself");
-            rows.collect::<Result<_, _>>().expect("what the file says of itself")
+            let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("the rows of scheduler_meta");
+            rows.collect::<Result<_, _>>().expect("the rows of scheduler_meta")
         };
-        Stage { clock, client, connections, look: None, shell, reader, file, meta, _home: home }
+        Database { clock, client, connections, observer: None, shell, reader, file, meta, _home: home }
     }
 
-    /// Makes it as new.
+    /// Empties the tables for the next seed.
     pub(crate) fn clear(&mut self) {
-        self.reader.let_go();
-        // A client keeps ids in reserve: what it added in another seed must not show in this one.
+        self.reader.close();
+        // A client reserves ids: those of another seed must not affect this one.
         self.client = client(&self.file, &self.clock).0;
         self.shell.execute_batch(CLEAR).expect("empty tables");
         for row in &self.meta {
@@ -116,7 +116,7 @@ impl Stage {
             self.shell
                 .prepare_cached(text)
                 .and_then(|mut it| it.execute((&row.0, &row.1)))
-                .expect("what the file says");
+                .expect("a row of scheduler_meta");
         }
         let locks = std::fs::read_dir(format!("{}-owners", self.file.display())).expect("the folder of the owners");
         locks.flatten().for_each(|lock| std::fs::remove_file(lock.path()).expect("a lock file"));

@@ -1,109 +1,110 @@
-//! The end of a simulation: faults stop, and all that can be finished is, in bounded time.
+//! The end of a simulation: faults stop, and all work that can finish does so in bounded time.
 
 use std::time::Duration;
 
 use duly::{Origin, RunStatus};
 
 use crate::simulation::attempts;
-use crate::simulation::effects::Fate;
+use crate::simulation::effects::EffectFault;
 use crate::simulation::history::Check;
 use crate::simulation::rows::RunRow;
-use crate::simulation::scenario::{Agent, HANDLERS, World};
+use crate::simulation::scenario::{HANDLERS, Scenario, Scheduler};
 
-/// Within so long all is done: a clock that is three hours behind, the longest time-out, backoffs, and some patience.
-const BOUND: Duration = Duration::from_secs(8 * 3600);
-/// So many runs that wait are much for the workers that there are; and then there are so many.
-const MUCH: usize = 40;
-const MANY: usize = 20;
-/// Rounds in which all owners turn; then all do so in one of as many.
-const ALL: u32 = 8;
-/// Rounds in which it must be done.
+/// All must be done within this time: a clock three hours behind, the longest time limit, backoffs, and a margin.
+const TIME_LIMIT: Duration = Duration::from_secs(8 * 3600);
+/// With more waiting runs than this a scheduler with `MANY_WORKERS` workers is started.
+const LARGE_BACKLOG: usize = 40;
+const MANY_WORKERS: usize = 20;
+/// Rounds in which all schedulers turn; after that they all do so in one round of this many.
+const FULL_ROUNDS: u32 = 8;
+/// Maximum number of rounds.
 const ROUNDS: u32 = 6000;
 
-impl World {
-    /// Faults stop. Handlers succeed at once from now on.
-    pub(crate) fn quiet_down(&mut self) -> Check {
-        self.let_go();
-        self.mend_all()?;
-        for agent in &mut self.agents {
-            agent.suspended = None;
+impl Scenario {
+    /// Stops all faults and runs the schedulers until all work is done. Handlers succeed at once from now on.
+    pub(crate) fn finish_without_faults(&mut self) -> Check {
+        self.release_write_lock();
+        self.repair_all()?;
+        for scheduler in &mut self.schedulers {
+            scheduler.suspended = None;
         }
-        let every = self.which(|agent| agent.stepper.is_some());
+        let every = self.running();
         for one in every {
             self.turn(one)?;
         }
-        // Who can do it all, and as quickly as there is much of it.
-        let all = |agent: &Agent| agent.stepper.is_some() && agent.handlers == HANDLERS.len();
-        let much = self.history.tables.unfinished().count() > MUCH;
-        if much || self.which(all).is_empty() {
-            let workers = if much { MANY } else { self.rng.usize(1..=3) };
+        // A scheduler with all handlers, and enough workers for the backlog.
+        let all = |scheduler: &Scheduler| scheduler.stepper.is_some() && scheduler.handlers == HANDLERS.len();
+        let is_large = self.history.tables.unfinished().count() > LARGE_BACKLOG;
+        if is_large || self.schedulers_where(all).is_empty() {
+            let workers = if is_large { MANY_WORKERS } else { self.rng.usize(1..=3) };
             self.start_with(&HANDLERS, workers)?;
         }
         let begin = self.now().monotonic;
         let waiting: Vec<i64> = self.history.tables.unfinished().map(|run| run.id).collect();
         for round in 0..ROUNDS {
             self.declare_gone()?;
-            let living = self.which(|agent| agent.stepper.is_some());
+            let living = self.running();
             let newest = living.last().copied();
             for one in living {
-                // A long queue behind one key is worked off one by one, and most need not look on.
-                let looks_on = self.agents[one].works.is_empty() && Some(one) != newest;
-                if round < ALL || round % ALL == 0 || !looks_on {
+                // A long backlog behind one key is processed one by one; most schedulers need not turn each time.
+                let is_idle = self.schedulers[one].calls.is_empty() && Some(one) != newest;
+                if round < FULL_ROUNDS || round % FULL_ROUNDS == 0 || !is_idle {
                     self.finish_quickly(one);
                     self.turn(one)?;
                 }
             }
-            // Before time passes: of a task that is due every minute something may always have fallen due since.
-            if self.all_over(&waiting) {
+            // Checked before time passes: a task that is due every minute could always have become due again.
+            if self.all_finished(&waiting) {
                 return Ok(());
             }
             self.pass_quickly();
-            if self.now().monotonic.saturating_sub(begin) > BOUND {
+            if self.now().monotonic.saturating_sub(begin) > TIME_LIMIT {
                 break;
             }
         }
-        let stuck = |run: &&RunRow| waiting.contains(&run.id) && !self.may_wait(run.id);
-        let left: Vec<_> = self.history.tables.unfinished().filter(stuck).map(|run| run.id).collect();
+        let unfinished = |run: &&RunRow| waiting.contains(&run.id) && !self.may_wait(run.id);
+        let left: Vec<_> = self.history.tables.unfinished().filter(unfinished).map(|run| run.id).collect();
         let all: Vec<_> = self.history.tables.unfinished().map(RunRow::brief).collect();
-        Err(format!("faults have stopped for {BOUND:?}, and runs {left:?} are not over: {}", all.join(", ")))
+        Err(format!("faults have stopped for {TIME_LIMIT:?}, and runs {left:?} are not finished: {}", all.join(", ")))
     }
 
     fn may_wait(&self, run: i64) -> bool {
         let tables = &self.history.tables;
         let run = &tables.runs[&run];
-        tables.tasks[&run.task].rests() && run.origin != Origin::Manual && run.status != RunStatus::Running
+        tables.tasks[&run.task].is_halted() && run.origin != Origin::Manual && run.status != RunStatus::Running
     }
 
-    fn all_over(&self, runs: &[i64]) -> bool {
+    fn all_finished(&self, runs: &[i64]) -> bool {
         let tables = &self.history.tables;
-        let over = |run: &i64| tables.runs.get(run).is_none_or(|row| row.status.is_final()) || self.may_wait(*run);
-        runs.iter().all(over) && !tables.tasks.keys().any(|task| self.history.owes(*task, self.wall()))
+        let finished = |run: &i64| tables.runs.get(run).is_none_or(|row| row.status.is_final()) || self.may_wait(*run);
+        runs.iter().all(finished)
+            && !tables.tasks.keys().any(|task| self.history.has_due_occurrence(*task, self.wall()))
     }
 
     pub(crate) fn finish_quickly(&mut self, one: usize) {
         let now = self.now().monotonic;
-        for work in &mut self.agents[one].works {
-            work.ends_at = now;
-            work.outcome = attempts::succeeded(&work.claim);
-            work.fate = Fate::Nothing;
+        for call in &mut self.schedulers[one].calls {
+            call.ends_at = now;
+            call.outcome = attempts::succeeded(&call.claim);
+            call.fault = EffectFault::Nothing;
         }
     }
 
-    /// Time passes until something may happen.
+    /// Advances the clock until something may happen.
     fn pass_quickly(&mut self) {
         let next = self.history.tables.unfinished().map(|run| run.run_at).filter(|at| *at > self.wall()).min();
         let millis = next.map_or(1000, |at| at - self.wall()).clamp(100, 60_000);
-        self.stage.clock.advance(Duration::from_millis(millis.unsigned_abs()));
+        self.database.clock.advance(Duration::from_millis(millis.unsigned_abs()));
     }
 
-    /// What must hold whatever has happened.
-    pub(crate) fn check_sound(&self) -> Check {
-        let mut findings = self.stage.client.doctor().map_err(|error| format!("doctor: {error}"))?;
-        // A run that ended while its task was garbled keeps the handler that it had then.
-        let over = |run: &RunRow| run.status.is_final().then(|| format!("run {}: handler is not UTF-8", run.id));
-        let kept: Vec<String> = self.history.tables.runs.values().filter_map(|run| over(run)).collect();
+    /// Checks that `doctor` finds nothing.
+    pub(crate) fn check_doctor(&self) -> Check {
+        let mut findings = self.database.client.doctor().map_err(|error| format!("doctor: {error}"))?;
+        // A run that ended while its task's text was corrupt keeps the handler that it had then.
+        let finished = |run: &RunRow| run.status.is_final().then(|| format!("run {}: handler is not UTF-8", run.id));
+        let kept: Vec<String> = self.history.tables.runs.values().filter_map(|run| finished(run)).collect();
         findings.retain(|finding| {
-            !(self.is_garbled && finding.found.ends_with("is not UTF-8") || kept.contains(&finding.found))
+            !(self.has_corrupt_text && finding.found.ends_with("is not UTF-8") || kept.contains(&finding.found))
         });
         if findings.is_empty() { Ok(()) } else { Err(format!("doctor: {findings:?}")) }
     }

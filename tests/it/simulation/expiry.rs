@@ -1,27 +1,27 @@
-//! Runs that are not worth beginning late: what has not begun when it expires never begins, and is told at once.
+//! Expiry: a run that has not begun when it expires never begins, and is recorded at once.
 
 use duly::{Origin, RunStatus};
 
 use crate::simulation::history::{Check, History, Step};
 use crate::simulation::rows::{RunRow, TaskRow};
 
-/// Runs that a turn lets expire at least, if so many have expired.
+/// Minimum number of expired runs that a turn records.
 const AT_ONCE: usize = 200;
-/// How long a run may still begin that expired before a scheduler could see it.
+/// How long after the first look a run may still begin that expired before any scheduler could see it.
 const FIRST_LOOK: i64 = 100;
 
 impl RunRow {
-    /// Whether it will be missed if it has not begun by then: nothing of it was ever begun.
+    /// Whether it is missed unless it begins in time: no attempt of it has counted.
     pub(crate) fn may_expire(&self) -> bool {
         self.status == RunStatus::Queued && self.counted() == 0
     }
 }
 
 impl History {
-    /// Whether a turn sees for the first time that a task is due: at the look before, every task was due later.
+    /// Whether a turn sees for the first time that a task is due: at the turn before, every task was due later.
     fn is_first_look(&self, step: &Step<'_>, task: &TaskRow) -> bool {
         let seen = step.turn().and_then(|turn| self.owners[turn.owner].seen);
-        // A task that this turn has planned was due at the oldest occurrence of which it has made a row.
+        // A task that this turn has planned was due at the oldest occurrence for which it wrote a row.
         let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
         let new = new.filter(|run| run.task == task.id && run.is_scheduled());
         let next = task.next_run.or_else(|| new.map(|run| run.scheduled_for).min());
@@ -35,7 +35,7 @@ impl History {
         untouched && seen.is_some_and(|(at, _)| run.scheduled_for > at - FIRST_LOOK)
     }
 
-    /// Whether the time at which a run expires is that of the row, or was put off for its first look.
+    /// Whether the expiry is that of the row, or was postponed by the first look.
     pub(crate) fn may_expire_at(&self, step: &Step<'_>, before: &RunRow, after: &RunRow) -> bool {
         before.expires_at == after.expires_at
             || self.is_new_request(step, before)
@@ -43,7 +43,7 @@ impl History {
                 && after.expires_at == Some(step.now + FIRST_LOOK)
     }
 
-    /// Each run expires when its task says so; and a turn leaves none that has expired.
+    /// Checks that each run expires as its task says, and that a turn leaves no expired run.
     pub(crate) fn check_expiry(&self, step: &Step<'_>) -> Check {
         for (before, after) in &step.changed {
             let (None, Some(run)) = (before, after) else { continue };
@@ -68,8 +68,8 @@ impl History {
             return Ok(());
         }
         let expired = |run: &RunRow| run.may_expire() && run.expires_at.is_some_and(|at| at <= step.now);
-        // One that has expired and cannot be written puts off when the others are looked at, to the next poll.
-        if step.after.unfinished().any(|run| expired(run) && self.was_stuck(run.id)) {
+        // An expired run that cannot be written postpones the others to the next poll.
+        if step.after.unfinished().any(|run| expired(run) && self.was_unwritable(run.id)) {
             return Ok(());
         }
         let mut left = step.after.unfinished().filter(|run| expired(run));

@@ -1,18 +1,18 @@
-//! Commands that cannot be seen: their process is recorded in another PID namespace, and the file of their input is missing.
-//! Whether such a command is gone is unknown. Its run waits until a user declares the command gone.
+//! Commands that cannot be observed: their process is recorded in another PID namespace, and their input file is missing.
+//! Whether such a command has ended is unknown. Its run waits until a user declares the command gone.
 
 use duly::Error;
 
-use crate::simulation::history::{Check, Deed};
-use crate::simulation::scenario::World;
+use crate::simulation::history::{Action, Check};
+use crate::simulation::scenario::Scenario;
 
-/// What a run records of a command that no observer here can see. The boot id follows.
+/// The record of a process that no observer here can see. The boot id follows.
 const RECORD: &str = r#"{"pid":4000000,"started":1,"pid_ns":1,"boot":""#;
 
-impl World {
-    /// A running attempt turns out to be a command that cannot be seen.
-    pub(crate) fn hide(&mut self) -> Check {
-        if self.held || !cfg!(target_os = "linux") {
+impl Scenario {
+    /// Makes a running attempt one whose command cannot be observed.
+    pub(crate) fn hide_process(&mut self) -> Check {
+        if self.write_locked || !cfg!(target_os = "linux") {
             return Ok(());
         }
         let begun = |key: &&(i64, u32)| self.history.attempts[key].began.is_some() && self.history.is_running(key);
@@ -22,26 +22,26 @@ impl World {
         };
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the id of this boot");
         let record = format!("{RECORD}{}\"}}", boot.trim());
-        self.type_in("UPDATE task_runs SET process = ?2 WHERE id = ?1", (run, record)).expect("a record");
+        self.execute("UPDATE task_runs SET process = ?2 WHERE id = ?1", (run, record)).expect("a record");
         self.history.hidden.insert((run, attempt));
-        self.fault("command that cannot be seen");
-        self.done(&Deed::Nothing, &format!("the command of run {run} cannot be seen"))
+        self.fault("process hidden");
+        self.record(&Action::Nothing, &format!("the command of run {run} is hidden"))
     }
 
-    /// Declares the hidden commands of dead owners gone.
+    /// Declares the hidden commands of dead schedulers gone.
     pub(crate) fn declare_gone(&mut self) -> Check {
         let hidden: Vec<(i64, u32)> = self.history.hidden.iter().copied().collect();
         for (run, attempt) in hidden {
-            let lost = !self.history.owners[self.history.attempts[&(run, attempt)].owner].lives;
-            if lost && !self.held && self.history.is_running(&(run, attempt)) {
-                match self.stage.client.declare_gone(run) {
+            let lost = !self.history.owners[self.history.attempts[&(run, attempt)].owner].is_alive;
+            if lost && !self.write_locked && self.history.is_running(&(run, attempt)) {
+                match self.database.client.declare_gone(run) {
                     Ok(()) => {}
-                    // Without a lock file its owner counts as alive as long as its lease lasts.
+                    // Without a lock file its owner counts as alive until its lease expires.
                     Err(Error::Refused { .. }) => continue,
                     Err(error) => return Err(format!("the command of run {run} cannot be declared gone: {error}")),
                 }
                 self.history.hidden.remove(&(run, attempt));
-                self.done(&Deed::Nothing, &format!("the command of run {run} is declared gone"))?;
+                self.record(&Action::Nothing, &format!("the command of run {run} is declared gone"))?;
             }
         }
         Ok(())

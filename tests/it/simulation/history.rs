@@ -1,8 +1,8 @@
-//! The checker: told of everything that is done and of every attempt that begins and ends, it looks at the tables after each
-//! step, and knows what may have changed in them.
+//! The checker. It records every action and the beginning and end of every attempt; after each step it reads the tables and
+//! checks every change.
 //!
-//! It shares no code with what it checks. What it believes of a task or an attempt follows from what was done, and is held
-//! against the rows: the occurrences in `occurrences`, the runs and their attempts in `transitions`.
+//! It shares no code with what it checks. Its model of a task or an attempt follows from the recorded actions, and is
+//! compared with the rows: the occurrences in `occurrences`, the runs and their attempts in `transitions`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,23 +13,23 @@ use std::time::Duration;
 use duly::{Claim, FailureKind, Now, Outcome, Retention, RunStatus};
 
 use crate::simulation::claim_order::Order;
-use crate::simulation::observer::{Look, News};
-use crate::simulation::occurrences::Promise;
+use crate::simulation::observer::{NewRows, Observer};
+use crate::simulation::occurrences::TaskModel;
 use crate::simulation::rows::{RunRow, Tables};
 
-/// What is broken, in a sentence; or nothing.
+/// `Err`: the violation, in a sentence.
 pub(crate) type Check<T = ()> = Result<T, String>;
 
-/// Something that was done. What failed did nothing.
+/// An action. One that failed is `Nothing`.
 #[derive(Clone, Debug)]
-pub(crate) enum Deed {
+pub(crate) enum Action {
     /// Nothing that may change a task or a run.
     Nothing,
     /// A turn of an owner's loop.
     Turn(Turn),
     /// By the client or by SQL, to the task of this name.
     Added(String),
-    /// Its definition; `by_sql`: nothing was resolved before.
+    /// The task's definition. With `by_sql` no due occurrence was resolved before.
     Edited {
         task: String,
         by_sql: bool,
@@ -45,12 +45,12 @@ pub(crate) enum Deed {
     Triggered(String),
     Removed(String),
     /// `next_run = now`, by SQL.
-    Hastened(String),
-    /// Some runs of a task, or one.
+    NextRunSet(String),
+    /// One run of a task, or several.
     Cancelled(String),
-    /// What is over was removed, by hand.
+    /// A user has pruned the history.
     Pruned,
-    /// A handler has ended its run together with rows of its own, and perhaps with a task that it adds.
+    /// A handler has finished its run together with rows of its own, and perhaps has added a task.
     Finished {
         owner: usize,
         run: i64,
@@ -59,18 +59,18 @@ pub(crate) enum Deed {
     },
 }
 
-impl Deed {
-    /// The task that it is about.
+impl Action {
+    /// Returns the name of the task that the action changes.
     pub(crate) fn task(&self) -> Option<&str> {
         match self {
-            Deed::Nothing | Deed::Turn(_) | Deed::Pruned => None,
-            Deed::Finished { added, .. } => added.as_deref(),
-            Deed::Edited { task, .. } | Deed::Paused { task, .. } | Deed::Resumed { task, .. } => Some(task),
-            Deed::Added(task)
-            | Deed::Triggered(task)
-            | Deed::Removed(task)
-            | Deed::Hastened(task)
-            | Deed::Cancelled(task) => Some(task),
+            Action::Nothing | Action::Turn(_) | Action::Pruned => None,
+            Action::Finished { added, .. } => added.as_deref(),
+            Action::Edited { task, .. } | Action::Paused { task, .. } | Action::Resumed { task, .. } => Some(task),
+            Action::Added(task)
+            | Action::Triggered(task)
+            | Action::Removed(task)
+            | Action::NextRunSet(task)
+            | Action::Cancelled(task) => Some(task),
         }
     }
 }
@@ -79,85 +79,85 @@ impl Deed {
 pub(crate) struct Turn {
     pub(crate) owner: usize,
     pub(crate) claims: Vec<Arc<Claim>>,
-    /// The database refuses this owner, as far as it knows: it may write nothing for a while.
+    /// The engine is degraded: writing has failed, and it may write nothing for a while.
     pub(crate) refused: bool,
-    /// How long it would sleep now, and how many of its workers are idle.
+    /// How long it sleeps after this turn, and how many of its workers are idle.
     pub(crate) sleeps: Duration,
     pub(crate) idle: usize,
-    /// How many could be begun at once; what was claimed beyond them was read ahead.
+    /// How many claims could begin at once; those beyond are read ahead.
     pub(crate) free: usize,
-    /// The owner is about to leave: it records outcomes and extends leases, and nothing else.
+    /// It drains: it records outcomes and extends leases, and nothing else.
     pub(crate) draining: bool,
 }
 
 impl Turn {
-    /// Whether all that is due must be seen to in this turn.
+    /// Whether this turn must process all that is due.
     pub(crate) fn sees_to_all(&self) -> bool {
         !self.refused && !self.draining
     }
 }
 
-/// An owner, as the checker knows it.
+/// An owner (a scheduler), as the checker knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) name: String,
     pub(crate) handlers: Vec<&'static str>,
     pub(crate) lock: PathBuf,
-    /// Its process runs, or is stopped and can go on.
-    pub(crate) lives: bool,
-    /// Of one that died: its lock file was in its place then.
-    pub(crate) left_its_lock: bool,
+    /// Its process exists, running or suspended.
+    pub(crate) is_alive: bool,
+    /// Whether its lock file existed when it died.
+    pub(crate) left_lock_file: bool,
     pub(crate) lease: Duration,
     /// When each value of its lease was written, by the monotonic clock.
     pub(crate) leases: BTreeMap<i64, Duration>,
-    /// The newest wall time that it goes by: read when it started, or shown at its turns.
-    pub(crate) believed: i64,
-    /// The newest that it has written down, or read when it started: what it goes by for sure.
+    /// The latest wall time that it knows: read when it started, or seen at its turns.
+    pub(crate) clock_known: i64,
+    /// The latest wall time that it certainly knows: written by it, or read when it started.
     pub(crate) written: i64,
-    /// When it last looked at the clock, and when it then saw a step of a day or more.
-    pub(crate) looked: Now,
-    pub(crate) leapt: Option<Duration>,
-    /// When it may have seen such a step first, in a turn that was refused.
-    pub(crate) glimpsed: Option<Duration>,
-    /// At its last turn, refused or not; and whether since it looked for sure one step between two turns was as long.
-    pub(crate) glanced: Now,
-    pub(crate) in_parts: bool,
-    pub(crate) may_have_leapt: bool,
+    /// Its last turn that was not refused, and when it then saw a clock step of a day or more.
+    pub(crate) full_turn_at: Now,
+    pub(crate) step_seen_at: Option<Duration>,
+    /// When it may first have seen such a step, in a refused turn.
+    pub(crate) possible_step_at: Option<Duration>,
+    /// Its last turn of any kind, and whether since `full_turn_at` the clock stepped by a day or more between two turns.
+    pub(crate) turned_at: Now,
+    pub(crate) large_step_between_turns: bool,
+    pub(crate) may_have_seen_step: bool,
     pub(crate) order: Order,
-    /// When it last looked at the tables, and the earliest `next_run` of an active task that it saw.
+    /// When it last read the tables, and the earliest `next_run` of an active task then.
     pub(crate) seen: Option<(i64, Option<i64>)>,
 }
 
-/// An attempt that was handed out.
+/// A claimed attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) owner: usize,
     pub(crate) key: Option<String>,
     /// As the task had them when it was claimed: attempts, backoff, cap.
     pub(crate) policy: (u32, i64, i64),
-    /// Whether its task had a streak of deaths to keep then: one that is due once has none.
+    /// Whether the task counted consecutive deaths then: a one-time task does not.
     pub(crate) recurring: bool,
     /// Its time limit.
     pub(crate) limit: Option<Duration>,
     /// When a worker began it, by the monotonic clock.
     pub(crate) began: Option<Duration>,
-    /// Its handler has returned this.
+    /// What its handler has returned.
     pub(crate) outcome: Option<Outcome>,
-    /// How long that took.
+    /// How long it took.
     pub(crate) took: Option<Duration>,
-    /// What the wall clock showed when it returned.
+    /// The wall time at which it returned.
     pub(crate) returned: Option<i64>,
-    /// Its owner lived, and was taken for dead as the contract allows: no lock file, and a lease that stood still.
-    pub(crate) robbed: bool,
+    /// Its owner was alive and was declared dead, as the contract allows: no lock file, and an expired lease.
+    pub(crate) taken_over: bool,
 }
 
 impl Attempt {
-    /// How long it took, as the tables say it.
+    /// Returns how long it took, as the tables record it.
     pub(crate) fn millis(&self) -> Option<i64> {
         self.took.map(|took| i64::try_from(took.as_millis()).expect("a duration"))
     }
 
-    /// Whether it took longer than it may.
+    /// Whether it exceeded its time limit.
     pub(crate) fn is_late(&self) -> bool {
         self.limit.zip(self.took).is_some_and(|(limit, took)| took >= limit)
     }
@@ -167,34 +167,34 @@ pub(crate) struct History {
     pub(crate) owners: Vec<Owner>,
     pub(crate) keep: Retention,
     pub(crate) attempts: BTreeMap<(i64, u32), Attempt>,
-    /// Those of them whose end is not yet known to be written.
+    /// Attempts whose end is not yet known to be recorded.
     pub(crate) open: BTreeSet<(i64, u32)>,
-    /// Attempts of a run that were given back or cut short, and do not count.
+    /// Attempts of a run that were released or interrupted, and do not count.
     pub(crate) forgiven: BTreeMap<i64, u32>,
-    /// The largest `max_attempts` that the task of a run has had meanwhile.
+    /// The largest `max_attempts` that a task has had.
     pub(crate) most_attempts: BTreeMap<i64, u32>,
-    pub(crate) promises: BTreeMap<i64, Promise>,
-    /// Attempts whose command cannot be seen, and that no user has declared gone.
+    pub(crate) models: BTreeMap<i64, TaskModel>,
+    /// Attempts whose command cannot be observed, and that no user has declared gone.
     pub(crate) hidden: BTreeSet<(i64, u32)>,
     /// Runs that could not be written at some time, and whether they still cannot.
-    pub(crate) stuck: BTreeMap<i64, bool>,
-    /// Tasks whose payload was not UTF-8 at some time: the claim of a run of theirs may have been set aside.
+    pub(crate) unwritable: BTreeMap<i64, bool>,
+    /// Tasks whose payload was not UTF-8 at some time: claims of their runs may have been set aside.
     pub(crate) unreadable: BTreeSet<i64>,
-    /// By task and key: the run that a request has opened.
+    /// By task and idempotency key: the run that a request has opened.
     pub(crate) requested: BTreeMap<(i64, &'static str), i64>,
     pub(crate) tables: Tables,
-    pub(crate) look: Look,
+    pub(crate) observer: Observer,
 }
 
-/// One step, as the rules see it.
+/// One step, with the rows before and after it.
 pub(crate) struct Step<'a> {
-    pub(crate) deed: &'a Deed,
+    pub(crate) action: &'a Action,
     pub(crate) now: i64,
     pub(crate) keep: Retention,
     pub(crate) before: &'a Tables,
     pub(crate) after: &'a Tables,
-    pub(crate) news: &'a News,
-    /// Runs whose rows are new, changed or gone.
+    pub(crate) new_rows: &'a NewRows,
+    /// Runs whose rows are new, changed or deleted.
     pub(crate) changed: Vec<(Option<&'a RunRow>, Option<&'a RunRow>)>,
     /// Runs that died in this step.
     pub(crate) died: Vec<&'a RunRow>,
@@ -202,29 +202,31 @@ pub(crate) struct Step<'a> {
 
 impl Step<'_> {
     pub(crate) fn turn(&self) -> Option<&Turn> {
-        match self.deed {
-            Deed::Turn(turn) => Some(turn),
+        match self.action {
+            Action::Turn(turn) => Some(turn),
             _ => None,
         }
     }
 
-    /// The owner that writes down how an attempt ended.
-    pub(crate) fn ender(&self, run: i64, attempt: u32) -> Option<usize> {
-        match self.deed {
-            Deed::Turn(turn) => Some(turn.owner),
-            Deed::Finished { owner, run: id, attempt: number, .. } if (*id, *number) == (run, attempt) => Some(*owner),
+    /// Returns the owner that records the end of an attempt in this step.
+    pub(crate) fn settling_owner(&self, run: i64, attempt: u32) -> Option<usize> {
+        match self.action {
+            Action::Turn(turn) => Some(turn.owner),
+            Action::Finished { owner, run: id, attempt: number, .. } if (*id, *number) == (run, attempt) => {
+                Some(*owner)
+            }
             _ => None,
         }
     }
 
-    /// Whether the clock was found to have been wrong.
+    /// Whether the wall clock was found to have been wrong.
     pub(crate) fn rewound(&self) -> bool {
-        self.news.events.iter().any(|(kind, _, _)| kind == "clock_wrong")
+        self.new_rows.events.iter().any(|(kind, _, _)| kind == "clock_wrong")
     }
 }
 
 impl History {
-    pub(crate) fn new(look: Look, keep: Retention) -> Self {
+    pub(crate) fn new(observer: Observer, keep: Retention) -> Self {
         History {
             owners: Vec::new(),
             keep,
@@ -232,30 +234,31 @@ impl History {
             open: BTreeSet::new(),
             forgiven: BTreeMap::new(),
             most_attempts: BTreeMap::new(),
-            promises: BTreeMap::new(),
+            models: BTreeMap::new(),
             hidden: BTreeSet::new(),
-            stuck: BTreeMap::new(),
+            unwritable: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             requested: BTreeMap::new(),
             tables: Tables::default(),
-            look,
+            observer,
         }
     }
 
     pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
-        self.look.dead_run_of(run)
+        self.observer.dead_run_of(run)
     }
 
-    /// Rows of the application's own: by which attempts of a run they were written, and how many there are.
-    pub(crate) fn ledger_of(&self, run: i64) -> Vec<u32> {
-        self.look.all("SELECT attempt FROM ledger WHERE run = ?1", [run], |row| row.get(0).expect("a column"))
+    /// Returns the attempts of a run that have rows in the application's table.
+    pub(crate) fn ledger_rows_of(&self, run: i64) -> Vec<u32> {
+        self.observer
+            .query_rows("SELECT attempt FROM ledger WHERE run = ?1", [run], |row| row.get(0).expect("a column"))
     }
 
-    pub(crate) fn ledger(&self) -> usize {
-        usize::try_from(self.look.ask::<i64>("SELECT count(*) FROM ledger")).expect("a count")
+    pub(crate) fn ledger_rows(&self) -> usize {
+        usize::try_from(self.observer.query_value::<i64>("SELECT count(*) FROM ledger")).expect("a count")
     }
 
-    /// A handler has returned. An error that comes after the time limit is a timeout.
+    /// Records that a handler has returned. An error after the time limit is a timeout.
     pub(crate) fn delivered(&mut self, claim: &Claim, mut outcome: Outcome, at: Now) {
         let now = at.monotonic;
         let attempt = self.attempts.get_mut(&(claim.run_id, claim.attempt)).expect("an attempt");
@@ -270,26 +273,26 @@ impl History {
         (attempt.outcome, attempt.returned) = (Some(outcome), Some(at.wall.as_millis()));
     }
 
-    /// A worker begins an attempt.
+    /// Records that a worker begins an attempt.
     pub(crate) fn began(&mut self, claim: &Claim, now: Duration) {
         self.attempts.get_mut(&(claim.run_id, claim.attempt)).expect("an attempt").began = Some(now);
     }
 
-    /// Whether a run is at this attempt, as its row says.
+    /// Whether a run's row is at this attempt.
     pub(crate) fn is_running(&self, (run, attempt): &(i64, u32)) -> bool {
         let row = self.tables.runs.get(run);
         row.is_some_and(|row| row.status == RunStatus::Running && row.attempt == *attempt)
     }
 
-    /// The process of an owner is gone, and all that it was at.
+    /// Records that an owner's process has ended, with all its attempts.
     pub(crate) fn died(&mut self, owner: usize) {
         let owner = &mut self.owners[owner];
-        (owner.lives, owner.left_its_lock) = (false, owner.lock.exists());
+        (owner.is_alive, owner.left_lock_file) = (false, owner.lock.exists());
     }
 
-    /// Looks at what a deed has changed. Answers with the changes, for the log, and whether they are right.
-    pub(crate) fn observe(&mut self, deed: &Deed, now: Now) -> (String, Check) {
-        let (changes, news) = self.look.again().unwrap_or_default();
+    /// Reads what an action has changed. Returns the changes for the log, and whether they are allowed.
+    pub(crate) fn observe(&mut self, action: &Action, now: Now) -> (String, Check) {
+        let (changes, new_rows) = self.observer.read_changes().unwrap_or_default();
         let changed =
             changes.runs.iter().map(|(before, after)| (before.as_deref(), after.as_deref())).collect::<Vec<_>>();
         let newly_dead = |(before, after): &(Option<&RunRow>, Option<&RunRow>)| {
@@ -297,40 +300,48 @@ impl History {
         };
         let died = changed.iter().filter(|pair| newly_dead(pair)).filter_map(|pair| pair.1).collect();
         let wall = now.wall.as_millis();
-        let (mut before, after) = (std::mem::take(&mut self.tables), std::mem::take(&mut self.look.tables));
-        let step =
-            Step { deed, now: wall, keep: self.keep, before: &before, after: &after, news: &news, changed, died };
+        let (mut before, after) = (std::mem::take(&mut self.tables), std::mem::take(&mut self.observer.tables));
+        let step = Step {
+            action,
+            now: wall,
+            keep: self.keep,
+            before: &before,
+            after: &after,
+            new_rows: &new_rows,
+            changed,
+            died,
+        };
         if let Some(turn) = step.turn() {
-            self.owners[turn.owner].look_at_the_clock(now, turn.refused);
+            self.owners[turn.owner].observe_clock(now, turn.refused);
         }
         let checked = self.check(&step, now.monotonic);
-        let told = told(&step);
-        before.follow(&changes, &after);
-        (self.tables, self.look.tables) = (before, after);
-        (told, checked)
+        let line = describe(&step);
+        before.apply(&changes, &after);
+        (self.tables, self.observer.tables) = (before, after);
+        (line, checked)
     }
 
     fn check(&mut self, step: &Step<'_>, monotonic: Duration) -> Check {
-        let believes = |turn: &Turn| self.owners[turn.owner].believed;
+        let believes = |turn: &Turn| self.owners[turn.owner].clock_known;
         if step.rewound() && step.turn().map_or(0, believes) - step.now <= 3 * 3_600_000 {
-            return Err("the clock was taken for wrong that had gone back by three hours at most".to_owned());
+            return Err("the clock was declared wrong after a step back of at most three hours".to_owned());
         }
         if let Some(turn) = step.turn().filter(|turn| !turn.refused) {
             let written = &mut self.owners[turn.owner].written;
             let is_wrong = *written - step.now > 3 * 3_600_000;
-            // Unless another has seen it before.
+            // Unless another owner has seen it before.
             if is_wrong && !step.rewound() && step.before.seen_at.is_some_and(|seen| seen > step.now) {
-                return Err(format!("the clock is far behind {written}, and owner {} does not see it", turn.owner));
+                return Err(format!("owner {} has not noticed that the clock is far behind {written}", turn.owner));
             }
             let says_so = step.after.seen_at == Some(step.now) && step.before.seen_at != step.after.seen_at;
             *written = if is_wrong || says_so { step.now } else { *written };
         }
         if let Some(turn) = step.turn() {
-            let believed = &mut self.owners[turn.owner].believed;
-            *believed = if step.rewound() { step.now } else { step.now.max(*believed) };
+            let clock_known = &mut self.owners[turn.owner].clock_known;
+            *clock_known = if step.rewound() { step.now } else { step.now.max(*clock_known) };
         }
-        self.check_arrows(step, monotonic)?;
-        self.check_promises(step)?;
+        self.check_transitions(step, monotonic)?;
+        self.check_occurrences(step)?;
         self.check_wakes(step)?;
         self.check_nothing_waits(step)?;
         if let Some(turn) = step.turn().filter(|turn| !turn.refused) {
@@ -341,8 +352,8 @@ impl History {
     }
 }
 
-/// What changed, as one line of the log.
-fn told(step: &Step<'_>) -> String {
+/// Describes the changes in one line of the log.
+fn describe(step: &Step<'_>) -> String {
     let mut line = String::new();
     for (before, after) in &step.changed {
         let was = before.map_or("-", |run| run.status.as_str());
@@ -361,7 +372,7 @@ fn told(step: &Step<'_>) -> String {
             let _ = write!(line, " {} for {}", run.origin, duly::Timestamp::from_millis(run.scheduled_for));
         }
     }
-    for (kind, run, detail) in &step.news.events {
+    for (kind, run, detail) in &step.new_rows.events {
         if kind != "owner_lost" {
             let _ = write!(line, "; event {kind} {run:?} {}", detail.as_deref().unwrap_or_default());
         }

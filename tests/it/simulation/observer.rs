@@ -1,4 +1,4 @@
-//! A connection that looks at the tables after everything that happens, and finds what has changed.
+//! A connection that reads the tables after every step, and returns what has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,12 +9,12 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::simulation::rows::{Changes, RunRow, Tables, at, run, task_of};
 
-/// An attempt that is kept: its run, its number, its outcome, and how long it took.
+/// A recorded attempt: its run, number, outcome and duration.
 pub(crate) type Kept = (i64, u32, String, Option<i64>);
 
-/// What the last look has not seen of the tables that only grow.
+/// New rows of the append-only tables.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct NewRows {
     /// Run, attempt, outcome and duration.
     pub(crate) attempts: Vec<Kept>,
     /// Kind, run and detail.
@@ -27,88 +27,90 @@ const TASKS: &str = "
            on_dead, pause_after_failures, failure_count, expires_ms, jitter_ms, priority, concurrency_key
       FROM scheduled_tasks";
 
-/// The columns of `task_runs` that are looked at.
+/// The columns of `task_runs` that are compared.
 const RUNS: &str = "
     SELECT id, task_id, handler, scheduled_for, origin, retry_of, status, run_at, expires_at, blocked, attempt, forgiven,
            priority, concurrency_key, locked_by, locked_until, started_at, finished_at, error, result, cancel_requested,
            occurrences, last_scheduled_for, duration_ms
       FROM task_runs";
-/// The newest sign of life, where the tables end that only grow, and how many runs there are.
-const ENDS: &str = "
+/// The newest heartbeat, the largest ids, and the number of runs.
+const COUNTERS: &str = "
     SELECT (SELECT max(seen_at) FROM scheduler_instances), (SELECT ifnull(max(id), 0) FROM task_attempts),
            (SELECT ifnull(max(id), 0) FROM scheduler_events), (SELECT ifnull(max(id), 0) FROM task_runs),
            (SELECT count(*) FROM task_runs)";
-/// Looks of which one reads every row: there are hundreds, and a step may change a few of them.
-const WHOLE: u32 = 32;
+/// One of this many reads compares every row: there are hundreds, and a step may change a few of them.
+const FULL_READ_EVERY: u32 = 32;
 
-/// A connection that only looks.
-pub(crate) struct Look {
+/// A read-only connection, and the tables as it last read them.
+pub(crate) struct Observer {
     connection: Connection,
     pub(crate) tables: Tables,
-    /// Of each task the newest occurrence that has a row, and that row: it grows, if it is a skip.
+    /// By task: its newest occurrence that has a row, and the row, which grows if it is a skip.
     newest: BTreeMap<i64, (i64, i64)>,
     version: Option<i64>,
-    looks: u32,
+    reads: u32,
     run: i64,
     attempt: i64,
     event: i64,
 }
 
-impl Look {
+impl Observer {
     pub(crate) fn new(file: &Path) -> Self {
-        Look::through(Connection::open(file).expect("a look"))
+        Observer::from_connection(Connection::open(file).expect("a look"))
     }
 
-    /// As if it had never looked.
-    pub(crate) fn anew(self) -> Self {
-        Look::through(self.connection)
+    /// Forgets all that it has read.
+    pub(crate) fn reset(self) -> Self {
+        Observer::from_connection(self.connection)
     }
 
-    fn through(connection: Connection) -> Self {
+    fn from_connection(connection: Connection) -> Self {
         let (tables, newest) = (Tables::default(), BTreeMap::new());
-        Look { connection, tables, newest, version: None, looks: 0, run: 0, attempt: 0, event: 0 }
+        Observer { connection, tables, newest, version: None, reads: 0, run: 0, attempt: 0, event: 0 }
     }
 
-    /// Has the next look read every row, whoever has committed.
-    pub(crate) fn look_at_all(&mut self) {
-        (self.looks, self.version) = (WHOLE - 1, None);
+    /// Has the next read compare every row, whether or not anything was committed.
+    pub(crate) fn force_full_read(&mut self) {
+        (self.reads, self.version) = (FULL_READ_EVERY - 1, None);
     }
 
-    /// What has changed since the last look, if anybody has committed. A row that nothing may change any more is looked at
-    /// now and then only.
-    pub(crate) fn again(&mut self) -> Option<(Changes, News)> {
-        let version = self.ask("PRAGMA data_version");
+    /// Returns what has changed since the last read, if anything was committed. Rows that may not change any more are
+    /// compared only in a full read.
+    pub(crate) fn read_changes(&mut self) -> Option<(Changes, NewRows)> {
+        let version = self.query_value("PRAGMA data_version");
         if self.version == Some(version) {
             return None;
         }
         self.version = Some(version);
-        self.looks += 1;
+        self.reads += 1;
         // One snapshot: locks cost more than the rows.
         self.connection.execute_batch("BEGIN").expect("a snapshot");
         let mut changes = Changes::default();
-        let ends =
-            self.all(ENDS, [], |row| (at::<Option<i64>>(row, 0), [at(row, 1), at(row, 2), at(row, 3), at(row, 4)]));
+        let ends = self.query_rows(COUNTERS, [], |row| {
+            (at::<Option<i64>>(row, 0), [at(row, 1), at(row, 2), at(row, 3), at(row, 4)])
+        });
         let (seen_at, [attempt, event, run, count]): (_, [i64; 4]) = ends[0];
         self.tables.seen_at = seen_at;
-        self.look_at_tasks(&mut changes);
-        self.look_at_runs(&mut changes, run, count);
-        let mut news = News::default();
+        self.read_tasks(&mut changes);
+        self.read_runs(&mut changes, run, count);
+        let mut new_rows = NewRows::default();
         if attempt > self.attempt {
             let query = "SELECT run_id, attempt, outcome, duration_ms FROM task_attempts WHERE id > ?1 ORDER BY id";
-            news.attempts = self.all(query, [self.attempt], |row| (at(row, 0), at(row, 1), at(row, 2), at(row, 3)));
+            new_rows.attempts =
+                self.query_rows(query, [self.attempt], |row| (at(row, 0), at(row, 1), at(row, 2), at(row, 3)));
             self.attempt = attempt;
         }
         if event > self.event {
             let query = "SELECT kind, run_id, detail FROM scheduler_events WHERE id > ?1 ORDER BY id";
-            news.events = self.all(query, [self.event], |row| (at(row, 0), at(row, 1), at(row, 2)));
+            new_rows.events = self.query_rows(query, [self.event], |row| (at(row, 0), at(row, 1), at(row, 2)));
             self.event = event;
         }
         self.connection.execute_batch("COMMIT").expect("its end");
-        Some((changes, news))
+        Some((changes, new_rows))
     }
 
-    fn look_at_tasks(&mut self, changes: &mut Changes) {
-        let rows = self.all(TASKS, [], |row| task_of(row, &self.tables));
+    fn read_tasks(&mut self, changes: &mut Changes) {
+        let rows = self.query_rows(TASKS, [], |row| task_of(row, &self.tables));
         let ids: BTreeSet<i64> = rows.iter().map(|row| row.id).collect();
         for row in rows {
             if self.tables.tasks.get(&row.id).is_none_or(|known| !Rc::ptr_eq(known, &row)) {
@@ -124,17 +126,17 @@ impl Look {
         }
     }
 
-    fn look_at_runs(&mut self, changes: &mut Changes, newest: i64, count: i64) {
+    fn read_runs(&mut self, changes: &mut Changes, newest: i64, count: i64) {
         let mut rows = Vec::new();
         if newest > self.run {
-            rows = self.all(&format!("{RUNS} WHERE id > ?1"), [self.run], run);
+            rows = self.query_rows(&format!("{RUNS} WHERE id > ?1"), [self.run], run);
         }
         let differs = |row: &Row<'_>| {
             let known = self.tables.runs.get(&at(row, 0));
             known.is_none_or(|known| !known.is(row)).then(|| run(row))
         };
-        if self.looks.is_multiple_of(WHOLE) {
-            rows.extend(self.all(&format!("{RUNS} WHERE id <= ?1"), [self.run], differs).into_iter().flatten());
+        if self.reads.is_multiple_of(FULL_READ_EVERY) {
+            rows.extend(self.query_rows(&format!("{RUNS} WHERE id <= ?1"), [self.run], differs).into_iter().flatten());
         } else {
             let one = format!("{RUNS} WHERE id = ?1");
             let mut one = self.connection.prepare_cached(&one).expect("a statement");
@@ -149,7 +151,8 @@ impl Look {
             self.changed(changes, before, Some(Rc::new(row)));
         }
         if self.tables.runs.len() != usize::try_from(count).expect("a count") {
-            let left: BTreeSet<i64> = self.all("SELECT id FROM task_runs", [], |row| at(row, 0)).into_iter().collect();
+            let left: BTreeSet<i64> =
+                self.query_rows("SELECT id FROM task_runs", [], |row| at(row, 0)).into_iter().collect();
             let gone: Vec<_> = self.tables.runs.values().filter(|row| !left.contains(&row.id)).cloned().collect();
             for row in gone {
                 self.changed(changes, Some(row), None);
@@ -182,18 +185,23 @@ impl Look {
         changes.runs.push((before, after));
     }
 
-    /// The run whose death an `on_dead` run tells of.
+    /// Returns the dead run that an `on_dead` run reports.
     pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
-        self.ask(&format!("SELECT ifnull(json_extract(payload, '$.id'), 0) FROM task_runs WHERE id = {run}"))
+        self.query_value(&format!("SELECT ifnull(json_extract(payload, '$.id'), 0) FROM task_runs WHERE id = {run}"))
     }
 
-    /// The one value of a query.
-    pub(crate) fn ask<T: FromSql>(&self, query: &str) -> T {
+    /// Returns the one value of a query.
+    pub(crate) fn query_value<T: FromSql>(&self, query: &str) -> T {
         let mut statement = self.connection.prepare_cached(query).expect(query);
         statement.query_row([], |row| row.get(0)).expect(query)
     }
 
-    pub(crate) fn all<T>(&self, query: &str, given: impl rusqlite::Params, read: impl Fn(&Row<'_>) -> T) -> Vec<T> {
+    pub(crate) fn query_rows<T>(
+        &self,
+        query: &str,
+        given: impl rusqlite::Params,
+        read: impl Fn(&Row<'_>) -> T,
+    ) -> Vec<T> {
         let mut statement = self.connection.prepare_cached(query).expect(query);
         let rows = statement.query_map(given, |row| Ok(read(row))).expect(query);
         rows.collect::<Result<_, _>>().expect(query)

@@ -1,56 +1,65 @@
-//! The occurrences: each that falls due while its task is active has one row, run, skip or miss; none has two, and no row is
-//! without one.
+//! Occurrences: each that becomes due while its task is active has exactly one row (run, skip or miss), and each row has an
+//! occurrence.
 
 use duly::{Origin, RunStatus};
 
 use crate::simulation::calendar::Calendar;
-use crate::simulation::history::{Check, Deed, History, Step};
+use crate::simulation::history::{Action, Check, History, Step};
 use crate::simulation::policies;
 use crate::simulation::rows::{RunRow, TaskRow};
 
-/// What is believed of a task.
+/// The expected schedule state of a task.
 #[derive(Clone)]
-pub(crate) struct Promise {
+pub(crate) struct TaskModel {
     calendar: Calendar,
     created: i64,
     since: i64,
     /// The newest occurrence that has a row, or that was passed over for good.
     until: Option<i64>,
-    /// The next occurrence that must have one.
+    /// The next occurrence that must have a row.
     next: Option<i64>,
-    /// The clock was wrong once: what has a row from then is passed over.
+    /// The clock was wrong once: occurrences with a row from that time are passed over.
     pub(crate) rewound: bool,
-    /// Somebody has set `next_run` to this, and no scheduler has resolved it.
-    by_hand: Option<i64>,
-    /// Since when it is completed.
-    pub(crate) over_since: Option<i64>,
+    /// `next_run` was set to this by SQL, and no scheduler has resolved it.
+    set_next_run: Option<i64>,
+    /// When it was completed.
+    pub(crate) completed_since: Option<i64>,
 }
 
-impl Promise {
+impl TaskModel {
     fn new(row: &TaskRow, now: i64) -> Self {
         let calendar = Calendar::of(row, now);
-        let (until, next, by_hand, over_since) = (None, None, None, None);
-        let new = Promise { calendar, created: now, since: now, until, next, rewound: false, by_hand, over_since };
+        let (until, next, set_next_run, completed_since) = (None, None, None, None);
+        let new = TaskModel {
+            calendar,
+            created: now,
+            since: now,
+            until,
+            next,
+            rewound: false,
+            set_next_run,
+            completed_since,
+        };
         let next = new.first(row);
-        Promise { next, ..new }
+        TaskModel { next, ..new }
     }
 
-    /// The first occurrence after an instant, within the task's bounds.
+    /// Returns the first occurrence after an instant, within the task's bounds.
     fn after(&self, row: &TaskRow, at: i64) -> Option<i64> {
         let at = row.starts.map_or(at, |starts| at.max(starts - 1));
         self.calendar.after(at).filter(|next| row.ends.is_none_or(|ends| *next <= ends))
     }
 
-    /// The occurrence that follows one that has been met.
+    /// Returns the occurrence after one that was resolved.
     fn following(&self, row: &TaskRow, at: i64) -> Option<i64> {
         match self.calendar {
-            // Wherever somebody has moved it, there is one.
+            // It has one occurrence, wherever an edit has moved it.
             Calendar::Once(_) | Calendar::Delay(_) => None,
             _ => self.after(row, at),
         }
     }
 
-    /// The first occurrence of a task that counts from `since`.
+    /// Returns the first occurrence of a task that counts from `since`.
     fn first(&self, row: &TaskRow) -> Option<i64> {
         match self.calendar {
             Calendar::Once(at) => Some(at)
@@ -62,42 +71,42 @@ impl Promise {
         }
     }
 
-    /// All that is due, oldest first.
+    /// Returns all due occurrences, oldest first.
     fn due(&self, row: &TaskRow, now: i64) -> Vec<i64> {
         std::iter::successors(self.next, |at| self.following(row, *at)).take_while(|at| *at <= now).collect()
     }
 }
 
 impl History {
-    pub(crate) fn check_promises(&mut self, step: &Step<'_>) -> Check {
-        self.promises.retain(|task, _| step.after.tasks.contains_key(task));
+    pub(crate) fn check_occurrences(&mut self, step: &Step<'_>) -> Check {
+        self.models.retain(|task, _| step.after.tasks.contains_key(task));
         for (id, after) in &step.after.tasks {
             let before = step.before.tasks.get(id);
-            let subject = step.deed.task() == Some(&after.name);
+            let subject = step.action.task() == Some(&after.name);
             let most = self.most_attempts.entry(*id).or_default();
             *most = (*most).max(after.max_attempts);
             let quiet = !subject && before == Some(after) && step.changed.iter().all(|pair| task_of(pair) != *id);
-            let promise = match before {
-                Some(_) => self.promises.get(id).expect("a promise"),
-                None if subject => self.promises.entry(*id).or_insert_with(|| Promise::new(after, step.now)),
-                None => return Err(format!("task {:?} has come from nowhere", after.name)),
+            let model = match before {
+                Some(_) => self.models.get(id).expect("a model"),
+                None if subject => self.models.entry(*id).or_insert_with(|| TaskModel::new(after, step.now)),
+                None => return Err(format!("task {:?} was added by no action", after.name)),
             };
-            let due = step.turn().is_some() && promise.next.is_some_and(|next| next <= step.now);
+            let due = step.turn().is_some() && model.next.is_some_and(|next| next <= step.now);
             if quiet && !due && !step.rewound() {
                 continue;
             }
-            let mut promise = promise.clone();
-            promise.live_through(step, before.unwrap_or(after), after, subject).map_err(|broken| {
+            let mut model = model.clone();
+            model.apply(step, before.unwrap_or(after), after, subject).map_err(|broken| {
                 format!("task {:?} ({} {}): {broken}\n  {before:?}\n  {after:?}", after.name, after.kind, after.value)
             })?;
-            self.promises.insert(*id, promise);
+            self.models.insert(*id, model);
         }
         Ok(())
     }
 
-    /// Whether an occurrence of a task is due that has no row.
-    pub(crate) fn owes(&self, task: i64, now: i64) -> bool {
-        self.promises.get(&task).and_then(|promise| promise.next).is_some_and(|next| next <= now)
+    /// Whether an occurrence of a task is due and has no row.
+    pub(crate) fn has_due_occurrence(&self, task: i64, now: i64) -> bool {
+        self.models.get(&task).and_then(|model| model.next).is_some_and(|next| next <= now)
     }
 }
 
@@ -105,61 +114,63 @@ fn task_of(pair: &(Option<&RunRow>, Option<&RunRow>)) -> i64 {
     pair.1.or(pair.0).map_or(0, |run| run.task)
 }
 
-impl Promise {
-    fn live_through(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow, subject: bool) -> Check {
+impl TaskModel {
+    fn apply(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow, subject: bool) -> Check {
         let is_new = !step.before.tasks.contains_key(&after.id);
         let until = self.until;
         if step.rewound() {
             self.rewind(before, step.now);
         }
         let by_sql = matches!(
-            step.deed,
-            Deed::Edited { by_sql: true, .. } | Deed::Paused { by_sql: true, .. } | Deed::Resumed { by_sql: true, .. }
+            step.action,
+            Action::Edited { by_sql: true, .. }
+                | Action::Paused { by_sql: true, .. }
+                | Action::Resumed { by_sql: true, .. }
         );
-        let moved = before.schedule() != after.schedule();
-        let turned = before.status != after.status && matches!(&*after.status, "active" | "paused");
-        if subject && (by_sql && (moved || turned) || matches!(step.deed, Deed::Hastened(_))) {
-            self.told_by_trigger(step, before)?;
+        let schedule_changed = before.schedule() != after.schedule();
+        let status_changed = before.status != after.status && matches!(&*after.status, "active" | "paused");
+        if subject && (by_sql && (schedule_changed || status_changed) || matches!(step.action, Action::NextRunSet(_))) {
+            self.check_change_by_sql(step, before)?;
         } else {
-            let delayed = before.kind == "delay" && matches!(step.deed, Deed::Triggered(_));
-            let must = match step.deed {
-                Deed::Turn(turn) => turn.sees_to_all(),
-                Deed::Edited { .. } => subject && moved,
-                Deed::Paused { .. } => subject,
+            let delayed = before.kind == "delay" && matches!(step.action, Action::Triggered(_));
+            let must = match step.action {
+                Action::Turn(turn) => turn.sees_to_all(),
+                Action::Edited { .. } => subject && schedule_changed,
+                Action::Paused { .. } => subject,
                 _ => subject && delayed,
             };
-            let active = !before.rests() || step.rewound() && after.is_active();
+            let active = !before.is_halted() || step.rewound() && after.is_active();
             self.resolve(step, before, must && active && !is_new)?;
         }
         if !is_new {
-            self.change(step, before, after, subject, moved)?;
+            self.change(step, before, after, subject, schedule_changed)?;
         }
         if after.status != "completed" {
-            self.over_since = None;
+            self.completed_since = None;
         } else if before.status != "completed" || is_new || self.until > until {
-            // Also of one that had been over, and ran again for somebody who set its next_run.
-            // What a wrong clock showed when it was over first counts no more.
-            self.over_since = self.over_since.filter(|_| !self.rewound).max(Some(step.now));
+            // Also if it had been completed, and ran again because its next_run was set. A completion time from a wrong
+            // clock is discarded.
+            self.completed_since = self.completed_since.filter(|_| !self.rewound).max(Some(step.now));
         }
         self.compare(step, before, after)
     }
 
     /// The clock was wrong: the schedule counts from now.
     fn rewind(&mut self, row: &TaskRow, now: i64) {
-        // What was over by the right clock stays as it is, also if a user has set its next_run since.
-        let is_over = row.status == "completed" && row.ends.is_some_and(|ends| ends <= now);
-        let stands = is_over && self.until.max(Some(self.since)).max(Some(self.created)) <= Some(now);
+        // A task that is completed by the right clock stays so, even if its next_run was set since.
+        let is_completed = row.status == "completed" && row.ends.is_some_and(|ends| ends <= now);
+        let stays_completed = is_completed && self.until.max(Some(self.since)).max(Some(self.created)) <= Some(now);
         self.created = self.created.min(now);
         self.calendar = Calendar::of(row, self.created);
         self.since = self.since.min(now);
         self.rewound = true;
         match self.calendar {
             Calendar::Once(_) => {
-                let by_hand = self.by_hand.filter(|at| row.next_run == Some(*at));
-                self.until = self.until.map(|until| until.min(now).min(by_hand.map_or(now, |at| at - 1)));
-                self.next = by_hand.or(self.next);
+                let set_next_run = self.set_next_run.filter(|at| row.next_run == Some(*at));
+                self.until = self.until.map(|until| until.min(now).min(set_next_run.map_or(now, |at| at - 1)));
+                self.next = set_next_run.or(self.next);
             }
-            _ if stands => {}
+            _ if stays_completed => {}
             _ if row.is_active() || row.status == "completed" => {
                 self.until = Some(now);
                 self.next = self.after(row, now);
@@ -168,15 +179,16 @@ impl Promise {
         }
     }
 
-    /// A change by SQL tells of one occurrence, if one was due.
-    fn told_by_trigger(&mut self, step: &Step<'_>, before: &TaskRow) -> Check {
-        let hastened = matches!(step.deed, Deed::Hastened(_));
-        // What somebody has set beside nonsense is told, should sense come before a scheduler.
+    /// A change by SQL records at most one missed occurrence, if one was due.
+    fn check_change_by_sql(&mut self, step: &Step<'_>, before: &TaskRow) -> Check {
+        let next_run_set_now = matches!(step.action, Action::NextRunSet(_));
+        // A next_run that was set in an invalid task is resolved if the task is repaired before a scheduler sees it.
         let next =
-            if matches!(self.calendar, Calendar::Nonsense | Calendar::Unknown) { self.by_hand } else { self.next };
-        let due = next.filter(|at| *at <= step.now && !before.rests() && !(hastened && before.kind == "once"));
+            if matches!(self.calendar, Calendar::Invalid | Calendar::Unknown) { self.set_next_run } else { self.next };
+        let due =
+            next.filter(|at| *at <= step.now && !before.is_halted() && !(next_run_set_now && before.kind == "once"));
         let due = due.filter(|at| self.until.is_none_or(|until| *at > until) && before.next_run == Some(*at));
-        let due = due.filter(|at| !hastened || *at < step.now);
+        let due = due.filter(|at| !next_run_set_now || *at < step.now);
         let had_a_row = due.is_some_and(|at| has_a_row(step, before.id, at));
         let rows = rows(step, before.id);
         match (due, &rows[..]) {
@@ -185,16 +197,16 @@ impl Promise {
             (Some(at), [row]) if row.0.scheduled_for == at && row.0.status == RunStatus::Missed && row.1 == 1 => {
                 self.until = self.until.max(Some(at));
             }
-            _ => return Err(format!("changed by SQL while {due:?} was due, and told by {rows:?}")),
+            _ => return Err(format!("changed by SQL while {due:?} was due, and recorded as {rows:?}")),
         }
         Ok(())
     }
 
-    /// What is due becomes rows, all of it or nothing.
+    /// All due occurrences become rows, or none.
     fn resolve(&mut self, step: &Step<'_>, before: &TaskRow, must: bool) -> Check {
         let rows = rows(step, before.id);
         if let (Calendar::Delay(delay), None, [(row, _), ..]) = (&self.calendar, self.next, &rows[..]) {
-            // Its last run was over only now, or a scheduler has only now looked at it, and it was due at once.
+            // Its last run ended in this step, or a scheduler saw it for the first time, and it was due at once.
             self.next = Some(row.scheduled_for).filter(|at| self.counts(step, before, *delay, *at));
         }
         let due = self.due(before, step.now);
@@ -202,81 +214,88 @@ impl Promise {
             return Ok(());
         }
         if due.is_empty() {
-            return Err(format!("nothing is due, and rows were made of it: {rows:?}"));
+            return Err(format!("nothing is due, and rows were written: {rows:?}"));
         }
-        let judged = if self.rewound {
+        let checked = if self.rewound {
             covered(step, before.id, &due, &rows)
         } else {
             policies::check(step, before, self.since, &due, &rows)
         };
-        // Of too many rows one may have been made and removed in one turn.
-        if judged.is_err() && !step.is_full(before.id) {
-            return judged;
+        // Of too many rows one may have been written and pruned in one turn.
+        if checked.is_err() && !step.is_full(before.id) {
+            return checked;
         }
         let newest = due.last().copied();
         self.until = self.until.max(newest);
         self.next = newest.and_then(|newest| self.following(before, newest));
-        self.by_hand = None;
+        self.set_next_run = None;
         Ok(())
     }
 
-    /// What the deed, or the task's own policy, has made of the schedule.
-    fn change(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow, subject: bool, moved: bool) -> Check {
-        let restarted = match step.deed {
-            Deed::Edited { .. } => subject && moved,
-            Deed::Paused { .. } => subject && before.status != "paused",
-            Deed::Resumed { .. } => subject && before.status == "paused",
+    /// Applies what the action, or the task's own policy, has changed in the schedule.
+    fn change(
+        &mut self,
+        step: &Step<'_>,
+        before: &TaskRow,
+        after: &TaskRow,
+        subject: bool,
+        schedule_changed: bool,
+    ) -> Check {
+        let restarted = match step.action {
+            Action::Edited { .. } => subject && schedule_changed,
+            Action::Paused { .. } => subject && before.status != "paused",
+            Action::Resumed { .. } => subject && before.status == "paused",
             _ => false,
         };
         let by_itself = step.turn().is_some() && before.is_active() && after.status == "paused";
         if by_itself && after.pause_after.is_none() {
-            return Err("paused by nobody".to_owned());
+            return Err("paused without a reason".to_owned());
         }
         if restarted || by_itself {
-            // Never back: by its having moved the program tells its own change.
+            // Strictly later: the program recognises its own change by it.
             self.since = if step.now > before.active_since { step.now } else { before.active_since + 1 };
-            if by_sql(step.deed) {
+            if by_sql(step.action) {
                 self.since = step.now;
             }
             self.calendar = Calendar::of(after, self.created);
             self.next = if after.status == "paused" { None } else { self.first(after) };
         }
-        if subject && matches!(step.deed, Deed::Hastened(_)) && !before.rests() {
-            self.by_hand = Some(step.now);
+        if subject && matches!(step.action, Action::NextRunSet(_)) && !before.is_halted() {
+            self.set_next_run = Some(step.now);
             self.next = match self.calendar {
-                // It is told to be invalid, and does not run.
-                Calendar::Nonsense | Calendar::Unknown => None,
-                Calendar::Delay(_) => self.by_hand.filter(|at| self.until.is_none_or(|until| *at > until)),
-                // No occurrence is resolved twice, and what fell in a pause is over.
+                // It becomes invalid, and does not run.
+                Calendar::Invalid | Calendar::Unknown => None,
+                Calendar::Delay(_) => self.set_next_run.filter(|at| self.until.is_none_or(|until| *at > until)),
+                // No occurrence is resolved twice, and those within a pause are passed over.
                 _ if self.until.is_some_and(|until| step.now <= until) => self.first(after),
-                _ => self.by_hand,
+                _ => self.set_next_run,
             };
         }
         Ok(())
     }
 
-    /// What is believed is what the row says, as soon as a scheduler has looked at it.
+    /// Compares the model with the row, once a scheduler has seen the row.
     fn compare(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow) -> Check {
-        let is_nonsense = matches!(self.calendar, Calendar::Nonsense);
-        if is_nonsense
+        let is_invalid = matches!(self.calendar, Calendar::Invalid);
+        if is_invalid
             && step.turn().is_some_and(|turn| turn.sees_to_all())
             && matches!(&*after.status, "active" | "completed")
         {
-            return Err("it cannot be used, and a turn left it so".to_owned());
+            return Err("the row is invalid, and a turn did not mark it".to_owned());
         }
-        if after.status == "invalid" && !is_nonsense {
-            return Err("it is invalid, and nothing is wrong with it".to_owned());
+        if after.status == "invalid" && !is_invalid {
+            return Err("a valid task was marked invalid".to_owned());
         }
-        // Zone data was renewed: a local time that lies ahead, here since the clock went back, is planned anew.
-        let lies_ahead = self.by_hand.is_some_and(|at| at > step.now) && self.next == self.by_hand;
+        // With new zone data a local time in the future, here because the clock went back, is planned again.
+        let lies_ahead = self.set_next_run.is_some_and(|at| at > step.now) && self.next == self.set_next_run;
         if lies_ahead && !after.planned && after.next_run.is_none() && after.zone != "UTC" {
-            self.by_hand = None;
+            self.set_next_run = None;
             self.next = self.first(after);
         }
         if after.status == "invalid" || !after.planned {
             if matches!(self.calendar, Calendar::Delay(_)) {
                 let is_new = |at: &i64| self.until.is_none_or(|until| *at > until);
-                self.next = after.next_run.filter(is_new).filter(|_| !after.rests());
+                self.next = after.next_run.filter(is_new).filter(|_| !after.is_halted());
             }
             return Ok(());
         }
@@ -293,9 +312,9 @@ impl Promise {
             _ => "completed",
         };
         let wrongly_over = after.status == "completed" && self.next.is_some();
-        let waits_to_be_seen = self.by_hand.is_some_and(|at| after.next_run == Some(at));
+        let waits_to_be_seen = self.set_next_run.is_some_and(|at| after.next_run == Some(at));
         if !waits_to_be_seen {
-            self.by_hand = None;
+            self.set_next_run = None;
         }
         if (after.next_run != self.next && !waits_to_be_seen) || after.status != expected || wrongly_over {
             return Err(format!("it is {} and due at {:?}, expected {:?}", after.status, after.next_run, self.next));
@@ -303,12 +322,16 @@ impl Promise {
         Ok(())
     }
 
-    /// A delay counts from the end of a run, or from when it was resolved, resumed or edited; while a run is unfinished
-    /// nobody knows.
+    /// A delay counts from the end of a run, or from when it was resolved, resumed or edited; it is unknown while a run is
+    /// unfinished.
     fn compare_delay(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow, delay: i64) -> Check {
         self.next = after.next_run.filter(|at| self.until.is_none_or(|until| *at > until));
         if !after.is_active() {
-            return if after.next_run.is_none() { Ok(()) } else { Err("it rests and is due".to_owned()) };
+            return if after.next_run.is_none() {
+                Ok(())
+            } else {
+                Err("it is not active and has a next run".to_owned())
+            };
         }
         let unfinished = step.after.unfinished().find(|run| run.task == after.id);
         let Some(next) = after.next_run else {
@@ -318,19 +341,19 @@ impl Promise {
         if before.next_run == Some(next) && before.is_active() {
             return Ok(());
         }
-        if let Some(run) = unfinished.filter(|_| self.by_hand.is_none()) {
+        if let Some(run) = unfinished.filter(|_| self.set_next_run.is_none()) {
             return Err(format!("it is due at {next} though run {} is unfinished", run.id));
         }
         if step.turn().is_some_and(|turn| turn.sees_to_all()) && next <= step.now {
-            return Err(format!("it was due at {next}, and a turn left it so"));
+            return Err(format!("it was due at {next}, and a turn did not resolve it"));
         }
-        if self.counts(step, after, delay, next) || self.by_hand == Some(next) {
+        if self.counts(step, after, delay, next) || self.set_next_run == Some(next) {
             return Ok(());
         }
-        Err(format!("it is due at {next}, which is {delay} ms after nothing that has happened"))
+        Err(format!("it is due at {next}, which is not {delay} ms after the end of a run, a resume or an edit"))
     }
 
-    /// Whether a delay could be counted so: from the end of a run, or from a moment at which nothing was unfinished.
+    /// Whether a delay may count to `next`: from the end of a run, or from a moment without an unfinished run.
     fn counts(&self, step: &Step<'_>, row: &TaskRow, delay: i64, next: i64) -> bool {
         let ends = step.after.runs.values().filter(|run| run.task == row.id).filter_map(|run| run.finished_at);
         let bound = |at: i64| row.starts.map_or(at, |starts| at.max(starts));
@@ -338,21 +361,23 @@ impl Promise {
     }
 }
 
-fn by_sql(deed: &Deed) -> bool {
+fn by_sql(action: &Action) -> bool {
     matches!(
-        deed,
-        Deed::Edited { by_sql: true, .. } | Deed::Paused { by_sql: true, .. } | Deed::Resumed { by_sql: true, .. }
+        action,
+        Action::Edited { by_sql: true, .. }
+            | Action::Paused { by_sql: true, .. }
+            | Action::Resumed { by_sql: true, .. }
     )
 }
 
-/// Whether a row of a scheduled run begins with this occurrence.
+/// Whether a scheduled run's row begins with this occurrence.
 fn has_a_row(step: &Step<'_>, task: i64, at: i64) -> bool {
     let is = |run: &RunRow| run.task == task && run.is_scheduled() && run.scheduled_for == at;
     step.before.runs.values().any(|run| is(run))
 }
 
-/// What was written of a task's schedule, oldest first: the row, and how many occurrences it stands for that it did not
-/// stand for before. A row that has grown comes first, since only the newest does.
+/// Returns the rows written for a task's schedule, oldest first, each with the number of occurrences added to it. A row that
+/// has grown comes first, since only the newest row does.
 pub(crate) fn rows<'a>(step: &Step<'a>, task: i64) -> Vec<(&'a RunRow, i64)> {
     let mut rows = Vec::new();
     for (before, after) in &step.changed {
@@ -369,13 +394,13 @@ pub(crate) fn rows<'a>(step: &Step<'a>, task: i64) -> Vec<(&'a RunRow, i64)> {
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-/// After the clock was wrong: each occurrence that is due has a row, old or new, and no new row is of another.
+/// After the clock was wrong: each due occurrence has a row, old or new, and each new row has a due occurrence.
 fn covered(step: &Step<'_>, task: i64, due: &[i64], new: &[(&RunRow, i64)]) -> Check {
     let old: Vec<&RunRow> =
         step.before.runs.values().map(AsRef::as_ref).filter(|run| run.task == task && run.is_scheduled()).collect();
     for at in due {
         let spans = |run: &&&RunRow| (run.scheduled_for..=run.newest()).contains(at);
-        // A row that has grown is new where it was not before.
+        // Of a row that has grown only the added part is new.
         let begins = |run: &RunRow, count: i64| match step.before.runs.contains_key(&run.id) {
             false => run.scheduled_for,
             true => {

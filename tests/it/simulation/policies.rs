@@ -1,4 +1,4 @@
-//! What becomes of occurrences that are due: misfire and overlap, as the contract says it, and not as the program does it.
+//! What becomes of due occurrences: misfire and overlap policies, implemented from the contract.
 
 use std::fmt::Debug;
 
@@ -7,7 +7,7 @@ use duly::{Misfire, Origin, Overlap, RunStatus};
 use crate::simulation::history::{Check, Step};
 use crate::simulation::rows::{RunRow, TaskRow};
 
-/// What the contract makes of some occurrences, before the overlap policy is asked.
+/// An expected result of occurrences, before the overlap policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Item {
     /// One row for all of them.
@@ -16,18 +16,18 @@ enum Item {
     Admit { at: i64, late: bool },
 }
 
-/// Whether the rows that were written are what the contract makes of all that is due of a task that counts from `since`.
+/// Checks the rows that were written for the occurrences that are due, for a task that counts from `since`.
 pub(crate) fn check(step: &Step<'_>, task: &TaskRow, since: i64, due: &[i64], rows: &[(&RunRow, i64)]) -> Check {
     let db = TestDb::of(step, task);
-    let mut judged = Ok(());
-    // Where it is uncertain how many runs waited, one of the possible numbers must fit.
+    let mut checked = Ok(());
+    // If the number of waiting runs is uncertain, one of the possible numbers must fit.
     for waiting in db.waiting.0..=db.waiting.1 {
-        judged = judge(db.clone(), task, &expected(task, since, due, step.now, waiting), rows);
-        if judged.is_ok() {
+        checked = check_rows(db.clone(), task, &expected(task, since, due, step.now, waiting), rows);
+        if checked.is_ok() {
             break;
         }
     }
-    judged
+    checked
 }
 
 fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize) -> Vec<Item> {
@@ -35,7 +35,7 @@ fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize) -
     let (late, timely): (Vec<i64>, Vec<i64>) = due.iter().partition(|at| is_late(at));
     let runs = match task.misfire {
         Misfire::RunOnce => usize::from(timely.is_empty()),
-        // The newest count first: those within the grace. Where runs wait for each other, those that wait already count too.
+        // The newest count first: those within the grace. If runs wait for each other, waiting runs count too.
         Misfire::RunAll => {
             let waiting = if task.overlap == Overlap::BufferAll { waiting } else { 0 };
             task.limit.saturating_sub(waiting + timely.len())
@@ -52,8 +52,8 @@ fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize) -
     items
 }
 
-/// Whether the rows that were written are those of the items, in order.
-fn judge(mut db: TestDb, task: &TaskRow, items: &[Item], rows: &[(&RunRow, i64)]) -> Check {
+/// Whether the rows are those of the items, in order.
+fn check_rows(mut db: TestDb, task: &TaskRow, items: &[Item], rows: &[(&RunRow, i64)]) -> Check {
     let mut left = items;
     for (row, count) in rows {
         // Opened, and expired in the same turn.
@@ -103,7 +103,7 @@ fn all(rows: &[(&RunRow, i64)]) -> impl Debug {
     rows.iter().map(|(row, count)| (row.id, row.scheduled_for, row.status, *count)).collect::<Vec<_>>()
 }
 
-/// How many there are: at least, and at most.
+/// A number that is uncertain: at least, and at most.
 #[derive(Clone, Copy, Debug, Default)]
 struct Range(usize, usize);
 
@@ -114,11 +114,11 @@ impl Range {
     }
 }
 
-/// The runs of a task as they stood when its occurrences were looked at: a turn writes down first what has ended.
+/// The runs of a task when its occurrences were resolved: a turn records outcomes first.
 #[derive(Clone)]
 struct TestDb {
     unfinished: Range,
-    /// Scheduled runs that are queued, and those that wait, queued or for another try.
+    /// Scheduled runs that are queued, and those that wait, queued or for a retry.
     queued: Range,
     waiting: Range,
     /// Scheduled runs that were not final before and after.
@@ -129,12 +129,12 @@ impl TestDb {
     fn of(step: &Step<'_>, task: &TaskRow) -> Self {
         let none = Range::default();
         let mut db = TestDb { unfinished: none, queued: none, waiting: none, scheduled: Vec::new() };
-        // What dies may open a run of another task, or bring its own to rest, in the middle of what is written down.
+        // A death may open a run of another task, or pause its own, while outcomes are recorded.
         let exact = step.died.is_empty();
         for before in step.before.unfinished().filter(|run| run.task == task.id) {
             let Some(after) = step.after.runs.get(&before.id) else { continue };
-            let overtaken = after.status == RunStatus::Cancelled && task.overlap == Overlap::CancelRunning;
-            let ended = after.status.is_final() && !overtaken;
+            let cancelled_by_overlap = after.status == RunStatus::Cancelled && task.overlap == Overlap::CancelRunning;
+            let ended = after.status.is_final() && !cancelled_by_overlap;
             if ended && exact && step.turn().is_some() {
                 continue;
             }
@@ -149,7 +149,7 @@ impl TestDb {
                 (_, RunStatus::Running, 0) => (Some(false), Some(false)),
                 (_, RunStatus::Queued, _) => (Some(true), Some(true)),
                 (_, RunStatus::Failed, _) => (Some(false), Some(true)),
-                // Given back or cut short, and claimed again.
+                // Released or interrupted, and claimed again.
                 (_, RunStatus::Running, _) => (None, Some(true)),
                 _ => (None, None),
             };
@@ -174,7 +174,11 @@ impl TestDb {
             Overlap::BufferAll => self.waiting.1 < task.limit,
             _ => true,
         };
-        if room { Err(format!("{} was skipped (run {}) though there was room", row.newest(), row.id)) } else { Ok(()) }
+        if room {
+            Err(format!("{} was skipped (run {}) though the overlap policy allows a run", row.newest(), row.id))
+        } else {
+            Ok(())
+        }
     }
 
     fn check_open(&mut self, task: &TaskRow, row: &RunRow) -> Check {
@@ -185,12 +189,12 @@ impl TestDb {
             _ => false,
         };
         if full {
-            return Err(format!("run {} was opened though {} allows no more", row.id, task.overlap));
+            return Err(format!("run {} was opened though overlap {} allows no more", row.id, task.overlap));
         }
         if task.overlap == Overlap::CancelRunning {
-            let goes_on = |(_, status, asked): &&(i64, RunStatus, bool)| match status {
+            let goes_on = |(_, status, cancelled): &&(i64, RunStatus, bool)| match status {
                 RunStatus::Queued | RunStatus::Failed => true,
-                RunStatus::Running => !asked,
+                RunStatus::Running => !cancelled,
                 _ => false,
             };
             if let Some((older, ..)) = self.scheduled.iter().find(goes_on) {

@@ -1,4 +1,4 @@
-//! What the tables hold: their rows, and how they differ from those before.
+//! The rows of the tables, and how they differ from those before.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use duly::{Misfire, Origin, Overlap, RunStatus};
 use rusqlite::Row;
 use rusqlite::types::FromSql;
 
-/// A row of `scheduled_tasks`, as far as it says what is promised.
+/// A row of `scheduled_tasks`, as far as the checker compares it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TaskRow {
     pub(crate) id: i64,
@@ -44,12 +44,12 @@ impl TaskRow {
         self.status == "active"
     }
 
-    /// Whether runs of it that nobody asked for by hand may not start.
-    pub(crate) fn rests(&self) -> bool {
+    /// Whether only its manual runs may start.
+    pub(crate) fn is_halted(&self) -> bool {
         self.status == "paused" || self.status == "invalid"
     }
 
-    /// What its occurrences follow from.
+    /// Returns the columns from which its occurrences follow.
     pub(crate) fn schedule(&self) -> (&str, &str, &str, Option<i64>, Option<i64>) {
         (&self.kind, &self.value, &self.zone, self.starts, self.ends)
     }
@@ -89,25 +89,25 @@ impl RunRow {
         matches!(self.origin, Origin::Schedule | Origin::CatchUp)
     }
 
-    /// The newest occurrence that it stands for.
+    /// Returns the newest occurrence in this row.
     pub(crate) fn newest(&self) -> i64 {
         self.last.unwrap_or(self.scheduled_for)
     }
 
-    /// What it waits for, in short.
+    /// Describes what it waits for.
     pub(crate) fn brief(&self) -> String {
         let (blocked, key) = (self.blocked.as_deref().unwrap_or("-"), self.key.as_deref().unwrap_or("-"));
         let Self { id, task, handler, origin, status, run_at, priority, .. } = self;
-        let asked = if self.cancel_requested { " asked to stop" } else { "" };
+        let cancel = if self.cancel_requested { " cancel requested" } else { "" };
         let (attempt, forgiven) = (self.attempt, self.forgiven);
         let expires = self.expires_at.map_or_else(String::new, |at| format!(" expires {at}"));
         format!(
             "{id} of {task} {handler} {origin} {status} #{attempt}-{forgiven} at {run_at} p{priority} key {key} blocked \
-             {blocked}{asked}{expires}"
+             {blocked}{cancel}{expires}"
         )
     }
 
-    /// Attempts that count.
+    /// Returns the number of attempts that count.
     pub(crate) fn counted(&self) -> u32 {
         self.attempt - self.forgiven
     }
@@ -120,7 +120,7 @@ pub(crate) struct Tables {
     pub(crate) runs: BTreeMap<i64, Rc<RunRow>>,
     /// Those that are not final.
     pub(crate) unfinished: BTreeMap<i64, Rc<RunRow>>,
-    /// The newest sign of life of any owner.
+    /// The newest heartbeat of any owner.
     pub(crate) seen_at: Option<i64>,
 }
 
@@ -129,16 +129,16 @@ impl Tables {
         self.tasks.values().map(Rc::as_ref).find(|task| task.name == name)
     }
 
-    /// Runs that are not final.
+    /// Returns the runs that are not final.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = &RunRow> {
         self.unfinished.values().map(Rc::as_ref)
     }
 }
 
-/// A run before and after, as far as there was one.
+/// A run before and after, as far as it existed.
 pub(crate) type Changed = (Option<Rc<RunRow>>, Option<Rc<RunRow>>);
 
-/// What a look has found to differ from the one before.
+/// The difference between two reads.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) tasks: BTreeMap<i64, Option<Rc<TaskRow>>>,
@@ -146,8 +146,8 @@ pub(crate) struct Changes {
 }
 
 impl Tables {
-    /// Takes over what has changed.
-    pub(crate) fn follow(&mut self, changes: &Changes, after: &Tables) {
+    /// Applies the changes.
+    pub(crate) fn apply(&mut self, changes: &Changes, after: &Tables) {
         for (id, task) in &changes.tasks {
             match task {
                 Some(task) => self.tasks.insert(*id, task.clone()),
@@ -183,7 +183,7 @@ pub(crate) fn at<T: FromSql>(row: &Row<'_>, column: usize) -> T {
     row.get(column).expect("a column")
 }
 
-/// A column that is text, or nothing. What is not UTF-8 in it is replaced.
+/// Returns a column that is text or NULL. Bytes that are not UTF-8 are replaced.
 fn text<'r>(row: &'r Row<'_>, column: usize) -> Option<Cow<'r, str>> {
     row.get_ref(column).expect("a column").as_bytes_or_null().expect("text").map(String::from_utf8_lossy)
 }
@@ -193,7 +193,7 @@ fn words(row: &Row<'_>, column: usize) -> Option<String> {
 }
 
 impl RunRow {
-    /// Whether it still stands so. Of thousands that are looked at few have changed: none is copied for that.
+    /// Whether the row is unchanged. Few of thousands of rows change: none is copied to compare it.
     pub(crate) fn is(&self, row: &Row<'_>) -> bool {
         at::<i64>(row, 0) == self.id
             && at::<i64>(row, 1) == self.task
@@ -254,12 +254,12 @@ impl TaskRow {
     }
 }
 
-/// A column that is spelled as text.
+/// Parses a column of text.
 fn word<T>(row: &Row<'_>, column: usize, parse: impl Fn(&str) -> Option<T>) -> T {
-    parse(row.get_ref(column).expect("a column").as_str().expect("text")).expect("a word of the tables")
+    parse(row.get_ref(column).expect("a column").as_str().expect("text")).expect("a known word")
 }
 
-/// A task as its row says: the one that is known, if it still stands so.
+/// Returns the row's task: the known one if it is unchanged.
 pub(crate) fn task_of(row: &Row<'_>, known: &Tables) -> Rc<TaskRow> {
     let known = known.tasks.get(&at(row, 0)).filter(|known| known.is(row));
     known.cloned().unwrap_or_else(|| Rc::new(task(row)))

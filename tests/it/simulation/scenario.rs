@@ -1,5 +1,5 @@
-//! A world for one seed: a file, a clock, owners that come and go, and the work that their workers are at. Whatever is done
-//! in it goes through [`World::done`], so that the checker sees each step.
+//! The state of one seed: a file, a clock, schedulers that start and stop, and their handler calls. Every action goes
+//! through [`Scenario::record`], so that the checker sees each step.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,109 +11,109 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Clock, Event, Now, Outcome, Timestamp};
 
-use crate::simulation::attempts::Work;
+use crate::simulation::attempts::HandlerCall;
 use crate::simulation::claim_order::Order;
-use crate::simulation::databases::Stage;
-use crate::simulation::effects::{self, LEDGER, Ledger, Script};
-use crate::simulation::history::{Check, Deed, History, Owner, Turn};
-use crate::simulation::observer::Look;
+use crate::simulation::databases::Database;
+use crate::simulation::effects::{self, ExpectedEffects, LEDGER, Script};
+use crate::simulation::history::{Action, Check, History, Owner, Turn};
+use crate::simulation::observer::Observer;
 use crate::simulation::retention;
 
 /// Every handler that a task may have.
 pub(crate) const HANDLERS: [&str; 4] = ["work", "post", "rare", LEDGER];
 /// Days on which clocks change, and the end of a leap February.
-const BEGINNINGS: [&str; 3] = ["2027-03-12T22:30:00Z", "2027-10-29T21:10:00Z", "2028-02-28T09:59:00Z"];
-/// Lines of the log that a failure shows.
-const SHOWN: usize = 40;
+const START_TIMES: [&str; 3] = ["2027-03-12T22:30:00Z", "2027-10-29T21:10:00Z", "2028-02-28T09:59:00Z"];
+/// Lines of the log that a failure report shows.
+const LOG_LINES: usize = 40;
 
-/// A scheduler that has been started. `None`: it is gone.
-pub(crate) struct Agent {
+/// A scheduler that was started. `stepper` is `None` once it has stopped.
+pub(crate) struct Scheduler {
     pub(crate) stepper: Option<Stepper>,
     pub(crate) workers: usize,
-    /// How many of the handlers it has.
+    /// How many of [`HANDLERS`] it has.
     pub(crate) handlers: usize,
-    pub(crate) works: Vec<Work>,
-    /// Stopped by a signal until then, by the monotonic clock: alive for the kernel, and it does not step.
+    pub(crate) calls: Vec<HandlerCall>,
+    /// Stopped by a signal until this monotonic time: the process is alive and does not step.
     pub(crate) suspended: Option<Duration>,
     refused: Arc<AtomicBool>,
     pub(crate) script: Arc<Mutex<Script>>,
 }
 
-impl Agent {
+impl Scheduler {
     pub(crate) fn can_step(&self) -> bool {
         self.stepper.is_some() && self.suspended.is_none()
     }
 }
 
-pub(crate) struct World {
+pub(crate) struct Scenario {
     pub(crate) rng: fastrand::Rng,
-    pub(crate) agents: Vec<Agent>,
+    pub(crate) schedulers: Vec<Scheduler>,
     pub(crate) history: History,
-    pub(crate) stage: Stage,
+    pub(crate) database: Database,
     began: Duration,
-    /// The shell holds the write lock.
-    pub(crate) held: bool,
+    /// Another program holds the write lock.
+    pub(crate) write_locked: bool,
     /// The tables are of a newer version.
-    pub(crate) is_over: bool,
+    pub(crate) is_newer_version: bool,
     pub(crate) turns: u64,
     /// Faults, by kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) named: u64,
     /// Tasks with text that is not UTF-8, and the column.
-    pub(crate) garbled: BTreeMap<String, &'static str>,
-    /// Whether there is such text in any row.
-    pub(crate) is_garbled: bool,
-    pub(crate) ledger: Ledger,
+    pub(crate) corrupt_texts: BTreeMap<String, &'static str>,
+    /// Whether any row holds such text.
+    pub(crate) has_corrupt_text: bool,
+    pub(crate) expected_effects: ExpectedEffects,
     log: VecDeque<String>,
     hash: DefaultHasher,
     seed: u64,
 }
 
-impl World {
-    pub(crate) fn new(seed: u64, mut stage: Stage) -> Self {
+impl Scenario {
+    pub(crate) fn new(seed: u64, mut database: Database) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let beginning: Timestamp = BEGINNINGS[rng.usize(..BEGINNINGS.len())].parse().expect("an instant");
-        stage.clock.set_wall(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
-        stage.clear();
-        let look = stage.look.take().unwrap_or_else(|| Look::new(&stage.file));
-        let history = History::new(look, retention::draw(&mut rng));
-        let mut world = World {
+        let beginning: Timestamp = START_TIMES[rng.usize(..START_TIMES.len())].parse().expect("an instant");
+        database.clock.set_wall(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
+        database.clear();
+        let observer = database.observer.take().unwrap_or_else(|| Observer::new(&database.file));
+        let history = History::new(observer, retention::draw(&mut rng));
+        let mut scenario = Scenario {
             rng,
-            agents: Vec::new(),
+            schedulers: Vec::new(),
             history,
-            began: stage.clock.now().monotonic,
-            stage,
-            held: false,
-            is_over: false,
+            began: database.clock.now().monotonic,
+            database,
+            write_locked: false,
+            is_newer_version: false,
             turns: 0,
             faults: BTreeMap::new(),
             named: 0,
-            garbled: BTreeMap::new(),
-            is_garbled: false,
-            ledger: Ledger::default(),
+            corrupt_texts: BTreeMap::new(),
+            has_corrupt_text: false,
+            expected_effects: ExpectedEffects::default(),
             log: VecDeque::new(),
             hash: DefaultHasher::new(),
             seed,
         };
-        world.done(&Deed::Nothing, "it begins").expect("empty tables");
-        world
+        scenario.record(&Action::Nothing, "it begins").expect("empty tables");
+        scenario
     }
 
-    /// Where it was lived through, for the next to live there.
-    pub(crate) fn into_stage(mut self) -> Option<Stage> {
-        let steppers = self.agents.into_iter().filter_map(|agent| agent.stepper);
-        self.stage.connections.extend(steppers.map(Stepper::crash));
-        self.stage.look = Some(self.history.look.anew());
-        (!self.is_over).then_some(self.stage)
+    /// Returns the database for the next seed, unless its tables are of a newer version.
+    pub(crate) fn into_database(mut self) -> Option<Database> {
+        let steppers = self.schedulers.into_iter().filter_map(|scheduler| scheduler.stepper);
+        self.database.connections.extend(steppers.map(Stepper::crash));
+        self.database.observer = Some(self.history.observer.reset());
+        (!self.is_newer_version).then_some(self.database)
     }
 
-    /// A statement of the shell's, which is mostly one of a few.
-    pub(crate) fn type_in(&self, text: &str, given: impl rusqlite::Params) -> rusqlite::Result<usize> {
-        self.stage.shell.prepare_cached(text)?.execute(given)
+    /// Executes a statement as another program would.
+    pub(crate) fn execute(&self, text: &str, given: impl rusqlite::Params) -> rusqlite::Result<usize> {
+        self.database.shell.prepare_cached(text)?.execute(given)
     }
 
     pub(crate) fn now(&self) -> Now {
-        let now = self.stage.clock.now();
+        let now = self.database.clock.now();
         Now { monotonic: now.monotonic - self.began, ..now }
     }
 
@@ -121,7 +121,7 @@ impl World {
         self.now().wall.as_millis()
     }
 
-    /// Whether a fault that comes about once in so many draws comes about.
+    /// Returns true once in `draws` calls on average.
     pub(crate) fn once_in(&mut self, draws: u32) -> bool {
         self.rng.u32(..draws) == 0
     }
@@ -134,25 +134,30 @@ impl World {
         *self.faults.entry(kind).or_default() += 1;
     }
 
-    /// Owners for which this holds.
-    pub(crate) fn which(&self, holds: impl Fn(&Agent) -> bool) -> Vec<usize> {
-        (0..self.agents.len()).filter(|id| holds(&self.agents[*id])).collect()
+    /// Returns the ids of the schedulers for which this holds.
+    pub(crate) fn schedulers_where(&self, holds: impl Fn(&Scheduler) -> bool) -> Vec<usize> {
+        (0..self.schedulers.len()).filter(|id| holds(&self.schedulers[*id])).collect()
     }
 
-    /// Has the checker look at what a deed has done.
-    pub(crate) fn done(&mut self, deed: &Deed, what: &str) -> Check {
+    /// Returns the ids of the schedulers that have not stopped.
+    pub(crate) fn running(&self) -> Vec<usize> {
+        self.schedulers_where(|scheduler| scheduler.stepper.is_some())
+    }
+
+    /// Has the checker compare the tables with what `action` may have changed, and logs the step.
+    pub(crate) fn record(&mut self, action: &Action, what: &str) -> Check {
         let now = self.now();
-        let (changes, checked) = self.history.observe(deed, now);
+        let (changes, checked) = self.history.observe(action, now);
         let line = format!("{} +{:?} {what}{changes}", now.wall, now.monotonic);
         line.hash(&mut self.hash);
-        if self.log.len() == SHOWN {
+        if self.log.len() == LOG_LINES {
             self.log.pop_front();
         }
         self.log.push_back(line);
         checked
     }
 
-    /// Starts an owner. With the write lock held it cannot register.
+    /// Starts a scheduler. It cannot register while the write lock is held.
     pub(crate) fn start(&mut self, handlers: &[&'static str]) -> Check {
         let workers = self.rng.usize(1..=3);
         self.start_with(handlers, workers)
@@ -163,10 +168,10 @@ impl World {
         let lease = Duration::from_secs(self.pick(&[15, 60, 240]));
         let refused = Arc::new(AtomicBool::new(false));
         let tell = refused.clone();
-        let id = self.agents.len();
-        let mut builder = Stepper::builder(&self.stage.file, self.now().wall)
-            .clock(&self.stage.clock)
-            .client(&self.stage.client)
+        let id = self.schedulers.len();
+        let mut builder = Stepper::builder(&self.database.file, self.now().wall)
+            .clock(&self.database.clock)
+            .client(&self.database.client)
             .workers(workers)
             .lease(lease)
             .poll(Duration::from_secs(poll))
@@ -179,7 +184,7 @@ impl World {
                 _ => {}
             });
         if !self.once_in(12)
-            && let Some(crashed) = self.stage.connections.pop()
+            && let Some(crashed) = self.database.connections.pop()
         {
             builder = builder.after(crashed);
         }
@@ -193,138 +198,138 @@ impl World {
         match builder.start() {
             Ok(stepper) => {
                 let name = stepper.owner().to_owned();
-                let lock = PathBuf::from(format!("{}-owners", self.stage.file.display())).join(&name);
-                let believed = self.history.tables.seen_at.unwrap_or_default();
+                let lock = PathBuf::from(format!("{}-owners", self.database.file.display())).join(&name);
+                let clock_known = self.history.tables.seen_at.unwrap_or_default();
                 self.history.owners.push(Owner {
                     name,
                     handlers: handlers.to_vec(),
                     lock,
-                    lives: true,
-                    left_its_lock: true,
+                    is_alive: true,
+                    left_lock_file: true,
                     lease,
                     leases: BTreeMap::new(),
-                    believed,
-                    written: believed,
-                    looked: self.now(),
+                    clock_known,
+                    written: clock_known,
+                    full_turn_at: self.now(),
                     seen: None,
-                    leapt: None,
-                    glimpsed: None,
-                    glanced: self.now(),
-                    in_parts: false,
-                    may_have_leapt: false,
+                    step_seen_at: None,
+                    possible_step_at: None,
+                    turned_at: self.now(),
+                    large_step_between_turns: false,
+                    may_have_seen_step: false,
                     order: Order::default(),
                 });
-                self.agents.push(Agent {
+                self.schedulers.push(Scheduler {
                     stepper: Some(stepper),
                     workers,
                     handlers: handlers.len(),
-                    works: Vec::new(),
+                    calls: Vec::new(),
                     suspended: None,
                     refused,
                     script,
                 });
-                self.done(&Deed::Nothing, &format!("owner {id} starts"))
+                self.record(&Action::Nothing, &format!("owner {id} starts"))
             }
-            Err(_) if self.held => self.done(&Deed::Nothing, "an owner cannot start"),
+            Err(_) if self.write_locked => self.record(&Action::Nothing, "an owner cannot start"),
             Err(error) => Err(format!("an owner cannot start: {error}")),
         }
     }
 
-    /// An owner's process ends. What its handlers were at ends with it.
+    /// Kills a scheduler's process, and its handlers with it.
     pub(crate) fn crash(&mut self, id: usize, when: &str) -> Check {
-        let agent = &mut self.agents[id];
-        agent.works.clear();
-        agent.suspended = None;
-        if let Some(stepper) = agent.stepper.take() {
-            self.stage.connections.push(stepper.crash());
+        let scheduler = &mut self.schedulers[id];
+        scheduler.calls.clear();
+        scheduler.suspended = None;
+        if let Some(stepper) = scheduler.stepper.take() {
+            self.database.connections.push(stepper.crash());
         }
         self.history.died(id);
-        self.done(&Deed::Nothing, &format!("owner {id} is killed {when}"))
+        self.record(&Action::Nothing, &format!("owner {id} is killed {when}"))
     }
 
-    /// One turn of an owner, with all that its handlers have returned until now. Its idle workers begin what it claims.
+    /// Steps a scheduler once, with all outcomes that its handlers have returned. Its idle workers begin what it claims.
     pub(crate) fn turn(&mut self, id: usize) -> Check {
-        self.turn_alone(id)?;
+        self.turn_without_starting(id)?;
         self.begin(id);
-        self.stop_what_was_asked(id);
+        self.stop_cancelled_calls(id);
         Ok(())
     }
 
-    /// A turn of an owner whose workers begin nothing of what it claims.
-    pub(crate) fn turn_alone(&mut self, id: usize) -> Check {
+    /// Steps a scheduler once; its workers begin nothing of what it claims.
+    pub(crate) fn turn_without_starting(&mut self, id: usize) -> Check {
         self.deliver(id)?;
         self.begin(id);
         self.turns += 1;
         let ahead = if self.once_in(6) { self.rng.usize(1..5) } else { 0 };
-        let agent = &mut self.agents[id];
-        // What it was at may have been the end of it.
-        let Some(stepper) = &mut agent.stepper else { return Ok(()) };
-        let free = agent.workers.saturating_sub(stepper.running().len());
+        let scheduler = &mut self.schedulers[id];
+        // An effect fault may have killed it in `deliver`.
+        let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
+        let free = scheduler.workers.saturating_sub(stepper.running().len());
         let claims = stepper.claim(ahead).map_err(|error| format!("owner {id} stops: {error}"))?;
-        let deed = Deed::Turn(Turn {
+        let action = Action::Turn(Turn {
             owner: id,
             claims: claims.clone(),
-            refused: agent.refused.load(Ordering::Relaxed),
+            refused: scheduler.refused.load(Ordering::Relaxed),
             sleeps: stepper.sleeps(),
-            idle: agent.workers.saturating_sub(stepper.running().len()),
+            idle: scheduler.workers.saturating_sub(stepper.running().len()),
             free,
             draining: false,
         });
-        self.done(&deed, &format!("turn of owner {id}"))?;
+        self.record(&action, &format!("turn of owner {id}"))?;
         for (place, claim) in claims.iter().enumerate() {
-            let mut work = self.fate(claim);
-            // Nobody has begun it, and it is given back.
+            let mut call = self.draw_call(claim);
+            // No worker has begun it, and it is released.
             if place >= free && self.once_in(2) {
-                (work.ends_at, work.outcome) = (self.now().monotonic + Duration::from_secs(2), Outcome::Released);
+                (call.ends_at, call.outcome) = (self.now().monotonic + Duration::from_secs(2), Outcome::Released);
             }
-            self.agents[id].works.push(work);
+            self.schedulers[id].calls.push(call);
         }
         Ok(())
     }
 
-    /// Idle workers begin what waits for them, unless it is to be given back.
+    /// Has idle workers begin the waiting calls, except those that are to be released.
     fn begin(&mut self, id: usize) {
         let now = self.now().monotonic;
-        let Agent { stepper: Some(stepper), workers, works, .. } = &mut self.agents[id] else { return };
+        let Scheduler { stepper: Some(stepper), workers, calls, .. } = &mut self.schedulers[id] else { return };
         let attempts = &self.history.attempts;
-        let (begun, waiting): (Vec<&Work>, Vec<&Work>) =
-            works.iter().partition(|work| attempts[&(work.claim.run_id, work.claim.attempt)].began.is_some());
-        let begins = waiting.into_iter().filter(|work| work.outcome != Outcome::Released);
-        let begins: Vec<_> = begins.take(workers.saturating_sub(begun.len())).map(|work| work.claim.clone()).collect();
+        let (begun, waiting): (Vec<&HandlerCall>, Vec<&HandlerCall>) =
+            calls.iter().partition(|call| attempts[&(call.claim.run_id, call.claim.attempt)].began.is_some());
+        let begins = waiting.into_iter().filter(|call| call.outcome != Outcome::Released);
+        let begins: Vec<_> = begins.take(workers.saturating_sub(begun.len())).map(|call| call.claim.clone()).collect();
         for claim in begins {
             stepper.begin(&claim);
             self.history.began(&claim, now);
         }
     }
 
-    /// What is at work and has ended by now is handed to the loop.
+    /// Passes the outcomes of calls that have ended to the engine.
     pub(crate) fn deliver(&mut self, id: usize) -> Check {
-        let (now, held) = (self.now(), self.held);
-        let agent = &mut self.agents[id];
-        // Who writes by himself would wait for the lock.
-        let has_ended = |work: &Work| work.ends_at <= now.monotonic && !(held && work.is_done_for_real());
-        let (ended, works): (Vec<_>, Vec<_>) = agent.works.drain(..).partition(has_ended);
-        agent.works = works;
-        for work in &ended {
-            if work.is_done_for_real() {
-                self.carry_out(id, work)?;
-            } else if let Some(stepper) = &mut self.agents[id].stepper {
-                stepper.finish(&work.claim, work.outcome.clone());
-                self.history.delivered(&work.claim, work.outcome.clone(), now);
+        let (now, held) = (self.now(), self.write_locked);
+        let scheduler = &mut self.schedulers[id];
+        // A handler that writes would wait for the lock.
+        let has_ended = |call: &HandlerCall| call.ends_at <= now.monotonic && !(held && call.calls_real_handler());
+        let (ended, calls): (Vec<_>, Vec<_>) = scheduler.calls.drain(..).partition(has_ended);
+        scheduler.calls = calls;
+        for call in &ended {
+            if call.calls_real_handler() {
+                self.run_effect_handler(id, call)?;
+            } else if let Some(stepper) = &mut self.schedulers[id].stepper {
+                stepper.finish(&call.claim, call.outcome.clone());
+                self.history.delivered(&call.claim, call.outcome.clone(), now);
             }
         }
         Ok(())
     }
 
-    /// A turn of an owner that is about to leave.
+    /// One turn of a draining scheduler.
     pub(crate) fn drain(&mut self, id: usize) -> Check {
         self.deliver(id)?;
         self.turns += 1;
-        let agent = &mut self.agents[id];
-        let Some(stepper) = &mut agent.stepper else { return Ok(()) };
+        let scheduler = &mut self.schedulers[id];
+        let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
         stepper.settle().map_err(|error| format!("owner {id} stops: {error}"))?;
-        let refused = agent.refused.load(Ordering::Relaxed);
-        let deed = Deed::Turn(Turn {
+        let refused = scheduler.refused.load(Ordering::Relaxed);
+        let action = Action::Turn(Turn {
             owner: id,
             claims: Vec::new(),
             refused,
@@ -333,10 +338,10 @@ impl World {
             free: 0,
             draining: true,
         });
-        self.done(&deed, &format!("owner {id} drains"))
+        self.record(&action, &format!("owner {id} drains"))
     }
 
-    /// Time passes, and some owners turn.
+    /// Advances the clock and steps some of the schedulers.
     pub(crate) fn pass_and_turn(&mut self) -> Check {
         let by = match self.rng.u32(..100) {
             0..10 => 0,
@@ -347,24 +352,24 @@ impl World {
             90..98 => self.rng.i64(900_000..7_200_000),
             _ => self.rng.i64(7_200_000..40_000_000),
         };
-        self.stage.clock.advance(Duration::from_millis(by.unsigned_abs()));
-        if self.held && self.once_in(2) {
-            self.let_go();
+        self.database.clock.advance(Duration::from_millis(by.unsigned_abs()));
+        if self.write_locked && self.once_in(2) {
+            self.release_write_lock();
         }
         if self.once_in(8) {
-            self.unstick()?;
+            self.unblock_run_writes()?;
         }
         if self.once_in(40) {
             self.declare_gone()?;
         }
         if self.once_in(9) {
-            self.read()?;
+            self.step_reader()?;
         }
         let now = self.now().monotonic;
-        for agent in &mut self.agents {
-            agent.suspended = agent.suspended.filter(|until| *until > now);
+        for scheduler in &mut self.schedulers {
+            scheduler.suspended = scheduler.suspended.filter(|until| *until > now);
         }
-        for one in self.which(Agent::can_step) {
+        for one in self.schedulers_where(Scheduler::can_step) {
             if !self.once_in(4) {
                 self.turn(one)?;
             }
@@ -372,7 +377,7 @@ impl World {
         Ok(())
     }
 
-    /// How long until the next instant that something waits for, or just not yet.
+    /// Returns the milliseconds until the next due instant, or one less.
     fn next_instant(&mut self) -> i64 {
         let (now, tables) = (self.wall(), &self.history.tables);
         let due = tables.tasks.values().filter_map(|task| task.next_run);
@@ -382,8 +387,8 @@ impl World {
         if self.once_in(5) { next - 1 } else { next }
     }
 
-    /// What is told of a seed that fails.
-    pub(crate) fn told(&self, broken: &str) -> String {
+    /// Returns the report of a failing seed.
+    pub(crate) fn failure_report(&self, broken: &str) -> String {
         let now = self.now();
         let log: Vec<&str> = self.log.iter().map(String::as_str).collect();
         format!(
@@ -398,18 +403,18 @@ impl World {
         )
     }
 
-    /// A number that two histories share only if they are the same.
+    /// Returns a hash of the log: equal only for equal histories.
     pub(crate) fn fingerprint(&self) -> u64 {
         self.hash.finish()
     }
 
-    /// The wall clock is set, or the machine has slept: no time passes for anybody.
+    /// Sets the wall clock alone: it was set, or the machine was suspended.
     pub(crate) fn set_wall(&mut self, to: i64) {
-        self.stage.clock.set_wall(Timestamp::from_millis(to));
+        self.database.clock.set_wall(Timestamp::from_millis(to));
     }
 }
 
-/// A length of time, whole seconds of it.
+/// Formats a duration in whole seconds.
 pub(crate) fn humantime_of(length: Duration) -> String {
     let seconds = length.as_secs();
     format!("{}d {:02}:{:02}:{:02}", seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)

@@ -1,5 +1,5 @@
-//! A page that is open while all this goes on: a connection that holds what it saw for many turns, and reads the views. What it
-//! sees is whole: one moment of the file, in which every rule holds.
+//! A status page that is open during the simulation: a connection that keeps a snapshot for many turns and reads the views.
+//! It sees one consistent moment of the file, in which every rule holds.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,19 @@ use rusqlite::{Connection, Row};
 
 use crate::simulation::history::Check;
 use crate::simulation::rows::Tables;
-use crate::simulation::scenario::World;
+use crate::simulation::scenario::Scenario;
 
-/// Where the rules are, each a statement that finds what breaks it: they are asked of a moment of this connection's own.
+/// The rules, each a query that finds violations. They are evaluated in this connection's snapshot.
 const RULES: &str = include_str!("../../../src/store/sqlite/invariants.rs");
-/// After all that anybody waits for.
+/// Later than every due time.
 const LATE: &str = "9223372036854775807";
-/// Later than this a task is overdue.
+/// A task is overdue after this many milliseconds.
 const OVERDUE: i64 = 300_000;
 
 #[derive(Debug)]
 pub(crate) struct Reader {
     connection: Connection,
-    /// What the tables held when it began to read.
+    /// The tables when its snapshot began.
     began: Option<Tables>,
 }
 
@@ -30,23 +30,23 @@ impl Reader {
     }
 
     fn begin(&mut self, tables: &Tables) {
-        self.connection.execute_batch("BEGIN; SELECT count(*) FROM scheduled_tasks").expect("a moment to read");
+        self.connection.execute_batch("BEGIN; SELECT count(*) FROM scheduled_tasks").expect("a snapshot");
         self.began = Some(tables.clone());
     }
 
-    /// Lets go, whatever it was about to read.
-    pub(crate) fn let_go(&mut self) {
+    /// Ends the snapshot without reading.
+    pub(crate) fn close(&mut self) {
         if self.began.take().is_some() {
-            self.connection.execute_batch("COMMIT").expect("the end of reading");
+            self.connection.execute_batch("COMMIT").expect("the end of a snapshot");
         }
     }
 
-    /// Reads all that the page shows, and lets go.
+    /// Reads all that the page shows, and ends the snapshot.
     fn end(&mut self, now: i64) -> Check {
         let Some(tables) = self.began.take() else { return Ok(()) };
         let checked =
             self.check_history(&tables).and_then(|()| self.check_views(&tables, now)).and_then(|()| self.check_rules());
-        self.connection.execute_batch("COMMIT").expect("the end of reading");
+        self.connection.execute_batch("COMMIT").expect("the end of a snapshot");
         checked
     }
 
@@ -80,7 +80,7 @@ impl Reader {
         let failing = tables.tasks.values().filter(|task| task.failures >= 2).map(|task| task.name.clone());
         same("failing_tasks", &found, &failing.collect())?;
 
-        // The connection's clock is a little past the world's. Since when an unplanned row waits, nobody has noted.
+        // The connection's clock is a little ahead of the scenario's. How long an unplanned row has waited is not recorded.
         let planned = tables.tasks.values().filter(|task| task.is_active() && task.planned);
         let overdue = planned.filter(|task| task.next_run.is_some_and(|next| next <= now - OVERDUE));
         let overdue: BTreeSet<String> = overdue.map(|task| task.name.clone()).collect();
@@ -94,7 +94,7 @@ impl Reader {
         same("stuck_runs", &found, &past.map(|run| run.id).collect())
     }
 
-    /// Each rule holds in this moment, whatever was written meanwhile.
+    /// Each rule holds in this snapshot, whatever was committed since.
     fn check_rules(&self) -> Check {
         let texts = RULES.split(": &str = \"").skip(1).filter_map(|rest| rest.split_once("\";")).map(|(text, _)| text);
         for text in texts.filter(|text| text.trim_start().starts_with("SELECT") && text.contains(":limit")) {
@@ -102,7 +102,7 @@ impl Reader {
                 Ok(format!("{:?}", row.get_ref(0)?))
             });
             if !broken.is_empty() {
-                return Err(format!("a reader sees what no rule allows: {broken:?}, by {text}"));
+                return Err(format!("a rule is broken in a reader's snapshot: {broken:?}, by {text}"));
             }
         }
         Ok(())
@@ -114,17 +114,17 @@ fn same<T: Ord + std::fmt::Debug>(what: &str, found: &BTreeSet<T>, expected: &BT
         return Ok(());
     }
     let (more, less): (Vec<_>, Vec<_>) = (found.difference(expected).collect(), expected.difference(found).collect());
-    Err(format!("a reader of {what} sees {more:?} too many, and misses {less:?}"))
+    Err(format!("a reader of {what} sees {more:?} in excess, and misses {less:?}"))
 }
 
-impl World {
-    /// The page begins to read, or reads what it began with, turns later, and lets go.
-    pub(crate) fn read(&mut self) -> Check {
+impl Scenario {
+    /// Begins a snapshot, or, turns later, reads all in it and ends it.
+    pub(crate) fn step_reader(&mut self) -> Check {
         let now = self.wall();
-        if self.stage.reader.began.is_some() {
-            return self.stage.reader.end(now);
+        if self.database.reader.began.is_some() {
+            return self.database.reader.end(now);
         }
-        self.stage.reader.begin(&self.history.tables);
-        if self.once_in(3) { self.stage.reader.end(now) } else { Ok(()) }
+        self.database.reader.begin(&self.history.tables);
+        if self.once_in(3) { self.database.reader.end(now) } else { Ok(()) }
     }
 }

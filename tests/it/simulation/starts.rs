@@ -1,4 +1,4 @@
-//! What may start, and that all that may does: claims, keys, order, time.
+//! What may start, and that all that may start does: claims, keys, order, time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,15 +17,15 @@ impl History {
             after.is_some_and(|run| run.status == RunStatus::Running && began(&run))
         });
         if begun.count() != turn.claims.len() {
-            return Err(format!("{} claims were handed out, which the rows do not tell", turn.claims.len()));
+            return Err(format!("{} claims were returned, which the rows do not show", turn.claims.len()));
         }
         for claim in &turn.claims {
             let (id, number) = (claim.run_id, claim.attempt);
             let Some(run) = step.after.runs.get(&id) else {
-                return Err(format!("run {id} was claimed and is not there"));
+                return Err(format!("run {id} was claimed and has no row"));
             };
             if run.status != RunStatus::Running || run.attempt != number || run.owner.as_deref() != Some(&*name) {
-                return Err(format!("attempt {number} of run {id} was handed out; its row says {run:?}"));
+                return Err(format!("attempt {number} of run {id} was claimed; its row says {run:?}"));
             }
             let task = &step.after.tasks[&run.task];
             let before = step.before.runs.get(&id).map(AsRef::as_ref);
@@ -33,11 +33,11 @@ impl History {
             let policy = (task.max_attempts, task.backoff, task.cap);
             let (owner, key, recurring) = (turn.owner, run.key.clone(), task.kind != "once");
             let limit = claim.timeout.filter(|limit| !limit.is_zero());
-            let (began, outcome, took, robbed) = (None, None, None, false);
+            let (began, outcome, took, taken_over) = (None, None, None, false);
             let attempt =
-                Attempt { owner, key, policy, recurring, limit, began, outcome, took, returned: None, robbed };
+                Attempt { owner, key, policy, recurring, limit, began, outcome, took, returned: None, taken_over };
             if self.attempts.insert((id, number), attempt).is_some() {
-                return Err(format!("attempt {number} of run {id} was handed out twice"));
+                return Err(format!("attempt {number} of run {id} was claimed twice"));
             }
             self.open.insert((id, number));
         }
@@ -58,8 +58,8 @@ impl History {
         if run.run_at > step.now {
             return wrong("before its run_at");
         }
-        if task.rests() && run.origin != Origin::Manual {
-            return wrong("though its task rests");
+        if task.is_halted() && run.origin != Origin::Manual {
+            return wrong("though its task is paused or invalid");
         }
         if before.is_some_and(|before| before.cancel_requested) {
             return wrong("though it was asked to stop");
@@ -69,38 +69,38 @@ impl History {
             return wrong("after it had expired");
         }
         if !self.owners[turn.owner].handlers.contains(&&*run.handler) || run.handler != task.handler {
-            return wrong(&format!("with handler {:?}, which is not its task's or not here", run.handler));
+            return wrong(&format!("with handler {:?}, which is not its task's or not this owner's", run.handler));
         }
         let counted = run.attempt - self.forgiven.get(&id).copied().unwrap_or_default();
         if counted != run.counted() || counted > self.most_attempts.get(&run.task).copied().unwrap_or_default() {
-            return wrong(&format!("for the {counted}. time that counts; its row says {}", run.counted()));
+            return wrong(&format!("as counted attempt {counted}; its row says {}", run.counted()));
         }
-        // What a wrong clock opened is not in order with what the right one opens.
-        let rewound = step.rewound() || self.promises.get(&run.task).is_some_and(|promise| promise.rewound);
+        // Runs from the time of a wrong clock are not in order with the others.
+        let rewound = step.rewound() || self.models.get(&run.task).is_some_and(|model| model.rewound);
         if let Some(older) = holds_back(step.after, task, run).filter(|_| !rewound) {
             return wrong(&format!("before the older run {older}"));
         }
         // In real time: what the handlers do, whatever the rows say.
         for key in &self.open {
             let attempt = &self.attempts[key];
-            let at_work = attempt.outcome.is_none() && self.owners[attempt.owner].lives && !attempt.robbed;
+            let at_work = attempt.outcome.is_none() && self.owners[attempt.owner].is_alive && !attempt.taken_over;
             if at_work && key.0 == id {
-                return wrong(&format!("while attempt {} of it is at work", key.1));
+                return wrong(&format!("while its attempt {} was executing", key.1));
             }
             if at_work && run.key.is_some() && attempt.key == run.key && (key.0, key.1) != (id, run.attempt) {
-                return wrong(&format!("while run {} with the same key is at work", key.0));
+                return wrong(&format!("while run {} with the same key was executing", key.0));
             }
         }
         let same_key = |other: &&RunRow| {
             other.id != id && other.status == RunStatus::Running && run.key.is_some() && other.key == run.key
         };
         match step.after.unfinished().find(same_key) {
-            Some(other) => wrong(&format!("beside run {}, which has its key", other.id)),
+            Some(other) => wrong(&format!("while run {} held its key", other.id)),
             None => Ok(()),
         }
     }
 
-    /// An owner that has a worker free sleeps no longer than until the next instant at which there is something to do.
+    /// Checks that an owner with an idle worker wakes at the next instant at which something is due.
     pub(crate) fn check_wakes(&self, step: &Step<'_>) -> Check {
         let Some(turn) = step.turn().filter(|turn| !turn.refused && turn.idle > 0) else { return Ok(()) };
         let handlers = &self.owners[turn.owner].handlers;
@@ -110,52 +110,58 @@ impl History {
         };
         let starts = step.after.unfinished().filter(may_start).map(|run| run.run_at);
         let expires = step.after.unfinished().filter(|run| run.may_expire()).filter_map(|run| run.expires_at);
-        // Behind one that cannot be claimed the others are seen at the next poll.
+        // Behind a run that cannot be claimed the others are seen at the next poll.
         if step.after.unfinished().any(|run| self.was_set_aside(run)) {
             return Ok(());
         }
         let next = due.chain(starts).chain(expires).filter(|at| *at > step.now).min();
         match next.map(|at| Duration::from_millis(at.abs_diff(step.now))).filter(|wait| turn.sleeps > *wait) {
-            Some(wait) => Err(format!("owner {} sleeps for {:?}, and is needed in {wait:?}", turn.owner, turn.sleeps)),
+            Some(wait) => {
+                Err(format!("owner {} sleeps for {:?}, and the next due time is in {wait:?}", turn.owner, turn.sleeps))
+            }
             None => Ok(()),
         }
     }
 
-    /// An owner that would go to sleep leaves nothing that it could start.
+    /// Checks that an owner that goes to sleep leaves nothing that it could start.
     pub(crate) fn check_nothing_waits(&self, step: &Step<'_>) -> Check {
         let Some(turn) = step.turn().filter(|turn| !turn.refused && turn.idle > 0 && !turn.sleeps.is_zero()) else {
             return Ok(());
         };
         let handlers = &self.owners[turn.owner].handlers;
-        // What a wrong clock opened may be taken for older, until somebody looks at all.
-        let rewound = |run: &RunRow| self.promises.get(&run.task).is_some_and(|promise| promise.rewound);
+        // Runs from the time of a wrong clock may count as older until the next full turn.
+        let rewound = |run: &RunRow| self.models.get(&run.task).is_some_and(|model| model.rewound);
         let other = |run: &RunRow| {
             step.after.unfinished().any(|other| other.task == run.task && other.is_scheduled() && other.id != run.id)
         };
-        // Behind what cannot be claimed the others are seen in the turn that finds it so, and then at the next poll.
-        let is_stuck = |run: &&RunRow| run.status != RunStatus::Running && self.was_set_aside(run);
-        let stuck: Vec<&RunRow> = step.after.unfinished().filter(is_stuck).collect();
-        let is_found =
-            step.news.events.iter().any(|(_, _, detail)| detail.as_ref().is_some_and(|it| it.contains("the claim of")));
-        if !stuck.is_empty() && !is_found {
+        // Behind a run that cannot be claimed the others are seen in the turn that finds it so, and then at the next poll.
+        let is_unwritable = |run: &&RunRow| run.status != RunStatus::Running && self.was_set_aside(run);
+        let unwritable: Vec<&RunRow> = step.after.unfinished().filter(is_unwritable).collect();
+        let is_found = step
+            .new_rows
+            .events
+            .iter()
+            .any(|(_, _, detail)| detail.as_ref().is_some_and(|it| it.contains("the claim of")));
+        if !unwritable.is_empty() && !is_found {
             return Ok(());
         }
-        let behind_the_stuck =
-            |run: &RunRow| stuck.iter().any(|other| other.id == run.id || run.key.is_some() && other.key == run.key);
-        // There may be thousands of runs: nobody is held against all the others.
+        let behind_unwritable = |run: &RunRow| {
+            unwritable.iter().any(|other| other.id == run.id || run.key.is_some() && other.key == run.key)
+        };
+        // There may be thousands of runs: comparing each with all others would take too long.
         let at_work = step.after.unfinished().filter(|run| run.status == RunStatus::Running);
         let held: BTreeSet<&String> = at_work.filter_map(|run| run.key.as_ref()).collect();
         let waits = |run: &&RunRow| {
             let task = &step.after.tasks[&run.task];
-            // A task that was changed and whose zone is not known here: its runs are looked at in the next full turn.
+            // After an edit of a task whose zone is unknown here, its runs are placed in the next full turn.
             let waits_for_full = !task.planned && task.zone == UNKNOWN_ZONE;
             run.status != RunStatus::Running
                 && !waits_for_full
                 && run.run_at <= step.now
-                && !behind_the_stuck(run)
+                && !behind_unwritable(run)
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
-                && !(task.rests() && run.origin != Origin::Manual)
+                && !(task.is_halted() && run.origin != Origin::Manual)
                 && !run.key.as_ref().is_some_and(|key| held.contains(key))
                 && holds_back(step.after, task, run).is_none()
                 && !(rewound(run) && other(run))
@@ -167,7 +173,7 @@ impl History {
     }
 }
 
-/// The older scheduled run of its task that a run must wait for.
+/// Returns the older scheduled run of its task that a run must wait for.
 fn holds_back(tables: &Tables, task: &TaskRow, run: &RunRow) -> Option<i64> {
     if task.overlap == Overlap::Allow || !run.is_scheduled() {
         return None;

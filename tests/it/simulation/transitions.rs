@@ -1,20 +1,20 @@
-//! The runs and their attempts: which moves a row may make, and who may make them.
+//! Runs and attempts: which transitions a row may make, and which owner may make them.
 
 use std::time::Duration;
 
 use duly::{AttemptOutcome, Origin, Outcome, Overlap, Retry, RunStatus};
 
-use crate::simulation::history::{Check, Deed, History, Owner, Step, Turn};
+use crate::simulation::history::{Action, Check, History, Owner, Step, Turn};
 use crate::simulation::observer::Kept;
 use crate::simulation::rows::{RunRow, Tables};
 
-/// What an attempt must have come to.
-struct End {
+/// The expected end of an attempt.
+struct AttemptEnd {
     status: RunStatus,
     forgiven: bool,
-    /// Of one that failed: between which instants it is tried again.
+    /// If it failed: the earliest and latest time of its retry.
     again: Option<(i64, i64)>,
-    /// What is kept of the attempt.
+    /// The outcome that is recorded for the attempt.
     kept: Option<&'static str>,
     /// It succeeded after its time limit.
     late: bool,
@@ -23,14 +23,14 @@ struct End {
 }
 
 impl History {
-    pub(crate) fn check_arrows(&mut self, step: &Step<'_>, monotonic: Duration) -> Check {
+    pub(crate) fn check_transitions(&mut self, step: &Step<'_>, monotonic: Duration) -> Check {
         let (mut kept, mut gone) = (Vec::new(), Vec::new());
         for (before, after) in &step.changed {
             match (before, after) {
-                (Some(before), Some(after)) => self.check_move(step, before, after, monotonic, &mut kept)?,
+                (Some(before), Some(after)) => self.check_transition(step, before, after, monotonic, &mut kept)?,
                 (None, Some(after)) => check_new(step, after)?,
                 (Some(run), None) if step.after.tasks.contains_key(&run.task) => {
-                    gone.push((*run, self.end_of_gone(step, run, monotonic)?));
+                    gone.push((*run, self.status_when_removed(step, run, monotonic)?));
                 }
                 _ => {}
             }
@@ -38,7 +38,7 @@ impl History {
         if step.turn().is_some_and(|turn| turn.draining) {
             check_draining(step)?;
         }
-        self.check_gone(step, &gone, monotonic)?;
+        self.check_removed(step, &gone, monotonic)?;
         self.check_settled(step, &mut kept)?;
         self.check_kept(step, kept)?;
         if let Some(turn) = step.turn() {
@@ -56,19 +56,19 @@ impl History {
         Ok(())
     }
 
-    /// An owner that can write is believed for a while yet: it extends its leases long before they end.
+    /// Checks that an owner that can write extends its leases long before they expire.
     fn check_leases(&self, step: &Step<'_>, turn: &Turn) -> Check {
         let Owner { name, lease, .. } = &self.owners[turn.owner];
         let lease = lease.as_millis() as i64;
         let mut held = step.after.unfinished().filter(|run| run.owner.as_ref() == Some(name));
         let is_short = |run: &&RunRow| run.lease.is_none_or(|until| until < step.now + lease / 4);
         match held.find(|run| !turn.refused && is_short(run)) {
-            Some(run) => Err(format!("owner {} leaves the lease of run {} as it was: {run:?}", turn.owner, run.id)),
+            Some(run) => Err(format!("owner {} does not extend the lease of run {}: {run:?}", turn.owner, run.id)),
             None => Ok(()),
         }
     }
 
-    fn check_move(
+    fn check_transition(
         &mut self,
         step: &Step<'_>,
         before: &RunRow,
@@ -90,7 +90,7 @@ impl History {
         let mut forgiven = before.forgiven;
         let mut took = before.duration;
         if from == RunStatus::Running && (after.status != RunStatus::Running || after.attempt != before.attempt) {
-            let end = self.end(step, before, monotonic)?;
+            let end = self.attempt_end(step, before, monotonic)?;
             from = end.status;
             forgiven += u32::from(end.forgiven);
             took = end.took;
@@ -107,7 +107,7 @@ impl History {
             }
             kept.extend(end.kept.map(|outcome| (id, before.attempt, outcome.to_owned(), end.took)));
         }
-        // By the monotonic clock of this world, whatever the other one did.
+        // By the monotonic clock, whatever the wall clock did.
         let took = took.filter(|_| after.status != RunStatus::Running);
         if after.duration != took {
             return Err(format!("run {id} took {:?} ms, expected {took:?}", after.duration));
@@ -117,7 +117,7 @@ impl History {
         }
         let is_turn = step.turn().is_some();
         if before.status == RunStatus::Failed && after.status == before.status && after.attempt == before.attempt {
-            check_wait(step, before, after)?;
+            check_retry_time(step, before, after)?;
         }
         let allowed = match (from, after.status) {
             (was, is) if was == is && was != RunStatus::Running => after.attempt == before.attempt,
@@ -126,7 +126,7 @@ impl History {
                 is_turn && after.attempt == before.attempt + 1
             }
             (RunStatus::Queued | RunStatus::Failed, RunStatus::Cancelled) => {
-                matches!(step.deed, Deed::Cancelled(_)) || before.cancel_requested || step.overtakes(after)
+                matches!(step.action, Action::Cancelled(_)) || before.cancel_requested || step.overlap_cancels(after)
             }
             (RunStatus::Queued, RunStatus::Missed) => {
                 is_turn
@@ -138,77 +138,80 @@ impl History {
         };
         if !allowed {
             return Err(format!(
-                "run {id} went from {} to {} (attempt {} to {}), which no arrow allows here",
+                "run {id} went from {} to {} (attempt {} to {}), a transition that is not allowed here",
                 from, after.status, before.attempt, after.attempt
             ));
         }
         Ok(())
     }
 
-    /// How a run stood that was removed: a turn may have ended it before.
-    fn end_of_gone(&mut self, step: &Step<'_>, run: &RunRow, monotonic: Duration) -> Check<RunStatus> {
+    /// Returns the last status of a deleted run: a turn may have ended it first.
+    fn status_when_removed(&mut self, step: &Step<'_>, run: &RunRow, monotonic: Duration) -> Check<RunStatus> {
         match run.status {
-            RunStatus::Running => match self.end(step, run, monotonic)?.status {
-                // Cut short, and overtaken at once by what was opened behind it.
-                RunStatus::Queued | RunStatus::Failed if step.overtakes(run) => Ok(RunStatus::Cancelled),
+            RunStatus::Running => match self.attempt_end(step, run, monotonic)?.status {
+                // Interrupted, and cancelled at once by the newer occurrence.
+                RunStatus::Queued | RunStatus::Failed if step.overlap_cancels(run) => Ok(RunStatus::Cancelled),
                 status => Ok(status),
             },
             RunStatus::Queued if run.expires_at.is_some_and(|at| at <= step.now) => Ok(RunStatus::Missed),
-            RunStatus::Queued | RunStatus::Failed if run.cancel_requested || step.overtakes(run) => {
+            RunStatus::Queued | RunStatus::Failed if run.cancel_requested || step.overlap_cancels(run) => {
                 Ok(RunStatus::Cancelled)
             }
             status => Ok(status),
         }
     }
 
-    /// What the attempt that has left `running` must have come to: what its handler returned, or its owner's death.
-    fn end(&mut self, step: &Step<'_>, before: &RunRow, monotonic: Duration) -> Check<End> {
+    /// Returns the expected end of an attempt that has left `running`: by what its handler returned, or by its owner's
+    /// death.
+    fn attempt_end(&mut self, step: &Step<'_>, before: &RunRow, monotonic: Duration) -> Check<AttemptEnd> {
         let (id, number) = (before.id, before.attempt);
-        let Some(ender) = step.ender(id, number) else {
-            return Err(format!("run {id} left running without a turn of anybody"));
+        let Some(settling_owner) = step.settling_owner(id, number) else {
+            return Err(format!("run {id} left running without a turn"));
         };
         let task = step.after.tasks.get(&before.task).expect("a task");
-        let attempt = self.attempts.get_mut(&(id, number)).expect("an attempt that was handed out");
+        let attempt = self.attempts.get_mut(&(id, number)).expect("a claimed attempt");
         let (outcome, policy, late, took, returned) = match &attempt.outcome {
-            Some(outcome) if attempt.owner == ender => {
+            Some(outcome) if attempt.owner == settling_owner => {
                 (Some(outcome.clone()), attempt.policy, attempt.is_late(), attempt.millis(), attempt.returned)
             }
             _ => {
                 let owner = &self.owners[attempt.owner];
                 let written = lease_of(&owner.name, step.before).and_then(|lease| owner.leases.get(&lease));
                 let stood_still = monotonic.saturating_sub(written.copied().unwrap_or(monotonic));
-                // The larger of what both go by.
-                let lease = owner.lease.max(self.owners[ender].lease);
-                if owner.lives && !owner.lock.exists() && stood_still > lease {
-                    attempt.robbed = true;
-                } else if owner.lives {
+                // The longer lease of the two owners decides.
+                let lease = owner.lease.max(self.owners[settling_owner].lease);
+                if owner.is_alive && !owner.lock.exists() && stood_still > lease {
+                    attempt.taken_over = true;
+                } else if owner.is_alive {
                     return Err(format!(
-                        "run {id} was taken from owner {}, which lives and has not finished attempt {number}",
+                        "run {id} was taken from owner {}, which is alive and has not finished attempt {number}",
                         attempt.owner
                     ));
                 }
                 if attempt.began.is_some() && self.hidden.contains(&(id, number)) {
-                    return Err(format!("run {id} was recovered, and its command may be at work"));
+                    return Err(format!("run {id} was recovered, and its command may be running"));
                 }
                 // No worker had begun it, and the slots in the lock file say so.
-                let released = attempt.began.is_none() && !owner.lives && owner.left_its_lock;
+                let released = attempt.began.is_none() && !owner.is_alive && owner.left_lock_file;
                 (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap), false, None, None)
             }
         };
         if step.turn().is_none() {
             self.open.remove(&(id, number));
         }
-        // What was counted here, not what the row says.
+        // As counted by the checker, not by the row.
         let counted = number - self.forgiven.get(&id).copied().unwrap_or_default();
-        // What its task resolves when it comes to rest may ask it to stop, in the same turn and before it is looked at.
-        let overtaken = step.overtakes(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
-        let asked = before.cancel_requested || overtaken;
-        // The wait counts from the end of the attempt, or from when a clock that was set back since shows less.
+        // When its task is paused, the occurrences resolved by that may cancel it, in the same turn and before its outcome
+        // is recorded.
+        let cancelled_by_overlap =
+            step.overlap_cancels(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
+        let cancel_requested = before.cancel_requested || cancelled_by_overlap;
+        // The wait counts from the end of the attempt, or from an earlier time that the clock has shown since.
         let ended = returned.map_or(step.now, |returned| returned.min(step.now));
-        Ok(End { late, took, ..end_of(outcome.as_ref(), asked, counted, policy, ended) })
+        Ok(AttemptEnd { late, took, ..expected_end(outcome.as_ref(), cancel_requested, counted, policy, ended) })
     }
 
-    /// Every outcome that was delivered before a turn that could write is written by it.
+    /// Checks that a turn that can write records every outcome delivered before it.
     fn check_settled(&mut self, step: &Step<'_>, kept: &mut Vec<Kept>) -> Check {
         let Some(turn) = step.turn().filter(|turn| !turn.refused) else { return Ok(()) };
         let name = self.owners[turn.owner].name.clone();
@@ -222,11 +225,11 @@ impl History {
                 run.status == RunStatus::Running && run.attempt == number && run.owner.as_deref() == Some(&*name)
             };
             let left = step.after.runs.get(&id).is_some_and(|run| holds(run));
-            if left && self.was_stuck(id) {
+            if left && self.was_unwritable(id) {
                 continue;
             }
             if left {
-                return Err(format!("attempt {number} of run {id} has ended, and a turn left it as it was"));
+                return Err(format!("attempt {number} of run {id} has ended, and a turn did not record it"));
             }
             self.open.remove(&(id, number));
             match step.before.runs.get(&id) {
@@ -244,9 +247,12 @@ impl History {
                     kept.push((id, number, "superseded".to_owned(), took));
                 }
                 None => {
-                    let told = |(kind, run, _): &(String, Option<i64>, _)| kind == "late_outcome" && *run == Some(id);
-                    if !step.news.events.iter().any(told) {
-                        return Err(format!("run {id} is gone, and the late end of attempt {number} was not told"));
+                    let is_late_event =
+                        |(kind, run, _): &(String, Option<i64>, _)| kind == "late_outcome" && *run == Some(id);
+                    if !step.new_rows.events.iter().any(is_late_event) {
+                        return Err(format!(
+                            "run {id} was deleted, and no event reports the late end of attempt {number}"
+                        ));
                     }
                 }
             }
@@ -254,9 +260,9 @@ impl History {
         Ok(())
     }
 
-    /// The attempts that are kept are those that did not simply succeed, once each.
+    /// Checks that the recorded attempts are those that did not simply succeed, once each.
     fn check_kept(&self, step: &Step<'_>, mut kept: Vec<Kept>) -> Check {
-        let mut found = step.news.attempts.clone();
+        let mut found = step.new_rows.attempts.clone();
         found.retain(|(run, ..)| step.after.runs.contains_key(run));
         kept.retain(|(run, ..)| step.after.runs.contains_key(run));
         found.sort();
@@ -266,16 +272,16 @@ impl History {
 }
 
 impl Step<'_> {
-    /// Whether a newer occurrence may take the place of a run that waits.
-    fn overtakes(&self, run: &RunRow) -> bool {
+    /// Whether a newer occurrence may cancel a waiting run.
+    fn overlap_cancels(&self, run: &RunRow) -> bool {
         let policy =
             |tables: &Tables| tables.tasks.get(&run.task).is_some_and(|task| task.overlap == Overlap::CancelRunning);
         run.is_scheduled() && (policy(self.before) || policy(self.after))
     }
 }
 
-/// A retry keeps its time. If a clock that was wrong has counted it, it waits as long from now.
-fn check_wait(step: &Step<'_>, before: &RunRow, after: &RunRow) -> Check {
+/// A retry keeps its time. If it counts from a wrong clock, it waits as long from now.
+fn check_retry_time(step: &Step<'_>, before: &RunRow, after: &RunRow) -> Check {
     let ended = before.finished_at.filter(|ended| step.rewound() && *ended > step.now && before.run_at > step.now);
     let expected = match ended {
         Some(ended) if before.run_at >= ended => step.now + before.run_at - ended,
@@ -289,8 +295,8 @@ fn check_wait(step: &Step<'_>, before: &RunRow, after: &RunRow) -> Check {
     Err(format!("the retry of run {} moved from {} to {}, expected {expected}", before.id, before.run_at, after.run_at))
 }
 
-/// A draining owner opens nothing but what follows from a death, and leaves what waits as it is. A death may pause its task, which
-/// resolves what was due of it.
+/// A draining owner opens no run but those that follow from a death, and leaves waiting runs as they are. A death may pause
+/// its task, which resolves its due occurrences.
 fn check_draining(step: &Step<'_>) -> Check {
     let rests = |tables: &Tables, task| tables.tasks.get(&task).is_some_and(|row| row.status == "paused");
     let paused = |task| rests(step.after, task) && !rests(step.before, task);
@@ -303,36 +309,42 @@ fn check_draining(step: &Step<'_>) -> Check {
             _ => false,
         };
         if taken_on {
-            return Err(format!("a draining owner has taken this on: {pair:?}"));
+            return Err(format!("a draining owner has opened or claimed a run: {pair:?}"));
         }
     }
     Ok(())
 }
 
-/// The newest value of an owner's lease.
+/// Returns the latest lease of an owner.
 fn lease_of(owner: &str, tables: &Tables) -> Option<i64> {
     tables.unfinished().filter(|run| run.owner.as_deref() == Some(owner)).filter_map(|run| run.lease).max()
 }
 
-fn end_of(outcome: Option<&Outcome>, asked: bool, counted: u32, policy: (u32, i64, i64), now: i64) -> End {
+fn expected_end(
+    outcome: Option<&Outcome>,
+    cancel_requested: bool,
+    counted: u32,
+    policy: (u32, i64, i64),
+    now: i64,
+) -> AttemptEnd {
     let (most, backoff, cap) = policy;
-    let end = |status, kept| End { status, forgiven: false, again: None, kept, late: false, took: None };
+    let end = |status, kept| AttemptEnd { status, forgiven: false, again: None, kept, late: false, took: None };
     let (how, retry) = match outcome {
         Some(Outcome::Succeeded { .. }) => return end(RunStatus::Succeeded, None),
         Some(Outcome::Released) => {
-            let status = if asked { RunStatus::Cancelled } else { RunStatus::Queued };
-            return End { forgiven: true, ..end(status, Some("released")) };
+            let status = if cancel_requested { RunStatus::Cancelled } else { RunStatus::Queued };
+            return AttemptEnd { forgiven: true, ..end(status, Some("released")) };
         }
         Some(Outcome::Failed { how, retry, .. }) => (AttemptOutcome::from(*how), *retry),
         _ => (AttemptOutcome::Lost, Retry::Backoff),
     };
-    if asked {
+    if cancel_requested {
         let kept = if how == AttemptOutcome::Failed { "cancelled" } else { how.as_str() };
         return end(RunStatus::Cancelled, Some(kept));
     }
     let kept = Some(how.as_str());
     if retry == Retry::Interrupted && most > 1 {
-        return End { forgiven: true, again: Some((now, now)), ..end(RunStatus::Failed, kept) };
+        return AttemptEnd { forgiven: true, again: Some((now, now)), ..end(RunStatus::Failed, kept) };
     }
     if retry == Retry::GiveUp || counted >= most {
         return end(RunStatus::Dead, kept);
@@ -345,7 +357,7 @@ fn end_of(outcome: Option<&Outcome>, asked: bool, counted: u32, policy: (u32, i6
         }
         _ => (full / 2, full),
     };
-    End { again: Some((now + soonest.max(1), now + latest.max(1))), ..end(RunStatus::Failed, kept) }
+    AttemptEnd { again: Some((now + soonest.max(1), now + latest.max(1))), ..end(RunStatus::Failed, kept) }
 }
 
 fn check_new(step: &Step<'_>, run: &RunRow) -> Check {
@@ -353,21 +365,21 @@ fn check_new(step: &Step<'_>, run: &RunRow) -> Check {
     let status = match run.status {
         RunStatus::Running => step.turn().is_some(),
         RunStatus::Queued | RunStatus::Skipped | RunStatus::Missed => true,
-        // Opened, and overtaken in the same resolution.
+        // Opened, and cancelled by a newer occurrence in the same resolution.
         RunStatus::Cancelled => [step.before, step.after]
             .iter()
             .any(|tables| tables.tasks.get(&run.task).is_some_and(|task| task.overlap == Overlap::CancelRunning)),
         _ => false,
     };
     if !status || run.attempt != attempts || run.forgiven != 0 {
-        return Err(format!("run {} is new, and stands so: {run:?}", run.id));
+        return Err(format!("run {} is new, with unexpected values: {run:?}", run.id));
     }
     check_opened(step, run)
 }
 
-/// A run is opened with what its task says of key, urgency and time.
+/// Checks that a run is opened with its task's key, priority and time.
 fn check_opened(step: &Step<'_>, run: &RunRow) -> Check {
-    // What an edit resolves it resolves by what was said before.
+    // An edit resolves by the definition before it.
     let task = step.before.tasks.get(&run.task).or_else(|| step.after.tasks.get(&run.task));
     let passed_over = matches!(run.status, RunStatus::Skipped | RunStatus::Missed) && run.expires_at.is_none();
     let Some(task) = task.filter(|_| !passed_over) else { return Ok(()) };
@@ -378,10 +390,10 @@ fn check_opened(step: &Step<'_>, run: &RunRow) -> Check {
     if run.key == key && run.priority == task.priority && starts.contains(&run.run_at) {
         return Ok(());
     }
-    Err(format!("run {} is opened otherwise than its task says: {run:?}\n  {task:?}", run.id))
+    Err(format!("run {} differs from its task: {run:?}\n  {task:?}", run.id))
 }
 
-/// A final row changes in one way: the newest row of skips grows.
+/// A final row changes in one way: the newest skip grows.
 fn check_growth(step: &Step<'_>, before: &RunRow, after: &RunRow) -> Check {
     let grown =
         RunRow { occurrences: after.occurrences, last: after.last, finished_at: after.finished_at, ..before.clone() };
