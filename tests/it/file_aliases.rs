@@ -125,7 +125,7 @@ fn while_there_is_a_second_name_nothing_starts_and_outcomes_wait() {
 #[test]
 fn a_file_that_is_mounted_by_itself_is_refused() {
     let instead = "a unit test reads lines of mountinfo";
-    if !may_mount("aliases::a_file_that_is_mounted_by_itself_is_refused", instead) {
+    if !may_mount("file_aliases::a_file_that_is_mounted_by_itself_is_refused", instead) {
         return;
     }
     let db = TestDb::new();

@@ -1,19 +1,19 @@
-//! Input as nobody would write it, to every door: text with a few changes, rows that other programs wrote by SQL, files with
-//! bytes exchanged. Never a panic, never a hang, never a wrong exit code; a refusal is one line that says what would do; what
-//! is accepted means what a second reading of it says, and is the same when it is written out and read again.
+//! Mutated input to every interface: text with a few changes, rows written by SQL, files with changed bytes. Never a panic,
+//! a hang or a wrong exit code; a refusal is one line that says what is expected; accepted input means what a second
+//! implementation reads, and stays the same when it is written out and read again.
 //!
-//! `DULY_MUTATIONS=50 cargo test --test it mutations` tries fifty times as much; a case that fails prints its seed. What only
-//! the program reads, manifests, crontabs and payloads, has its loops in the program's own tests, with the same mutator.
+//! `DULY_MUTATIONS=50 cargo test --test it mutations` tries fifty times as much; a failing case prints its seed. What only
+//! the program reads (manifests, crontabs, payloads) is tested in the program's own tests, with the same mutator.
 
-/// Cron lines, beside a reader that knows no croner.
+/// Cron lines, beside a second reader without croner.
 mod cron;
-/// A database with bytes, pages or a log that are not what they were.
+/// A database with changed bytes, pages or log.
 mod file;
 /// Seeds and changes.
 pub(crate) mod mutator;
-/// The program as a process, with lines, files and databases that are not right.
+/// The program as a process, with mutated lines, files and databases.
 mod program;
-/// Rows whose every column was set to something odd.
+/// Rows with an unusual value in every column.
 mod rows;
-/// The other forms of text: durations, instants, names of zones, and what a task is put together of.
+/// The other text forms: durations, instants, zone names, and tasks of unusual parts.
 mod values;

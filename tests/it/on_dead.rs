@@ -1,5 +1,5 @@
-//! What follows from the end of a run: a dead one is told to another task, after some in a row its own task rests, and a
-//! person may retry it.
+//! Dead runs: `on_dead` starts another task, `pause_after_failures` pauses the task after consecutive deaths, and a user may
+//! retry the run.
 
 use std::sync::mpsc::channel;
 
@@ -14,34 +14,34 @@ fn minutely(name: &str) -> NewTask {
     NewTask::interval(name, minutes(1)).handler("work")
 }
 
-/// A task that nothing makes due but a trigger, or another's death.
-fn told(name: &str) -> NewTask {
-    NewTask::once(name, at("3999-01-01T00:00:00Z")).handler("tell")
+/// A task that becomes due only by a trigger or by `on_dead`.
+fn on_demand(name: &str) -> NewTask {
+    NewTask::once(name, at("3999-01-01T00:00:00Z")).handler("alarm")
 }
 
 fn stepper(db: &TestDb) -> Stepper {
-    db.builder(NOON).accept("work").accept("tell").start().expect("a stepper")
+    db.builder(NOON).accept("work").accept("alarm").start().expect("a stepper")
 }
 
-fn dies() -> Outcome {
+fn give_up() -> Outcome {
     Outcome::Failed { how: FailureKind::Failed, error: "no\u{1b} luck".into(), retry: Retry::GiveUp }
 }
 
-/// Triggers a task and lets its run die; answers with the run, and with what the step that settles it claims.
+/// Triggers a task and lets its run die. Returns the run, and the claims of the step that settles it.
 fn die(stepper: &mut Stepper, task: &str) -> (i64, Vec<std::sync::Arc<duly::Claim>>) {
     stepper.client().trigger(task).expect("a run");
     let dead = claim(stepper);
-    stepper.finish(&dead, dies());
+    stepper.finish(&dead, give_up());
     (dead.run_id, stepper.step().expect("a step"))
 }
 
 #[test]
-fn a_dead_run_is_told_to_the_task_that_wants_to_know() {
+fn a_dead_run_starts_the_on_dead_task() {
     let db = TestDb::new();
     let mut stepper = stepper(&db);
     let client = stepper.client().clone();
-    client.add(told("alarm")).unwrap();
-    client.add(told("subject").handler("work").payload(["anna"]).on_dead("alarm")).unwrap();
+    client.add(on_demand("alarm")).unwrap();
+    client.add(on_demand("subject").handler("work").payload(["anna"]).on_dead("alarm")).unwrap();
     let bystander = db.add_bystander(&stepper);
 
     let (dead, claims) = die(&mut stepper, "subject");
@@ -62,7 +62,7 @@ fn a_dead_run_is_told_to_the_task_that_wants_to_know() {
     assert!(succeed(&mut stepper, &claims[0]).is_empty());
     assert_eq!(db.next("alarm"), "3999-01-01 00:00:00 active", "it consumed no occurrence");
 
-    // What does not die is not told.
+    // Runs that do not die start nothing.
     for end in [Outcome::failed("again"), Outcome::succeeded(), Outcome::Released] {
         let run = client.trigger("subject").unwrap();
         let subject = claim(&mut stepper);
@@ -82,83 +82,83 @@ fn a_dead_run_is_told_to_the_task_that_wants_to_know() {
 }
 
 #[test]
-fn a_run_that_was_lost_for_the_last_time_is_told_as_well() {
+fn a_run_lost_in_its_last_attempt_starts_the_on_dead_task() {
     let db = TestDb::new();
     let mut first = stepper(&db);
-    first.client().add(told("alarm")).unwrap();
-    first.client().add(told("subject").handler("work").at_most_once().on_dead("alarm")).unwrap();
+    first.client().add(on_demand("alarm")).unwrap();
+    first.client().add(on_demand("subject").handler("work").at_most_once().on_dead("alarm")).unwrap();
     first.client().trigger("subject").unwrap();
     claim(&mut first);
     first.crash();
     let mut second = stepper(&db);
-    let tells = claim(&mut second);
-    assert_eq!((tells.task.as_str(), tells.origin), ("alarm", Origin::OnDead));
-    assert!(tells.payload.contains("the scheduler that ran it died"), "{}", tells.payload);
+    let on_dead = claim(&mut second);
+    assert_eq!((on_dead.task.as_str(), on_dead.origin), ("alarm", Origin::OnDead));
+    assert!(on_dead.payload.contains("the scheduler that ran it died"), "{}", on_dead.payload);
     db.assert_sound();
 }
 
 #[test]
-fn a_run_that_tells_of_a_death_tells_nobody_when_it_dies() {
+fn a_dead_on_dead_run_starts_no_other() {
     let db = TestDb::new();
     let mut stepper = stepper(&db);
-    stepper.client().add(told("ping").on_dead("pong")).unwrap();
-    stepper.client().add(told("pong").on_dead("ping")).unwrap();
-    stepper.client().add(told("self").on_dead("self")).unwrap();
-    for (task, tells) in [("ping", "pong"), ("self", "self")] {
+    stepper.client().add(on_demand("ping").on_dead("pong")).unwrap();
+    stepper.client().add(on_demand("pong").on_dead("ping")).unwrap();
+    stepper.client().add(on_demand("self").on_dead("self")).unwrap();
+    for (task, on_dead) in [("ping", "pong"), ("self", "self")] {
         let (_, claims) = die(&mut stepper, task);
-        assert_eq!(claims.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), [tells]);
-        stepper.finish(&claims[0], dies());
+        assert_eq!(claims.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), [on_dead]);
+        stepper.finish(&claims[0], give_up());
         step(&mut stepper, 0);
     }
     assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "4");
 }
 
 #[test]
-fn whoever_cannot_be_told_stops_nothing_and_an_event_says_so() {
+fn an_on_dead_task_that_cannot_run_is_reported_by_an_event() {
     let db = TestDb::new();
-    let (tell, hears) = channel();
-    let observer = move |event: &Event| drop(tell.send(event.clone()));
-    let mut stepper = db.builder(NOON).accept("work").accept("tell").observe(observer).start().unwrap();
-    stepper.client().add(told("subject").handler("work").on_dead("alarm")).unwrap();
-    let not_told = || {
-        hears.try_iter().find_map(|event| match event {
+    let (sender, receiver) = channel();
+    let observer = move |event: &Event| drop(sender.send(event.clone()));
+    let mut stepper = db.builder(NOON).accept("work").accept("alarm").observe(observer).start().unwrap();
+    stepper.client().add(on_demand("subject").handler("work").on_dead("alarm")).unwrap();
+    let reported = || {
+        receiver.try_iter().find_map(|event| match event {
             Event::OnDeadFailed { task, on_dead, reason, .. } => Some(format!("{task} {on_dead} {reason}")),
             _ => None,
         })
     };
     let (dead, claims) = die(&mut stepper, "subject");
     assert!(claims.is_empty());
-    assert_eq!(not_told().as_deref(), Some("subject alarm there is no such task"));
+    assert_eq!(reported().as_deref(), Some("subject alarm there is no such task"));
     let events = format!("SELECT detail FROM scheduler_events WHERE kind = 'on_dead' AND run_id = {dead}");
     assert_eq!(db.rows(&events), ["\"alarm\" is not told: there is no such task"]);
 
     let invalid = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
-                   VALUES ('alarm', 'tell', 'cron', 'every day')";
+                   VALUES ('alarm', 'alarm', 'cron', 'every day')";
     db.plain().execute(invalid, []).unwrap();
     step(&mut stepper, 0);
     assert!(die(&mut stepper, "subject").1.is_empty());
-    assert!(not_told().is_some_and(|says| says.starts_with("subject alarm it is invalid: invalid schedule")));
+    assert!(reported().is_some_and(|says| says.starts_with("subject alarm it is invalid: invalid schedule")));
 
-    // A table that takes no such run is no reason to forget that the other one died.
+    // The death is recorded although the table refuses the `on_dead` run.
     db.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'alarm'", []).unwrap();
-    stepper.client().add(told("alarm")).unwrap();
+    stepper.client().add(on_demand("alarm")).unwrap();
     let refuses = "CREATE TRIGGER no BEFORE INSERT ON task_runs WHEN NEW.origin = 'on_dead'
                    BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
     db.plain().execute_batch(refuses).unwrap();
     let (dead, claims) = die(&mut stepper, "subject");
     assert!(claims.is_empty());
     assert_eq!(stepper.client().run(dead).unwrap().unwrap().status, RunStatus::Dead);
-    assert_eq!(not_told().as_deref(), Some("subject alarm not in my db"));
+    assert_eq!(reported().as_deref(), Some("subject alarm not in my db"));
     db.assert_sound();
 }
 
 #[test]
-fn a_paused_task_is_told_when_it_is_resumed() {
+fn a_paused_on_dead_task_runs_when_it_is_resumed() {
     let db = TestDb::new();
     let mut stepper = stepper(&db);
     let client = stepper.client().clone();
-    client.add(told("alarm")).unwrap();
-    client.add(told("subject").handler("work").on_dead("alarm")).unwrap();
+    client.add(on_demand("alarm")).unwrap();
+    client.add(on_demand("subject").handler("work").on_dead("alarm")).unwrap();
     client.pause("alarm").unwrap();
     assert!(die(&mut stepper, "subject").1.is_empty());
     assert_eq!(db.rows("SELECT status, blocked FROM task_runs WHERE origin = 'on_dead'"), ["queued|paused"]);
@@ -167,27 +167,27 @@ fn a_paused_task_is_told_when_it_is_resumed() {
 }
 
 #[test]
-fn what_a_delay_task_had_due_is_resolved_before_it_is_told() {
+fn a_due_delay_is_resolved_before_an_on_dead_run_opens() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").start().unwrap();
     let client = stepper.client().clone();
-    client.add(NewTask::delay("alarm", minutes(1)).handler("tell")).unwrap();
-    client.add(told("subject").handler("work").at_most_once().on_dead("alarm")).unwrap();
+    client.add(NewTask::delay("alarm", minutes(1)).handler("alarm")).unwrap();
+    client.add(on_demand("subject").handler("work").at_most_once().on_dead("alarm")).unwrap();
     client.trigger("subject").unwrap();
     let subject = claim(&mut stepper);
     stepper.clock().advance(minutes(2));
-    stepper.finish(&subject, dies());
+    stepper.finish(&subject, give_up());
     step(&mut stepper, 0);
     db.assert_history("alarm", &["2027-03-14 12:01:00 schedule queued", "2027-03-14 12:02:00 on_dead queued"]);
 }
 
-/// Lets an hour's worth of minutely runs of a task die, until it does not run any more; answers with how many did.
-fn dead_until_it_rests(stepper: &mut Stepper, task: &str) -> usize {
+/// Lets an hour of minutely runs die until the task is paused. Returns the number of deaths.
+fn deaths_until_paused(stepper: &mut Stepper, task: &str) -> usize {
     for dead in 0..60 {
         stepper.clock().advance(minutes(1));
         let claims = stepper.step().unwrap();
         let Some(subject) = claims.iter().find(|claim| claim.task == task) else { return dead };
-        stepper.finish(subject, dies());
+        stepper.finish(subject, give_up());
         let others: Vec<_> = claims.iter().filter(|claim| claim.task != task).collect();
         others.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
         stepper.step().unwrap();
@@ -196,17 +196,17 @@ fn dead_until_it_rests(stepper: &mut Stepper, task: &str) -> usize {
 }
 
 #[test]
-fn a_task_rests_after_so_many_dead_runs_in_a_row_and_no_other_does() {
+fn a_task_is_paused_after_consecutive_dead_runs() {
     let db = TestDb::new();
-    let (tell, hears) = channel();
-    let observer = move |event: &Event| drop(tell.send(event.clone()));
-    let mut stepper = db.builder(NOON).accept("work").accept("tell").observe(observer).start().unwrap();
+    let (sender, receiver) = channel();
+    let observer = move |event: &Event| drop(sender.send(event.clone()));
+    let mut stepper = db.builder(NOON).accept("work").accept("alarm").observe(observer).start().unwrap();
     let client = stepper.client().clone();
     client.add(minutely("subject").pause_after_failures(3)).unwrap();
     client.add(minutely("twin")).unwrap();
-    // A success in between begins the count anew.
+    // A success in between restarts the count.
     stepper.clock().advance(minutes(1));
-    for (end, fails) in [(dies(), 1), (dies(), 2), (Outcome::succeeded(), 0)] {
+    for (end, fails) in [(give_up(), 1), (give_up(), 2), (Outcome::succeeded(), 0)] {
         for run in step(&mut stepper, 2) {
             let end = if run.task == "twin" { Outcome::succeeded() } else { end.clone() };
             stepper.finish(&run, end);
@@ -221,28 +221,28 @@ fn a_task_rests_after_so_many_dead_runs_in_a_row_and_no_other_does() {
 
     let waits = client.trigger("subject").unwrap();
     client.cancel(waits).unwrap();
-    assert_eq!(dead_until_it_rests(&mut stepper, "subject"), 3);
+    assert_eq!(deaths_until_paused(&mut stepper, "subject"), 3);
     assert_eq!(db.next("subject"), "- paused");
     assert!(db.next("twin").ends_with(" active"));
     let paused = |event: Event| matches!(event, Event::Paused { task, failures: 3, .. } if task == "subject");
-    assert!(hears.try_iter().any(paused));
+    assert!(receiver.try_iter().any(paused));
     let events = "SELECT detail FROM scheduler_events WHERE kind = 'paused'";
     assert_eq!(db.rows(events), ["pause_after_failures: 3 dead runs in a row"]);
 
-    // Whoever resumes it, by either door, gives it as many runs again.
+    // A resume, by the client or by SQL, resets the count.
     client.resume("subject").unwrap();
     assert_eq!(client.task("subject").unwrap().unwrap().failure_count, 0);
-    assert_eq!(dead_until_it_rests(&mut stepper, "subject"), 3);
+    assert_eq!(deaths_until_paused(&mut stepper, "subject"), 3);
     db.plain().execute("UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'", []).unwrap();
     stepper.step().unwrap();
     stepper.running().to_vec().iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
     stepper.step().unwrap();
-    assert_eq!(dead_until_it_rests(&mut stepper, "subject"), 3);
+    assert_eq!(deaths_until_paused(&mut stepper, "subject"), 3);
     db.assert_sound();
 }
 
 #[test]
-fn runs_that_wait_when_their_task_comes_to_rest_wait_on() {
+fn waiting_runs_of_a_paused_task_keep_waiting() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(1).start().unwrap();
     let client = stepper.client().clone();
@@ -251,9 +251,9 @@ fn runs_that_wait_when_their_task_comes_to_rest_wait_on() {
     let subject = claim(&mut stepper);
     stepper.clock().advance(minutes(1));
     step(&mut stepper, 0);
-    // One more is due in the very turn in which the first dies: it is resolved before the task rests.
+    // One more is due in the turn in which the first dies: it is resolved before the task is paused.
     stepper.clock().advance(minutes(1));
-    stepper.finish(&subject, dies());
+    stepper.finish(&subject, give_up());
     step(&mut stepper, 0);
     let waiting = "SELECT status, blocked FROM task_runs WHERE id > 1 ORDER BY id";
     assert_eq!(db.rows(waiting), ["queued|paused", "queued|paused"]);
@@ -263,19 +263,19 @@ fn runs_that_wait_when_their_task_comes_to_rest_wait_on() {
 }
 
 #[test]
-fn both_wishes_are_kept_compared_and_checked() {
+fn on_dead_and_pause_after_failures_are_stored_compared_and_checked() {
     let db = TestDb::new();
     let client = db.client();
-    let wishes = || minutely("subject").on_dead("alarm").pause_after_failures(3);
-    client.add(wishes()).unwrap();
-    let said = client.task("subject").unwrap().unwrap().definition;
-    assert_eq!((said.on_dead.as_deref(), said.pause_after_failures), (Some("alarm"), Some(3)));
+    let policies = || minutely("subject").on_dead("alarm").pause_after_failures(3);
+    client.add(policies()).unwrap();
+    let definition = client.task("subject").unwrap().unwrap().definition;
+    assert_eq!((definition.on_dead.as_deref(), definition.pause_after_failures), (Some("alarm"), Some(3)));
     assert!(matches!(client.add(minutely("subject")), Err(Error::TaskDiffers { field: "on_dead", .. })));
-    let other = client.add(wishes().pause_after_failures(4)).unwrap_err().to_string();
+    let other = client.add(policies().pause_after_failures(4)).unwrap_err().to_string();
     assert_eq!(other, r#"task "subject" exists with another pause_after_failures: stored "3", given "4""#);
     client.replace(minutely("subject").pause_after_failures(4)).unwrap();
-    let said = client.task("subject").unwrap().unwrap().definition;
-    assert_eq!((said.on_dead, said.pause_after_failures), (None, Some(4)));
+    let definition = client.task("subject").unwrap().unwrap().definition;
+    assert_eq!((definition.on_dead, definition.pause_after_failures), (None, Some(4)));
     let refused = |task: NewTask| match client.add(task) {
         Err(Error::InvalidTask { field, .. }) => field,
         other => panic!("{other:?}"),
@@ -286,25 +286,25 @@ fn both_wishes_are_kept_compared_and_checked() {
 }
 
 #[test]
-fn a_retry_is_a_new_run_with_the_key_and_the_payload_of_the_old() {
+fn a_retry_is_a_new_run_with_the_key_and_payload_of_the_old() {
     let db = TestDb::new();
     let mut stepper = stepper(&db);
     let client = stepper.client().clone();
     client.add(minutely("subject").payload("the task's")).unwrap();
     stepper.clock().advance(minutes(1));
     let scheduled = claim(&mut stepper);
-    stepper.finish(&scheduled, dies());
+    stepper.finish(&scheduled, give_up());
     step(&mut stepper, 0);
     let manual = client.trigger_with("subject", "its own").unwrap();
     let triggered = claim(&mut stepper);
-    stepper.finish(&triggered, dies());
+    stepper.finish(&triggered, give_up());
     step(&mut stepper, 0);
     let bystander = db.add_bystander(&stepper);
     let dead = "SELECT * FROM task_runs WHERE status = 'dead' AND retry_of IS NULL ORDER BY id";
     let before = db.rows(dead);
 
     for (first, payload) in [(&scheduled, r#""the task's""#), (&triggered, r#""its own""#)] {
-        // Also the retry of a retry; and it may be retried again only when it is over.
+        // A retry can be retried too, and again only once that retry has finished.
         let mut old = first.run_id;
         for _ in 0..3 {
             let retry = client.retry(old).unwrap();
@@ -314,7 +314,7 @@ fn a_retry_is_a_new_run_with_the_key_and_the_payload_of_the_old() {
             assert_eq!((claimed.run_id, claimed.origin, claimed.attempt), (retry, Origin::Manual, 1));
             assert_eq!((claimed.idempotency_key(), claimed.payload.as_str()), (first.idempotency_key(), payload));
             assert_eq!(client.run(retry).unwrap().unwrap().retry_of, Some(old));
-            stepper.finish(&claimed, dies());
+            stepper.finish(&claimed, give_up());
             step(&mut stepper, 0);
             old = retry;
         }
@@ -327,11 +327,11 @@ fn a_retry_is_a_new_run_with_the_key_and_the_payload_of_the_old() {
 }
 
 #[test]
-fn only_a_run_that_is_over_and_came_to_nothing_is_retried() {
+fn only_a_finished_unsuccessful_run_is_retried() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(1).start().unwrap();
     let client = stepper.client().clone();
-    client.add(told("subject").handler("work")).unwrap();
+    client.add(on_demand("subject").handler("work")).unwrap();
     let refused = |run: i64| client.retry(run).unwrap_err().to_string();
     let run = client.trigger("subject").unwrap();
     assert_eq!(refused(run), format!("cannot retry run {run}: it is not over: queued"));
@@ -347,17 +347,17 @@ fn only_a_run_that_is_over_and_came_to_nothing_is_retried() {
     assert_eq!(refused(retry), format!("cannot retry run {retry}: it succeeded"));
     assert!(matches!(client.retry(4711), Err(Error::UnknownRun { id: 4711 })));
 
-    // A paused task can be retried, as it can be triggered; an invalid one cannot.
+    // A run of a paused task can be retried; one of an invalid task cannot.
     client.pause("subject").unwrap();
     client.retry(run).unwrap();
     let claimed = claim(&mut stepper);
     succeed(&mut stepper, &claimed);
-    let spoil = "UPDATE scheduled_tasks SET schedule_type = 'cron', schedule_value = 'x', status = 'active'";
-    db.plain().execute(spoil, []).unwrap();
+    let make_invalid = "UPDATE scheduled_tasks SET schedule_type = 'cron', schedule_value = 'x', status = 'active'";
+    db.plain().execute(make_invalid, []).unwrap();
     step(&mut stepper, 0);
     assert!(refused(run).contains("its task \"subject\" is invalid"), "{}", refused(run));
 
-    // Nobody can tell which of its occurrences a missed row should become.
+    // It is unknown which of its occurrences a missed row would repeat.
     client.add(minutely("late")).unwrap();
     stepper.clock().advance(minutes(10));
     stepper.step().unwrap();

@@ -1,5 +1,5 @@
-//! Opening: whose file it is, what is left alone, and what is said. Nothing is written to a file before it is known to be
-//! ours or free.
+//! Opening a file: which files are accepted, which are left unchanged, and the errors. Nothing is written to a file before
+//! it is known to be duly's or empty.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::fixtures::{TestDb, at, seconds};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
-/// All files of a folder and what is in them; folders end with a stroke.
+/// Returns all files of a folder with their contents; folders end with a slash.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.map(|path| (path.clone(), std::fs::read(path).unwrap_or_default())).collect()
 }
 
-/// Asks every door to open the file. Each says why not, in the same words, and leaves the folder as it was.
+/// Opens the file through every interface. Each returns the same error, and leaves the folder unchanged.
 pub(crate) fn refused(db: &TestDb, file: &Path) -> String {
     let before = contents(db.home());
     let doors = [
@@ -41,7 +41,7 @@ pub(crate) fn refused(db: &TestDb, file: &Path) -> String {
     reason
 }
 
-/// A file that another program made.
+/// A file of another program.
 fn foreign(db: &TestDb, sql: &str) -> Connection {
     let other = db.plain();
     other.execute_batch(sql).unwrap();
@@ -56,7 +56,7 @@ const NANOCLAW: &str = "
     INSERT INTO scheduled_tasks VALUES ('t1', 'main', 'a@b', 'hi', 'cron', '0 9 * * *', NULL, NULL, NULL, 'active', 'now');";
 
 #[test]
-fn a_name_of_ours_that_is_not_ours_is_refused_and_the_file_left_as_it_is() {
+fn a_foreign_table_with_a_name_of_duly_is_refused() {
     for (sql, kind, name) in [
         (NANOCLAW, "table", "scheduled_tasks"),
         (
@@ -84,10 +84,10 @@ fn a_name_of_ours_that_is_not_ours_is_refused_and_the_file_left_as_it_is() {
 }
 
 #[test]
-fn the_log_of_another_program_is_not_written_back_for_it() {
+fn the_log_of_another_program_is_not_checkpointed() {
     let db = TestDb::new();
     let other = foreign(&db, &format!("PRAGMA journal_mode = WAL; {NANOCLAW}"));
-    // As a crash leaves it: the rows are in the log alone.
+    // As after a crash: the rows are in the log alone.
     let crashed = TestDb::new();
     for suffix in ["", "-wal"] {
         let name = format!("agent.db{suffix}");
@@ -99,20 +99,20 @@ fn the_log_of_another_program_is_not_written_back_for_it() {
     assert!(error.to_string().contains("a table scheduled_tasks that is not duly's"), "{error}");
     let after = contents(crashed.home());
     assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)), "{:?}", after.keys());
-    // What is ours is written back as ever.
-    let client = house_of_ours(&crashed.home().join("ours.db"));
+    // The log of duly's own file is checkpointed.
+    let client = new_database(&crashed.home().join("ours.db"));
     drop(client);
     assert!(!crashed.home().join("ours.db-wal").exists());
 }
 
-fn house_of_ours(file: &Path) -> Client {
+fn new_database(file: &Path) -> Client {
     let client = Client::open(file).unwrap();
     client.add(NewTask::cron("digest", "@daily").handler("work")).unwrap();
     client
 }
 
 #[test]
-fn an_applications_own_tables_stay_as_they_are() {
+fn tables_of_the_application_are_not_changed() {
     let db = TestDb::new();
     drop(foreign(
         &db,
@@ -124,7 +124,7 @@ fn an_applications_own_tables_stay_as_they_are() {
     let theirs = "SELECT type, name, sql FROM sqlite_master WHERE name IN ('notes', 'loud', 'kept')";
     let before = db.rows(theirs);
     for _ in 0..2 {
-        drop(house_of_ours(db.file()));
+        drop(new_database(db.file()));
         assert_eq!((db.rows(theirs), db.rows("SELECT * FROM notes")), (before.clone(), vec!["1|mine".to_owned()]));
         assert_eq!((db.ask("PRAGMA user_version"), db.ask("PRAGMA application_id")), ("7".into(), "42".into()));
         assert_eq!(
@@ -138,7 +138,7 @@ fn an_applications_own_tables_stay_as_they_are() {
 }
 
 #[test]
-fn what_is_no_database_is_refused_with_what_it_is() {
+fn a_path_that_is_no_database_is_refused_with_its_kind() {
     let db = TestDb::new();
     for (content, says) in [
         ("remember the milk\n".to_owned(), "it is not an SQLite database"),
@@ -164,16 +164,16 @@ fn what_is_no_database_is_refused_with_what_it_is() {
     let error = Client::open_existing(&missing).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot use {}: there is no such file", missing.display()));
     assert!(!missing.exists() && !db.home().join("missing").exists());
-    // An empty file is a database without tables: it may be filled, and is not ours before.
+    // An empty file is a database without tables: tables may be created in it.
     std::fs::write(&missing, "").unwrap();
     let error = Client::open_existing(&missing).unwrap_err();
     assert!(error.to_string().ends_with("it holds no tables of duly"), "{error}");
     assert_eq!(std::fs::read(&missing).unwrap(), b"");
-    drop(house_of_ours(&missing));
+    drop(new_database(&missing));
 }
 
 #[test]
-fn tables_that_are_newer_or_not_whole_are_refused() {
+fn newer_or_incomplete_tables_are_refused() {
     for (damage, says) in [
         (
             "UPDATE scheduler_meta SET value = '2' WHERE key = 'schema_version'",
@@ -186,7 +186,7 @@ fn tables_that_are_newer_or_not_whole_are_refused() {
         ("DROP TABLE scheduler_meta", "its table scheduler_meta is damaged"),
     ] {
         let db = TestDb::new();
-        drop(house_of_ours(db.file()));
+        drop(new_database(db.file()));
         db.plain().execute_batch(damage).unwrap();
         let reason = refused(&db, db.file());
         assert!(reason.starts_with(says), "{damage}: {reason}");
@@ -207,7 +207,7 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[cfg(unix)]
 #[test]
-fn the_files_are_their_owners_alone() {
+fn new_files_are_readable_by_their_owner_alone() {
     let db = TestDb::new();
     let stepper = db.stepper(NOON);
     let owners = db.home().join("agent.db-owners");
@@ -218,7 +218,7 @@ fn the_files_are_their_owners_alone() {
     for allowed in [0o600, 0o640, 0o644, 0o660] {
         set_mode(db.file(), allowed);
         drop(db.client());
-        assert_eq!(mode(db.file()), allowed, "whoever made it so may have a reason");
+        assert_eq!(mode(db.file()), allowed, "an existing mode is kept");
     }
     for open in [0o602, 0o666, 0o777] {
         set_mode(db.file(), open);
@@ -227,7 +227,7 @@ fn the_files_are_their_owners_alone() {
     }
 }
 
-/// Opens `$DULY_TEST_OPEN` in a process of its own, and prints what came of it.
+/// Opens `$DULY_TEST_OPEN` in a process of its own, and prints the result.
 #[test]
 #[ignore = "started by other tests"]
 fn in_another_process() {
@@ -242,8 +242,8 @@ fn in_another_process() {
 
 fn another_process(mut program: Command, folder: &Path, file: &str) -> String {
     program.args(["--exact", "opening::in_another_process", "--ignored", "--nocapture"]);
-    let said = program.current_dir(folder).env("DULY_TEST_OPEN", file).output().unwrap();
-    String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
+    let output = program.current_dir(folder).env("DULY_TEST_OPEN", file).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 #[cfg(unix)]
@@ -251,14 +251,14 @@ fn another_process(mut program: Command, folder: &Path, file: &str) -> String {
 fn a_file_that_cannot_be_written_is_refused() {
     use std::os::unix::fs::{MetadataExt, chown};
     let db = TestDb::new();
-    drop(house_of_ours(db.file()));
+    drop(new_database(db.file()));
     set_mode(db.file(), 0o444);
     let program = std::env::current_exe().unwrap();
-    let said = if std::fs::metadata(db.file()).unwrap().uid() == 0 {
-        // Root is not bound by modes.
-        let nobody = 65_534;
+    let output = if std::fs::metadata(db.file()).unwrap().uid() == 0 {
+        // Root may write any file.
+        let other_user = 65_534;
         for path in [db.home(), db.file()] {
-            chown(path, Some(nobody), Some(nobody)).unwrap();
+            chown(path, Some(other_user), Some(other_user)).unwrap();
         }
         let mut dropped = Command::new("setpriv");
         dropped.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
@@ -270,17 +270,17 @@ fn a_file_that_cannot_be_written_is_refused() {
     } else {
         another_process(Command::new(program), db.home(), "agent.db")
     };
-    assert!(said.contains("agent.db: it is read-only: make the file and its folder writable"), "{said}");
+    assert!(output.contains("agent.db: it is read-only: make the file and its folder writable"), "{output}");
     set_mode(db.file(), 0o600);
     db.assert_sound();
 }
 
 #[test]
-fn a_name_is_a_name_and_never_an_address() {
+fn a_file_name_is_never_a_uri() {
     let db = TestDb::new();
     for name in ["file:agent.db?mode=memory", "file:agent.db"] {
-        let said = another_process(Command::new(std::env::current_exe().unwrap()), db.home(), name);
-        assert!(said.contains("opened, Ok(())"), "{said}");
+        let output = another_process(Command::new(std::env::current_exe().unwrap()), db.home(), name);
+        assert!(output.contains("opened, Ok(())"), "{output}");
         assert!(!db.file().exists(), "{name}");
         let there = Connection::open(db.home().join(name)).unwrap();
         let tasks: i64 = there.query_row("SELECT count(*) FROM scheduled_tasks", [], |row| row.get(0)).unwrap();
@@ -288,13 +288,13 @@ fn a_name_is_a_name_and_never_an_address() {
     }
 }
 
-/// Takes the file away from those who have it open.
-fn take_away(db: &TestDb) -> &'static str {
+/// Removes the file while it is open.
+fn remove_file(db: &TestDb) -> &'static str {
     std::fs::remove_file(db.file()).unwrap();
     "it was removed or moved while it was open"
 }
 
-/// Puts a copy in its place, as a restored backup would be.
+/// Replaces the file by a copy, like a restored backup.
 fn replace(db: &TestDb) -> &'static str {
     let copy = db.home().join("copy.db");
     std::fs::copy(db.file(), &copy).unwrap();
@@ -304,29 +304,29 @@ fn replace(db: &TestDb) -> &'static str {
 
 #[test]
 fn a_scheduler_stops_when_its_file_is_gone() {
-    for (harm, stays) in [(take_away as fn(&TestDb) -> &'static str, false), (replace, true)] {
+    for (harm, stays) in [(remove_file as fn(&TestDb) -> &'static str, false), (replace, true)] {
         let db = TestDb::new();
         let scheduler = Scheduler::builder(db.file()).lease(seconds(1)).start().unwrap();
         let says = harm(&db);
-        let (told, hears) = mpsc::channel();
-        std::thread::spawn(move || told.send(scheduler.wait()));
-        let end = hears.recv_timeout(seconds(60)).expect("it stops by itself");
-        let error = end.expect_err("and not as if all were well");
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || sender.send(scheduler.wait()));
+        let end = receiver.recv_timeout(seconds(60)).expect("it stops by itself");
+        let error = end.expect_err("an error");
         assert!(matches!(&error, Error::UnusableDatabase { path, .. } if path == db.file()), "{error:?}");
         assert!(error.to_string().contains(says), "{error}");
-        assert_eq!(db.file().exists(), stays, "nothing is made again");
+        assert_eq!(db.file().exists(), stays, "no file is created");
     }
 }
 
 #[test]
-fn nothing_is_promised_into_a_file_that_is_gone() {
-    for harm in [take_away as fn(&TestDb) -> &'static str, replace] {
+fn a_client_refuses_to_write_to_a_removed_file() {
+    for harm in [remove_file as fn(&TestDb) -> &'static str, replace] {
         let db = TestDb::new();
         let mut stepper = db.stepper(NOON);
         stepper.client().add(NewTask::once("now", at(NOON)).handler("work")).unwrap();
         let claims = stepper.step().unwrap();
         let says = harm(&db);
-        // A client says so at once; the loop with the next sign of life that it gives.
+        // A client reports it at once; the loop at its next heartbeat.
         let error = stepper.client().add(NewTask::cron("digest", "@daily").handler("work")).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
         stepper.finish(&claims[0], Outcome::succeeded());
@@ -337,27 +337,27 @@ fn nothing_is_promised_into_a_file_that_is_gone() {
 }
 
 #[test]
-fn nobody_waits_for_a_file_that_is_gone() {
-    for harm in [take_away as fn(&TestDb) -> &'static str, replace] {
+fn a_client_reports_a_removed_or_replaced_file_on_read() {
+    for harm in [remove_file as fn(&TestDb) -> &'static str, replace] {
         let db = TestDb::new();
         let client = db.client();
         client.add(NewTask::cron("digest", "0 7 * * *").handler("digest")).unwrap();
         let run = client.trigger("digest").unwrap();
         let reason = harm(&db);
-        let said = client.run(run).unwrap_err().to_string();
-        assert!(said.contains(reason), "{said}");
+        let output = client.run(run).unwrap_err().to_string();
+        assert!(output.contains(reason), "{output}");
     }
 }
 
 #[test]
-fn who_was_given_the_file_by_hand_leaves_what_others_keep_as_it_is() {
+fn open_own_refuses_a_file_with_foreign_tables_only() {
     let db = TestDb::new();
     drop(foreign(&db, "CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('buy milk')"));
     let before = std::fs::read(db.file()).unwrap();
-    let said = Client::open_own(db.file()).unwrap_err().to_string();
-    assert!(said.contains("it holds tables of another program and none of duly"), "{said}");
+    let output = Client::open_own(db.file()).unwrap_err().to_string();
+    assert!(output.contains("it holds tables of another program and none of duly"), "{output}");
     assert!(std::fs::read(db.file()).unwrap() == before);
-    // Once duly's tables are beside them, they are there for everybody.
+    // Once duly's tables are beside them, every command works.
     drop(Client::open(db.file()).unwrap());
     drop(Client::open_own(db.file()).unwrap());
     assert_eq!(db.ask("SELECT text FROM notes"), "buy milk");

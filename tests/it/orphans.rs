@@ -1,4 +1,4 @@
-//! Commands that outlive their scheduler: who waits for them, who ends them, and when their run goes on.
+//! Orphan processes: commands that outlive their scheduler. Who waits for them, who ends them, and when their run continues.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
@@ -18,9 +18,9 @@ use crate::sidecar::{Gate, Sidecar, command, group_size, shell, stands, told};
 
 const START: &str = "2027-03-14T12:00:00Z";
 
-// -------------------------------------------------------------------------------------------- by hand, one process --
+// ------------------------------------------------------------------------------------------ in one process, by steps --
 
-/// A process at the head of a group of its own, and what a scheduler would record of it.
+/// A process that leads a group, and the record that a scheduler would keep of it.
 struct Leader {
     child: Child,
 }
@@ -55,8 +55,8 @@ impl Drop for Leader {
     }
 }
 
-/// A db in which a scheduler has claimed a run, written down this of its command, and died.
-fn left(task: NewTask, process: Option<&str>) -> TestDb {
+/// Returns a database in which a scheduler has claimed a run, recorded this of its command, and died.
+fn dead_owner(task: NewTask, process: Option<&str>) -> TestDb {
     let db = TestDb::new();
     let mut first = db.stepper(START);
     first.client().add(task).unwrap();
@@ -70,7 +70,7 @@ fn once(name: &str) -> NewTask {
     NewTask::once(name, at(START)).handler("work")
 }
 
-/// How the one run stands, what is recorded of its process, and how its attempts ended.
+/// Returns the run's status, whether a process is recorded, and its attempts' outcomes.
 fn stand(db: &TestDb) -> String {
     db.ask(
         "SELECT status || iif(process IS NULL, '', ' with process')
@@ -78,7 +78,7 @@ fn stand(db: &TestDb) -> String {
     )
 }
 
-/// The file that the command of attempt 1 of run 1 would have as its input, held as if it lived.
+/// Locks the input file of the command of attempt 1 of run 1, as if the command were running.
 fn held_input(db: &TestDb) -> File {
     let file = File::create_new(db.home().join("agent.db-owners").join("run-1-1")).expect("an input");
     file.lock().expect("a lock");
@@ -92,14 +92,14 @@ fn holds_no_input(db: &TestDb) -> bool {
 #[test]
 fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let mut leader = Leader::start("sleep 1000; true");
-    let db = left(once("post").concurrency_key("chat"), Some(&leader.record()));
+    let db = dead_owner(once("post").concurrency_key("chat"), Some(&leader.record()));
     let _input = held_input(&db);
     let events = Arc::new(Mutex::new(Vec::new()));
-    let teller = events.clone();
+    let log = events.clone();
     let observer = move |event: &Event| {
         let others = Event::LeftGroup { run: 1, task: "post".into(), attempt: 1 };
         if matches!(event, Event::Orphaned { .. } | Event::Lost { .. } | Event::OwnerLost { .. }) || *event == others {
-            teller.lock().unwrap().push(event.to_string());
+            log.lock().unwrap().push(event.to_string());
         }
     };
     let mut next = db.builder(START).accept("work").observe(observer).start().unwrap();
@@ -109,14 +109,14 @@ fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
         next.clock().advance(minutes(5));
     }
     assert_eq!(stand(&db), "running with process");
-    // Its leader is gone, a child of its is not.
+    // The leader has exited, its child has not.
     leader.kill();
     assert_eq!(group_size(&leader.child.id().to_string()), 1);
     assert!(next.step().unwrap().is_empty());
     assert_eq!(stand(&db), "running with process");
     crate::sidecar::signal("KILL", &format!("-{}", leader.child.id()));
     eventually("the group is empty", || group_size(&leader.child.id().to_string()) == 0);
-    // The input is still held, by whoever left the group: that is no reason to wait.
+    // The input is still locked by a process that left the group: that delays nothing.
     next.clock().advance(seconds(1));
     next.step().unwrap();
     assert_eq!(stand(&db), "failed lost");
@@ -126,14 +126,14 @@ fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let events: Vec<_> = events.iter().map(begin).collect();
     let waits = r#"run 1 of "post": the owner of attempt 1 died, and its command is still running"#;
     let left = r#"run 1 of "post": the command of attempt 1 is gone"#;
-    assert_eq!(events[..3], [waits, left, r#"run 1 of "post": the owner of attempt 1 died"#], "each is told once");
+    assert_eq!(events[..3], [waits, left, r#"run 1 of "post": the owner of attempt 1 died"#], "each is reported once");
     assert_eq!(events.len(), 4, "and then the owner is done with: {events:?}");
     assert_eq!(db.rows("SELECT kind, task_id, run_id FROM scheduler_events LIMIT 1"), ["left_group|1|1"]);
     db.assert_sound();
 }
 
 #[test]
-fn a_process_that_is_not_certainly_the_recorded_one_is_nobody_to_wait_for() {
+fn a_process_with_another_identity_is_not_waited_for() {
     let leader = Leader::start("sleep 1000; true");
     let record = leader.record();
     let another_start = record.replace("\"started\":", "\"started\":1");
@@ -141,18 +141,18 @@ fn a_process_that_is_not_certainly_the_recorded_one_is_nobody_to_wait_for() {
     assert!(another_start != record && another_boot != record);
     let gone = r#"{"pid": 2000000000, "started": 1, "boot": "x"}"#;
     for process in [None, Some("{}"), Some("[]"), Some(&*another_start), Some(&*another_boot), Some(gone)] {
-        let db = left(once("post"), process);
+        let db = dead_owner(once("post"), process);
         let mut next = db.stepper(START);
         next.step().unwrap();
         assert_eq!(stand(&db), "failed lost", "{process:?}");
     }
-    assert!(group_size(&leader.child.id().to_string()) > 0, "and nothing was done to it");
+    assert!(group_size(&leader.child.id().to_string()) > 0, "it was not signalled");
 }
 
 #[test]
-fn without_a_record_the_input_alone_decides() {
+fn without_a_process_record_the_input_lock_decides() {
     for process in [None, Some("{}")] {
-        let db = left(once("pay").at_most_once(), process);
+        let db = dead_owner(once("pay").at_most_once(), process);
         let input = held_input(&db);
         let mut next = db.stepper(START);
         for _ in 0..3 {
@@ -168,16 +168,16 @@ fn without_a_record_the_input_alone_decides() {
 }
 
 #[test]
-fn what_cannot_be_known_is_asked_again_with_backoff_and_reported_once() {
-    let db = left(once("post"), None);
-    // No error but "there is no such file" says that there is none.
+fn an_unknown_process_is_checked_with_backoff_and_reported_once() {
+    let db = dead_owner(once("post"), None);
+    // Only the error "no such file" proves that there is none.
     let input = db.home().join("agent.db-owners").join("run-1-1");
     symlink(&input, &input).unwrap();
     let events = Arc::new(Mutex::new(Vec::new()));
-    let teller = events.clone();
+    let log = events.clone();
     let observer = move |event: &Event| {
         if matches!(event, Event::OrphanUnknown { .. } | Event::Orphaned { .. } | Event::Lost { .. }) {
-            teller.lock().unwrap().push(event.to_string());
+            log.lock().unwrap().push(event.to_string());
         }
     };
     let mut next = db.builder(START).accept("work").observe(observer).start().unwrap();
@@ -198,7 +198,7 @@ fn what_cannot_be_known_is_asked_again_with_backoff_and_reported_once() {
     let [problem] = &problems[..] else { panic!("{problems:#?}") };
     assert!(problem.found.contains("whether its command is gone cannot be known: "), "{problem}");
     assert!(problem.advice.ends_with("if the command is gone: duly cancel 1 --gone"), "{problem}");
-    // It was asked after 1, 3, 7, 15, 31, 61, .. 151 s. That it can be known now is noticed after 181 s.
+    // Checked after 1, 3, 7, 15, 31, 61, .. 151 s; the check after 181 s finds the answer.
     std::fs::remove_file(&input).unwrap();
     let mut waited = 0;
     while stand(&db) == "running" {
@@ -211,8 +211,8 @@ fn what_cannot_be_known_is_asked_again_with_backoff_and_reported_once() {
 }
 
 #[test]
-fn a_user_who_knows_better_declares_a_command_gone() {
-    let db = left(once("post"), None);
+fn a_user_declares_an_unobservable_command_gone() {
+    let db = dead_owner(once("post"), None);
     let input = held_input(&db);
     let mut next = db.stepper(START);
     let client = next.client().clone();
@@ -242,11 +242,11 @@ fn a_user_who_knows_better_declares_a_command_gone() {
 }
 
 #[test]
-fn a_dead_owner_is_shown_as_dead_while_its_heir_waits() {
+fn a_dead_owner_is_shown_as_dead_while_its_command_runs() {
     let mut leader = Leader::start("exec sleep 1000");
-    let db = left(once("post"), Some(&leader.record()));
+    let db = dead_owner(once("post"), Some(&leader.record()));
     let input = held_input(&db);
-    // Its input is the recorded one: the heir may end it, and keeps the lock.
+    // Its input is the recorded one: the next scheduler may end it, and keeps the lock.
     let found = input.metadata().unwrap();
     let recorded =
         format!("UPDATE task_runs SET process = json_set(process, '$.dev', {}, '$.ino', {})", found.dev(), found.ino());
@@ -270,13 +270,13 @@ fn a_dead_owner_is_shown_as_dead_while_its_heir_waits() {
     assert_eq!(next.client().status().unwrap().instances.len(), 1);
 }
 
-/// Ends nothing at first.
-struct Hesitant {
+/// Ends no process the first time.
+struct EndsSecondTime {
     input: Mutex<Option<File>>,
     asked: Arc<AtomicUsize>,
 }
 
-impl Handler for Hesitant {
+impl Handler for EndsSecondTime {
     fn run(&self, _: &Context) -> Result<Option<String>, BoxError> {
         Ok(None)
     }
@@ -289,10 +289,10 @@ impl Handler for Hesitant {
 }
 
 #[test]
-fn an_orphan_that_is_still_at_work_is_to_be_ended_again_at_the_next_heartbeat() {
-    let db = left(once("post").at_most_once(), None);
+fn an_orphan_that_is_still_running_is_ended_again_at_the_next_heartbeat() {
+    let db = dead_owner(once("post").at_most_once(), None);
     let asked = Arc::new(AtomicUsize::new(0));
-    let handler = Hesitant { input: Mutex::new(Some(held_input(&db))), asked: asked.clone() };
+    let handler = EndsSecondTime { input: Mutex::new(Some(held_input(&db))), asked: asked.clone() };
     let builder = Scheduler::builder(db.file()).handler_type("work", handler).poll(Duration::from_millis(20));
     let scheduler = builder.lease(seconds(1)).start().unwrap();
     stands(&scheduler, "post", RunStatus::Dead);
@@ -300,14 +300,14 @@ fn an_orphan_that_is_still_at_work_is_to_be_ended_again_at_the_next_heartbeat() 
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
 
-/// An observer that does not see the process group has no other evidence.
+/// An observer that cannot see the process group has no other evidence.
 #[test]
-fn the_input_lies_there_until_the_end_of_its_attempt_is_written_down() {
+fn the_input_file_is_kept_until_the_outcome_is_recorded() {
     let db = TestDb::new();
-    let (told, hears) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let observer = move |event: &Event| {
         if matches!(event, Event::SetAside { .. } | Event::Finished { .. }) {
-            let _ = told.send(event.to_string());
+            let _ = sender.send(event.to_string());
         }
     };
     let scheduler = Scheduler::builder(db.file())
@@ -320,7 +320,7 @@ fn the_input_lies_there_until_the_end_of_its_attempt_is_written_down() {
                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
     db.plain().execute_batch(refuse).unwrap();
     scheduler.add(NewTask::once("post", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
-    let next = || hears.recv_timeout(seconds(60)).unwrap();
+    let next = || receiver.recv_timeout(seconds(60)).unwrap();
     let aside = next();
     assert!(aside.starts_with("set aside the outcome of run 1: not now"), "{aside}");
     assert!(!holds_no_input(&db));
@@ -329,7 +329,7 @@ fn the_input_lies_there_until_the_end_of_its_attempt_is_written_down() {
     assert!(finished.starts_with(r#"run 1 of "post" succeeded"#), "{finished}");
     eventually("the input is removed", || holds_no_input(&db));
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
-    // Killed before it could remove it: the next scheduler does, but for what is held.
+    // Killed before it could remove the file: the next scheduler removes it, unless it is locked.
     let input = held_input(&db);
     Sidecar::start(&db, &[]).leave();
     assert!(!holds_no_input(&db));
@@ -339,8 +339,8 @@ fn the_input_lies_there_until_the_end_of_its_attempt_is_written_down() {
 }
 
 #[test]
-fn what_is_asked_to_stop_meanwhile_is_cancelled_when_it_is_gone() {
-    let db = left(once("post"), None);
+fn a_cancelled_orphan_run_is_cancelled_when_its_command_has_ended() {
+    let db = dead_owner(once("post"), None);
     let input = held_input(&db);
     let mut next = db.stepper(START);
     next.step().unwrap();
@@ -355,9 +355,9 @@ fn what_is_asked_to_stop_meanwhile_is_cancelled_when_it_is_gone() {
 }
 
 #[test]
-fn a_scheduler_that_dies_while_it_waits_leaves_the_wait_to_the_next() {
+fn the_next_scheduler_continues_the_wait_for_an_orphan() {
     let mut leader = Leader::start("exec sleep 1000");
-    let db = left(once("post"), Some(&leader.record()));
+    let db = dead_owner(once("post"), Some(&leader.record()));
     let mut second = db.stepper(START);
     second.step().unwrap();
     second.crash();
@@ -370,11 +370,11 @@ fn a_scheduler_that_dies_while_it_waits_leaves_the_wait_to_the_next() {
     assert_eq!(stand(&db), "failed lost");
 }
 
-// ------------------------------------------------------------------------------------------ real ones, killed with -9 --
+// --------------------------------------------------------------------------------------- real processes, SIGKILL --
 
-/// A line for the shell: says who it is in `group-ATTEMPT`, and of the one before whether it lived; then waits at the gate.
-/// Told to end, it takes a second.
-fn tenacious(db: &TestDb) -> String {
+/// A shell line that records its process in `group-ATTEMPT`, and whether the attempt before was running; then it waits at
+/// the gate. SIGTERM ends it after a second.
+fn ignores_sigterm_for_a_second(db: &TestDb) -> String {
     let home = db.home().display();
     format!(
         "trap 'sleep 1; exit 9' TERM
@@ -386,19 +386,19 @@ fn tenacious(db: &TestDb) -> String {
 }
 
 #[test]
-fn of_two_sidecars_one_dies_and_the_other_ends_its_command_before_it_begins_the_next_attempt() {
+fn a_second_scheduler_ends_the_orphan_before_the_next_attempt() {
     let db = TestDb::new();
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
     let mut sidecars = [Sidecar::start(&db, &[]), Sidecar::start(&db, &[])];
-    // Six occurrences, no more.
+    // Six occurrences in all.
     let begin = SystemClock::new().now().wall.plus(seconds(1));
     let policy = RetryPolicy { backoff: Duration::from_millis(100), ..RetryPolicy::default() };
     let task = NewTask::interval("every-second", seconds(1))
         .starts_at(begin)
         .ends_at(begin.plus(seconds(5)))
         .handler("command")
-        .payload(json!({ "argv": ["sh", "-c", tenacious(&db)] }))
+        .payload(json!({ "argv": ["sh", "-c", ignores_sigterm_for_a_second(&db)] }))
         .retry(policy);
     client.add(task).unwrap();
     let rows = "SELECT origin, status, occurrences FROM task_runs ORDER BY id";
@@ -433,10 +433,10 @@ fn of_two_sidecars_one_dies_and_the_other_ends_its_command_before_it_begins_the_
 }
 
 #[test]
-fn an_orphan_that_ignores_the_request_to_end_is_killed_with_all_its_group() {
+fn an_orphan_that_ignores_sigterm_is_killed_with_its_group() {
     let db = TestDb::new();
     let client = db.client();
-    // The leader obeys; its child, which nobody else would end, does not.
+    // The leader exits; its child ignores the signal.
     let group = db.home().join("group");
     let line =
         format!("sh -c 'trap \"\" TERM; echo $PPID >{}; sleep 1000; sleep 1000' </dev/null; true", group.display());
@@ -453,11 +453,11 @@ fn an_orphan_that_ignores_the_request_to_end_is_killed_with_all_its_group() {
 }
 
 #[test]
-fn a_run_whose_handler_nobody_has_waits_until_its_command_ends_by_itself() {
+fn an_orphan_without_a_scheduler_for_its_handler_is_left_to_end() {
     let db = TestDb::new();
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
-    client.add(command("lone", json!({ "argv": ["sh", "-c", tenacious(&db)] }))).unwrap();
+    client.add(command("lone", json!({ "argv": ["sh", "-c", ignores_sigterm_for_a_second(&db)] }))).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
     let group = told(&db, "group-1");
     eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
@@ -471,7 +471,7 @@ fn a_run_whose_handler_nobody_has_waits_until_its_command_ends_by_itself() {
         next.clock().advance(minutes(5));
     }
     assert_eq!(stands(&client, "lone", RunStatus::Running).attempt, 1);
-    assert!(group_size(&group) > 0, "nobody touches it");
+    assert!(group_size(&group) > 0, "it was not ended");
     gate.open();
     eventually("it has ended", || group_size(&group) == 0);
     next.step().unwrap();

@@ -1,4 +1,4 @@
-//! Tasks added inside a transaction of the application's own, on its own connection: there if it commits, and only then.
+//! Tasks added inside a transaction of the application, on its own connection: stored if and only if it commits.
 
 use duly::{BoxError, Change, Client, Context, Error, NewTask};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -11,7 +11,7 @@ fn ship(order: i64) -> NewTask {
     NewTask::once(format!("ship:{order}"), at(START)).handler("work").payload(order)
 }
 
-/// A db with a table of the application's, and the application's connection.
+/// Returns a database with a table of the application, and the application's connection.
 fn shop() -> (TestDb, Client, Connection) {
     let db = TestDb::new();
     let client = db.client();
@@ -25,7 +25,7 @@ fn begin(plain: &mut Connection) -> Transaction<'_> {
 }
 
 #[test]
-fn a_task_is_there_if_the_transaction_commits_and_only_then() {
+fn a_task_is_stored_if_and_only_if_the_transaction_commits() {
     for commits in [true, false] {
         let (db, client, mut plain) = shop();
         client.add(ship(0)).unwrap();
@@ -35,7 +35,7 @@ fn a_task_is_there_if_the_transaction_commits_and_only_then() {
         let added = client.add_in(&tx, ship(7)).unwrap();
         assert_eq!((added.name.as_str(), added.change, added.next_run), ("ship:7", Change::Created, Some(at(START))));
         assert_eq!(client.add_in(&tx, ship(7)).unwrap().change, Change::Unchanged, "a name is an idempotency key");
-        assert!(client.task("ship:7").unwrap().is_none(), "nobody sees it yet");
+        assert!(client.task("ship:7").unwrap().is_none(), "it is not committed yet");
         if commits {
             tx.commit().unwrap()
         } else {
@@ -45,14 +45,14 @@ fn a_task_is_there_if_the_transaction_commits_and_only_then() {
         assert_eq!(db.ask("SELECT count(*) FROM orders WHERE id = 7"), i64::from(commits).to_string());
         assert_eq!(db.rows("SELECT * FROM scheduled_tasks WHERE name = 'ship:0'"), bystander);
 
-        // A scheduler carries it out like any other.
+        // A scheduler runs it like any other.
         let mut stepper = db.stepper(START);
         assert_eq!(stepper.step().unwrap().len(), 1 + usize::from(commits));
     }
 }
 
 #[test]
-fn what_cannot_be_added_leaves_the_transaction_as_it_was() {
+fn a_refused_task_leaves_the_transaction_unchanged() {
     let (db, client, mut plain) = shop();
     client.add(ship(0)).unwrap();
     let tx = begin(&mut plain);
@@ -64,7 +64,7 @@ fn what_cannot_be_added_leaves_the_transaction_as_it_was() {
         refused(NewTask::once("no spaces, please", at(START)).handler("work")),
         Error::InvalidTask { .. }
     ));
-    // This one is found to be good for nothing when its row is written.
+    // This one is refused by the table, when its row is written.
     let never = NewTask::cron("never", "0 7 * * *").handler("work").ends_at(at("2020-01-01T00:00:00Z"));
     assert!(matches!(refused(never), Error::InvalidSchedule { .. }));
     tx.commit().unwrap();
@@ -86,7 +86,7 @@ fn a_transaction_on_another_file_is_refused() {
         assert!(text.starts_with("cannot add task \"ship:7\" in a transaction: it is on "), "{text}");
         assert!(text.contains(found) && text.contains("begin it on a connection to that file"), "{text}");
     }
-    // By another name it is the same file.
+    // The same file by another path.
     let link = db.home().join("link.db");
     #[cfg(unix)]
     {
@@ -99,7 +99,7 @@ fn a_transaction_on_another_file_is_refused() {
 }
 
 #[test]
-fn a_transaction_that_was_ended_within_takes_no_task() {
+fn no_task_is_added_after_the_transaction_has_ended() {
     let (db, client, mut plain) = shop();
     for end in ["COMMIT", "ROLLBACK"] {
         let tx = begin(&mut plain);
@@ -107,11 +107,11 @@ fn a_transaction_that_was_ended_within_takes_no_task() {
         let error = client.add_in(&tx, ship(7)).unwrap_err();
         assert!(matches!(error, Error::Refused { .. }) && error.to_string().ends_with("it has ended"), "{error}");
     }
-    assert!(db.rows("SELECT name FROM scheduled_tasks").is_empty(), "it would be there for good");
+    assert!(db.rows("SELECT name FROM scheduled_tasks").is_empty(), "the task was stored outside of a transaction");
 }
 
 #[test]
-fn a_finished_run_leaves_its_next_step_behind_and_a_failed_one_leaves_none() {
+fn only_a_finished_run_adds_its_next_task() {
     let (db, _, _plain) = shop();
     let mut stepper = db
         .builder(START)

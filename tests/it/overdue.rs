@@ -21,7 +21,7 @@ fn status_counts_the_tasks_that_check_names() {
     client.add(NewTask::interval("later", minutes(600)).handler("work")).unwrap();
     client.add(NewTask::manual("manual").handler("work")).unwrap();
     stepper.step().unwrap();
-    // From here on no scheduler looks at the file.
+    // From here on no scheduler reads the file.
     let now = stepper.clock().now().wall.as_millis();
     let by_sql = format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, updated_at)

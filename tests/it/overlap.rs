@@ -1,5 +1,5 @@
-//! What becomes of an occurrence that falls due while an earlier run is unfinished: every overlap policy, one at a time and
-//! several at once, and in which order what waits may start. Rows are compared whole.
+//! Overlap: an occurrence that becomes due while an earlier run is unfinished, under every policy, for one and for several
+//! occurrences, and the order in which waiting runs start. Rows are compared completely.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_o
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
-/// A task of every minute, added at noon.
+/// A minutely task, added at noon.
 fn minutely(db: &TestDb, overlap: Overlap, limit: u32) -> Stepper {
     let stepper = db.stepper(NOON);
     let task = NewTask::cron("t", "* * * * *").handler("work").overlap(overlap).catch_up_limit(limit);
@@ -18,7 +18,7 @@ fn minutely(db: &TestDb, overlap: Overlap, limit: u32) -> Stepper {
     stepper
 }
 
-/// Lets a minute pass, and takes a step that must claim as many runs.
+/// Advances by a minute, and takes a step that must claim `count` runs.
 #[track_caller]
 fn next_minute(stepper: &mut Stepper, claims: usize) {
     stepper.clock().advance(minutes(1));
@@ -29,8 +29,8 @@ fn skipped(from: &str, count: u32, to: &str) -> String {
     format!("2027-03-14 12:{from}:00 schedule skipped x{count} to 2027-03-14 12:{to}:00")
 }
 
-/// Five fall due at once, all within the grace: each meets the run that the one before it opened, whether or not a worker is
-/// free to start it in the same turn.
+/// Five are due at once, all within the grace: each meets the run that the one before it opened, even if a worker is free to
+/// start it in the same turn.
 #[test]
 fn several_at_once() {
     let one = |minute: u32, status: &str| format!("2027-03-14 12:{minute:02}:00 schedule {status}");
@@ -51,7 +51,7 @@ fn several_at_once() {
         let claimed = step(&mut stepper, claims);
         assert_eq!(db.history("t"), expected, "{overlap}");
         assert_eq!(db.next("t"), "2027-03-14 12:06:00 active", "{overlap}");
-        // Nobody was there to start them: the same, but for the one that would run.
+        // No worker was free: the same rows, except that none runs.
         let idle = TestDb::new();
         minutely(&idle, overlap, 3).crash();
         let mut other = idle.builder("2027-03-14T12:05:00Z").accept("other").start().expect("a stepper");
@@ -72,7 +72,7 @@ fn several_at_once() {
     }
 }
 
-/// A row for each stretch of skips, which grows as long as nothing else came between.
+/// Each stretch of skips has one row, which grows until another row is written.
 #[test]
 fn skip() {
     let db = TestDb::new();
@@ -88,7 +88,7 @@ fn skip() {
 
     stepper.clock().advance(minutes(1));
     let second = claim(&mut stepper);
-    // It fails: unfinished as long as it waits for its retry.
+    // It fails: unfinished while it waits for its retry.
     stepper.finish(&second, Outcome::failed("no"));
     step(&mut stepper, 0);
     stepper.clock().set_wall(at("2027-03-14T12:06:00Z"));
@@ -96,7 +96,7 @@ fn skip() {
     assert_eq!((again.run_id, again.attempt), (second.run_id, 2));
     succeed(&mut stepper, &again);
 
-    // A run that a person asked for is in the way too, waiting or running, and one skip after the other is one row.
+    // A manual run counts as unfinished too, waiting or running, and consecutive skips are one row.
     stepper.clock().set_wall(at("2027-03-14T12:06:30Z"));
     stepper.client().trigger("t").expect("a run");
     let by_hand = claim(&mut stepper);
@@ -144,7 +144,7 @@ fn buffer_one() {
     for _ in 0..3 {
         next_minute(&mut stepper, 0);
     }
-    // The one that waits, waits for the older; the others find the place taken.
+    // The queued run waits for the older one; the others are skipped.
     db.assert_history(
         "t",
         &["2027-03-14 12:01:00 schedule running", "2027-03-14 12:02:00 schedule queued", &skipped("03", 2, "04")],
@@ -154,7 +154,7 @@ fn buffer_one() {
     assert_eq!(second.len(), 1, "it starts in the turn that settles the first");
     assert_eq!(second[0].scheduled_for, at("2027-03-14T12:02:00Z"));
     next_minute(&mut stepper, 0);
-    // A run that waits for its retry is not queued: one more may wait behind it. A person's trigger takes no place.
+    // A run that waits for its retry is not queued: one more may be queued behind it. Manual runs do not count.
     stepper.finish(&second[0], Outcome::failed("no"));
     stepper.client().trigger("t").expect("a run");
     let by_hand = claim(&mut stepper);
@@ -196,7 +196,7 @@ fn buffer_all_holds_as_many_as_its_limit() {
         ],
     );
     let second = succeed(&mut stepper, &first);
-    // A place is free again, and the skips have come to an end: later ones are a row of their own.
+    // There is room again, which ends the stretch: later skips get a new row.
     next_minute(&mut stepper, 0);
     next_minute(&mut stepper, 0);
     db.assert_history(
@@ -238,8 +238,8 @@ fn cancel_running() {
             "2027-03-14 12:03:00 schedule queued",
         ],
     );
-    // It gives in. A person's trigger is older than the newest, and waits for the key alone.
-    stepper.finish(&first, Outcome::failed("told to stop"));
+    // It stops. A manual run is older than the newest, and waits for the key alone.
+    stepper.finish(&first, Outcome::failed("asked to stop"));
     let by_hand = claim(&mut stepper);
     assert_eq!(by_hand.origin, duly::Origin::Manual);
     let newest = succeed(&mut stepper, &by_hand);
@@ -255,11 +255,11 @@ fn cancel_running() {
     );
     assert_eq!(db.ask("SELECT group_concat(outcome) FROM task_attempts"), "cancelled");
 
-    // One that succeeds all the same has succeeded.
+    // A run that succeeds despite the request has succeeded.
     next_minute(&mut stepper, 0);
     let last = succeed(&mut stepper, &newest[0]);
     assert_eq!((last.len(), last[0].scheduled_for), (1, at("2027-03-14T12:04:00Z")));
-    // One that waits for its retry is older and waits: it gives way too.
+    // A run that waits for its retry is older: it is cancelled too.
     stepper.finish(&last[0], Outcome::failed("no"));
     next_minute(&mut stepper, 1);
     let statuses = "SELECT group_concat(status, ' ') FROM (SELECT status FROM task_runs WHERE handler = 'work'
@@ -271,7 +271,7 @@ fn cancel_running() {
 }
 
 #[test]
-fn allow_runs_them_side_by_side_as_far_as_workers_and_a_key_go() {
+fn allow_runs_side_by_side_up_to_workers_and_key() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::Allow, 1);
     for _ in 0..4 {
@@ -298,8 +298,8 @@ fn allow_runs_them_side_by_side_as_far_as_workers_and_a_key_go() {
     db.assert_sound();
 }
 
-/// A scheduled run waits for every older scheduled run of its task, one that waits for its retry too. A manual run waits for
-/// the key alone, and whoever has it runs alone.
+/// A scheduled run waits for every older scheduled run of its task, also for one that waits for its retry. A manual run
+/// waits for the key alone, and runs alone.
 #[test]
 fn order() {
     let db = TestDb::new();
@@ -321,7 +321,7 @@ fn order() {
     assert_eq!(by_hand.origin, duly::Origin::Manual);
     assert_eq!(db.ask(reasons), "schedule failed key, schedule queued order, schedule queued order, manual running -");
     assert!(succeed(&mut stepper, &by_hand).is_empty(), "the oldest waits for its retry, and the others for it");
-    // Between five and ten minutes after it failed. What falls due meanwhile waits behind.
+    // Between five and ten minutes after it failed. Occurrences that become due meanwhile wait behind it.
     stepper.clock().advance(minutes(8));
     let began: Vec<String> = work_off(&mut stepper).iter().map(|claim| claim.scheduled_for.to_string()).collect();
     let expected: Vec<String> = (1..=11).map(|minute| format!("2027-03-14T12:{minute:02}:00.000Z")).collect();
@@ -330,9 +330,9 @@ fn order() {
     db.assert_sound();
 }
 
-/// A task that no longer orders its runs lets them go, and one that begins to holds them back.
+/// A change of the overlap policy releases waiting runs, or orders them.
 #[test]
-fn a_change_of_overlap_is_carried_to_the_runs_that_wait() {
+fn a_change_of_overlap_applies_to_waiting_runs() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::BufferAll, 10);
     for claims in [1, 0, 0] {
@@ -341,12 +341,12 @@ fn a_change_of_overlap_is_carried_to_the_runs_that_wait() {
     let task = NewTask::cron("t", "* * * * *").handler("work").overlap(Overlap::Allow);
     let task = task.catch_up_limit(10).misfire(Misfire::RunOnce, minutes(10));
     stepper.client().replace(task).expect("a change");
-    // They were opened with the task's own key, which stays theirs: one at a time, the oldest first.
+    // They were opened with the task's own key and keep it: one at a time, the oldest first.
     step(&mut stepper, 0);
     let first = stepper.running()[0].clone();
     let second = succeed(&mut stepper, &first);
     assert_eq!((second.len(), second[0].scheduled_for), (1, at("2027-03-14T12:02:00Z")));
-    // What falls due now runs beside.
+    // A new occurrence runs beside them.
     next_minute(&mut stepper, 1);
     work_off(&mut stepper);
     assert_eq!(stepper.sleeps().min(Duration::from_secs(1)), Duration::from_secs(1));

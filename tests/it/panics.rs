@@ -1,4 +1,4 @@
-//! Handlers, observers and their values that panic in every place in which code of the application runs: no worker is lost.
+//! Panics of handlers, observers and their values, wherever code of the application runs: no worker is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,66 +12,66 @@ use serde::{Serialize, Serializer};
 use crate::fixtures::{TestDb, at, eventually, seconds};
 
 /// A panic payload that panics when it is dropped, with a payload that does the same.
-struct Bomb;
+struct PanicsOnDrop;
 
-impl Drop for Bomb {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
-        std::panic::panic_any(Bomb);
+        std::panic::panic_any(PanicsOnDrop);
     }
 }
 
 /// Panics when it is dropped.
 #[derive(Debug)]
-struct Brittle;
+struct PanicsOnDropOnce;
 
-impl Drop for Brittle {
+impl Drop for PanicsOnDropOnce {
     fn drop(&mut self) {
-        std::panic::panic_any(Bomb);
+        std::panic::panic_any(PanicsOnDrop);
     }
 }
 
-impl std::fmt::Display for Brittle {
+impl std::fmt::Display for PanicsOnDropOnce {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("it is brittle")
     }
 }
 
-impl std::error::Error for Brittle {}
+impl std::error::Error for PanicsOnDropOnce {}
 
-impl Serialize for Brittle {
+impl Serialize for PanicsOnDropOnce {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_unit()
     }
 }
 
-/// An error or a result that cannot be told.
+/// An error or a result that panics when it is displayed or serialized.
 #[derive(Debug)]
-struct Mute;
+struct PanicsWhenShown;
 
-impl std::fmt::Display for Mute {
+impl std::fmt::Display for PanicsWhenShown {
     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::panic::panic_any(Bomb)
+        std::panic::panic_any(PanicsOnDrop)
     }
 }
 
-impl std::error::Error for Mute {}
+impl std::error::Error for PanicsWhenShown {}
 
-impl Serialize for Mute {
+impl Serialize for PanicsWhenShown {
     fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
-        std::panic::panic_any(Bomb)
+        std::panic::panic_any(PanicsOnDrop)
     }
 }
 
-/// A handler that has no time limit to tell.
-struct Timeless;
+/// A handler whose `default_timeout` panics.
+struct PanicsInTimeout;
 
-impl Handler for Timeless {
+impl Handler for PanicsInTimeout {
     fn run(&self, _: &Context) -> Result<Option<String>, BoxError> {
         Ok(None)
     }
 
     fn default_timeout(&self) -> Option<std::time::Duration> {
-        std::panic::panic_any(Bomb)
+        std::panic::panic_any(PanicsOnDrop)
     }
 }
 
@@ -79,8 +79,8 @@ fn now(name: &str, handler: &str) -> NewTask {
     NewTask::once(name, at("2020-01-01T00:00:00Z")).handler(handler).at_most_once()
 }
 
-/// A scheduler of one worker, and a handler `work` that harms nothing.
-fn of_one(db: &TestDb) -> Builder {
+/// Starts a scheduler with one worker, and a handler `work` that succeeds.
+fn one_worker(db: &TestDb) -> Builder {
     Scheduler::builder(db.file()).workers(1).handler("work", |_: &Context| Ok::<_, BoxError>(()))
 }
 
@@ -90,34 +90,34 @@ fn ends(scheduler: &Scheduler, task: &str) -> duly::Run {
     newest().unwrap()
 }
 
-/// The worker is at work after all that.
+/// Checks that the worker still runs attempts.
 fn assert_works(scheduler: &Scheduler, name: &str) {
     scheduler.add(now(name, "work")).unwrap();
     assert_eq!(ends(scheduler, name).status, RunStatus::Succeeded);
 }
 
 #[test]
-fn no_panic_of_a_handler_costs_a_worker() {
+fn a_panic_of_a_handler_loses_no_worker() {
     let db = TestDb::new();
-    let scheduler = of_one(&db)
-        .handler("payload", |_: &Context| -> Result<(), BoxError> { std::panic::panic_any(Bomb) })
-        .handler("error told", |_: &Context| Err::<(), _>(Mute))
-        .handler("error dropped", |_: &Context| Err::<(), _>(Brittle))
-        .handler("result told", |_: &Context| Ok::<_, BoxError>(Mute))
-        .handler("result dropped", |_: &Context| Ok::<_, BoxError>(Brittle))
-        .handler("effect", |run: &Context| run.effect::<()>("deed", || std::panic::panic_any(Bomb)))
-        .handler("finish", |run: &Context| run.finish::<()>(|_| std::panic::panic_any(Bomb)))
-        .handler_type("limit", Timeless)
+    let scheduler = one_worker(&db)
+        .handler("payload", |_: &Context| -> Result<(), BoxError> { std::panic::panic_any(PanicsOnDrop) })
+        .handler("error displayed", |_: &Context| Err::<(), _>(PanicsWhenShown))
+        .handler("error dropped", |_: &Context| Err::<(), _>(PanicsOnDropOnce))
+        .handler("result serialized", |_: &Context| Ok::<_, BoxError>(PanicsWhenShown))
+        .handler("result dropped", |_: &Context| Ok::<_, BoxError>(PanicsOnDropOnce))
+        .handler("effect", |run: &Context| run.effect::<()>("deed", || std::panic::panic_any(PanicsOnDrop)))
+        .handler("finish", |run: &Context| run.finish::<()>(|_| std::panic::panic_any(PanicsOnDrop)))
+        .handler_type("limit", PanicsInTimeout)
         .start()
         .unwrap();
-    for handler in ["payload", "error told", "result told", "effect", "finish", "limit"] {
+    for handler in ["payload", "error displayed", "result serialized", "effect", "finish", "limit"] {
         let task = handler.replace(' ', "-");
         scheduler.add(now(&task, handler)).unwrap();
         let run = ends(&scheduler, &task);
         let expected = (RunStatus::Dead, Some("the handler panicked: without a message"));
         assert_eq!((run.status, run.error.as_deref()), expected, "{handler}");
     }
-    // What the handler answered stands, though the answer cannot be dropped.
+    // The handler's result is recorded, although the value cannot be dropped.
     scheduler.add(now("error", "error dropped")).unwrap();
     assert_eq!(ends(&scheduler, "error").error.as_deref(), Some("it is brittle"));
     scheduler.add(now("result", "result dropped")).unwrap();
@@ -129,9 +129,9 @@ fn no_panic_of_a_handler_costs_a_worker() {
 }
 
 #[test]
-fn no_panic_of_an_observer_costs_a_worker_or_the_loop() {
+fn a_panic_of_an_observer_loses_no_worker_and_not_the_loop() {
     let db = TestDb::new();
-    let scheduler = of_one(&db).observe(|_: &Event| std::panic::panic_any(Bomb)).start().unwrap();
+    let scheduler = one_worker(&db).observe(|_: &Event| std::panic::panic_any(PanicsOnDrop)).start().unwrap();
     assert_works(&scheduler, "first");
     assert_works(&scheduler, "second");
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
@@ -139,9 +139,9 @@ fn no_panic_of_an_observer_costs_a_worker_or_the_loop() {
 }
 
 #[test]
-fn what_handlers_and_observers_hold_may_panic_when_the_scheduler_leaves() {
+fn values_of_handlers_may_panic_when_dropped_at_shutdown() {
     let db = TestDb::new();
-    let (held, seen) = (Arc::new(Brittle), Arc::new(Brittle));
+    let (held, seen) = (Arc::new(PanicsOnDropOnce), Arc::new(PanicsOnDropOnce));
     let scheduler = Scheduler::builder(db.file())
         .handler("work", move |_: &Context| Ok::<_, BoxError>(held.to_string()))
         .observe(move |_: &Event| drop(seen.to_string()))
@@ -152,13 +152,13 @@ fn what_handlers_and_observers_hold_may_panic_when_the_scheduler_leaves() {
     db.assert_sound();
 }
 
-/// A clock that panics when a worker asks it for the `n`th time.
-struct Faulty {
+/// A clock that panics when a worker reads it for the `n`th time.
+struct PanickingClock {
     clock: SystemClock,
     asked: Arc<AtomicUsize>,
 }
 
-impl Clock for Faulty {
+impl Clock for PanickingClock {
     fn now(&self) -> Now {
         let of_a_worker = std::thread::current().name().is_some_and(|name| name.starts_with("duly-worker-"));
         if of_a_worker && self.asked.load(Ordering::SeqCst) > 0 && self.asked.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -168,16 +168,19 @@ impl Clock for Faulty {
     }
 }
 
-/// A worker asks its clock before it enters the handler, where the handler begins, and after it has returned.
+/// A worker reads its clock before it enters the handler, where the handler begins, and after it has returned.
 #[test]
-fn a_worker_that_ends_all_the_same_is_replaced_and_its_run_settled() {
+fn a_worker_that_panics_is_replaced_and_its_run_settled() {
     for nth in [1, 3] {
         let db = TestDb::new();
         let asked = Arc::new(AtomicUsize::new(0));
-        let clock = Faulty { clock: SystemClock::new(), asked: asked.clone() };
-        let (told, hears) = std::sync::mpsc::channel();
-        let scheduler =
-            of_one(&db).clock(clock).observe(move |event: &Event| drop(told.send(event.clone()))).start().unwrap();
+        let clock = PanickingClock { clock: SystemClock::new(), asked: asked.clone() };
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let scheduler = one_worker(&db)
+            .clock(clock)
+            .observe(move |event: &Event| drop(sender.send(event.clone())))
+            .start()
+            .unwrap();
         assert_works(&scheduler, "before");
         asked.store(nth, Ordering::SeqCst);
         scheduler.add(now("unlucky", "work")).unwrap();
@@ -190,7 +193,7 @@ fn a_worker_that_ends_all_the_same_is_replaced_and_its_run_settled() {
                      WHERE kind = 'worker_ended'";
         eventually("it is recorded", || db.rows(rows) == [format!("{}|1", run.id)]);
         let ended = |event: &Event| matches!(event, Event::WorkerEnded { run: Some(ended), .. } if *ended == run.id);
-        assert_eq!(hears.try_iter().filter(ended).count(), 1);
+        assert_eq!(receiver.try_iter().filter(ended).count(), 1);
         let problems = scheduler.check(&Limits::default()).unwrap();
         let found: Vec<_> = problems.iter().filter(|problem| problem.kind == ProblemKind::WorkerEnded).collect();
         assert!(found.len() == 1 && found[0].to_string().contains("the clock is broken"), "{problems:?}");

@@ -1,4 +1,4 @@
-//! Twenty programs at once that trigger, cancel, pause, resume and edit the same few tasks, while a scheduler carries them out.
+//! Twenty programs at once that trigger, cancel, pause, resume and edit the same few tasks, while a scheduler runs them.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeSet;
@@ -11,17 +11,17 @@ use rusqlite::Connection;
 use crate::fixtures::{TestDb, eventually, seconds};
 use crate::sidecar::Sidecar;
 
-/// How many change things by the program, and how many by SQL.
+/// Number of changers that use the program, and of those that use SQL.
 const PROGRAMS: usize = 16;
 const WRITERS: usize = 4;
-/// How often each of them does something, where `DULY_ROUNDS` does not say.
+/// Changes of each of them, unless `DULY_ROUNDS` is set.
 const CHANGES: usize = 20;
 const TASKS: usize = 4;
 
-/// What may be answered to a request that comes at the wrong moment.
+/// Documented errors of a request that comes at the wrong moment.
 const DOCUMENTED: [&str; 2] = [": it is over: ", "there is no run "];
 
-/// Says when it starts and ends; and if another run of its task is at work.
+/// A task whose command records its start and end, and whether another run of its task is running.
 fn probe(db: &TestDb) -> String {
     let home = db.home().display();
     format!(
@@ -31,7 +31,7 @@ fn probe(db: &TestDb) -> String {
     )
 }
 
-/// One change by the program: its complaint, if it has one that is not documented.
+/// Makes one change with the program. Returns its error unless it is documented.
 fn by_program(db: &TestDb, random: &mut fastrand::Rng) -> Option<String> {
     let name = format!("task-{}", random.usize(..TASKS));
     let every = ["1s", "2s", "3s"][random.usize(..3)];
@@ -47,16 +47,16 @@ fn by_program(db: &TestDb, random: &mut fastrand::Rng) -> Option<String> {
         _ => &edit,
     };
     let done = Command::new(env!("CARGO_BIN_EXE_duly")).arg("--db").arg(db.file()).args(words).output().expect("duly");
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    let output = String::from_utf8_lossy(&done.stderr).into_owned();
     let expected = match done.status.code() {
-        Some(0) => said.is_empty(),
-        Some(1) => DOCUMENTED.iter().any(|words| said.contains(words)),
+        Some(0) => output.is_empty(),
+        Some(1) => DOCUMENTED.iter().any(|words| output.contains(words)),
         _ => false,
     };
-    (!expected).then(|| format!("{words:?}: {}: {said}", done.status))
+    (!expected).then(|| format!("{words:?}: {}: {output}", done.status))
 }
 
-/// One change by SQL, as schema.sql allows it.
+/// Makes one change by SQL that schema.sql allows.
 fn by_sql(plain: &Connection, random: &mut fastrand::Rng) -> Option<String> {
     let change = match random.u8(..5) {
         0 => "UPDATE scheduled_tasks SET status = 'paused' WHERE id = ?1 AND status = 'active'",
@@ -74,7 +74,7 @@ fn by_sql(plain: &Connection, random: &mut fastrand::Rng) -> Option<String> {
 }
 
 #[test]
-fn twenty_at_once_change_the_same_tasks_and_nothing_is_broken_or_done_twice() {
+fn parallel_changes_break_no_rule_and_start_no_attempt_twice() {
     let db = TestDb::new();
     let client = db.client();
     for task in 0..TASKS {
@@ -102,15 +102,15 @@ fn twenty_at_once_change_the_same_tasks_and_nothing_is_broken_or_done_twice() {
         let changers: Vec<_> = changers.collect();
         changers.into_iter().flat_map(|changer| changer.join().expect("no panic")).collect()
     });
-    // SQLite lets writers in in no order: on a slow disk one may wait the whole five seconds in vain, and is told so.
-    let (locked, others): (Vec<_>, Vec<_>) = complaints.iter().partition(|told| told.contains("database is locked"));
+    // SQLite admits writers in no order: on a slow disk one may wait the whole five seconds and fail.
+    let (locked, others): (Vec<_>, Vec<_>) = complaints.iter().partition(|text| text.contains("database is locked"));
     assert!(others.is_empty(), "{others:#?}");
     assert!(locked.len() <= 1 + changes * PROGRAMS / 100, "{locked:#?}");
 
     for task in 0..TASKS {
         client.pause(&format!("task-{task}")).expect("a pause");
     }
-    // What a pause holds back waits; of the rest nothing is left.
+    // Runs of paused tasks wait; no other run is left.
     let unfinished = "SELECT count(*) FROM task_runs
                        WHERE status IN ('queued', 'running', 'failed') AND blocked IS NOT 'paused'";
     eventually("nothing is left to do", || db.ask(unfinished) == "0");
@@ -125,17 +125,17 @@ fn twenty_at_once_change_the_same_tasks_and_nothing_is_broken_or_done_twice() {
     let starts: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("start ")).collect();
     let once: BTreeSet<&str> = starts.iter().copied().collect();
     assert_eq!(once.len(), starts.len(), "an attempt was begun twice");
-    let told = db.rows(
+    let recorded = db.rows(
         "SELECT id || ' ' || attempt FROM task_runs WHERE status = 'succeeded'
          UNION SELECT run_id || ' ' || attempt FROM task_attempts WHERE outcome <> 'released'",
     );
-    let told: BTreeSet<&str> = told.iter().map(String::as_str).collect();
-    let untold: Vec<_> = once.difference(&told).collect();
-    assert!(untold.is_empty(), "begun, and told nowhere: {untold:?}");
+    let recorded: BTreeSet<&str> = recorded.iter().map(String::as_str).collect();
+    let unrecorded: Vec<_> = once.difference(&recorded).collect();
+    assert!(unrecorded.is_empty(), "begun and not recorded: {unrecorded:?}");
     assert_eq!(
         db.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'cancelled' AND outcome <> 'released'"),
         "0"
     );
     println!("{} starts, {} of them cancelled", starts.len(), db.ask("SELECT count(*) FROM task_attempts"));
-    assert!(starts.len() > TASKS, "they were at work meanwhile");
+    assert!(starts.len() > TASKS, "too few starts");
 }

@@ -1,4 +1,4 @@
-//! What a run says of itself: how far it has come, and what came of it.
+//! What a run reports: its progress and its result.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ fn progress(db: &TestDb) -> Vec<String> {
 }
 
 #[test]
-fn the_last_words_are_kept_whatever_the_end_was() {
+fn the_last_progress_is_kept_after_every_outcome() {
     let db = TestDb::new();
     let mut stepper = db
         .builder(START)
@@ -65,13 +65,13 @@ fn the_last_words_are_kept_whatever_the_end_was() {
 }
 
 #[test]
-fn words_are_shown_while_the_run_is_running_the_newest_and_not_more_than_once_a_second() {
+fn progress_is_written_at_most_once_a_second_with_the_newest_text() {
     let db = TestDb::new();
     let (open, gate) = std::sync::mpsc::channel::<()>();
     let gate = Mutex::new(gate);
     let scheduler = Scheduler::builder(db.file())
         .workers(2)
-        // Nothing but the words wakes the loop.
+        // Only the progress wakes the loop.
         .poll(seconds(600))
         .handler("work", move |run: &Context| {
             let gate = gate.lock().unwrap();
@@ -87,7 +87,7 @@ fn words_are_shown_while_the_run_is_running_the_newest_and_not_more_than_once_a_
         .unwrap();
     scheduler.add(NewTask::once("words", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
     eventually("the first words are shown", || progress(&db) == ["words|running|begun"]);
-    // Each write of the words leaves a trace.
+    // Each write of the progress leaves a trace.
     db.plain()
         .execute_batch(
             "CREATE TABLE written (words TEXT) STRICT;
@@ -108,7 +108,7 @@ fn words_are_shown_while_the_run_is_running_the_newest_and_not_more_than_once_a_
 }
 
 #[test]
-fn another_attempt_begins_without_words_and_a_late_one_keeps_its_own_to_itself() {
+fn an_attempt_starts_without_progress_and_a_superseded_one_writes_none() {
     let db = TestDb::new();
     let file = db.file().to_owned();
     let mut stepper = db
@@ -136,9 +136,9 @@ fn another_attempt_begins_without_words_and_a_late_one_keeps_its_own_to_itself()
 }
 
 #[test]
-fn a_result_that_is_too_long_is_told_and_not_kept_and_nothing_is_done_twice() {
+fn a_result_that_is_too_long_is_reported_and_the_run_succeeds() {
     let db = TestDb::new();
-    let (told, hears) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let mut stepper = db
         .builder(START)
         .handler("work", |run: &Context| {
@@ -146,7 +146,7 @@ fn a_result_that_is_too_long_is_told_and_not_kept_and_nothing_is_done_twice() {
             let text = "x".repeat(MAX_RESULT_BYTES - 2 + usize::from(run.task() != "fits"));
             if run.task() == "finishes" { run.finish(|_| Ok(text)) } else { Ok(text) }
         })
-        .observe(move |event: &Event| drop(told.send(event.to_string())))
+        .observe(move |event: &Event| drop(sender.send(event.to_string())))
         .start()
         .unwrap();
     for name in ["finishes", "fits", "returns"] {
@@ -160,12 +160,12 @@ fn a_result_that_is_too_long_is_told_and_not_kept_and_nothing_is_done_twice() {
     let remark = "its result is not kept: expected at most 262144 bytes of JSON, found 262145";
     let [finishes, returns] = ["finishes", "returns"].map(|name| format!("{name}|succeeded|1|-|{remark}"));
     assert_eq!(rows, [finishes, "fits|succeeded|1|262144|-".to_owned(), returns]);
-    assert_eq!(hears.try_iter().filter(|line| line.contains(remark)).count(), 2, "and the log says so");
+    assert_eq!(receiver.try_iter().filter(|line| line.contains(remark)).count(), 2, "and the log says so");
     db.assert_sound();
 }
 
 #[test]
-fn a_result_that_is_no_json_is_told_and_nothing_is_done_twice() {
+fn a_result_that_is_no_json_is_reported_and_the_run_is_not_repeated() {
     let db = TestDb::new();
     let mut stepper = db
         .builder(START)

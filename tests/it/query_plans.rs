@@ -1,5 +1,5 @@
-//! Every statement of the store fits the schema, and the hot ones find what they want by an index: with no rows, with many,
-//! and whatever ANALYZE has told SQLite of them. The statements are read from the source, where each stands as a constant.
+//! Every statement of the store fits the schema, and the hot ones use an index: with no rows, with many, and with any
+//! statistics of ANALYZE. The statements are read from the source, where each is a constant.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,22 +13,22 @@ use crate::fixtures::{TestDb, at};
 /// A statement's plan, a line for each step.
 type Plan = Vec<String>;
 
-/// Every SQL text of the store that stands as a constant, as `file::NAME`.
+/// Returns every SQL text of the store that is a constant, as `file::NAME`.
 fn statements() -> BTreeMap<String, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sqlite");
     let mut found = BTreeMap::new();
     for file in std::fs::read_dir(folder).expect("the store's folder") {
         let path = file.expect("a file").path();
-        let room = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        // What fills its tests' tables is no statement of the store's.
-        if room == "cost" {
+        let module = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        // The statements of its unit tests are not the store's.
+        if module == "cost" {
             continue;
         }
         let source = std::fs::read_to_string(&path).expect("a source file");
         for (name, text) in constants(&source) {
             let first = text.split_whitespace().next().unwrap_or_default();
             if ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].contains(&first) {
-                found.insert(format!("{room}::{name}"), text);
+                found.insert(format!("{module}::{name}"), text);
             }
         }
     }
@@ -51,7 +51,7 @@ fn constants(source: &str) -> Vec<(String, String)> {
         while let Some(letter) = letters.next().filter(|letter| *letter != '"') {
             match letter {
                 '\\' => match letters.next() {
-                    // A line that is continued begins where its text does.
+                    // A continued line begins where its text does.
                     Some('\n') => letters = letters.as_str().trim_start().chars(),
                     Some('n') => text.push('\n'),
                     Some(other) => text.push(other),
@@ -65,7 +65,7 @@ fn constants(source: &str) -> Vec<(String, String)> {
     found
 }
 
-/// A file with duly's tables, and a connection to it that plans as duly's own do.
+/// Opens a file with duly's tables, with the settings of duly's own connections.
 fn planner() -> (TestDb, Connection) {
     let db = TestDb::new();
     db.stepper("2027-03-14T12:00:00Z").stop().expect("an end");
@@ -83,7 +83,7 @@ fn plan(connection: &Connection, name: &str, text: &str) -> Plan {
     let mut steps = Plan::new();
     while let Some(row) = rows.next().expect("a plan") {
         let step: String = row.get(3).expect("a step");
-        // Whether the row itself is read as well is another matter, and differs between versions.
+        // Whether the row is read too differs between versions.
         steps.push(step.replace("COVERING INDEX", "INDEX"));
     }
     steps
@@ -114,7 +114,7 @@ fn fill(connection: &Connection) {
         .expect("many rows");
 }
 
-/// What the hot statements must do, step by step: all of the plan.
+/// The complete expected plans of the hot statements.
 const HOT: &[(&str, &[&str])] = &[
     ("manual::REQUESTED", &["SEARCH task_runs USING INDEX task_runs_requested (task_id=? AND request_key=?)"]),
     ("due::DUE_LIST", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run<?)"]),
@@ -177,7 +177,7 @@ const HOT: &[(&str, &[&str])] = &[
             "SEARCH task_runs USING INDEX task_runs_one_per_occurrence (task_id=? AND <expr>=?)",
         ],
     ),
-    // Only what is running is in this index: as much as all owners have workers for.
+    // This index holds only running runs: at most as many as all owners have workers.
     ("owners::EXTEND", &["SCAN task_runs USING INDEX task_runs_running"]),
     ("owners::STILL_CLAIMED", &["SCAN task_runs USING INDEX task_runs_running"]),
     ("owners::ASKED_TO_STOP", &["SCAN task_runs USING INDEX task_runs_running"]),
@@ -185,7 +185,7 @@ const HOT: &[(&str, &[&str])] = &[
     ("owners::OTHERS", &["SCAN task_runs USING INDEX task_runs_running", "USE TEMP B-TREE FOR GROUP BY"]),
     ("settle::EXPIRING", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>? AND expires_at<?)"]),
     ("settle::NEXT_EXPIRY", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>?)"]),
-    // Of each task only as many runs are read as are shown.
+    // Of each task only the displayed runs are read.
     (
         "history::RECENT",
         &[
@@ -236,7 +236,7 @@ const HOT: &[(&str, &[&str])] = &[
     ("blocked::NEXT_TASK", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id>?)"]),
 ];
 
-/// Who may read a table from end to end, and who may sort: look-ups that a person waits for, or what is few by nature.
+/// Statements that may scan a table or sort: look-ups for a user, or tables with few rows.
 const MAY_SCAN: &[&str] = &[
     "census::TASKS",
     "census::UNFINISHED",
@@ -367,7 +367,7 @@ fn hot_statements_use_their_index() {
 }
 
 #[test]
-fn the_extractor_reads_what_the_compiler_reads() {
+fn the_extracted_text_equals_the_compiled_text() {
     let source = r#"
 const ONE: &str = "SELECT 1";
 pub(crate) const TWO: &str = "
@@ -383,14 +383,14 @@ const THREE: &str = "UPDATE t SET a = 1";
     assert_eq!(texts, expected);
 }
 
-/// What duly relies on is set, and a file that it opened says so.
+/// Duly's pragmas are set, and a file that it opened has them.
 #[test]
 fn pragmas_hold() {
     let (db, connection) = planner();
     assert_eq!(db.ask("PRAGMA journal_mode"), "wal");
     assert_eq!(db.ask("PRAGMA user_version"), "0", "it may be an application's");
     assert_eq!(db.ask("PRAGMA application_id"), "0");
-    // A write by a client reaches a reader at once, and does not touch them either.
+    // A write by a client reaches a reader at once, and does not change them either.
     let client = db.client();
     client.add(NewTask::once("later", at("2030-01-01T00:00:00Z")).handler("work")).expect("a task");
     assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks"), "1");

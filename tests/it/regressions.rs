@@ -1,4 +1,4 @@
-//! What the simulation has found, each told in small.
+//! Faults found by the simulation, each as a small test.
 
 use duly::testing::Stepper;
 use duly::{FailureKind, Misfire, NewTask, Outcome, Overlap, Retry, RetryPolicy};
@@ -11,14 +11,14 @@ fn day(time: &str) -> String {
     format!("2027-03-14T{time}:00Z")
 }
 
-/// Lets the clock show a time of the day, and takes a step.
+/// Sets the clock to a time of the day, and takes a step.
 fn step_at(stepper: &mut Stepper, time: &str, claims: usize) {
     stepper.clock().set_wall(at(&day(time)));
     step(stepper, claims);
 }
 
 #[test]
-fn what_was_cut_short_is_taken_up_again_though_it_would_have_expired() {
+fn an_interrupted_run_continues_after_its_expiry() {
     let db = TestDb::new();
     let mut owner = db.stepper(START);
     owner.client().add(NewTask::once("post", at(START)).handler("work").expires(seconds(20))).unwrap();
@@ -31,7 +31,7 @@ fn what_was_cut_short_is_taken_up_again_though_it_would_have_expired() {
 }
 
 #[test]
-fn an_occurrence_that_has_a_row_does_not_hide_those_that_were_missed_after_it() {
+fn an_occurrence_with_a_row_does_not_hide_later_missed_ones() {
     let db = TestDb::new();
     let mut owner = db.stepper(&day("12:59"));
     let hourly = NewTask::cron("hourly", "0 * * * *").handler("work").misfire(Misfire::Skip, seconds(60));
@@ -40,7 +40,7 @@ fn an_occurrence_that_has_a_row_does_not_hide_those_that_were_missed_after_it() 
     let first = claim(&mut owner);
     succeed(&mut owner, &first);
     step_at(&mut owner, "16:30", 0);
-    // The clock was wrong, and is set right; then nobody is there for hours.
+    // The clock was wrong, and is corrected; then no scheduler runs for hours.
     step_at(&mut owner, "12:30", 0);
     step_at(&mut owner, "19:30", 0);
     let day = "2027-03-14";
@@ -55,7 +55,7 @@ fn an_occurrence_that_has_a_row_does_not_hide_those_that_were_missed_after_it() 
 }
 
 #[test]
-fn what_goes_before_a_run_of_its_key_that_is_not_due_yet_starts_when_it_is_due() {
+fn a_run_behind_a_key_starts_when_due_before_a_later_one() {
     let db = TestDb::new();
     let mut owner = db.stepper(START);
     let retry = RetryPolicy { backoff: minutes(10), ..RetryPolicy::default() };
@@ -70,14 +70,14 @@ fn what_goes_before_a_run_of_its_key_that_is_not_due_yet_starts_when_it_is_due()
 }
 
 #[test]
-fn an_observer_that_slept_does_not_take_what_it_saw_before_for_the_present() {
+fn an_observer_that_slept_does_not_judge_by_an_old_lease() {
     let db = TestDb::new();
     let mut owner = db.stepper(START);
     let mut observer = db.builder(START).accept("work").clock(owner.clock()).start().unwrap();
     owner.client().add(NewTask::once("long", at(START)).handler("work")).unwrap();
     claim(&mut owner);
     step(&mut observer, 0);
-    // The observer stands still; the owner extends its lease. Then a cleaner removes its lock file.
+    // The observer does not step; the owner extends its lease. Then its lock file is removed.
     for _ in 0..15 {
         owner.clock().advance(seconds(20));
         step(&mut owner, 0);
@@ -86,17 +86,17 @@ fn an_observer_that_slept_does_not_take_what_it_saw_before_for_the_present() {
     step(&mut observer, 0);
     assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "running1", "its lease has not stood still");
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "0");
-    // Whoever does not move, and has no lock file, is dead a lease later.
+    // An owner without a lock file is dead once its lease has not changed for a whole lease.
     observer.clock().advance(seconds(61));
     step(&mut observer, 0);
     assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "failed1");
 }
 
 #[test]
-fn what_a_wrong_clock_opened_waits_for_what_the_right_one_opens() {
+fn a_run_opened_by_a_wrong_clock_waits_for_older_occurrences() {
     let db = TestDb::new();
     let mut owner = db.stepper(&day("19:30"));
-    owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("nobody").overlap(Overlap::BufferAll)).unwrap();
+    owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("absent").overlap(Overlap::BufferAll)).unwrap();
     step_at(&mut owner, "20:00", 0);
     step_at(&mut owner, "12:30", 0);
     step_at(&mut owner, "13:00", 0);
@@ -106,10 +106,10 @@ fn what_a_wrong_clock_opened_waits_for_what_the_right_one_opens() {
 }
 
 #[test]
-fn a_run_that_was_cancelled_by_sql_is_not_forgotten_when_its_task_is_paused_or_changed() {
+fn a_cancel_by_sql_survives_a_pause_or_edit_of_the_task() {
     let db = TestDb::new();
     let mut owner = db.stepper(START);
-    let hourly = |handler: &str| NewTask::cron("hourly", "0 * * * *").handler("nobody").payload(handler);
+    let hourly = |handler: &str| NewTask::cron("hourly", "0 * * * *").handler("absent").payload(handler);
     for change in ["pause", "resume", "replace"] {
         let _ = owner.client().remove("hourly");
         owner.client().add(hourly("before")).unwrap();
@@ -122,7 +122,7 @@ fn a_run_that_was_cancelled_by_sql_is_not_forgotten_when_its_task_is_paused_or_c
         match change {
             "pause" => owner.client().pause("hourly").unwrap(),
             "resume" => owner.client().resume("hourly").unwrap(),
-            _ => _ = owner.client().replace(NewTask::cron("hourly", "30 * * * *").handler("nobody")).unwrap(),
+            _ => _ = owner.client().replace(NewTask::cron("hourly", "30 * * * *").handler("absent")).unwrap(),
         }
         step(&mut owner, 0);
         let stands = owner.client().run(run).unwrap().unwrap().status;
@@ -131,7 +131,7 @@ fn a_run_that_was_cancelled_by_sql_is_not_forgotten_when_its_task_is_paused_or_c
 }
 
 #[test]
-fn a_delay_goes_on_though_its_occurrence_has_a_row() {
+fn a_delay_continues_if_its_occurrence_has_a_row() {
     let db = TestDb::new();
     let mut owner = db.stepper(START);
     owner.client().add(NewTask::delay("hourly", minutes(60)).handler("work")).unwrap();
@@ -140,7 +140,7 @@ fn a_delay_goes_on_though_its_occurrence_has_a_row() {
         let one = claim(&mut owner);
         succeed(&mut owner, &one);
     }
-    // The clock was wrong by four hours and more. What it met stays met, and the task goes on.
+    // The clock was wrong by more than four hours. Resolved occurrences stay resolved, and the task goes on.
     step_at(&mut owner, "11:00", 0);
     owner.clock().advance(minutes(60));
     let one = claim(&mut owner);
@@ -152,7 +152,7 @@ fn a_delay_goes_on_though_its_occurrence_has_a_row() {
 }
 
 #[test]
-fn a_row_of_skips_stands_for_no_less_after_the_clock_is_set_right() {
+fn a_row_of_skips_does_not_shrink_when_the_clock_is_corrected() {
     let db = TestDb::new();
     let mut owner = db.stepper("2027-03-14T19:30:00Z");
     owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
@@ -173,7 +173,7 @@ fn a_row_of_skips_stands_for_no_less_after_the_clock_is_set_right() {
 }
 
 #[test]
-fn a_delay_that_was_hastened_waits_for_its_start_all_the_same() {
+fn next_run_set_to_now_does_not_start_a_delay_before_starts_at() {
     let db = TestDb::new();
     let mut owner = db.stepper(START);
     let delay = NewTask::delay("late", minutes(10)).handler("work").misfire(Misfire::Skip, seconds(0));
@@ -192,7 +192,7 @@ fn set_next_run(db: &TestDb, name: &str, time: &str) {
 }
 
 #[test]
-fn what_fell_in_a_pause_is_over_though_next_run_is_set_to_what_was_resolved() {
+fn occurrences_in_a_pause_stay_passed_over_when_next_run_is_set_back() {
     let db = TestDb::new();
     let mut owner = db.stepper(&day("11:59"));
     owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
@@ -200,14 +200,14 @@ fn what_fell_in_a_pause_is_over_though_next_run_is_set_to_what_was_resolved() {
     owner.client().pause("hourly").unwrap();
     owner.clock().set_wall(at(&day("13:30")));
     owner.client().resume("hourly").unwrap();
-    // The clock is two hours behind, and somebody wants it to run now: the occurrence of then is met already.
+    // The clock is two hours behind, and a user sets next_run to now: that occurrence is resolved already.
     set_next_run(&db, "hourly", "11:30");
     step_at(&mut owner, "11:30", 0);
     assert_eq!(db.next("hourly"), "2027-03-14 14:00:00 active");
 }
 
 #[test]
-fn a_task_that_is_due_once_is_not_over_because_next_run_is_set_to_what_was_resolved() {
+fn a_one_time_task_is_not_completed_by_setting_next_run_back() {
     let db = TestDb::new();
     let mut owner = db.stepper(&day("11:59"));
     owner.client().add(NewTask::cron("task", "0 * * * *").handler("work")).unwrap();
@@ -224,7 +224,7 @@ fn a_task_that_is_due_once_is_not_over_because_next_run_is_set_to_what_was_resol
 }
 
 #[test]
-fn what_is_given_back_after_the_clock_was_set_right_does_not_wait_for_the_wrong_time() {
+fn a_run_released_after_a_clock_correction_starts_at_once() {
     let db = TestDb::new();
     let mut owner = db.stepper(&day("20:00"));
     owner.client().add(NewTask::once("post", at(&day("20:00"))).handler("work")).unwrap();
@@ -235,10 +235,10 @@ fn what_is_given_back_after_the_clock_was_set_right_does_not_wait_for_the_wrong_
 }
 
 #[test]
-fn what_is_due_is_resolved_before_a_task_rests_though_a_run_of_it_was_cancelled_by_sql() {
+fn due_occurrences_are_resolved_before_a_pause_despite_a_cancel_by_sql() {
     let db = TestDb::new();
     let mut owner = db.stepper(&day("11:59"));
-    let task = NewTask::cron("hourly", "0 * * * *").handler("nobody").overlap(Overlap::BufferAll);
+    let task = NewTask::cron("hourly", "0 * * * *").handler("absent").overlap(Overlap::BufferAll);
     owner.client().add(task).unwrap();
     step_at(&mut owner, "12:00", 0);
     owner.clock().set_wall(at(&day("13:00")));
@@ -250,7 +250,7 @@ fn what_is_due_is_resolved_before_a_task_rests_though_a_run_of_it_was_cancelled_
 }
 
 #[test]
-fn nothing_is_met_between_a_next_run_that_was_set_and_the_start() {
+fn no_occurrence_is_resolved_between_a_set_next_run_and_starts_at() {
     let db = TestDb::new();
     let mut owner = db.stepper(START);
     let task = NewTask::cron("late", "*/10 * * * *").handler("work").misfire(Misfire::RunOnce, seconds(0));
@@ -262,7 +262,7 @@ fn nothing_is_met_between_a_next_run_that_was_set_and_the_start() {
 }
 
 #[test]
-fn what_starts_beside_an_occurrence_that_has_a_row_already_is_known_to_have_started() {
+fn a_run_started_beside_a_resolved_occurrence_is_recorded_as_started() {
     let db = TestDb::new();
     let mut owner = db.stepper("2030-01-01T00:00:00Z");
     let task = |name: &str| NewTask::once(name, at(&day("12:00"))).handler("work");
@@ -270,7 +270,7 @@ fn what_starts_beside_an_occurrence_that_has_a_row_already_is_known_to_have_star
     let one = claim(&mut owner);
     owner.finish(&one, Outcome::succeeded());
     step(&mut owner, 0);
-    // The clock was wrong, and somebody has the task run again: its occurrence has a row.
+    // The clock was wrong, and a user runs the task again: its occurrence has a row.
     step_at(&mut owner, "11:00", 0);
     owner.client().replace(task("second").starts_at(at(&day("11:30")))).unwrap();
     owner.client().add_all(["first", "third"].map(task)).unwrap();
@@ -285,7 +285,7 @@ fn what_starts_beside_an_occurrence_that_has_a_row_already_is_known_to_have_star
 }
 
 #[test]
-fn what_expired_while_nobody_was_there_keeps_nobody_from_starting_in_time() {
+fn recording_expired_occurrences_does_not_delay_a_retry() {
     let db = TestDb::new();
     let mut owner = db.builder(START).accept("work").poll(minutes(60)).start().unwrap();
     let late = NewTask::cron("late", "0 * * * *").handler("work").expires(minutes(10));
@@ -302,13 +302,13 @@ fn what_expired_while_nobody_was_there_keeps_nobody_from_starting_in_time() {
 }
 
 #[test]
-fn what_is_found_to_be_over_is_kept_from_then_on_and_not_from_its_last_change() {
+fn retention_counts_from_the_turn_that_completes_a_task() {
     let db = TestDb::new();
     let mut owner = db.stepper(START);
     owner.client().add(NewTask::once("over", at(START)).handler("work")).unwrap();
     let run = claim(&mut owner);
     succeed(&mut owner, &run);
-    // Whoever sets it going again has nobody look for a month; and nothing of it is left to run.
+    // It is resumed, and no scheduler reads the file for a month; it has no occurrence left.
     let shell = db.plain();
     shell.execute("UPDATE scheduled_tasks SET status = 'active'", []).unwrap();
     let start = at(START).as_millis();

@@ -1,5 +1,5 @@
-//! Final runs that another program reopened, and runs whose attempt it changed: the tables refuse the simplest statements, `doctor`
-//! names every run of which the attempts beside it tell, and `check` those that are unfinished.
+//! Final runs that another program reopened, and runs whose attempt it changed: the tables refuse the simplest statements,
+//! `doctor` names every run that contradicts its recorded attempts, and `check` names the unfinished ones.
 
 use duly::testing::Stepper;
 use duly::{Client, Limits, NewTask, Outcome};
@@ -9,13 +9,13 @@ use crate::fixtures::{TestDb, at, claim, minutes, step, work_off};
 const NOON: &str = "2027-03-14T12:00:00Z";
 const RULE: &str = "a final run stays final, and its attempt never decreases";
 
-/// Runs that ended in every way, by the name of their task. Of `retried` the first attempt failed.
+/// Creates runs that ended in every way, in tasks of that name. The first attempt of `retried` failed.
 fn ended() -> (TestDb, Stepper) {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(8).start().expect("a stepper");
     let client = stepper.client().clone();
     for name in ["succeeded", "retried", "dead", "cancelled", "waited", "bystander"] {
-        let handler = if name == "waited" { "nobody's" } else { "work" };
+        let handler = if name == "waited" { "absent" } else { "work" };
         let task = NewTask::once(name, at(NOON)).handler(handler);
         client.add(if name == "dead" { task.at_most_once() } else { task }).expect("a task");
     }
@@ -91,7 +91,7 @@ fn a_final_run_that_another_program_reopened_is_named() {
     }
 }
 
-/// What is claimed again leaves no trace in its own row.
+/// A run that was claimed again has no trace in its own row.
 #[test]
 fn a_reopened_run_that_ran_again_is_named_as_well() {
     for (task, why) in [
@@ -123,7 +123,7 @@ fn an_attempt_that_another_program_changed_is_named() {
         let number = run(&db, task);
         assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{attempt}");
     }
-    // Not a run that fails, is given back, and goes on.
+    // A run that fails, is released, and continues is not named.
     let (_house, mut stepper) = ended();
     let client = stepper.client().clone();
     let mut claims = Vec::new();
@@ -133,14 +133,14 @@ fn an_attempt_that_another_program_changed_is_named() {
         claims.extend(stepper.step().expect("a turn"));
         assert_eq!((found(&client), claims.len()), (vec![], 1));
         stepper.finish(&claims.remove(0), outcome);
-        // What is given back may be claimed again at once.
+        // A released run may be claimed again at once.
         claims.extend(stepper.step().expect("a turn"));
         assert!(found(&client).is_empty() && shown(&client).is_empty());
     }
 }
 
 #[test]
-fn a_final_run_with_an_end_cannot_wait_or_run() {
+fn a_run_with_finished_at_cannot_become_queued_or_running() {
     let (db, stepper) = ended();
     for task in ["succeeded", "dead", "waited"] {
         for values in ["status = 'queued'", "status = 'running', locked_by = 'me', locked_until = 1805025600000"] {

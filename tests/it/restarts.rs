@@ -1,10 +1,10 @@
-//! A day, and the restarts in it: each occurrence once, to the millisecond; what a crash cut is taken up again.
+//! A day with restarts: each occurrence once, to the millisecond; interrupted runs are recovered.
 
 use duly::{Context, Error, NewTask, Overlap};
 
 use crate::fixtures::{TestDb, at, claim, minutes, seconds, succeed, work_off};
 
-/// A run that has expired before it could begin is missed, a poll interval later at the most.
+/// A run that expires before it begins is missed, at most a poll interval later.
 #[test]
 fn a_catch_up_that_has_expired_is_missed() {
     let missed = "2027-03-14 13:00:00 schedule missed x2 to 2027-03-14 14:00:00";
@@ -29,7 +29,7 @@ fn a_catch_up_that_has_expired_is_missed() {
     }
 }
 
-/// One task of each kind, through a day, with a crash at noon and a stop in the evening: each occurrence once.
+/// One task of each kind through a day, with a crash at noon and a stop in the evening: each occurrence once.
 #[test]
 fn a_day_with_two_restarts() {
     let db = TestDb::new();
@@ -73,7 +73,7 @@ fn a_day_with_two_restarts() {
     db.assert_sound();
 }
 
-/// A run that a crash cut is recovered beside what fell due meanwhile, and comes first.
+/// An interrupted run is recovered beside what became due meanwhile, and comes first.
 #[test]
 fn a_crash_in_the_middle_of_a_run() {
     let db = TestDb::new();
@@ -113,7 +113,7 @@ fn a_crash_in_the_middle_of_a_run() {
 }
 
 #[test]
-fn a_new_owner_on_the_connection_of_a_dead_one_recovers_what_that_one_left() {
+fn a_new_owner_on_a_dead_owners_connection_recovers_its_runs() {
     let db = TestDb::new();
     let mut first = db.stepper("2027-03-14T12:00:00Z");
     first.client().add(NewTask::interval("subject", minutes(10)).handler("work")).unwrap();

@@ -1,4 +1,4 @@
-//! What is long over goes, little by little or at once; what is not over, and the newest few of each task, stays.
+//! Retention: expired history is deleted, in batches or at once; unfinished work and the newest runs of each task stay.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ fn days(days: u64) -> Duration {
     seconds(days * 86_400)
 }
 
-/// Lets time pass, as it does without a jump, until a heartbeat.
+/// Advances the clock without a jump until a heartbeat.
 fn pass(stepper: &mut Stepper, time: Duration) {
     stepper.clock().advance(time);
     stepper.step().expect("a step");
@@ -27,13 +27,13 @@ fn names(db: &TestDb) -> Vec<String> {
 }
 
 #[test]
-fn a_completed_once_task_goes_thirty_days_after_it_ended() {
+fn a_completed_one_time_task_is_deleted_after_thirty_days() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     let once = |name: &str| NewTask::once(name, at(NOON)).handler("work");
     client.add_all([once("done"), once("dead"), once("running"), once("again")]).unwrap();
-    client.add(NewTask::once("elsewhere", at(NOON)).handler("nobody")).unwrap();
+    client.add(NewTask::once("elsewhere", at(NOON)).handler("absent")).unwrap();
     for run in step(&mut stepper, 4) {
         let give_up = Outcome::Failed { how: FailureKind::Failed, error: "no".into(), retry: Retry::GiveUp };
         match run.task.as_str() {
@@ -60,7 +60,7 @@ fn a_completed_once_task_goes_thirty_days_after_it_ended() {
 }
 
 #[test]
-fn a_once_task_that_a_manifest_declares_does_not_run_again() {
+fn a_one_time_task_of_a_manifest_does_not_run_again() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -77,7 +77,7 @@ fn a_once_task_that_a_manifest_declares_does_not_run_again() {
 }
 
 #[test]
-fn what_is_over_and_was_given_a_next_run_stays_and_runs_again() {
+fn a_completed_task_with_a_new_next_run_stays_and_runs_again() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -98,7 +98,7 @@ fn what_is_over_and_was_given_a_next_run_stays_and_runs_again() {
     db.assert_sound();
 }
 
-/// A task with an hourly run for so long, all succeeded.
+/// A task with an hourly run for some time, all succeeded.
 fn hourly(db: &TestDb, keep: Retention, hours: u64) -> Stepper {
     let mut stepper = db.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
     stepper.client().add(NewTask::interval("subject", minutes(60)).handler("work")).unwrap();
@@ -115,7 +115,7 @@ fn runs(db: &TestDb) -> String {
 }
 
 #[test]
-fn old_runs_go_but_for_the_newest_and_young_ones_only_if_there_are_too_many() {
+fn old_runs_are_deleted_except_the_newest_of_a_task() {
     let db = TestDb::new();
     let keep = Retention { runs: days(2), least_runs: 10, most_runs: 60, ..Retention::default() };
     let mut stepper = hourly(&db, keep, 58);
@@ -129,7 +129,7 @@ fn old_runs_go_but_for_the_newest_and_young_ones_only_if_there_are_too_many() {
     let oldest = "SELECT min(scheduled_for) FROM task_runs WHERE task_id = 1";
     assert_eq!(db.ask(oldest), at("2027-03-14T22:00:00Z").plus(minutes(60)).as_millis().to_string());
 
-    // Paused for a year: the newest ten stay, and what waits stays.
+    // Paused for a year: the newest ten stay, and waiting runs stay.
     stepper.client().pause("subject").unwrap();
     stepper.clock().set_wall(at("2028-03-20T12:00:00Z"));
     stepper.step().unwrap();
@@ -143,7 +143,7 @@ fn old_runs_go_but_for_the_newest_and_young_ones_only_if_there_are_too_many() {
 }
 
 #[test]
-fn of_too_many_the_oldest_go_however_young() {
+fn the_oldest_runs_above_the_limit_are_deleted_at_any_age() {
     let db = TestDb::new();
     let keep = Retention { least_runs: 5, most_runs: 20, ..Retention::default() };
     let mut stepper = hourly(&db, keep, 30);
@@ -154,7 +154,7 @@ fn of_too_many_the_oldest_go_however_young() {
 }
 
 #[test]
-fn a_retry_keeps_the_run_whose_key_it_has() {
+fn a_kept_retry_keeps_the_run_that_it_retries() {
     let db = TestDb::new();
     let keep = Retention { runs: days(1), least_runs: 0, ..Retention::default() };
     let mut stepper = db.builder(NOON).accept("work").retention(keep).start().unwrap();
@@ -181,13 +181,13 @@ fn a_retry_keeps_the_run_whose_key_it_has() {
     assert_eq!((second.run_id, second.idempotency_key()), (retry, dead.idempotency_key()));
     succeed(&mut stepper, &second);
     pass(&mut stepper, days(2));
-    // The retry first, and then what it has retried.
+    // The retry first, and then the run that it retries.
     pass(&mut stepper, minutes(1));
     assert_eq!(runs(&db), "0");
 }
 
 #[test]
-fn a_chain_of_retries_is_kept_as_long_as_its_last_may_be_retried() {
+fn a_chain_of_retries_is_kept_while_its_last_may_be_retried() {
     let db = TestDb::new();
     let keep = Retention { runs: days(2), least_runs: 0, ..Retention::default() };
     let calls = Arc::new(AtomicUsize::new(0));
@@ -211,7 +211,7 @@ fn a_chain_of_retries_is_kept_as_long_as_its_last_may_be_retried() {
         run = client.retry(run).unwrap();
         lasts(days(1));
     }
-    // The first is older than is kept by far; the last is not.
+    // The first has expired long ago; the last has not.
     assert_eq!(calls.load(Ordering::Relaxed), 1, "what the first has done is known to the last");
     assert_eq!(keys.lock().unwrap().len(), 1, "{keys:?}");
     assert_eq!((client.would_prune(keep).unwrap().runs, client.prune(keep).unwrap().runs), (0, 0));
@@ -221,7 +221,7 @@ fn a_chain_of_retries_is_kept_as_long_as_its_last_may_be_retried() {
 }
 
 #[test]
-fn a_retry_that_nobody_carries_out_keeps_no_more_than_its_chain() {
+fn a_retry_that_never_runs_keeps_only_its_chain() {
     let db = TestDb::new();
     let keep = Retention { runs: days(1), least_runs: 0, ..Retention::default() };
     let mut stepper = hourly(&db, keep, 5);
@@ -232,7 +232,7 @@ fn a_retry_that_nobody_carries_out_keeps_no_more_than_its_chain() {
     stepper.finish(&dead, Outcome::failed("no"));
     step(&mut stepper, 0);
     client.pause("subject").unwrap();
-    db.plain().execute("UPDATE scheduled_tasks SET handler = 'nobody'", []).unwrap();
+    db.plain().execute("UPDATE scheduled_tasks SET handler = 'absent'", []).unwrap();
     let retry = client.retry(run).unwrap();
     assert_eq!(runs(&db), "7");
     pass(&mut stepper, days(3));
@@ -241,7 +241,7 @@ fn a_retry_that_nobody_carries_out_keeps_no_more_than_its_chain() {
 }
 
 #[test]
-fn of_a_scheduler_that_is_never_idle_it_goes_too() {
+fn a_scheduler_that_is_never_idle_deletes_history_too() {
     let db = TestDb::new();
     let keep = Retention { runs: seconds(1), least_runs: 1, ..Retention::default() };
     let mut stepper = hourly(&db, keep, 3);
@@ -249,7 +249,7 @@ fn of_a_scheduler_that_is_never_idle_it_goes_too() {
     stepper.client().pause("subject").unwrap();
     let busy = NewTask::delay("busy", seconds(1)).handler("work").starts_at(stepper.clock().now().wall);
     stepper.client().add(busy).unwrap();
-    // No heartbeat but has a run to start or to settle.
+    // Every heartbeat has a run to start or to settle.
     let mut turns = 0;
     while runs(&db) != "1" {
         for run in stepper.step().unwrap() {
@@ -264,7 +264,7 @@ fn of_a_scheduler_that_is_never_idle_it_goes_too() {
 }
 
 #[test]
-fn what_is_too_much_for_one_batch_goes_by_the_next_ones_soon() {
+fn more_than_one_batch_is_deleted_by_consecutive_batches() {
     let db = TestDb::new();
     let keep = Retention { once: days(1), ..Retention::default() };
     let mut stepper = db.builder(NOON).accept("work").retention(keep).start().expect("a stepper");
@@ -289,7 +289,7 @@ fn what_is_too_much_for_one_batch_goes_by_the_next_ones_soon() {
 }
 
 #[test]
-fn events_and_schedulers_that_stopped_are_forgotten() {
+fn old_events_and_stopped_schedulers_are_deleted() {
     let db = TestDb::new();
     db.stepper(NOON).stop().unwrap();
     let mut stepper = db.stepper(NOON);
@@ -301,7 +301,7 @@ fn events_and_schedulers_that_stopped_are_forgotten() {
     pass(&mut stepper, days(11));
     assert_eq!(db.rows("SELECT kind FROM scheduler_events WHERE task_id IS NOT NULL"), ["resumed"]);
     assert_eq!(db.rows("SELECT id FROM scheduler_instances"), [stepper.owner()]);
-    // Many go by one batch after the other, also where there are no tasks.
+    // One batch follows the other, also without tasks.
     client.remove("subject").unwrap();
     let old = "DELETE FROM scheduler_events;
                WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
@@ -312,7 +312,7 @@ fn events_and_schedulers_that_stopped_are_forgotten() {
 }
 
 #[test]
-fn by_hand_it_goes_at_once_and_in_one_round() {
+fn a_prune_deletes_everything_at_once() {
     let db = TestDb::new();
     let mut stepper = hourly(&db, Retention::default(), 3);
     let client = stepper.client().clone();
@@ -333,7 +333,7 @@ fn by_hand_it_goes_at_once_and_in_one_round() {
     db.assert_sound();
 }
 
-/// Tasks and runs by the thousand, written by SQL: all that retention can meet.
+/// Writes thousands of tasks and runs by SQL: every case that retention can meet.
 fn much(db: &TestDb) -> Stepper {
     let mut stepper = hourly(db, Retention::default(), 40);
     let client = stepper.client().clone();
@@ -343,12 +343,12 @@ fn much(db: &TestDb) -> Stepper {
     client.add_all((0..600).map(|n| NewTask::cron(format!("far-{n:04}"), "@yearly").handler("work"))).unwrap();
     work_off(&mut stepper);
     client.pause("subject").unwrap();
-    // One that waits is the oldest of more than a batch; a task that is over has more runs than a batch removes.
+    // A waiting run is the oldest of more than a batch; a completed task has more runs than a batch deletes.
     let runs = |task: &str, count: u32, status: &str, finished: &str| {
         format!(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
              INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
-             SELECT t.id, 'nobody', t.created_at + i + (SELECT max(id) FROM task_runs), 'manual', '{status}',
+             SELECT t.id, 'absent', t.created_at + i + (SELECT max(id) FROM task_runs), 'manual', '{status}',
                     t.created_at, {finished} FROM n, scheduled_tasks t WHERE t.name = '{task}';"
         )
     };
@@ -363,7 +363,7 @@ fn much(db: &TestDb) -> Stepper {
 }
 
 #[test]
-fn what_would_go_is_told_and_then_goes() {
+fn a_dry_run_counts_what_the_prune_deletes() {
     let ask = ["scheduled_tasks", "task_runs", "scheduler_events", "scheduler_instances"];
     let all = |db: &TestDb| ask.map(|table| db.rows(&format!("SELECT * FROM {table}")));
     let keeps = [

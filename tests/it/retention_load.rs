@@ -1,4 +1,4 @@
-//! Retention makes progress however much is added beside it, and a scheduler that is started again and again leaves few rows.
+//! Retention makes progress at any rate of additions, and a scheduler that is restarted again and again leaves few rows.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::fixtures::{TestDb, minutes, work_off};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
-/// More completed tasks are added in each minute than one batch of retention looks at.
+/// More completed tasks are added in each minute than one batch of retention reads.
 #[test]
-fn what_expires_goes_however_many_tasks_are_added_meanwhile() {
+fn expired_history_is_deleted_at_any_rate_of_additions() {
     const NEW: i64 = 6_000;
     let db = TestDb::brief();
     let keep = Retention { runs: minutes(4), events: minutes(4), least_runs: 0, ..Retention::default() };
@@ -56,7 +56,7 @@ fn a_crash_loop_leaves_a_bounded_number_of_instances() {
     let mut alive = db.builder(NOON).accept("other").start().expect("a stepper");
     alive.step().unwrap();
     let client = alive.client().clone();
-    client.add(NewTask::interval("subject", Duration::from_secs(86_400)).handler("nobody")).unwrap();
+    client.add(NewTask::interval("subject", Duration::from_secs(86_400)).handler("absent")).unwrap();
     alive.step().unwrap();
     let by_sql = "INSERT INTO scheduler_instances (id, host, pid, version, workers, lease_ms, started_at, seen_at, stopped_at)
                   VALUES ('holder', 'h', 1, '0', 4, 60000, 1700000000000, 1700000000000, 1700000000000),

@@ -1,7 +1,7 @@
-//! Every arrow of a run's life, with the right claim and with a stale one.
+//! Every transition of a run, with the right claim and with a stale one.
 //!
-//! Each test has a twin: another task's run in the same state, whose row is compared whole, since a guard that is too wide
-//! shows itself on the row next door.
+//! Each test has a twin: another task's run in the same state, whose row is compared completely, since a guard that is too
+//! wide changes the other row.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Pair {
         Pair { db, stepper, subject, twin }
     }
 
-    /// The same, after both have failed once.
+    /// As `running`, after both have failed once.
     fn failed(shape: impl Fn(NewTask) -> NewTask) -> Self {
         let mut pair = Pair::running(shape);
         for claim in [pair.subject.clone(), pair.twin.clone()] {
@@ -58,7 +58,7 @@ impl Pair {
         status(&self.db, self.subject.run_id)
     }
 
-    /// Settles an outcome of the subject. Nothing of the twin moves.
+    /// Settles an outcome of the subject. The twin does not change.
     pub(crate) fn settle(&mut self, outcome: Outcome) {
         let twin = self.row(self.twin.run_id);
         self.stepper.finish(&self.subject, outcome);
@@ -71,7 +71,7 @@ impl Pair {
     }
 }
 
-/// A whole row, as text.
+/// Returns a row as text.
 fn row(db: &TestDb, run: i64) -> String {
     db.rows(&format!("SELECT * FROM task_runs WHERE id = {run}")).join("\n")
 }
@@ -99,7 +99,7 @@ pub(crate) fn result(json: &str) -> Outcome {
 }
 
 #[test]
-fn due_becomes_running_or_queued_skipped_or_missed_and_never_twice() {
+fn a_due_occurrence_is_running_queued_skipped_or_missed_once() {
     let db = TestDb::new();
     let mut first = db.builder(BEFORE).accept("work").workers(1).start().unwrap();
     let mut second = db.builder(BEFORE).clock(first.clock()).accept("work").start().unwrap();
@@ -110,13 +110,13 @@ fn due_becomes_running_or_queued_skipped_or_missed_and_never_twice() {
     assert_eq!(first.step().unwrap().len(), 1, "one worker");
     assert_eq!((status(&db, 1), status(&db, 2)), ("running".into(), "queued".into()));
 
-    // The other owner finds the occurrences resolved, and takes the run that waits: there is no second of either.
+    // The other owner finds the occurrences resolved, and takes the queued run: neither gets a second row.
     let taken = second.step().unwrap();
     assert_eq!(taken.iter().map(|claim| (claim.run_id, claim.attempt)).collect::<Vec<_>>(), [(2, 1)]);
     assert!(second.step().unwrap().is_empty());
     assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "2");
 
-    // An hour on both are still at it: one task skips and the other buffers. Then nobody looks for three hours.
+    // An hour later both still run: one task skips and the other buffers. Then no scheduler runs for three hours.
     let running = "SELECT id, status, attempt, locked_by, started_at FROM task_runs WHERE id <= 2";
     let before = db.rows(running);
     first.clock().advance(seconds(3600));
@@ -134,7 +134,7 @@ fn due_becomes_running_or_queued_skipped_or_missed_and_never_twice() {
 }
 
 #[test]
-fn a_success_is_written_once() {
+fn a_success_is_recorded_once() {
     let mut pair = Pair::running(as_is);
     pair.stepper.clock().advance(seconds(5));
     pair.settle(result("[1]"));
@@ -144,7 +144,7 @@ fn a_success_is_written_once() {
     assert_eq!(pair.db.rows(ended), ["succeeded|[1]|1|5000|-"]);
     assert!(pair.attempts().is_empty(), "an attempt that simply succeeded leaves no other trace");
 
-    // The same claim once more, with whatever outcome: the run is final.
+    // The same claim again, with any outcome: the run is final.
     let before = pair.row(pair.subject.run_id);
     for (late, says) in
         [(result("[2]"), "succeeded|[2]"), (give_up(), "hopeless|-"), (Outcome::Released, "given back|-")]
@@ -189,7 +189,7 @@ fn a_failed_attempt_waits_longer_each_time_until_the_run_is_dead() {
 }
 
 #[test]
-fn the_handler_may_say_when_to_try_again_or_never() {
+fn the_handler_may_set_the_time_of_the_retry_or_give_up() {
     let later = |wait| Outcome::Failed { how: FailureKind::TimedOut, error: "busy".into(), retry: Retry::After(wait) };
     let mut pair = Pair::running(as_is);
     pair.settle(later(minutes(7)));
@@ -199,7 +199,7 @@ fn the_handler_may_say_when_to_try_again_or_never() {
     pair.subject = pair.stepper.step().unwrap().remove(0);
     pair.settle(give_up());
     assert_eq!(pair.subject_is(), "dead", "with three attempts left");
-    // A wish for another try does not make one where none is left.
+    // A requested retry does not add an attempt.
     let mut pair = Pair::running(NewTask::at_most_once);
     pair.settle(later(seconds(1)));
     assert_eq!(pair.subject_is(), "dead");
@@ -224,7 +224,7 @@ fn a_waiting_run_is_cancelled_at_once_and_only_once() {
     }
     assert!(matches!(pair.stepper.client().cancel(4711), Err(Error::UnknownRun { id: 4711 })));
 
-    // What has a claim that was issued before: late, and kept.
+    // The outcome of a claim that was issued before: it is late, and recorded.
     let before = pair.row(pair.subject.run_id);
     pair.settle(result("1"));
     assert_eq!(pair.row(pair.subject.run_id), before);
@@ -232,7 +232,7 @@ fn a_waiting_run_is_cancelled_at_once_and_only_once() {
 }
 
 #[test]
-fn a_running_run_is_asked_to_stop_and_its_end_decides() {
+fn a_cancelled_running_run_ends_by_its_outcome() {
     for (end, becomes, kept) in [
         (result("1"), "succeeded", vec![]),
         (Outcome::failed("stopped"), "cancelled", vec!["1|cancelled|stopped|-"]),
@@ -259,7 +259,7 @@ fn a_running_run_is_asked_to_stop_and_its_end_decides() {
 }
 
 #[test]
-fn what_is_given_back_does_not_count_and_starts_again() {
+fn a_released_attempt_does_not_count_and_the_run_starts_again() {
     let mut pair = Pair::running(NewTask::at_most_once);
     pair.stepper.client().pause("subject").unwrap();
     pair.settle(Outcome::Released);
@@ -271,7 +271,7 @@ fn what_is_given_back_does_not_count_and_starts_again() {
     pair.stepper.client().resume("subject").unwrap();
     let claims = pair.stepper.step().unwrap();
     assert_eq!(claims.iter().map(|claim| (claim.run_id, claim.attempt)).collect::<Vec<_>>(), [(1, 2)]);
-    // The first claim of it is a stale one now, although the same owner holds both.
+    // Its first claim is stale now, although the same owner holds both.
     let before = pair.row(pair.subject.run_id);
     pair.settle(result("1"));
     assert_eq!(pair.row(pair.subject.run_id), before);
@@ -280,9 +280,9 @@ fn what_is_given_back_does_not_count_and_starts_again() {
     assert_eq!(pair.subject_is(), "dead", "one attempt counted, and one was allowed");
 }
 
-/// The handler of the subject is changed while it runs; whatever ends the attempt, the next one is by the new.
+/// The handler of the subject is changed while it runs; after any end of the attempt the next one uses the new handler.
 #[test]
-fn a_run_that_must_start_again_starts_with_the_handler_that_its_task_has_then() {
+fn a_further_attempt_uses_the_current_handler_of_the_task() {
     for end in [Some(Outcome::failed("no such model")), Some(Outcome::Released), None] {
         for by_sql in [true, false] {
             let mut pair = Pair::running(as_is);
@@ -308,7 +308,7 @@ fn a_run_that_must_start_again_starts_with_the_handler_that_its_task_has_then() 
 }
 
 #[test]
-fn a_run_of_which_no_attempt_began_in_time_is_missed() {
+fn a_run_without_an_attempt_in_time_is_missed() {
     let db = TestDb::new();
     let mut stepper = db.builder(BEFORE).accept("work").workers(1).start().unwrap();
     let client = stepper.client().clone();
@@ -331,7 +331,7 @@ fn a_run_of_which_no_attempt_began_in_time_is_missed() {
     );
     assert_eq!((status(&db, 1), row(&db, 3)), ("running".into(), twin), "a run that has begun does not expire");
 
-    // Nor do retries: the first attempt began in time.
+    // Retries do not expire: the first attempt began in time.
     stepper.finish(&holds, Outcome::failed("again"));
     let claims = stepper.step().unwrap();
     assert_eq!((claims[0].run_id, status(&db, 1)), (3, "failed".into()));
@@ -344,7 +344,7 @@ fn a_run_of_which_no_attempt_began_in_time_is_missed() {
 }
 
 #[test]
-fn a_claim_is_refused_where_somebody_else_was_faster() {
+fn a_run_that_another_owner_has_claimed_is_not_claimed() {
     let mut pair = Pair::failed(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     pair.stepper.clock().advance(seconds(10));
@@ -353,7 +353,7 @@ fn a_claim_is_refused_where_somebody_else_was_faster() {
     let rows = [pair.row(1), pair.row(2)];
     assert!(pair.stepper.step().unwrap().is_empty(), "both are taken");
     assert_eq!([pair.row(1), pair.row(2)], rows);
-    // One that was asked to stop while it waited is not claimed either, though its row still says failed.
+    // A waiting run with a cancel request is not claimed, though its status is still failed.
     taken.iter().for_each(|claim| second.finish(claim, Outcome::failed("again")));
     second.step().unwrap();
     pair.db.plain().execute("UPDATE task_runs SET cancel_requested = 1 WHERE id = 1", []).unwrap();

@@ -1,5 +1,5 @@
-//! What a pause, a resumption, an edit of the schedule and a step of the clock do to occurrences: nothing twice, nothing
-//! swallowed, and a schedule of the same meaning moves nothing.
+//! Effects of a pause, a resume, an edit and a clock step on occurrences: none runs twice, none is lost, and an equivalent
+//! schedule changes nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use crate::sql::{at_present, doors, due, insert, names, turn};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
-fn house_of(task: NewTask) -> (TestDb, Stepper) {
+fn database_with(task: NewTask) -> (TestDb, Stepper) {
     let db = TestDb::new();
     let stepper = db.stepper(NOON);
     stepper.client().add(task.handler("work")).expect("a task");
     (db, stepper)
 }
 
-/// The events about tasks: what happened, and the detail of it.
+/// Returns the events of tasks: kind and detail.
 fn events(db: &TestDb) -> Vec<String> {
     db.rows("SELECT kind, detail FROM scheduler_events WHERE task_id IS NOT NULL ORDER BY id")
 }
 
 #[test]
-fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
+fn occurrences_during_a_pause_are_passed_over() {
     for task in [NewTask::cron("t", "* * * * *"), NewTask::interval("t", minutes(1))] {
-        let (db, mut stepper) = house_of(task);
+        let (db, mut stepper) = database_with(task);
         let before = db.add_bystander(&stepper);
         stepper.clock().advance(seconds(90));
-        // What is due is resolved before the pause, though no turn has seen it; and its run waits.
+        // Due occurrences are resolved before the pause, without a turn; the run waits.
         stepper.client().pause("t").expect("a pause");
         db.assert_history("t", &["2027-03-14 12:01:00 schedule queued"]);
         assert_eq!(db.next("t"), "- paused");
@@ -64,14 +64,15 @@ fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
 }
 
 #[test]
-fn an_instant_that_fell_meanwhile_is_met_on_resume() {
+fn a_one_time_task_that_became_due_in_a_pause_runs_on_resume() {
     for misfire in [Misfire::RunOnce, Misfire::Skip] {
-        let (db, mut stepper) = house_of(NewTask::once("t", at("2027-03-14T12:30:00Z")).misfire(misfire, minutes(1)));
+        let (db, mut stepper) =
+            database_with(NewTask::once("t", at("2027-03-14T12:30:00Z")).misfire(misfire, minutes(1)));
         stepper.client().pause("t").expect("a pause");
         stepper.clock().set_wall(at("2027-03-15T12:00:00Z"));
         step(&mut stepper, 0);
         stepper.client().resume("t").expect("a resumption");
-        // Lateness counts from the resumption, so it is on time.
+        // Lateness counts from the resume, so it is on time.
         work_off(&mut stepper);
         db.assert_history("t", &["2027-03-14 12:30:00 schedule succeeded"]);
         assert_eq!(db.next("t"), "- completed");
@@ -80,14 +81,14 @@ fn an_instant_that_fell_meanwhile_is_met_on_resume() {
 }
 
 #[test]
-fn a_paused_or_completed_task_can_be_triggered_and_stays_what_it_is() {
-    let (db, mut stepper) = house_of(NewTask::cron("t", "0 7 * * *"));
+fn a_trigger_does_not_change_a_paused_or_completed_task() {
+    let (db, mut stepper) = database_with(NewTask::cron("t", "0 7 * * *"));
     stepper.client().pause("t").expect("a pause");
     stepper.client().trigger("t").expect("a run");
     work_off(&mut stepper);
     db.assert_history("t", &["2027-03-14 12:00:00 manual succeeded"]);
     assert_eq!(db.next("t"), "- paused");
-    let (db, mut stepper) = house_of(NewTask::once("t", at(NOON)));
+    let (db, mut stepper) = database_with(NewTask::once("t", at(NOON)));
     work_off(&mut stepper);
     stepper.client().trigger("t").expect("a run");
     work_off(&mut stepper);
@@ -95,10 +96,10 @@ fn a_paused_or_completed_task_can_be_triggered_and_stays_what_it_is() {
     assert_eq!(db.next("t"), "- completed");
 }
 
-/// What is due belongs to the old schedule; the new one counts from the edit.
+/// Due occurrences belong to the old schedule; the new one counts from the edit.
 #[test]
-fn an_edit_resolves_what_is_due_under_the_old_state() {
-    let (db, stepper) = house_of(NewTask::cron("t", "* * * * *").misfire(Misfire::Skip, minutes(1)));
+fn an_edit_resolves_due_occurrences_by_the_old_schedule() {
+    let (db, stepper) = database_with(NewTask::cron("t", "* * * * *").misfire(Misfire::Skip, minutes(1)));
     stepper.crash();
     let mut stepper = db.stepper("2027-03-14T12:30:00Z");
     let hourly = || NewTask::cron("t", "45 * * * *").handler("work").misfire(Misfire::RunOnce, minutes(1));
@@ -111,7 +112,7 @@ fn an_edit_resolves_what_is_due_under_the_old_state() {
     ];
     db.assert_history("t", &old);
     assert_eq!(work_off(&mut stepper).len(), 1);
-    // Nothing of the past is due under the new one, however late it is looked at.
+    // No past occurrence is due under the new one, at any later turn.
     stepper.crash();
     let mut stepper = db.stepper("2027-03-14T13:50:00Z");
     work_off(&mut stepper);
@@ -121,10 +122,10 @@ fn an_edit_resolves_what_is_due_under_the_old_state() {
     db.assert_sound();
 }
 
-/// Neither a new task nor a change is accepted that would never be due; the old task stays as it was.
+/// A new task or a change that would never be due is refused; the old task stays unchanged.
 #[test]
 fn a_change_that_names_no_occurrence_is_refused() {
-    let (db, mut stepper) = house_of(NewTask::cron("t", "0 * * * *"));
+    let (db, mut stepper) = database_with(NewTask::cron("t", "0 * * * *"));
     stepper.clock().advance(minutes(60));
     let run = claim(&mut stepper);
     succeed(&mut stepper, &run);
@@ -133,7 +134,7 @@ fn a_change_that_names_no_occurrence_is_refused() {
     for never in [
         NewTask::cron("t", "0 7 * * *").ends_at(at("2027-03-01T00:00:00Z")),
         NewTask::delay("t", minutes(60)).ends_at(at("2027-03-14T13:30:00Z")),
-        // As far as it has been resolved, time has passed.
+        // Time counts as passed up to the newest resolved occurrence.
         NewTask::once("t", at("2027-03-14T12:30:00Z")),
     ] {
         let refused = stepper.client().replace(never.handler("work")).expect_err("no occurrence is left").to_string();
@@ -142,12 +143,12 @@ fn a_change_that_names_no_occurrence_is_refused() {
     }
 }
 
-/// However many are due at the moment of a change: all of them are told, in rows or in one.
+/// All occurrences that are due at a change are recorded, in separate rows or in one.
 #[test]
-fn a_change_swallows_nothing_of_a_long_list() {
+fn a_change_records_every_due_occurrence() {
     let wide =
         |overlap| NewTask::interval("t", seconds(1)).misfire(Misfire::RunOnce, minutes(24 * 60)).overlap(overlap);
-    let told = "SELECT sum(occurrences) FROM task_runs WHERE handler = 'work'";
+    let sum = "SELECT sum(occurrences) FROM task_runs WHERE handler = 'work'";
     type Change = fn(&Stepper);
     let changes: [(&str, Change); 2] = [
         ("pause", |stepper| stepper.client().pause("t").expect("a pause")),
@@ -157,11 +158,11 @@ fn a_change_swallows_nothing_of_a_long_list() {
     ];
     for (what, change) in changes {
         for overlap in [Overlap::Skip, Overlap::Allow, Overlap::BufferAll] {
-            let (db, stepper) = house_of(wide(overlap));
+            let (db, stepper) = database_with(wide(overlap));
             stepper.crash();
             let stepper = db.stepper("2027-03-14T20:00:00Z");
             change(&stepper);
-            assert_eq!(db.ask(told), "28800", "{what} {overlap}: every second of eight hours");
+            assert_eq!(db.ask(sum), "28800", "{what} {overlap}: every second of eight hours");
             let newest = "SELECT max(ifnull(last_scheduled_for, scheduled_for)) FROM task_runs WHERE handler = 'work'";
             assert_eq!(db.ask(newest), at("2027-03-14T20:00:00Z").as_millis().to_string(), "{what} {overlap}");
             db.assert_sound();
@@ -170,7 +171,7 @@ fn a_change_swallows_nothing_of_a_long_list() {
 }
 
 #[test]
-fn a_schedule_of_the_same_meaning_moves_nothing() {
+fn an_equivalent_schedule_keeps_the_next_run() {
     let same = [
         (ScheduleKind::Interval, "15m", "900000"),
         (ScheduleKind::Interval, "90m", "1h 30m"),
@@ -190,7 +191,7 @@ fn a_schedule_of_the_same_meaning_moves_nothing() {
             assert_eq!(answer.expect("the same task").change, Change::Unchanged, "{old} {new}");
         }
         assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), row, "{old} {new}");
-        // With another change beside it: that is made, and the schedule stays where it is.
+        // Another change in the same edit is made, and the schedule does not move.
         let schedule = "SELECT schedule_value, next_run, active_since, planned, status FROM scheduled_tasks";
         let stood = db.rows(schedule);
         let answer = stepper.client().replace(task(new).priority(0)).expect("an edit");
@@ -198,14 +199,14 @@ fn a_schedule_of_the_same_meaning_moves_nothing() {
         assert_eq!(db.rows(schedule), stood, "{old} {new}");
         assert_eq!(db.ask("SELECT priority FROM scheduled_tasks"), "0");
     }
-    // Another meaning moves it: an interval's grid stays, though, where it was anchored.
-    let (db, stepper) = house_of(NewTask::interval("t", minutes(15)));
+    // A different schedule moves it; the grid of an interval keeps its anchor.
+    let (db, stepper) = database_with(NewTask::interval("t", minutes(15)));
     stepper.clock().advance(minutes(7));
     stepper.client().replace(NewTask::interval("t", minutes(20)).handler("work")).expect("an edit");
     assert_eq!(db.next("t"), "2027-03-14 12:20:00 active");
 }
 
-/// No occurrence up to the newest that was resolved is resolved again, whatever the clock does.
+/// No occurrence up to the newest resolved one is resolved again after any clock step.
 #[test]
 fn a_step_back_of_the_clock_runs_nothing_twice() {
     for (name, task) in [
@@ -213,7 +214,7 @@ fn a_step_back_of_the_clock_runs_nothing_twice() {
         ("interval", NewTask::interval("t", minutes(1))),
         ("once", NewTask::once("t", at("2027-03-14T12:02:00Z"))),
     ] {
-        let (db, mut stepper) = house_of(task.clone());
+        let (db, mut stepper) = database_with(task.clone());
         for _ in 0..5 {
             stepper.clock().advance(minutes(1));
             work_off(&mut stepper);
@@ -225,7 +226,7 @@ fn a_step_back_of_the_clock_runs_nothing_twice() {
             stepper.clock().advance(minutes(1));
         }
         assert_eq!(db.history("t"), rows, "{name}");
-        // To be written down again changes nothing about that, nor does a pause, nor a restart.
+        // An edit of the same schedule, a pause and a restart change nothing about that.
         stepper.clock().set_wall(at("2027-03-14T11:30:00Z"));
         if name != "once" {
             stepper.client().pause("t").expect("a pause");
@@ -237,7 +238,7 @@ fn a_step_back_of_the_clock_runs_nothing_twice() {
         let mut stepper = db.stepper("2027-03-14T12:03:00Z");
         work_off(&mut stepper);
         assert_eq!(db.history("t"), rows, "{name}");
-        // And when time has caught up, it goes on.
+        // When time has caught up, it continues.
         stepper.clock().set_wall(at("2027-03-14T12:06:00Z"));
         work_off(&mut stepper);
         let more = if name == "once" { 0 } else { 1 };
@@ -246,14 +247,14 @@ fn a_step_back_of_the_clock_runs_nothing_twice() {
     }
 }
 
-/// Jitter is a fixed part of what is given, by the task's name: it moves the start and nothing else.
+/// Jitter is a fixed part of the given maximum, by the task's name; it moves the start and nothing else.
 #[test]
 fn jitter_moves_the_start_and_nothing_else() {
     let jittered = |name: &str| NewTask::cron(name, "0 * * * *").handler("work").jitter(minutes(10));
     let part = "SELECT DISTINCT run_at - scheduled_for FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id";
     let mut parts = Vec::new();
     for round in 0..2 {
-        let (db, mut stepper) = house_of(jittered("t"));
+        let (db, mut stepper) = database_with(jittered("t"));
         assert_eq!(db.next("t"), "2027-03-14 13:00:00 active");
         stepper.clock().advance(minutes(60));
         step(&mut stepper, 0);
@@ -277,7 +278,7 @@ fn jitter_moves_the_start_and_nothing_else() {
     }
     assert_eq!(parts[0], parts[1]);
 
-    // Spread over names; none waits as long as the whole, and a run by hand does not wait.
+    // Spread over names; none waits for the whole maximum, and a manual run does not wait.
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     for number in 0..200 {
@@ -294,9 +295,9 @@ fn jitter_moves_the_start_and_nothing_else() {
     assert_eq!(claim(&mut stepper).task, "t:7");
 }
 
-/// Set by SQL to run now, or emptied to be computed anew: what had come due is told, and the schedule goes on.
+/// `next_run` is set to now by SQL, or cleared: what was due is recorded, and the schedule continues.
 #[test]
-fn next_run_moved_by_sql_swallows_nothing() {
+fn next_run_set_by_sql_loses_no_occurrence() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         let tasks = [("now", "interval", "7m"), ("anew", "interval", "7m"), ("ahead", "cron", "@yearly")];
@@ -313,10 +314,10 @@ fn next_run_moved_by_sql_swallows_nothing() {
         let sorted = |claims: &[_]| names(claims).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
         assert_eq!(sorted(&first), ["now", "once", "twin"].map(str::to_owned).into(), "{door:?}");
         assert_eq!(sorted(&second), ["anew", "delay", "now", "twin"].map(str::to_owned).into(), "{door:?}");
-        let told = "at least 1: the task was changed by SQL before what was due had been resolved";
+        let missed_text = "at least 1: the task was changed by SQL before what was due had been resolved";
         let missed = "SELECT t.name, r.error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                        WHERE r.status = 'missed' AND r.scheduled_for = t.created_at - 600000 ORDER BY t.id";
-        assert_eq!(db.rows(missed), ["now", "anew", "delay"].map(|name| format!("{name}|{told}")), "{door:?}");
+        assert_eq!(db.rows(missed), ["now", "anew", "delay"].map(|name| format!("{name}|{missed_text}")), "{door:?}");
         assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'missed'"), "3");
         let planned = "SELECT planned, next_run > created_at FROM scheduled_tasks WHERE name = 'ahead'";
         assert_eq!(db.rows(planned), ["1|1"]);
@@ -325,9 +326,9 @@ fn next_run_moved_by_sql_swallows_nothing() {
 }
 
 #[test]
-fn a_change_in_the_millisecond_of_the_last_one_goes_by_no_other_clock() {
+fn two_changes_in_one_millisecond_use_one_clock() {
     let task = || NewTask::cron("t", "0 13 * * *").handler("work");
-    let (_house, stepper) = house_of(task());
+    let (_db, stepper) = database_with(task());
     for priority in [0, 3] {
         stepper.client().replace(task().priority(priority)).expect("a change");
         let changed = stepper.client().task("t").unwrap().expect("a task").updated_at;

@@ -1,7 +1,7 @@
-//! The tables as an interface: what another program may write, what it may not, and what it may read.
+//! The tables as an interface: what another program may write, may not write, and may read.
 //!
-//! Each test knocks at two doors: a plain connection of this process, and Debian's `sqlite3` shell, whose SQLite is years
-//! older. Both know nothing of duly.
+//! Each test uses two connections: a plain one of this process, and Debian's `sqlite3` shell, whose SQLite is years older.
+//! Neither knows duly.
 
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -11,14 +11,14 @@ use duly::{Claim, Context, Outcome, Scheduler, Timestamp};
 
 use crate::fixtures::{TestDb, eventually, seconds};
 
-/// How another program reaches the file.
+/// How another program opens the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Door {
     Plain,
     Shell,
 }
 
-/// The doors that can be tried here.
+/// The connections that are available here.
 pub(crate) fn doors() -> Vec<Door> {
     if Command::new("sqlite3").arg("--version").output().is_ok() {
         return vec![Door::Plain, Door::Shell];
@@ -29,45 +29,45 @@ pub(crate) fn doors() -> Vec<Door> {
 }
 
 impl Door {
-    /// Carries out statements; what SQLite said if it refused one.
+    /// Executes statements. Returns SQLite's error if it refuses one.
     pub(crate) fn try_tell(self, db: &TestDb, sql: &str) -> Result<(), String> {
         match self {
             Door::Plain => db.plain().execute_batch(sql).map_err(|error| error.to_string()),
             Door::Shell => {
                 let mut shell = Command::new("sqlite3");
                 shell.args(["-batch", "-bail", "-cmd", ".timeout 5000"]).arg(db.file()).arg(sql);
-                let said = shell.output().expect("sqlite3 starts");
-                let error = String::from_utf8_lossy(&said.stderr).into_owned();
-                if said.status.success() && error.is_empty() { Ok(()) } else { Err(error) }
+                let output = shell.output().expect("sqlite3 starts");
+                let error = String::from_utf8_lossy(&output.stderr).into_owned();
+                if output.status.success() && error.is_empty() { Ok(()) } else { Err(error) }
             }
         }
     }
 
-    /// The same, for what must be accepted.
+    /// Executes statements that must be accepted.
     pub(crate) fn tell(self, db: &TestDb, sql: &str) {
         self.try_tell(db, sql).unwrap_or_else(|error| panic!("{self:?}: {sql}: {error}"));
     }
 }
 
-/// The machine's time, and a moment more: SQLite rounds its clock where ours is cut.
+/// Advances to the machine's time plus a moment: SQLite rounds its clock where duly truncates.
 pub(crate) fn present() -> Timestamp {
     Timestamp::from(SystemTime::now()).plus(Duration::from_millis(20))
 }
 
-/// A turn at the machine's time, by which triggers go.
+/// A turn at the machine's time, which triggers use.
 pub(crate) fn turn(stepper: &mut Stepper) -> Vec<std::sync::Arc<Claim>> {
     stepper.clock().set_wall(present());
     stepper.step().unwrap()
 }
 
-/// A db whose stepper goes by the machine's clock.
+/// Returns a database whose stepper follows the machine's clock.
 pub(crate) fn at_present() -> (TestDb, Stepper) {
     let db = TestDb::new();
     let stepper = db.stepper(&present().to_string());
     (db, stepper)
 }
 
-/// The least that a row needs.
+/// An INSERT with the required columns only.
 pub(crate) fn insert(name: &str, kind: &str, value: &str) -> String {
     format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
@@ -80,20 +80,20 @@ pub(crate) fn due(name: &str) -> String {
     insert(name, "once", "2020-01-01T00:00:00Z")
 }
 
-/// Everything in the tables but the clock's traces.
+/// Returns everything in the tables except times.
 fn everything(db: &TestDb) -> Vec<String> {
     let tables =
         ["scheduled_tasks", "task_runs", "task_attempts", "task_effects", "scheduler_events", "scheduler_meta"];
     tables.iter().flat_map(|table| db.rows(&format!("SELECT '{table}', * FROM {table}"))).collect()
 }
 
-/// The tasks of these claims.
+/// Returns the tasks of these claims.
 pub(crate) fn names(claims: &[std::sync::Arc<Claim>]) -> Vec<&str> {
     claims.iter().map(|claim| claim.task.as_str()).collect()
 }
 
 #[test]
-fn more_rows_than_a_turn_can_look_at_are_looked_at_by_turns_that_follow_at_once() {
+fn unplanned_rows_beyond_one_turn_are_planned_in_the_next_turns() {
     let (db, mut stepper) = at_present();
     Door::Plain.tell(
         &db,
@@ -134,7 +134,7 @@ fn a_row_that_sql_inserts_runs_within_the_poll_interval() {
 }
 
 #[test]
-fn one_turn_sees_it_and_the_next_costs_nothing() {
+fn one_turn_plans_an_inserted_row_and_the_next_writes_nothing() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         assert!(turn(&mut stepper).is_empty());
@@ -143,7 +143,7 @@ fn one_turn_sees_it_and_the_next_costs_nothing() {
         assert_eq!(stepper.transactions(), before, "idle");
         door.tell(&db, "CREATE TABLE other (x); INSERT INTO other VALUES (1)");
         assert!(turn(&mut stepper).is_empty());
-        assert_eq!(stepper.transactions(), before, "somebody else's commit is looked at, and nothing written");
+        assert_eq!(stepper.transactions(), before, "a commit of another program is read, and nothing written");
 
         door.tell(&db, &(due("one") + &insert("later", "interval", "1h")));
         assert_eq!(names(&turn(&mut stepper)), ["one"]);
@@ -155,7 +155,7 @@ fn one_turn_sees_it_and_the_next_costs_nothing() {
 }
 
 #[test]
-fn a_bad_row_becomes_invalid_with_its_reason_and_stops_nobody_else() {
+fn a_bad_row_becomes_invalid_with_a_reason_and_delays_no_other() {
     // Column to write, its bad value, its repair, and what the reason must name.
     let bad = [
         ("schedule_value", "'61 * * * *'", "'* * * * * *'", "minute"),
@@ -208,7 +208,7 @@ fn a_bad_row_becomes_invalid_with_its_reason_and_stops_nobody_else() {
 
 #[test]
 fn the_database_refuses_what_the_contract_forbids() {
-    // What is tried, and a part of what SQLite answers.
+    // A statement, and a part of SQLite's error.
     let refused = [
         ("UPDATE scheduled_tasks SET next_run = 1805025600 WHERE name = 'idle'", "CHECK"),
         ("UPDATE scheduled_tasks SET next_run = 1805025600000000 WHERE name = 'idle'", "CHECK"),
@@ -271,7 +271,7 @@ fn the_database_refuses_what_the_contract_forbids() {
 }
 
 #[test]
-fn a_name_is_an_idempotency_key_for_those_who_ignore_and_those_who_upsert() {
+fn a_name_is_an_idempotency_key_for_insert_or_ignore_and_upsert() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(due("job") + &insert("other", "cron", "0 0 1 1 *")));
@@ -295,7 +295,7 @@ fn a_name_is_an_idempotency_key_for_those_who_ignore_and_those_who_upsert() {
 }
 
 #[test]
-fn a_deleted_task_takes_all_that_is_its_own_along() {
+fn deleting_a_task_deletes_its_runs_and_attempts() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(due("goes") + &due("stays")));
@@ -325,7 +325,7 @@ fn a_deleted_task_takes_all_that_is_its_own_along() {
         door.tell(&db, "PRAGMA foreign_keys = OFF; DELETE FROM scheduled_tasks WHERE name = 'goes'");
         assert!(left(1).iter().all(Vec::is_empty), "{:?}", left(1));
         assert_eq!(left(2), stays);
-        // The name is free again, and the id is not given twice.
+        // The name is free again, and the id is not reused.
         door.tell(&db, &due("goes"));
         assert_eq!(names(&turn(&mut stepper)), ["goes"]);
         assert_eq!(db.ask("SELECT id FROM scheduled_tasks WHERE name = 'goes'"), "3");
@@ -334,7 +334,7 @@ fn a_deleted_task_takes_all_that_is_its_own_along() {
 }
 
 #[test]
-fn the_views_answer_people_and_monitors() {
+fn the_views_show_due_failing_and_stuck_work() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")));
@@ -352,7 +352,7 @@ fn the_views_answer_people_and_monitors() {
              UPDATE scheduled_tasks SET next_run = {now} - 302000 WHERE name = 'done';
              UPDATE task_runs SET locked_until = {now} - 1000 WHERE status = 'running';"
         ));
-        // Written long ago, and no scheduler has ever looked; its twin is paused.
+        // Inserted long ago, and no scheduler has ever seen it; its twin is paused.
         door.tell(&db, &(insert("old", "cron", "@daily") + &insert("rests", "cron", "@daily")));
         door.tell(&db, &format!(
             "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests';
@@ -370,7 +370,7 @@ fn the_views_answer_people_and_monitors() {
             ["cron|active|1|dead|why|2", "done|completed|1|failed|oh|0", "never|active|0|-|-|1", "old|active|0|-|-|0",]
         );
         assert_eq!(db.ask("SELECT last_run FROM task_overview WHERE name = 'cron'"), "2027-03-14T12:00:00.001Z");
-        // Past its time-out, which is a command's hour if nobody says otherwise.
+        // Past its time limit, which is an hour by default for a command.
         let rest = "UPDATE task_runs SET locked_until = 1905025600000";
         for (timeout, handler, ago, stuck) in [
             ("NULL", "work", 9_000_000, ""),

@@ -1,6 +1,5 @@
-//! What a change by SQL does to work that is due, that waits, or that is at work.
-//!
-//! Through the two doors of `sql`. Every change has a neighbour that it must not touch.
+//! Effects of a change by SQL on due, waiting and running work, through the two connections of `sql`. Beside every changed
+//! row is one that must not change.
 
 use duly::Outcome;
 use duly::testing::Stepper;
@@ -9,7 +8,7 @@ use crate::fixtures::{TestDb, minutes, seconds};
 use crate::sql::{Door, at_present, doors, due, insert, names, present, turn};
 
 #[test]
-fn a_trigger_of_the_users_that_raises_rests_one_task_and_no_other() {
+fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(due("refused") + &due("waits")));
@@ -27,7 +26,7 @@ fn a_trigger_of_the_users_that_raises_rests_one_task_and_no_other() {
         let refused = "SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'";
         assert_eq!(db.rows(refused), ["refused|not in my db"]);
 
-        // One whose waiting run cannot be claimed: it is queued, as all workers are busy, and then in the way of others.
+        // A waiting run that cannot be claimed: it is queued while all workers are busy, and then precedes others.
         door.tell(&db, &(due("third") + &due("fourth")));
         assert_eq!(turn(&mut stepper).len(), 2);
         stepper.clock().set_wall(present().plus(seconds(60)));
@@ -43,9 +42,9 @@ fn a_trigger_of_the_users_that_raises_rests_one_task_and_no_other() {
         assert!(stepper.step().unwrap().is_empty());
         let idle = stepper.transactions();
         assert!(stepper.step().unwrap().is_empty());
-        assert_eq!(stepper.transactions(), idle, "the run that cannot be claimed keeps nobody awake");
+        assert_eq!(stepper.transactions(), idle, "the run that cannot be claimed causes no extra turn");
 
-        // The user thinks better of it.
+        // The user drops the trigger.
         door.tell(&db, "DROP TRIGGER no_run; DROP TRIGGER no_start; UPDATE scheduled_tasks SET status = 'active'");
         stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
         stepper.clock().advance(seconds(20));
@@ -57,7 +56,7 @@ fn a_trigger_of_the_users_that_raises_rests_one_task_and_no_other() {
     }
 }
 
-/// A whole row of a task, and all its runs.
+/// Returns a task's row, and all its runs.
 fn task(db: &TestDb, name: &str) -> Vec<String> {
     let mut rows = db.rows(&format!("SELECT * FROM scheduled_tasks WHERE name = '{name}'"));
     rows.extend(db.rows(&format!(
@@ -77,7 +76,7 @@ fn finish_all(stepper: &mut Stepper, outcome: &Outcome) {
     stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, outcome.clone()));
 }
 
-/// Moves a task's past back by hours, as if it had stood so for as long.
+/// Moves a task's past back by hours, as if time had passed.
 fn hours_ago(door: Door, db: &TestDb, name: &str, hours: u64) {
     let ago = 3_600_000 * hours;
     door.tell(
@@ -90,7 +89,7 @@ fn hours_ago(door: Door, db: &TestDb, name: &str, hours: u64) {
 }
 
 #[test]
-fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
+fn occurrences_during_a_pause_by_sql_are_passed_over() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
@@ -104,7 +103,7 @@ fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
         assert_eq!(names(&turn(&mut stepper)), ["twin"]);
         assert_eq!((runs(&db, "subject").len(), runs(&db, "twin").len()), (0, 2), "a missed span, and a run");
 
-        // `next_run` of a paused task is nobody's wish to run it.
+        // Setting `next_run` of a paused task does not start it.
         door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name = 'subject'");
         assert!(turn(&mut stepper).is_empty());
         let twin = task(&db, "twin");
@@ -115,7 +114,7 @@ fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
         assert_eq!(db.rows(ahead), ["active|1|0|1|1"], "on the old grid, from now on");
         assert_eq!((runs(&db, "subject").len(), task(&db, "twin")), (0, twin));
 
-        // An instant that has passed meanwhile is met.
+        // A one-time task that became due meanwhile runs.
         door.tell(&db, &due("once"));
         door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'once'");
         assert!(turn(&mut stepper).is_empty());
@@ -126,7 +125,7 @@ fn what_falls_while_a_task_is_paused_is_neither_run_nor_missed() {
 }
 
 #[test]
-fn a_waiting_run_rests_with_its_task_and_goes_on_with_it() {
+fn a_waiting_run_is_paused_and_resumed_with_its_task() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
@@ -156,7 +155,7 @@ fn a_waiting_run_rests_with_its_task_and_goes_on_with_it() {
 }
 
 #[test]
-fn what_had_come_due_before_a_change_is_told() {
+fn occurrences_due_before_a_change_are_recorded() {
     for door in doors() {
         for change in [
             "status = 'paused'",
@@ -173,26 +172,26 @@ fn what_had_come_due_before_a_change_is_told() {
             let due_at = db.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'subject'");
             let twin = task(&db, "twin");
             door.tell(&db, &format!("UPDATE scheduled_tasks SET {change} WHERE name = 'subject'"));
-            let told =
+            let missed =
                 "schedule|missed|-|at least 1: the task was changed by SQL before what was due had been resolved";
-            assert_eq!(runs(&db, "subject"), [told], "{change}");
+            assert_eq!(runs(&db, "subject"), [missed], "{change}");
             let row = "SELECT resolved_until, planned, next_run, active_since >= created_at FROM scheduled_tasks";
             assert_eq!(db.rows(row)[0], format!("{due_at}|0|-|1"), "{change}");
             assert_eq!(task(&db, "twin"), twin);
             assert_eq!(names(&turn(&mut stepper)), ["twin"]);
-            // An instant before what was resolved is nothing new, whoever wrote it.
+            // An instant before the newest resolved occurrence is not due, by any change.
             door.tell(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
             turn(&mut stepper);
             door.tell(&db, "UPDATE scheduled_tasks SET next_run = resolved_until - 1 WHERE name = 'subject'");
             door.tell(&db, "UPDATE scheduled_tasks SET schedule_value = '9m' WHERE name = 'subject'");
-            assert_eq!(runs(&db, "subject"), [told], "{change}: told once");
+            assert_eq!(runs(&db, "subject"), [missed], "{change}: recorded once");
             db.assert_sound();
         }
     }
 }
 
 #[test]
-fn a_changed_schedule_counts_from_now_and_wakes_what_was_over() {
+fn a_changed_schedule_counts_from_now_and_reactivates_a_completed_task() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(
@@ -225,7 +224,7 @@ fn a_changed_schedule_counts_from_now_and_wakes_what_was_over() {
 }
 
 #[test]
-fn next_run_set_to_now_runs_now_and_the_schedule_goes_on() {
+fn next_run_set_to_now_runs_now_and_the_schedule_continues() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
@@ -237,7 +236,7 @@ fn next_run_set_to_now_runs_now_and_the_schedule_goes_on() {
         let grid = "SELECT next_run - created_at, last_run, planned FROM scheduled_tasks WHERE name = 'subject'";
         assert_eq!(db.rows(grid), ["420000|-|1"]);
         assert_eq!(task(&db, "twin"), twin);
-        // With a row that no scheduler has seen yet, too.
+        // Also in a row that no scheduler has seen yet.
         door.tell(
             &db,
             &insert("fresh", "cron", "0 0 1 1 *")
@@ -250,7 +249,7 @@ fn next_run_set_to_now_runs_now_and_the_schedule_goes_on() {
 }
 
 #[test]
-fn cancel_requested_ends_a_waiting_run_and_asks_a_running_one() {
+fn cancel_requested_cancels_a_waiting_run_and_stops_a_running_one() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         let rows: String = ["running", "failed", "twin"].map(|name| insert(name, "interval", "7m")).concat();
@@ -261,7 +260,7 @@ fn cancel_requested_ends_a_waiting_run_and_asks_a_running_one() {
             stepper.finish(claim, Outcome::failed("no luck"));
         }
         turn(&mut stepper);
-        // Behind the running one's key.
+        // Behind the key of the running one.
         door.tell(&db, &due("queued"));
         door.tell(&db, &due("next"));
         let manual = stepper.client().trigger("running").unwrap();
@@ -287,7 +286,7 @@ fn cancel_requested_ends_a_waiting_run_and_asks_a_running_one() {
 }
 
 #[test]
-fn a_repaired_handler_repairs_the_runs_that_wait() {
+fn a_repaired_handler_applies_to_waiting_runs() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(due("subject") + &due("twin") + &due("done")).replace("'work'", "'wrok'"));
@@ -296,7 +295,7 @@ fn a_repaired_handler_repairs_the_runs_that_wait() {
         door.tell(&db, "UPDATE scheduled_tasks SET handler = 'wrok' WHERE name = 'done'");
         assert_eq!(db.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "what runs, runs on");
         finish_all(&mut stepper, &Outcome::succeeded());
-        assert!(turn(&mut stepper).is_empty(), "nobody here knows that handler");
+        assert!(turn(&mut stepper).is_empty(), "no scheduler has that handler");
         let twin = task(&db, "twin");
         door.tell(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'subject'");
         assert_eq!(names(&turn(&mut stepper)), ["subject"]);
@@ -306,7 +305,7 @@ fn a_repaired_handler_repairs_the_runs_that_wait() {
 }
 
 #[test]
-fn overlap_and_priority_count_from_the_next_run_on() {
+fn overlap_and_priority_apply_from_the_next_run() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
@@ -330,7 +329,7 @@ fn overlap_and_priority_count_from_the_next_run_on() {
 }
 
 #[test]
-fn a_change_of_overlap_is_carried_to_the_runs_that_wait() {
+fn a_change_of_overlap_by_sql_applies_to_waiting_runs() {
     for door in doors() {
         let db = TestDb::new();
         let mut stepper = db.builder(&present().to_string()).start().unwrap();
@@ -352,7 +351,7 @@ fn a_change_of_overlap_is_carried_to_the_runs_that_wait() {
 }
 
 #[test]
-fn a_bad_row_that_nobody_has_looked_at_cannot_be_paused() {
+fn a_bad_row_that_no_turn_has_seen_cannot_be_paused() {
     let (db, mut stepper) = at_present();
     Door::Plain.tell(&db, &insert("bad", "cron", "61 * * * *"));
     let refused = stepper.client().pause("bad").unwrap_err().to_string();
@@ -364,7 +363,7 @@ fn a_bad_row_that_nobody_has_looked_at_cannot_be_paused() {
 }
 
 #[test]
-fn an_expiry_that_is_refused_is_tried_at_the_next_poll_and_keeps_nobody() {
+fn a_refused_expiry_is_retried_at_the_next_poll_and_delays_no_other() {
     for door in doors() {
         let (db, mut stepper) = at_present();
         door.tell(&db, &(due("refused") + &due("twin")).replace("'work'", "'elsewhere'"));

@@ -1,4 +1,4 @@
-//! Handlers that do not return when their time is up: others work in place of the workers that they hold.
+//! Handlers that do not return after their time limit: new workers replace those that they block.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -13,12 +13,13 @@ fn due(name: &str, handler: &str) -> NewTask {
     NewTask::once(name, at("2020-01-01T00:00:00Z")).handler(handler).at_most_once()
 }
 
-/// One that heeds no request, and is out of time at once.
+/// A task whose handler ignores requests, with a time limit that is over at once.
 fn hanging(name: &str) -> NewTask {
     due(name, "hang").timeout(Duration::from_millis(20)).priority(0)
 }
 
-/// A scheduler whose handler `hang` tells that it has begun, and returns when something is sent, or nobody can send any more.
+/// Starts a scheduler whose handler `hang` reports that it has begun, and returns when a message is sent or the sender
+/// dropped.
 fn with_hanging(db: &TestDb) -> (Builder, Receiver<i64>, crossbeam_channel::Sender<()>) {
     let (begun, begins) = channel();
     // Several wait at it at once.
@@ -33,11 +34,11 @@ fn with_hanging(db: &TestDb) -> (Builder, Receiver<i64>, crossbeam_channel::Send
 }
 
 #[test]
-fn a_healthy_task_never_misses_beside_one_that_hangs() {
+fn a_healthy_task_misses_nothing_beside_a_hanging_one() {
     let db = TestDb::new();
     let (builder, begins, open) = with_hanging(&db);
-    let (told, hears) = channel();
-    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let (sender, receiver) = channel();
+    let observer = move |event: &Event| drop(sender.send(event.clone()));
     let beat = |_: &Context| Ok::<_, Error>(());
     let scheduler = builder.workers(1).handler("beat", beat).observe(observer).start().unwrap();
     scheduler.add(hanging("hangs")).unwrap();
@@ -49,7 +50,7 @@ fn a_healthy_task_never_misses_beside_one_that_hangs() {
         "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status <> 'succeeded' AND status <> 'running'";
     assert_eq!(db.ask(other), "0");
     let held = |event: Event| matches!(event, Event::WorkerHeld { claim } if claim.run_id == run);
-    assert_eq!(hears.try_iter().filter(|event| held(event.clone())).count(), 1);
+    assert_eq!(receiver.try_iter().filter(|event| held(event.clone())).count(), 1);
     assert_eq!(scheduler.run(run).unwrap().unwrap().status, RunStatus::Running, "it holds its run, and its key");
 
     open.send(()).unwrap();
@@ -60,7 +61,7 @@ fn a_healthy_task_never_misses_beside_one_that_hangs() {
 }
 
 #[test]
-fn as_many_are_replaced_as_there_are_workers_and_no_more() {
+fn at_most_the_configured_number_of_workers_is_replaced() {
     let db = TestDb::new();
     let (builder, begins, open) = with_hanging(&db);
     let scheduler = builder.workers(2).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
@@ -70,7 +71,7 @@ fn as_many_are_replaced_as_there_are_workers_and_no_more() {
     }
     scheduler.add(due("work", "work")).unwrap();
     assert!(begins.recv_timeout(Duration::from_millis(600)).is_err(), "two workers, and two in their place");
-    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'running'"), "4", "nobody claims for nobody");
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'running'"), "4", "no claim without a worker");
     open.send(()).unwrap();
     begins.recv_timeout(seconds(30)).unwrap();
     drop(open);
@@ -85,7 +86,7 @@ fn as_many_are_replaced_as_there_are_workers_and_no_more() {
 }
 
 #[test]
-fn there_are_as_many_workers_as_before_when_those_that_were_held_return() {
+fn the_number_of_workers_is_restored_when_blocked_ones_return() {
     let db = TestDb::new();
     let (builder, begins, open) = with_hanging(&db);
     let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -93,7 +94,7 @@ fn there_are_as_many_workers_as_before_when_those_that_were_held_return() {
     let work = move |run: &Context| {
         let now = counted.fetch_add(1, Ordering::SeqCst) + 1;
         highest.fetch_max(now, Ordering::SeqCst);
-        // Long enough to meet another.
+        // Long enough to overlap with another.
         run.wait_cancelled(Duration::from_millis(2));
         counted.fetch_sub(1, Ordering::SeqCst);
         Ok::<_, Error>(())
@@ -115,14 +116,14 @@ fn there_are_as_many_workers_as_before_when_those_that_were_held_return() {
 }
 
 #[test]
-fn a_handler_that_heeds_the_request_is_not_replaced() {
+fn a_handler_that_stops_on_request_is_not_replaced() {
     let db = TestDb::new();
-    let (told, hears) = channel();
-    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let (sender, receiver) = channel();
+    let observer = move |event: &Event| drop(sender.send(event.clone()));
     let heeds = |run: &Context| if run.wait_cancelled(seconds(30)) { Err("out of time") } else { Ok(()) };
     let scheduler = Scheduler::builder(db.file()).workers(1).handler("hang", heeds).observe(observer).start().unwrap();
     scheduler.add(hanging("heeds")).unwrap();
     eventually("it has ended", || db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'") == "1");
     scheduler.shutdown(seconds(30)).unwrap();
-    assert!(!hears.try_iter().any(|event| matches!(event, Event::WorkerHeld { .. })));
+    assert!(!receiver.try_iter().any(|event| matches!(event, Event::WorkerHeld { .. })));
 }

@@ -1,4 +1,4 @@
-//! Schedulers that are alive and stand still, and such as nobody can ask the kernel about: robbed never, recovered when dead.
+//! Schedulers that are suspended, or whose state the kernel cannot report: a live one keeps its runs, a dead one loses them.
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use crate::sidecar::{Gate, Sidecar, shell, stands, told};
 
 const LEASE: [&str; 2] = ["--lease", "2s"];
 
-/// A scheduler at work on a command that waits at the gate `gate`, and one beside it that has nothing to do.
+/// A scheduler with a command that waits at the gate `gate`, and a second one without work.
 struct Pair {
-    // First, so that they end while there is a db.
+    // First, so that they end while the database exists.
     owner: Sidecar,
     other: Sidecar,
     client: Client,
@@ -51,8 +51,8 @@ impl Pair {
         self.db.ask(query).parse().unwrap()
     }
 
-    /// Waits until the scheduler beside has looked at the whole, twice.
-    fn other_has_looked(&self) {
+    /// Waits until the second scheduler has taken two full turns.
+    fn other_has_turned(&self) {
         let pid = self.other.pid();
         let seen = || self.number(&format!("SELECT seen_at FROM scheduler_instances WHERE pid = {pid}"));
         for _ in 0..2 {
@@ -61,7 +61,7 @@ impl Pair {
         }
     }
 
-    /// Stops the owner, though not while it writes: nobody else could write then.
+    /// Stops the owner while it holds no write lock: no other process could write otherwise.
     fn stop(&self) {
         self.owner.signal("STOP");
         while self.db.plain().execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_err() {
@@ -77,12 +77,12 @@ impl Pair {
 }
 
 #[test]
-fn an_owner_that_is_stopped_past_its_lease_is_stuck_and_not_robbed() {
+fn an_owner_stopped_past_its_lease_is_reported_and_keeps_its_runs() {
     let mut pair = Pair::new();
     pair.stop();
     let until = pair.until();
     eventually("its lease has run out", || pair.now() > until);
-    pair.other_has_looked();
+    pair.other_has_turned();
     let problems = pair.client.check(&Limits::default()).unwrap();
     let kinds: Vec<_> = problems.iter().map(|problem| (problem.kind, problem.run)).collect();
     assert_eq!(kinds, [(ProblemKind::Stuck, Some(1))], "{problems:?}");
@@ -95,18 +95,18 @@ fn an_owner_that_is_stopped_past_its_lease_is_stuck_and_not_robbed() {
         sidecar.log().lines().filter(|logged| logged.contains(&line) && logged.contains("is alive and stalled")).count()
     };
     eventually("it is in the log", || lines(&pair.other) == 1);
-    pair.other_has_looked();
+    pair.other_has_turned();
     // The next scheduler finds it recorded.
     pair.other.leave();
     pair.other = Sidecar::start(&pair.db, &LEASE);
-    (0..4).for_each(|_| pair.other_has_looked());
+    (0..4).for_each(|_| pair.other_has_turned());
     assert_eq!((pair.db.ask(recorded).as_str(), lines(&pair.other)), ("1", 0));
 
-    // The command ends, and nobody is there to write it down. What else there is, the other does.
+    // The command ends while its owner is stopped. The other scheduler runs everything else.
     pair.gate.open();
     pair.client.add(shell("beside", "true")).unwrap();
     stands(&pair.client, "beside", RunStatus::Succeeded);
-    pair.other_has_looked();
+    pair.other_has_turned();
     assert_eq!(pair.db.rows("SELECT status, attempt FROM task_runs WHERE id = 1"), ["running|1"]);
 
     pair.owner.signal("CONT");
@@ -121,18 +121,18 @@ fn an_owner_that_is_stopped_past_its_lease_is_stuck_and_not_robbed() {
 }
 
 #[test]
-fn an_owner_without_its_lock_file_keeps_its_runs_while_it_lives_and_loses_them_a_lease_after_its_death() {
+fn an_owner_without_its_lock_file_loses_its_runs_only_a_lease_after_its_death() {
     let mut pair = Pair::new();
     let lock = pair.lock_file();
-    // A cleaner comes by; each time the owner makes its file again.
+    // Another program removes the lock file; each time the owner creates it again.
     for _ in 0..4 {
         std::fs::remove_file(&lock).unwrap();
         eventually("the file is there again", || lock.exists());
     }
-    pair.other_has_looked();
+    pair.other_has_turned();
     assert_eq!(pair.db.rows("SELECT status, attempt FROM task_runs"), ["running|1"]);
 
-    // It dies without one: nothing proves it. Stopped first, so that it cannot make it again.
+    // It dies without a lock file: nothing proves its death. Stopped first, so that it cannot create it again.
     pair.stop();
     std::fs::remove_file(&lock).unwrap();
     let until = pair.until();
@@ -140,7 +140,7 @@ fn an_owner_without_its_lock_file_keeps_its_runs_while_it_lives_and_loses_them_a
     let _ = pair.owner.end();
     let lost = || pair.db.ask("SELECT max(finished_at) FROM task_attempts WHERE outcome = 'lost'");
     eventually("its run is recovered", || lost() != "NULL");
-    // It was extended for the last time two seconds before `until`, and the other has seen it no earlier.
+    // Its lease was last extended two seconds before `until`, and the other scheduler has seen it no earlier.
     let lost: u64 = lost().parse().unwrap();
     assert!(lost + 50 >= until, "after its lease, not {} ms before", until.saturating_sub(lost));
     eventually("it is begun again", || pair.starts() == "1\n2");

@@ -1,4 +1,5 @@
-//! Runs that another owner takes over: of the dead at once, of the living never, and what still comes from the first.
+//! Runs that another owner takes over: from a dead owner at once, from a live one never; and late outcomes of the first
+//! owner.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
 use crate::run_transitions::{BEFORE, Pair, as_is, attempts, result, status};
 
 #[test]
-fn the_first_step_recovers_what_a_dead_owner_left() {
+fn the_first_step_recovers_the_runs_of_a_dead_owner() {
     for (shape, asked, becomes) in [
         (as_is as fn(NewTask) -> NewTask, false, "failed"),
         (NewTask::at_most_once, false, "dead"),
@@ -18,7 +19,7 @@ fn the_first_step_recovers_what_a_dead_owner_left() {
     ] {
         let Pair { db, stepper, subject, twin } = Pair::running(shape);
         let mut second = db.builder(BEFORE).clock(stepper.clock()).accept("work").workers(0).start().unwrap();
-        // An owner that lives is left alone, however long it is silent.
+        // A live owner keeps its runs, however long it is silent.
         stepper.clock().advance(minutes(10));
         second.step().unwrap();
         assert_eq!(status(&db, subject.run_id), "running");
@@ -43,8 +44,8 @@ fn the_first_step_recovers_what_a_dead_owner_left() {
     }
 }
 
-/// Two runs that a second owner has taken over while the first still lives: its lock file is gone, and its lease has
-/// stood still for a whole lease by the second's clock. Both runs wait for another try.
+/// Two runs that a second owner has taken over while the first is alive: its lock file is gone, and its lease has not
+/// changed for a whole lease by the second's clock. Both runs wait for a retry.
 fn taken_over() -> (Pair, Stepper) {
     let pair = Pair::running(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
@@ -59,7 +60,7 @@ fn taken_over() -> (Pair, Stepper) {
     (pair, second)
 }
 
-/// The run as the late outcome finds it.
+/// Returns the run's row when the late outcome arrives.
 #[derive(Clone, Copy, Debug)]
 enum Found {
     Waiting,
@@ -94,13 +95,13 @@ fn the_longer_of_two_leases_counts() {
 }
 
 #[test]
-fn an_owner_that_cannot_be_asked_is_not_dead_however_long_it_is_silent() {
+fn an_owner_of_unknown_state_keeps_its_runs() {
     let pair = Pair::running(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
     let lock = pair.db.home().join("agent.db-owners").join(pair.stepper.owner());
     std::fs::remove_file(&lock).unwrap();
-    // What cannot be opened as a lock file is no missing one.
+    // A lock file that cannot be opened is not a missing one.
     std::fs::create_dir(&lock).unwrap();
     for _ in 0..10 {
         pair.stepper.clock().advance(minutes(1));
@@ -120,7 +121,7 @@ fn an_owner_that_cannot_be_asked_is_not_dead_however_long_it_is_silent() {
 }
 
 #[test]
-fn a_late_outcome_changes_nothing_and_is_kept() {
+fn a_late_outcome_changes_no_run_and_is_recorded() {
     for found in [Found::Waiting, Found::Running, Found::Over] {
         for (late, says) in
             [(result("[7]"), "succeeded|[7]"), (Outcome::failed("oh"), "oh|-"), (Outcome::Released, "given back|-")]
@@ -141,23 +142,23 @@ fn a_late_outcome_changes_nothing_and_is_kept() {
             assert_eq!(pair.row(pair.subject.run_id), before, "{found:?}");
             let lost = "1|lost|the scheduler that ran it died|-".to_owned();
             assert_eq!(pair.attempts(), [lost, format!("1|superseded|{says}")], "{found:?}");
-            // The first owner learns at its heartbeat that neither is its own any more.
-            let mut told = pair.stepper.stopped().to_vec();
-            told.sort_unstable();
-            assert!(told.contains(&pair.twin.run_id), "{found:?}: {told:?}");
+            // The first owner learns at its heartbeat that it has lost both.
+            let mut stopped = pair.stepper.stopped().to_vec();
+            stopped.sort_unstable();
+            assert!(stopped.contains(&pair.twin.run_id), "{found:?}: {stopped:?}");
             pair.db.assert_sound();
         }
     }
 }
 
 #[test]
-fn an_owner_that_shows_itself_before_its_death_is_written_down_keeps_its_runs() {
+fn an_owner_that_returns_before_its_death_is_recorded_keeps_its_runs() {
     let mut pair = Pair::running(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
     std::fs::remove_file(pair.db.home().join("agent.db-owners").join(pair.stepper.owner())).unwrap();
     pair.stepper.clock().advance(seconds(61));
-    // The second takes the first for dead, and cannot write it down.
+    // The second finds the first dead, and cannot record it.
     let broken = "CREATE TRIGGER broken AFTER INSERT ON scheduler_events BEGIN SELECT no_such_function(); END";
     pair.db.plain().execute_batch(broken).unwrap();
     second.step().unwrap();
@@ -172,7 +173,7 @@ fn an_owner_that_shows_itself_before_its_death_is_written_down_keeps_its_runs() 
 }
 
 #[test]
-fn an_owner_that_was_taken_for_dead_and_goes_on_is_counted_among_the_living() {
+fn an_owner_that_was_declared_dead_and_continues_counts_as_alive() {
     let (mut pair, _second) = taken_over();
     let stopped = format!("SELECT stopped_at IS NULL FROM scheduler_instances WHERE id = '{}'", pair.stepper.owner());
     assert_eq!(pair.db.ask(&stopped), "0");
@@ -181,7 +182,7 @@ fn an_owner_that_was_taken_for_dead_and_goes_on_is_counted_among_the_living() {
 }
 
 #[test]
-fn a_late_outcome_of_a_run_that_is_gone_becomes_an_event() {
+fn a_late_outcome_of_a_deleted_run_becomes_an_event() {
     let (mut pair, _second) = taken_over();
     pair.db.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'subject'", []).unwrap();
     pair.settle(result("[7]"));
@@ -192,22 +193,22 @@ fn a_late_outcome_of_a_run_that_is_gone_becomes_an_event() {
 }
 
 #[test]
-fn an_attempt_whose_run_comes_back_to_its_owner_is_asked_to_stop_and_so_can_the_next_be() {
+fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
     let db = TestDb::new();
-    let (told, hears) = unbounded();
+    let (sender, receiver) = unbounded();
     let scheduler = Scheduler::builder(db.file())
         .handler("work", move |run: &Context| {
-            let _ = told.send((run.attempt(), "begins"));
+            let _ = sender.send((run.attempt(), "begins"));
             let asked = run.wait_cancelled(seconds(30));
-            let _ = told.send((run.attempt(), if asked { "is asked" } else { "waits in vain" }));
+            let _ = sender.send((run.attempt(), if asked { "is asked" } else { "waits in vain" }));
             Err::<(), _>("half is done")
         })
         .start()
         .unwrap();
     scheduler.add(NewTask::once("long", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
-    let next = || hears.recv_timeout(seconds(60)).unwrap();
+    let next = || receiver.recv_timeout(seconds(60)).unwrap();
     assert_eq!(next(), (1, "begins"));
-    // As an owner does that takes this one for dead. Of the two it is this one that claims the run again.
+    // As an owner does that declares this one dead. Then this one claims the run again.
     let recover = "UPDATE task_runs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = run_at";
     db.plain().execute_batch(recover).unwrap();
     scheduler.wake();

@@ -1,4 +1,4 @@
-//! The scheduler with its threads: handlers that fail, panic, hang, or are still at work when it is time to go.
+//! The scheduler with its threads: handlers that fail, panic, hang, or are running at shutdown.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,15 +15,15 @@ fn due(name: &str) -> NewTask {
     NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work")
 }
 
-/// Hands out events as they happen.
-fn listen() -> (impl Fn(&Event) + Send + Sync, Receiver<Event>) {
-    let (told, hears) = channel();
-    let told = Mutex::new(told);
-    let observer = move |event: &Event| drop(told.lock().unwrap().send(event.clone()));
-    (observer, hears)
+/// Returns an observer, and the events that it receives.
+fn event_channel() -> (impl Fn(&Event) + Send + Sync, Receiver<Event>) {
+    let (sender, receiver) = channel();
+    let sender = Mutex::new(sender);
+    let observer = move |event: &Event| drop(sender.lock().unwrap().send(event.clone()));
+    (observer, receiver)
 }
 
-/// A handler that says that it has begun, and returns when it is told to.
+/// A handler that reports that it has begun, and returns when it receives a message.
 fn gated() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i64>, Sender<()>) {
     let (begun, begins) = channel();
     let (open, gate) = channel();
@@ -37,9 +37,9 @@ fn gated() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i6
 }
 
 #[test]
-fn a_panic_is_a_failed_attempt_and_the_worker_lives_on() {
+fn a_panic_is_a_failed_attempt_and_the_worker_continues() {
     let db = TestDb::new();
-    let (observer, events) = listen();
+    let (observer, events) = event_channel();
     let scheduler = Scheduler::builder(db.file())
         .workers(1)
         .observe(observer)
@@ -64,24 +64,24 @@ fn a_panic_is_a_failed_attempt_and_the_worker_lives_on() {
     assert!(attempts[0].error.as_ref().unwrap().contains("no such chat"));
 }
 
-/// An error that cannot be told.
+/// An error whose `Display` panics.
 #[derive(Debug)]
-struct Unspeakable;
+struct PanicsWhenDisplayed;
 
-impl std::fmt::Display for Unspeakable {
+impl std::fmt::Display for PanicsWhenDisplayed {
     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         panic!("no words for it")
     }
 }
 
-impl std::error::Error for Unspeakable {}
+impl std::error::Error for PanicsWhenDisplayed {}
 
 #[test]
-fn an_error_that_panics_when_it_is_told_is_a_panic_of_the_handler() {
+fn an_error_that_panics_when_displayed_is_a_panic_of_the_handler() {
     let db = TestDb::new();
     let scheduler = Scheduler::builder(db.file())
         .workers(1)
-        .handler("work", |run: &Context| if run.task() == "bad" { Err(Unspeakable) } else { Ok(()) })
+        .handler("work", |run: &Context| if run.task() == "bad" { Err(PanicsWhenDisplayed) } else { Ok(()) })
         .start()
         .unwrap();
     scheduler.add(due("bad").at_most_once()).unwrap();
@@ -95,7 +95,7 @@ fn an_error_that_panics_when_it_is_told_is_a_panic_of_the_handler() {
 }
 
 #[test]
-fn what_a_handler_answers_decides_what_follows() {
+fn the_result_of_a_handler_decides_the_outcome() {
     let db = TestDb::new();
     let scheduler = Scheduler::builder(db.file())
         .handler("work", |run: &Context| match run.task() {
@@ -125,7 +125,7 @@ fn what_a_handler_answers_decides_what_follows() {
 }
 
 #[test]
-fn a_handler_is_asked_to_stop_and_its_failure_is_then_a_cancellation() {
+fn a_failure_after_a_cancel_request_is_a_cancellation() {
     let db = TestDb::new();
     let (begun, begins) = channel();
     let begun = Mutex::new(begun);
@@ -144,7 +144,7 @@ fn a_handler_is_asked_to_stop_and_its_failure_is_then_a_cancellation() {
 }
 
 #[test]
-fn time_that_is_up_is_told_to_the_handler_and_recorded_when_it_returns() {
+fn a_handler_past_its_limit_is_asked_to_stop_and_recorded_when_it_returns() {
     let db = TestDb::new();
     let scheduler = Scheduler::builder(db.file())
         .handler("work", |run: &Context| {
@@ -154,7 +154,7 @@ fn time_that_is_up_is_told_to_the_handler_and_recorded_when_it_returns() {
         .start()
         .unwrap();
     let limit = std::time::Duration::from_millis(50);
-    // Four attempts are left, but it has said that another would fail again.
+    // Four attempts are left, but the handler has given up.
     scheduler.add(due("slow").timeout(limit)).unwrap();
     eventually("the attempt has ended", || {
         scheduler.history("slow", 1).unwrap().first().is_some_and(|run| run.status == RunStatus::Dead)
@@ -165,7 +165,7 @@ fn time_that_is_up_is_told_to_the_handler_and_recorded_when_it_returns() {
 }
 
 #[test]
-fn a_shutdown_waits_for_what_runs_and_gives_back_nothing_that_has_begun() {
+fn a_shutdown_waits_for_running_attempts_and_releases_the_others() {
     let db = TestDb::new();
     let (handler, begins, gate) = gated();
     let scheduler = Scheduler::builder(db.file()).workers(1).handler("work", handler).start().unwrap();
@@ -174,7 +174,7 @@ fn a_shutdown_waits_for_what_runs_and_gives_back_nothing_that_has_begun() {
     client.add(due("second").priority(3)).unwrap();
     let first = begins.recv_timeout(seconds(30)).unwrap();
     let leaving = std::thread::spawn(move || scheduler.shutdown(seconds(30)));
-    // What the worker still begins before it hears of that, ends at once.
+    // What the worker begins before it learns of the shutdown ends at once.
     drop(gate);
     assert_eq!(leaving.join().unwrap().unwrap().unfinished, 0);
     assert_eq!(client.run(first).unwrap().unwrap().status, RunStatus::Succeeded);
@@ -182,7 +182,7 @@ fn a_shutdown_waits_for_what_runs_and_gives_back_nothing_that_has_begun() {
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
     let owners = db.home().join("agent.db-owners");
     assert_eq!(std::fs::read_dir(owners).unwrap().count(), 0, "no lock file is left");
-    // What it had not begun is there for the next one.
+    // The attempt that had not begun is left to the next scheduler.
     let next = Scheduler::builder(db.file()).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let ends = "SELECT group_concat(status || ' ' || (attempt - forgiven)) FROM task_runs";
     eventually("both have succeeded", || db.ask(ends) == "succeeded 1,succeeded 1");
@@ -191,7 +191,7 @@ fn a_shutdown_waits_for_what_runs_and_gives_back_nothing_that_has_begun() {
 }
 
 #[test]
-fn a_handler_that_outlives_the_deadline_still_records_its_outcome() {
+fn a_handler_that_returns_after_the_deadline_still_records_its_outcome() {
     let db = TestDb::new();
     let (handler, begins, gate) = gated();
     let scheduler = Scheduler::builder(db.file()).handler("work", handler).start().unwrap();
@@ -201,7 +201,7 @@ fn a_handler_that_outlives_the_deadline_still_records_its_outcome() {
     assert_eq!(scheduler.shutdown(std::time::Duration::ZERO).unwrap().unfinished, 1);
     assert_eq!(client.run(run).unwrap().unwrap().status, RunStatus::Running);
 
-    // Nobody takes the run: its owner is alive as long as its worker is.
+    // No other scheduler takes the run: its owner is alive as long as its worker is.
     let mut other = db.builder("2027-01-01T00:00:00Z").accept("work").start().unwrap();
     assert!(other.step().unwrap().is_empty());
     gate.send(()).unwrap();
@@ -210,9 +210,9 @@ fn a_handler_that_outlives_the_deadline_still_records_its_outcome() {
 }
 
 #[test]
-fn a_shutdown_tells_of_an_end_that_could_not_be_written_down() {
+fn a_shutdown_counts_an_outcome_that_could_not_be_recorded() {
     let db = TestDb::new();
-    let (observer, events) = listen();
+    let (observer, events) = event_channel();
     let builder = Scheduler::builder(db.file()).lease(seconds(1)).observe(observer);
     let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let client = scheduler.client().clone();
@@ -230,13 +230,13 @@ fn a_shutdown_tells_of_an_end_that_could_not_be_written_down() {
 }
 
 #[test]
-fn claims_that_no_worker_begins_are_given_back_and_do_not_count() {
+fn claims_that_no_worker_begins_are_released_and_do_not_count() {
     let db = TestDb::new();
     let (begun, begins) = channel();
     let (open, gate) = channel::<()>();
     let (begun, gate) = (Mutex::new(begun), Mutex::new(gate));
-    let (observer, events) = listen();
-    // Quick runs let the scheduler read ahead; then one hangs, and what was read ahead waits behind it.
+    let (observer, events) = event_channel();
+    // Quick runs let the scheduler read ahead; then one hangs, and the claims that were read ahead wait behind it.
     let scheduler = Scheduler::builder(db.file())
         .workers(1)
         .observe(observer)
@@ -281,7 +281,7 @@ fn an_observer_that_panics_stops_nothing() {
 }
 
 #[test]
-fn two_schedulers_in_one_process_share_the_work_and_double_nothing() {
+fn two_schedulers_in_one_process_share_the_runs() {
     let db = TestDb::new();
     let starts = Arc::new(AtomicUsize::new(0));
     let start = || {
@@ -301,7 +301,7 @@ fn two_schedulers_in_one_process_share_the_work_and_double_nothing() {
 }
 
 #[test]
-fn workers_write_one_after_another_and_none_waits_in_vain() {
+fn workers_write_one_after_another_without_busy_errors() {
     const WORKERS: u32 = 8;
     let (patience, work) = (std::time::Duration::from_millis(1500), std::time::Duration::from_millis(250));
     assert!(work * (WORKERS - 1) > patience, "the last one would lose it");
@@ -326,17 +326,17 @@ fn workers_write_one_after_another_and_none_waits_in_vain() {
 }
 
 #[test]
-fn handlers_are_asked_to_stop_when_the_file_is_gone() {
+fn handlers_are_asked_to_stop_when_the_file_is_removed() {
     let db = TestDb::new();
     let (begun, begins) = channel();
-    let (told, hears) = channel();
-    let (begun, told) = (Mutex::new(begun), Mutex::new(told));
+    let (sender, receiver) = channel();
+    let (begun, sender) = (Mutex::new(begun), Mutex::new(sender));
     let scheduler = Scheduler::builder(db.file())
         .lease(seconds(1))
         .handler("work", move |run: &Context| {
             let _ = begun.lock().unwrap().send(());
             run.wait_cancelled(seconds(60));
-            let _ = told.lock().unwrap().send(run.stop_reason());
+            let _ = sender.lock().unwrap().send(run.stop_reason());
             Ok::<_, Error>(())
         })
         .start()
@@ -344,12 +344,12 @@ fn handlers_are_asked_to_stop_when_the_file_is_gone() {
     scheduler.add(due("long")).unwrap();
     begins.recv_timeout(seconds(30)).unwrap();
     std::fs::remove_file(db.file()).unwrap();
-    assert_eq!(hears.recv_timeout(seconds(30)).unwrap(), Some(duly::StopReason::Shutdown));
+    assert_eq!(receiver.recv_timeout(seconds(30)).unwrap(), Some(duly::StopReason::Shutdown));
     assert!(matches!(scheduler.wait(), Err(Error::UnusableDatabase { .. })));
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused_by_name() {
+fn invalid_settings_are_refused_by_name() {
     let db = TestDb::new();
     let fine = |_: &Context| Ok::<_, Error>(());
     let refusals = [
@@ -369,7 +369,7 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     assert!(!db.file().exists(), "nothing was made for a scheduler that cannot start");
 }
 
-/// How many of two hundred short runs, of which as many are read ahead as may be, begin before one that may start only once.
+/// Returns how many of two hundred short runs begin before one that may start only once, with the largest read-ahead.
 fn begun_before(once: NewTask) -> Option<usize> {
     let db = TestDb::new();
     let (work, begins, open) = gated();
@@ -389,7 +389,7 @@ fn begun_before(once: NewTask) -> Option<usize> {
 }
 
 #[test]
-fn what_may_start_only_once_is_not_overtaken_by_what_is_read_ahead() {
+fn a_run_that_may_start_only_once_is_not_starved_by_read_ahead() {
     let urgent = begun_before(due("once").priority(0));
     assert!(urgent.is_some_and(|before| before < 20), "more than were read ahead when it came: {urgent:?}");
     let oldest = begun_before(NewTask::once("once", at("2019-01-01T00:00:00Z")).handler("work").priority(3));

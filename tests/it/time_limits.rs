@@ -1,5 +1,5 @@
-//! Time limits are judged by how and when the work ended: a success that is noticed late is a success, an error that comes late is
-//! a timeout, and what a command leaves behind does not count against its limit.
+//! Time limits depend on how and when the work ended: a success that is noticed late is a success, an error that comes late
+//! is a timeout, and child processes of a command do not count against its limit.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,14 +23,14 @@ fn ends(db: &TestDb) -> Vec<String> {
 }
 
 #[test]
-fn a_closure_that_returns_ok_late_has_succeeded_and_an_error_that_comes_late_is_a_timeout() {
+fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
     let db = TestDb::new();
     let events = Arc::new(Mutex::new(Vec::new()));
-    let tell = events.clone();
+    let log = events.clone();
     let scheduler = Scheduler::builder(db.file())
         .observe(move |event: &Event| {
             if let Event::Finished { claim, .. } = event {
-                tell.lock().unwrap().push((claim.task.clone(), event.level(), event.to_string()));
+                log.lock().unwrap().push((claim.task.clone(), event.level(), event.to_string()));
             }
         })
         .handler("work", |run: &Context| {
@@ -61,9 +61,9 @@ fn a_closure_that_returns_ok_late_has_succeeded_and_an_error_that_comes_late_is_
     assert_eq!((event("ok").1, event("quick").1), (log::Level::Warn, log::Level::Info));
 }
 
-/// What the handler writes with `finish` is committed after its limit too: it is the same success.
+/// Rows written with `finish` are committed after the limit too: it is the same success.
 #[test]
-fn finish_after_the_time_limit_commits_and_is_late() {
+fn finish_after_the_time_limit_commits_and_is_reported_as_late() {
     let db = TestDb::new();
     let clock = Arc::new(Mutex::new(None::<ManualClock>));
     let hands = clock.clone();
@@ -82,9 +82,9 @@ fn finish_after_the_time_limit_commits_and_is_late() {
     assert_eq!(ends(&db), ["late|succeeded|it ended late: it took longer than 1m|-", "unlimited|succeeded|-|-"]);
 }
 
-/// After a request to stop, a success is a success, and any other end cancels the run, however late it comes.
+/// After a request to stop, a success is a success, and any other end cancels the run, at any time.
 #[test]
-fn a_run_that_is_asked_to_stop_and_ends_late() {
+fn a_cancelled_run_that_ends_late_keeps_its_success() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -136,15 +136,15 @@ mod commands {
         assert!(sidecar.log().contains("it ended late: it took longer than 2s"), "{}", sidecar.log());
     }
 
-    /// What a command leaves behind is waited for, and its limit passes meanwhile; the command itself kept it.
+    /// Children that a command leaves are waited for past its limit; the command itself ended in time.
     #[test]
-    fn what_a_command_leaves_behind_does_not_count_against_its_limit() {
+    fn child_processes_of_a_command_do_not_count_against_its_limit() {
         let db = TestDb::new();
         let client = db.client();
         let limited = |name: &str, line: &str| shell(name, line).timeout(seconds(1)).at_most_once();
         client.add(limited("good", "sleep 1000 & exit 0")).unwrap();
         client.add(limited("bad", "sleep 1000 & exit 3")).unwrap();
-        // Ended because its time is up: whatever it exits with then, it has not succeeded.
+        // Ended at its time limit: no exit code is a success then.
         client.add(limited("obeys", "trap 'exit 0' TERM; sleep 1000 & wait")).unwrap();
         let mut sidecar = Sidecar::start(&db, &[]);
         let good = stands(&client, "good", RunStatus::Succeeded);

@@ -1,9 +1,9 @@
-//! Everything at once, for as long as `DULY_TORTURE` says (`60s`, or a number of seconds): real schedulers of both kinds on
-//! one file, killed, stopped past their lease, told to leave, one with a clock that lies; a write lock that is kept for
-//! seconds, a busy disk, edits by SQL, requests, cancels. Then all is quiet, everything that was due must be done in bounded
-//! time, and what the handlers wrote down themselves is held against the tables.
+//! All faults at once, for the time in `DULY_TORTURE` (`60s`, or a number of seconds): real schedulers of both kinds on one
+//! file are killed, stopped past their lease, drained, and run with a wrong clock; the write lock is held for seconds, the
+//! disk is busy, tasks are edited by SQL, triggered and cancelled. When the faults end, all due work must be done in bounded
+//! time, and the handlers' own journal is compared with the tables.
 //!
-//! `DULY_SEED` makes the same choices again. What becomes of them is up to the machine.
+//! `DULY_SEED` repeats the choices; their timing depends on the machine.
 #![cfg(target_os = "linux")]
 
 mod processes;
@@ -13,9 +13,9 @@ mod tasks;
 use std::time::{Duration, Instant};
 
 use crate::evidence::{UNSHARE, can};
-use crate::torture::scenario::Play;
+use crate::torture::scenario::Scenario;
 
-/// How long where nobody asks for more.
+/// The default length.
 const LENGTH: Duration = Duration::from_secs(5);
 fn length() -> Duration {
     let Ok(text) = std::env::var("DULY_TORTURE") else { return LENGTH };
@@ -24,33 +24,33 @@ fn length() -> Duration {
 }
 
 #[test]
-fn whatever_is_done_to_them_each_occurrence_is_kept_once_and_nothing_is_left_undone() {
+fn every_occurrence_is_recorded_once_and_all_work_finishes_under_faults() {
     torture(false);
 }
 
-/// No scheduler of commands sees the processes of the other. Some are killed with their namespace, others without it.
+/// The schedulers of commands do not see each other's processes. Some are killed with their namespace, others alone.
 #[test]
-fn schedulers_in_two_pid_namespaces_begin_nothing_beside_what_is_still_at_work() {
+fn schedulers_in_two_pid_namespaces_start_nothing_beside_a_running_attempt() {
     if can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         torture(true);
     }
 }
 
-fn torture(apart: bool) {
+fn torture(namespaced: bool) {
     let length = length();
     let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
     println!("{length:?}, DULY_SEED={seed}");
-    let mut play = Play::begin(seed, length, apart);
+    let mut scenario = Scenario::begin(seed, length, namespaced);
     let begin = Instant::now();
     while begin.elapsed() < length {
-        play.keep_time();
-        play.act();
-        std::thread::sleep(play.millis(20, 150));
+        scenario.advance();
+        scenario.take_action();
+        std::thread::sleep(scenario.millis(20, 150));
     }
-    play.calm();
-    let quiet = play.quiet();
-    play.end();
-    let sums = play.judge();
-    println!("{}\n{sums:?}, all done {} ms after the last of it", play.deeds, quiet.as_millis());
-    assert!(sums.starts > 0, "they were at work meanwhile");
+    scenario.end_faults();
+    let settled = scenario.wait_until_done();
+    scenario.shut_down();
+    let sums = scenario.check();
+    println!("{}\n{sums:?}, all done {} ms after the last fault", scenario.counts, settled.as_millis());
+    assert!(sums.starts > 0, "no attempt has started");
 }

@@ -1,5 +1,5 @@
-//! What a turn costs and whom it serves first: nothing while nothing is due, the urgent before the rest, and never a turn
-//! so full that nobody starts.
+//! The cost and the order of a turn: it writes nothing while nothing is due, starts urgent runs first, and outcomes never
+//! fill a turn so that no run starts.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn due(count: usize, instant: &str) -> impl Iterator<Item = NewTask> {
     (0..count).map(move |number| NewTask::once(format!("due-{number:04}"), instant).handler("work"))
 }
 
-/// Steps whenever the scheduler would wake, for as long as it takes. Answers with how often.
+/// Steps whenever the scheduler would wake, for this time. Returns the number of steps.
 fn sleep_through(stepper: &mut Stepper, time: Duration) -> u32 {
     let mut left = time;
     let mut turns = 0;
@@ -33,7 +33,7 @@ fn sleep_through(stepper: &mut Stepper, time: Duration) -> u32 {
 }
 
 #[test]
-fn a_thousand_tasks_that_are_not_due_cost_a_heartbeat_and_nothing_else() {
+fn a_thousand_tasks_that_are_not_due_cost_heartbeats_only() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").lease(seconds(30)).start().expect("a stepper");
     let tasks = (0..1000).map(|number| NewTask::cron(format!("task-{number}"), "0 7 * * *").handler("work"));
@@ -46,7 +46,7 @@ fn a_thousand_tasks_that_are_not_due_cost_a_heartbeat_and_nothing_else() {
     assert_eq!(stepper.transactions() - transactions, 600 / 10, "one heartbeat in a third of the lease");
     assert_eq!(rows(), before);
 
-    // What another program commits elsewhere in the file is looked at, and nothing is written for it.
+    // A commit of another program to its own table is read, and nothing is written for it.
     let transactions = stepper.transactions();
     db.plain().execute_batch("CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine')").expect("a note");
     step(&mut stepper, 0);
@@ -56,7 +56,7 @@ fn a_thousand_tasks_that_are_not_due_cost_a_heartbeat_and_nothing_else() {
 }
 
 #[test]
-fn it_wakes_for_what_is_due_and_not_before() {
+fn the_scheduler_wakes_at_the_next_due_time() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").poll(minutes(1)).lease(minutes(60)).start().expect("a stepper");
     stepper.client().add(NewTask::once("soon", at("2027-03-14T12:00:07.250Z")).handler("work")).expect("a task");
@@ -70,7 +70,7 @@ fn it_wakes_for_what_is_due_and_not_before() {
     assert_eq!(stepper.sleeps(), minutes(1), "nothing more is known of");
 }
 
-/// Ends whatever runs, and steps; answers with the names of what starts.
+/// Ends all running attempts, and steps. Returns the names of the started tasks.
 fn next(stepper: &mut Stepper) -> Vec<String> {
     let running = stepper.running().to_vec();
     running.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
@@ -78,7 +78,7 @@ fn next(stepper: &mut Stepper) -> Vec<String> {
 }
 
 #[test]
-fn the_urgent_first_and_every_eighth_by_age() {
+fn urgent_runs_start_first_and_every_eighth_by_age() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(1).start().expect("a stepper");
     let at_work = NewTask::once("at-work", at(NOON)).handler("work");
@@ -96,21 +96,21 @@ fn the_urgent_first_and_every_eighth_by_age() {
         assert_eq!(started.len(), 1);
         order.push(started[0].chars().next().expect("a letter"));
     }
-    // The two that were overtaken go by age; all else goes by urgency.
+    // Two runs go by age; all others go by priority.
     assert_eq!(order, "hhhhhhhhlhhnnnnnlnnnnnllllllll");
     assert_eq!(next(&mut stepper), Vec::<String>::new());
     db.assert_sound();
 }
 
 #[test]
-fn a_turn_that_is_full_of_outcomes_still_starts_what_is_due() {
+fn a_turn_with_many_outcomes_still_starts_due_runs() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(256).start().expect("a stepper");
     stepper.client().add_all(due(700, NOON)).expect("tasks");
     let first = stepper.step().expect("a step");
     assert_eq!(first.len(), 256);
     first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
-    // At most half of a turn's items are outcomes; the other half is for what waits.
+    // At most half of a turn's items are outcomes; the other half is for waiting runs.
     let second = stepper.step().expect("a step");
     assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "250");
     assert!(second.len() >= 200, "{}", second.len());
@@ -125,26 +125,26 @@ fn a_turn_that_is_full_of_outcomes_still_starts_what_is_due() {
 #[test]
 fn a_database_that_is_locked_delays_and_loses_nothing() {
     let db = TestDb::new();
-    let (told, hears) = mpsc::channel();
-    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let (sender, receiver) = mpsc::channel();
+    let observer = move |event: &Event| drop(sender.send(event.clone()));
     let mut stepper = db.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
     stepper.client().add_all(due(2, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let locked = db.plain();
     locked.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     stepper.finish(&claims[0], Outcome::succeeded());
-    hears.try_iter().for_each(drop);
+    receiver.try_iter().for_each(drop);
     step(&mut stepper, 0);
     assert_eq!(stepper.sleeps(), Duration::from_millis(100), "it tries again soon");
     step(&mut stepper, 0);
-    let says: Vec<Event> = hears.try_iter().collect();
-    assert!(matches!(&says[..], [Event::Degraded { reason }] if reason.contains("locked")), "{says:?}");
+    let events: Vec<Event> = receiver.try_iter().collect();
+    assert!(matches!(&events[..], [Event::Degraded { reason }] if reason.contains("locked")), "{events:?}");
     locked.execute_batch("ROLLBACK").expect("the lock is free");
 
     stepper.clock().advance(Duration::from_millis(100));
     step(&mut stepper, 0);
-    let says: Vec<Event> = hears.try_iter().collect();
-    assert!(matches!(&says[..], [Event::Recovered, Event::Finished { .. }]), "{says:?}");
+    let events: Vec<Event> = receiver.try_iter().collect();
+    assert!(matches!(&events[..], [Event::Recovered, Event::Finished { .. }]), "{events:?}");
     let statuses = [&claims[0], &claims[1]]
         .map(|claim| stepper.client().run(claim.run_id).expect("a look-up").expect("a run").status);
     assert_eq!(statuses, [RunStatus::Succeeded, RunStatus::Running]);
@@ -152,7 +152,7 @@ fn a_database_that_is_locked_delays_and_loses_nothing() {
 }
 
 #[test]
-fn a_long_log_is_cut_when_no_reader_is_in_the_way_and_keeps_nobody_waiting() {
+fn a_long_log_is_truncated_without_waiting_for_readers() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").start().expect("a stepper");
     step(&mut stepper, 0);
@@ -178,7 +178,7 @@ fn a_long_log_is_cut_when_no_reader_is_in_the_way_and_keeps_nobody_waiting() {
     assert_eq!(log(), 0);
 }
 
-/// Refuses runs of tasks up to this id, and that their tasks are called invalid.
+/// Refuses runs of tasks up to this id, and that these tasks become invalid.
 fn refuse_all_of(db: &TestDb, last: usize) {
     let raise = "BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
     let triggers = format!(
@@ -189,10 +189,10 @@ fn refuse_all_of(db: &TestDb, last: usize) {
 }
 
 #[test]
-fn what_is_set_aside_is_in_nobodys_way() {
+fn rows_that_are_set_aside_delay_no_other() {
     let db = TestDb::new();
-    let (told, hears) = mpsc::channel();
-    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let (sender, receiver) = mpsc::channel();
+    let observer = move |event: &Event| drop(sender.send(event.clone()));
     let mut stepper = db.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
     stepper.client().add_all(due(40, "2027-03-14T11:00:00Z")).expect("tasks");
     refuse_all_of(&db, 40);
@@ -200,12 +200,12 @@ fn what_is_set_aside_is_in_nobodys_way() {
     let began = (0..4).flat_map(|_| stepper.step().expect("a step")).collect::<Vec<_>>();
     assert_eq!(began.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), ["last"]);
     assert!(sleep_through(&mut stepper, minutes(2)) <= 130, "it looks for changes, and does not spin");
-    let aside = || hears.try_iter().filter(|event| matches!(event, Event::SetAside { .. })).count();
-    assert_eq!(aside(), 40, "each is told once");
+    let aside = || receiver.try_iter().filter(|event| matches!(event, Event::SetAside { .. })).count();
+    assert_eq!(aside(), 40, "each is reported once");
 }
 
 #[test]
-fn what_waits_behind_a_claim_that_is_refused_starts_in_the_same_turn() {
+fn a_run_behind_a_refused_claim_starts_in_the_same_turn() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).workers(1).accept("work").start().expect("a stepper");
     let names = ["refused", "refused-too", "next"];
@@ -222,7 +222,7 @@ fn what_waits_behind_a_claim_that_is_refused_starts_in_the_same_turn() {
 }
 
 #[test]
-fn what_was_set_aside_is_on_time_again_when_nothing_is_wrong_any_more() {
+fn a_task_that_was_set_aside_is_on_time_after_its_repair() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     stepper.client().add(NewTask::interval("minutely", minutes(1)).handler("work")).expect("a task");
@@ -243,7 +243,7 @@ fn what_was_set_aside_is_on_time_again_when_nothing_is_wrong_any_more() {
 }
 
 #[test]
-fn an_outcome_that_is_refused_waits_until_it_is_accepted() {
+fn a_refused_outcome_is_retried_until_it_is_accepted() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     stepper.client().add_all(due(2, NOON)).expect("tasks");
@@ -264,17 +264,17 @@ fn an_outcome_that_is_refused_waits_until_it_is_accepted() {
 }
 
 #[test]
-fn a_read_that_fails_after_a_turn_was_written_stops_nothing() {
+fn a_failed_read_after_a_committed_turn_loses_no_claim() {
     let db = TestDb::new();
     let file = db.file().to_owned();
-    // In the middle of a turn: what it wrote is committed, and it has still to look whose the runs are.
-    let meddler = move |event: &Event| {
+    // In the middle of a turn: its writes are committed, and it has still to read its claims.
+    let other_program = move |event: &Event| {
         if matches!(event, Event::Finished { .. }) {
             let plain = rusqlite::Connection::open(&file).expect("a connection");
             plain.execute_batch("ALTER TABLE task_runs RENAME COLUMN locked_by TO meddled").expect("a change");
         }
     };
-    let mut stepper = db.builder(NOON).accept("work").workers(2).observe(meddler).start().expect("a stepper");
+    let mut stepper = db.builder(NOON).accept("work").workers(2).observe(other_program).start().expect("a stepper");
     stepper.client().add_all(due(3, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let taken = "UPDATE task_runs SET status = 'queued', locked_by = NULL, locked_until = NULL, blocked = 'key'";
@@ -285,7 +285,7 @@ fn a_read_that_fails_after_a_turn_was_written_stops_nothing() {
 }
 
 #[test]
-fn what_retention_cannot_remove_keeps_no_outcome_from_being_written() {
+fn a_failing_retention_does_not_block_outcomes() {
     let db = TestDb::new();
     let keep = Retention { runs: seconds(1), least_runs: 1, ..Retention::default() };
     let mut stepper = db.builder(NOON).accept("work").retention(keep).start().expect("a stepper");

@@ -1,5 +1,5 @@
-//! Running runs whose owner is not registered: another program wrote them, or removed the owner's row. `check` and `doctor` name
-//! each with its owner; once the lease has not changed for its whole length, a scheduler recovers them as lost.
+//! Running runs whose owner is not registered: another program wrote them, or deleted the owner's row. `check` and `doctor`
+//! name each with its owner; once the lease has not changed for its whole length, a scheduler recovers them as lost.
 
 use duly::{Client, Limits, NewTask};
 
@@ -16,7 +16,7 @@ fn found(client: &Client) -> Vec<String> {
 }
 
 #[test]
-fn a_run_of_an_owner_that_was_never_registered_is_named_and_recovered() {
+fn a_run_of_an_unregistered_owner_is_named_and_recovered() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -35,7 +35,7 @@ fn a_run_of_an_owner_that_was_never_registered_is_named_and_recovered() {
     db.plain().execute("UPDATE task_runs SET locked_until = started_at WHERE id = 2", []).expect("an update");
     assert_eq!(shown(&client), [line]);
 
-    // Its lease is first seen as it stands now after 14 s.
+    // Its lease is first seen in its present value after 14 s.
     for _ in 0..6 {
         assert_eq!(db.ask("SELECT status || locked_by FROM task_runs WHERE id = 2"), "runningmy-script", "too early");
         stepper.clock().advance(seconds(14));
@@ -49,7 +49,7 @@ fn a_run_of_an_owner_that_was_never_registered_is_named_and_recovered() {
 }
 
 #[test]
-fn a_scheduler_whose_row_was_removed_is_named_alive_and_dead() {
+fn a_scheduler_whose_row_was_deleted_is_named_while_alive_and_when_dead() {
     let db = TestDb::new();
     let (mut stepper, mut other) = (db.stepper(NOON), db.stepper(NOON));
     let client = other.client().clone();
@@ -70,7 +70,7 @@ fn a_scheduler_whose_row_was_removed_is_named_alive_and_dead() {
 }
 
 #[test]
-fn a_scheduler_whose_row_was_removed_registers_again_at_its_next_heartbeat() {
+fn a_scheduler_whose_row_was_deleted_registers_again_at_its_next_heartbeat() {
     let db = TestDb::new();
     let (mut stepper, mut other) = (db.stepper(NOON), db.stepper(NOON));
     let client = other.client().clone();

@@ -1,5 +1,5 @@
-//! `duly run` whose standard error is a pipe that is full and not read: runs start, heartbeats come, signals are obeyed; and once
-//! the pipe is read, nothing of what was queued is missing.
+//! `duly run` with a full, unread pipe as its standard error: runs start, heartbeats continue, signals work; and once the
+//! pipe is read, no queued line is missing.
 #![cfg(target_os = "linux")]
 
 use std::fs::{File, OpenOptions};
@@ -16,7 +16,7 @@ const FILLING: &str = "filling\n";
 
 const SUCCEEDED: &str = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
 
-/// A pipe that is full.
+/// A full pipe.
 struct FullPipe {
     reader: File,
     writer: File,
@@ -37,10 +37,10 @@ impl FullPipe {
             };
             assert_eq!(error.kind(), ErrorKind::WouldBlock);
         };
-        // A pipe takes a short piece whole or not at all.
+        // A pipe accepts a short piece completely or not at all.
         fill(FILLING);
         fill("\n");
-        // The program waits where it writes, as it would at any other pipe.
+        // The program blocks when it writes, as at any other pipe.
         FullPipe { reader, writer: open(OpenOptions::new().write(true)) }
     }
 
@@ -51,7 +51,7 @@ impl FullPipe {
         Running(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().expect("the program"))
     }
 
-    /// Adds what can be read now to a text.
+    /// Appends the available output to a text.
     fn read_on(&mut self, text: &mut String) {
         let mut bytes = Vec::new();
         if let Err(error) = self.reader.read_to_end(&mut bytes) {
@@ -100,15 +100,15 @@ fn runs_start_heartbeats_come_and_a_signal_ends_it() {
 
 /// The line that reports a failure does not wait for a reader either.
 #[test]
-fn a_failure_ends_it_too() {
+fn a_failure_ends_the_program_too() {
     let db = TestDb::new();
     let pipe = FullPipe::new(&db);
     assert_eq!(pipe.spawn(&db, &[]).end().code(), Some(4), "there is no database");
 }
 
-/// What is read before the program ends is complete and in order.
+/// Output that is read before the program ends is complete and in order.
 #[test]
-fn what_is_queued_is_written_once_it_is_read() {
+fn queued_lines_are_written_once_the_pipe_is_read() {
     let db = TestDb::new();
     let client = db.client();
     client.add(shell("t", "true")).expect("a task");

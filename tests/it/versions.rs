@@ -1,4 +1,4 @@
-//! Two versions on one file: a newer duly has brought the tables to its own, by a made-up version, while an older is at work.
+//! Two versions on one file: a newer duly has migrated the tables to its own, by a made-up version, while an older one runs.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -8,7 +8,7 @@ use duly::{Client, Context, Error, Event, NewTask, Outcome, Scheduler};
 use crate::fixtures::{TestDb, at, eventually, seconds};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
-const TOLD: &str =
+const NEWER_TABLES: &str =
     "its tables are of version 2, written by a newer duly; this one knows version 1: use the newer program";
 
 /// What a newer duly would have done, and a task that is due from the same moment on.
@@ -25,19 +25,19 @@ fn due(name: &str) -> NewTask {
 }
 
 fn is_newer(error: &Error) -> bool {
-    matches!(error, Error::UnusableDatabase { .. }) && error.to_string().ends_with(TOLD)
+    matches!(error, Error::UnusableDatabase { .. }) && error.to_string().ends_with(NEWER_TABLES)
 }
 
-/// How each run stands.
+/// Returns status and attempt of each run.
 fn stand(db: &TestDb) -> Vec<String> {
     db.rows("SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1")
 }
 
 #[test]
-fn a_task_is_not_added_to_newer_tables_though_they_refuse_less() {
+fn a_task_is_not_added_to_newer_tables() {
     let db = TestDb::new();
     let client = db.client();
-    // From now on it adds without a look.
+    // Further tasks are added without another check of the version.
     client.add(due("first")).unwrap();
     db.plain()
         .execute_batch(
@@ -54,17 +54,17 @@ fn a_task_is_not_added_to_newer_tables_though_they_refuse_less() {
 }
 
 #[test]
-fn a_scheduler_that_finds_newer_tables_claims_nothing_more_and_stops_when_its_runs_have_ended() {
+fn a_scheduler_with_newer_tables_stops_after_its_running_attempts() {
     let db = TestDb::new();
     let (begun, begins) = channel();
     let (open, gate) = channel::<()>();
-    let (told, hears) = channel();
-    let (begun, gate, told) = (Mutex::new(begun), Mutex::new(gate), Mutex::new(told));
+    let (sender, receiver) = channel();
+    let (begun, gate, sender) = (Mutex::new(begun), Mutex::new(gate), Mutex::new(sender));
     let scheduler = Scheduler::builder(db.file())
         .workers(3)
         .lease(seconds(1))
         .poll(std::time::Duration::from_millis(20))
-        .observe(move |event: &Event| drop(told.lock().unwrap().send(event.clone())))
+        .observe(move |event: &Event| drop(sender.lock().unwrap().send(event.clone())))
         .handler("work", move |run: &Context| {
             let _ = begun.lock().unwrap().send(run.task().to_owned());
             let _ = gate.lock().unwrap().recv();
@@ -76,14 +76,15 @@ fn a_scheduler_that_finds_newer_tables_claims_nothing_more_and_stops_when_its_ru
     client.add_all([due("fails"), due("works")]).unwrap();
     (0..2).for_each(|_| _ = begins.recv_timeout(seconds(30)).unwrap());
     db.plain().execute_batch(RAISE).unwrap();
-    let outlived = |event: &Event| matches!(event, Event::NewerSchema { running: 2, reason } if reason.ends_with(TOLD));
-    assert!(hears.iter().any(|event| outlived(&event)));
-    // It is there, and says so, as long as it has something to end.
+    let outlived =
+        |event: &Event| matches!(event, Event::NewerSchema { running: 2, reason } if reason.ends_with(NEWER_TABLES));
+    assert!(receiver.iter().any(|event| outlived(&event)));
+    // It stays registered, with a lease, while it has running attempts.
     let lease = || db.ask("SELECT max(locked_until) FROM task_runs");
     let before = lease();
     eventually("its lease is extended", || lease() > before);
     assert!(!scheduler.has_stopped());
-    assert!(is_newer(&client.add(due("another")).unwrap_err()), "nobody writes into tables that he does not know");
+    assert!(is_newer(&client.add(due("another")).unwrap_err()), "an older client writes into newer tables");
     assert!(is_newer(&client.tasks().unwrap_err()));
 
     open.send(()).unwrap();
@@ -93,12 +94,12 @@ fn a_scheduler_that_finds_newer_tables_claims_nothing_more_and_stops_when_its_ru
     assert_eq!(db.ask("SELECT result FROM task_runs WHERE status = 'succeeded'"), "\"sent\"");
     assert_eq!(db.ask("SELECT group_concat(outcome) FROM task_attempts"), "failed");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
-    assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count(), 0, "it left in order");
-    assert!(begins.try_recv().is_err(), "nothing more was begun");
+    assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count(), 0, "lock files are left");
+    assert!(begins.try_recv().is_err(), "another attempt was begun");
 }
 
 #[test]
-fn a_scheduler_with_nothing_at_work_stops_at_once() {
+fn an_idle_scheduler_with_newer_tables_stops_at_once() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     assert!(stepper.step().unwrap().is_empty());
@@ -109,7 +110,7 @@ fn a_scheduler_with_nothing_at_work_stops_at_once() {
 }
 
 #[test]
-fn nothing_is_added_to_newer_tables_within_a_transaction_of_the_application() {
+fn no_task_is_added_to_newer_tables_in_a_transaction_of_the_application() {
     let db = TestDb::new();
     let (client, mut plain) = (db.client(), db.plain());
     plain.execute_batch(RAISE).unwrap();
@@ -121,7 +122,7 @@ fn nothing_is_added_to_newer_tables_within_a_transaction_of_the_application() {
 }
 
 #[test]
-fn claims_that_no_worker_has_begun_are_given_back() {
+fn claims_that_no_worker_has_begun_are_released() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     stepper.client().add_all([due("one"), due("other")]).unwrap();
@@ -137,10 +138,10 @@ fn claims_that_no_worker_has_begun_are_given_back() {
 }
 
 #[test]
-fn an_outcome_that_newer_tables_do_not_take_is_left_to_the_newer_program() {
+fn an_outcome_that_newer_tables_refuse_is_left_to_the_newer_program() {
     let db = TestDb::new();
-    let (told, hears) = channel();
-    let observer = move |event: &Event| drop(told.send(event.clone()));
+    let (sender, receiver) = channel();
+    let observer = move |event: &Event| drop(sender.send(event.clone()));
     let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
     stepper.client().add_all([due("fails"), due("works")]).unwrap();
     let claims = stepper.step().unwrap();
@@ -156,11 +157,11 @@ fn an_outcome_that_newer_tables_do_not_take_is_left_to_the_newer_program() {
     assert!(is_newer(&stepper.step().unwrap_err()), "it does not try for ever");
     assert_eq!(stand(&db), ["fails|failed|1", "works|running|1"]);
     let aside = |event: &Event| matches!(event, Event::SetAside { item, .. } if item.contains("the outcome of run"));
-    assert_eq!(hears.try_iter().filter(aside).count(), 1);
+    assert_eq!(receiver.try_iter().filter(aside).count(), 1);
     let owner = stepper.owner().to_owned();
     stepper.crash();
 
-    // Here the newer program is this one, with its tables as they were.
+    // In this test the newer program is this one, with its original tables.
     rename("answer", "result");
     db.plain().execute("UPDATE scheduler_meta SET value = '1' WHERE key = 'schema_version'", []).unwrap();
     let mut next = db.stepper(NOON);
@@ -171,7 +172,7 @@ fn an_outcome_that_newer_tables_do_not_take_is_left_to_the_newer_program() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_program_lets_its_commands_end_and_exits_with_4_and_one_sentence() {
+fn the_program_waits_for_its_commands_and_exits_with_4() {
     use crate::sidecar::{Gate, Sidecar, shell, told};
 
     let db = TestDb::new();
@@ -187,13 +188,17 @@ fn the_program_lets_its_commands_end_and_exits_with_4_and_one_sentence() {
     assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
     let log = sidecar.log();
     let last = log.lines().last().unwrap();
-    assert!(last.starts_with("error: cannot use ") && last.ends_with(TOLD), "{log}");
+    assert!(last.starts_with("error: cannot use ") && last.ends_with(NEWER_TABLES), "{log}");
     assert_eq!(log.lines().filter(|line| line.starts_with("error:")).count(), 1, "{log}");
     assert_eq!(db.rows("SELECT status, output FROM task_runs"), ["succeeded|passed\n"]);
 
     let mut refused = Sidecar::spawn(&db, &["--until-idle"]);
     assert_eq!(refused.end().code(), Some(4));
-    assert!(refused.log().lines().count() == 1 && refused.log().trim_end().ends_with(TOLD), "{}", refused.log());
+    assert!(
+        refused.log().lines().count() == 1 && refused.log().trim_end().ends_with(NEWER_TABLES),
+        "{}",
+        refused.log()
+    );
     assert!(is_newer(&Client::open_existing(db.file()).unwrap_err()));
     assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "1");
 }

@@ -1,5 +1,4 @@
-//! A scheduler that looks at its file once an hour, and by itself at nothing else: whatever its own client asks for that is
-//! due before, wakes it.
+//! A scheduler that polls once an hour: a request of its own client that is due earlier wakes it.
 
 use std::time::Duration;
 
@@ -14,15 +13,15 @@ fn task(name: &str, at: Timestamp) -> NewTask {
 }
 
 #[test]
-fn what_is_asked_for_and_due_before_the_next_look_is_done_at_once() {
+fn a_request_of_the_own_client_wakes_the_scheduler() {
     let db = TestDb::new();
-    let (told, hears) = unbounded();
+    let (sender, receiver) = unbounded();
     let scheduler = Scheduler::builder(db.file())
         .poll(minutes(60))
-        // A sign of life every eight hours.
+        // A heartbeat every eight hours.
         .lease(seconds(86_400))
         .handler("work", move |run: &Context| {
-            told.send(run.task().to_owned())?;
+            sender.send(run.task().to_owned())?;
             match run.task() {
                 "fails" => Err("no luck".into()),
                 "waits" if run.wait_cancelled(seconds(60)) => Err("asked to stop".into()),
@@ -34,8 +33,8 @@ fn what_is_asked_for_and_due_before_the_next_look_is_done_at_once() {
     let client: &Client = scheduler.client();
     let now = || duly::Clock::now(&SystemClock::new()).wall;
     let (past, far) = (at("2020-01-01T00:00:00Z"), now().plus(minutes(60 * 24)));
-    let begins = |name: &str| assert_eq!(hears.recv_timeout(seconds(30)).as_deref(), Ok(name));
-    // Its outcome is written down, and the loop sleeps again.
+    let begins = |name: &str| assert_eq!(receiver.recv_timeout(seconds(30)).as_deref(), Ok(name));
+    // Its outcome is recorded, and the loop sleeps again.
     let ends = |name: &str, status| {
         let ended = || client.history(name, 1).unwrap().first().is_some_and(|run| run.status == status);
         eventually("its end is written down", ended);
@@ -51,7 +50,7 @@ fn what_is_asked_for_and_due_before_the_next_look_is_done_at_once() {
     passes("soon");
     client.add_if_absent(task("absent", past)).unwrap();
     passes("absent");
-    // The one that presses need not be the first, or the last.
+    // The urgent request need not be the first, or the last.
     client.add_all([task("far", far), task("among", past), task("farther", far)]).unwrap();
     passes("among");
     client.replace(task("far", past)).unwrap();

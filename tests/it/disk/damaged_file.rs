@@ -1,5 +1,5 @@
-//! The file itself: taken away, replaced or damaged while a command is at work; damaged, foreign, newer or read-only before it is
-//! opened. The program says so in one sentence and exits with 4; it makes nothing again, and repairs nothing.
+//! The file is removed, replaced or damaged while a command runs; or is damaged, foreign, newer or read-only before it is
+//! opened. The program reports it in one sentence and exits with 4; it creates nothing again, and repairs nothing.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -18,19 +18,19 @@ use crate::sidecar::{Gate, Sidecar, group_size, shell, told};
 
 const PAGE: u64 = 4096;
 
-/// Writes over a page of the file, behind SQLite's back.
+/// Overwrites a page of the file.
 fn damage(file: &Path, page: u64, with: u8) {
     let file = OpenOptions::new().write(true).open(file).expect("the file");
     file.write_all_at(&[with; PAGE as usize], (page - 1) * PAGE).expect("a page");
 }
 
-/// The first page of a table or an index.
-fn root(db: &TestDb, name: &str) -> u64 {
+/// Returns the first page of a table or an index.
+fn root_page(db: &TestDb, name: &str) -> u64 {
     let page = db.ask(&format!("SELECT rootpage FROM sqlite_master WHERE name = '{name}'"));
     page.parse().unwrap_or_else(|_| panic!("{name}: {page}"))
 }
 
-/// Puts something else in the place of the file.
+/// Replaces the file by another.
 fn replace(db: &TestDb, with: impl FnOnce(&Path)) {
     let other = db.home().join("other.db");
     with(&other);
@@ -42,14 +42,14 @@ fn foreign(file: &Path) {
     plain.execute_batch("CREATE TABLE notes (text); INSERT INTO notes VALUES ('buy milk')").expect("a table");
 }
 
-/// Does this while the program is at work on a command: it ends by itself, with this word in its one sentence.
-fn ends_the_program(what: &str, word: &str, harm: impl FnOnce(&TestDb)) {
+/// Does `harm` while the program runs a command: it exits by itself, with this word in its one error.
+fn assert_program_exits(what: &str, word: &str, harm: impl FnOnce(&TestDb)) {
     let db = TestDb::new();
     let mut gate = Gate::new(&db, "gate");
     let home = db.home().display();
     let client = db.client();
     client.add(probe(&db, "long", &format!("echo $$ >{home}/group; read line <{home}/gate"))).unwrap();
-    // Never due: what is there to be found damaged is not only what is at work.
+    // Never due: the damage can also be found in a row that is not running.
     client.add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
     drop(client);
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
@@ -64,46 +64,47 @@ fn ends_the_program(what: &str, word: &str, harm: impl FnOnce(&TestDb)) {
     assert!(error.contains("cannot use ") && error.contains(word), "{what}: {log}");
     assert!(!log.contains("panicked") && log.lines().last() == Some(error), "{what}: {log}");
     assert!(log.matches("cannot be written").count() <= 1, "{what}: {log}");
-    assert_eq!(group_size(&group), 0, "{what}: nobody is left to see to it");
-    assert_eq!(there(&db), left, "{what}: nothing was made again");
+    assert_eq!(group_size(&group), 0, "{what}: the command is still running");
+    assert_eq!(there(&db), left, "{what}: a file was created");
     gate.open();
 }
 
 #[test]
-fn a_file_that_is_taken_away_or_replaced_ends_the_program() {
-    ends_the_program("removed", "it was removed", |db| std::fs::remove_file(db.file()).expect("gone"));
-    ends_the_program("moved", "it was removed", |db| {
+fn the_program_exits_when_its_file_is_removed_or_replaced() {
+    assert_program_exits("removed", "it was removed", |db| std::fs::remove_file(db.file()).expect("gone"));
+    assert_program_exits("moved", "it was removed", |db| {
         std::fs::rename(db.file(), db.home().join("moved.db")).expect("moved");
     });
-    ends_the_program("a copy", "it was replaced", |db| {
+    assert_program_exits("a copy", "it was replaced", |db| {
         replace(db, |other| assert!(std::fs::copy(db.file(), other).expect("a copy") > 0));
     });
-    ends_the_program("foreign", "it was replaced", |db| replace(db, foreign));
-    ends_the_program("no database", "it was replaced", |db| {
+    assert_program_exits("foreign", "it was replaced", |db| replace(db, foreign));
+    assert_program_exits("no database", "it was replaced", |db| {
         replace(db, |other| std::fs::write(other, "buy milk\n").expect("a file"));
     });
 }
 
-/// What each turn reads. It is told when it has been so for some seconds, since a disk that cannot be read just now looks alike.
+/// Every turn reads this page. The error comes after some seconds, since a disk that cannot be read for a moment looks
+/// alike.
 #[test]
-fn a_file_that_becomes_corrupt_ends_the_program() {
+fn the_program_exits_when_its_file_becomes_corrupt() {
     let names = ["sqlite_schema", "task_runs", "scheduler_meta", "scheduler_instances", "task_runs_running"];
     for name in names.into_iter().take(if all() { names.len() } else { 2 }) {
-        ends_the_program(name, "it is ", |db| {
+        assert_program_exits(name, "it is ", |db| {
             let plain = db.plain();
             plain.execute_batch("CREATE TABLE notes (text)").expect("a table of another program");
-            let page = if name == "sqlite_schema" { 1 } else { root(db, name) };
+            let page = if name == "sqlite_schema" { 1 } else { root_page(db, name) };
             plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("all is in the file");
             damage(db.file(), page, 0xa5);
-            // A commit of another connection: what the scheduler has kept of the file in memory is not the newest any more.
+            // A commit of another connection: the scheduler's page cache is no longer valid.
             plain.execute_batch("INSERT INTO notes VALUES ('buy milk')").expect("a commit");
         });
     }
 }
 
-/// What nobody reads but retention, at heartbeats at which nothing else is to be done: turns in between succeed.
+/// Only retention reads these pages, at heartbeats without other work: turns in between succeed.
 #[test]
-fn a_corrupt_page_of_old_runs_ends_a_busy_program_too() {
+fn a_busy_program_exits_on_a_corrupt_history_page() {
     let db = TestDb::new();
     let client = db.client();
     client.add(NewTask::cron("old", "@yearly").handler("command")).unwrap();
@@ -128,15 +129,15 @@ fn a_corrupt_page_of_old_runs_ends_a_busy_program_too() {
     assert!(log.matches("cannot be written").count() <= 6, "{log}");
 }
 
-/// Statements that were prepared before, and those that are prepared then.
+/// Statements that were prepared before the change, and those prepared after it.
 #[test]
-fn a_file_whose_tables_are_changed_ends_the_program() {
+fn the_program_exits_when_its_tables_are_changed() {
     for change in [
         "ALTER TABLE scheduled_tasks RENAME COLUMN jitter_ms TO jitter",
         "DROP TABLE scheduler_meta",
         "DROP INDEX task_runs_running",
     ] {
-        ends_the_program(change, "its tables are not as duly made them (no such ", |db| {
+        assert_program_exits(change, "its tables are not as duly made them (no such ", |db| {
             let plain = db.plain();
             plain.execute_batch(change).expect("another program's change");
             plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("all is in the file");
@@ -144,7 +145,7 @@ fn a_file_whose_tables_are_changed_ends_the_program() {
     }
 }
 
-/// What a command of the program says and exits with. It has a minute.
+/// Returns output and exit code of a command. It has a minute.
 fn says(file: &Path, arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new("timeout")
         .args(["--signal=KILL", "60"])
@@ -162,7 +163,7 @@ const LOOKS: [&[&str]; 7] =
     [&["list"], &["status"], &["check"], &["history"], &["doctor"], &["show", "task-1"], &["trigger", "task-2"]];
 
 #[test]
-fn a_page_that_is_corrupt_is_told_or_not_needed_and_nobody_panics_or_hangs() {
+fn a_corrupt_page_is_reported_or_not_needed() {
     let db = TestDb::new();
     let client = db.client();
     for number in 1..=40 {
@@ -184,14 +185,20 @@ fn a_page_that_is_corrupt_is_told_or_not_needed_and_nobody_panics_or_hangs() {
     let tried: Vec<u64> = match all() {
         true => (1..=pages).collect(),
         false => {
-            vec![1, 2, root(&db, "scheduled_tasks"), root(&db, "task_runs"), root(&db, "task_runs_running")]
+            vec![
+                1,
+                2,
+                root_page(&db, "scheduled_tasks"),
+                root_page(&db, "task_runs"),
+                root_page(&db, "task_runs_running"),
+            ]
         }
     };
-    let (mut told, mut needed_by_run) = (0, 0);
+    let (mut reported, mut needed_by_run) = (0, 0);
     for page in &tried {
         for with in if all() { vec![0xff, 0x00] } else { vec![0xff] } {
             let what = format!("page {page} is {with:#04x}");
-            // It takes some seconds to believe it.
+            // It takes some seconds to report it.
             let run = [["run", "--until-idle", "--drain", "1s"].as_slice()].into_iter().filter(|_| with == 0xff);
             for arguments in LOOKS.into_iter().chain(run) {
                 std::fs::write(db.file(), &whole).expect("the whole file");
@@ -204,7 +211,7 @@ fn a_page_that_is_corrupt_is_told_or_not_needed_and_nobody_panics_or_hangs() {
                 assert!(!err.contains("panicked"), "{what}: {arguments:?}: {err}");
                 let errors = err.lines().filter(|line| line.starts_with("error: ")).count();
                 assert!(errors <= 1, "{what}: {arguments:?}: {err}");
-                told += usize::from(code == 4);
+                reported += usize::from(code == 4);
                 needed_by_run += usize::from(code == 4 && arguments[0] == "run");
                 let root = roots.contains(&page.to_string()) || *page == 1;
                 if arguments == ["doctor"] && root {
@@ -213,15 +220,15 @@ fn a_page_that_is_corrupt_is_told_or_not_needed_and_nobody_panics_or_hangs() {
             }
         }
     }
-    println!("{} of {pages} pages, {told} times told, {needed_by_run} times by run", tried.len());
-    assert!(told > 5 && needed_by_run > 1);
+    println!("{} of {pages} pages, {reported} times reported, {needed_by_run} times by run", tried.len());
+    assert!(reported > 5 && needed_by_run > 1);
 }
 
-/// Makes a file of some kind.
+/// Creates a file of some kind.
 type Make = fn(&Path);
 
 #[test]
-fn a_file_that_is_not_ours_is_left_as_it_is() {
+fn a_foreign_file_is_not_changed() {
     let db = TestDb::new();
     let newer: Make = |file| {
         drop(duly::Client::open(file).expect("a client"));
@@ -252,9 +259,9 @@ fn a_file_that_is_not_ours_is_left_as_it_is() {
 }
 
 #[test]
-fn on_a_disk_that_is_read_only_nothing_starts() {
-    let instead = "a file that its user may not write is tried, in another test";
-    if !may_mount("disk::file::on_a_disk_that_is_read_only_nothing_starts", instead) {
+fn nothing_starts_on_a_read_only_disk() {
+    let instead = "another test uses a file without write permission";
+    if !may_mount("disk::damaged_file::nothing_starts_on_a_read_only_disk", instead) {
         return;
     }
     let db = TestDb::with_folder("disk");

@@ -1,4 +1,4 @@
-//! The n-th write or sync fails while handlers write themselves: effects, and ends that are committed with rows of their own.
+//! The n-th write or sync fails while handlers write: effects, and outcomes committed with rows of the application.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -10,14 +10,14 @@ use duly::{BoxError, Context, NewTask, Scheduler};
 
 use crate::disk::injected::each;
 use crate::disk::soon;
-use crate::disk::tools::{has_strace, injected, orders, without};
+use crate::disk::tools::{arguments, has_strace, injected, without};
 use crate::fixtures::{TestDb, at, eventually, seconds};
 
-/// The file on which another process of this test program is to run a scheduler.
+/// The file on which a scheduler in another process runs.
 const FILE: &str = "DULY_TEST_DISK_FILE";
 
-/// The outside world: a file to which each deed adds a line.
-fn world(file: &Path, name: &str) -> PathBuf {
+/// Returns a file outside of the database, to which each effect adds a line.
+fn effect_file(file: &Path, name: &str) -> PathBuf {
     file.with_extension(name)
 }
 
@@ -25,18 +25,18 @@ fn lines(file: &Path) -> usize {
     std::fs::read_to_string(file).map_or(0, |text| text.lines().count())
 }
 
-/// Not a test of its own: a scheduler in a process of its own, until nothing is left to do. One that cannot start ends at once.
+/// Not a test of its own: runs a scheduler until nothing is left to do. If it cannot start, the process exits.
 #[test]
-fn as_a_scheduler() {
+fn scheduler_entry() {
     let Some(file) = std::env::var_os(FILE).map(PathBuf::from) else { return };
     let pay = move |run: &Context| -> Result<String, BoxError> {
-        let outside = world(&file, run.task());
-        let deed = || {
+        let outside = effect_file(&file, run.task());
+        let effect = || {
             OpenOptions::new().append(true).create(true).open(&outside)?.write_all(b"paid\n")?;
             Ok("receipt".to_owned())
         };
         let found = || Ok((lines(&outside) > 0).then(|| "receipt".to_owned()));
-        Ok(if run.task() == "looks" { run.effect_or("pay", found, deed)? } else { run.effect("pay", deed)? })
+        Ok(if run.task() == "looks" { run.effect_or("pay", found, effect)? } else { run.effect("pay", effect)? })
     };
     let import = |run: &Context| -> Result<(), BoxError> {
         run.finish(|tx| {
@@ -55,9 +55,9 @@ fn as_a_scheduler() {
     assert_eq!(scheduler.shutdown(seconds(30)).expect("a shutdown in order").unfinished, 0);
 }
 
-/// It is done once, looked for or not; its rows are there with the end of its run, and as often.
+/// The effect is done once, with and without a check; its rows are committed with the outcome, and as often.
 #[test]
-fn whichever_write_of_a_handler_fails_its_deed_is_done_once() {
+fn after_any_failed_write_of_a_handler_its_effect_is_done_once() {
     if !has_strace() {
         return without("strace", "not tried");
     }
@@ -72,12 +72,12 @@ fn whichever_write_of_a_handler_fails_its_deed_is_done_once() {
             let log = db.home().join("strace");
             let this = std::env::current_exe().expect("the test program");
             let run = |program: &mut Command| {
-                let program = program.args(["--exact", "disk::effects::as_a_scheduler", "--nocapture"]);
+                let program = program.args(["--exact", "disk::effects::scheduler_entry", "--nocapture"]);
                 let status = program.env(FILE, db.file()).stdout(Stdio::null()).status().expect("a process");
                 assert!(status.success(), "{what}: {status}");
             };
-            let orders = orders(&db, &log, calls, error, when);
-            run(Command::new("strace").args(orders).arg(&this));
+            let arguments = arguments(&db, &log, calls, error, when);
+            run(Command::new("strace").args(arguments).arg(&this));
             run(&mut Command::new(&this));
             let stand = |name: &str| {
                 db.ask(&format!(
@@ -85,9 +85,9 @@ fn whichever_write_of_a_handler_fails_its_deed_is_done_once() {
                        JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name = '{name}'"
                 ))
             };
-            assert_eq!((stand("looks").as_str(), lines(&world(db.file(), "looks"))), ("succeeded", 1), "{what}");
-            // That a deed is done is said again and again: one fault leaves none in doubt.
-            assert_eq!((stand("plain").as_str(), lines(&world(db.file(), "plain"))), ("succeeded", 1), "{what}");
+            assert_eq!((stand("looks").as_str(), lines(&effect_file(db.file(), "looks"))), ("succeeded", 1), "{what}");
+            // That an effect is done is recorded again and again: one fault leaves none in doubt.
+            assert_eq!((stand("plain").as_str(), lines(&effect_file(db.file(), "plain"))), ("succeeded", 1), "{what}");
             assert_eq!(stand("rows"), "succeeded", "{what}");
             assert_eq!(db.ask("SELECT count(*) FROM imported"), "2", "{what}");
             db.assert_sound();

@@ -1,25 +1,26 @@
-//! One call fails, the n-th of its kind in each thread: from the start of the program on, for n = 1, 2, .. until none is left.
+//! One call fails, the n-th of its kind in each thread since the start of the program, for n = 1, 2, .. until no call is
+//! left.
 
 use std::process::Command;
 
-use crate::disk::tools::{can_limit, has_strace, injected, limit_files, orders, without};
-use crate::disk::{REFUSES, all, assert_all_told, probe, refusals, starts};
+use crate::disk::tools::{arguments, can_limit, has_strace, injected, limit_files, without};
+use crate::disk::{REFUSES, all, assert_consistent, count_outages, probe, starts};
 use crate::fixtures::{TestDb, eventually};
 use crate::sidecar::Sidecar;
 
-/// Which calls are tried where not all are.
+/// The calls that are tried by default.
 const SOME: [u32; 5] = [1, 4, 9, 16, 25];
 /// More calls of one kind than a scenario can have.
 const MOST: u32 = 500;
 
-/// Calls by which SQLite writes, and what they fail with. By default the first three are tried.
+/// Calls by which SQLite writes, and their errors. By default the first three are tried.
 const WRITES: [(&str, &str); 5] =
     [("pwrite64", "EIO"), ("fsync", "EIO"), ("pwrite64", "ENOSPC"), ("fdatasync", "EIO"), ("ftruncate", "EIO")];
-/// Calls by which SQLite, and duly itself, open the file, read it and look at it; by default the first. Locks are not among
-/// them: an unlock that failed, which no local disk does, would leave SQLite locked out by itself.
+/// Calls by which SQLite and duly open, read and stat the file; by default the first. Locks are not among them: a failed
+/// unlock, which no local disk produces, would leave SQLite locked out by itself.
 const READS: [(&str, &str); 3] = [("pread64", "EIO"), ("statx,newfstatat", "EIO"), ("openat", "EMFILE")];
 
-/// A db with three tasks that are due: one that succeeds, one that may start only once, one that fails first.
+/// Creates a database with three due tasks: one succeeds, one may start only once, one fails first.
 fn db() -> TestDb {
     let db = TestDb::new();
     let client = db.client();
@@ -29,9 +30,9 @@ fn db() -> TestDb {
     db
 }
 
-/// All has been done, and what may start only once has not started twice.
+/// Checks that all is done, and that the task that may start only once has not started twice.
 fn assert_done(db: &TestDb, what: &str) {
-    assert_all_told(db, what);
+    assert_consistent(db, what);
     let ends = db.rows(
         "SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1",
     );
@@ -39,7 +40,7 @@ fn assert_done(db: &TestDb, what: &str) {
     assert_eq!(starts(db).len(), 4, "{what}");
 }
 
-/// Has the calls of one kind fail one after another. Answers for how many there was something to fail.
+/// Makes the calls of one kind fail one after another. Returns how many of them had something to fail.
 pub(crate) fn each(calls: &str, error: &str, some: &[u32], mut scenario: impl FnMut(&str, &str) -> bool) -> u32 {
     let mut failed = 0;
     let every = 1..MOST;
@@ -50,48 +51,48 @@ pub(crate) fn each(calls: &str, error: &str, some: &[u32], mut scenario: impl Fn
         }
         failed += 1;
     }
-    assert!(!all(), "{calls}: there is no end of them");
+    assert!(!all(), "{calls}: too many calls");
     failed
 }
 
 #[test]
-fn whichever_write_or_sync_fails_the_work_is_done_and_told() {
-    runs_under(&WRITES, 3, &SOME);
+fn after_any_failed_write_all_runs_finish() {
+    check_runs(&WRITES, 3, &SOME);
 }
 
 #[test]
-fn whichever_read_or_look_fails_the_work_is_done_and_told() {
-    // Those of the start come first.
-    runs_under(&READS, 1, &[1, 16, 40, 48, 56]);
+fn after_any_failed_read_all_runs_finish() {
+    // The calls of the start come first.
+    check_runs(&READS, 1, &[1, 16, 40, 48, 56]);
 }
 
-/// `duly run` under strace. Where it could not start, the next one can; where it could, it has done all there was.
-fn runs_under(faults: &[(&str, &str)], kinds: usize, some: &[u32]) {
+/// Runs `duly run` under strace. If it could not start, the next one can; if it could, it has finished all runs.
+fn check_runs(faults: &[(&str, &str)], kinds: usize, some: &[u32]) {
     if !has_strace() {
-        return without("strace", "files that may not grow are tried in its place, in another test");
+        return without("strace", "another test uses a file size limit");
     }
     let options = ["--until-idle", "--lease", "10m"];
-    let (mut refused, mut outlived) = (0, 0);
+    let (mut refused, mut survived) = (0, 0);
     for &(calls, error) in &faults[..if all() { faults.len() } else { kinds }] {
         let failed = each(calls, error, some, |what, when| {
             let db = db();
             let log = db.home().join("strace");
-            let orders = orders(&db, &log, calls, error, when);
-            let orders: Vec<&str> = orders.iter().map(String::as_str).collect();
-            let mut first = Sidecar::spawn_within(&db, &options, "strace", &orders);
-            let (status, said) = (first.end(), first.log());
+            let arguments = arguments(&db, &log, calls, error, when);
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let mut first = Sidecar::spawn_within(&db, &options, "strace", &arguments);
+            let (status, stderr) = (first.end(), first.log());
             match status.code() {
                 Some(0) => {
-                    refusals(&said);
-                    outlived += usize::from(injected(&log) > 0);
+                    count_outages(&stderr);
+                    survived += usize::from(injected(&log) > 0);
                 }
                 Some(1 | 4) => {
-                    let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
-                    assert!(errors.len() == 1 && said.ends_with(&format!("{}\n", errors[0])), "{what}: {said}");
-                    assert_eq!(starts(&db), [], "{what}: only a start may fail: {said}");
+                    let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+                    assert!(errors.len() == 1 && stderr.ends_with(&format!("{}\n", errors[0])), "{what}: {stderr}");
+                    assert_eq!(starts(&db), [], "{what}: only a start may fail: {stderr}");
                     refused += 1;
                 }
-                code => panic!("{what}: exit {code:?}: {said}"),
+                code => panic!("{what}: exit {code:?}: {stderr}"),
             }
             if status.code() != Some(0) {
                 let mut second = Sidecar::spawn(&db, &options);
@@ -103,17 +104,17 @@ fn runs_under(faults: &[(&str, &str)], kinds: usize, some: &[u32]) {
         println!("{calls}, {error}: {failed} places");
         assert!(failed > 0 || calls == "fdatasync", "nothing was tried");
     }
-    println!("{refused} starts refused, {outlived} faults outlived");
-    assert!(refused > 0 && outlived > 0, "both kinds of places are met");
+    println!("{refused} starts refused, {survived} faults survived");
+    assert!(refused > 0 && survived > 0, "both kinds of places");
 }
 
-/// `duly add` where there is no file yet: its tables are made whole, or not at all.
+/// `duly add` without a file: the tables are created completely, or not at all.
 #[test]
-fn whichever_write_fails_a_new_file_is_whole_or_can_be_made_again() {
+fn after_any_failed_write_a_new_file_is_complete_or_can_be_created_again() {
     if !has_strace() {
         return without("strace", "not tried");
     }
-    // How a call fails makes no difference here.
+    // The kind of the error makes no difference here.
     let faults = WRITES.into_iter().chain(READS).filter(|(_, error)| *error != "ENOSPC");
     for (calls, error) in faults.take(if all() { usize::MAX } else { 2 }) {
         let failed = each(calls, error, &SOME[..3], |what, when| {
@@ -124,12 +125,12 @@ fn whichever_write_fails_a_new_file_is_whole_or_can_be_made_again() {
                 let output = program.arg("--db").arg(db.file()).args(task).output().expect("a program");
                 (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
             };
-            let orders = orders(&db, &log, calls, error, when);
+            let arguments = arguments(&db, &log, calls, error, when);
             let duly = env!("CARGO_BIN_EXE_duly");
-            let (code, said) = add(Command::new("strace").args(orders).arg(duly));
-            assert!(matches!(code, Some(0 | 1 | 4)), "{what}: exit {code:?}: {said}");
-            assert_eq!(code == Some(0), said.is_empty(), "{what}: {said}");
-            assert!(said.lines().count() <= 1 && !said.contains("panicked"), "{what}: {said}");
+            let (code, stderr) = add(Command::new("strace").args(arguments).arg(duly));
+            assert!(matches!(code, Some(0 | 1 | 4)), "{what}: exit {code:?}: {stderr}");
+            assert_eq!(code == Some(0), stderr.is_empty(), "{what}: {stderr}");
+            assert!(stderr.lines().count() <= 1 && !stderr.contains("panicked"), "{what}: {stderr}");
             assert_eq!(add(&mut Command::new(duly)), (Some(0), String::new()), "{what}: the same again");
             assert_eq!(db.ask("SELECT group_concat(name) FROM scheduled_tasks"), "task", "{what}");
             db.assert_sound();
@@ -139,9 +140,9 @@ fn whichever_write_fails_a_new_file_is_whole_or_can_be_made_again() {
     }
 }
 
-/// The same without strace: beyond some size no file may grow, the log first, until the limit is lifted.
+/// The same without strace: beyond some size no file may grow, first the log, until the limit is lifted.
 #[test]
-fn wherever_a_file_may_grow_no_more_the_work_is_done_when_it_may() {
+fn at_any_file_size_limit_all_runs_finish_once_it_is_lifted() {
     if !can_limit() {
         return without("prlimit", "not tried");
     }
@@ -151,7 +152,7 @@ fn wherever_a_file_may_grow_no_more_the_work_is_done_when_it_may() {
         let (db, what) = (db(), format!("{kilobytes} KiB"));
         let limit = format!("ulimit -S -f {}; trap '' XFSZ; exec \"$@\"", kilobytes * 2);
         let mut first = Sidecar::spawn_within(&db, &options, "sh", &["-c", &limit, "sh"]);
-        eventually("it is done, or stands still", || {
+        eventually("it is done, or is blocked", || {
             let log = first.log();
             [REFUSES, "error: ", "scheduler stopped"].iter().any(|word| log.contains(word))
         });
@@ -159,14 +160,14 @@ fn wherever_a_file_may_grow_no_more_the_work_is_done_when_it_may() {
             limit_files(first.pid(), None);
             refused += 1;
         }
-        let (status, said) = (first.end(), first.log());
+        let (status, stderr) = (first.end(), first.log());
         if status.code() != Some(0) {
-            assert!(matches!(status.code(), Some(1 | 4)), "{what}: {status}: {said}");
-            assert_eq!(starts(&db), [], "{what}: only a start may fail: {said}");
+            assert!(matches!(status.code(), Some(1 | 4)), "{what}: {status}: {stderr}");
+            assert_eq!(starts(&db), [], "{what}: only a start may fail: {stderr}");
             let mut second = Sidecar::spawn(&db, &options);
             assert_eq!(second.end().code(), Some(0), "{what}: {}", second.log());
         }
-        refusals(&said);
+        count_outages(&stderr);
         assert_done(&db, &what);
     }
     println!("{refused} limits met at work");

@@ -1,5 +1,4 @@
-//! A writer that holds the lock for hours, and a reader that holds an old snapshot: by steps, on a clock that moves when it is
-//! told to.
+//! A writer that holds the lock for hours, and a reader that holds an old snapshot, step by step on a manual clock.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -8,21 +7,21 @@ use duly::testing::Stepper;
 use duly::{Clock, Event, NewTask, Outcome, RunStatus};
 
 use crate::disk::tools::{Strace, may_attach, without};
-use crate::disk::{REFUSES, probe, refusals, starts};
+use crate::disk::{REFUSES, count_outages, probe, starts};
 use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
 use crate::sidecar::{Gate, Sidecar, shell, stands, told};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
-/// One that says at once that the database is busy, and what it says.
-fn impatient(db: &TestDb) -> (Stepper, Receiver<Event>) {
-    let (told, hears) = channel();
-    let observer = move |event: &Event| drop(told.send(event.clone()));
+/// Starts a stepper that does not wait for locks. Returns it with its events.
+fn stepper_without_waiting(db: &TestDb) -> (Stepper, Receiver<Event>) {
+    let (sender, receiver) = channel();
+    let observer = move |event: &Event| drop(sender.send(event.clone()));
     let builder = db.builder(NOON).accept("work").busy_timeout(Duration::ZERO).observe(observer);
-    (builder.start().expect("a stepper"), hears)
+    (builder.start().expect("a stepper"), receiver)
 }
 
-/// Steps through a time as the loop would, and answers with the number of steps.
+/// Advances as the loop would, and returns the number of steps.
 fn pass(stepper: &mut Stepper, time: Duration) -> u32 {
     let end = stepper.clock().now().wall.plus(time);
     let mut steps = 0;
@@ -41,29 +40,29 @@ fn pass(stepper: &mut Stepper, time: Duration) -> u32 {
 }
 
 #[test]
-fn a_writer_that_holds_the_lock_for_an_hour_costs_two_lines_and_no_outcome() {
+fn an_hour_long_write_lock_causes_two_events_and_loses_no_outcome() {
     let db = TestDb::new();
-    let (mut stepper, hears) = impatient(&db);
+    let (mut stepper, receiver) = stepper_without_waiting(&db);
     stepper.client().add(NewTask::once("long", at(NOON)).handler("work")).unwrap();
     let claims = stepper.step().unwrap();
     stepper.client().add(NewTask::interval("minutely", minutes(1)).starts_at(at(NOON)).handler("work")).unwrap();
     let writer = db.plain();
     writer.execute_batch("BEGIN IMMEDIATE").expect("the lock");
-    hears.try_iter().for_each(drop);
+    receiver.try_iter().for_each(drop);
     stepper.finish(&claims[0], Outcome::Succeeded { result: Some("7".to_owned()) });
     let steps = pass(&mut stepper, minutes(60));
     assert!((700..800).contains(&steps), "every five seconds: {steps}");
-    let said: Vec<Event> = hears.try_iter().collect();
-    assert!(matches!(&said[..], [Event::Degraded { reason }] if reason.contains("locked")), "{said:?}");
+    let events: Vec<Event> = receiver.try_iter().collect();
+    assert!(matches!(&events[..], [Event::Degraded { reason }] if reason.contains("locked")), "{events:?}");
     assert_eq!(db.ask("SELECT group_concat(status || attempt) FROM task_runs"), "running1");
     writer.execute_batch("ROLLBACK").expect("the lock is free");
 
     stepper.clock().advance(seconds(5));
     let after = stepper.step().unwrap();
     assert_eq!(after.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), ["minutely"]);
-    let said: Vec<Event> = hears.try_iter().collect();
-    assert!(matches!(said[0], Event::Recovered), "{said:?}");
-    assert!(!said[1..].iter().any(|event| matches!(event, Event::Recovered | Event::Degraded { .. })), "{said:?}");
+    let events: Vec<Event> = receiver.try_iter().collect();
+    assert!(matches!(events[0], Event::Recovered), "{events:?}");
+    assert!(!events[1..].iter().any(|event| matches!(event, Event::Recovered | Event::Degraded { .. })), "{events:?}");
     let run = stepper.client().history("long", 1).unwrap().remove(0);
     assert_eq!((run.status, run.attempt, run.result.as_deref()), (RunStatus::Succeeded, 1, Some("7")));
     let missed = "SELECT status || ' ' || occurrences FROM task_runs WHERE status = 'missed'";
@@ -73,18 +72,18 @@ fn a_writer_that_holds_the_lock_for_an_hour_costs_two_lines_and_no_outcome() {
     db.assert_sound();
 }
 
-const BY_HAND: &str = "
+const INSERT: &str = "
     INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value)
     VALUES ('by-hand', 'work', 'null', 'once', '2030-01-01T00:00:00Z')";
 
-/// A row that somebody wrote by SQL is announced by no instant: whether it can be planned, only another try tells.
+/// A row inserted by SQL has no due time yet: whether it can be planned shows only in another try.
 #[test]
-fn what_was_refused_is_tried_again_though_nothing_has_changed_since() {
+fn a_failed_turn_is_retried_without_new_changes() {
     let db = TestDb::new();
-    let (mut stepper, hears) = impatient(&db);
+    let (mut stepper, receiver) = stepper_without_waiting(&db);
     stepper.step().unwrap();
     let plain = db.plain();
-    plain.execute_batch(BY_HAND).expect("a row");
+    plain.execute_batch(INSERT).expect("a row");
     plain.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     stepper.step().unwrap();
     plain.execute_batch("ROLLBACK").expect("the lock is free");
@@ -93,33 +92,34 @@ fn what_was_refused_is_tried_again_though_nothing_has_changed_since() {
     stepper.step().unwrap();
     assert!(stepper.sleeps() > Duration::ZERO, "it spins");
     assert_eq!(db.ask("SELECT planned FROM scheduled_tasks"), "1");
-    let said: Vec<Event> = hears.try_iter().collect();
-    assert!(matches!(&said[..], [Event::Degraded { .. }, Event::Recovered]), "{said:?}");
+    let events: Vec<Event> = receiver.try_iter().collect();
+    assert!(matches!(&events[..], [Event::Degraded { .. }, Event::Recovered]), "{events:?}");
 }
 
-/// What was to be written may be gone meanwhile: that the database can be written again is said all the same.
+/// The row to be written may be deleted meanwhile: recovery is reported all the same.
 #[test]
-fn a_refusal_is_over_though_nothing_is_left_to_write() {
+fn recovery_is_reported_with_nothing_left_to_write() {
     let db = TestDb::new();
-    let (mut stepper, hears) = impatient(&db);
+    let (mut stepper, receiver) = stepper_without_waiting(&db);
     stepper.step().unwrap();
     let plain = db.plain();
-    plain.execute_batch(BY_HAND).expect("a row");
+    plain.execute_batch(INSERT).expect("a row");
     plain.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     stepper.step().unwrap();
     plain.execute_batch("DELETE FROM scheduled_tasks; COMMIT").expect("no task is left");
     stepper.clock().advance(Duration::from_millis(100));
     assert!(stepper.step().unwrap().is_empty());
     assert!(stepper.sleeps() > Duration::ZERO, "it spins");
-    let said: Vec<Event> = hears.try_iter().collect();
-    assert!(matches!(&said[..], [Event::Degraded { .. }, Event::Recovered]), "{said:?}");
+    let events: Vec<Event> = receiver.try_iter().collect();
+    assert!(matches!(&events[..], [Event::Degraded { .. }, Event::Recovered]), "{events:?}");
 }
 
-/// With a snapshot held, nothing of the log can be used again: it grows. Nobody waits, and when the reader is gone it is cut.
+/// The log cannot be reused while a snapshot is held, and grows. No run waits, and the log is truncated when the reader
+/// ends.
 #[test]
-fn a_reader_that_holds_a_snapshot_for_a_day_delays_nobody() {
+fn a_day_long_snapshot_delays_no_run() {
     let db = TestDb::new();
-    let (mut stepper, hears) = impatient(&db);
+    let (mut stepper, receiver) = stepper_without_waiting(&db);
     let text = "x".repeat(200_000);
     let task = NewTask::interval("hourly", minutes(15)).handler("work").payload(text.clone());
     stepper.client().add(task).unwrap();
@@ -145,21 +145,21 @@ fn a_reader_that_holds_a_snapshot_for_a_day_delays_nobody() {
     stepper.step().unwrap();
     assert_eq!(log(), 0, "it is cut");
     let odd = |event: &Event| matches!(event, Event::Degraded { .. } | Event::Recovered | Event::SetAside { .. });
-    assert_eq!(hears.try_iter().filter(odd).count(), 0);
+    assert_eq!(receiver.try_iter().filter(odd).count(), 0);
     assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "96");
     db.assert_sound();
 }
 
-/// A log that cannot be cut, and a lock file that cannot be kept, are told once and not at each heartbeat.
+/// A log that cannot be truncated, and a lock file that cannot be kept, are reported once and not at each heartbeat.
 #[test]
-fn what_fails_beside_the_work_is_told_once() {
+fn a_failing_checkpoint_or_lock_file_is_reported_once() {
     if !may_attach() {
         return without("strace", "not tried");
     }
     let db = TestDb::new();
     drop(db.client());
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    eventually("its lock file is there", || db.home().join("agent.db-owners").exists());
+    eventually("its lock file exists", || db.home().join("agent.db-owners").exists());
     let seen = || db.ask("SELECT max(seen_at) FROM scheduler_instances").parse::<i64>().expect("a time");
     let three_heartbeats = || {
         for _ in 0..3 {
@@ -167,7 +167,7 @@ fn what_fails_beside_the_work_is_told_once() {
             eventually("a heartbeat", || seen() > before);
         }
     };
-    // A file is in the way of the folder.
+    // A file in the place of the folder.
     let folder = db.home().join("agent.db-owners");
     std::fs::rename(&folder, db.home().join("away")).expect("away");
     std::fs::write(&folder, "").expect("a file in its place");
@@ -179,7 +179,7 @@ fn what_fails_beside_the_work_is_told_once() {
     assert!(sidecar.log().contains("had been removed or overwritten; made again"), "{}", sidecar.log());
     assert_eq!(sidecar.log().matches(cannot).count(), 2, "once more when it is over: {}", sidecar.log());
 
-    // The log is long, and the file that it belongs to cannot be written.
+    // The log is long, and the database file cannot be written.
     let strace = Strace::attach(&db, sidecar.pid(), "ftruncate", "EIO");
     let reader = db.plain();
     reader.execute_batch("BEGIN; SELECT count(*) FROM task_runs").expect("a snapshot");
@@ -198,9 +198,9 @@ fn what_fails_beside_the_work_is_told_once() {
     db.assert_sound();
 }
 
-/// A look at the file that fails is no proof that the file is gone.
+/// A failed stat of the file does not prove that the file is gone.
 #[test]
-fn a_file_that_cannot_be_looked_at_for_a_while_is_not_taken_for_removed() {
+fn a_failing_stat_does_not_count_as_a_removed_file() {
     if !may_attach() {
         return without("strace", "not tried");
     }
@@ -215,19 +215,19 @@ fn a_file_that_cannot_be_looked_at_for_a_while_is_not_taken_for_removed() {
     stands(&client, "other", RunStatus::Succeeded);
     let strace = Strace::attach(&db, sidecar.pid(), "statx,newfstatat", "EIO");
     eventually("it is refused", || sidecar.log().contains(REFUSES));
-    eventually("it cannot see either whether anything is left", || strace.failures_of(sidecar.pid()) > 0);
+    eventually("it cannot check for unfinished runs", || strace.failures_of(sidecar.pid()) > 0);
     gate.open();
     drop(strace);
     assert_eq!(stands(&client, "long", RunStatus::Succeeded).attempt, 1);
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     assert_eq!(starts(&db).len(), 1);
-    assert_eq!(refusals(&sidecar.log()), 1, "{}", sidecar.log());
+    assert_eq!(count_outages(&sidecar.log()), 1, "{}", sidecar.log());
     db.assert_sound();
 }
 
-/// All that had begun is written down by then: that the scheduler leaves, the next one sees as well.
+/// All outcomes are recorded before: the next scheduler finds by the lock file that this one has ended.
 #[test]
-fn a_scheduler_that_cannot_write_down_that_it_leaves_has_left_in_order() {
+fn a_scheduler_that_cannot_deregister_exits_with_success() {
     if !may_attach() {
         return without("strace", "not tried");
     }
@@ -246,7 +246,7 @@ fn a_scheduler_that_cannot_write_down_that_it_leaves_has_left_in_order() {
     );
     let owners = || std::fs::read_dir(db.home().join("agent.db-owners")).expect("a folder").count();
     let registered = || db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL");
-    assert_eq!((owners(), registered().as_str()), (1, "1"), "its lock file tells that it is dead");
+    assert_eq!((owners(), registered().as_str()), (1, "1"), "its lock file remains");
     let mut next = Sidecar::spawn(&db, &["--until-idle", "--lease", "1h"]);
     assert_eq!(next.end().code(), Some(0), "{}", next.log());
     assert_eq!((owners(), registered().as_str(), starts(&db).len()), (0, "0", 1));

@@ -1,5 +1,5 @@
-//! SQLite's heap is full. Its limit holds for a whole process, and cannot be raised again: so a process of its own sets one, and
-//! fills the heap with statements that nobody runs, until they are dropped.
+//! SQLite's heap is full. Its limit holds for the whole process and cannot be raised again: a process of its own sets one,
+//! and fills the heap with prepared statements until they are dropped.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use duly::{Claim, Context, Error, Event, NewTask, Outcome, RunStatus, Scheduler}
 use rusqlite::{Connection, Statement};
 
 use crate::disk::all;
+use crate::disk::tools::{run_test, this_program};
 use crate::fixtures::{TestDb, at, seconds};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
-/// Enough for all that is done here, and soon filled.
+/// Enough for everything here, and soon filled.
 const HEAP: i64 = 24 * 1024 * 1024;
 
 /// Statements that hold memory, the largest first.
-struct Ballast<'a>(Vec<Statement<'a>>);
+struct HeldMemory<'a>(Vec<Statement<'a>>);
 
-impl<'a> Ballast<'a> {
+impl<'a> HeldMemory<'a> {
     /// Fills the heap to the last statement that fits.
     fn fill(connection: &'a Connection, smallest: usize) -> Self {
         let mut held = Vec::new();
@@ -31,16 +32,16 @@ impl<'a> Ballast<'a> {
             }
         }
         assert!(held.len() > 50, "the heap has no limit: {}", held.len());
-        Ballast(held)
+        HeldMemory(held)
     }
 
-    /// Gives a little back.
+    /// Releases a little memory.
     fn yield_some(&mut self) -> bool {
         self.0.pop().is_some()
     }
 }
 
-/// The heap of this process has a limit from now on.
+/// Limits the heap of this process.
 fn limit() {
     let connection = Connection::open_in_memory().expect("a connection");
     let limit = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
@@ -48,67 +49,64 @@ fn limit() {
     assert_eq!(set, HEAP);
 }
 
-/// Has a test of this file carried out in a process of its own. Whether this is that process.
-fn alone(test: &str) -> bool {
+/// Runs a test of this file in a process of its own. Returns whether this is that process.
+fn in_own_process(test: &str) -> bool {
     const INSIDE: &str = "DULY_LITTLE_MEMORY";
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
-    let this = std::env::current_exe().expect("this program");
-    let arguments = [&format!("disk::memory::{test}"), "--exact", "--nocapture"];
-    let status = Command::new(this).args(arguments).env(INSIDE, "1").status().expect("a process");
-    assert!(status.success(), "{test}, alone: {status}");
+    run_test(Command::new(this_program()).env(INSIDE, "1"), &format!("disk::memory::{test}"));
     false
 }
 
-fn listen() -> (impl Fn(&Event) + Send + Sync + 'static, Receiver<Event>) {
-    let (told, hears) = channel();
-    (move |event: &Event| drop(told.send(event.clone())), hears)
+fn event_channel() -> (impl Fn(&Event) + Send + Sync + 'static, Receiver<Event>) {
+    let (sender, receiver) = channel();
+    (move |event: &Event| drop(sender.send(event.clone())), receiver)
 }
 
-/// Takes one turn, with more memory at each try. Answers with what it claimed, and at how many tries it was refused.
-fn squeezed(stepper: &mut Stepper, smallest: usize) -> (Vec<Arc<Claim>>, usize) {
+/// Takes one turn, with more memory at each try. Returns its claims, and how many tries were refused.
+fn step_with_little_memory(stepper: &mut Stepper, smallest: usize) -> (Vec<Arc<Claim>>, usize) {
     let connection = Connection::open_in_memory().expect("a connection");
-    let mut ballast = Ballast::fill(&connection, smallest);
+    let mut held_memory = HeldMemory::fill(&connection, smallest);
     for refused in 0.. {
         let claims = stepper.step().expect("a step");
         if !claims.is_empty() {
             return (claims, refused);
         }
-        assert!(ballast.yield_some(), "it stands still with all of its memory");
+        assert!(held_memory.yield_some(), "it fails with all of its memory");
         stepper.clock().advance(stepper.sleeps());
     }
-    unreachable!("the ballast has an end");
+    unreachable!("the held memory is finite");
 }
 
-/// A turn that claims, and one that settles one run and claims another: each is carried out whole, or not at all.
+/// A turn that claims, and one that settles a run and claims another: each is committed completely or not at all.
 #[test]
-fn wherever_memory_ends_a_turn_is_taken_whole_or_not_at_all() {
-    if !alone("wherever_memory_ends_a_turn_is_taken_whole_or_not_at_all") {
+fn a_turn_without_memory_is_atomic() {
+    if !in_own_process("a_turn_without_memory_is_atomic") {
         return;
     }
     limit();
     let mut refused = 0;
-    // Each round begins at another point, since what is given back differs in size.
+    // Each round begins at another point, since the released amounts differ.
     for smallest in if all() { vec![1, 16, 64, 256, 512, 1024, 2048, 4096] } else { vec![64, 1024] } {
         let db = TestDb::new();
-        let (observer, hears) = listen();
+        let (observer, receiver) = event_channel();
         let mut stepper = db.builder(NOON).accept("work").workers(1).observe(observer).start().expect("a stepper");
         let once = |name: &str| NewTask::once(name, at(NOON)).handler("work").payload("y".repeat(3000));
         stepper.client().add_all([once("first"), once("second"), once("third")]).expect("tasks");
         // No statement of a turn has been prepared yet.
-        let (first, tries) = squeezed(&mut stepper, smallest);
+        let (first, tries) = step_with_little_memory(&mut stepper, smallest);
         refused += tries;
         let result = format!("{:?}", "z".repeat(20_000));
         stepper.finish(&first[0], Outcome::Succeeded { result: Some(result.clone()) });
-        let (second, more) = squeezed(&mut stepper, smallest);
+        let (second, more) = step_with_little_memory(&mut stepper, smallest);
         refused += more;
-        let said: Vec<Event> = hears.try_iter().collect();
-        let states = said.iter().filter(|event| matches!(event, Event::Degraded { .. } | Event::Recovered));
+        let events: Vec<Event> = receiver.try_iter().collect();
+        let states = events.iter().filter(|event| matches!(event, Event::Degraded { .. } | Event::Recovered));
         let expected = 2 * (usize::from(tries > 0) + usize::from(more > 0));
-        assert_eq!(states.count(), expected, "two lines, however many tries: {said:?}");
+        assert_eq!(states.count(), expected, "two lines, however many tries: {events:?}");
         let enough = |event: &Event| !matches!(event, Event::Degraded { reason } if !reason.contains("memory"));
-        assert!(said.iter().all(enough), "{said:?}");
+        assert!(events.iter().all(enough), "{events:?}");
         let run = stepper.client().run(first[0].run_id).expect("a look-up").expect("a run");
         assert_eq!((run.status, run.attempt, run.result), (RunStatus::Succeeded, 1, Some(result)));
         stepper.finish(&second[0], Outcome::succeeded());
@@ -119,19 +117,19 @@ fn wherever_memory_ends_a_turn_is_taken_whole_or_not_at_all() {
         assert_eq!(db.ask(runs), "succeeded 1,succeeded 1,succeeded 1");
         db.assert_sound();
     }
-    println!("{refused} turns refused for want of memory");
+    println!("{refused} turns refused without memory");
     assert!(refused > 10, "the heap was never full");
 }
 
 /// The scheduler with its threads: a handler returns while no turn can be taken.
 #[test]
-fn what_ends_while_there_is_no_memory_is_written_down_when_there_is() {
-    if !alone("what_ends_while_there_is_no_memory_is_written_down_when_there_is") {
+fn an_outcome_without_memory_is_recorded_later() {
+    if !in_own_process("an_outcome_without_memory_is_recorded_later") {
         return;
     }
     limit();
     let db = TestDb::new();
-    let (observer, hears) = listen();
+    let (observer, receiver) = event_channel();
     let (begun, begins) = channel();
     let (gate, opened) = channel::<()>();
     let (begun, opened) = (std::sync::Mutex::new(begun), std::sync::Mutex::new(opened));
@@ -147,10 +145,10 @@ fn what_ends_while_there_is_no_memory_is_written_down_when_there_is() {
     scheduler.add(NewTask::once("long", at("2020-01-01T00:00:00Z")).handler("work")).expect("a task");
     begins.recv_timeout(seconds(60)).expect("it begins");
     let connection = Connection::open_in_memory().expect("a connection");
-    let ballast = Ballast::fill(&connection, 16);
+    let held_memory = HeldMemory::fill(&connection, 16);
     gate.send(()).expect("a handler that waits");
     let hear = |what: &str| {
-        let found = match hears.recv_timeout(seconds(60)).unwrap_or_else(|_| panic!("waited in vain for {what}")) {
+        let found = match receiver.recv_timeout(seconds(60)).unwrap_or_else(|_| panic!("no event: {what}")) {
             Event::Started { .. } => "the start",
             Event::Degraded { .. } => "the refusal",
             Event::Recovered => "its end",
@@ -160,9 +158,9 @@ fn what_ends_while_there_is_no_memory_is_written_down_when_there_is() {
         assert_eq!(found, what);
     };
     ["the start", "the refusal"].into_iter().for_each(hear);
-    drop(ballast);
+    drop(held_memory);
     ["its end", "the outcome"].into_iter().for_each(hear);
-    assert_eq!(scheduler.shutdown(seconds(60)).expect("an end in order").unfinished, 0);
+    assert_eq!(scheduler.shutdown(seconds(60)).expect("a shutdown").unfinished, 0);
     assert_eq!(db.ask("SELECT status || attempt || length(result) FROM task_runs"), "succeeded120002");
     db.assert_sound();
 }

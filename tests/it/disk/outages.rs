@@ -1,93 +1,93 @@
-//! A fault that begins at a chosen moment and lasts for a while, by whatever means: while the scheduler is idle, while a command
-//! is at work, while its end is to be written down, and while the scheduler leaves.
+//! A fault that begins at a chosen moment and lasts for a while: while the scheduler is idle, while a command runs, while
+//! its outcome is to be recorded, and while the scheduler stops.
 
 use duly::{NewTask, RunStatus};
 use rusqlite::Connection;
 
-use crate::disk::tools::{SPARED, SmallDisk, Strace, can_limit, limit_files, may_attach, may_mount, without};
-use crate::disk::{ACCEPTS, REFUSES, all, assert_all_told, probe, refusals, soon, starts};
+use crate::disk::tools::{IGNORE_XFSZ, SmallDisk, Strace, can_limit, limit_files, may_attach, may_mount, without};
+use crate::disk::{ACCEPTS, REFUSES, all, assert_consistent, count_outages, probe, soon, starts};
 use crate::fixtures::{TestDb, eventually, seconds};
 use crate::sidecar::{Gate, Sidecar, stands, told};
 
-/// How the writing is made to fail.
+/// How writing is made to fail.
 #[derive(Clone, Copy)]
-enum Means<'a> {
+enum FaultKind<'a> {
     /// These calls fail with this error.
     Calls(&'a str, &'a str),
     /// No byte is free.
     Disk(&'a SmallDisk),
     /// No file may grow.
     Limit,
-    /// Another program keeps the database locked.
+    /// Another program holds the write lock.
     Lock,
 }
 
 /// A fault that lasts until it is dropped.
-enum Spell<'a> {
+enum Outage<'a> {
     Calls(Strace),
     Disk(&'a SmallDisk),
     Limit(u32),
     Lock(Connection),
 }
 
-impl<'a> Means<'a> {
-    fn begin(self, db: &TestDb, sidecar: &Sidecar) -> Spell<'a> {
+impl<'a> FaultKind<'a> {
+    fn begin(self, db: &TestDb, sidecar: &Sidecar) -> Outage<'a> {
         match self {
-            Means::Calls(calls, error) => Spell::Calls(Strace::attach(db, sidecar.pid(), calls, error)),
-            Means::Disk(disk) => {
-                // What is written back leaves room in the log, which the next commit would fit into.
+            FaultKind::Calls(calls, error) => Outage::Calls(Strace::attach(db, sidecar.pid(), calls, error)),
+            FaultKind::Disk(disk) => {
+                // A checkpoint leaves room in the log, into which the next commit would fit.
                 db.plain().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("a log without room");
                 disk.fill();
-                Spell::Disk(disk)
+                Outage::Disk(disk)
             }
-            Means::Limit => {
-                // What a command writes for the test, and what the scheduler logs, is shorter than that.
+            FaultKind::Limit => {
+                // What a command writes for the test, and the log of the scheduler, is shorter than that.
                 limit_files(sidecar.pid(), Some(16 * 1024));
-                Spell::Limit(sidecar.pid())
+                Outage::Limit(sidecar.pid())
             }
-            Means::Lock => {
+            FaultKind::Lock => {
                 let plain = db.plain();
                 plain.execute_batch("BEGIN IMMEDIATE").expect("the lock");
-                Spell::Lock(plain)
+                Outage::Lock(plain)
             }
         }
     }
 
     fn name(self) -> String {
         match self {
-            Means::Calls(calls, error) => format!("{calls}: {error}"),
-            Means::Disk(_) => "a full disk".to_owned(),
-            Means::Limit => "a limit of files".to_owned(),
-            Means::Lock => "a lock".to_owned(),
+            FaultKind::Calls(calls, error) => format!("{calls}: {error}"),
+            FaultKind::Disk(_) => "a full disk".to_owned(),
+            FaultKind::Limit => "a file size limit".to_owned(),
+            FaultKind::Lock => "a lock".to_owned(),
         }
     }
 }
 
-impl Spell<'_> {
-    /// Waits until the scheduler has tried again, where somebody counts that.
-    fn sees_more_tries(&self) {
-        if let Spell::Calls(strace) = self {
+impl Outage<'_> {
+    /// Waits until the scheduler has tried again, if the tries can be counted.
+    fn wait_for_retry(&self) {
+        if let Outage::Calls(strace) = self {
             let before = strace.failures();
             eventually("it tries again", || strace.failures() > before);
         }
     }
 }
 
-impl Drop for Spell<'_> {
+impl Drop for Outage<'_> {
     fn drop(&mut self) {
         match self {
-            Spell::Disk(disk) => disk.clear(),
-            Spell::Limit(pid) => limit_files(*pid, None),
-            // Dropped, they let go.
-            Spell::Calls(_) => {}
-            Spell::Lock(plain) => plain.execute_batch("ROLLBACK").expect("the lock is free"),
+            Outage::Disk(disk) => disk.clear(),
+            Outage::Limit(pid) => limit_files(*pid, None),
+            // Detaches when it is dropped.
+            Outage::Calls(_) => {}
+            Outage::Lock(plain) => plain.execute_batch("ROLLBACK").expect("the lock is free"),
         }
     }
 }
 
 fn start(db: &TestDb, lease: &str) -> Sidecar {
-    // Frames are written behind the others, beyond what a limit allows.
-    let sidecar = Sidecar::spawn_within(db, &["--lease", lease], "sh", &SPARED);
+    // Frames are appended beyond the limit.
+    let sidecar = Sidecar::spawn_within(db, &["--lease", lease], "sh", &IGNORE_XFSZ);
     eventually("it has started", || sidecar.log().contains("started, with 4 workers"));
     sidecar
 }
@@ -96,29 +96,29 @@ fn refuses(sidecar: &Sidecar) -> bool {
     sidecar.log().contains(REFUSES)
 }
 
-/// A task that is due every second falls due meanwhile, and heartbeats too.
-fn while_idle(db: &TestDb, means: Means<'_>) {
+/// A task that is due every second becomes due meanwhile, and heartbeats too.
+fn while_idle(db: &TestDb, fault: FaultKind<'_>) {
     let client = db.client();
     client.add(soon(NewTask::interval("tick", seconds(1))).handler("command").payload(tick(db))).unwrap();
     let mut sidecar = start(db, "3s");
     eventually("it ticks", || !starts(db).is_empty());
     let ended = "SELECT count(*) FROM task_runs WHERE status = 'running'";
     eventually("it has ended", || db.ask(ended) == "0");
-    let spell = means.begin(db, &sidecar);
+    let outage = fault.begin(db, &sidecar);
     eventually("it is refused", || refuses(&sidecar));
     let started = starts(db);
     for _ in 0..2 {
-        spell.sees_more_tries();
+        outage.wait_for_retry();
     }
     assert_eq!(starts(db), started, "nothing starts that is not recorded");
-    drop(spell);
+    drop(outage);
     eventually("it goes on", || sidecar.log().contains(ACCEPTS) && starts(db).len() > started.len());
     client.pause("tick").unwrap();
     let open = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running', 'failed')";
-    eventually("nothing is left", || db.ask(open) == "0");
+    eventually("no run is left", || db.ask(open) == "0");
     sidecar.leave();
-    assert_eq!(refusals(&sidecar.log()), 1, "{}", sidecar.log());
-    assert_all_told(db, &means.name());
+    assert_eq!(count_outages(&sidecar.log()), 1, "{}", sidecar.log());
+    assert_consistent(db, &fault.name());
 }
 
 fn tick(db: &TestDb) -> serde_json::Value {
@@ -126,9 +126,9 @@ fn tick(db: &TestDb) -> serde_json::Value {
     serde_json::json!({ "argv": ["sh", "-c", format!("echo $DULY_RUN_ID $DULY_ATTEMPT >>{home}/starts")] })
 }
 
-/// A command is at work. `lease`: short, so that a heartbeat is refused while it runs; or long, so that nothing is written
-/// before its end.
-fn while_running(db: &TestDb, means: Means<'_>, lease: &str, leaves: bool) {
+/// A command is running. `lease`: short, so that a heartbeat fails while it runs; or long, so that nothing is written before
+/// it ends.
+fn while_running(db: &TestDb, fault: FaultKind<'_>, lease: &str, leaves: bool) {
     let client = db.client();
     let mut gate = Gate::new(db, "gate");
     let home = db.home().display();
@@ -140,7 +140,7 @@ fn while_running(db: &TestDb, means: Means<'_>, lease: &str, leaves: bool) {
     eventually("its process is recorded", || db.ask("SELECT count(*) FROM task_runs WHERE process IS NOT NULL") != "0");
     let other = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
     eventually("the other is over", || db.ask(other) == "1");
-    let spell = means.begin(db, &sidecar);
+    let outage = fault.begin(db, &sidecar);
     if lease == SHORT {
         eventually("a heartbeat is refused", || refuses(&sidecar));
     }
@@ -151,11 +151,11 @@ fn while_running(db: &TestDb, means: Means<'_>, lease: &str, leaves: bool) {
         sidecar.signal("TERM");
         eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more"));
     }
-    spell.sees_more_tries();
+    outage.wait_for_retry();
     let stands_so = "SELECT r.status || ' ' || r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                       WHERE t.name = 'long'";
     assert_eq!(db.ask(stands_so), "running 1");
-    drop(spell);
+    drop(outage);
     let run = stands(&client, "long", RunStatus::Succeeded);
     assert_eq!((run.attempt, run.output.as_deref(), run.exit_code), (1, Some("done\n"), Some(0)));
     if leaves {
@@ -163,80 +163,80 @@ fn while_running(db: &TestDb, means: Means<'_>, lease: &str, leaves: bool) {
     } else {
         sidecar.leave();
     }
-    assert_eq!(refusals(&sidecar.log()), 1, "{}", sidecar.log());
+    assert_eq!(count_outages(&sidecar.log()), 1, "{}", sidecar.log());
     assert_eq!(starts(db).len(), 2);
-    assert_all_told(db, &means.name());
+    assert_consistent(db, &fault.name());
 }
 
 const SHORT: &str = "1s";
 const LONG: &str = "1h";
 
-/// Idle, running, settling, leaving.
-fn at_every_moment(means: Means<'_>, db: impl Fn() -> TestDb) {
-    println!("{}", means.name());
-    while_idle(&db(), means);
-    while_running(&db(), means, SHORT, false);
-    while_running(&db(), means, LONG, false);
-    while_running(&db(), means, LONG, true);
+/// Idle, running, settling, stopping.
+fn at_every_moment(fault: FaultKind<'_>, db: impl Fn() -> TestDb) {
+    println!("{}", fault.name());
+    while_idle(&db(), fault);
+    while_running(&db(), fault, SHORT, false);
+    while_running(&db(), fault, LONG, false);
+    while_running(&db(), fault, LONG, true);
 }
 
 #[test]
-fn errors_of_the_disk_delay_and_lose_nothing() {
+fn disk_errors_delay_outcomes_and_lose_none() {
     if !may_attach() {
-        return without("strace", "a limit of files is tried, in another test");
+        return without("strace", "another test uses a file size limit");
     }
     for (calls, error) in
         [("pwrite64", "EIO"), ("fsync,fdatasync", "EIO"), ("pwrite64", "ENOSPC"), ("pwrite64", "EROFS")]
             .into_iter()
             .take(if all() { 4 } else { 2 })
     {
-        at_every_moment(Means::Calls(calls, error), TestDb::new);
+        at_every_moment(FaultKind::Calls(calls, error), TestDb::new);
     }
 }
 
 #[test]
-fn a_file_that_may_not_grow_delays_and_loses_nothing() {
+fn a_file_size_limit_delays_outcomes_and_loses_none() {
     if !can_limit() {
         return without("prlimit", "not tried");
     }
-    at_every_moment(Means::Limit, TestDb::new);
+    at_every_moment(FaultKind::Limit, TestDb::new);
 }
 
 #[test]
-fn a_full_disk_delays_and_loses_nothing() {
-    if !may_mount("disk::spells::a_full_disk_delays_and_loses_nothing", "a limit of files is tried, in another test") {
+fn a_full_disk_delays_outcomes_and_loses_none() {
+    if !may_mount("disk::outages::a_full_disk_delays_outcomes_and_loses_none", "another test uses a file size limit") {
         return;
     }
-    let moments: [fn(&TestDb, Means<'_>); 4] = [
+    let moments: [fn(&TestDb, FaultKind<'_>); 4] = [
         while_idle,
-        |db, means| while_running(db, means, SHORT, false),
-        |db, means| while_running(db, means, LONG, false),
-        |db, means| while_running(db, means, LONG, true),
+        |db, fault| while_running(db, fault, SHORT, false),
+        |db, fault| while_running(db, fault, LONG, false),
+        |db, fault| while_running(db, fault, LONG, true),
     ];
     for moment in moments {
         let db = TestDb::with_folder("disk");
         let disk = SmallDisk::mount(&db);
-        moment(&db, Means::Disk(&disk));
+        moment(&db, FaultKind::Disk(&disk));
     }
 }
 
-/// It waits five seconds for the lock before it says so.
+/// It waits five seconds for the lock before it reports it.
 #[test]
-fn a_writer_that_keeps_the_lock_delays_and_loses_nothing() {
-    while_running(&TestDb::new(), Means::Lock, LONG, false);
+fn a_held_write_lock_delays_outcomes_and_loses_none() {
+    while_running(&TestDb::new(), FaultKind::Lock, LONG, false);
     if all() {
-        while_idle(&TestDb::new(), Means::Lock);
-        while_running(&TestDb::new(), Means::Lock, SHORT, false);
-        while_running(&TestDb::new(), Means::Lock, LONG, true);
+        while_idle(&TestDb::new(), FaultKind::Lock);
+        while_running(&TestDb::new(), FaultKind::Lock, SHORT, false);
+        while_running(&TestDb::new(), FaultKind::Lock, LONG, true);
     }
 }
 
-/// What could not be written down until the end is told by the exit code, and done again by the next scheduler.
+/// Outcomes that could not be recorded are reported by the exit code, and the next scheduler repeats the runs.
 #[test]
-fn a_scheduler_that_leaves_while_the_disk_is_full_says_what_is_lost_with_it() {
-    let test = "disk::spells::a_scheduler_that_leaves_while_the_disk_is_full_says_what_is_lost_with_it";
+fn a_scheduler_that_stops_on_a_full_disk_reports_lost_outcomes() {
+    let test = "disk::outages::a_scheduler_that_stops_on_a_full_disk_reports_lost_outcomes";
     if !all() || !may_mount(test, "not tried") {
-        return println!("tried where every place is: it takes as long as such a scheduler waits for its disk");
+        return println!("skipped: it takes as long as a scheduler waits for its disk; DULY_DISK=all runs it");
     }
     let db = TestDb::with_folder("disk");
     let disk = SmallDisk::mount(&db);
@@ -260,5 +260,5 @@ fn a_scheduler_that_leaves_while_the_disk_is_full_says_what_is_lost_with_it() {
     let mut next = Sidecar::spawn(&db, &["--until-idle"]);
     assert_eq!(next.end().code(), Some(0), "{}", next.log());
     assert_eq!(stands(&client, "long", RunStatus::Succeeded).attempt, 2);
-    assert_all_told(&db, "the next");
+    assert_consistent(&db, "the next");
 }

@@ -1,5 +1,5 @@
-//! What makes a disk fail: strace, which answers system calls in the kernel's place; a limit on the size of files; a disk of
-//! two megabytes in a mount namespace of its own.
+//! Tools that make a disk fail: strace, which injects errors into system calls; a file size limit; a disk of two megabytes
+//! in a mount namespace.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use crate::fixtures::{TestDb, eventually};
 use crate::sidecar::signal;
 
-/// Says that a tool is missing, or not allowed to do what it is for, and what is tried instead. In CI it is not to be missing.
+/// Reports that a tool is missing or not permitted, and what covers the case instead. In CI it must not be missing.
 pub(crate) fn without(tool: &str, instead: &str) {
     let there = succeeds(tool, &["--version"]);
     assert!(there || std::env::var("DULY_CI").as_deref() != Ok("1"), "{tool} is missing");
@@ -22,13 +22,13 @@ pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     done.is_ok_and(|status| status.success())
 }
 
-/// Whether strace is there and may watch a process that it starts.
+/// Whether strace exists and may trace a process that it starts.
 pub(crate) fn has_strace() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| succeeds("strace", &["-qq", "-o", "/dev/null", "true"]))
 }
 
-/// Whether strace may watch a process that is at work already.
+/// Whether strace may attach to a running process.
 pub(crate) fn may_attach() -> bool {
     static MAY: OnceLock<bool> = OnceLock::new();
     *MAY.get_or_init(|| {
@@ -38,10 +38,10 @@ pub(crate) fn may_attach() -> bool {
             Command::new("strace").args(["-o", "/dev/null", "-p", &pid]).stderr(Stdio::piped()).spawn().ok().map(
                 |mut strace| {
                     use std::io::{BufRead, BufReader};
-                    let said = BufReader::new(strace.stderr.take().expect("a pipe")).lines().next();
+                    let line = BufReader::new(strace.stderr.take().expect("a pipe")).lines().next();
                     let _ = strace.kill();
                     let _ = strace.wait();
-                    said.is_some_and(|line| line.is_ok_and(|line| line.ends_with(" attached")))
+                    line.is_some_and(|line| line.is_ok_and(|line| line.ends_with(" attached")))
                 },
             );
         let _ = sleeper.kill();
@@ -50,23 +50,23 @@ pub(crate) fn may_attach() -> bool {
     })
 }
 
-/// What strace is told: these calls on the files of the database fail with this error. `when`: which of them.
-pub(crate) fn orders(db: &TestDb, log: &Path, calls: &str, error: &str, when: &str) -> Vec<String> {
+/// Returns strace's arguments: these calls on the files of the database fail with this error. `when` selects which of them.
+pub(crate) fn arguments(db: &TestDb, log: &Path, calls: &str, error: &str, when: &str) -> Vec<String> {
     let log = log.display().to_string();
-    let mut orders = ["-f", "-qq", "-o", &log, "-e", &format!("trace={calls}")].map(str::to_owned).to_vec();
-    orders.extend(["-e".to_owned(), format!("inject={calls}:error={error}{when}")]);
+    let mut arguments = ["-f", "-qq", "-o", &log, "-e", &format!("trace={calls}")].map(str::to_owned).to_vec();
+    arguments.extend(["-e".to_owned(), format!("inject={calls}:error={error}{when}")]);
     for end in ["", "-wal", "-shm"] {
-        orders.extend(["-P".to_owned(), format!("{}{end}", db.file().display())]);
+        arguments.extend(["-P".to_owned(), format!("{}{end}", db.file().display())]);
     }
-    orders
+    arguments
 }
 
-/// How many calls strace has answered in the kernel's place.
+/// Returns how many calls have failed.
 pub(crate) fn injected(log: &Path) -> usize {
     std::fs::read_to_string(log).unwrap_or_default().matches("(INJECTED)").count()
 }
 
-/// A strace that watches a process which is at work, until it is dropped.
+/// An strace that is attached to a running process until it is dropped.
 pub(crate) struct Strace {
     child: Child,
     log: PathBuf,
@@ -75,8 +75,8 @@ pub(crate) struct Strace {
 impl Strace {
     pub(crate) fn attach(db: &TestDb, pid: u32, calls: &str, error: &str) -> Self {
         let log = db.home().join(format!("strace-{}", fastrand::u64(..)));
-        let orders = orders(db, &log, calls, error, "");
-        let child = Command::new("strace").args(orders).args(["-p", &pid.to_string()]).spawn().expect("strace");
+        let arguments = arguments(db, &log, calls, error, "");
+        let child = Command::new("strace").args(arguments).args(["-p", &pid.to_string()]).spawn().expect("strace");
         let traced = || {
             let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
             let watched = |task: std::io::Result<std::fs::DirEntry>| {
@@ -89,12 +89,12 @@ impl Strace {
         Strace { child, log }
     }
 
-    /// How many calls have failed.
+    /// Returns how many calls have failed.
     pub(crate) fn failures(&self) -> usize {
         injected(&self.log)
     }
 
-    /// How many of them this thread has made.
+    /// Returns how many of them this thread has made.
     pub(crate) fn failures_of(&self, thread: u32) -> usize {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let of_it = |line: &&str| line.starts_with(&format!("{thread} ")) && line.contains("(INJECTED)");
@@ -104,29 +104,42 @@ impl Strace {
 
 impl Drop for Strace {
     fn drop(&mut self) {
-        // It lets go of the process, which lives on.
+        // Detaches; the process goes on.
         signal("INT", &self.child.id().to_string());
         let _ = self.child.wait();
     }
 }
 
-/// What starts a program that lives on when a file may not grow: it is told so, and not killed.
-pub(crate) const SPARED: [&str; 3] = ["-c", "trap '' XFSZ; exec \"$@\"", "sh"];
+/// Starts a program that ignores the signal SIGXFSZ, which would end it when a file may not grow.
+pub(crate) const IGNORE_XFSZ: [&str; 3] = ["-c", "trap '' XFSZ; exec \"$@\"", "sh"];
 
-/// Whether that can be told to a process which is at work.
+/// Whether the limit of a running process can be set.
 pub(crate) fn can_limit() -> bool {
     succeeds("prlimit", &["--version"])
 }
 
-/// Lets no file of a process grow beyond so many bytes. `None`: any file, again.
+/// Limits the size of a process's files. `None`: no limit.
 pub(crate) fn limit_files(pid: u32, bytes: Option<u64>) {
     let limit = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
     let limited = succeeds("prlimit", &["--pid", &pid.to_string(), &format!("--fsize={limit}:")]);
     assert!(limited, "prlimit");
 }
 
-/// Has one test carried out by another process, in which it may mount disks of its own. Answers whether this is that process.
-/// Where namespaces are not allowed, `instead` is said, and nobody is.
+pub(crate) fn this_program() -> PathBuf {
+    std::env::current_exe().expect("this program")
+}
+
+/// Runs one test of this program in another process. Fails unless a test of that name ran and passed.
+pub(crate) fn run_test(program: &mut Command, test: &str) {
+    let output = program.args([test, "--exact", "--nocapture"]).output().expect("a process");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    print!("{stdout}");
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{test}, in its own process: {}", output.status);
+}
+
+/// Runs one test in another process, in which it may mount disks of its own. Returns whether this is that process. Without
+/// namespaces `instead` is printed.
 pub(crate) fn may_mount(test: &str, instead: &str) -> bool {
     const INSIDE: &str = "DULY_MAY_MOUNT";
     if std::env::var_os(INSIDE).is_some() {
@@ -136,15 +149,7 @@ pub(crate) fn may_mount(test: &str, instead: &str) -> bool {
         without("unshare", instead);
         return false;
     }
-    let this = std::env::current_exe().expect("this program");
-    let status = Command::new("unshare")
-        .arg("-rm")
-        .arg(this)
-        .args([test, "--exact", "--nocapture"])
-        .env(INSIDE, "1")
-        .status()
-        .expect("unshare");
-    assert!(status.success(), "{test}, within: {status}");
+    run_test(Command::new("unshare").arg("-rm").arg(this_program()).env(INSIDE, "1"), test);
     false
 }
 
@@ -154,7 +159,7 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Puts it where the db has its database.
+    /// Mounts it where the database is.
     pub(crate) fn mount(db: &TestDb) -> Self {
         let folder = db.file().parent().expect("a folder").to_owned();
         let disk = folder.to_str().expect("a name");
@@ -170,12 +175,12 @@ impl SmallDisk {
         }
     }
 
-    /// Gives the space back.
+    /// Frees the space.
     pub(crate) fn clear(&self) {
         std::fs::remove_file(self.folder.join("filling")).expect("the file that fills it");
     }
 
-    /// Nothing there can be written from now on.
+    /// Makes it read-only.
     pub(crate) fn seal(&self) {
         let disk = self.folder.to_str().expect("a name");
         assert!(succeeds("mount", &["-o", "remount,bind,ro", disk]), "a disk that is read-only");

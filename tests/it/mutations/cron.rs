@@ -1,5 +1,5 @@
-//! Cron lines with a few changes, beside a second reading of the dialect: sets of numbers, and one day after the other. It knows
-//! neither croner nor the strict check before it. Both accept the same lines, and find the same occurrences, in UTC.
+//! Cron lines with a few changes, and a second implementation of the dialect: sets of numbers, and one day after the other.
+//! It uses neither croner nor the strict check before it. Both accept the same lines, and find the same occurrences, in UTC.
 
 use chrono::{DateTime, Datelike, NaiveDate};
 use duly::{NewTask, Timestamp};
@@ -34,17 +34,17 @@ const LINES: [&str; 22] = [
 const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-/// One item of a field of days, beside plain numbers.
+/// An item of a field of days that is not a plain number.
 enum Special {
     /// The last day of the month.
     Last,
-    /// The last day of the month that is no day of a weekend.
+    /// The last weekday (Monday to Friday) of the month.
     LastWorkday,
-    /// The nearest day to this one, in its month, that is no day of a weekend.
+    /// The weekday nearest to this day, in its month.
     Workday(u32),
-    /// Of these weekdays the last in the month.
+    /// The last of these weekdays in the month.
     LastOf(u32),
-    /// Of these weekdays the n-th in the month.
+    /// The n-th of these weekdays in the month.
     Nth(u32, u32),
 }
 
@@ -54,7 +54,7 @@ struct Field {
     specials: Vec<Special>,
 }
 
-/// What a field of a line says: `None`, if nothing. `names` stand for numbers from `low` up.
+/// Parses a field; `None` if it is invalid. `names` stand for numbers from `low` up.
 fn field(text: &str, low: u32, high: u32, names: &[&str], of_month: bool) -> Option<Field> {
     let mut read = Field { starred: text.starts_with('*'), numbers: 0, specials: Vec::new() };
     let of_week = names.len() == 7;
@@ -161,7 +161,7 @@ impl Line {
         months.numbers & (1 << date.month()) != 0 && if both { of_month && of_week } else { of_month || of_week }
     }
 
-    /// The occurrences after an instant in whole seconds, up to so many, of so many days.
+    /// Returns at most `limit` occurrences after an instant in whole seconds, within a number of days.
     fn after(&self, at: i64, most: usize, days: i64) -> Vec<i64> {
         let mut found = Vec::new();
         let [seconds, minutes, hours, ..] = &self.0;
@@ -188,7 +188,7 @@ impl Line {
 }
 
 #[test]
-fn lines_mean_what_a_second_reading_says() {
+fn cron_lines_match_a_second_implementation() {
     const MOST: usize = 4;
     let (mut accepted, mut refused) = (0, 0);
     each(2500, |mutator| {
@@ -199,16 +199,16 @@ fn lines_mean_what_a_second_reading_says() {
         let (duly, ours) = (task.occurrences(Timestamp::from_millis(from * 1000), MOST), Line::read(&text));
         match (duly, ours) {
             (Err(error), ours) => {
-                let told = error.to_string();
+                let message = error.to_string();
                 assert!(
-                    told.lines().count() == 1 && told.len() < 700 && !told.chars().any(char::is_control),
-                    "{told:?}"
+                    message.lines().count() == 1 && message.len() < 700 && !message.chars().any(char::is_control),
+                    "{message:?}"
                 );
-                let never = told.ends_with("no moment before the year 4000 matches it");
-                // Nothing in forty years: what both cycles of the calendar allow comes sooner, but for a leap day around 2100.
+                let never = message.ends_with("no moment before the year 4000 matches it");
+                // Nothing in forty years: both cycles of the calendar are shorter, except for a leap day around 2100.
                 let found = ours.filter(|_| never).map(|line| line.after(1_704_067_200, 1, 40 * 366));
-                assert!(never || Line::read(&text).is_none(), "{text:?} was refused: {told}");
-                assert_eq!(found.unwrap_or_default(), [0; 0], "{text:?} was refused: {told}");
+                assert!(never || Line::read(&text).is_none(), "{text:?} was refused: {message}");
+                assert_eq!(found.unwrap_or_default(), [0; 0], "{text:?} was refused: {message}");
                 refused += 1;
             }
             (Ok(_), None) => panic!("{text:?} was accepted"),

@@ -1,5 +1,5 @@
-//! A database whose bytes are not what they were: turned bits, lost ends, exchanged pages, a log of another file. Every door
-//! answers, in time; what SQLite finds to be corrupt is told as a file that cannot be used, not as a failure to do something.
+//! A database with changed bytes: turned bits, truncated ends, exchanged pages, a log of another file. Every interface
+//! answers in time; what SQLite finds corrupt is reported as an unusable file, not as a failed action.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +7,11 @@ use duly::Error;
 
 use crate::fixtures::TestDb;
 use crate::mutations::mutator::{Mutator, each_in_time};
-use crate::mutations::rows::{furnished, look, one_line, work};
+use crate::mutations::rows::{filled_database, one_line, read_all, run_scheduler};
 
 const PAGE: usize = 4096;
 
-/// A file, and the log beside it.
+/// A file, and its log.
 pub(crate) struct Bytes {
     file: Vec<u8>,
     log: Vec<u8>,
@@ -22,9 +22,9 @@ fn log_of(file: &Path) -> PathBuf {
 }
 
 impl Bytes {
-    /// A file as it is after a crash: much of it in the log alone.
+    /// Returns a file as after a crash: most of it is in the log alone.
     pub(crate) fn of_a_crash() -> Self {
-        let db = furnished();
+        let db = filled_database();
         let plain = db.plain();
         plain.execute_batch("PRAGMA wal_autocheckpoint = 0").expect("no checkpoint");
         for _ in 0..10 {
@@ -35,7 +35,7 @@ impl Bytes {
         Bytes { file: read(db.file()), log: read(&log_of(db.file())) }
     }
 
-    /// Some copies of both, with a change that a disk, a crash or a slip may make.
+    /// Returns copies of both, with a change that a disk, a crash or a mistake may make.
     pub(crate) fn changed(&self, mutator: &mut Mutator) -> Bytes {
         let mut copy = Bytes { file: self.file.clone(), log: self.log.clone() };
         let random = &mut mutator.random;
@@ -45,7 +45,7 @@ impl Bytes {
             copy.log.clear();
         }
         let bytes = if of_log { &mut copy.log } else { &mut copy.file };
-        // A frame of the log is a page with a header of 24 bytes, and 32 stand before the first.
+        // A frame of the log is a page with a header of 24 bytes, and 32 bytes precede the first.
         let (first, width) = if of_log { (32, PAGE + 24) } else { (0, PAGE) };
         let pages = (bytes.len() - first) / width;
         let page = |random: &mut fastrand::Rng| first + random.usize(..pages) * width;
@@ -92,7 +92,7 @@ impl Bytes {
         copy
     }
 
-    /// Written down in a db of its own.
+    /// Writes both into a database folder of its own.
     pub(crate) fn written(&self) -> TestDb {
         let db = TestDb::brief();
         std::fs::write(db.file(), &self.file).expect("a file");
@@ -104,31 +104,31 @@ impl Bytes {
 }
 
 #[test]
-fn every_door_answers() {
+fn every_interface_answers_on_a_damaged_file() {
     let whole = Bytes::of_a_crash();
     each_in_time(120, move |mutator| {
         let db = whole.changed(mutator).written();
         for seed in 1..3 {
-            let work = work(db.file(), seed).map(|begun| begun.len());
-            for (door, answer) in [look(db.file()), vec![("work", work)]].into_iter().flatten() {
+            let work = run_scheduler(db.file(), seed).map(|begun| begun.len());
+            for (interface, answer) in [read_all(db.file()), vec![("work", work)]].into_iter().flatten() {
                 let Err(error) = answer else { continue };
-                one_line(door, &error);
-                let told = error.to_string();
-                let broken = ["malformed", "not a database", "corrupt"].iter().any(|word| told.contains(word));
-                assert!(!broken || matches!(error, Error::UnusableDatabase { .. }), "{door}: {error:?}");
+                one_line(interface, &error);
+                let message = error.to_string();
+                let broken = ["malformed", "not a database", "corrupt"].iter().any(|word| message.contains(word));
+                assert!(!broken || matches!(error, Error::UnusableDatabase { .. }), "{interface}: {error:?}");
             }
         }
     });
 }
 
-/// The same bytes without a change: every door is open, and what is in the log is found.
+/// The same bytes without a change: everything works, and the rows in the log are found.
 #[test]
-fn as_it_was_it_is_sound() {
+fn the_undamaged_file_is_sound() {
     let db = Bytes::of_a_crash().written();
-    for (door, answer) in look(db.file()) {
-        assert!(answer.is_ok(), "{door}: {answer:?}");
+    for (interface, answer) in read_all(db.file()) {
+        assert!(answer.is_ok(), "{interface}: {answer:?}");
     }
     assert_eq!(db.ask("SELECT count(*) > 0 FROM task_runs WHERE cancel_requested = 1"), "1");
-    assert!(work(db.file(), 1).expect("some minutes").contains(&"bystander".to_owned()));
+    assert!(run_scheduler(db.file(), 1).expect("some minutes").contains(&"bystander".to_owned()));
     db.assert_sound();
 }

@@ -1,9 +1,8 @@
-//! What the loops are made of: seeds that differ by one from case to case, and a mutator that is drawn from each. The
-//! program's own tests share this file.
+//! Loops over cases with a seed each, and a mutator that draws from the seed. The program's own tests share this file.
 
 use fastrand::Rng;
 
-/// Characters that mean something to one reader or another, or to nobody.
+/// Characters that mean something to one reader or another, or to none.
 const ODD: &str = "\0\n\r\t \u{1b}\u{7f}\"'\\%~-+*/,#=@[]{}().:;_<>|&$!?^`0159AaZzTLW\u{e9}\u{130}\u{17f}\u{200e}\u{202e}\u{feff}\u{fffd}\u{1f600}";
 
 /// Numbers at and beyond the ends of types and of ranges.
@@ -32,8 +31,8 @@ const NUMBERS: [&str; 22] = [
     "NaN",
 ];
 
-/// Carries out a loop of so many cases, or of `DULY_MUTATIONS` times as many, each with a seed of its own. A case that fails
-/// prints its seed and what it made; `DULY_SEED` with that seed begins with it.
+/// Runs this many cases, or `DULY_MUTATIONS` times as many, each with a seed of its own. A failing case prints its seed and
+/// its input; `DULY_SEED` with that seed starts with it.
 pub(crate) fn each(usual: u64, mut case: impl FnMut(&mut Mutator)) {
     let from_environment = |name: &str, otherwise: u64| {
         std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}: {text:?}")))
@@ -44,7 +43,7 @@ pub(crate) fn each(usual: u64, mut case: impl FnMut(&mut Mutator)) {
     }
 }
 
-/// The same, for what might hang: a case that takes longer than a minute fails, and is left to itself.
+/// As `each`, for code that might hang: a case that takes longer than a minute fails, and its thread is abandoned.
 pub(crate) fn each_in_time(usual: u64, mut case: impl FnMut(&mut Mutator) + Send + 'static) {
     let (begun, begins) = std::sync::mpsc::channel();
     let loops = std::thread::spawn(move || {
@@ -66,7 +65,7 @@ pub(crate) fn each_in_time(usual: u64, mut case: impl FnMut(&mut Mutator) + Send
     }
 }
 
-/// Makes input as nobody would write it, out of what somebody might.
+/// Makes unexpected input out of expected input.
 pub(crate) struct Mutator {
     pub(crate) random: Rng,
     pub(crate) seed: u64,
@@ -82,7 +81,7 @@ impl Drop for Mutator {
 }
 
 impl Mutator {
-    /// Has a failing case tell of something more.
+    /// Adds something to the report of a failing case.
     pub(crate) fn note(&mut self, made: impl std::fmt::Debug) {
         let made = format!("{made:?}");
         self.made.push_str("\n    ");
@@ -93,7 +92,7 @@ impl Mutator {
         of[self.random.usize(..of.len())]
     }
 
-    /// One of the seeds with up to six changes; one in sixteen stays as it is.
+    /// Returns one of the seeds with up to six changes; one in sixteen stays unchanged.
     pub(crate) fn text(&mut self, seeds: &[&str]) -> String {
         let mut text: Vec<char> = self.choice(seeds).chars().collect();
         let changes = if self.random.u8(..16) == 0 { 0 } else { self.random.usize(1..=6) };
@@ -105,7 +104,7 @@ impl Mutator {
         text
     }
 
-    /// The same, with a few bytes changed after that: it need not be UTF-8.
+    /// As `text`, with a few bytes changed after that: it need not be UTF-8.
     pub(crate) fn bytes(&mut self, seeds: &[&str]) -> Vec<u8> {
         let mut bytes = self.text(seeds).into_bytes();
         for _ in 0..self.random.usize(..3) {
@@ -125,13 +124,13 @@ impl Mutator {
             0 => drop(text.drain(from..to)),
             1 => {
                 let twice: Vec<char> = text[from..to].to_vec();
-                // Now and then more of it than any reader should take.
+                // Sometimes more of it than any reader should accept.
                 let times = if self.random.u8(..24) == 0 { 300 } else { 1 };
                 text.splice(from..from, twice.repeat(times));
             }
             2 if to > from => text.swap(from, to - 1),
             3 => drop(text.splice(from..to, NUMBERS[self.random.usize(..NUMBERS.len())].chars())),
-            // A number, whole, where one stands.
+            // Replaces a whole number.
             4 => {
                 let Some(begin) = text[from..].iter().position(char::is_ascii_digit).map(|at| from + at) else {
                     return;
@@ -139,7 +138,7 @@ impl Mutator {
                 let length = text[begin..].iter().take_while(|letter| letter.is_ascii_digit()).count();
                 drop(text.splice(begin..begin + length, NUMBERS[self.random.usize(..NUMBERS.len())].chars()));
             }
-            // A piece of another seed: what is right elsewhere.
+            // A piece of another seed: valid elsewhere.
             5 | 6 => {
                 let other: Vec<char> = self.choice(seeds).chars().collect();
                 let (begin, end) = self.stretch(other.len());
@@ -158,7 +157,7 @@ impl Mutator {
         }
     }
 
-    /// A stretch of so many things: often a short one.
+    /// Returns a length up to `most`: often a short one.
     fn stretch(&mut self, length: usize) -> (usize, usize) {
         let from = self.random.usize(..=length);
         let most = if self.random.bool() { 3 } else { length };

@@ -1,5 +1,5 @@
-//! The program as a process: lines that somebody may type, files that it is given, databases with bytes exchanged. It ends by
-//! itself, with a code that it has a word for; what it says of a failure is one line, and no terminal obeys what it prints.
+//! The program as a process, with mutated command lines, files and databases. It exits by itself, with a documented code;
+//! its error is one line, and its output contains no terminal control sequence.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -28,22 +28,22 @@ fn run(home: &Path, arguments: &[String]) -> Output {
         status = child.try_wait().expect("its status");
         status.is_some()
     });
-    let read = |path: &Path| std::fs::read(path).expect("what it said");
+    let read = |path: &Path| std::fs::read(path).expect("its output");
     Output { status: status.expect("a status"), stdout: read(&out), stderr: read(&err) }
 }
 
-/// Holds what the program said and how it ended against what it promises.
-fn judge(said: &Output, arguments: &[String]) -> i32 {
+/// Checks output and exit code of the program.
+fn check_exit(output: &Output, arguments: &[String]) -> i32 {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
-    let (out, err) = (text(&said.stdout), text(&said.stderr));
-    let code = said.status.code();
-    assert!(matches!(code, Some(0 | 1 | 2 | 4)), "{arguments:?}: {:?}\n{err}", said.status);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let code = output.status.code();
+    assert!(matches!(code, Some(0 | 1 | 2 | 4)), "{arguments:?}: {:?}\n{err}", output.status);
     assert!(!err.contains("panicked"), "{arguments:?}: {err}");
     let acts =
         |letter: char| (letter.is_control() && !"\n\t".contains(letter)) || "\u{202e}\u{200e}\u{feff}".contains(letter);
     assert!(!out.contains(acts) && !err.contains(acts), "{arguments:?}: {out:?}\n{err:?}");
     match code {
-        // A check that found something, and a report of what could not come, end with 1 as well, and say it elsewhere.
+        // A check with findings, and a report of missing runs, exit with 1 too, and print elsewhere.
         Some(1 | 4) if !err.is_empty() => {
             let last = err.lines().last().unwrap_or_default();
             assert!(last.starts_with("error: ") && last.len() < 3000, "{arguments:?}: {err}");
@@ -72,21 +72,21 @@ const LINES: [&str; 24] = [
     "status --json",
     "check --overdue 5m --failures 2",
     "doctor",
-    "show told",
-    "next told -n 3",
+    "show on-dead",
+    "next on-dead -n 3",
     "next|*/5 * * * *|--tz|America/New_York|--from|2027-03-14",
     "next|@daily|--if-down|3d",
     "history --status failed --since 2h -n 5",
     "history cron --json",
     "logs 1",
-    "trigger told --payload 7",
+    "trigger on-dead --payload 7",
     "pause cron",
     "cancel 3",
     "retry 5",
     "prune --dry-run",
 ];
 
-/// A line as a list of words: between bars they stand as they are.
+/// Splits a line into words; text between bars is one word.
 fn words(line: &str) -> Vec<String> {
     let parts = line.split('|').enumerate();
     parts
@@ -96,7 +96,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn lines_as_they_may_be_typed() {
+fn mutated_command_lines_exit_with_a_documented_code() {
     let template = Bytes::of_a_crash();
     each(60, |mutator| {
         let db = template.written();
@@ -112,13 +112,13 @@ fn lines_as_they_may_be_typed() {
                 break;
             }
         }
-        // No argument of a process holds it.
+        // No argument of a process can hold it.
         line.iter_mut().for_each(|word| word.retain(|letter| letter != '\0'));
-        // It would work on until it is told to leave, or wait for a run that nobody carries out.
+        // It would run until it is stopped, or wait for a run that no scheduler executes.
         line.retain(|word| word != "run" && !word.starts_with("--w"));
         let line = [vec!["--db".to_owned(), "agent.db".to_owned()], line].concat();
         mutator.note(&line);
-        judge(&run(db.home(), &line), &line);
+        check_exit(&run(db.home(), &line), &line);
         db.assert_sound();
     });
 }
@@ -130,7 +130,7 @@ const CRONTAB: &str = "SHELL=/bin/bash\nMAILTO=\"\"\n# comment\n*/5 * * * * /usr
     CRON_TZ=Europe/Rome\n0 2 * * 1-5 backup.sh >/dev/null 2>&1\n30 1 L * * date +\\%F\n";
 
 #[test]
-fn files_that_it_is_given() {
+fn mutated_input_files_exit_with_a_documented_code() {
     each(40, |mutator| {
         let db = TestDb::brief();
         let (text, line) = if mutator.random.bool() {
@@ -141,20 +141,20 @@ fn files_that_it_is_given() {
         std::fs::write(db.home().join("given"), text).expect("a file");
         let line: Vec<String> = ["--db", "agent.db"].iter().chain(&line).map(|word| (*word).to_owned()).collect();
         let (first, json) = (run(db.home(), &line), [line.clone(), vec!["--json".into()]].concat());
-        let first = judge(&first, &line);
-        // The same again changes nothing, and ends in the same way.
+        let first = check_exit(&first, &line);
+        // Idempotent: a repetition ends in the same way.
         let rows = |db: &TestDb| db.file().exists().then(|| db.rows("SELECT * FROM scheduled_tasks ORDER BY id"));
         let before = rows(&db);
-        assert_eq!((judge(&run(db.home(), &json), &json), rows(&db)), (first, before));
+        assert_eq!((check_exit(&run(db.home(), &json), &json), rows(&db)), (first, before));
         if db.file().exists() {
             db.assert_sound();
         }
     });
 }
 
-/// NanoClaw's table, of which the columns take any kind of value; and its file with bytes exchanged.
+/// NanoClaw's table, whose columns accept any type; and its file with changed bytes.
 #[test]
-fn what_it_imports_from_a_database() {
+fn mutated_imports_exit_with_a_documented_code() {
     let kinds = ["cron", "interval", "once", "", "CRON"];
     let values = ["0 9 * * *", "300000", "2027-03-14T12:00:00.000Z", "2027-03-14T12:00:00", "9223372036854775807", ""];
     let times = ["2027-03-14T12:00:00.000Z", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "now", ""];
@@ -201,8 +201,8 @@ fn what_it_imports_from_a_database() {
             std::fs::write(&other, bytes).expect("a file");
         }
         let line = words("--db agent.db import nanoclaw messages.db --tz Europe/Rome -- node x.js");
-        let first = judge(&run(db.home(), &line), &line);
-        assert_eq!(judge(&run(db.home(), &line), &line), first);
+        let first = check_exit(&run(db.home(), &line), &line);
+        assert_eq!(check_exit(&run(db.home(), &line), &line), first);
         if db.file().exists() {
             db.assert_sound();
         }
@@ -210,7 +210,7 @@ fn what_it_imports_from_a_database() {
 }
 
 #[test]
-fn a_database_that_is_not_what_it_was() {
+fn mutated_databases_exit_with_a_documented_code() {
     let whole = Bytes::of_a_crash();
     each(25, |mutator: &mut Mutator| {
         let db = whole.changed(mutator).written();
@@ -222,20 +222,20 @@ fn a_database_that_is_not_what_it_was() {
             "history",
             "show cron",
             "logs 1",
-            "trigger told",
+            "trigger on-dead",
             "backup b.db",
         ] {
             let line = words(&format!("--db agent.db {line}"));
             mutator.note(&line);
-            judge(&run(db.home(), &line), &line);
+            check_exit(&run(db.home(), &line), &line);
         }
     });
 }
 
-/// Nobody is at the other end: whoever opened one would wait for ever.
+/// A pipe without a writer: opening it would block for ever.
 #[cfg(unix)]
 #[test]
-fn a_pipe_keeps_nobody_waiting() {
+fn a_pipe_is_refused_without_blocking() {
     let db = TestDb::new();
     assert!(Command::new("mkfifo").arg(db.home().join("pipe")).status().expect("mkfifo").success());
     for (line, code, says) in [
@@ -249,8 +249,8 @@ fn a_pipe_keeps_nobody_waiting() {
         ("import nanoclaw pipe -- node", 1, "pipe: expected NanoClaw's database, found a pipe, a socket or a device"),
     ] {
         let line = words(line);
-        let said = run(db.home(), &line);
-        let told = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert_eq!((judge(&said, &line), told), (code, format!("error: {says}\n")));
+        let output = run(db.home(), &line);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((check_exit(&output, &line), message), (code, format!("error: {says}\n")));
     }
 }

@@ -1,5 +1,5 @@
-//! Rows whose every column was set to something odd by SQL, with the tables' own checks and without them. What the checks let
-//! through is told, and hides no other row; nothing makes a reader panic or keeps another task from its run.
+//! Rows with unusual values in every column, set by SQL with the tables' CHECKs and without them. What the CHECKs accept is
+//! reported, and hides no other row; no reader panics, and no other task misses its run.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::mutations::mutator::{Mutator, each_in_time};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
-/// Values as SQL writes them.
+/// Values as SQL literals.
 const VALUES: [&str; 36] = [
     "NULL",
     "''",
@@ -63,19 +63,19 @@ const TABLES: [&str; 7] = [
     "scheduler_meta",
 ];
 
-/// A db with tasks of every kind and runs in every state, and a bystander that is due in a minute.
-pub(crate) fn furnished() -> TestDb {
+/// Returns a database with tasks of every kind, runs in every state, and a bystander that is due in a minute.
+pub(crate) fn filled_database() -> TestDb {
     let db = TestDb::brief();
     let mut stepper = db.builder(NOON).accept("work").workers(8).seed(7).start().expect("a stepper");
     let (client, now) = (stepper.client(), at(NOON));
     for task in [
-        NewTask::cron("cron", "* * * * *").time_zone("Europe/Rome").on_dead("told").at_most_once(),
+        NewTask::cron("cron", "* * * * *").time_zone("Europe/Rome").on_dead("on-dead").at_most_once(),
         NewTask::interval("interval", minutes(2)).concurrency_key("shared"),
         NewTask::delay("delay", minutes(1)).concurrency_key("shared"),
         NewTask::once("once", now.plus(minutes(1))).at_most_once().expires(minutes(60)),
-        NewTask::interval("told", minutes(60)).jitter(minutes(2)),
+        NewTask::interval("on-dead", minutes(60)).jitter(minutes(2)),
         NewTask::cron("paused", "@hourly"),
-        NewTask::manual("manual").on_dead("told"),
+        NewTask::manual("manual").on_dead("on-dead"),
     ] {
         client.add(task.handler("work").payload(["hello"])).expect("a task");
     }
@@ -95,16 +95,16 @@ pub(crate) fn furnished() -> TestDb {
     }
     let client = stepper.client();
     client.trigger("paused").expect("a run");
-    client.trigger("told").expect("a run");
+    client.trigger("on-dead").expect("a run");
     let bystander = NewTask::once("bystander", stepper.clock().now().wall.plus(minutes(1))).handler("other");
     client.add(bystander).expect("a task");
-    // It dies with runs at work: whoever comes next recovers them.
+    // It dies with running attempts, which the next scheduler recovers.
     stepper.crash();
     db
 }
 
-/// What everybody who looks on asks, with what each was answered.
-pub(crate) fn look(file: &Path) -> Vec<(&'static str, Result<usize>)> {
+/// Calls every read function, and returns their answers.
+pub(crate) fn read_all(file: &Path) -> Vec<(&'static str, Result<usize>)> {
     let client = match Client::open_existing(file) {
         Ok(client) => client,
         Err(error) => return vec![("open", Err(error))],
@@ -119,7 +119,7 @@ pub(crate) fn look(file: &Path) -> Vec<(&'static str, Result<usize>)> {
     let of_tasks = of_tasks.collect::<Vec<_>>().into_iter().sum();
     let of_runs = runs.iter().flatten().map(|run| {
         client.run(run.id)?;
-        // Of a task that cannot be read there are none to tell.
+        // A task that cannot be read has none.
         client.effects(run.id).err().iter().for_each(|error| one_line("effects", error));
         client.attempts(run.id).map(|attempts| attempts.len())
     });
@@ -137,8 +137,8 @@ pub(crate) fn look(file: &Path) -> Vec<(&'static str, Result<usize>)> {
     ]
 }
 
-/// Has a scheduler work for some minutes; everything it begins succeeds or fails.
-pub(crate) fn work(file: &Path, seed: u64) -> Result<Vec<String>> {
+/// Runs a scheduler for some minutes; every attempt succeeds or fails.
+pub(crate) fn run_scheduler(file: &Path, seed: u64) -> Result<Vec<String>> {
     let builder = Stepper::builder(file, at("2027-03-14T12:06:30Z")).accept("work").accept("other").accept("command");
     let mut stepper = builder.workers(8).seed(seed).start()?;
     let mut begun = Vec::new();
@@ -155,15 +155,15 @@ pub(crate) fn work(file: &Path, seed: u64) -> Result<Vec<String>> {
     Ok(begun)
 }
 
-/// A copy of a file in a db of its own.
-pub(crate) fn copied(template: &Path) -> TestDb {
+/// Copies a file into a database folder of its own.
+pub(crate) fn copy_of(template: &Path) -> TestDb {
     let db = TestDb::brief();
     std::fs::copy(template, db.file()).expect("a copy");
     db
 }
 
-/// Sets columns of some rows, or of one more row, to odd values. Answers with what was written, if the tables let it in.
-fn disturb(mutator: &mut Mutator, file: &Path, checked: bool) -> Option<&'static str> {
+/// Sets columns of some rows, or of a new row, to unusual values. Returns the statements, if the tables accept them.
+fn set_unusual_values(mutator: &mut Mutator, file: &Path, checked: bool) -> Option<&'static str> {
     let plain = rusqlite::Connection::open(file).expect("a plain connection");
     let table = mutator.choice(&TABLES.map(|table| -> &'static str { table }));
     let columns = format!("SELECT name FROM pragma_table_info('{table}') WHERE name <> 'id'");
@@ -194,22 +194,22 @@ fn disturb(mutator: &mut Mutator, file: &Path, checked: bool) -> Option<&'static
 }
 
 #[test]
-fn what_the_checks_let_through_hides_nothing_and_keeps_nobody_from_working() {
-    let (template, let_in) = (furnished(), Arc::new(AtomicU64::new(0)));
+fn rows_that_the_checks_accept_hide_no_row_and_delay_no_run() {
+    let (template, let_in) = (filled_database(), Arc::new(AtomicU64::new(0)));
     let count = let_in.clone();
     each_in_time(120, move |mutator| {
-        let db = copied(template.file());
-        let Some(table) = disturb(mutator, db.file(), true) else { return };
+        let db = copy_of(template.file());
+        let Some(table) = set_unusual_values(mutator, db.file(), true) else { return };
         count.fetch_add(1, Relaxed);
         let fits = |answer: &Result<_>| match answer {
             Ok(_) => true,
             Err(error) => table == "scheduler_meta" && matches!(error, Error::UnusableDatabase { .. }),
         };
         for seed in 1..3 {
-            for (door, answer) in look(db.file()) {
-                assert!(fits(&answer), "{door}: {answer:?}");
+            for (interface, answer) in read_all(db.file()) {
+                assert!(fits(&answer), "{interface}: {answer:?}");
             }
-            let begun = work(db.file(), seed).map(|begun| {
+            let begun = run_scheduler(db.file(), seed).map(|begun| {
                 assert!(seed > 1 || begun.contains(&"bystander".to_owned()), "{begun:?}");
                 begun.len()
             });
@@ -219,33 +219,34 @@ fn what_the_checks_let_through_hides_nothing_and_keeps_nobody_from_working() {
     assert!(let_in.load(Relaxed) > 20, "{let_in:?} were let in");
 }
 
-/// As a program leaves them that switches the checks off, or a disk that turns a bit: whatever is answered, it is an answer.
+/// Rows as written with `ignore_check_constraints`, or by a disk that turns a bit: every function returns an answer or an
+/// error.
 #[test]
-fn what_no_check_would_let_through_is_answered() {
-    let template = furnished();
+fn rows_that_violate_the_checks_are_answered() {
+    let template = filled_database();
     each_in_time(60, move |mutator| {
-        let db = copied(template.file());
-        if disturb(mutator, db.file(), false).is_none() {
+        let db = copy_of(template.file());
+        if set_unusual_values(mutator, db.file(), false).is_none() {
             return;
         }
         for seed in 1..3 {
-            for (door, answer) in look(db.file()) {
-                answer.err().iter().for_each(|error| one_line(door, error));
+            for (interface, answer) in read_all(db.file()) {
+                answer.err().iter().for_each(|error| one_line(interface, error));
             }
-            work(db.file(), seed).err().iter().for_each(|error| one_line("work", error));
+            run_scheduler(db.file(), seed).err().iter().for_each(|error| one_line("work", error));
         }
     });
 }
 
-/// An error is one line, however odd what it tells of.
-pub(crate) fn one_line(door: &str, error: &Error) {
-    let told = error.to_string();
-    assert!(told.lines().count() == 1 && told.len() < 2000, "{door}: {told:.3000}");
+/// Checks that an error is one line.
+pub(crate) fn one_line(interface: &str, error: &Error) {
+    let message = error.to_string();
+    assert!(message.lines().count() == 1 && message.len() < 2000, "{interface}: {message:.3000}");
 }
 
-/// One row that no text can hold hides no other: it is told, as invalid, and can be mended or removed.
+/// A row whose text is not UTF-8 hides no other: it is reported as invalid, and can be repaired or removed.
 #[test]
-fn a_row_that_is_no_text_is_told_and_can_be_mended() {
+fn a_row_with_invalid_utf8_is_reported_and_can_be_repaired() {
     for column in ["handler", "payload", "time_zone", "concurrency_key", "on_dead", "managed_by"] {
         let (db, mut stepper) = (TestDb::brief(), None);
         for looked_at in [false, true] {
@@ -267,12 +268,12 @@ fn a_row_that_is_no_text_is_told_and_can_be_mended() {
             assert_eq!((tasks[0].status, tasks[1].status), (TaskStatus::Invalid, TaskStatus::Active));
             let reason = tasks[0].invalid_reason.as_deref().unwrap_or_default();
             assert!(reason.contains(column) && reason.lines().count() == 1, "{reason}");
-            assert_eq!(client.task("bad").expect("a look").as_ref(), Some(&tasks[0]));
+            assert_eq!(client.task("bad").expect("a look-up").as_ref(), Some(&tasks[0]));
             let refused = client.trigger("bad").expect_err("an invalid task").to_string();
             assert!(refused.starts_with("cannot trigger task \"bad\": it is invalid: "), "{refused}");
-            // Put right, or taken away.
+            // Repaired, or removed.
             client.replace(bad).expect("the repair");
-            assert_eq!(client.task("bad").expect("a look").map(|task| task.status), Some(TaskStatus::Active));
+            assert_eq!(client.task("bad").expect("a look-up").map(|task| task.status), Some(TaskStatus::Active));
             db.plain().execute_batch(&format!("UPDATE scheduled_tasks SET {column} = CAST(x'ff' AS TEXT)")).err();
             client.remove("bad").expect("its end");
         }

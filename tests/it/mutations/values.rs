@@ -1,5 +1,5 @@
-//! Durations, instants, names of zones, and tasks put together of odd parts: what is accepted is the same when it is written
-//! out and read again, and means what a second reading says; a refusal is one line.
+//! Durations, instants, zone names, and tasks of unusual parts: what is accepted stays the same when it is written out and
+//! read again, and means what a second implementation reads; a refusal is one line.
 
 use duly::{Change, Error, NewTask, ScheduleKind, Timestamp, Zone, duration_text, parse_duration};
 
@@ -27,7 +27,7 @@ const DURATIONS: [&str; 18] = [
     "2147483647ms",
 ];
 
-/// Nanoseconds of a unit, as the documentation of durations has them.
+/// Nanoseconds of a unit, as documented for durations.
 fn unit(name: &str) -> Option<u128> {
     const SECOND: u128 = 1_000_000_000;
     Some(match name {
@@ -45,7 +45,7 @@ fn unit(name: &str) -> Option<u128> {
     })
 }
 
-/// A second reading of a duration: numbers, each with a unit, added up.
+/// A second implementation of durations: numbers, each with a unit, added up.
 fn nanoseconds(text: &str) -> Option<u128> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -68,7 +68,7 @@ fn nanoseconds(text: &str) -> Option<u128> {
         let letters_of_unit = run(at, |letter| letter.is_alphabetic());
         let unit = unit(&String::from_iter(&letters[at..at + letters_of_unit]))?;
         at += letters_of_unit;
-        // Beyond 18 digits nothing is left of a year but nanoseconds.
+        // Beyond 18 digits a fraction of a year is less than a nanosecond.
         let part: String = part.chars().take(18).collect();
         let scale = 10_u128.pow(u32::try_from(part.len()).ok()?);
         sum = sum.checked_add(whole.checked_mul(unit)?)?;
@@ -78,7 +78,7 @@ fn nanoseconds(text: &str) -> Option<u128> {
 }
 
 #[test]
-fn durations() {
+fn durations_match_a_second_implementation() {
     for text in DURATIONS {
         assert_eq!(
             parse_duration(text).ok().map(|read| read.as_nanos()),
@@ -101,14 +101,14 @@ fn durations() {
     assert!(read > 1000, "{read} of them were read");
 }
 
-/// One line that says what would do; of long input it shows the beginning.
+/// Checks a refusal: one line that says what is expected, with the beginning of a long input.
 fn refused(error: &Error, text: &str) {
-    let told = error.to_string();
-    assert!(told.lines().count() == 1 && told.len() < 1000, "{text:?}\n{told}");
-    assert!(!told.chars().any(char::is_control), "{text:?}\n{told:?}");
+    let message = error.to_string();
+    assert!(message.lines().count() == 1 && message.len() < 1000, "{text:?}\n{message}");
+    assert!(!message.chars().any(char::is_control), "{text:?}\n{message:?}");
     assert!(
-        told.contains("expected") || told.contains("there is no day") || told.contains("nearest"),
-        "{text:?}\n{told}"
+        message.contains("expected") || message.contains("there is no day") || message.contains("nearest"),
+        "{text:?}\n{message}"
     );
 }
 
@@ -127,8 +127,8 @@ const INSTANTS: [&str; 12] = [
     "2027-03-14 12:00:00+01:00",
 ];
 
-/// A second reading of an instant in UTC: numbers between their marks, and the calendar by arithmetic. Of a local time a number
-/// may have one digit.
+/// A second implementation of instants in UTC: numbers between separators, and the calendar by arithmetic. In a local time a
+/// number may have one digit.
 fn milliseconds(text: &str) -> Option<i64> {
     let number = |digits: &str| {
         let plain = (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -159,7 +159,7 @@ fn milliseconds(text: &str) -> Option<i64> {
     if !(1..=length).contains(&day) || hour > 23 || minute > 59 {
         return None;
     }
-    // A leap second ends a day, and is the first of the next; a local time has none.
+    // A leap second ends a day, and equals the first second of the next; a local time has none.
     if second > 60 || second == 60 && (is_local || (hour * 60 + minute - offset).rem_euclid(1440) != 1439) {
         return None;
     }
@@ -171,7 +171,7 @@ fn milliseconds(text: &str) -> Option<i64> {
 }
 
 #[test]
-fn instants() {
+fn instants_match_a_second_implementation() {
     let zones = ["UTC", "America/New_York", "Australia/Lord_Howe"].map(|name| Zone::named(name).expect("a zone"));
     let mut read = 0;
     each(20_000, |mutator| {
@@ -198,7 +198,7 @@ fn instants() {
 }
 
 #[test]
-fn names_of_zones() {
+fn zone_names_are_kept() {
     let seeds = [
         "Europe/Rome",
         "America/Argentina/Buenos_Aires",
@@ -230,9 +230,9 @@ fn names_of_zones() {
     assert!(read > 100, "{read} of them are zones");
 }
 
-/// What is stored is what was given: given again, nothing changes. Nothing that is refused leaves a row.
+/// Accepted tasks are stored as given, and adding them again changes nothing. A refused task leaves no row.
 #[test]
-fn tasks_put_together_of_odd_parts() {
+fn accepted_tasks_are_stored_as_given() {
     let (db, words) =
         (TestDb::new(), ["digest", "chat:4711", "a/b@c.d-e_f", "x", "caf\u{e9} au lait", "#7", "two words"]);
     let payloads = [
@@ -258,7 +258,7 @@ fn tasks_put_together_of_odd_parts() {
             Manual => mutator.text(&["@daily"]),
             _ => mutator.text(&DURATIONS),
         };
-        // Most parts as they should be: else nothing would be accepted.
+        // Most parts are valid: else no task would be accepted.
         let mut part = |usual: &str, seeds: &[&str]| match mutator.random.u8(..4) {
             0 => mutator.text(seeds),
             _ => usual.to_owned(),
@@ -271,21 +271,21 @@ fn tasks_put_together_of_odd_parts() {
         let client = stepper.client();
         match client.add(task.clone()) {
             Err(error) => {
-                let told = error.to_string();
-                assert!(told.lines().count() == 1 && told.len() < 1000, "{told}");
-                assert_eq!(client.task(&name).expect("a look"), None);
+                let message = error.to_string();
+                assert!(message.lines().count() == 1 && message.len() < 1000, "{message}");
+                assert_eq!(client.task(&name).expect("a look-up"), None);
                 refusals += 1;
             }
             Ok(first) => {
-                assert_eq!(client.add(task.clone()).expect("the same again").change, Change::Unchanged);
-                let stored = client.task(&first.name).expect("a look").expect("the task");
+                assert_eq!(client.add(task.clone()).expect("a repetition").change, Change::Unchanged);
+                let stored = client.task(&first.name).expect("a look-up").expect("the task");
                 assert_eq!((&stored.definition.name, &stored.definition.schedule_value), (&name, &value));
                 let ahead = task.occurrences(at("2027-03-14T12:00:00Z"), 3).expect("occurrences");
                 assert!(ahead.is_empty() == (kind == Manual) && ahead.is_sorted(), "{ahead:?}");
                 stepper.step().expect("a turn");
                 let client = stepper.client();
                 for run in client.history(&name, 10).expect("its runs") {
-                    client.cancel(run.id).expect("a run that waits or is asked to stop");
+                    client.cancel(run.id).expect("a cancellation");
                 }
                 for claim in stepper.running().to_vec() {
                     stepper.finish(&claim, duly::Outcome::succeeded());

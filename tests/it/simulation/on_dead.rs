@@ -59,8 +59,8 @@ impl History {
                 }
                 continue;
             }
-            let tells = |(kind, of, _): &(String, Option<i64>, _)| kind == "on_dead" && *of == Some(run.id);
-            if step.new_rows.events.iter().filter(|event| tells(event)).count() != 1 {
+            let is_report = |(kind, of, _): &(String, Option<i64>, _)| kind == "on_dead" && *of == Some(run.id);
+            if step.new_rows.events.iter().filter(|event| is_report(event)).count() != 1 {
                 return Err(format!("run {} died, {target:?} cannot run, and no event says so", run.id));
             }
         }

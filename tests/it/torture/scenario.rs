@@ -1,4 +1,4 @@
-//! The play: who is on the stage, what is done to them, and how it is brought to rest and judged.
+//! The scenario: which processes run, which faults they meet, and how it is ended and checked.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,65 +13,65 @@ use crate::dst_nights;
 use crate::fixtures::TestDb;
 use crate::selftest::checker::{self, Line, Promise, Sums, Told};
 use crate::sidecar::Sidecar;
-use crate::torture::processes::{Actor, Part, set_clock};
-use crate::torture::tasks::{ASKED, EDITED, JOURNAL, TOLD, tasks};
+use crate::torture::processes::{Process, ProcessKind, set_clock};
+use crate::torture::tasks::{EDITED, JOURNAL, ON_DEAD, TRIGGERED, tasks};
 
-/// How long what is due may take to be done when nothing disturbs it any more, by a clock that tells the truth.
-const QUIET: Duration = Duration::from_secs(60);
-/// Farthest that the clock of the liar goes, either way.
-const FARTHEST: Duration = Duration::from_secs(10);
-/// Longest that a lock is kept: longer than anybody waits for it. Where there is the time.
+/// Limit for finishing all due work after the faults, by the true clock.
+const DONE_LIMIT: Duration = Duration::from_secs(60);
+/// Largest deviation of the wrong clock, either way.
+const MAX_CLOCK_ERROR: Duration = Duration::from_secs(10);
+/// Longest time for which a lock is held, longer than any busy timeout; only in a test of at least `LONG_TEST`.
 const LONGEST_HOLD: Duration = Duration::from_secs(6);
-const TIME: Duration = Duration::from_secs(20);
+const LONG_TEST: Duration = Duration::from_secs(20);
 
-/// What was done to them.
+/// Numbers of faults and actions.
 #[derive(Debug, Default)]
-pub(crate) struct Deeds {
+pub(crate) struct Counts {
     kills: usize,
-    /// Schedulers that were killed, and not the PID namespace that they were in.
+    /// Kills of a scheduler without its PID namespace.
     alone: usize,
     stops: usize,
-    left: usize,
+    drains: usize,
     holds: usize,
     steps: usize,
     bursts: usize,
     edits: usize,
     requests: Vec<i64>,
     cancels: usize,
-    /// Requests and edits that somebody else's lock kept from being made, and schedulers that it kept from starting.
+    /// Requests, edits and starts that failed because another process held the lock.
     locked_out: usize,
 }
 
-impl fmt::Display for Deeds {
+impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Deeds { kills, alone, stops, left, holds, steps, bursts, edits, requests, cancels, locked_out } = self;
+        let Counts { kills, alone, stops, drains, holds, steps, bursts, edits, requests, cancels, locked_out } = self;
         let requests = requests.len();
         write!(
             f,
-            "{kills} kills, {alone} of a scheduler alone, {stops} stops, {left} left, {holds} holds, {steps} steps of the clock, {bursts} bursts, {edits} edits, \
+            "{kills} kills, {alone} of a scheduler alone, {stops} stops, {drains} drains, {holds} holds, {steps} steps of the clock, {bursts} bursts, {edits} edits, \
              {requests} requests, {cancels} cancels, {locked_out} locked out"
         )
     }
 }
 
-/// The play, as it goes on.
-pub(crate) struct Play {
-    // Before the db: they end while there is one.
-    schedulers: Vec<Actor>,
-    others: Vec<(Actor, Instant)>,
-    /// Who was asked to leave.
-    leaving: Vec<Actor>,
-    /// Who comes back, and when.
-    away: Vec<(Part, Instant)>,
-    library: Option<PathBuf>,
+/// A running scenario.
+pub(crate) struct Scenario {
+    // Dropped before the database: processes end while its files exist.
+    schedulers: Vec<Process>,
+    disturbances: Vec<(Process, Instant)>,
+    /// Processes that were requested to stop.
+    leaving: Vec<Process>,
+    /// Processes to start again, and when.
+    restarting: Vec<(ProcessKind, Instant)>,
+    faketime: Option<PathBuf>,
     random: fastrand::Rng,
     client: Client,
     plain: Connection,
     journal: File,
     promises: Vec<Promise>,
-    farthest: Duration,
-    has_time: bool,
-    pub(crate) deeds: Deeds,
+    max_clock_error: Duration,
+    is_long: bool,
+    pub(crate) counts: Counts,
     db: TestDb,
 }
 
@@ -79,197 +79,203 @@ fn now() -> Timestamp {
     SystemClock::new().now().wall
 }
 
-impl Play {
-    /// `apart`: each scheduler of commands in a PID namespace of its own.
-    pub(crate) fn begin(seed: u64, length: Duration, apart: bool) -> Play {
+impl Scenario {
+    /// Starts the scenario. `namespaced`: each scheduler of commands in a PID namespace of its own.
+    pub(crate) fn begin(seed: u64, length: Duration, namespaced: bool) -> Scenario {
         let db = TestDb::new();
         let client = db.client();
         let plain = db.plain();
         plain.busy_timeout(Duration::from_millis(200)).expect("little patience");
         plain.execute_batch("CREATE TABLE kept (run INTEGER NOT NULL, attempt INTEGER NOT NULL)").expect("a table");
         let journal = OpenOptions::new().append(true).create_new(true).open(db.home().join(JOURNAL)).expect("a file");
-        // Far enough for the tasks to be there before the first of them is due.
+        // Late enough for the tasks to be stored before the first is due.
         let from = now().plus(Duration::from_secs(1));
         let (new, promises): (Vec<_>, Vec<_>) = tasks(&db, from, from.plus(length)).into_iter().unzip();
         client.add_all(new).expect("tasks");
         assert!(now() < from, "the machine is too slow to begin");
-        let library = if apart { None } else { dst_nights::library() };
+        let faketime = if namespaced { None } else { dst_nights::library() };
         set_clock(&db, 0);
         let random = fastrand::Rng::with_seed(seed);
-        let (deeds, farthest) = (Deeds::default(), FARTHEST.min(length / 4));
-        let mut play = Play {
+        let (counts, max_clock_error) = (Counts::default(), MAX_CLOCK_ERROR.min(length / 4));
+        let mut scenario = Scenario {
             schedulers: Vec::new(),
-            others: Vec::new(),
+            disturbances: Vec::new(),
             leaving: Vec::new(),
-            away: Vec::new(),
-            library,
+            restarting: Vec::new(),
+            faketime,
             random,
             client,
             plain,
             journal,
             promises,
-            farthest,
-            has_time: length >= TIME,
-            deeds,
+            max_clock_error,
+            is_long: length >= LONG_TEST,
+            counts,
             db,
         };
-        let liar = play.library.is_some().then_some(Part::Liar);
-        let cast = if apart {
-            [Part::Apart, Part::Apart, Part::Closures]
+        let wrong_clock = scenario.faketime.is_some().then_some(ProcessKind::WrongClock);
+        let kinds = if namespaced {
+            [ProcessKind::Namespaced, ProcessKind::Namespaced, ProcessKind::Closures]
         } else {
-            [Part::Program, Part::Closures, Part::Closures]
+            [ProcessKind::Program, ProcessKind::Closures, ProcessKind::Closures]
         };
-        for part in cast.into_iter().chain(liar) {
-            play.enter(part);
+        for kind in kinds.into_iter().chain(wrong_clock) {
+            scenario.start(kind);
         }
-        play
+        scenario
     }
 
-    fn enter(&mut self, part: Part) {
-        self.schedulers.push(Actor::start(&self.db, part, self.library.as_deref()));
+    fn start(&mut self, kind: ProcessKind) {
+        self.schedulers.push(Process::start(&self.db, kind, self.faketime.as_deref()));
     }
 
     pub(crate) fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.random.u64(from..to))
     }
 
-    /// One that stands on the stage, and is removed from it. What it had begun may be begun again from now on.
-    fn doom(&mut self) -> Option<Actor> {
+    /// Removes a random scheduler, to be started again later. From now on its attempts may be repeated.
+    fn take_out(&mut self) -> Option<Process> {
         let index = (!self.schedulers.is_empty()).then(|| self.random.usize(..self.schedulers.len()))?;
-        let actor = self.schedulers.swap_remove(index);
-        self.write(&Line::Doomed { process: actor.id() });
+        let process = self.schedulers.swap_remove(index);
+        self.write(&Line::Doomed { process: process.id() });
         let back = Instant::now() + self.millis(0, 500);
-        self.away.push((actor.part, back));
-        Some(actor)
+        self.restarting.push((process.kind, back));
+        Some(process)
     }
 
     fn write(&mut self, line: &Line) {
         self.journal.write_all(line.to_string().as_bytes()).expect("a line");
     }
 
-    /// What is to happen by the time: who was stopped goes on, who keeps a lock lets go, who was away comes back.
-    pub(crate) fn keep_time(&mut self) {
+    /// Does what is due: resumes stopped processes, ends disturbances, restarts schedulers.
+    pub(crate) fn advance(&mut self) {
         let now = Instant::now();
-        for actor in self.schedulers.iter_mut().filter(|actor| actor.stopped_until.is_some_and(|until| until <= now)) {
-            actor.signal("CONT");
-            actor.stopped_until = None;
+        for process in
+            self.schedulers.iter_mut().filter(|process| process.stopped_until.is_some_and(|until| until <= now))
+        {
+            process.signal("CONT");
+            process.stopped_until = None;
         }
-        let over: Vec<Actor> = self.others.extract_if(.., |(_, until)| *until <= now).map(|(actor, _)| actor).collect();
-        for mut actor in over {
-            // Some let go, others die with it.
+        let over: Vec<Process> =
+            self.disturbances.extract_if(.., |(_, until)| *until <= now).map(|(process, _)| process).collect();
+        for mut process in over {
+            // Some release the lock, others are killed with it.
             if self.random.bool() {
-                actor.ask();
-                self.leaving.push(actor);
+                process.request_stop();
+                self.leaving.push(process);
             } else {
-                actor.kill();
+                process.kill();
             }
         }
-        let back: Vec<Part> = self.away.extract_if(.., |(_, back)| *back <= now).map(|(part, _)| part).collect();
-        back.into_iter().for_each(|part| self.enter(part));
-        self.see_who_left();
+        let back: Vec<ProcessKind> =
+            self.restarting.extract_if(.., |(_, back)| *back <= now).map(|(kind, _)| kind).collect();
+        back.into_iter().for_each(|kind| self.start(kind));
+        self.check_exits();
     }
 
-    /// Nobody leaves unasked, but who found the file locked when it was to start.
-    fn see_who_left(&mut self) {
-        self.leaving.retain_mut(|actor| !actor.has_left());
+    /// Checks that no scheduler exits unrequested, except one that found the file locked at its start.
+    fn check_exits(&mut self) {
+        self.leaving.retain_mut(|process| !process.has_exited());
         for index in (0..self.schedulers.len()).rev() {
-            let Some(status) = self.schedulers[index].ended() else { continue };
-            let actor = self.schedulers.swap_remove(index);
-            let (id, log) = (actor.id(), actor.log());
-            assert!(actor.was_locked_out(), "{:?}, process {id}, left by itself: {status}: {log}", actor.part);
-            self.deeds.locked_out += 1;
-            self.away.push((actor.part, Instant::now()));
+            let Some(status) = self.schedulers[index].exit_status() else { continue };
+            let process = self.schedulers.swap_remove(index);
+            let (id, log) = (process.id(), process.log());
+            assert!(process.was_locked_out(), "{:?}, process {id}, exited by itself: {status}: {log}", process.kind);
+            self.counts.locked_out += 1;
+            self.restarting.push((process.kind, Instant::now()));
         }
     }
 
-    /// One deed.
-    pub(crate) fn act(&mut self) {
+    /// Takes one random action.
+    pub(crate) fn take_action(&mut self) {
         match self.random.u8(..24) {
             0..=3 => {
                 let index = self.random.usize(..self.schedulers.len().max(1));
-                let apart =
-                    self.schedulers.get(index).is_some_and(|actor| actor.part == Part::Apart && actor.is_there());
-                if apart && self.random.bool() {
+                let namespaced = self
+                    .schedulers
+                    .get(index)
+                    .is_some_and(|process| process.kind == ProcessKind::Namespaced && process.is_running());
+                if namespaced && self.random.bool() {
                     self.write(&Line::Doomed { process: self.schedulers[index].id() });
                     self.schedulers[index].kill_scheduler();
                     self.schedulers[index].stopped_until = None;
-                    self.deeds.alone += 1;
-                } else if let Some(actor) = self.doom() {
-                    actor.kill();
-                    self.deeds.kills += 1;
+                    self.counts.alone += 1;
+                } else if let Some(process) = self.take_out() {
+                    process.kill();
+                    self.counts.kills += 1;
                 }
             }
             4 => {
                 let until = Instant::now() + self.millis(1_200, 2_000);
                 let index = self.random.usize(..self.schedulers.len().max(1));
-                if let Some(actor) = self.schedulers.get_mut(index).filter(|actor| actor.stopped_until.is_none()) {
-                    actor.signal("STOP");
-                    actor.stopped_until = Some(until);
-                    self.deeds.stops += 1;
+                if let Some(process) = self.schedulers.get_mut(index).filter(|process| process.stopped_until.is_none())
+                {
+                    process.signal("STOP");
+                    process.stopped_until = Some(until);
+                    self.counts.stops += 1;
                 }
             }
             5 => {
-                if let Some(mut actor) = self.doom() {
-                    actor.signal("CONT");
-                    actor.ask();
-                    self.leaving.push(actor);
-                    self.deeds.left += 1;
+                if let Some(mut process) = self.take_out() {
+                    process.signal("CONT");
+                    process.request_stop();
+                    self.leaving.push(process);
+                    self.counts.drains += 1;
                 }
             }
-            6 => self.bring(Part::Holder),
-            7 | 8 => self.bring(Part::Burst),
+            6 => self.disturb(ProcessKind::Holder),
+            7 | 8 => self.disturb(ProcessKind::Burst),
             9..=11 => {
-                let farthest = i64::try_from(self.farthest.as_millis()).expect("a step");
-                // Half of the steps lead back to the true time, and of the others half are small.
+                let max_clock_error = i64::try_from(self.max_clock_error.as_millis()).expect("a step");
+                // Half of the steps go back to the true time, and half of the others are small.
                 let millis = match self.random.u8(..4) {
                     0 | 1 => 0,
                     2 => self.random.i64(-1_000..=1_000),
-                    _ => self.random.i64(-farthest..=farthest),
+                    _ => self.random.i64(-max_clock_error..=max_clock_error),
                 };
                 set_clock(&self.db, millis);
-                self.deeds.steps += usize::from(self.library.is_some());
+                self.counts.steps += usize::from(self.faketime.is_some());
             }
             12..=16 => self.edit(),
-            17..=21 if self.is_free() => {
+            17..=21 if self.can_write() => {
                 // Several at once, so that they wait for each other.
-                let name = ASKED[self.random.usize(..ASKED.len())];
+                let name = TRIGGERED[self.random.usize(..TRIGGERED.len())];
                 for _ in 0..self.random.u8(1..=4) {
-                    let asked = self.client.trigger(name);
-                    let run = self.unless_locked(asked);
-                    self.deeds.requests.extend(run);
+                    let triggered = self.client.trigger(name);
+                    let run = self.unless_locked(triggered);
+                    self.counts.requests.extend(run);
                 }
             }
-            _ if self.is_free() => {
+            _ if self.can_write() => {
                 let all: Vec<&str> = self.promises.iter().map(|promise| promise.task.as_str()).collect();
                 let name = all[self.random.usize(..all.len())].to_owned();
                 let cancelled = self.client.cancel_all(&name);
-                self.deeds.cancels += self.unless_locked(cancelled).unwrap_or(0);
+                self.counts.cancels += self.unless_locked(cancelled).unwrap_or(0);
             }
-            _ => self.deeds.locked_out += 1,
+            _ => self.counts.locked_out += 1,
         }
     }
 
-    /// Whether a request would not have to wait for somebody who stands still with the write lock: the test must not stand
-    /// still with him.
-    fn is_free(&self) -> bool {
+    /// Whether a request would not have to wait for a stopped process with the write lock: the test must not block on it.
+    fn can_write(&self) -> bool {
         self.plain.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok()
     }
 
-    /// Has somebody else make trouble for a while, one of a kind at a time.
-    fn bring(&mut self, part: Part) {
-        if self.others.iter().any(|(actor, _)| actor.part == part) {
+    /// Starts a disturbance for a while, at most one of a kind.
+    fn disturb(&mut self, kind: ProcessKind) {
+        if self.disturbances.iter().any(|(process, _)| process.kind == kind) {
             return;
         }
-        let long = self.has_time && self.random.u8(..10) == 0;
+        let long = self.is_long && self.random.u8(..10) == 0;
         let until = Instant::now() + if long { LONGEST_HOLD } else { self.millis(100, 800) };
-        self.others.push((Actor::start(&self.db, part, None), until));
-        match part {
-            Part::Holder => self.deeds.holds += 1,
-            _ => self.deeds.bursts += 1,
+        self.disturbances.push((Process::start(&self.db, kind, None), until));
+        match kind {
+            ProcessKind::Holder => self.counts.holds += 1,
+            _ => self.counts.bursts += 1,
         }
     }
 
-    /// One change by SQL, as schema.sql allows it.
+    /// Makes one change by SQL that schema.sql allows.
     fn edit(&mut self) {
         let name = EDITED[self.random.usize(..EDITED.len())];
         let change = match self.random.u8(..7) {
@@ -291,8 +297,8 @@ impl Play {
             }
         };
         match self.plain.execute(change, [name]) {
-            Ok(changed) => self.deeds.edits += changed,
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => self.deeds.locked_out += 1,
+            Ok(changed) => self.counts.edits += changed,
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => self.counts.locked_out += 1,
             Err(error) => panic!("{change}: {error}"),
         }
     }
@@ -301,30 +307,30 @@ impl Play {
         match answer {
             Ok(answer) => Some(answer),
             Err(error) if error.to_string().contains("locked") => {
-                self.deeds.locked_out += 1;
+                self.counts.locked_out += 1;
                 None
             }
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Nothing disturbs them any more. Whoever was away or lied is replaced by somebody who is there and does not.
-    pub(crate) fn calm(&mut self) {
-        for mut actor in std::mem::take(&mut self.schedulers) {
-            if actor.stopped_until.take().is_some() {
-                actor.signal("CONT");
+    /// Ends all faults. Stopped schedulers continue, the one with a wrong clock is replaced by one with the true clock.
+    pub(crate) fn end_faults(&mut self) {
+        for mut process in std::mem::take(&mut self.schedulers) {
+            if process.stopped_until.take().is_some() {
+                process.signal("CONT");
             }
-            if actor.part == Part::Liar {
-                self.write(&Line::Doomed { process: actor.id() });
-                actor.kill();
+            if process.kind == ProcessKind::WrongClock {
+                self.write(&Line::Doomed { process: process.id() });
+                process.kill();
             } else {
-                self.schedulers.push(actor);
+                self.schedulers.push(process);
             }
         }
-        self.others.drain(..).for_each(|(actor, _)| actor.kill());
-        self.leaving.drain(..).for_each(Actor::see_out);
-        for (part, _) in std::mem::take(&mut self.away) {
-            self.enter(if part == Part::Liar { Part::Program } else { part });
+        self.disturbances.drain(..).for_each(|(process, _)| process.kill());
+        self.leaving.drain(..).for_each(Process::wait_for_exit);
+        for (kind, _) in std::mem::take(&mut self.restarting) {
+            self.start(if kind == ProcessKind::WrongClock { ProcessKind::Program } else { kind });
         }
         self.plain.busy_timeout(Duration::from_secs(60)).expect("patience");
         self.plain
@@ -332,10 +338,10 @@ impl Play {
             .expect("an edit");
     }
 
-    /// Waits until all that was due is done.
-    pub(crate) fn quiet(&mut self) -> Duration {
-        let (begin, limit) = (Instant::now(), QUIET + self.farthest);
-        let never = [ASKED[0], ASKED[1], TOLD].map(|name| format!("'{name}'")).join(", ");
+    /// Waits until all due work is done.
+    pub(crate) fn wait_until_done(&mut self) -> Duration {
+        let (begin, limit) = (Instant::now(), DONE_LIMIT + self.max_clock_error);
+        let never = [TRIGGERED[0], TRIGGERED[1], ON_DEAD].map(|name| format!("'{name}'")).join(", ");
         let left = format!(
             "SELECT name || ' is due at ' || coalesce(next_run, 'some time') FROM scheduled_tasks
               WHERE (status = 'active' OR status = 'invalid') AND name NOT IN ({never})
@@ -354,47 +360,51 @@ impl Play {
                 return begin.elapsed();
             }
             let files = || self.lock_files();
-            assert!(begin.elapsed() < limit, "not done after {limit:?} without any trouble: {rows:#?}, {:?}", files());
-            self.keep_time();
+            assert!(begin.elapsed() < limit, "not done after {limit:?} without faults: {rows:#?}, {:?}", files());
+            self.advance();
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// The lock files of owners, and what tells of commands at work.
+    /// Returns the lock files of owners, and the records of running commands.
     fn lock_files(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.db.home().join("agent.db-owners")).expect("a folder");
         let names = files.map(|file| file.expect("a file").file_name().to_string_lossy().into_owned());
-        // An owner that is killed before its lock file has its name leaves it under the other.
+        // An owner that was killed while it created its lock file leaves the temporary one.
         names.filter(|name| !name.ends_with(".new")).collect()
     }
 
-    /// Everybody leaves; and so does one more, who at its start sweeps up after those that were killed in theirs.
-    pub(crate) fn end(&mut self) {
-        self.schedulers.iter_mut().for_each(Actor::ask);
-        self.schedulers.drain(..).for_each(Actor::see_out);
+    /// Stops all schedulers. One more then starts and removes the files of those that were killed at their start.
+    pub(crate) fn shut_down(&mut self) {
+        self.schedulers.iter_mut().for_each(Process::request_stop);
+        self.schedulers.drain(..).for_each(Process::wait_for_exit);
         Sidecar::start(&self.db, &[]).leave();
     }
 
-    /// What the handlers wrote down, held against the tables; and the tables against their rules.
-    pub(crate) fn judge(&self) -> Sums {
+    /// Compares the handlers' journal with the tables, and the tables with their rules.
+    pub(crate) fn check(&self) -> Sums {
         let text = std::fs::read_to_string(self.db.home().join(JOURNAL)).expect("the journal");
         let (lines, torn) = checker::read(&text);
         assert!(torn.is_empty(), "{torn:#?}");
-        let told = Told::read(&self.client).expect("the tables");
-        let faults = checker::judge(&lines, &told, &self.promises);
+        let tables = Told::read(&self.client).expect("the tables");
+        let faults = checker::judge(&lines, &tables, &self.promises);
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         assert!(faults.is_empty(), "{faults:#?}");
-        let lost: Vec<_> =
-            self.deeds.requests.iter().filter(|asked| told.runs.iter().all(|run| run.id != **asked)).collect();
-        assert!(lost.is_empty(), "asked for, and there is no such run: {lost:?}");
+        let lost: Vec<_> = self
+            .counts
+            .requests
+            .iter()
+            .filter(|triggered| tables.runs.iter().all(|run| run.id != **triggered))
+            .collect();
+        assert!(lost.is_empty(), "triggered, and the run does not exist: {lost:?}");
         self.db.assert_sound();
         let ask = |query: &str| self.db.ask(query);
         assert_eq!(ask("SELECT count(*) FROM scheduler_events WHERE kind = 'set_aside' OR kind = 'invalid'"), "0");
         let kept = self.db.rows("SELECT run, attempt FROM kept ORDER BY 1, 2");
         let succeeded =
             "SELECT id, attempt FROM task_runs WHERE handler = 'finish' AND status = 'succeeded' ORDER BY 1";
-        assert_eq!(kept, self.db.rows(succeeded), "rows of a handler's own, and how its runs ended");
-        assert_eq!(self.lock_files(), [""; 0], "nothing is left");
-        Sums::of(&lines, &told)
+        assert_eq!(kept, self.db.rows(succeeded), "a handler's own rows and the outcomes of its runs");
+        assert_eq!(self.lock_files(), [""; 0], "files are left");
+        Sums::of(&lines, &tables)
     }
 }

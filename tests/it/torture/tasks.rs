@@ -1,4 +1,4 @@
-//! The tasks: by handler, by policy, and what each promises.
+//! The tasks: handlers, policies, and what the checker expects of each.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use crate::fixtures::TestDb;
 use crate::selftest::checker::Promise;
 
-/// The file in which handlers write down when they begin and end.
+/// The file in which handlers record their begin and end.
 pub(crate) const JOURNAL: &str = "journal";
-/// The variable with the number by which a scheduler is known there, where that is not the number of its process.
+/// The variable with the number that identifies a scheduler in the journal, if that is not its process id.
 pub(crate) const NUMBER: &str = "DULY_TORTURE_NUMBER";
-/// The handler of the child's closures, and one that ends with a row of its own.
+/// The handler of the child's closures, and one that finishes with a row of its own.
 pub(crate) const CLOSURE: &str = "closure";
 pub(crate) const FINISH: &str = "finish";
 
-/// A task that is edited by nobody, and due on a grid.
+/// A task that is not edited, and due on a grid.
 struct Grid {
     name: &'static str,
     handler: &'static str,
@@ -44,7 +44,7 @@ const GRIDS: [Grid; 11] = [
     Grid { name: "buffered", every: 700, takes: 150, overlap: Overlap::BufferAll, ..PLAIN },
     Grid { name: "beside-itself", every: 900, takes: 1100, overlap: Overlap::Allow, ..PLAIN },
     Grid { name: "replaced", every: 800, takes: 1000, overlap: Overlap::CancelRunning, ..PLAIN },
-    Grid { name: "frail", every: 600, takes: 10, fails_first: true, ..PLAIN },
+    Grid { name: "failing", every: 600, takes: 10, fails_first: true, ..PLAIN },
     Grid { name: "at-most-once", every: 300, takes: 20, at_most_once: true, ..PLAIN },
     Grid { name: "with-rows", handler: FINISH, every: 400, takes: 10, fails_first: true, ..PLAIN },
     Grid { name: "command", handler: "command", every: 500, takes: 30, ..PLAIN },
@@ -52,16 +52,16 @@ const GRIDS: [Grid; 11] = [
     Grid { name: "command-once", handler: "command", every: 900, takes: 300, at_most_once: true, ..PLAIN },
 ];
 
-/// Those that are edited by SQL while they are at work; nobody can say beforehand when they are due.
+/// Tasks that are edited by SQL while they run; their due times are not known beforehand.
 pub(crate) const EDITED: [&str; 3] = ["edited-1", "edited-2", "edited-3"];
-/// Those that run when they are asked to.
-pub(crate) const ASKED: [&str; 2] = ["asked-closure", "asked-command"];
-/// Takes longer than it may, each time; the next is told when it is dead.
+/// Tasks that run only when triggered.
+pub(crate) const TRIGGERED: [&str; 2] = ["triggered-closure", "triggered-command"];
+/// Exceeds its time limit each time, and its `on_dead` task.
 pub(crate) const LATE: &str = "late";
-pub(crate) const TOLD: &str = "told";
+pub(crate) const ON_DEAD: &str = "on-dead";
 
-/// A line for the shell that writes down what the closures of the child do. What finds another of its run at work writes a
-/// line that the checker cannot read. The lock lives as long as the command, or any child of its.
+/// A shell line that records what the closures record. If it runs beside another attempt of its run, it writes a line that
+/// the checker cannot parse. The lock is held as long as the command or a child of it lives.
 fn line(db: &TestDb, millis: u64) -> String {
     let home = db.home().display();
     format!(
@@ -81,8 +81,8 @@ fn payload(db: &TestDb, handler: &str, millis: u64, fails_first: bool) -> Value 
     }
 }
 
-/// As often as it takes, at short intervals.
-fn soon(task: NewTask, max_attempts: u32) -> NewTask {
+/// Retries at short intervals.
+fn with_fast_retries(task: NewTask, max_attempts: u32) -> NewTask {
     task.retry(RetryPolicy {
         max_attempts,
         backoff: Duration::from_millis(20),
@@ -90,15 +90,16 @@ fn soon(task: NewTask, max_attempts: u32) -> NewTask {
     })
 }
 
-/// Every task, due from one instant to another, and what it promises.
+/// Returns every task, due from one instant to another, and what the checker expects of it.
 pub(crate) fn tasks(db: &TestDb, from: Timestamp, to: Timestamp) -> Vec<(NewTask, Promise)> {
     let mut all = Vec::new();
     for Grid { name, handler, every, takes, overlap, fails_first, at_most_once } in GRIDS {
         let every = Duration::from_millis(every);
         let task = NewTask::interval(name, every).starts_at(from).ends_at(to).handler(handler);
         let task = task.payload(payload(db, handler, takes, fails_first)).overlap(overlap);
-        // Of one that was missed by a clock that ran ahead a row is enough.
-        let task = soon(task, if at_most_once { 1 } else { 100_000 }).misfire(Misfire::RunOnce, Duration::from_secs(2));
+        // After a clock that ran ahead, a row is enough for a missed occurrence.
+        let task = with_fast_retries(task, if at_most_once { 1 } else { 100_000 })
+            .misfire(Misfire::RunOnce, Duration::from_secs(2));
         let instants = std::iter::successors(Some(from), |at| Some(at.plus(every))).take_while(|at| *at <= to);
         let (task_name, alone) = (name.to_owned(), overlap != Overlap::Allow);
         let due: BTreeSet<Timestamp> = instants.collect();
@@ -107,16 +108,16 @@ pub(crate) fn tasks(db: &TestDb, from: Timestamp, to: Timestamp) -> Vec<(NewTask
     let open = |name: &str| Promise { task: name.to_owned(), due: None, at_most_once: false, alone: true };
     for (name, handler) in EDITED.into_iter().zip([CLOSURE, CLOSURE, "command"]) {
         let task = NewTask::interval(name, Duration::from_millis(700)).starts_at(from).ends_at(to).handler(handler);
-        all.push((soon(task.payload(payload(db, handler, 100, false)), 100_000), open(name)));
+        all.push((with_fast_retries(task.payload(payload(db, handler, 100, false)), 100_000), open(name)));
     }
-    for (name, handler) in ASKED.into_iter().zip([CLOSURE, "command"]) {
+    for (name, handler) in TRIGGERED.into_iter().zip([CLOSURE, "command"]) {
         let task = NewTask::once(name, Timestamp::MAX).handler(handler).payload(payload(db, handler, 50, false));
-        all.push((soon(task, 100_000), open(name)));
+        all.push((with_fast_retries(task, 100_000), open(name)));
     }
-    let told = NewTask::once(TOLD, Timestamp::MAX).handler(CLOSURE).payload(json!({}));
-    all.push((soon(told, 100_000), open(TOLD)));
+    let on_dead = NewTask::once(ON_DEAD, Timestamp::MAX).handler(CLOSURE).payload(json!({}));
+    all.push((with_fast_retries(on_dead, 100_000), open(ON_DEAD)));
     let late = NewTask::interval(LATE, Duration::from_millis(1500)).starts_at(from).ends_at(to).handler("command");
-    let late = late.payload(payload(db, "command", 3_000, false)).timeout(Duration::from_millis(300)).on_dead(TOLD);
-    all.push((soon(late, 2), open(LATE)));
+    let late = late.payload(payload(db, "command", 3_000, false)).timeout(Duration::from_millis(300)).on_dead(ON_DEAD);
+    all.push((with_fast_retries(late, 2), open(LATE)));
     all
 }
