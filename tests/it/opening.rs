@@ -23,15 +23,15 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Opens the file through every interface. Each returns the same error, and leaves the folder unchanged.
 pub(crate) fn refused(db: &TestDb, file: &Path) -> String {
     let before = contents(db.home());
-    let doors = [
+    let interfaces = [
         ("open", Client::open(file).err()),
         ("open_existing", Client::open_existing(file).err()),
         ("a scheduler", Scheduler::builder(file).start().err()),
         ("a stepper", Stepper::builder(file, at(NOON)).start().err()),
     ];
-    let mut reasons = doors.map(|(door, error)| match error {
+    let mut reasons = interfaces.map(|(interface, error)| match error {
         Some(Error::UnusableDatabase { path, reason }) if path == file => reason,
-        other => panic!("{door}: {other:?}"),
+        other => panic!("{interface}: {other:?}"),
     });
     assert!(contents(db.home()) == before, "something was written, or left behind: {:?}", contents(db.home()).keys());
     reasons.iter().for_each(|reason| assert!(reason.lines().count() == 1 && !reason.ends_with('.'), "{reason}"));

@@ -273,7 +273,7 @@ fn a_dead_owner_is_shown_as_dead_while_its_command_runs() {
 /// Ends no process the first time.
 struct EndsSecondTime {
     input: Mutex<Option<File>>,
-    asked: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
 }
 
 impl Handler for EndsSecondTime {
@@ -282,7 +282,7 @@ impl Handler for EndsSecondTime {
     }
 
     fn end_orphan(&self, _: &Orphan) {
-        if self.asked.fetch_add(1, Ordering::SeqCst) == 1 {
+        if self.calls.fetch_add(1, Ordering::SeqCst) == 1 {
             self.input.lock().unwrap().take();
         }
     }
@@ -291,12 +291,12 @@ impl Handler for EndsSecondTime {
 #[test]
 fn an_orphan_that_is_still_running_is_ended_again_at_the_next_heartbeat() {
     let db = dead_owner(once("post").at_most_once(), None);
-    let asked = Arc::new(AtomicUsize::new(0));
-    let handler = EndsSecondTime { input: Mutex::new(Some(held_input(&db))), asked: asked.clone() };
+    let calls = Arc::new(AtomicUsize::new(0));
+    let handler = EndsSecondTime { input: Mutex::new(Some(held_input(&db))), calls: calls.clone() };
     let builder = Scheduler::builder(db.file()).handler_type("work", handler).poll(Duration::from_millis(20));
     let scheduler = builder.lease(seconds(1)).start().unwrap();
     stands(&scheduler, "post", RunStatus::Dead);
-    assert_eq!(asked.load(Ordering::SeqCst), 2, "not a third time");
+    assert_eq!(calls.load(Ordering::SeqCst), 2, "not a third time");
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
 

@@ -20,7 +20,6 @@ impl Drop for PanicsOnDrop {
     }
 }
 
-/// Panics when it is dropped.
 #[derive(Debug)]
 struct PanicsOnDropOnce;
 
@@ -105,7 +104,7 @@ fn a_panic_of_a_handler_loses_no_worker() {
         .handler("error dropped", |_: &Context| Err::<(), _>(PanicsOnDropOnce))
         .handler("result serialized", |_: &Context| Ok::<_, BoxError>(PanicsWhenShown))
         .handler("result dropped", |_: &Context| Ok::<_, BoxError>(PanicsOnDropOnce))
-        .handler("effect", |run: &Context| run.effect::<()>("deed", || std::panic::panic_any(PanicsOnDrop)))
+        .handler("effect", |run: &Context| run.effect::<()>("pay", || std::panic::panic_any(PanicsOnDrop)))
         .handler("finish", |run: &Context| run.finish::<()>(|_| std::panic::panic_any(PanicsOnDrop)))
         .handler_type("limit", PanicsInTimeout)
         .start()
@@ -153,15 +152,18 @@ fn values_of_handlers_may_panic_when_dropped_at_shutdown() {
 }
 
 /// A clock that panics when a worker reads it for the `n`th time.
-struct PanickingClock {
+struct FaultyClock {
     clock: SystemClock,
-    asked: Arc<AtomicUsize>,
+    calls_left: Arc<AtomicUsize>,
 }
 
-impl Clock for PanickingClock {
+impl Clock for FaultyClock {
     fn now(&self) -> Now {
         let of_a_worker = std::thread::current().name().is_some_and(|name| name.starts_with("duly-worker-"));
-        if of_a_worker && self.asked.load(Ordering::SeqCst) > 0 && self.asked.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if of_a_worker
+            && self.calls_left.load(Ordering::SeqCst) > 0
+            && self.calls_left.fetch_sub(1, Ordering::SeqCst) == 1
+        {
             panic!("the clock is broken");
         }
         self.clock.now()
@@ -173,8 +175,8 @@ impl Clock for PanickingClock {
 fn a_worker_that_panics_is_replaced_and_its_run_settled() {
     for nth in [1, 3] {
         let db = TestDb::new();
-        let asked = Arc::new(AtomicUsize::new(0));
-        let clock = PanickingClock { clock: SystemClock::new(), asked: asked.clone() };
+        let calls_left = Arc::new(AtomicUsize::new(0));
+        let clock = FaultyClock { clock: SystemClock::new(), calls_left: calls_left.clone() };
         let (sender, receiver) = std::sync::mpsc::channel();
         let scheduler = one_worker(&db)
             .clock(clock)
@@ -182,7 +184,7 @@ fn a_worker_that_panics_is_replaced_and_its_run_settled() {
             .start()
             .unwrap();
         assert_works(&scheduler, "before");
-        asked.store(nth, Ordering::SeqCst);
+        calls_left.store(nth, Ordering::SeqCst);
         scheduler.add(now("unlucky", "work")).unwrap();
         let run = ends(&scheduler, "unlucky");
         let error = "the worker ended before the attempt did: the clock is broken";

@@ -125,7 +125,7 @@ fn old_runs_are_deleted_except_the_newest_of_a_task() {
     succeed(&mut stepper, &triggered);
     pass(&mut stepper, seconds(20));
     let kept: u64 = runs(&db).parse().unwrap();
-    assert!((48..=50).contains(&kept), "two days, and what was asked for: {kept}");
+    assert!((48..=50).contains(&kept), "two days, and the triggered runs: {kept}");
     let oldest = "SELECT min(scheduled_for) FROM task_runs WHERE task_id = 1";
     assert_eq!(db.ask(oldest), at("2027-03-14T22:00:00Z").plus(minutes(60)).as_millis().to_string());
 

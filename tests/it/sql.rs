@@ -87,7 +87,6 @@ fn everything(db: &TestDb) -> Vec<String> {
     tables.iter().flat_map(|table| db.rows(&format!("SELECT '{table}', * FROM {table}"))).collect()
 }
 
-/// Returns the tasks of these claims.
 pub(crate) fn names(claims: &[std::sync::Arc<Claim>]) -> Vec<&str> {
     claims.iter().map(|claim| claim.task.as_str()).collect()
 }

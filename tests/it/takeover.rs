@@ -12,7 +12,7 @@ use crate::run_transitions::{BEFORE, Pair, as_is, attempts, result, status};
 
 #[test]
 fn the_first_step_recovers_the_runs_of_a_dead_owner() {
-    for (shape, asked, becomes) in [
+    for (shape, cancel, becomes) in [
         (as_is as fn(NewTask) -> NewTask, false, "failed"),
         (NewTask::at_most_once, false, "dead"),
         (as_is, true, "cancelled"),
@@ -23,7 +23,7 @@ fn the_first_step_recovers_the_runs_of_a_dead_owner() {
         stepper.clock().advance(minutes(10));
         second.step().unwrap();
         assert_eq!(status(&db, subject.run_id), "running");
-        if asked {
+        if cancel {
             stepper.client().cancel(subject.run_id).unwrap();
         }
         let dead = stepper.owner().to_owned();
@@ -199,8 +199,8 @@ fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
     let scheduler = Scheduler::builder(db.file())
         .handler("work", move |run: &Context| {
             let _ = sender.send((run.attempt(), "begins"));
-            let asked = run.wait_cancelled(seconds(30));
-            let _ = sender.send((run.attempt(), if asked { "is asked" } else { "waits in vain" }));
+            let stopped = run.wait_cancelled(seconds(30));
+            let _ = sender.send((run.attempt(), if stopped { "is stopped" } else { "waits in vain" }));
             Err::<(), _>("half is done")
         })
         .start()
@@ -214,10 +214,10 @@ fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
     scheduler.wake();
     let mut both = [next(), next()];
     both.sort_unstable();
-    assert_eq!(both, [(1, "is asked"), (2, "begins")]);
+    assert_eq!(both, [(1, "is stopped"), (2, "begins")]);
     eventually("the first end is kept", || db.ask("SELECT count(*) FROM task_attempts") == "1");
     assert_eq!(scheduler.cancel(1).unwrap(), Cancel::Asked);
-    assert_eq!(next(), (2, "is asked"));
+    assert_eq!(next(), (2, "is stopped"));
     eventually("the run is over", || scheduler.run(1).unwrap().unwrap().status == RunStatus::Cancelled);
     assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|superseded", "2|cancelled"]);
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);

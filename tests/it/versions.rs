@@ -8,7 +8,7 @@ use duly::{Client, Context, Error, Event, NewTask, Outcome, Scheduler};
 use crate::fixtures::{TestDb, at, eventually, seconds};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
-const NEWER_TABLES: &str =
+const NEWER: &str =
     "its tables are of version 2, written by a newer duly; this one knows version 1: use the newer program";
 
 /// What a newer duly would have done, and a task that is due from the same moment on.
@@ -25,7 +25,7 @@ fn due(name: &str) -> NewTask {
 }
 
 fn is_newer(error: &Error) -> bool {
-    matches!(error, Error::UnusableDatabase { .. }) && error.to_string().ends_with(NEWER_TABLES)
+    matches!(error, Error::UnusableDatabase { .. }) && error.to_string().ends_with(NEWER)
 }
 
 /// Returns status and attempt of each run.
@@ -76,8 +76,7 @@ fn a_scheduler_with_newer_tables_stops_after_its_running_attempts() {
     client.add_all([due("fails"), due("works")]).unwrap();
     (0..2).for_each(|_| _ = begins.recv_timeout(seconds(30)).unwrap());
     db.plain().execute_batch(RAISE).unwrap();
-    let outlived =
-        |event: &Event| matches!(event, Event::NewerSchema { running: 2, reason } if reason.ends_with(NEWER_TABLES));
+    let outlived = |event: &Event| matches!(event, Event::NewerSchema { running: 2, reason } if reason.ends_with(NEWER));
     assert!(receiver.iter().any(|event| outlived(&event)));
     // It stays registered, with a lease, while it has running attempts.
     let lease = || db.ask("SELECT max(locked_until) FROM task_runs");
@@ -188,17 +187,13 @@ fn the_program_waits_for_its_commands_and_exits_with_4() {
     assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
     let log = sidecar.log();
     let last = log.lines().last().unwrap();
-    assert!(last.starts_with("error: cannot use ") && last.ends_with(NEWER_TABLES), "{log}");
+    assert!(last.starts_with("error: cannot use ") && last.ends_with(NEWER), "{log}");
     assert_eq!(log.lines().filter(|line| line.starts_with("error:")).count(), 1, "{log}");
     assert_eq!(db.rows("SELECT status, output FROM task_runs"), ["succeeded|passed\n"]);
 
     let mut refused = Sidecar::spawn(&db, &["--until-idle"]);
     assert_eq!(refused.end().code(), Some(4));
-    assert!(
-        refused.log().lines().count() == 1 && refused.log().trim_end().ends_with(NEWER_TABLES),
-        "{}",
-        refused.log()
-    );
+    assert!(refused.log().lines().count() == 1 && refused.log().trim_end().ends_with(NEWER), "{}", refused.log());
     assert!(is_newer(&Client::open_existing(db.file()).unwrap_err()));
     assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "1");
 }

@@ -172,7 +172,7 @@ fn a_scheduler_in_another_process() {
     let zones =
         stepper.client().check(&Limits::default()).unwrap().into_iter().filter(|one| one.kind == ProblemKind::Zone);
     println!("check: {}", zones.map(|one| one.to_string()).collect::<Vec<_>>().join("; "));
-    println!("set aside: {}", set_aside.lock().unwrap().join("; "));
+    println!("events: {}", set_aside.lock().unwrap().join("; "));
     println!("bystander: {}", db.next("bystander"));
 }
 
@@ -191,7 +191,7 @@ fn scheduler(folder: &Path, zone: &str, steps: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for line in output.lines() {
         // The test harness may have begun the line.
-        let start = ["row: ", "check: ", "set aside: ", "bystander: "].iter().filter_map(|word| line.find(word)).min();
+        let start = ["row: ", "check: ", "events: ", "bystander: "].iter().filter_map(|word| line.find(word)).min();
         lines.extend(start.map(|from| line[from..].to_owned()));
     }
     assert_eq!(lines.last().map(String::as_str), Some("bystander: 2027-07-01 12:00:00 active"), "{lines:?}");
@@ -222,7 +222,7 @@ fn an_unreadable_zone_file_makes_no_task_invalid() {
     assert!(untouched(&output[0]) && output[1].starts_with("row: 2027-07-01 10:00:00 active "), "{output:?}");
     assert_eq!(output[2], "check: ");
     assert!(
-        output[3].starts_with("set aside: set aside task \"noon\": ") && output[3].contains("Too many open files"),
+        output[3].starts_with("events: set aside task \"noon\": ") && output[3].contains("Too many open files"),
         "{output:?}"
     );
     assert_eq!(output[3].matches("task \"noon\"").count(), 1, "once: {output:?}");
@@ -246,7 +246,7 @@ fn a_task_in_an_unknown_zone_is_left_to_other_schedulers() {
         output[2].contains("zone: the time zone of noon is not known here") && output[2].contains(unknown),
         "{output:?}"
     );
-    assert_eq!(output[3], format!("set aside: set aside task \"noon\": {unknown}"));
+    assert_eq!(output[3], format!("events: set aside task \"noon\": {unknown}"));
     // A scheduler that knows the zone runs the task; a repaired row is planned in the next turn.
     std::fs::create_dir(folder.path().join("Mars")).unwrap();
     std::fs::write(folder.path().join("Mars/Olympus_Mons"), zone_file(5)).unwrap();

@@ -25,7 +25,7 @@ fn damage(file: &Path, page: u64, with: u8) {
 }
 
 /// Returns the first page of a table or an index.
-fn root_page(db: &TestDb, name: &str) -> u64 {
+fn root(db: &TestDb, name: &str) -> u64 {
     let page = db.ask(&format!("SELECT rootpage FROM sqlite_master WHERE name = '{name}'"));
     page.parse().unwrap_or_else(|_| panic!("{name}: {page}"))
 }
@@ -84,8 +84,7 @@ fn the_program_exits_when_its_file_is_removed_or_replaced() {
     });
 }
 
-/// Every turn reads this page. The error comes after some seconds, since a disk that cannot be read for a moment looks
-/// alike.
+/// Every turn reads this page. The error comes after some seconds: a disk may be unreadable for a moment.
 #[test]
 fn the_program_exits_when_its_file_becomes_corrupt() {
     let names = ["sqlite_schema", "task_runs", "scheduler_meta", "scheduler_instances", "task_runs_running"];
@@ -93,7 +92,7 @@ fn the_program_exits_when_its_file_becomes_corrupt() {
         assert_program_exits(name, "it is ", |db| {
             let plain = db.plain();
             plain.execute_batch("CREATE TABLE notes (text)").expect("a table of another program");
-            let page = if name == "sqlite_schema" { 1 } else { root_page(db, name) };
+            let page = if name == "sqlite_schema" { 1 } else { root(db, name) };
             plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("all is in the file");
             damage(db.file(), page, 0xa5);
             // A commit of another connection: the scheduler's page cache is no longer valid.
@@ -185,13 +184,7 @@ fn a_corrupt_page_is_reported_or_not_needed() {
     let tried: Vec<u64> = match all() {
         true => (1..=pages).collect(),
         false => {
-            vec![
-                1,
-                2,
-                root_page(&db, "scheduled_tasks"),
-                root_page(&db, "task_runs"),
-                root_page(&db, "task_runs_running"),
-            ]
+            vec![1, 2, root(&db, "scheduled_tasks"), root(&db, "task_runs"), root(&db, "task_runs_running")]
         }
     };
     let (mut reported, mut needed_by_run) = (0, 0);
@@ -224,7 +217,6 @@ fn a_corrupt_page_is_reported_or_not_needed() {
     assert!(reported > 5 && needed_by_run > 1);
 }
 
-/// Creates a file of some kind.
 type Make = fn(&Path);
 
 #[test]

@@ -35,13 +35,11 @@ impl<'a> HeldMemory<'a> {
         HeldMemory(held)
     }
 
-    /// Releases a little memory.
     fn yield_some(&mut self) -> bool {
         self.0.pop().is_some()
     }
 }
 
-/// Limits the heap of this process.
 fn limit() {
     let connection = Connection::open_in_memory().expect("a connection");
     let limit = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);

@@ -153,7 +153,6 @@ pub(crate) fn may_mount(test: &str, instead: &str) -> bool {
     false
 }
 
-/// A disk of two megabytes.
 pub(crate) struct SmallDisk {
     folder: PathBuf,
 }
@@ -167,7 +166,6 @@ impl SmallDisk {
         SmallDisk { folder }
     }
 
-    /// Leaves no byte free.
     pub(crate) fn fill(&self) {
         let mut file = File::create_new(self.folder.join("filling")).expect("a file");
         for size in [4096, 1] {
@@ -175,12 +173,10 @@ impl SmallDisk {
         }
     }
 
-    /// Frees the space.
     pub(crate) fn clear(&self) {
         std::fs::remove_file(self.folder.join("filling")).expect("the file that fills it");
     }
 
-    /// Makes it read-only.
     pub(crate) fn seal(&self) {
         let disk = self.folder.to_str().expect("a name");
         assert!(succeeds("mount", &["-o", "remount,bind,ro", disk]), "a disk that is read-only");

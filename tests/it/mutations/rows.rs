@@ -169,7 +169,7 @@ fn set_unusual_values(mutator: &mut Mutator, file: &Path, checked: bool) -> Opti
     let columns = format!("SELECT name FROM pragma_table_info('{table}') WHERE name <> 'id'");
     let mut columns: Vec<String> = plain
         .prepare(&columns)
-        .and_then(|mut asked| asked.query_map([], |row| row.get(0))?.collect())
+        .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())
         .expect("the columns");
     mutator.random.shuffle(&mut columns);
     columns.truncate(mutator.random.usize(1..=3));

@@ -21,7 +21,6 @@ const LINES: [&str; 8] = [
 ];
 const ZONES: [&str; 5] = ["UTC", "Europe/Rome", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"];
 const KEYS: [&str; 3] = ["chat", "disk", "mail"];
-/// Maximum number of tasks.
 const MAX_TASKS: usize = 9;
 
 fn seconds(seconds: u64) -> Duration {
@@ -102,7 +101,6 @@ impl Scenario {
         format!("task-{}", self.named)
     }
 
-    /// Adds a task under a new name.
     pub(crate) fn add(&mut self) -> Check {
         if !self.has_room() {
             return Ok(());
@@ -133,7 +131,7 @@ impl Scenario {
                                                  catch_up_limit)
                     VALUES (?1, 'work', ?2, ?3, ?4, ?5, ?6)";
         let by_sql = self.execute(text, (name, kind, &value, zone, overlap.as_str(), limit));
-        self.record_sql(by_sql, Action::Added(name.to_owned()), &format!("{name} is inserted"))
+        self.record_sql(by_sql, Action::Added(name.to_owned()), &format!("{name} is fresh"))
     }
 
     /// Records what a statement of the shell has changed. It is refused while the shell holds the write lock.
@@ -269,7 +267,6 @@ impl Scenario {
         }
     }
 
-    /// Returns the name of a run's task.
     fn task_of(&self, run: i64) -> String {
         let tables = &self.history.tables;
         tables.tasks[&tables.runs[&run].task].name.clone()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duly::{Claim, FailureKind, Outcome, Retry};
 
-use crate::simulation::effects::{EffectFault, LEDGER};
+use crate::simulation::effects::{Fault, LEDGER};
 use crate::simulation::scenario::Scenario;
 
 /// A claimed attempt, and the drawn result of its handler.
@@ -18,7 +18,7 @@ pub(crate) struct HandlerCall {
     /// Whether it has noticed that it should stop.
     pub(crate) stopping: bool,
     /// The fault to inject if it performs an effect.
-    pub(crate) fault: EffectFault,
+    pub(crate) fault: Fault,
 }
 
 fn failed(how: FailureKind, error: &str, retry: Retry) -> Outcome {
@@ -50,7 +50,7 @@ pub(crate) fn draw_call(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Durati
         95..98 => (limit + long * 4, succeeded(claim)),
         _ => (limit + long * 4, failed(FailureKind::Failed, "it took too long", Retry::Backoff)),
     };
-    let fault = if claim.handler == LEDGER { EffectFault::draw(rng) } else { EffectFault::Nothing };
+    let fault = if claim.handler == LEDGER { Fault::draw(rng) } else { Fault::Nothing };
     HandlerCall { claim: claim.clone(), ends_at: now + takes, outcome, stopping: false, fault }
 }
 
@@ -83,7 +83,6 @@ impl HandlerCall {
 }
 
 impl Scenario {
-    /// Ends one attempt now with this outcome.
     pub(crate) fn end_now(&mut self, id: usize, claim: &Arc<Claim>, outcome: Outcome) {
         let now = self.now().monotonic;
         let calls = &mut self.schedulers[id].calls;
@@ -92,7 +91,6 @@ impl Scenario {
         }
     }
 
-    /// Draws duration and outcome of an attempt.
     pub(crate) fn draw_call(&mut self, claim: &Arc<Claim>) -> HandlerCall {
         let now = self.now().monotonic;
         draw_call(&mut self.rng, claim, now)

@@ -67,20 +67,15 @@ impl Order {
         let older = left.iter().find(|other| age(other) < age(run));
         let urgent = left.iter().find(|other| other.priority < run.priority);
         if let Some(other) = left.iter().find(|other| other.priority == run.priority && age(other) < age(run)) {
-            return Err(format!("run {} went before run {}, which is as urgent and older", run.id, other.id));
+            return Err(format!("run {} went before run {}, as urgent and older", run.id, other.id));
         }
         if let Some(urgent) = urgent {
             if let Some(older) = older {
                 let (id, urgent, older) = (run.id, urgent.id, older.id);
-                return Err(format!(
-                    "run {id} went before run {urgent}, which is more urgent, and before run {older}, which is older"
-                ));
+                return Err(format!("run {id} went before run {urgent}, more urgent, and run {older}, older"));
             }
             if self.since_age.is_some_and(|since| since + 1 < BY_AGE) {
-                return Err(format!(
-                    "run {} went before run {}, which is more urgent, and is not the eighth claim",
-                    run.id, urgent.id
-                ));
+                return Err(format!("run {} went before run {}, and is not the eighth", run.id, urgent.id));
             }
             self.since_age = Some(0);
         } else {

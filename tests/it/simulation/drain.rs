@@ -5,7 +5,7 @@ use std::time::Duration;
 use duly::{Origin, RunStatus};
 
 use crate::simulation::attempts;
-use crate::simulation::effects::EffectFault;
+use crate::simulation::effects::Fault;
 use crate::simulation::history::Check;
 use crate::simulation::rows::RunRow;
 use crate::simulation::scenario::{HANDLERS, Scenario, Scheduler};
@@ -17,7 +17,6 @@ const LARGE_BACKLOG: usize = 40;
 const MANY_WORKERS: usize = 20;
 /// Rounds in which all schedulers turn; after that they all do so in one round of this many.
 const FULL_ROUNDS: u32 = 8;
-/// Maximum number of rounds.
 const ROUNDS: u32 = 6000;
 
 impl Scenario {
@@ -86,7 +85,7 @@ impl Scenario {
         for call in &mut self.schedulers[one].calls {
             call.ends_at = now;
             call.outcome = attempts::succeeded(&call.claim);
-            call.fault = EffectFault::Nothing;
+            call.fault = Fault::Nothing;
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) const TABLE: &str = "CREATE TABLE ledger (run INTEGER NOT NULL, attem
 
 /// A fault during an attempt with an effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) enum EffectFault {
+pub(crate) enum Fault {
     #[default]
     Nothing,
     /// It ends after the effect and before that is recorded: by a panic, or with its process.
@@ -32,16 +32,16 @@ pub(crate) enum EffectFault {
     KilledAfter,
 }
 
-impl EffectFault {
+impl Fault {
     pub(crate) fn draw(rng: &mut fastrand::Rng) -> Self {
         match rng.u32(..100) {
-            0..5 => EffectFault::Panic,
-            5..10 => EffectFault::Killed,
-            10..25 => EffectFault::FailsAfter,
-            25..32 => EffectFault::FailsWithin,
-            32..38 => EffectFault::KilledAfter,
-            38..45 => EffectFault::CannotPay,
-            _ => EffectFault::Nothing,
+            0..5 => Fault::Panic,
+            5..10 => Fault::Killed,
+            10..25 => Fault::FailsAfter,
+            25..32 => Fault::FailsWithin,
+            32..38 => Fault::KilledAfter,
+            38..45 => Fault::CannotPay,
+            _ => Fault::Nothing,
         }
     }
 }
@@ -49,7 +49,7 @@ impl EffectFault {
 /// Shared by the scenario and the handler of one scheduler.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
-    fault: EffectFault,
+    fault: Fault,
     /// A task to add in the same transaction.
     adds: Option<NewTask>,
     /// Whether it has paid, the value that the effect returned, and whether it finished its run.
@@ -73,16 +73,15 @@ fn script(shared: &Shared) -> std::sync::MutexGuard<'_, Script> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the handler.
 pub(crate) fn handler(shared: Shared) -> impl Fn(&Context) -> Result<u32, BoxError> + Send + Sync + 'static {
     move |run: &Context| {
         let fault = script(&shared).fault;
         let pay = || {
-            if fault == EffectFault::CannotPay {
+            if fault == Fault::CannotPay {
                 return Err("no money".into());
             }
             script(&shared).paid = true;
-            if matches!(fault, EffectFault::Panic | EffectFault::Killed) {
+            if matches!(fault, Fault::Panic | Fault::Killed) {
                 // Without a message on stderr.
                 std::panic::resume_unwind(Box::new("killed while it paid"));
             }
@@ -90,14 +89,14 @@ pub(crate) fn handler(shared: Shared) -> impl Fn(&Context) -> Result<u32, BoxErr
         };
         let value: u32 = run.effect("pay", pay)?;
         script(&shared).value = Some(value);
-        if fault == EffectFault::FailsAfter {
+        if fault == Fault::FailsAfter {
             return Err("failed after the effect".into());
         }
         let adds = script(&shared).adds.take();
         let answer = run.finish(|tx| {
             tx.execute("INSERT INTO ledger (run, attempt) VALUES (?1, ?2)", (run.run_id(), run.attempt()))?;
             adds.map(|task| run.add_in(tx, task)).transpose()?;
-            if fault == EffectFault::FailsWithin { Err("failed inside finish".into()) } else { Ok(run.attempt()) }
+            if fault == Fault::FailsWithin { Err("failed inside finish".into()) } else { Ok(run.attempt()) }
         })?;
         script(&shared).finished = true;
         Ok(answer)
@@ -112,7 +111,7 @@ impl Scenario {
         let adds = name.as_ref().map(|name| self.draw_task(name));
         let holds = self.holds(one, claim);
         let shared = self.schedulers[one].script.clone();
-        let fault = if call.fails() { EffectFault::FailsAfter } else { call.fault };
+        let fault = if call.fails() { Fault::FailsAfter } else { call.fault };
         *script(&shared) = Script { fault, adds, ..Script::default() };
         let Some(stepper) = &mut self.schedulers[one].stepper else { return Ok(()) };
         let ended = stepper.carry_out(claim).ok_or("there is no such handler")?;
@@ -131,10 +130,10 @@ impl Scenario {
             let action = Action::Finished { owner: one, run: id, attempt: number, added: name };
             self.record(&action, &format!("owner {one} has finished run {id}"))?;
         } else {
-            let may_fail = fault != EffectFault::Nothing && fault != EffectFault::KilledAfter
+            let may_fail = fault != Fault::Nothing && fault != Fault::KilledAfter
                 || in_doubt
                 || !holds
-                || self.history.is_unwritable(id);
+                || self.history.is_stuck(id);
             // A task that is refused rolls everything back.
             if !may_fail && name.is_none() {
                 return Err(format!(
@@ -149,7 +148,7 @@ impl Scenario {
             self.record(&Action::Nothing, &format!("attempt {number} of run {id} ends with {:?}", ended.outcome))?;
         }
         self.check_ledger(id)?;
-        if fault == EffectFault::Killed && done.paid || fault == EffectFault::KilledAfter && done.finished {
+        if fault == Fault::Killed && done.paid || fault == Fault::KilledAfter && done.finished {
             self.fault("killed around an effect");
             return self.crash(one, "around an effect");
         }
@@ -157,7 +156,7 @@ impl Scenario {
     }
 
     /// Checks that the effect is done at most once, in all attempts together.
-    fn check_paid(&mut self, first: i64, fault: EffectFault, done: &Script, holds: bool) -> Check {
+    fn check_paid(&mut self, first: i64, fault: Fault, done: &Script, holds: bool) -> Check {
         let known = self.expected_effects.paid.get(&first).copied();
         if done.paid {
             if known.is_some() || !holds {
@@ -165,7 +164,7 @@ impl Scenario {
                     "an effect was done that may not be done (done before: {known:?}, claim is valid: {holds})"
                 ));
             }
-            let died = matches!(fault, EffectFault::Panic | EffectFault::Killed);
+            let died = matches!(fault, Fault::Panic | Fault::Killed);
             self.expected_effects.paid.insert(first, done.value.filter(|_| !died).ok_or(()));
             return Ok(());
         }
@@ -177,7 +176,7 @@ impl Scenario {
 
     /// Checks that the application has one row of each finished run, and none of any other.
     fn check_ledger(&self, run: i64) -> Check {
-        let rows = self.history.ledger_rows_of(run);
+        let rows = self.history.ledger_of(run);
         let expected = Vec::from_iter(self.expected_effects.finished.get(&run).copied());
         if rows == expected {
             Ok(())

@@ -69,7 +69,7 @@ impl History {
         }
         let expired = |run: &RunRow| run.may_expire() && run.expires_at.is_some_and(|at| at <= step.now);
         // An expired run that cannot be written postpones the others to the next poll.
-        if step.after.unfinished().any(|run| expired(run) && self.was_unwritable(run.id)) {
+        if step.after.unfinished().any(|run| expired(run) && self.was_stuck(run.id)) {
             return Ok(());
         }
         let mut left = step.after.unfinished().filter(|run| expired(run));

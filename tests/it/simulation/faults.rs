@@ -10,13 +10,11 @@ use crate::simulation::history::{Action, Check};
 use crate::simulation::scenario::{HANDLERS, Scenario};
 
 const HOUR: i64 = 3_600_000;
-/// Maximum number of schedulers at a time.
 const MAX_SCHEDULERS: usize = 3;
 /// How often in one simulation the clock may be wrong: each time every task is planned again.
 const MAX_WRONG_CLOCKS: u64 = 2;
 
 impl Scenario {
-    /// Injects a random fault.
     pub(crate) fn inject_fault(&mut self) -> Check {
         let living = self.running();
         let awake = self.schedulers_where(|scheduler| scheduler.can_step());

@@ -10,7 +10,6 @@ use crate::simulation::scenario::Scenario;
 const RECORD: &str = r#"{"pid":4000000,"started":1,"pid_ns":1,"boot":""#;
 
 impl Scenario {
-    /// Makes a running attempt one whose command cannot be observed.
     pub(crate) fn hide_process(&mut self) -> Check {
         if self.write_locked || !cfg!(target_os = "linux") {
             return Ok(());

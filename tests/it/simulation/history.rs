@@ -137,13 +137,11 @@ pub(crate) struct Attempt {
     pub(crate) policy: (u32, i64, i64),
     /// Whether the task counted consecutive deaths then: a one-time task does not.
     pub(crate) recurring: bool,
-    /// Its time limit.
     pub(crate) limit: Option<Duration>,
     /// When a worker began it, by the monotonic clock.
     pub(crate) began: Option<Duration>,
     /// What its handler has returned.
     pub(crate) outcome: Option<Outcome>,
-    /// How long it took.
     pub(crate) took: Option<Duration>,
     /// The wall time at which it returned.
     pub(crate) returned: Option<i64>,
@@ -193,10 +191,9 @@ pub(crate) struct Step<'a> {
     pub(crate) keep: Retention,
     pub(crate) before: &'a Tables,
     pub(crate) after: &'a Tables,
-    pub(crate) new_rows: &'a NewRows,
+    pub(crate) fresh: &'a NewRows,
     /// Runs whose rows are new, changed or deleted.
     pub(crate) changed: Vec<(Option<&'a RunRow>, Option<&'a RunRow>)>,
-    /// Runs that died in this step.
     pub(crate) died: Vec<&'a RunRow>,
 }
 
@@ -221,7 +218,7 @@ impl Step<'_> {
 
     /// Whether the wall clock was found to have been wrong.
     pub(crate) fn rewound(&self) -> bool {
-        self.new_rows.events.iter().any(|(kind, _, _)| kind == "clock_wrong")
+        self.fresh.events.iter().any(|(kind, _, _)| kind == "clock_wrong")
     }
 }
 
@@ -244,18 +241,13 @@ impl History {
         }
     }
 
-    pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
-        self.observer.dead_run_of(run)
-    }
-
     /// Returns the attempts of a run that have rows in the application's table.
-    pub(crate) fn ledger_rows_of(&self, run: i64) -> Vec<u32> {
-        self.observer
-            .query_rows("SELECT attempt FROM ledger WHERE run = ?1", [run], |row| row.get(0).expect("a column"))
+    pub(crate) fn ledger_of(&self, run: i64) -> Vec<u32> {
+        self.observer.rows("SELECT attempt FROM ledger WHERE run = ?1", [run], |row| row.get(0).expect("a column"))
     }
 
     pub(crate) fn ledger_rows(&self) -> usize {
-        usize::try_from(self.observer.query_value::<i64>("SELECT count(*) FROM ledger")).expect("a count")
+        usize::try_from(self.observer.value::<i64>("SELECT count(*) FROM ledger")).expect("a count")
     }
 
     /// Records that a handler has returned. An error after the time limit is a timeout.
@@ -273,7 +265,6 @@ impl History {
         (attempt.outcome, attempt.returned) = (Some(outcome), Some(at.wall.as_millis()));
     }
 
-    /// Records that a worker begins an attempt.
     pub(crate) fn began(&mut self, claim: &Claim, now: Duration) {
         self.attempts.get_mut(&(claim.run_id, claim.attempt)).expect("an attempt").began = Some(now);
     }
@@ -292,7 +283,7 @@ impl History {
 
     /// Reads what an action has changed. Returns the changes for the log, and whether they are allowed.
     pub(crate) fn observe(&mut self, action: &Action, now: Now) -> (String, Check) {
-        let (changes, new_rows) = self.observer.read_changes().unwrap_or_default();
+        let (changes, fresh) = self.observer.read_changes().unwrap_or_default();
         let changed =
             changes.runs.iter().map(|(before, after)| (before.as_deref(), after.as_deref())).collect::<Vec<_>>();
         let newly_dead = |(before, after): &(Option<&RunRow>, Option<&RunRow>)| {
@@ -301,16 +292,8 @@ impl History {
         let died = changed.iter().filter(|pair| newly_dead(pair)).filter_map(|pair| pair.1).collect();
         let wall = now.wall.as_millis();
         let (mut before, after) = (std::mem::take(&mut self.tables), std::mem::take(&mut self.observer.tables));
-        let step = Step {
-            action,
-            now: wall,
-            keep: self.keep,
-            before: &before,
-            after: &after,
-            new_rows: &new_rows,
-            changed,
-            died,
-        };
+        let step =
+            Step { action, now: wall, keep: self.keep, before: &before, after: &after, fresh: &fresh, changed, died };
         if let Some(turn) = step.turn() {
             self.owners[turn.owner].observe_clock(now, turn.refused);
         }
@@ -372,7 +355,7 @@ fn describe(step: &Step<'_>) -> String {
             let _ = write!(line, " {} for {}", run.origin, duly::Timestamp::from_millis(run.scheduled_for));
         }
     }
-    for (kind, run, detail) in &step.new_rows.events {
+    for (kind, run, detail) in &step.fresh.events {
         if kind != "owner_lost" {
             let _ = write!(line, "; event {kind} {run:?} {}", detail.as_deref().unwrap_or_default());
         }

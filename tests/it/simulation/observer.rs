@@ -77,7 +77,7 @@ impl Observer {
     /// Returns what has changed since the last read, if anything was committed. Rows that may not change any more are
     /// compared only in a full read.
     pub(crate) fn read_changes(&mut self) -> Option<(Changes, NewRows)> {
-        let version = self.query_value("PRAGMA data_version");
+        let version = self.value("PRAGMA data_version");
         if self.version == Some(version) {
             return None;
         }
@@ -86,31 +86,29 @@ impl Observer {
         // One snapshot: locks cost more than the rows.
         self.connection.execute_batch("BEGIN").expect("a snapshot");
         let mut changes = Changes::default();
-        let ends = self.query_rows(COUNTERS, [], |row| {
-            (at::<Option<i64>>(row, 0), [at(row, 1), at(row, 2), at(row, 3), at(row, 4)])
-        });
+        let ends = self
+            .rows(COUNTERS, [], |row| (at::<Option<i64>>(row, 0), [at(row, 1), at(row, 2), at(row, 3), at(row, 4)]));
         let (seen_at, [attempt, event, run, count]): (_, [i64; 4]) = ends[0];
         self.tables.seen_at = seen_at;
         self.read_tasks(&mut changes);
         self.read_runs(&mut changes, run, count);
-        let mut new_rows = NewRows::default();
+        let mut fresh = NewRows::default();
         if attempt > self.attempt {
             let query = "SELECT run_id, attempt, outcome, duration_ms FROM task_attempts WHERE id > ?1 ORDER BY id";
-            new_rows.attempts =
-                self.query_rows(query, [self.attempt], |row| (at(row, 0), at(row, 1), at(row, 2), at(row, 3)));
+            fresh.attempts = self.rows(query, [self.attempt], |row| (at(row, 0), at(row, 1), at(row, 2), at(row, 3)));
             self.attempt = attempt;
         }
         if event > self.event {
             let query = "SELECT kind, run_id, detail FROM scheduler_events WHERE id > ?1 ORDER BY id";
-            new_rows.events = self.query_rows(query, [self.event], |row| (at(row, 0), at(row, 1), at(row, 2)));
+            fresh.events = self.rows(query, [self.event], |row| (at(row, 0), at(row, 1), at(row, 2)));
             self.event = event;
         }
         self.connection.execute_batch("COMMIT").expect("its end");
-        Some((changes, new_rows))
+        Some((changes, fresh))
     }
 
     fn read_tasks(&mut self, changes: &mut Changes) {
-        let rows = self.query_rows(TASKS, [], |row| task_of(row, &self.tables));
+        let rows = self.rows(TASKS, [], |row| task_of(row, &self.tables));
         let ids: BTreeSet<i64> = rows.iter().map(|row| row.id).collect();
         for row in rows {
             if self.tables.tasks.get(&row.id).is_none_or(|known| !Rc::ptr_eq(known, &row)) {
@@ -129,14 +127,14 @@ impl Observer {
     fn read_runs(&mut self, changes: &mut Changes, newest: i64, count: i64) {
         let mut rows = Vec::new();
         if newest > self.run {
-            rows = self.query_rows(&format!("{RUNS} WHERE id > ?1"), [self.run], run);
+            rows = self.rows(&format!("{RUNS} WHERE id > ?1"), [self.run], run);
         }
         let differs = |row: &Row<'_>| {
             let known = self.tables.runs.get(&at(row, 0));
             known.is_none_or(|known| !known.is(row)).then(|| run(row))
         };
         if self.reads.is_multiple_of(FULL_READ_EVERY) {
-            rows.extend(self.query_rows(&format!("{RUNS} WHERE id <= ?1"), [self.run], differs).into_iter().flatten());
+            rows.extend(self.rows(&format!("{RUNS} WHERE id <= ?1"), [self.run], differs).into_iter().flatten());
         } else {
             let one = format!("{RUNS} WHERE id = ?1");
             let mut one = self.connection.prepare_cached(&one).expect("a statement");
@@ -151,8 +149,7 @@ impl Observer {
             self.changed(changes, before, Some(Rc::new(row)));
         }
         if self.tables.runs.len() != usize::try_from(count).expect("a count") {
-            let left: BTreeSet<i64> =
-                self.query_rows("SELECT id FROM task_runs", [], |row| at(row, 0)).into_iter().collect();
+            let left: BTreeSet<i64> = self.rows("SELECT id FROM task_runs", [], |row| at(row, 0)).into_iter().collect();
             let gone: Vec<_> = self.tables.runs.values().filter(|row| !left.contains(&row.id)).cloned().collect();
             for row in gone {
                 self.changed(changes, Some(row), None);
@@ -187,21 +184,15 @@ impl Observer {
 
     /// Returns the dead run that an `on_dead` run reports.
     pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
-        self.query_value(&format!("SELECT ifnull(json_extract(payload, '$.id'), 0) FROM task_runs WHERE id = {run}"))
+        self.value(&format!("SELECT ifnull(json_extract(payload, '$.id'), 0) FROM task_runs WHERE id = {run}"))
     }
 
-    /// Returns the one value of a query.
-    pub(crate) fn query_value<T: FromSql>(&self, query: &str) -> T {
+    pub(crate) fn value<T: FromSql>(&self, query: &str) -> T {
         let mut statement = self.connection.prepare_cached(query).expect(query);
         statement.query_row([], |row| row.get(0)).expect(query)
     }
 
-    pub(crate) fn query_rows<T>(
-        &self,
-        query: &str,
-        given: impl rusqlite::Params,
-        read: impl Fn(&Row<'_>) -> T,
-    ) -> Vec<T> {
+    pub(crate) fn rows<T>(&self, query: &str, given: impl rusqlite::Params, read: impl Fn(&Row<'_>) -> T) -> Vec<T> {
         let mut statement = self.connection.prepare_cached(query).expect(query);
         let rows = statement.query_map(given, |row| Ok(read(row))).expect(query);
         rows.collect::<Result<_, _>>().expect(query)

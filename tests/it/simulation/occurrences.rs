@@ -21,25 +21,16 @@ pub(crate) struct TaskModel {
     /// The clock was wrong once: occurrences with a row from that time are passed over.
     pub(crate) rewound: bool,
     /// `next_run` was set to this by SQL, and no scheduler has resolved it.
-    set_next_run: Option<i64>,
+    sql_next: Option<i64>,
     /// When it was completed.
-    pub(crate) completed_since: Option<i64>,
+    pub(crate) completed_at: Option<i64>,
 }
 
 impl TaskModel {
     fn new(row: &TaskRow, now: i64) -> Self {
         let calendar = Calendar::of(row, now);
-        let (until, next, set_next_run, completed_since) = (None, None, None, None);
-        let new = TaskModel {
-            calendar,
-            created: now,
-            since: now,
-            until,
-            next,
-            rewound: false,
-            set_next_run,
-            completed_since,
-        };
+        let (until, next, sql_next, completed_at) = (None, None, None, None);
+        let new = TaskModel { calendar, created: now, since: now, until, next, rewound: false, sql_next, completed_at };
         let next = new.first(row);
         TaskModel { next, ..new }
     }
@@ -71,7 +62,6 @@ impl TaskModel {
         }
     }
 
-    /// Returns all due occurrences, oldest first.
     fn due(&self, row: &TaskRow, now: i64) -> Vec<i64> {
         std::iter::successors(self.next, |at| self.following(row, *at)).take_while(|at| *at <= now).collect()
     }
@@ -121,21 +111,16 @@ impl TaskModel {
         if step.rewound() {
             self.rewind(before, step.now);
         }
-        let by_sql = matches!(
-            step.action,
-            Action::Edited { by_sql: true, .. }
-                | Action::Paused { by_sql: true, .. }
-                | Action::Resumed { by_sql: true, .. }
-        );
-        let schedule_changed = before.schedule() != after.schedule();
+        let by_sql = by_sql(step.action);
+        let moved = before.schedule() != after.schedule();
         let status_changed = before.status != after.status && matches!(&*after.status, "active" | "paused");
-        if subject && (by_sql && (schedule_changed || status_changed) || matches!(step.action, Action::NextRunSet(_))) {
+        if subject && (by_sql && (moved || status_changed) || matches!(step.action, Action::NextRunSet(_))) {
             self.check_change_by_sql(step, before)?;
         } else {
             let delayed = before.kind == "delay" && matches!(step.action, Action::Triggered(_));
             let must = match step.action {
                 Action::Turn(turn) => turn.sees_to_all(),
-                Action::Edited { .. } => subject && schedule_changed,
+                Action::Edited { .. } => subject && moved,
                 Action::Paused { .. } => subject,
                 _ => subject && delayed,
             };
@@ -143,14 +128,14 @@ impl TaskModel {
             self.resolve(step, before, must && active && !is_new)?;
         }
         if !is_new {
-            self.change(step, before, after, subject, schedule_changed)?;
+            self.change(step, before, after, subject, moved)?;
         }
         if after.status != "completed" {
-            self.completed_since = None;
+            self.completed_at = None;
         } else if before.status != "completed" || is_new || self.until > until {
             // Also if it had been completed, and ran again because its next_run was set. A completion time from a wrong
             // clock is discarded.
-            self.completed_since = self.completed_since.filter(|_| !self.rewound).max(Some(step.now));
+            self.completed_at = self.completed_at.filter(|_| !self.rewound).max(Some(step.now));
         }
         self.compare(step, before, after)
     }
@@ -166,9 +151,9 @@ impl TaskModel {
         self.rewound = true;
         match self.calendar {
             Calendar::Once(_) => {
-                let set_next_run = self.set_next_run.filter(|at| row.next_run == Some(*at));
-                self.until = self.until.map(|until| until.min(now).min(set_next_run.map_or(now, |at| at - 1)));
-                self.next = set_next_run.or(self.next);
+                let sql_next = self.sql_next.filter(|at| row.next_run == Some(*at));
+                self.until = self.until.map(|until| until.min(now).min(sql_next.map_or(now, |at| at - 1)));
+                self.next = sql_next.or(self.next);
             }
             _ if stays_completed => {}
             _ if row.is_active() || row.status == "completed" => {
@@ -181,14 +166,13 @@ impl TaskModel {
 
     /// A change by SQL records at most one missed occurrence, if one was due.
     fn check_change_by_sql(&mut self, step: &Step<'_>, before: &TaskRow) -> Check {
-        let next_run_set_now = matches!(step.action, Action::NextRunSet(_));
+        let is_set = matches!(step.action, Action::NextRunSet(_));
         // A next_run that was set in an invalid task is resolved if the task is repaired before a scheduler sees it.
         let next =
-            if matches!(self.calendar, Calendar::Invalid | Calendar::Unknown) { self.set_next_run } else { self.next };
-        let due =
-            next.filter(|at| *at <= step.now && !before.is_halted() && !(next_run_set_now && before.kind == "once"));
+            if matches!(self.calendar, Calendar::Invalid | Calendar::Unknown) { self.sql_next } else { self.next };
+        let due = next.filter(|at| *at <= step.now && !before.is_halted() && !(is_set && before.kind == "once"));
         let due = due.filter(|at| self.until.is_none_or(|until| *at > until) && before.next_run == Some(*at));
-        let due = due.filter(|at| !next_run_set_now || *at < step.now);
+        let due = due.filter(|at| !is_set || *at < step.now);
         let had_a_row = due.is_some_and(|at| has_a_row(step, before.id, at));
         let rows = rows(step, before.id);
         match (due, &rows[..]) {
@@ -228,21 +212,14 @@ impl TaskModel {
         let newest = due.last().copied();
         self.until = self.until.max(newest);
         self.next = newest.and_then(|newest| self.following(before, newest));
-        self.set_next_run = None;
+        self.sql_next = None;
         Ok(())
     }
 
     /// Applies what the action, or the task's own policy, has changed in the schedule.
-    fn change(
-        &mut self,
-        step: &Step<'_>,
-        before: &TaskRow,
-        after: &TaskRow,
-        subject: bool,
-        schedule_changed: bool,
-    ) -> Check {
+    fn change(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow, subject: bool, moved: bool) -> Check {
         let restarted = match step.action {
-            Action::Edited { .. } => subject && schedule_changed,
+            Action::Edited { .. } => subject && moved,
             Action::Paused { .. } => subject && before.status != "paused",
             Action::Resumed { .. } => subject && before.status == "paused",
             _ => false,
@@ -261,14 +238,14 @@ impl TaskModel {
             self.next = if after.status == "paused" { None } else { self.first(after) };
         }
         if subject && matches!(step.action, Action::NextRunSet(_)) && !before.is_halted() {
-            self.set_next_run = Some(step.now);
+            self.sql_next = Some(step.now);
             self.next = match self.calendar {
                 // It becomes invalid, and does not run.
                 Calendar::Invalid | Calendar::Unknown => None,
-                Calendar::Delay(_) => self.set_next_run.filter(|at| self.until.is_none_or(|until| *at > until)),
+                Calendar::Delay(_) => self.sql_next.filter(|at| self.until.is_none_or(|until| *at > until)),
                 // No occurrence is resolved twice, and those within a pause are passed over.
                 _ if self.until.is_some_and(|until| step.now <= until) => self.first(after),
-                _ => self.set_next_run,
+                _ => self.sql_next,
             };
         }
         Ok(())
@@ -287,9 +264,9 @@ impl TaskModel {
             return Err("a valid task was marked invalid".to_owned());
         }
         // With new zone data a local time in the future, here because the clock went back, is planned again.
-        let lies_ahead = self.set_next_run.is_some_and(|at| at > step.now) && self.next == self.set_next_run;
+        let lies_ahead = self.sql_next.is_some_and(|at| at > step.now) && self.next == self.sql_next;
         if lies_ahead && !after.planned && after.next_run.is_none() && after.zone != "UTC" {
-            self.set_next_run = None;
+            self.sql_next = None;
             self.next = self.first(after);
         }
         if after.status == "invalid" || !after.planned {
@@ -312,9 +289,9 @@ impl TaskModel {
             _ => "completed",
         };
         let wrongly_over = after.status == "completed" && self.next.is_some();
-        let waits_to_be_seen = self.set_next_run.is_some_and(|at| after.next_run == Some(at));
+        let waits_to_be_seen = self.sql_next.is_some_and(|at| after.next_run == Some(at));
         if !waits_to_be_seen {
-            self.set_next_run = None;
+            self.sql_next = None;
         }
         if (after.next_run != self.next && !waits_to_be_seen) || after.status != expected || wrongly_over {
             return Err(format!("it is {} and due at {:?}, expected {:?}", after.status, after.next_run, self.next));
@@ -327,11 +304,7 @@ impl TaskModel {
     fn compare_delay(&mut self, step: &Step<'_>, before: &TaskRow, after: &TaskRow, delay: i64) -> Check {
         self.next = after.next_run.filter(|at| self.until.is_none_or(|until| *at > until));
         if !after.is_active() {
-            return if after.next_run.is_none() {
-                Ok(())
-            } else {
-                Err("it is not active and has a next run".to_owned())
-            };
+            return if after.next_run.is_none() { Ok(()) } else { Err("it is due and inactive".to_owned()) };
         }
         let unfinished = step.after.unfinished().find(|run| run.task == after.id);
         let Some(next) = after.next_run else {
@@ -341,13 +314,13 @@ impl TaskModel {
         if before.next_run == Some(next) && before.is_active() {
             return Ok(());
         }
-        if let Some(run) = unfinished.filter(|_| self.set_next_run.is_none()) {
+        if let Some(run) = unfinished.filter(|_| self.sql_next.is_none()) {
             return Err(format!("it is due at {next} though run {} is unfinished", run.id));
         }
         if step.turn().is_some_and(|turn| turn.sees_to_all()) && next <= step.now {
             return Err(format!("it was due at {next}, and a turn did not resolve it"));
         }
-        if self.counts(step, after, delay, next) || self.set_next_run == Some(next) {
+        if self.counts(step, after, delay, next) || self.sql_next == Some(next) {
             return Ok(());
         }
         Err(format!("it is due at {next}, which is not {delay} ms after the end of a run, a resume or an edit"))

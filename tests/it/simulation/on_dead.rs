@@ -46,7 +46,7 @@ impl History {
     fn check_on_dead_runs(&self, step: &Step<'_>, died: &[&RunRow]) -> Check {
         let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
         let new = new.filter(|run| run.origin == Origin::OnDead);
-        let mut found: Vec<(i64, i64)> = new.map(|run| (run.task, self.dead_run_of(run.id))).collect();
+        let mut found: Vec<(i64, i64)> = new.map(|run| (run.task, self.observer.dead_run_of(run.id))).collect();
         let mut expected = Vec::new();
         for run in died.iter().filter(|run| run.origin != Origin::OnDead) {
             let Some(target) = step.after.tasks[&run.task].on_dead.as_deref() else { continue };
@@ -60,7 +60,7 @@ impl History {
                 continue;
             }
             let is_report = |(kind, of, _): &(String, Option<i64>, _)| kind == "on_dead" && *of == Some(run.id);
-            if step.new_rows.events.iter().filter(|event| is_report(event)).count() != 1 {
+            if step.fresh.events.iter().filter(|event| is_report(event)).count() != 1 {
                 return Err(format!("run {} died, {target:?} cannot run, and no event says so", run.id));
             }
         }

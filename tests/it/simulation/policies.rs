@@ -174,11 +174,7 @@ impl TestDb {
             Overlap::BufferAll => self.waiting.1 < task.limit,
             _ => true,
         };
-        if room {
-            Err(format!("{} was skipped (run {}) though the overlap policy allows a run", row.newest(), row.id))
-        } else {
-            Ok(())
-        }
+        if room { Err(format!("{} was skipped (run {}) though it could open", row.newest(), row.id)) } else { Ok(()) }
     }
 
     fn check_open(&mut self, task: &TaskRow, row: &RunRow) -> Check {

@@ -115,7 +115,7 @@ impl History {
                     return Err("rows were deleted within a day of a clock step".to_owned());
                 }
             }
-            _ => return Err(format!("runs {:?} were deleted by no action", ids(gone))),
+            _ => return Err(format!("runs were deleted by no action: {gone:?}")),
         }
         for task in tasks {
             self.check_removed_task(step, task)?;
@@ -131,7 +131,7 @@ impl History {
     /// A one-time task is deleted with all its runs, once all of them have expired.
     fn check_removed_task(&self, step: &Step<'_>, task: &TaskRow) -> Check {
         let before = step.now - millis(step.keep.once);
-        let over = self.models.get(&task.id).and_then(|model| model.completed_since).is_some_and(|at| at < before);
+        let over = self.models.get(&task.id).and_then(|model| model.completed_at).is_some_and(|at| at < before);
         // By a user's prune its runs may be deleted before it, as those of other tasks are.
         let kept_until = before.max(step.now - millis(step.keep.runs));
         let ended = |run: &&RunRow| run.status.is_final() && run.finished_at.is_none_or(|at| at < kept_until);
@@ -147,7 +147,7 @@ impl History {
         let tables = &self.tables;
         for task in tables.tasks.values() {
             let (runs, retried) = (runs_of(tables, task.id), retried(tables, task.id));
-            let over = self.models.get(&task.id).and_then(|model| model.completed_since);
+            let over = self.models.get(&task.id).and_then(|model| model.completed_at);
             let before = now - millis(keep.once);
             let ended = |run: &&RunRow| run.status.is_final() && run.finished_at.is_some_and(|at| at < before);
             if task.kind == "once" && task.status == "completed" && over.is_some_and(|at| at < before) {
@@ -173,10 +173,6 @@ impl History {
         }
         Ok(())
     }
-}
-
-fn ids(gone: &[(&RunRow, RunStatus)]) -> Vec<i64> {
-    gone.iter().map(|(run, _)| run.id).collect()
 }
 
 /// Checks a task that stays: a deleted run was final, has no kept retry, and was expired or the oldest of too many.

@@ -113,12 +113,10 @@ impl RunRow {
     }
 }
 
-/// The tables at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) tasks: BTreeMap<i64, Rc<TaskRow>>,
     pub(crate) runs: BTreeMap<i64, Rc<RunRow>>,
-    /// Those that are not final.
     pub(crate) unfinished: BTreeMap<i64, Rc<RunRow>>,
     /// The newest heartbeat of any owner.
     pub(crate) seen_at: Option<i64>,
@@ -129,7 +127,6 @@ impl Tables {
         self.tasks.values().map(Rc::as_ref).find(|task| task.name == name)
     }
 
-    /// Returns the runs that are not final.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = &RunRow> {
         self.unfinished.values().map(Rc::as_ref)
     }
@@ -146,7 +143,6 @@ pub(crate) struct Changes {
 }
 
 impl Tables {
-    /// Applies the changes.
     pub(crate) fn apply(&mut self, changes: &Changes, after: &Tables) {
         for (id, task) in &changes.tasks {
             match task {
@@ -254,7 +250,6 @@ impl TaskRow {
     }
 }
 
-/// Parses a column of text.
 fn word<T>(row: &Row<'_>, column: usize, parse: impl Fn(&str) -> Option<T>) -> T {
     parse(row.get_ref(column).expect("a column").as_str().expect("text")).expect("a known word")
 }

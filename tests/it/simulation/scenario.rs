@@ -56,7 +56,6 @@ pub(crate) struct Scenario {
     /// The tables are of a newer version.
     pub(crate) is_newer_version: bool,
     pub(crate) turns: u64,
-    /// Faults, by kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) named: u64,
     /// Tasks with text that is not UTF-8, and the column.
@@ -414,7 +413,6 @@ impl Scenario {
     }
 }
 
-/// Formats a duration in whole seconds.
 pub(crate) fn humantime_of(length: Duration) -> String {
     let seconds = length.as_secs();
     format!("{}d {:02}:{:02}:{:02}", seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)

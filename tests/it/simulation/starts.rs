@@ -116,9 +116,7 @@ impl History {
         }
         let next = due.chain(starts).chain(expires).filter(|at| *at > step.now).min();
         match next.map(|at| Duration::from_millis(at.abs_diff(step.now))).filter(|wait| turn.sleeps > *wait) {
-            Some(wait) => {
-                Err(format!("owner {} sleeps for {:?}, and the next due time is in {wait:?}", turn.owner, turn.sleeps))
-            }
+            Some(wait) => Err(format!("owner {} sleeps for {:?}, and must wake in {wait:?}", turn.owner, turn.sleeps)),
             None => Ok(()),
         }
     }
@@ -135,19 +133,18 @@ impl History {
             step.after.unfinished().any(|other| other.task == run.task && other.is_scheduled() && other.id != run.id)
         };
         // Behind a run that cannot be claimed the others are seen in the turn that finds it so, and then at the next poll.
-        let is_unwritable = |run: &&RunRow| run.status != RunStatus::Running && self.was_set_aside(run);
-        let unwritable: Vec<&RunRow> = step.after.unfinished().filter(is_unwritable).collect();
+        let is_stuck = |run: &&RunRow| run.status != RunStatus::Running && self.was_set_aside(run);
+        let stuck: Vec<&RunRow> = step.after.unfinished().filter(is_stuck).collect();
         let is_found = step
-            .new_rows
+            .fresh
             .events
             .iter()
             .any(|(_, _, detail)| detail.as_ref().is_some_and(|it| it.contains("the claim of")));
-        if !unwritable.is_empty() && !is_found {
+        if !stuck.is_empty() && !is_found {
             return Ok(());
         }
-        let behind_unwritable = |run: &RunRow| {
-            unwritable.iter().any(|other| other.id == run.id || run.key.is_some() && other.key == run.key)
-        };
+        let behind_stuck =
+            |run: &RunRow| stuck.iter().any(|other| other.id == run.id || run.key.is_some() && other.key == run.key);
         // There may be thousands of runs: comparing each with all others would take too long.
         let at_work = step.after.unfinished().filter(|run| run.status == RunStatus::Running);
         let held: BTreeSet<&String> = at_work.filter_map(|run| run.key.as_ref()).collect();
@@ -158,7 +155,7 @@ impl History {
             run.status != RunStatus::Running
                 && !waits_for_full
                 && run.run_at <= step.now
-                && !behind_unwritable(run)
+                && !behind_stuck(run)
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
                 && !(task.is_halted() && run.origin != Origin::Manual)

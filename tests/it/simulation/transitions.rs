@@ -161,8 +161,7 @@ impl History {
         }
     }
 
-    /// Returns the expected end of an attempt that has left `running`: by what its handler returned, or by its owner's
-    /// death.
+    /// Returns the expected end of an attempt that has left `running`: by its handler's outcome, or its owner's death.
     fn attempt_end(&mut self, step: &Step<'_>, before: &RunRow, monotonic: Duration) -> Check<AttemptEnd> {
         let (id, number) = (before.id, before.attempt);
         let Some(settling_owner) = step.settling_owner(id, number) else {
@@ -201,14 +200,12 @@ impl History {
         }
         // As counted by the checker, not by the row.
         let counted = number - self.forgiven.get(&id).copied().unwrap_or_default();
-        // When its task is paused, the occurrences resolved by that may cancel it, in the same turn and before its outcome
-        // is recorded.
-        let cancelled_by_overlap =
-            step.overlap_cancels(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
-        let cancel_requested = before.cancel_requested || cancelled_by_overlap;
+        // A pause of its task resolves occurrences that may cancel it, in the same turn, before its outcome is recorded.
+        let replaced = step.overlap_cancels(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
+        let cancel = before.cancel_requested || replaced;
         // The wait counts from the end of the attempt, or from an earlier time that the clock has shown since.
         let ended = returned.map_or(step.now, |returned| returned.min(step.now));
-        Ok(AttemptEnd { late, took, ..expected_end(outcome.as_ref(), cancel_requested, counted, policy, ended) })
+        Ok(AttemptEnd { late, took, ..expected_end(outcome.as_ref(), cancel, counted, policy, ended) })
     }
 
     /// Checks that a turn that can write records every outcome delivered before it.
@@ -225,7 +222,7 @@ impl History {
                 run.status == RunStatus::Running && run.attempt == number && run.owner.as_deref() == Some(&*name)
             };
             let left = step.after.runs.get(&id).is_some_and(|run| holds(run));
-            if left && self.was_unwritable(id) {
+            if left && self.was_stuck(id) {
                 continue;
             }
             if left {
@@ -247,12 +244,10 @@ impl History {
                     kept.push((id, number, "superseded".to_owned(), took));
                 }
                 None => {
-                    let is_late_event =
+                    let is_late =
                         |(kind, run, _): &(String, Option<i64>, _)| kind == "late_outcome" && *run == Some(id);
-                    if !step.new_rows.events.iter().any(is_late_event) {
-                        return Err(format!(
-                            "run {id} was deleted, and no event reports the late end of attempt {number}"
-                        ));
+                    if !step.fresh.events.iter().any(is_late) {
+                        return Err(format!("run {id} was deleted, and no event reports attempt {number}"));
                     }
                 }
             }
@@ -262,7 +257,7 @@ impl History {
 
     /// Checks that the recorded attempts are those that did not simply succeed, once each.
     fn check_kept(&self, step: &Step<'_>, mut kept: Vec<Kept>) -> Check {
-        let mut found = step.new_rows.attempts.clone();
+        let mut found = step.fresh.attempts.clone();
         found.retain(|(run, ..)| step.after.runs.contains_key(run));
         kept.retain(|(run, ..)| step.after.runs.contains_key(run));
         found.sort();
@@ -322,7 +317,7 @@ fn lease_of(owner: &str, tables: &Tables) -> Option<i64> {
 
 fn expected_end(
     outcome: Option<&Outcome>,
-    cancel_requested: bool,
+    cancel: bool,
     counted: u32,
     policy: (u32, i64, i64),
     now: i64,
@@ -332,13 +327,13 @@ fn expected_end(
     let (how, retry) = match outcome {
         Some(Outcome::Succeeded { .. }) => return end(RunStatus::Succeeded, None),
         Some(Outcome::Released) => {
-            let status = if cancel_requested { RunStatus::Cancelled } else { RunStatus::Queued };
+            let status = if cancel { RunStatus::Cancelled } else { RunStatus::Queued };
             return AttemptEnd { forgiven: true, ..end(status, Some("released")) };
         }
         Some(Outcome::Failed { how, retry, .. }) => (AttemptOutcome::from(*how), *retry),
         _ => (AttemptOutcome::Lost, Retry::Backoff),
     };
-    if cancel_requested {
+    if cancel {
         let kept = if how == AttemptOutcome::Failed { "cancelled" } else { how.as_str() };
         return end(RunStatus::Cancelled, Some(kept));
     }

@@ -49,16 +49,16 @@ pub(crate) const GUARD: &str = "
 impl History {
     /// Whether the database refuses, or has refused, to write a run's end or beginning. A claim that was set aside is
     /// retried when there is time.
-    pub(crate) fn was_unwritable(&self, run: i64) -> bool {
+    pub(crate) fn was_stuck(&self, run: i64) -> bool {
         self.unwritable.contains_key(&run)
     }
 
     /// Whether its claim may have been set aside: it cannot be written, or its task's payload could not be read.
     pub(crate) fn was_set_aside(&self, run: &RunRow) -> bool {
-        self.was_unwritable(run.id) || self.unreadable.contains(&run.task)
+        self.was_stuck(run.id) || self.unreadable.contains(&run.task)
     }
 
-    pub(crate) fn is_unwritable(&self, run: i64) -> bool {
+    pub(crate) fn is_stuck(&self, run: i64) -> bool {
         self.unwritable.get(&run).copied().unwrap_or_default()
     }
 
@@ -179,7 +179,8 @@ impl Scenario {
         while let Some(name) = self.any_task(|task| task.zone == UNKNOWN_ZONE) {
             self.set_zone(name, "UTC")?;
         }
-        while let Some(name) = self.any_task(|task| task.value.starts_with(INVALID_SCHEDULE) && !task.is_paused()) {
+        while let Some(name) = self.any_task(|task| task.value.starts_with(INVALID_SCHEDULE) && task.status != "paused")
+        {
             let value = self.valid_schedule(&name);
             self.rewrite(name, value)?;
         }
@@ -225,10 +226,4 @@ impl Scenario {
 /// Whether its schedule may become invalid: a one-time task would never be due again, and a manual one has no text.
 fn has_text(task: &TaskRow) -> bool {
     task.kind != "once" && task.kind != "manual"
-}
-
-impl TaskRow {
-    fn is_paused(&self) -> bool {
-        self.status == "paused"
-    }
 }

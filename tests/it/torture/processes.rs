@@ -28,9 +28,8 @@ const SIGTERM: i32 = 15;
 const BURST: usize = 24 << 20;
 const PIECE: usize = 1 << 20;
 
-/// The kind of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProcessKind {
+pub(crate) enum Kind {
     /// `duly run`.
     Program,
     /// `duly run` with a clock that is set from a file.
@@ -45,9 +44,8 @@ pub(crate) enum ProcessKind {
     Burst,
 }
 
-/// A running process.
 pub(crate) struct Process {
-    pub(crate) kind: ProcessKind,
+    pub(crate) kind: Kind,
     child: Child,
     log: PathBuf,
     /// Until when it is stopped.
@@ -80,19 +78,19 @@ pub(crate) fn set_clock(db: &TestDb, millis: i64) {
 }
 
 impl Process {
-    pub(crate) fn start(db: &TestDb, kind: ProcessKind, faketime: Option<&Path>) -> Process {
+    pub(crate) fn start(db: &TestDb, kind: Kind, faketime: Option<&Path>) -> Process {
         let log = db.home().join(format!("log-{kind:?}-{:08x}", fastrand::u32(..)));
         let number = fastrand::u32(FIRST_NUMBER..) & !0xff;
         let mut command = match kind {
-            ProcessKind::Program | ProcessKind::WrongClock | ProcessKind::Namespaced => {
+            Kind::Program | Kind::WrongClock | Kind::Namespaced => {
                 let duly = env!("CARGO_BIN_EXE_duly");
-                let mut program = Command::new(if kind == ProcessKind::Namespaced { "unshare" } else { duly });
-                if kind == ProcessKind::Namespaced {
+                let mut program = Command::new(if kind == Kind::Namespaced { "unshare" } else { duly });
+                if kind == Kind::Namespaced {
                     program.args(UNSHARE).args(["sh", "-c", RESTART, "sh", duly]).env(NUMBER, number.to_string());
                 }
                 program.arg("--db").arg(db.file());
                 program.args(["run", "--poll", "50ms", "--drain", "200ms", "--lease", LEASE]);
-                if kind == ProcessKind::WrongClock {
+                if kind == Kind::WrongClock {
                     program.env("LD_PRELOAD", faketime.expect("the library"));
                     program.env("FAKETIME_TIMESTAMP_FILE", clock(db)).env("FAKETIME_NO_CACHE", "1");
                     program.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
@@ -109,7 +107,7 @@ impl Process {
         let stderr = File::create_new(&log).expect("a log");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr);
         let child = command.spawn().expect("a process");
-        let number = if kind == ProcessKind::Namespaced { number } else { child.id() };
+        let number = if kind == Kind::Namespaced { number } else { child.id() };
         Process { kind, child, log, stopped_until: None, number }
     }
 
@@ -120,7 +118,7 @@ impl Process {
 
     /// Returns the process id of its scheduler; `None` while that is restarted.
     fn scheduler(&self) -> Option<u32> {
-        if self.kind == ProcessKind::Namespaced { scheduler_in(self.child.id()) } else { Some(self.child.id()) }
+        if self.kind == Kind::Namespaced { scheduler_in(self.child.id()) } else { Some(self.child.id()) }
     }
 
     /// Whether its scheduler exists, so that it can be sent a signal.
@@ -142,7 +140,6 @@ impl Process {
         self.number += 1;
     }
 
-    /// Returns its exit status, if it has exited.
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("its status")
     }
@@ -151,14 +148,13 @@ impl Process {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Kills it.
     pub(crate) fn kill(mut self) {
         self.kill_all().expect("its end");
     }
 
     /// Kills the process, or the namespace with all its processes.
     fn kill_all(&mut self) -> std::io::Result<ExitStatus> {
-        if self.kind == ProcessKind::Namespaced {
+        if self.kind == Kind::Namespaced {
             // Until `unshare` has requested it, its child is not killed with it.
             eventually("the namespace exists, or has ended", || {
                 let first = first_in(self.child.id());
@@ -171,11 +167,10 @@ impl Process {
         self.child.kill().and_then(|()| self.child.wait())
     }
 
-    /// Requests it to stop.
     pub(crate) fn request_stop(&mut self) {
         match self.kind {
-            ProcessKind::Program | ProcessKind::WrongClock => self.signal("TERM"),
-            ProcessKind::Namespaced => {
+            Kind::Program | Kind::WrongClock => self.signal("TERM"),
+            Kind::Namespaced => {
                 eventually("its scheduler is running, or has exited", || {
                     self.is_running() || self.exit_status().is_some()
                 });
@@ -195,7 +190,6 @@ impl Process {
         true
     }
 
-    /// Whether its scheduler has started.
     fn has_started(&self) -> bool {
         self.newest_log().contains(" started, with ")
     }
@@ -211,7 +205,6 @@ impl Process {
         self.newest_log().contains("locked") && !self.has_started()
     }
 
-    /// Waits for its exit.
     pub(crate) fn wait_for_exit(mut self) {
         let begin = Instant::now();
         while !self.has_exited() {

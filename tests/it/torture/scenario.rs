@@ -13,7 +13,7 @@ use crate::dst_nights;
 use crate::fixtures::TestDb;
 use crate::selftest::checker::{self, Line, Promise, Sums, Told};
 use crate::sidecar::Sidecar;
-use crate::torture::processes::{Process, ProcessKind, set_clock};
+use crate::torture::processes::{Kind, Process, set_clock};
 use crate::torture::tasks::{EDITED, JOURNAL, ON_DEAD, TRIGGERED, tasks};
 
 /// Limit for finishing all due work after the faults, by the true clock.
@@ -54,7 +54,6 @@ impl fmt::Display for Counts {
     }
 }
 
-/// A running scenario.
 pub(crate) struct Scenario {
     // Dropped before the database: processes end while its files exist.
     schedulers: Vec<Process>,
@@ -62,7 +61,7 @@ pub(crate) struct Scenario {
     /// Processes that were requested to stop.
     leaving: Vec<Process>,
     /// Processes to start again, and when.
-    restarting: Vec<(ProcessKind, Instant)>,
+    restarting: Vec<(Kind, Instant)>,
     faketime: Option<PathBuf>,
     random: fastrand::Rng,
     client: Client,
@@ -113,11 +112,11 @@ impl Scenario {
             counts,
             db,
         };
-        let wrong_clock = scenario.faketime.is_some().then_some(ProcessKind::WrongClock);
+        let wrong_clock = scenario.faketime.is_some().then_some(Kind::WrongClock);
         let kinds = if namespaced {
-            [ProcessKind::Namespaced, ProcessKind::Namespaced, ProcessKind::Closures]
+            [Kind::Namespaced, Kind::Namespaced, Kind::Closures]
         } else {
-            [ProcessKind::Program, ProcessKind::Closures, ProcessKind::Closures]
+            [Kind::Program, Kind::Closures, Kind::Closures]
         };
         for kind in kinds.into_iter().chain(wrong_clock) {
             scenario.start(kind);
@@ -125,7 +124,7 @@ impl Scenario {
         scenario
     }
 
-    fn start(&mut self, kind: ProcessKind) {
+    fn start(&mut self, kind: Kind) {
         self.schedulers.push(Process::start(&self.db, kind, self.faketime.as_deref()));
     }
 
@@ -150,14 +149,12 @@ impl Scenario {
     /// Does what is due: resumes stopped processes, ends disturbances, restarts schedulers.
     pub(crate) fn advance(&mut self) {
         let now = Instant::now();
-        for process in
-            self.schedulers.iter_mut().filter(|process| process.stopped_until.is_some_and(|until| until <= now))
-        {
+        for process in self.schedulers.iter_mut().filter(|one| one.stopped_until.is_some_and(|until| until <= now)) {
             process.signal("CONT");
             process.stopped_until = None;
         }
         let over: Vec<Process> =
-            self.disturbances.extract_if(.., |(_, until)| *until <= now).map(|(process, _)| process).collect();
+            self.disturbances.extract_if(.., |(_, until)| *until <= now).map(|(one, _)| one).collect();
         for mut process in over {
             // Some release the lock, others are killed with it.
             if self.random.bool() {
@@ -167,15 +164,14 @@ impl Scenario {
                 process.kill();
             }
         }
-        let back: Vec<ProcessKind> =
-            self.restarting.extract_if(.., |(_, back)| *back <= now).map(|(kind, _)| kind).collect();
+        let back: Vec<Kind> = self.restarting.extract_if(.., |(_, back)| *back <= now).map(|(kind, _)| kind).collect();
         back.into_iter().for_each(|kind| self.start(kind));
         self.check_exits();
     }
 
     /// Checks that no scheduler exits unrequested, except one that found the file locked at its start.
     fn check_exits(&mut self) {
-        self.leaving.retain_mut(|process| !process.has_exited());
+        self.leaving.retain_mut(|one| !one.has_exited());
         for index in (0..self.schedulers.len()).rev() {
             let Some(status) = self.schedulers[index].exit_status() else { continue };
             let process = self.schedulers.swap_remove(index);
@@ -186,15 +182,12 @@ impl Scenario {
         }
     }
 
-    /// Takes one random action.
     pub(crate) fn take_action(&mut self) {
         match self.random.u8(..24) {
             0..=3 => {
                 let index = self.random.usize(..self.schedulers.len().max(1));
-                let namespaced = self
-                    .schedulers
-                    .get(index)
-                    .is_some_and(|process| process.kind == ProcessKind::Namespaced && process.is_running());
+                let namespaced =
+                    self.schedulers.get(index).is_some_and(|one| one.kind == Kind::Namespaced && one.is_running());
                 if namespaced && self.random.bool() {
                     self.write(&Line::Doomed { process: self.schedulers[index].id() });
                     self.schedulers[index].kill_scheduler();
@@ -208,8 +201,7 @@ impl Scenario {
             4 => {
                 let until = Instant::now() + self.millis(1_200, 2_000);
                 let index = self.random.usize(..self.schedulers.len().max(1));
-                if let Some(process) = self.schedulers.get_mut(index).filter(|process| process.stopped_until.is_none())
-                {
+                if let Some(process) = self.schedulers.get_mut(index).filter(|one| one.stopped_until.is_none()) {
                     process.signal("STOP");
                     process.stopped_until = Some(until);
                     self.counts.stops += 1;
@@ -223,8 +215,8 @@ impl Scenario {
                     self.counts.drains += 1;
                 }
             }
-            6 => self.disturb(ProcessKind::Holder),
-            7 | 8 => self.disturb(ProcessKind::Burst),
+            6 => self.disturb(Kind::Holder),
+            7 | 8 => self.disturb(Kind::Burst),
             9..=11 => {
                 let max_clock_error = i64::try_from(self.max_clock_error.as_millis()).expect("a step");
                 // Half of the steps go back to the true time, and half of the others are small.
@@ -262,15 +254,15 @@ impl Scenario {
     }
 
     /// Starts a disturbance for a while, at most one of a kind.
-    fn disturb(&mut self, kind: ProcessKind) {
-        if self.disturbances.iter().any(|(process, _)| process.kind == kind) {
+    fn disturb(&mut self, kind: Kind) {
+        if self.disturbances.iter().any(|(one, _)| one.kind == kind) {
             return;
         }
         let long = self.is_long && self.random.u8(..10) == 0;
         let until = Instant::now() + if long { LONGEST_HOLD } else { self.millis(100, 800) };
         self.disturbances.push((Process::start(&self.db, kind, None), until));
         match kind {
-            ProcessKind::Holder => self.counts.holds += 1,
+            Kind::Holder => self.counts.holds += 1,
             _ => self.counts.bursts += 1,
         }
     }
@@ -320,17 +312,17 @@ impl Scenario {
             if process.stopped_until.take().is_some() {
                 process.signal("CONT");
             }
-            if process.kind == ProcessKind::WrongClock {
+            if process.kind == Kind::WrongClock {
                 self.write(&Line::Doomed { process: process.id() });
                 process.kill();
             } else {
                 self.schedulers.push(process);
             }
         }
-        self.disturbances.drain(..).for_each(|(process, _)| process.kill());
+        self.disturbances.drain(..).for_each(|(one, _)| one.kill());
         self.leaving.drain(..).for_each(Process::wait_for_exit);
         for (kind, _) in std::mem::take(&mut self.restarting) {
-            self.start(if kind == ProcessKind::WrongClock { ProcessKind::Program } else { kind });
+            self.start(if kind == Kind::WrongClock { Kind::Program } else { kind });
         }
         self.plain.busy_timeout(Duration::from_secs(60)).expect("patience");
         self.plain
@@ -338,7 +330,6 @@ impl Scenario {
             .expect("an edit");
     }
 
-    /// Waits until all due work is done.
     pub(crate) fn wait_until_done(&mut self) -> Duration {
         let (begin, limit) = (Instant::now(), DONE_LIMIT + self.max_clock_error);
         let never = [TRIGGERED[0], TRIGGERED[1], ON_DEAD].map(|name| format!("'{name}'")).join(", ");
@@ -390,12 +381,8 @@ impl Scenario {
         let faults = checker::judge(&lines, &tables, &self.promises);
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         assert!(faults.is_empty(), "{faults:#?}");
-        let lost: Vec<_> = self
-            .counts
-            .requests
-            .iter()
-            .filter(|triggered| tables.runs.iter().all(|run| run.id != **triggered))
-            .collect();
+        let lost: Vec<_> =
+            self.counts.requests.iter().filter(|id| tables.runs.iter().all(|run| run.id != **id)).collect();
         assert!(lost.is_empty(), "triggered, and the run does not exist: {lost:?}");
         self.db.assert_sound();
         let ask = |query: &str| self.db.ask(query);

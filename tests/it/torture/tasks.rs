@@ -81,7 +81,6 @@ fn payload(db: &TestDb, handler: &str, millis: u64, fails_first: bool) -> Value 
     }
 }
 
-/// Retries at short intervals.
 fn with_fast_retries(task: NewTask, max_attempts: u32) -> NewTask {
     task.retry(RetryPolicy {
         max_attempts,
