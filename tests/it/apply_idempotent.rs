@@ -2,15 +2,15 @@
 
 use duly::Outcome;
 
-use crate::sql::{at_present, doors, due, names, turn};
+use crate::sql::{at_machine_time, due, names, programs, turn};
 
 #[test]
 fn a_completed_task_runs_again_by_its_next_run() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-        door.tell(&db, &(due("subject") + &due("beside")));
-        door.tell(
+        program.execute(&db, &(due("subject") + &due("beside")));
+        program.execute(
             &db,
             &format!(
                 "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, starts_at, ends_at)
@@ -23,9 +23,9 @@ fn a_completed_task_runs_again_by_its_next_run() {
         assert_eq!(db.rows(rows), ["beside|completed|1", "over|completed|1", "subject|completed|1"]);
         let beside = db.rows("SELECT * FROM scheduled_tasks WHERE name = 'beside'");
 
-        door.tell(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name <> 'beside'"));
+        program.execute(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name <> 'beside'"));
         // The same again is the same wish.
-        door.tell(&db, "UPDATE scheduled_tasks SET next_run = next_run");
+        program.execute(&db, "UPDATE scheduled_tasks SET next_run = next_run");
         assert_eq!(db.ask("SELECT group_concat(name) FROM scheduled_tasks WHERE planned = 0"), "subject,over");
         let mut claims = turn(&mut stepper);
         claims.sort_by(|one, other| one.task.cmp(&other.task));
@@ -42,19 +42,19 @@ fn a_completed_task_runs_again_by_its_next_run() {
 
 #[test]
 fn a_completed_task_paused_by_sql_rests_whatever_its_next_run() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-        door.tell(&db, &(due("subject") + &due("waiting") + &due("beside")));
+        program.execute(&db, &(due("subject") + &due("waiting") + &due("beside")));
         for claim in turn(&mut stepper) {
             let fails = Outcome::failed("not yet");
             stepper.finish(&claim, if claim.task == "waiting" { fails } else { Outcome::succeeded() });
         }
         turn(&mut stepper);
         // What it was to run had come due, and nobody had looked.
-        door.tell(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
-        door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
-        door.tell(
+        program.execute(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
+        program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        program.execute(
             &db,
             &format!("UPDATE scheduled_tasks SET status = 'paused', next_run = {now} WHERE name = 'waiting'"),
         );

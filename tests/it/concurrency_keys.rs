@@ -6,7 +6,7 @@ use duly::testing::Stepper;
 use duly::{Claim, NewTask, Outcome, Overlap};
 
 use crate::fixtures::{TestDb, at};
-use crate::sql::{doors, names};
+use crate::sql::{names, programs};
 
 /// Three runs that wait for a key, the first of them unblocked, while the only worker is busy elsewhere.
 fn behind_a_key(db: &TestDb, shape: impl Fn(NewTask) -> NewTask) -> (Stepper, Arc<Claim>) {
@@ -41,7 +41,7 @@ fn waiting(db: &TestDb) -> Vec<String> {
 
 #[test]
 fn the_next_behind_a_key_goes_on_when_the_first_is_taken_away() {
-    for door in doors() {
+    for program in programs() {
         for (sql, left) in [
             (
                 "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'first'",
@@ -51,7 +51,7 @@ fn the_next_behind_a_key_goes_on_when_the_first_is_taken_away() {
         ] {
             let db = TestDb::new();
             let (mut stepper, busy) = behind_a_key(&db, |task| task);
-            door.tell(&db, sql);
+            program.execute(&db, sql);
             assert_eq!(waiting(&db)[..2], ["aside|-", "behind|key"]);
             assert_eq!(waiting(&db)[2..], left, "in the same transaction: {sql}");
             stepper.finish(&busy, Outcome::succeeded());

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use duly::{Change, Client, Error, NewRun, NewTask, Outcome, Retention, Retry};
 
 use crate::fixtures::{TestDb, at, claim, minutes, step, succeed};
-use crate::sql::{doors, insert};
+use crate::sql::{insert, programs};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -75,7 +75,7 @@ fn a_task_that_counts_from_its_adding_is_added_again_while_it_waits_and_when_it_
 fn a_row_that_cannot_be_used_is_not_taken_for_the_same_work() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
-    doors()[0].tell(&db, &insert("tea", "once", "at five"));
+    programs()[0].execute(&db, &insert("tea", "once", "at five"));
     stepper.step().unwrap();
     let again = NewTask::once_in("tea", minutes(1)).handler("work");
     assert_eq!(differs(stepper.client(), again), "schedule_value");

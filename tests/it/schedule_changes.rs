@@ -8,7 +8,7 @@ use duly::testing::Stepper;
 use duly::{Change, Misfire, NewTask, Outcome, Overlap, ScheduleKind};
 
 use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_off};
-use crate::sql::{at_present, doors, due, insert, names, turn};
+use crate::sql::{at_machine_time, due, insert, names, programs, turn};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -298,26 +298,31 @@ fn jitter_moves_the_start_and_nothing_else() {
 /// `next_run` is set to now by SQL, or cleared: what was due is recorded, and the schedule continues.
 #[test]
 fn next_run_set_by_sql_loses_no_occurrence() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
         let tasks = [("now", "interval", "7m"), ("anew", "interval", "7m"), ("ahead", "cron", "@yearly")];
         let rows: String = tasks.iter().map(|(name, kind, value)| insert(name, kind, value)).collect();
-        door.tell(&db, &(rows + &insert("delay", "delay", "7m") + &due("once") + &insert("twin", "interval", "7m")));
+        program
+            .execute(&db, &(rows + &insert("delay", "delay", "7m") + &due("once") + &insert("twin", "interval", "7m")));
         let past = "UPDATE scheduled_tasks SET planned = 1, next_run = created_at - 600000";
-        door.tell(&db, &format!("{past} WHERE name IN ('now', 'anew', 'delay', 'once', 'twin')"));
-        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name IN ('now', 'once')");
-        door.tell(&db, "UPDATE scheduled_tasks SET next_run = NULL WHERE name IN ('anew', 'ahead', 'delay')");
+        program.execute(&db, &format!("{past} WHERE name IN ('now', 'anew', 'delay', 'once', 'twin')"));
+        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name IN ('now', 'once')");
+        program.execute(&db, "UPDATE scheduled_tasks SET next_run = NULL WHERE name IN ('anew', 'ahead', 'delay')");
         let first = turn(&mut stepper);
         first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
         stepper.clock().advance(minutes(7));
         let second = stepper.step().expect("a step");
         let sorted = |claims: &[_]| names(claims).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
-        assert_eq!(sorted(&first), ["now", "once", "twin"].map(str::to_owned).into(), "{door:?}");
-        assert_eq!(sorted(&second), ["anew", "delay", "now", "twin"].map(str::to_owned).into(), "{door:?}");
+        assert_eq!(sorted(&first), ["now", "once", "twin"].map(str::to_owned).into(), "{program:?}");
+        assert_eq!(sorted(&second), ["anew", "delay", "now", "twin"].map(str::to_owned).into(), "{program:?}");
         let missed_text = "at least 1: the task was changed by SQL before what was due had been resolved";
         let missed = "SELECT t.name, r.error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                        WHERE r.status = 'missed' AND r.scheduled_for = t.created_at - 600000 ORDER BY t.id";
-        assert_eq!(db.rows(missed), ["now", "anew", "delay"].map(|name| format!("{name}|{missed_text}")), "{door:?}");
+        assert_eq!(
+            db.rows(missed),
+            ["now", "anew", "delay"].map(|name| format!("{name}|{missed_text}")),
+            "{program:?}"
+        );
         assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'missed'"), "3");
         let planned = "SELECT planned, next_run > created_at FROM scheduled_tasks WHERE name = 'ahead'";
         assert_eq!(db.rows(planned), ["1|1"]);

@@ -13,27 +13,27 @@ use crate::fixtures::{TestDb, eventually, seconds};
 
 /// How another program opens the file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Door {
+pub(crate) enum Program {
     Plain,
     Shell,
 }
 
 /// The connections that are available here.
-pub(crate) fn doors() -> Vec<Door> {
+pub(crate) fn programs() -> Vec<Program> {
     if Command::new("sqlite3").arg("--version").output().is_ok() {
-        return vec![Door::Plain, Door::Shell];
+        return vec![Program::Plain, Program::Shell];
     }
     assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "sqlite3 is missing");
     println!("skipped: no sqlite3");
-    vec![Door::Plain]
+    vec![Program::Plain]
 }
 
-impl Door {
+impl Program {
     /// Executes statements. Returns SQLite's error if it refuses one.
-    pub(crate) fn try_tell(self, db: &TestDb, sql: &str) -> Result<(), String> {
+    pub(crate) fn try_execute(self, db: &TestDb, sql: &str) -> Result<(), String> {
         match self {
-            Door::Plain => db.plain().execute_batch(sql).map_err(|error| error.to_string()),
-            Door::Shell => {
+            Program::Plain => db.plain().execute_batch(sql).map_err(|error| error.to_string()),
+            Program::Shell => {
                 let mut shell = Command::new("sqlite3");
                 shell.args(["-batch", "-bail", "-cmd", ".timeout 5000"]).arg(db.file()).arg(sql);
                 let output = shell.output().expect("sqlite3 starts");
@@ -44,8 +44,8 @@ impl Door {
     }
 
     /// Executes statements that must be accepted.
-    pub(crate) fn tell(self, db: &TestDb, sql: &str) {
-        self.try_tell(db, sql).unwrap_or_else(|error| panic!("{self:?}: {sql}: {error}"));
+    pub(crate) fn execute(self, db: &TestDb, sql: &str) {
+        self.try_execute(db, sql).unwrap_or_else(|error| panic!("{self:?}: {sql}: {error}"));
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn turn(stepper: &mut Stepper) -> Vec<std::sync::Arc<Claim>> {
 }
 
 /// Returns a database whose stepper follows the machine's clock.
-pub(crate) fn at_present() -> (TestDb, Stepper) {
+pub(crate) fn at_machine_time() -> (TestDb, Stepper) {
     let db = TestDb::new();
     let stepper = db.stepper(&present().to_string());
     (db, stepper)
@@ -93,8 +93,8 @@ pub(crate) fn names(claims: &[std::sync::Arc<Claim>]) -> Vec<&str> {
 
 #[test]
 fn unplanned_rows_beyond_one_turn_are_planned_in_the_next_turns() {
-    let (db, mut stepper) = at_present();
-    Door::Plain.tell(
+    let (db, mut stepper) = at_machine_time();
+    Program::Plain.execute(
         &db,
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
          WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
@@ -109,14 +109,14 @@ fn unplanned_rows_beyond_one_turn_are_planned_in_the_next_turns() {
 
 #[test]
 fn a_row_that_sql_inserts_runs_within_the_poll_interval() {
-    for door in doors() {
+    for program in programs() {
         let db = TestDb::new();
         let scheduler = Scheduler::builder(db.file())
             .poll(Duration::from_millis(50))
             .handler("work", |run: &Context| run.payload::<Vec<u8>>())
             .start()
             .unwrap();
-        door.tell(
+        program.execute(
             &db,
             "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, time_zone)
              VALUES ('hello', 'work', '[1, 2]', 'once', '2020-01-01 00:00', 'Europe/Rome')",
@@ -134,17 +134,17 @@ fn a_row_that_sql_inserts_runs_within_the_poll_interval() {
 
 #[test]
 fn one_turn_plans_an_inserted_row_and_the_next_writes_nothing() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
         assert!(turn(&mut stepper).is_empty());
         let before = stepper.transactions();
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before, "idle");
-        door.tell(&db, "CREATE TABLE other (x); INSERT INTO other VALUES (1)");
+        program.execute(&db, "CREATE TABLE other (x); INSERT INTO other VALUES (1)");
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before, "a commit of another program is read, and nothing written");
 
-        door.tell(&db, &(due("one") + &insert("later", "interval", "1h")));
+        program.execute(&db, &(due("one") + &insert("later", "interval", "1h")));
         assert_eq!(names(&turn(&mut stepper)), ["one"]);
         assert_eq!(stepper.transactions(), before + 1, "planned, resolved and claimed in one");
         assert_eq!(db.ask("SELECT next_run - created_at FROM scheduled_tasks WHERE name = 'later'"), "3600000");
@@ -171,14 +171,14 @@ fn a_bad_row_becomes_invalid_with_a_reason_and_delays_no_other() {
         ("concurrency_key", "replace(hex(zeroblob(75)), '0', 'é')", "'chat'", "concurrency_key"),
         ("payload", "'\"' || CAST(x'ff' AS TEXT) || '\"'", "'1'", "payload"),
     ];
-    for door in doors() {
-        let (db, mut stepper) = at_present();
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
         let mut rows = due("good");
         for (at, (column, value, ..)) in bad.iter().enumerate() {
             rows += &insert(&format!("bad{at}"), "cron", "* * * * * *");
             rows += &format!("UPDATE scheduled_tasks SET ({column}) = {value} WHERE name = 'bad{at}';");
         }
-        door.tell(&db, &rows);
+        program.execute(&db, &rows);
         let claims = turn(&mut stepper);
         assert_eq!(names(&claims), ["good"]);
         stepper.finish(&claims[0], Outcome::succeeded());
@@ -195,7 +195,7 @@ fn a_bad_row_becomes_invalid_with_a_reason_and_delays_no_other() {
 
         // Repaired, each counts from its repair.
         for (at, (column, _, repair, _)) in bad.iter().enumerate() {
-            door.tell(&db, &format!("UPDATE scheduled_tasks SET ({column}) = {repair} WHERE name = 'bad{at}'"));
+            program.execute(&db, &format!("UPDATE scheduled_tasks SET ({column}) = {repair} WHERE name = 'bad{at}'"));
         }
         stepper.run_until(present().plus(seconds(3))).unwrap();
         assert_eq!(db.rows("SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'"), [""; 0]);
@@ -254,16 +254,16 @@ fn the_database_refuses_what_the_contract_forbids() {
         ("DELETE FROM scheduled_tasks WHERE name = 'busy'", "has a running run"),
         ("DELETE FROM scheduled_tasks", "has a running run"),
     ];
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(due("busy") + &due("waits") + &insert("idle", "cron", "0 0 1 1 *")));
-        door.tell(&db, "UPDATE scheduled_tasks SET concurrency_key = 'chat' WHERE name <> 'idle'");
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(due("busy") + &due("waits") + &insert("idle", "cron", "0 0 1 1 *")));
+        program.execute(&db, "UPDATE scheduled_tasks SET concurrency_key = 'chat' WHERE name <> 'idle'");
         assert_eq!(names(&turn(&mut stepper)), ["busy"]);
         let before = everything(&db);
         for (sql, says) in &refused {
-            let error = door.try_tell(&db, sql).expect_err(sql);
-            assert!(error.contains(says), "{door:?}: {sql}: {error}");
-            assert_eq!(everything(&db), before, "{door:?}: {sql}");
+            let error = program.try_execute(&db, sql).expect_err(sql);
+            assert!(error.contains(says), "{program:?}: {sql}: {error}");
+            assert_eq!(everything(&db), before, "{program:?}: {sql}");
         }
         db.assert_sound();
     }
@@ -271,19 +271,19 @@ fn the_database_refuses_what_the_contract_forbids() {
 
 #[test]
 fn a_name_is_an_idempotency_key_for_insert_or_ignore_and_upsert() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(due("job") + &insert("other", "cron", "0 0 1 1 *")));
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(due("job") + &insert("other", "cron", "0 0 1 1 *")));
         turn(&mut stepper);
         let before = everything(&db);
         let again = due("job").replace("'work'", "'elsewhere'");
-        door.tell(&db, &again.replace("INSERT", "INSERT OR IGNORE"));
-        door.tell(&db, &again.replace(';', " ON CONFLICT DO NOTHING;"));
+        program.execute(&db, &again.replace("INSERT", "INSERT OR IGNORE"));
+        program.execute(&db, &again.replace(';', " ON CONFLICT DO NOTHING;"));
         assert_eq!(everything(&db), before);
 
         let upsert =
             " ON CONFLICT (name) DO UPDATE SET handler = excluded.handler, priority = 0, name = excluded.name;";
-        door.tell(&db, &again.replace(';', upsert));
+        program.execute(&db, &again.replace(';', upsert));
         let rows = "SELECT name, handler, priority, status FROM scheduled_tasks ORDER BY id";
         assert_eq!(db.rows(rows), ["job|elsewhere|0|completed", "other|work|1|active"]);
         turn(&mut stepper);
@@ -295,14 +295,14 @@ fn a_name_is_an_idempotency_key_for_insert_or_ignore_and_upsert() {
 
 #[test]
 fn deleting_a_task_deletes_its_runs_and_attempts() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(due("goes") + &due("stays")));
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(due("goes") + &due("stays")));
         for claim in turn(&mut stepper) {
             stepper.finish(&claim, Outcome::failed("no luck"));
         }
         turn(&mut stepper);
-        door.tell(
+        program.execute(
             &db,
             "INSERT INTO task_effects SELECT 'mail', id, 'done', '1', run_at, run_at FROM task_runs;
              INSERT INTO scheduler_events (at, kind, task_id, run_id) SELECT run_at, 'edited', task_id, id FROM task_runs;",
@@ -321,11 +321,11 @@ fn deleting_a_task_deletes_its_runs_and_attempts() {
         };
         let stays = left(2);
         assert!([left(1), left(2)].iter().flatten().all(|rows| rows.len() == 1));
-        door.tell(&db, "PRAGMA foreign_keys = OFF; DELETE FROM scheduled_tasks WHERE name = 'goes'");
+        program.execute(&db, "PRAGMA foreign_keys = OFF; DELETE FROM scheduled_tasks WHERE name = 'goes'");
         assert!(left(1).iter().all(Vec::is_empty), "{:?}", left(1));
         assert_eq!(left(2), stays);
         // The name is free again, and the id is not reused.
-        door.tell(&db, &due("goes"));
+        program.execute(&db, &due("goes"));
         assert_eq!(names(&turn(&mut stepper)), ["goes"]);
         assert_eq!(db.ask("SELECT id FROM scheduled_tasks WHERE name = 'goes'"), "3");
         db.assert_sound();
@@ -334,9 +334,10 @@ fn deleting_a_task_deletes_its_runs_and_attempts() {
 
 #[test]
 fn the_views_show_due_failing_and_stuck_work() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")));
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program
+            .execute(&db, &(due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")));
         for claim in turn(&mut stepper) {
             stepper.finish(&claim, Outcome::failed("oh"));
         }
@@ -344,7 +345,7 @@ fn the_views_show_due_failing_and_stuck_work() {
         stepper.client().trigger("cron").unwrap();
         turn(&mut stepper);
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-        door.tell(&db, &format!(
+        program.execute(&db, &format!(
             "UPDATE scheduled_tasks SET next_run = {now} - 301000, last_run = 1805025600001, last_finished = 1805025600999,
                     last_status = 'dead', last_duration_ms = 998, last_error = 'why', failure_count = 2 WHERE name = 'cron';
              UPDATE scheduled_tasks SET next_run = {now} - 299000, failure_count = 1 WHERE name = 'never';
@@ -352,8 +353,8 @@ fn the_views_show_due_failing_and_stuck_work() {
              UPDATE task_runs SET locked_until = {now} - 1000 WHERE status = 'running';"
         ));
         // Inserted long ago, and no scheduler has ever seen it; its twin is paused.
-        door.tell(&db, &(insert("old", "cron", "@daily") + &insert("rests", "cron", "@daily")));
-        door.tell(&db, &format!(
+        program.execute(&db, &(insert("old", "cron", "@daily") + &insert("rests", "cron", "@daily")));
+        program.execute(&db, &format!(
             "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests';
              UPDATE scheduled_tasks SET updated_at = {now} - 301000, created_at = {now} - 400000, next_run = NULL, planned = 0
               WHERE name IN ('old', 'rests');"
@@ -378,7 +379,7 @@ fn the_views_show_due_failing_and_stuck_work() {
             ("60000", "work", 59_000, ""),
             ("NULL", "command", 3_601_000, "cron|1|timeout"),
         ] {
-            door.tell(
+            program.execute(
                 &db,
                 &format!(
                     "{rest}, started_at = {now} - {ago}, handler = '{handler}' WHERE status = 'running';
@@ -388,7 +389,7 @@ fn the_views_show_due_failing_and_stuck_work() {
             let found = db.rows("SELECT name, attempt, past FROM stuck_runs").join(" ");
             assert_eq!(found, stuck, "{timeout} {handler} {ago}");
         }
-        door.tell(
+        program.execute(
             &db,
             "SELECT * FROM task_overview; SELECT * FROM overdue_tasks; SELECT * FROM failing_tasks;
                            SELECT * FROM stuck_runs;",

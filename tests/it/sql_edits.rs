@@ -5,33 +5,33 @@ use duly::Outcome;
 use duly::testing::Stepper;
 
 use crate::fixtures::{TestDb, minutes, seconds};
-use crate::sql::{Door, at_present, doors, due, insert, names, present, turn};
+use crate::sql::{Program, at_machine_time, due, insert, names, present, programs, turn};
 
 #[test]
 fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(due("refused") + &due("waits")));
-        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at + 60000 WHERE name = 'waits'");
-        door.tell(
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(due("refused") + &due("waits")));
+        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at + 60000 WHERE name = 'waits'");
+        program.execute(
             &db,
             "CREATE TRIGGER no_run BEFORE INSERT ON task_runs WHEN NEW.task_id = 1
              BEGIN SELECT RAISE(ABORT, 'not in my db'); END;
              CREATE TRIGGER no_start BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 2 AND NEW.status = 'running'
              BEGIN SELECT RAISE(ABORT, 'not this one either'); END;",
         );
-        door.tell(&db, &(due("first") + &due("second")));
+        program.execute(&db, &(due("first") + &due("second")));
         let claims = turn(&mut stepper);
         assert_eq!(names(&claims), ["first", "second"]);
         let refused = "SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'";
         assert_eq!(db.rows(refused), ["refused|not in my db"]);
 
         // A waiting run that cannot be claimed: it is queued while all workers are busy, and then precedes others.
-        door.tell(&db, &(due("third") + &due("fourth")));
+        program.execute(&db, &(due("third") + &due("fourth")));
         assert_eq!(turn(&mut stepper).len(), 2);
         stepper.clock().set_wall(present().plus(seconds(60)));
         assert!(stepper.step().unwrap().is_empty());
-        door.tell(&db, &due("behind"));
+        program.execute(&db, &due("behind"));
         claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
         stepper.clock().set_wall(present().plus(seconds(60)));
         assert_eq!(names(&stepper.step().unwrap()), ["behind"]);
@@ -45,7 +45,8 @@ fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
         assert_eq!(stepper.transactions(), idle, "the run that cannot be claimed causes no extra turn");
 
         // The user drops the trigger.
-        door.tell(&db, "DROP TRIGGER no_run; DROP TRIGGER no_start; UPDATE scheduled_tasks SET status = 'active'");
+        program
+            .execute(&db, "DROP TRIGGER no_run; DROP TRIGGER no_start; UPDATE scheduled_tasks SET status = 'active'");
         stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
         stepper.clock().advance(seconds(20));
         let claims = stepper.step().unwrap();
@@ -77,9 +78,9 @@ fn finish_all(stepper: &mut Stepper, outcome: &Outcome) {
 }
 
 /// Moves a task's past back by hours, as if time had passed.
-fn hours_ago(door: Door, db: &TestDb, name: &str, hours: u64) {
+fn hours_ago(program: Program, db: &TestDb, name: &str, hours: u64) {
     let ago = 3_600_000 * hours;
-    door.tell(
+    program.execute(
         db,
         &format!(
             "UPDATE scheduled_tasks SET created_at = created_at - {ago}, active_since = active_since - {ago},
@@ -90,24 +91,24 @@ fn hours_ago(door: Door, db: &TestDb, name: &str, hours: u64) {
 
 #[test]
 fn occurrences_during_a_pause_by_sql_are_passed_over() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
         turn(&mut stepper);
-        door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
         turn(&mut stepper);
         let rests = "SELECT status, next_run, planned FROM scheduled_tasks WHERE name = 'subject'";
         assert_eq!(db.rows(rests), ["paused|-|1"]);
-        hours_ago(door, &db, "subject", 3);
-        hours_ago(door, &db, "twin", 3);
+        hours_ago(program, &db, "subject", 3);
+        hours_ago(program, &db, "twin", 3);
         assert_eq!(names(&turn(&mut stepper)), ["twin"]);
         assert_eq!((runs(&db, "subject").len(), runs(&db, "twin").len()), (0, 2), "a missed span, and a run");
 
         // Setting `next_run` of a paused task does not start it.
-        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name = 'subject'");
+        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name = 'subject'");
         assert!(turn(&mut stepper).is_empty());
         let twin = task(&db, "twin");
-        door.tell(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+        program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
         assert!(turn(&mut stepper).is_empty());
         let ahead = "SELECT status, planned, (next_run - created_at) % 420000, next_run > active_since,
                             next_run <= active_since + 420000 FROM scheduled_tasks WHERE name = 'subject'";
@@ -115,10 +116,10 @@ fn occurrences_during_a_pause_by_sql_are_passed_over() {
         assert_eq!((runs(&db, "subject").len(), task(&db, "twin")), (0, twin));
 
         // A one-time task that became due meanwhile runs.
-        door.tell(&db, &due("once"));
-        door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'once'");
+        program.execute(&db, &due("once"));
+        program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'once'");
         assert!(turn(&mut stepper).is_empty());
-        door.tell(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'once'");
+        program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'once'");
         assert_eq!(names(&turn(&mut stepper)), ["once"]);
         db.assert_sound();
     }
@@ -126,17 +127,17 @@ fn occurrences_during_a_pause_by_sql_are_passed_over() {
 
 #[test]
 fn a_waiting_run_is_paused_and_resumed_with_its_task() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
-        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at");
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at");
         assert_eq!(turn(&mut stepper).len(), 2);
         finish_all(&mut stepper, &Outcome::failed("no luck"));
         turn(&mut stepper);
         let manual = stepper.client().trigger("subject").unwrap();
         let blocked = "SELECT blocked FROM task_runs WHERE task_id = 1 ORDER BY id";
         let twin = task(&db, "twin");
-        door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
         assert_eq!(task(&db, "twin"), twin);
         assert_eq!(db.rows(blocked), ["paused", "-"], "a request by hand is never held back by a pause");
         stepper.clock().set_wall(present().plus(seconds(10)));
@@ -144,7 +145,7 @@ fn a_waiting_run_is_paused_and_resumed_with_its_task() {
         assert_eq!(claims.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [manual, 2]);
         assert_eq!(db.rows(blocked), ["paused", "-"]);
 
-        door.tell(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+        program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
         assert_eq!(db.rows(blocked), ["order", "-"], "cautiously, until a scheduler looks");
         stepper.step().unwrap();
         assert_eq!(db.rows(blocked), ["key", "-"]);
@@ -156,7 +157,7 @@ fn a_waiting_run_is_paused_and_resumed_with_its_task() {
 
 #[test]
 fn occurrences_due_before_a_change_are_recorded() {
-    for door in doors() {
+    for program in programs() {
         for change in [
             "status = 'paused'",
             "schedule_value = '8m'",
@@ -165,13 +166,13 @@ fn occurrences_due_before_a_change_are_recorded() {
             "status = 'paused', next_run = NULL",
             "schedule_value = '8m', next_run = NULL",
         ] {
-            let (db, mut stepper) = at_present();
-            door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+            let (db, mut stepper) = at_machine_time();
+            program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
             turn(&mut stepper);
-            door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at - 1");
+            program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at - 1");
             let due_at = db.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'subject'");
             let twin = task(&db, "twin");
-            door.tell(&db, &format!("UPDATE scheduled_tasks SET {change} WHERE name = 'subject'"));
+            program.execute(&db, &format!("UPDATE scheduled_tasks SET {change} WHERE name = 'subject'"));
             let missed =
                 "schedule|missed|-|at least 1: the task was changed by SQL before what was due had been resolved";
             assert_eq!(runs(&db, "subject"), [missed], "{change}");
@@ -180,10 +181,10 @@ fn occurrences_due_before_a_change_are_recorded() {
             assert_eq!(task(&db, "twin"), twin);
             assert_eq!(names(&turn(&mut stepper)), ["twin"]);
             // An instant before the newest resolved occurrence is not due, by any change.
-            door.tell(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+            program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
             turn(&mut stepper);
-            door.tell(&db, "UPDATE scheduled_tasks SET next_run = resolved_until - 1 WHERE name = 'subject'");
-            door.tell(&db, "UPDATE scheduled_tasks SET schedule_value = '9m' WHERE name = 'subject'");
+            program.execute(&db, "UPDATE scheduled_tasks SET next_run = resolved_until - 1 WHERE name = 'subject'");
+            program.execute(&db, "UPDATE scheduled_tasks SET schedule_value = '9m' WHERE name = 'subject'");
             assert_eq!(runs(&db, "subject"), [missed], "{change}: recorded once");
             db.assert_sound();
         }
@@ -192,26 +193,26 @@ fn occurrences_due_before_a_change_are_recorded() {
 
 #[test]
 fn a_changed_schedule_counts_from_now_and_reactivates_a_completed_task() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(
             &db,
             &(due("over") + &due("twin") + &insert("cron", "cron", "0 0 1 1 *") + &insert("rests", "cron", "@daily")),
         );
         assert_eq!(turn(&mut stepper).len(), 2);
         finish_all(&mut stepper, &Outcome::succeeded());
-        door.tell(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests'");
+        program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests'");
         turn(&mut stepper);
         let (twin, cron) = (task(&db, "twin"), task(&db, "cron"));
-        door.tell(
+        program.execute(
             &db,
             "UPDATE scheduled_tasks SET schedule_value = schedule_value, time_zone = 'UTC', status = status",
         );
         assert_eq!((task(&db, "twin"), task(&db, "cron")), (twin.clone(), cron), "the same again changes nothing");
 
         let soon = present().plus(minutes(5));
-        door.tell(&db, &format!("UPDATE scheduled_tasks SET schedule_value = '{soon}' WHERE name = 'over'"));
-        door.tell(&db, "UPDATE scheduled_tasks SET schedule_value = '@hourly' WHERE name IN ('cron', 'rests')");
+        program.execute(&db, &format!("UPDATE scheduled_tasks SET schedule_value = '{soon}' WHERE name = 'over'"));
+        program.execute(&db, "UPDATE scheduled_tasks SET schedule_value = '@hourly' WHERE name IN ('cron', 'rests')");
         assert!(turn(&mut stepper).is_empty());
         let state = "SELECT name, status, planned, next_run - active_since BETWEEN 1 AND 3600000 FROM scheduled_tasks";
         assert_eq!(db.rows(state), ["over|active|1|1", "twin|completed|1|-", "cron|active|1|1", "rests|paused|1|-"]);
@@ -225,19 +226,19 @@ fn a_changed_schedule_counts_from_now_and_reactivates_a_completed_task() {
 
 #[test]
 fn next_run_set_to_now_runs_now_and_the_schedule_continues() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
         turn(&mut stepper);
         let twin = task(&db, "twin");
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-        door.tell(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
+        program.execute(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
         assert_eq!(names(&turn(&mut stepper)), ["subject"]);
         let grid = "SELECT next_run - created_at, last_run, planned FROM scheduled_tasks WHERE name = 'subject'";
         assert_eq!(db.rows(grid), ["420000|-|1"]);
         assert_eq!(task(&db, "twin"), twin);
         // Also in a row that no scheduler has seen yet.
-        door.tell(
+        program.execute(
             &db,
             &insert("fresh", "cron", "0 0 1 1 *")
                 .replace("value)", "value, next_run)")
@@ -250,22 +251,22 @@ fn next_run_set_to_now_runs_now_and_the_schedule_continues() {
 
 #[test]
 fn cancel_requested_cancels_a_waiting_run_and_stops_a_running_one() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
         let rows: String = ["running", "failed", "twin"].map(|name| insert(name, "interval", "7m")).concat();
-        door.tell(&db, &rows);
-        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at");
+        program.execute(&db, &rows);
+        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at");
         let claims = turn(&mut stepper);
         for claim in claims.iter().filter(|claim| claim.task != "running") {
             stepper.finish(claim, Outcome::failed("no luck"));
         }
         turn(&mut stepper);
         // Behind the key of the running one.
-        door.tell(&db, &due("queued"));
-        door.tell(&db, &due("next"));
+        program.execute(&db, &due("queued"));
+        program.execute(&db, &due("next"));
         let manual = stepper.client().trigger("running").unwrap();
         let twin = task(&db, "twin");
-        door.tell(
+        program.execute(
             &db,
             "UPDATE task_runs SET cancel_requested = 1
                             WHERE task_id IN (SELECT id FROM scheduled_tasks WHERE name IN ('running', 'failed'))",
@@ -287,17 +288,17 @@ fn cancel_requested_cancels_a_waiting_run_and_stops_a_running_one() {
 
 #[test]
 fn a_repaired_handler_applies_to_waiting_runs() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(due("subject") + &due("twin") + &due("done")).replace("'work'", "'wrok'"));
-        door.tell(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'done'");
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(due("subject") + &due("twin") + &due("done")).replace("'work'", "'wrok'"));
+        program.execute(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'done'");
         assert_eq!(names(&turn(&mut stepper)), ["done"]);
-        door.tell(&db, "UPDATE scheduled_tasks SET handler = 'wrok' WHERE name = 'done'");
+        program.execute(&db, "UPDATE scheduled_tasks SET handler = 'wrok' WHERE name = 'done'");
         assert_eq!(db.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "what runs, runs on");
         finish_all(&mut stepper, &Outcome::succeeded());
         assert!(turn(&mut stepper).is_empty(), "no scheduler has that handler");
         let twin = task(&db, "twin");
-        door.tell(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'subject'");
+        program.execute(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'subject'");
         assert_eq!(names(&turn(&mut stepper)), ["subject"]);
         assert_eq!(task(&db, "twin"), twin);
         assert_eq!(db.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "nor is history rewritten");
@@ -306,12 +307,12 @@ fn a_repaired_handler_applies_to_waiting_runs() {
 
 #[test]
 fn overlap_and_priority_apply_from_the_next_run() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
-        door.tell(&db, "UPDATE scheduled_tasks SET next_run = created_at");
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at");
         assert_eq!(turn(&mut stepper).len(), 2);
-        door.tell(&db, "UPDATE scheduled_tasks SET overlap = 'allow', priority = 0 WHERE name = 'subject'");
+        program.execute(&db, "UPDATE scheduled_tasks SET overlap = 'allow', priority = 0 WHERE name = 'subject'");
         assert_eq!(db.ask("SELECT group_concat(priority) FROM task_runs"), "1,1");
         turn(&mut stepper);
         stepper.clock().set_wall(present().plus(minutes(7)));
@@ -319,7 +320,7 @@ fn overlap_and_priority_apply_from_the_next_run() {
         let rows = "SELECT status, priority, concurrency_key FROM task_runs WHERE task_id = 1";
         assert_eq!(db.rows(rows), ["running|1|#1", "running|0|-"]);
         assert_eq!(runs(&db, "twin").len(), 2, "the twin skips");
-        door.tell(&db, "UPDATE scheduled_tasks SET overlap = 'skip' WHERE name = 'subject'");
+        program.execute(&db, "UPDATE scheduled_tasks SET overlap = 'skip' WHERE name = 'subject'");
         stepper.step().unwrap();
         stepper.clock().set_wall(present().plus(minutes(14)));
         assert!(stepper.step().unwrap().is_empty());
@@ -330,20 +331,20 @@ fn overlap_and_priority_apply_from_the_next_run() {
 
 #[test]
 fn a_change_of_overlap_by_sql_applies_to_waiting_runs() {
-    for door in doors() {
+    for program in programs() {
         let db = TestDb::new();
         let mut stepper = db.builder(&present().to_string()).start().unwrap();
         for name in ["subject", "twin"] {
-            door.tell(&db, &(insert(name, "interval", "7m")));
+            program.execute(&db, &(insert(name, "interval", "7m")));
         }
-        door.tell(&db, "UPDATE scheduled_tasks SET overlap = 'allow', next_run = created_at");
+        program.execute(&db, "UPDATE scheduled_tasks SET overlap = 'allow', next_run = created_at");
         turn(&mut stepper);
         stepper.clock().set_wall(present().plus(minutes(7)));
         stepper.step().unwrap();
         let blocked = "SELECT group_concat(ifnull(blocked, '-')) FROM task_runs GROUP BY task_id";
         assert_eq!(db.rows(blocked), ["-,-", "-,-"]);
         for (overlap, becomes) in [("buffer_all", "-,order"), ("allow", "-,-")] {
-            door.tell(&db, &format!("UPDATE scheduled_tasks SET overlap = '{overlap}' WHERE name = 'subject'"));
+            program.execute(&db, &format!("UPDATE scheduled_tasks SET overlap = '{overlap}' WHERE name = 'subject'"));
             stepper.step().unwrap();
             assert_eq!(db.rows(blocked), [becomes, "-,-"]);
         }
@@ -352,8 +353,8 @@ fn a_change_of_overlap_by_sql_applies_to_waiting_runs() {
 
 #[test]
 fn a_bad_row_that_no_turn_has_seen_cannot_be_paused() {
-    let (db, mut stepper) = at_present();
-    Door::Plain.tell(&db, &insert("bad", "cron", "61 * * * *"));
+    let (db, mut stepper) = at_machine_time();
+    Program::Plain.execute(&db, &insert("bad", "cron", "61 * * * *"));
     let refused = stepper.client().pause("bad").unwrap_err().to_string();
     assert!(refused.starts_with("cannot pause task \"bad\": it is invalid (") && refused.contains("61"), "{refused}");
     turn(&mut stepper);
@@ -364,12 +365,12 @@ fn a_bad_row_that_no_turn_has_seen_cannot_be_paused() {
 
 #[test]
 fn a_refused_expiry_is_retried_at_the_next_poll_and_delays_no_other() {
-    for door in doors() {
-        let (db, mut stepper) = at_present();
-        door.tell(&db, &(due("refused") + &due("twin")).replace("'work'", "'elsewhere'"));
+    for program in programs() {
+        let (db, mut stepper) = at_machine_time();
+        program.execute(&db, &(due("refused") + &due("twin")).replace("'work'", "'elsewhere'"));
         let no = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1
                   BEGIN SELECT RAISE(ABORT, 'no'); END";
-        door.tell(&db, &format!("UPDATE scheduled_tasks SET expires_ms = 1000; {no}"));
+        program.execute(&db, &format!("UPDATE scheduled_tasks SET expires_ms = 1000; {no}"));
         turn(&mut stepper);
         stepper.clock().set_wall(present().plus(seconds(10)));
         stepper.step().unwrap();
