@@ -1,17 +1,16 @@
-//! The transcript in the README of an alarm: a task that dies has a mail sent. What is typed there is typed here.
+//! The README's transcript of an alarm: a dead task sends a mail. The test runs each command of the transcript.
 #![cfg(unix)]
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::fixtures::TestDb;
+use crate::fixtures::{TestDb, set_mode};
 
-/// As the program `mail` is called: `mail -s SUBJECT ADDRESS`, the text on standard input.
+/// A program `mail`, called as `mail -s SUBJECT ADDRESS` with the text on standard input.
 const MAIL: &str = "#!/bin/sh\n{ echo \"To: $3\"; echo \"Subject: $2\"; echo; cat; } >> MAILBOX\n";
 const MAILBOX: &str = "/var/mail/root";
 
-/// The lines of the first transcript below a heading of the README.
+/// Returns the lines of the first transcript below a heading of the README.
 fn transcript(heading: &str) -> Vec<String> {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("the README");
     let below = readme.split_once(heading).unwrap_or_else(|| panic!("no heading {heading:?}")).1;
@@ -25,7 +24,7 @@ fn the_alarm_of_the_readme_sends_a_mail() {
     let mailbox = db.home().join("mailbox").display().to_string();
     let mail = programs.path().join("mail");
     std::fs::write(&mail, MAIL.replace("MAILBOX", &mailbox)).expect("a program");
-    std::fs::set_permissions(&mail, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    set_mode(&mail, 0o755);
     let duly = Path::new(env!("CARGO_BIN_EXE_duly")).parent().expect("a folder");
     let path = format!("{}:{}:{}", programs.path().display(), duly.display(), std::env::var("PATH").expect("a PATH"));
 

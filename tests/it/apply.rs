@@ -1,10 +1,9 @@
-//! Manifests: tasks that are to be as one file says, all in one transaction; and tasks brought over as far as they can come.
+//! `apply` makes the tasks of a manifest match it in one transaction; `import` applies as many tasks as it can.
 
 use duly::{Applied, Apply, Client, Done, ImportItem, NewTask, Outcome, Progress, TaskStatus};
 
-use crate::fixtures::{TestDb, at, minutes};
+use crate::fixtures::{NOON, TestDb, at, minutes};
 
-const NOON: &str = "2027-03-14T12:00:00Z";
 const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 
 fn hourly(name: &str) -> NewTask {
@@ -25,51 +24,47 @@ fn done(applied: &[Applied]) -> Vec<(&str, &str)> {
     applied.iter().map(|applied| (&*applied.name, word(applied))).collect()
 }
 
-fn all(db: &TestDb) -> Vec<String> {
-    db.rows("SELECT * FROM scheduled_tasks ORDER BY id")
-}
-
 #[test]
-fn a_second_time_changes_nothing_and_another_text_what_differs() {
+fn applying_again_changes_nothing_and_an_edit_changes_only_its_fields() {
     let db = TestDb::new();
     let client = db.client();
     client.add(hourly("by-hand")).unwrap();
     let tasks = || ["a", "b"].map(hourly);
     assert_eq!(done(&client.apply("m", tasks(), PRUNE).unwrap()), [("a", "created"), ("b", "created")]);
-    let before = all(&db);
+    let before = db.tasks();
     assert_eq!(done(&client.apply("m", tasks(), PRUNE).unwrap()), [("a", "unchanged"), ("b", "unchanged")]);
-    assert_eq!(all(&db), before);
+    assert_eq!(db.tasks(), before);
 
     let applied = client.apply("m", [hourly("a").priority(0).timeout(minutes(1)), hourly("b")], PRUNE).unwrap();
     let fields = vec![("timeout_ms", String::new(), "60000".to_owned()), ("priority", "1".to_owned(), "0".to_owned())];
     assert_eq!(applied[0].done, Done::Replaced { fields });
     assert_eq!(done(&applied), [("a", "replaced"), ("b", "unchanged")]);
-    let rows = all(&db);
-    assert_eq!((&rows[0], &rows[2]), (&before[0], &before[2]), "the others stay as they were");
-    // The same instant written otherwise is the same schedule.
+    let rows = db.tasks();
+    assert_eq!((&rows[0], &rows[2]), (&before[0], &before[2]), "the other tasks are unchanged");
+    // Another notation of the same interval is the same schedule.
     let also = NewTask::scheduled("b", duly::ScheduleKind::Interval, "60m").handler("work");
     let applied = client.apply("m", [hourly("a").priority(0).timeout(minutes(1)), also], PRUNE).unwrap();
     assert_eq!(done(&applied), [("a", "unchanged"), ("b", "unchanged")]);
-    assert_eq!(all(&db), rows);
+    assert_eq!(db.tasks(), rows);
 }
 
 #[test]
-fn a_rehearsal_tells_the_same_and_writes_nothing() {
+fn a_dry_run_reports_the_same_changes_and_writes_nothing() {
     let db = TestDb::new();
     let client = db.client();
     client.apply("m", ["a", "b"].map(hourly), PRUNE).unwrap();
-    let before = all(&db);
+    let before = db.tasks();
     let manifest = || [hourly("a").priority(0), hourly("c")];
     let dry = client.apply("m", manifest(), Apply { dry_run: true, ..PRUNE }).unwrap();
     assert_eq!(done(&dry), [("a", "replaced"), ("c", "created"), ("b", "removed")]);
-    assert_eq!(all(&db), before);
+    assert_eq!(db.tasks(), before);
     let wet = client.apply("m", manifest(), PRUNE).unwrap();
     assert_eq!(done(&wet), done(&dry));
-    assert_eq!(db.rows("SELECT name FROM scheduled_tasks ORDER BY 1"), ["a", "c"]);
+    assert_eq!(client.names().unwrap(), ["a", "c"]);
 }
 
 #[test]
-fn what_is_no_longer_declared_goes_only_if_asked_and_only_what_was_declared() {
+fn prune_removes_only_tasks_that_the_manifest_no_longer_declares() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -89,12 +84,12 @@ fn what_is_no_longer_declared_goes_only_if_asked_and_only_what_was_declared() {
     stepper.finish(&claims[0], Outcome::succeeded());
     stepper.step().unwrap();
     assert_eq!(done(&client.apply("m", [], PRUNE).unwrap()), [("busy", "removed")]);
-    assert_eq!(db.rows("SELECT name FROM scheduled_tasks ORDER BY 1"), ["by-hand", "theirs"]);
+    assert_eq!(client.names().unwrap(), ["by-hand", "theirs"]);
     db.assert_sound();
 }
 
 #[test]
-fn what_was_to_go_and_is_declared_again_is_active_but_not_what_a_person_paused() {
+fn a_task_paused_by_prune_is_resumed_when_declared_again_unless_the_user_paused_it() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -114,7 +109,7 @@ fn what_was_to_go_and_is_declared_again_is_active_but_not_what_a_person_paused()
         [("by-us", "unchanged"), ("by-hand", "unchanged")]
     );
 
-    // A person who pauses it later means it.
+    // A later pause by the user is kept.
     client.pause("by-us").unwrap();
     assert_eq!(done(&client.apply("m", manifest(), PRUNE).unwrap())[0], ("by-us", "unchanged"));
     assert_eq!(db.rows("SELECT DISTINCT status FROM scheduled_tasks"), ["paused"]);
@@ -126,7 +121,7 @@ fn what_was_to_go_and_is_declared_again_is_active_but_not_what_a_person_paused()
 }
 
 #[test]
-fn what_was_to_go_and_is_declared_again_is_active_however_long_that_took() {
+fn a_task_paused_by_prune_is_resumed_after_its_events_have_expired() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -137,7 +132,7 @@ fn what_was_to_go_and_is_declared_again_is_active_however_long_that_took() {
     let claims = stepper.step().unwrap();
     assert_eq!(claims.len(), 4);
     assert!(client.apply("m", [], PRUNE).unwrap().iter().all(|applied| applied.done == Done::Paused));
-    // Resumed, and paused again by somebody else.
+    // Resumed, then paused again: by the user, and by SQL.
     client.resume("by-person").unwrap();
     client.pause("by-person").unwrap();
     for status in ["active", "paused"] {
@@ -151,7 +146,7 @@ fn what_was_to_go_and_is_declared_again_is_active_however_long_that_took() {
         stepper.finish(claim, Outcome::succeeded());
     }
     stepper.step().unwrap();
-    // Retention has deleted the events that tell of the pauses.
+    // Retention has deleted the events of the pauses.
     stepper.clock().advance(minutes(60 * 24 * 31));
     stepper.step().unwrap();
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'paused'"), "0");
@@ -165,16 +160,16 @@ fn what_was_to_go_and_is_declared_again_is_active_however_long_that_took() {
 }
 
 #[test]
-fn one_bad_task_and_nothing_is_applied() {
+fn one_invalid_task_prevents_the_whole_apply() {
     let db = TestDb::new();
     let client = db.client();
     client.apply("other", [hourly("theirs")], PRUNE).unwrap();
     client.add(hourly("by-hand")).unwrap();
-    let before = all(&db);
+    let before = db.tasks();
     let refused = |client: &Client, bad: Vec<NewTask>| {
         let tasks = [hourly("good"), hourly("by-hand")].into_iter().chain(bad);
         let error = client.apply("m", tasks, PRUNE).unwrap_err().to_string();
-        assert_eq!(all(&db), before, "{error}");
+        assert_eq!(db.tasks(), before, "{error}");
         error
     };
     let zone = NewTask::cron("bad", "0 7 * * *").time_zone("Mars/Olympus").handler("work");
@@ -188,7 +183,7 @@ fn one_bad_task_and_nothing_is_applied() {
         "cannot apply task \"theirs\": other declares it too: take it out of one of them, or use --adopt if that was moved here"
     );
 
-    // What was added by hand becomes the manifest's.
+    // The manifest takes over a task that was added by hand.
     let applied = client.apply("m", [hourly("by-hand")], PRUNE).unwrap();
     let fields = vec![("managed_by", String::new(), "m".to_owned())];
     assert_eq!(applied[0].done, Done::Replaced { fields });
@@ -209,12 +204,12 @@ fn reason(applied: &Applied) -> &str {
 }
 
 #[test]
-fn what_cannot_be_brought_over_keeps_nothing_back_and_what_is_not_the_sources_stays() {
+fn import_refuses_single_tasks_and_leaves_tasks_of_other_sources_alone() {
     let db = TestDb::new();
     let client = db.client();
     client.add(hourly("by-hand")).unwrap();
     client.apply("other", [hourly("theirs")], PRUNE).unwrap();
-    let others = all(&db);
+    let others = db.tasks();
     let tasks = || -> Vec<ImportItem> {
         let bad = NewTask::cron("bad", "0 7 * *").handler("work");
         let never = NewTask::cron("never", "0 12 * * *").ends_at(at("2020-01-01T00:00:00Z")).handler("work");
@@ -224,7 +219,7 @@ fn what_cannot_be_brought_over_keeps_nothing_back_and_what_is_not_the_sources_st
         tasks.map(ImportItem::from).into()
     };
     let dry = imported(&client, tasks(), Apply { dry_run: true, ..PRUNE });
-    assert_eq!(all(&db), others);
+    assert_eq!(db.tasks(), others);
     let first = imported(&client, tasks(), PRUNE);
     assert_eq!(done(&dry), done(&first));
     let words: Vec<_> = done(&first).into_iter().map(|(name, word)| format!("{name} {word}")).collect();
@@ -251,24 +246,24 @@ fn what_cannot_be_brought_over_keeps_nothing_back_and_what_is_not_the_sources_st
     ] {
         assert!(reason(&first[number]).contains(says), "{first:?}");
     }
-    let rows = all(&db);
+    let rows = db.tasks();
     assert_eq!((rows.len(), &rows[..2]), (4, &others[..]), "what is refused leaves no row");
     imported(&client, tasks(), PRUNE);
-    assert_eq!(all(&db), rows, "and a second time changes nothing");
+    assert_eq!(db.tasks(), rows, "importing again changes nothing");
 
-    // One that is refused now stays as it was accepted before, whoever refuses it; one that is gone goes.
+    // A task that is refused now keeps its row; one that the source no longer has is removed.
     let applied = imported(&client, vec![ImportItem::refused("a", "unread"), hourly("b").into()], PRUNE);
     assert_eq!((done(&applied), reason(&applied[1])), (vec![("b", "unchanged"), ("a", "refused")], "unread"));
-    assert_eq!(all(&db), rows);
+    assert_eq!(db.tasks(), rows);
     let later = vec![ImportItem::from(NewTask::cron("a", "0 7 * *").handler("work"))];
     let applied = imported(&client, later, PRUNE);
     assert_eq!(done(&applied), [("a", "refused"), ("b", "removed")]);
-    let rows = all(&db);
+    let rows = db.tasks();
     assert_eq!((rows.len(), &rows[..2]), (3, &others[..]));
 }
 
 #[test]
-fn what_rested_there_rests_here_and_is_not_begun_by_being_brought() {
+fn import_keeps_paused_tasks_paused_and_starts_no_run() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -277,37 +272,37 @@ fn what_rested_there_rests_here_and_is_not_begun_by_being_brought() {
     assert_eq!(done(&imported(&client, tasks(), PRUNE)), [("past", "created"), ("rests", "created")]);
     stepper.clock().advance(minutes(200));
     assert!(stepper.step().unwrap().is_empty());
-    assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "0");
+    assert_eq!(db.runs(), []);
     assert_eq!(db.ask("SELECT group_concat(status || planned) FROM scheduled_tasks"), "paused1,paused1");
     client.resume("past").unwrap();
-    // What was resumed here is not put to rest again by the source.
+    // Importing again does not pause a task that was resumed here.
     assert_eq!(done(&imported(&client, tasks(), PRUNE)), [("past", "unchanged"), ("rests", "unchanged")]);
     let claims = stepper.step().unwrap();
     assert_eq!(claims.iter().map(|claim| &*claim.task).collect::<Vec<_>>(), ["past"]);
     db.assert_sound();
 }
 
-/// A manifest that was moved takes over what it declares, and nothing else.
+/// A moved manifest takes over the tasks that it declares, and no others.
 #[test]
-fn what_another_manifest_declared_is_adopted_only_if_asked() {
+fn tasks_of_another_manifest_are_adopted_only_with_adopt() {
     let db = TestDb::new();
     let client = db.client();
     client.apply("old/tasks.toml", ["a", "b", "c"].map(hourly), PRUNE).unwrap();
-    let before = all(&db);
+    let before = db.tasks();
     let error = client.apply("new/tasks.toml", ["a", "b"].map(hourly), PRUNE).unwrap_err().to_string();
     assert!(error.contains("old/tasks.toml declares it too") && error.contains("--adopt"), "{error}");
-    assert_eq!(all(&db), before);
+    assert_eq!(db.tasks(), before);
     let adopt = Apply { adopt: true, ..PRUNE };
     let dry = client.apply("new/tasks.toml", ["a", "b"].map(hourly), Apply { dry_run: true, ..adopt }).unwrap();
-    assert_eq!(all(&db), before);
+    assert_eq!(db.tasks(), before);
     let adopted = client.apply("new/tasks.toml", ["a", "b"].map(hourly), adopt).unwrap();
     assert_eq!(done(&adopted), [("a", "replaced"), ("b", "replaced")]);
     assert_eq!(adopted, dry);
     let fields = vec![("managed_by", "old/tasks.toml".to_owned(), "new/tasks.toml".to_owned())];
     assert_eq!(adopted[0].done, Done::Replaced { fields });
-    // The occurrences stay where they were, and what the old one declared beside them is still its own.
+    // The next occurrences are unchanged, and the old manifest keeps its other task.
     assert_eq!(client.task("a").unwrap().unwrap().next_run, dry[0].next_run);
-    assert_eq!(all(&db)[2], before[2]);
+    assert_eq!(db.tasks()[2], before[2]);
     assert_eq!(
         done(&client.apply("new/tasks.toml", ["a", "b"].map(hourly), PRUNE).unwrap()),
         [("a", "unchanged"), ("b", "unchanged")]

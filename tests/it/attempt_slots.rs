@@ -1,4 +1,4 @@
-//! Claimed does not mean begun: which attempts a dead scheduler's workers had begun, read from the slots of its lock file.
+//! Attempt slots: the lock file of a dead scheduler shows which of its claimed attempts had begun.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,20 +11,10 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Context, Error, Event, NewTask, Outcome, RetryPolicy, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::fixtures::{NOON, TestDb, at, eventually, once, seconds};
 use crate::sidecar::{Sidecar, shell};
 
-const START: &str = "2027-03-14T12:00:00Z";
-
-fn once(name: &str) -> NewTask {
-    NewTask::once(name, at(START)).handler("work")
-}
-
-fn lock_file(db: &TestDb, stepper: &Stepper) -> PathBuf {
-    db.home().join("agent.db-owners").join(stepper.owner())
-}
-
-/// Each run with its status, its attempts and how many of them are forgiven; and what is kept of its attempts.
+/// Each run with its status, its attempts, its forgiven attempts, and the outcomes recorded in `task_attempts`.
 fn runs(db: &TestDb) -> Vec<String> {
     db.rows(
         "SELECT t.name, r.status, r.attempt, r.forgiven,
@@ -39,23 +29,23 @@ const RELEASED: &str = "released: the scheduler that had claimed it died before 
 /// A scheduler with one worker has claimed three runs, begun the first, and died.
 fn killed_with_one_begun() -> (TestDb, PathBuf) {
     let db = TestDb::new();
-    let mut first = db.builder(START).accept("work").workers(1).start().unwrap();
+    let mut first = db.builder(NOON).accept("work").workers(1).start().unwrap();
     for name in ["a-begun", "b-ahead", "c-ahead"] {
         first.client().add(once(name)).unwrap();
     }
     let claims = first.step_ahead(2).unwrap();
     assert_eq!(claims.iter().map(|claim| &*claim.task).collect::<Vec<_>>(), ["a-begun", "b-ahead", "c-ahead"]);
     let began = db.rows("SELECT started_at IS NOT NULL FROM task_runs ORDER BY id");
-    assert_eq!(began, ["1", "0", "0"], "a row does not claim that a run began that was only claimed");
-    let lock = lock_file(&db, &first);
+    assert_eq!(began, ["1", "0", "0"], "a claimed run has not started");
+    let lock = db.lock_file(&first);
     first.crash();
     (db, lock)
 }
 
 #[test]
-fn what_a_dead_scheduler_had_only_claimed_is_given_back_and_does_not_count() {
+fn claimed_runs_that_never_began_are_released_without_counting_an_attempt() {
     let (db, lock) = killed_with_one_begun();
-    let mut next = db.stepper(START);
+    let mut next = db.stepper(NOON);
     let claims = next.step().unwrap();
     assert_eq!(claims.len(), 2, "what never began starts at once");
     assert_eq!(
@@ -71,41 +61,41 @@ fn what_a_dead_scheduler_had_only_claimed_is_given_back_and_does_not_count() {
 }
 
 #[test]
-fn a_run_that_may_start_only_once_is_given_back_if_it_never_began_and_is_dead_if_it_did() {
+fn an_at_most_once_run_is_released_if_it_never_began_and_dead_if_it_did() {
     let db = TestDb::new();
-    let mut first = db.builder(START).accept("work").workers(2).start().unwrap();
+    let mut first = db.builder(NOON).accept("work").workers(2).start().unwrap();
     first.client().add(once("begun").at_most_once()).unwrap();
     first.client().add(once("claimed").at_most_once()).unwrap();
     let claims = first.claim(0).unwrap();
     let begun = claims.iter().find(|claim| claim.task == "begun").unwrap();
     first.begin(begun);
     first.crash();
-    let mut next = db.stepper(START);
+    let mut next = db.stepper(NOON);
     assert_eq!(next.step().unwrap().len(), 1);
     let expected = [format!("begun|dead|1|0|{LOST}"), format!("claimed|running|2|1|{RELEASED}")];
     assert_eq!(runs(&db), expected);
-    // An end that was not recorded is no end: the attempt has begun, whatever became of it.
+    // An unrecorded outcome does not count: the attempt has begun.
     let claim = next.running()[0].clone();
     next.finish(&claim, Outcome::succeeded());
     next.crash();
-    db.stepper(START).step().unwrap();
+    db.stepper(NOON).step().unwrap();
     let expected = [format!("begun|dead|1|0|{LOST}"), format!("claimed|dead|2|1|{RELEASED},{LOST}")];
     assert_eq!(runs(&db), expected);
 }
 
 #[test]
-fn what_was_asked_to_stop_and_never_began_is_cancelled() {
+fn a_run_that_never_began_and_is_to_be_cancelled_is_cancelled_on_recovery() {
     let (db, _) = killed_with_one_begun();
     let client = db.client();
     let ahead = client.history("b-ahead", 1).unwrap()[0].id;
     assert_eq!(client.cancel(ahead).unwrap(), duly::Cancel::Asked);
-    db.stepper(START).step().unwrap();
+    db.stepper(NOON).step().unwrap();
     assert_eq!(runs(&db)[1], format!("b-ahead|cancelled|1|1|{RELEASED}"));
     assert_eq!(runs(&db)[2], format!("c-ahead|running|2|1|{RELEASED}"));
 }
 
 #[test]
-fn slots_that_prove_nothing_leave_every_attempt_counted() {
+fn unreadable_slots_leave_every_attempt_counted() {
     let other_boot: &[u8] = b"00000000";
     for (what, place, bytes) in [
         ("of another boot of the machine", 20, other_boot),
@@ -114,24 +104,24 @@ fn slots_that_prove_nothing_leave_every_attempt_counted() {
     ] {
         let (db, lock) = killed_with_one_begun();
         OpenOptions::new().write(true).open(&lock).unwrap().write_all_at(bytes, place).unwrap();
-        db.stepper(START).step().unwrap();
+        db.stepper(NOON).step().unwrap();
         let counted = runs(&db).iter().filter(|run| run.ends_with(&format!("|failed|1|0|{LOST}"))).count();
         assert_eq!(counted, 3, "{what}: {:?}", runs(&db));
     }
     let (db, lock) = killed_with_one_begun();
     OpenOptions::new().write(true).open(&lock).unwrap().set_len(0).unwrap();
-    db.stepper(START).step().unwrap();
+    db.stepper(NOON).step().unwrap();
     assert!(runs(&db).iter().all(|run| run.ends_with(&format!("|failed|1|0|{LOST}"))), "{:?}", runs(&db));
 }
 
 #[test]
-fn a_lock_file_that_is_made_again_tells_what_had_begun_before_and_leaks_no_descriptor() {
+fn a_recreated_lock_file_keeps_its_slots_and_leaks_no_descriptor() {
     let db = TestDb::new();
-    let mut first = db.builder(START).accept("work").workers(1).poll(seconds(1)).lease(seconds(3600)).start().unwrap();
+    let mut first = db.builder(NOON).accept("work").workers(1).poll(seconds(1)).lease(seconds(3600)).start().unwrap();
     first.client().add(once("a-begun").at_most_once()).unwrap();
     first.client().add(once("b-ahead")).unwrap();
     assert_eq!(first.step_ahead(1).unwrap().len(), 2);
-    let lock = lock_file(&db, &first);
+    let lock = db.lock_file(&first);
     let open = || {
         let files = std::fs::read_dir("/proc/self/fd").unwrap();
         files
@@ -150,26 +140,26 @@ fn a_lock_file_that_is_made_again_tells_what_had_begun_before_and_leaks_no_descr
         first.step_ahead(0).unwrap();
         assert!(lock.exists());
     }
-    assert_eq!(open(), before, "each file that was made took the place of the one before");
+    assert_eq!(open(), before, "each new file replaces the handle of the one before");
     first.crash();
-    db.stepper(START).step().unwrap();
+    db.stepper(NOON).step().unwrap();
     assert_eq!(runs(&db)[0], format!("a-begun|dead|1|0|{LOST}"));
     assert_eq!(runs(&db)[1], format!("b-ahead|running|2|1|{RELEASED}"));
 }
 
 #[test]
-fn what_left_a_trace_began_whatever_the_slots_say() {
+fn an_attempt_with_an_input_file_or_a_recorded_process_counts_as_begun() {
     let db = TestDb::new();
-    let mut first = db.builder(START).accept("work").workers(3).start().unwrap();
+    let mut first = db.builder(NOON).accept("work").workers(3).start().unwrap();
     for name in ["a-input", "b-recorded", "c-claimed"] {
         first.client().add(once(name).at_most_once()).unwrap();
     }
-    // No slot says that they began: so does a lock file that was put back from an older copy.
+    // No slot shows that they began, as in a lock file restored from an older copy.
     assert_eq!(first.claim(0).unwrap().len(), 3);
     first.crash();
     std::fs::write(db.home().join("agent.db-owners/run-1-1"), "").unwrap();
     db.plain().execute("UPDATE task_runs SET process = '{\"pid\":2000000000,\"started\":1}' WHERE id = 2", []).unwrap();
-    db.stepper(START).step().unwrap();
+    db.stepper(NOON).step().unwrap();
     let expected = [
         format!("a-input|dead|1|0|{LOST}"),
         format!("b-recorded|dead|1|0|{LOST}"),
@@ -179,9 +169,9 @@ fn what_left_a_trace_began_whatever_the_slots_say() {
 }
 
 #[test]
-fn a_scheduler_whose_database_was_moved_makes_no_lock_file_where_it_was() {
+fn a_scheduler_whose_database_was_moved_recreates_no_lock_file() {
     let db = TestDb::new();
-    let mut first = db.builder(START).accept("work").poll(seconds(1)).lease(seconds(3600)).start().unwrap();
+    let mut first = db.builder(NOON).accept("work").poll(seconds(1)).lease(seconds(3600)).start().unwrap();
     first.client().add(once("first").at_most_once()).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
     let elsewhere = db.home().join("elsewhere");
@@ -192,24 +182,24 @@ fn a_scheduler_whose_database_was_moved_makes_no_lock_file_where_it_was() {
     first.clock().advance(seconds(1));
     let error = first.step().unwrap_err().to_string();
     assert!(error.contains("removed or moved"), "{error}");
-    assert!(!db.home().join("agent.db-owners").exists());
-    // Its lock is held as long as it lives: nobody takes its runs.
-    let mut second = Stepper::builder(elsewhere.join("agent.db"), at(START)).accept("work").start().unwrap();
+    assert!(!db.lock_folder().exists());
+    // The first scheduler still holds its lock: its runs are not taken over.
+    let mut second = Stepper::builder(elsewhere.join("agent.db"), at(NOON)).accept("work").start().unwrap();
     second.step().unwrap();
-    let standing = |second: &Stepper| second.client().history("first", 1).unwrap()[0].status;
-    assert_eq!(standing(&second), duly::RunStatus::Running);
+    let status = |second: &Stepper| second.client().history("first", 1).unwrap()[0].status;
+    assert_eq!(status(&second), duly::RunStatus::Running);
     first.crash();
     second.clock().advance(seconds(1));
     second.step().unwrap();
-    assert_eq!(standing(&second), duly::RunStatus::Dead);
+    assert_eq!(status(&second), duly::RunStatus::Dead);
 }
 
-/// The log speaks of the start of a run when a worker starts it, and its row does so too.
+/// The event and `started_at` are written when a worker starts the run.
 #[test]
-fn a_start_is_reported_by_the_worker_that_begins_it() {
+fn a_start_is_reported_by_the_worker_that_starts_the_run() {
     let db = TestDb::new();
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let tell = heard.clone();
+    let starts = Arc::new(Mutex::new(Vec::new()));
+    let recorded = starts.clone();
     let (gate, opened) = crossbeam_channel::bounded::<()>(0);
     let scheduler = Scheduler::builder(db.file())
         .workers(1)
@@ -217,22 +207,22 @@ fn a_start_is_reported_by_the_worker_that_begins_it() {
         .observe(move |event: &Event| {
             if let Event::Started { claim } = event {
                 let worker = std::thread::current().name().unwrap_or_default().to_owned();
-                tell.lock().unwrap().push((claim.task.clone(), worker));
+                recorded.lock().unwrap().push((claim.task.clone(), worker));
             }
         })
         .handler("short", |_: &Context| Ok::<_, Error>(()))
         .handler("long", move |_: &Context| opened.recv().map_err(duly::BoxError::from))
         .start()
         .unwrap();
-    // Short runs have it read ahead: the second long one is claimed while the first holds the worker.
-    let past = at("2020-01-01T00:00:00Z");
+    // Short runs make it read ahead: the second long run is claimed while the first holds the worker.
+    let due = at("2020-01-01T00:00:00Z");
     for number in 0..40 {
-        scheduler.add(NewTask::once(format!("short-{number}"), past).handler("short")).unwrap();
+        scheduler.add(NewTask::once(format!("short-{number}"), due).handler("short")).unwrap();
     }
     for name in ["long-1", "long-2"] {
-        scheduler.add(NewTask::once(name, past).handler("long")).unwrap();
+        scheduler.add(NewTask::once(name, due).handler("long")).unwrap();
     }
-    let started = |name: &str| heard.lock().unwrap().iter().any(|(task, _)| task == name);
+    let started = |name: &str| starts.lock().unwrap().iter().any(|(task, _)| task == name);
     eventually("the first has begun", || started("long-1") || started("long-2"));
     let (first, second) = if started("long-1") { ("long-1", "long-2") } else { ("long-2", "long-1") };
     let began = |name: &str| {
@@ -248,26 +238,26 @@ fn a_start_is_reported_by_the_worker_that_begins_it() {
     eventually("its row says so", || began(second) == "1");
     gate.send(()).unwrap();
     assert_eq!(scheduler.shutdown(seconds(60)).unwrap().unfinished, 0);
-    assert!(heard.lock().unwrap().iter().all(|(_, worker)| worker.starts_with("duly-worker-")));
+    assert!(starts.lock().unwrap().iter().all(|(_, worker)| worker.starts_with("duly-worker-")));
 }
 
-/// With default settings, commands that kill their scheduler once cost innocent runs their attempts.
+/// Regression: with default settings, commands that kill their scheduler used up the attempts of other runs.
 #[test]
-fn runs_beside_commands_that_kill_their_scheduler_are_neither_dead_nor_lost_before_they_began() {
+fn commands_that_kill_their_scheduler_do_not_use_up_the_attempts_of_other_runs() {
     let (ordinary, killers, restarts) =
         if std::env::var_os("DULY_ROUNDS").is_some() { (450, 49, 60) } else { (90, 9, 12) };
     let db = TestDb::new();
     let client = db.client();
     let mark = db.home().join("begun");
-    let says = format!("echo $DULY_RUN_ID $DULY_ATTEMPT >>{}", mark.display());
-    let past = |name: String, line: String| {
+    let write = format!("echo $DULY_RUN_ID $DULY_ATTEMPT >>{}", mark.display());
+    let due = |name: String, line: String| {
         shell(&name, &line).retry(RetryPolicy { backoff: Duration::from_millis(100), ..RetryPolicy::default() })
     };
     for number in 0..ordinary {
-        client.add(past(format!("ordinary-{number}"), says.clone())).unwrap();
+        client.add(due(format!("ordinary-{number}"), write.clone())).unwrap();
         if number % (ordinary / killers) == 0 && number / (ordinary / killers) < killers {
-            let line = format!("{says}; kill -s KILL $PPID; exec sleep 2");
-            client.add(past(format!("killer-{number}"), line)).unwrap();
+            let line = format!("{write}; kill -s KILL $PPID; exec sleep 2");
+            client.add(due(format!("killer-{number}"), line)).unwrap();
         }
     }
     for _ in 0..restarts {
@@ -291,8 +281,8 @@ fn runs_beside_commands_that_kill_their_scheduler_are_neither_dead_nor_lost_befo
         ))
     };
     assert_eq!(of("r.status = 'dead'"), "0", "{:?}", db.rows("SELECT error, count(*) FROM task_runs GROUP BY 1"));
-    // An attempt is lost if it had begun and its end was not recorded. Four workers can each have noted one that they begin,
-    // and not yet have started its command.
+    // An attempt is lost if it had begun and its end was not recorded. Each of the four workers can have marked an attempt as
+    // begun and not yet have started its command.
     let begun: BTreeSet<String> = std::fs::read_to_string(&mark).unwrap().lines().map(str::to_owned).collect();
     let lost = db.rows("SELECT locked_by, run_id || ' ' || attempt FROM task_attempts WHERE outcome = 'lost'");
     let mut unseen: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Copies of a file that is in use: whole, private, and nobody's.
+//! Backups of a file in use: complete, readable by their owner only, and without owners of runs.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +7,10 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Client, Context, Error, NewTask, Outcome, RunStatus, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, eventually, minutes, once, seconds};
 
 #[test]
-fn a_copy_made_under_load_holds_all_that_was_committed_before() {
+fn a_backup_under_load_holds_everything_that_was_committed_before() {
     let db = TestDb::new();
     let scheduler = Scheduler::builder(db.file())
         .poll(Duration::from_millis(20))
@@ -27,7 +25,7 @@ fn a_copy_made_under_load_holds_all_that_was_committed_before() {
             let client = db.client();
             let mut runs = 0;
             while !over.load(Ordering::Relaxed) {
-                // On a slow disk the others may keep the lock for longer than a writer waits.
+                // On a slow disk other writers may hold the lock for longer than the busy timeout.
                 match client.trigger("t") {
                     Ok(_) => runs += 1,
                     Err(error) => assert!(matches!(error, Error::Store { .. }), "{error}"),
@@ -60,7 +58,7 @@ fn a_copy_made_under_load_holds_all_that_was_committed_before() {
 
 #[cfg(unix)]
 #[test]
-fn a_copy_is_its_owners_alone_and_overwrites_nothing() {
+fn a_backup_has_mode_600_and_overwrites_nothing() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let db = TestDb::new();
     let client = db.client();
@@ -90,17 +88,17 @@ fn a_copy_is_its_owners_alone_and_overwrites_nothing() {
     assert!(!text("nowhere").exists());
 }
 
-/// Two schedulers, each with a file of its own: neither believes a word about the other's owners.
+/// Two schedulers, each on its own file: neither trusts rows about the other's owners.
 #[test]
-fn what_ran_on_the_original_is_lost_on_the_copy_after_a_lease() {
+fn runs_at_work_in_the_original_are_lost_in_the_copy_after_a_lease() {
     let (db, copy) = (TestDb::new(), TestDb::new());
     let mut first = db.stepper(NOON);
     let client = first.client().clone();
-    client.add(NewTask::once("again", at(NOON)).handler("work")).expect("a task");
-    client.add(NewTask::once("never", at(NOON)).handler("work").at_most_once()).expect("a task");
+    client.add(once("again")).expect("a task");
+    client.add(once("never").at_most_once()).expect("a task");
     let claims = first.step().expect("a turn");
     assert_eq!(claims.len(), 2);
-    // What a command would have recorded: this very process, which must not be waited for, nor touched.
+    // The record of a command, with the pid of this process: it must neither be waited for nor signalled.
     let process = format!("UPDATE task_runs SET process = '{{\"pid\":{}}}'", std::process::id());
     db.plain().execute(&process, []).expect("a record");
     assert_eq!(client.backup(copy.file()).expect("a copy").running, 2);
@@ -110,7 +108,7 @@ fn what_ran_on_the_original_is_lost_on_the_copy_after_a_lease() {
     assert_eq!(copy.ask("SELECT kind FROM scheduler_events"), "copied");
 
     let mut second = Stepper::builder(copy.file(), at(NOON)).accept("work").start().expect("a stepper");
-    assert!(second.step().expect("a turn").is_empty(), "nobody knows yet");
+    assert!(second.step().expect("a turn").is_empty(), "unknown within a lease");
     second.clock().advance(minutes(2));
     let mut again = second.step().expect("a turn");
     for _ in 0..20 {
@@ -121,26 +119,26 @@ fn what_ran_on_the_original_is_lost_on_the_copy_after_a_lease() {
     assert_eq!(again, [("again", 2)], "once where it may start again");
     let dead = second.client().history("never", 1).expect("a history");
     assert_eq!(dead[0].status, RunStatus::Dead);
-    assert!(!copy.home().join("agent.db-owners").join(first.owner()).exists());
+    assert!(!copy.lock_file(&first).exists());
 
-    // The original has noticed nothing.
+    // The original is not affected.
     claims.iter().for_each(|claim| first.finish(claim, Outcome::succeeded()));
     first.step().expect("a turn");
-    assert_eq!(db.ask("SELECT group_concat(status || attempt) FROM task_runs"), "succeeded1,succeeded1");
+    assert_eq!(db.states(), ["again|succeeded|1", "never|succeeded|1"]);
     db.assert_sound();
     copy.assert_sound();
 }
 
-/// The usual way back: the copy takes the place of a file whose scheduler has died.
+/// A restore: the copy replaces the file, and the scheduler dies.
 #[test]
-fn a_copy_put_back_is_taken_up_where_it_was_made() {
+fn runs_at_work_in_a_restored_backup_are_recovered_when_their_scheduler_dies() {
     let (db, copy) = (TestDb::new(), TestDb::new());
     let mut first = db.stepper(NOON);
-    first.client().add(NewTask::once("again", at(NOON)).handler("work")).expect("a task");
+    first.client().add(once("again")).expect("a task");
     assert_eq!(first.step().expect("a turn").len(), 1);
     first.client().backup(copy.file()).expect("a copy");
     std::fs::rename(copy.file(), db.file()).expect("put back");
-    // Its owner is alive: what it runs is its own, until it has noticed that the file is another.
+    // The owner is alive and keeps its runs, although the file was replaced.
     let mut second = db.stepper(NOON);
     second.clock().advance(minutes(5));
     assert!(second.step().expect("a turn").is_empty());

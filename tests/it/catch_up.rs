@@ -1,5 +1,4 @@
-//! `run_all` after an outage: which occurrences get runs, how the limit counts, and the reason that the others are given. Rows
-//! are compared whole.
+//! `run_all` after an outage: which occurrences get runs, how the limit counts, and the reason recorded for the others.
 
 use duly::{Error, Misfire, NewTask, Overlap};
 
@@ -29,7 +28,7 @@ fn run_all_runs_the_newest_oldest_first_and_misses_the_rest() {
             "2027-03-21 07:00:00 catch_up succeeded",
         ],
     );
-    // As many as the limit, and one more; both fewer than the limit.
+    // As many occurrences as the limit, fewer, and one more.
     let three = [
         "2027-03-15 07:00:00 catch_up succeeded",
         "2027-03-16 07:00:00 catch_up succeeded",
@@ -43,7 +42,7 @@ fn run_all_runs_the_newest_oldest_first_and_misses_the_rest() {
         &["2027-03-15 07:00:00 schedule missed", three[1], three[2]],
         "2027-03-18 07:00:00 active",
     );
-    // One within the grace is the newest, and counts.
+    // The newest occurrence is within the grace, and counts.
     for overlap in [Overlap::BufferAll, Overlap::Allow] {
         outage(
             daily(2).overlap(overlap),
@@ -83,9 +82,9 @@ fn run_all_keeps_the_newest_and_names_the_limit() {
     assert_eq!(reason, "resolved later than the grace of the task (misfire policy)");
 }
 
-/// Runs that waited before the outage count towards the limit under `buffer_all`: what is left of it goes to the newest.
+/// Runs that waited before the outage count towards the limit under `buffer_all`; the newest occurrences get the rest of it.
 #[test]
-fn run_all_counts_what_waited_before_the_outage() {
+fn run_all_counts_runs_that_waited_before_the_outage() {
     let hourly = |overlap| {
         let task = NewTask::cron("t", "0 * * * *").handler("elsewhere").overlap(overlap);
         task.misfire(Misfire::RunAll, minutes(1)).catch_up_limit(3)
@@ -119,7 +118,7 @@ fn run_all_counts_what_waited_before_the_outage() {
         let mut stepper = db.stepper("2027-03-17T12:00:30Z");
         stepper.step().expect("a step");
         db.assert_history("t", &expected);
-        // Where the buffer is full, the reason says so.
+        // The reason names the full buffer.
         stepper.clock().advance(minutes(60));
         stepper.step().expect("a step");
         if overlap == Overlap::BufferAll {

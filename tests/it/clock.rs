@@ -1,31 +1,28 @@
-//! A wall clock that steps: forward is like downtime, a little back is waited out, far back means that it was wrong before.
+//! A wall clock that steps: a step forward counts as downtime, a small step back is waited out, a large one replans everything.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 
 use duly::testing::Stepper;
-use duly::{Event, NewTask, Outcome, RetryPolicy};
+use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus};
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, work_off};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, claim, listen, minutes, once, seconds, step, work_off};
 
 fn stepper(db: &TestDb, now: &str) -> (Stepper, Receiver<Event>) {
-    let (told, hears) = channel();
-    let observer = move |event: &Event| drop(told.send(event.clone()));
-    (db.builder(now).accept("work").observe(observer).start().expect("a stepper"), hears)
+    let (observer, events) = listen();
+    (db.builder(now).accept("work").observe(observer).start().expect("a stepper"), events)
 }
 
-/// What was said about the clock since the last look.
-fn said(hears: &Receiver<Event>) -> Vec<String> {
+/// The clock events since the last call.
+fn clock_events(events: &Receiver<Event>) -> Vec<String> {
     let about =
         |event: &Event| matches!(event, Event::ClockStepped { .. } | Event::ClockWasWrong { .. } | Event::ClockNotSet);
-    hears.try_iter().filter(about).map(|event| event.to_string()).collect()
+    events.try_iter().filter(about).map(|event| event.to_string()).collect()
 }
 
 #[test]
-fn forward_is_like_downtime_and_is_told_once() {
+fn a_step_forward_counts_as_downtime_and_is_reported_once() {
     let db = TestDb::new();
-    let (mut stepper, hears) = stepper(&db, NOON);
+    let (mut stepper, events) = stepper(&db, NOON);
     let before = db.add_bystander(&stepper);
     stepper.client().add(NewTask::cron("t", "0 * * * *").handler("work")).expect("a task");
     work_off(&mut stepper);
@@ -33,7 +30,7 @@ fn forward_is_like_downtime_and_is_told_once() {
     work_off(&mut stepper);
     let expected = "the clock moved forward from 2027-03-14T12:00:00.000Z to 2027-03-14T15:30:00.000Z; occurrences in between \
                     are resolved as after downtime";
-    assert_eq!(said(&hears), [expected]);
+    assert_eq!(clock_events(&events), [expected]);
     db.assert_history(
         "t",
         &["2027-03-14 13:00:00 schedule missed x2 to 2027-03-14 14:00:00", "2027-03-14 15:00:00 catch_up succeeded"],
@@ -41,16 +38,16 @@ fn forward_is_like_downtime_and_is_told_once() {
     work_off(&mut stepper);
     stepper.clock().advance(minutes(30));
     work_off(&mut stepper);
-    assert_eq!(said(&hears), Vec::<String>::new());
+    assert_eq!(clock_events(&events), Vec::<String>::new());
     assert_eq!(db.next("t"), "2027-03-14 17:00:00 active");
     db.assert_bystander(&before);
     db.assert_sound();
 }
 
 #[test]
-fn a_little_back_is_waited_out() {
+fn a_small_step_back_is_waited_out() {
     let db = TestDb::new();
-    let (mut stepper, hears) = stepper(&db, NOON);
+    let (mut stepper, events) = stepper(&db, NOON);
     stepper.client().add(NewTask::cron("t", "*/30 * * * *").handler("work")).expect("a task");
     work_off(&mut stepper);
     stepper.clock().advance(minutes(30));
@@ -61,15 +58,15 @@ fn a_little_back_is_waited_out() {
         work_off(&mut stepper);
         stepper.clock().advance(minutes(60));
     }
-    assert_eq!(said(&hears).len(), 1);
-    assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), before, "three hours later it is where it was");
+    assert_eq!(clock_events(&events).len(), 1);
+    assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), before, "unchanged three hours later");
     stepper.clock().advance(minutes(30));
     work_off(&mut stepper);
     db.assert_history("t", &["2027-03-14 12:30:00 schedule succeeded", "2027-03-14 13:00:00 schedule succeeded"]);
     db.assert_sound();
 }
 
-/// Tasks that a wrong clock has planned, and what becomes of each when it is set right.
+/// Adds tasks of each kind under a clock that shows 2031.
 fn planned_in_2031(db: &TestDb) -> (Stepper, Vec<String>) {
     let (right, _) = stepper(db, "2027-03-14T11:00:00Z");
     let bystander = db.add_bystander(&right);
@@ -99,8 +96,8 @@ fn planned_in_2031(db: &TestDb) -> (Stepper, Vec<String>) {
     (wrong, bystander)
 }
 
-/// All is planned from now on; nothing that has run runs again.
-fn assert_planned_anew(db: &TestDb, stepper: &mut Stepper) {
+/// Asserts that every task is planned from now on and no finished occurrence runs again.
+fn assert_replanned(db: &TestDb, stepper: &mut Stepper) {
     let next = |name: &str| db.next(name);
     assert_eq!(next("cron"), "2027-03-14 13:00:00 active");
     assert_eq!(next("interval"), "2027-03-14 12:20:00 active");
@@ -119,22 +116,22 @@ fn assert_planned_anew(db: &TestDb, stepper: &mut Stepper) {
 }
 
 #[test]
-fn far_back_plans_anew_from_now_on() {
+fn a_large_step_back_replans_everything_from_now() {
     let db = TestDb::new();
     let (mut stepper, bystander) = planned_in_2031(&db);
     stepper.clock().set_wall(at(NOON));
     step(&mut stepper, 0);
-    assert_planned_anew(&db, &mut stepper);
+    assert_replanned(&db, &mut stepper);
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_back'"), "1");
     db.assert_bystander(&bystander);
 }
 
 #[test]
-fn a_completed_task_that_is_set_to_run_now_after_a_step_back_runs() {
+fn a_completed_task_with_a_next_run_runs_after_a_step_back() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     for name in ["again", "other"] {
-        stepper.client().add(NewTask::once(name, at(NOON)).handler("work")).expect("a task");
+        stepper.client().add(once(name)).expect("a task");
     }
     work_off(&mut stepper);
     let set = "UPDATE scheduled_tasks SET next_run = ?1 WHERE name = 'again'";
@@ -142,25 +139,25 @@ fn a_completed_task_that_is_set_to_run_now_after_a_step_back_runs() {
     stepper.clock().set_wall(at("2027-03-12T12:00:10Z"));
     let ran: Vec<String> = work_off(&mut stepper).iter().map(|claim| claim.task.clone()).collect();
     assert_eq!(ran, ["again"]);
-    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "3");
+    assert_eq!(db.count(RunStatus::Succeeded), 3);
     db.assert_sound();
 }
 
 #[test]
-fn a_start_is_held_against_what_was_written_down() {
+fn a_start_compares_the_clock_with_the_database() {
     let db = TestDb::new();
     let (wrong, bystander) = planned_in_2031(&db);
     wrong.stop().expect("it leaves");
-    let (mut right, hears) = stepper(&db, NOON);
+    let (mut right, events) = stepper(&db, NOON);
     step(&mut right, 0);
-    let told = said(&hears);
-    assert!(told.len() == 1 && told[0].starts_with("the clock had shown 2031-05-01T12:1"), "{told:?}");
-    assert_planned_anew(&db, &mut right);
+    let lines = clock_events(&events);
+    assert!(lines.len() == 1 && lines[0].starts_with("the clock had shown 2031-05-01T12:1"), "{lines:?}");
+    assert_replanned(&db, &mut right);
     right.stop().expect("it leaves");
-    // The next start finds nothing wrong, and misses what fell meanwhile as after any downtime.
-    let (mut next, hears) = stepper(&db, "2027-03-14T15:30:00Z");
+    // The next start finds the clock right and misses occurrences as after any downtime.
+    let (mut next, events) = stepper(&db, "2027-03-14T15:30:00Z");
     work_off(&mut next);
-    assert_eq!(said(&hears), Vec::<String>::new());
+    assert_eq!(clock_events(&events), Vec::<String>::new());
     let missed = "SELECT count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                    WHERE name = 'cron' AND r.status = 'missed'";
     assert_eq!(db.ask(missed), "1");
@@ -172,18 +169,20 @@ fn a_start_before_the_clock_is_set_waits_for_it() {
     for today in [NOON, "2038-01-19T03:14:08Z", "2106-02-07T06:28:16Z"] {
         let db = TestDb::new();
         db.client().add(NewTask::interval("t", minutes(1)).handler("work")).expect("a task");
-        let (mut stepper, hears) = stepper(&db, "1970-01-01T00:00:10Z");
+        let (mut stepper, events) = stepper(&db, "1970-01-01T00:00:10Z");
         let before = db.rows("SELECT * FROM scheduled_tasks");
         for _ in 0..30 {
             step(&mut stepper, 0);
             assert_eq!(stepper.sleeps(), seconds(1));
             stepper.clock().advance(seconds(1));
         }
-        assert_eq!(said(&hears), ["the clock of this machine is not set: nothing is done until it is"]);
+        assert_eq!(clock_events(&events), ["the clock of this machine is not set: nothing is done until it is"]);
         assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), before);
         let client = stepper.client();
         let added = client.add(NewTask::interval("u", minutes(1)).handler("work")).map(|_| ());
-        for error in [client.pause("t"), added].map(|told| told.expect_err("no table takes that time").to_string()) {
+        for error in
+            [client.pause("t"), added].map(|result| result.expect_err("no table accepts that time").to_string())
+        {
             assert!(
                 error.contains("the clock of this machine shows 1970-01-01T00:00:40.000Z: set it first"),
                 "{error}"
@@ -192,7 +191,7 @@ fn a_start_before_the_clock_is_set_waits_for_it() {
 
         stepper.clock().set_wall(at(today));
         let first = claim(&mut stepper);
-        // It is unset once more while the run is at work: its end is written down when there is a time again.
+        // The clock is unset again during the run: the outcome is recorded when it is set.
         stepper.clock().set_wall(at("1970-01-01T00:00:10Z"));
         stepper.finish(&first, Outcome::succeeded());
         step(&mut stepper, 0);
@@ -205,7 +204,7 @@ fn a_start_before_the_clock_is_set_waits_for_it() {
 }
 
 #[test]
-fn other_zone_data_plan_local_times_anew_once() {
+fn changed_zone_data_replans_local_times_once() {
     let db = TestDb::new();
     let (first, _) = stepper(&db, NOON);
     let cron = |name: &str, zone: &str| NewTask::cron(name, "0 18 * * *").time_zone(zone).handler("work");
@@ -215,29 +214,29 @@ fn other_zone_data_plan_local_times_anew_once() {
     first.client().add_all(tasks).expect("tasks");
     first.client().add(cron("due", "Europe/Rome")).expect("a task");
     first.stop().expect("it leaves");
-    // As if another release had said otherwise: an hour later.
+    // As another release of the zone data would plan them: an hour later.
     let otherwise = "UPDATE scheduled_tasks SET next_run = next_run + 3600000 WHERE name <> 'due';
                      UPDATE scheduled_tasks SET next_run = next_run - 21600000 WHERE name = 'due';
                      UPDATE scheduler_meta SET value = '1999z' WHERE key = 'zone_data'";
     db.plain().execute_batch(otherwise).expect("other data");
 
-    let (mut second, hears) = stepper(&db, NOON);
-    let told = hears.try_iter().find(|event| matches!(event, Event::ZoneDataChanged { .. })).expect("it is told");
-    assert!(told.to_string().starts_with("the time zone data changed from 1999z to "), "{told}");
+    let (mut second, events) = stepper(&db, NOON);
+    let changed = events.try_iter().find(|event| matches!(event, Event::ZoneDataChanged { .. })).expect("an event");
+    assert!(changed.to_string().starts_with("the time zone data changed from 1999z to "), "{changed}");
     let due = claim(&mut second);
     assert_eq!((&*due.task, due.scheduled_for), ("due", at("2027-03-14T11:00:00Z")), "resolved as it was planned");
     assert_eq!(db.next("rome"), "2027-03-14 17:00:00 active");
-    assert_eq!(db.next("utc"), "2027-03-14 19:00:00 active", "no zone has changed for it");
+    assert_eq!(db.next("utc"), "2027-03-14 19:00:00 active", "it has no other zone");
     assert_eq!(db.next("local"), "2027-03-15 17:00:00 active");
     assert_eq!(db.next("instant"), "2027-03-15 19:00:00 active", "nor for an instant");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'"), "1");
     second.stop().expect("it leaves");
-    let (_third, hears) = stepper(&db, NOON);
-    assert!(!hears.try_iter().any(|event| matches!(event, Event::ZoneDataChanged { .. })), "once");
+    let (_third, events) = stepper(&db, NOON);
+    assert!(!events.try_iter().any(|event| matches!(event, Event::ZoneDataChanged { .. })), "once");
 }
 
 #[test]
-fn a_past_instant_that_nobody_looked_at_is_met_after_the_clock_is_set_right() {
+fn an_unplanned_past_instant_runs_after_the_clock_is_corrected() {
     let db = TestDb::new();
     let (mut stepper, _) = stepper(&db, NOON);
     let bystander = db.add_bystander(&stepper);
@@ -254,7 +253,7 @@ fn a_past_instant_that_nobody_looked_at_is_met_after_the_clock_is_set_right() {
 }
 
 #[test]
-fn what_ended_by_a_wrong_clock_goes_on() {
+fn tasks_completed_under_a_wrong_clock_become_active_again() {
     let db = TestDb::new();
     let (mut stepper, _) = stepper(&db, NOON);
     let bystander = db.add_bystander(&stepper);
@@ -283,7 +282,7 @@ fn what_ended_by_a_wrong_clock_goes_on() {
 }
 
 #[test]
-fn of_two_the_second_to_see_it_swallows_nothing() {
+fn the_second_scheduler_to_see_a_step_back_skips_no_occurrence() {
     let db = TestDb::new();
     let (mut one, _) = stepper(&db, "2031-05-01T12:00:00Z");
     let (mut other, _) = stepper(&db, "2031-05-01T12:00:00Z");

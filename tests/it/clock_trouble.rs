@@ -1,30 +1,26 @@
-//! Trouble with the clock is visible: an event for every step, a line of `status` and a problem of `check` while schedules wait
-//! for it, a warning at start; `next` agrees with `list`; and a retry that a wrong clock has counted waits its backoff.
+//! Clock trouble is visible: an event for each step, lines of `status` and `check` while schedules wait for the clock, a warning
+//! at start. `next` agrees with `list`, and retries planned by a wrong clock wait their backoff.
 
-use std::process::{Command, Output};
-use std::sync::mpsc::channel;
 use std::time::{Duration, SystemTime};
 
 use duly::testing::Stepper;
-use duly::{Client, Clock, Event, FailureKind, Limits, NewTask, Outcome, Retry, RetryPolicy, Timestamp};
+use duly::{Client, Clock, FailureKind, NewTask, Outcome, Retry, RetryPolicy, Timestamp};
 use serde_json::Value;
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim, listen, minutes, once, problems, seconds, step, work_off};
 
-const NOON: &str = "2027-03-14T12:00:00Z";
 const UNSET: &str = "1970-01-01T00:00:40Z";
 
-fn events(db: &TestDb) -> Vec<String> {
+fn rows(db: &TestDb) -> Vec<String> {
     db.rows(
         "SELECT kind || ' ' || strftime('%Y-%m-%dT%H:%M:%S', at / 1000, 'unixepoch') || ': ' || detail
            FROM scheduler_events WHERE kind GLOB 'clock*' ORDER BY id",
     )
 }
 
-/// What `check` says of the clock.
-fn checked(client: &Client) -> Vec<String> {
-    let found = client.check(&Limits::default()).expect("a look").into_iter();
-    found.filter(|one| one.kind.as_str() == "clock").map(|one| one.to_string()).collect()
+/// The clock problems of `check`.
+fn clock_problems(client: &Client) -> Vec<String> {
+    problems(client).into_iter().filter(|line| line.starts_with("clock: ")).collect()
 }
 
 #[test]
@@ -33,10 +29,10 @@ fn every_step_is_an_event() {
     let mut stepper = db.stepper(NOON);
     let bystander = db.add_bystander(&stepper);
     step(&mut stepper, 0);
-    // Drift is no step.
+    // A drift of four seconds is no step.
     stepper.clock().set_wall(at("2027-03-14T12:00:04Z"));
     step(&mut stepper, 0);
-    assert_eq!(events(&db), Vec::<String>::new());
+    assert_eq!(rows(&db), [""; 0]);
 
     let mut steps_to = |wall: &str| {
         stepper.clock().set_wall(at(wall));
@@ -49,7 +45,7 @@ fn every_step_is_an_event() {
         .for_each(|wall| steps_to(wall));
     db.assert_bystander(&bystander);
     steps_to("2027-03-13T13:00:00Z");
-    let found = events(&db);
+    let found = rows(&db);
     let expected = [
         "clock_forward 2027-03-14T14:00:00: the clock moved forward from 2027-03-14T12:00:04.000Z to \
          2027-03-14T14:00:00.000Z; occurrences in between are resolved as after downtime",
@@ -70,7 +66,7 @@ fn every_step_is_an_event() {
 }
 
 #[test]
-fn an_event_waits_until_it_can_be_written() {
+fn a_clock_event_is_recorded_when_the_database_can_be_written() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").busy_timeout(Duration::ZERO).start().expect("a stepper");
     step(&mut stepper, 0);
@@ -81,7 +77,7 @@ fn an_event_waits_until_it_can_be_written() {
         step(&mut stepper, 0);
         stepper.clock().advance(seconds(6));
     }
-    assert_eq!(events(&db), Vec::<String>::new());
+    assert_eq!(rows(&db), [""; 0]);
     other.execute_batch("ROLLBACK").expect("the lock");
     stepper.clock().set_wall(at("2027-03-14T13:00:12Z"));
     step(&mut stepper, 0);
@@ -89,7 +85,7 @@ fn an_event_waits_until_it_can_be_written() {
     assert_eq!(kinds, ["clock_forward", "clock_not_set", "clock_set"]);
 }
 
-/// Schedules of each kind that were resolved, or that count, by a clock that is two hours ahead.
+/// Tasks of each kind that were resolved or counted by a clock that is two hours ahead.
 fn two_hours_ahead(db: &TestDb, now: Timestamp) -> Stepper {
     let ahead = now.plus(minutes(120));
     let mut stepper = Stepper::builder(db.file(), ahead).accept("work").start().expect("a stepper");
@@ -107,36 +103,36 @@ fn two_hours_ahead(db: &TestDb, now: Timestamp) -> Stepper {
 }
 
 #[test]
-fn check_and_status_say_until_when_schedules_wait() {
+fn check_and_status_report_until_when_schedules_wait() {
     let db = TestDb::new();
     let mut stepper = two_hours_ahead(&db, at(NOON));
     let (client, clock) = (stepper.client().clone(), stepper.clock().clone());
-    assert_eq!((checked(&client), client.status().expect("a status").clock), (vec![], None));
-    // A little back is no trouble.
+    assert_eq!((clock_problems(&client), client.status().expect("a status").clock), (vec![], None));
+    // A small step back is not reported.
     clock.set_wall(at("2027-03-14T14:02:57Z"));
-    assert_eq!(checked(&client), Vec::<String>::new());
+    assert_eq!(clock_problems(&client), Vec::<String>::new());
 
     clock.set_wall(at(NOON));
     work_off(&mut stepper);
     let expected = "clock: waiting for the clock until 2027-03-14T14:03:00.000Z: it shows 2027-03-14T12:00:00.000Z; schedules \
                     and retries that count from a later time: 3: set the clock if it is wrong; if it is right, schedules go on \
                     by themselves at that time";
-    assert_eq!(checked(&client), [expected]);
+    assert_eq!(clock_problems(&client), [expected]);
     let wait = client.status().expect("a status").clock.expect("a wait");
     assert_eq!((wait.until, wait.shows, wait.waiting), (at("2027-03-14T14:03:00Z"), at(NOON), Some(3)));
-    // It is told as long as that lasts, and no longer; a scheduler that dies meanwhile does not end it.
+    // The problem lasts exactly as long as the wait, even if the scheduler dies.
     clock.set_wall(at("2027-03-14T14:02:00Z"));
     work_off(&mut stepper);
-    assert_eq!(checked(&client).len(), 1);
+    assert_eq!(clock_problems(&client).len(), 1);
     stepper.crash();
-    assert_eq!(checked(&client).len(), 1);
+    assert_eq!(clock_problems(&client).len(), 1);
     clock.set_wall(at("2027-03-14T14:03:00Z"));
-    assert_eq!(checked(&client), Vec::<String>::new());
+    assert_eq!(clock_problems(&client), Vec::<String>::new());
     db.assert_sound();
 }
 
 #[test]
-fn what_waits_for_no_clock_is_not_told() {
+fn tasks_that_do_not_wait_for_the_clock_are_not_reported() {
     let db = TestDb::new();
     let stepper = db.stepper("2027-03-14T14:00:00Z");
     let client = stepper.client();
@@ -145,26 +141,26 @@ fn what_waits_for_no_clock_is_not_told() {
     client.add(NewTask::cron("paused", "@hourly").handler("work")).expect("a task");
     client.pause("paused").expect("a pause");
     stepper.clock().set_wall(at(NOON));
-    assert_eq!(checked(client), Vec::<String>::new());
+    assert_eq!(clock_problems(client), Vec::<String>::new());
 }
 
 #[test]
-fn a_retry_waits_too() {
+fn a_retry_waits_for_the_clock_too() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
-    client.add(NewTask::once("t", at(NOON)).handler("work")).expect("a task");
+    client.add(once("t")).expect("a task");
     let failing = claim(&mut stepper);
     stepper.finish(&failing, Outcome::failed("no"));
     step(&mut stepper, 0);
     stepper.clock().set_wall(at("2027-03-14T11:00:00Z"));
     step(&mut stepper, 0);
-    let told = checked(&client);
-    assert!(told.len() == 1 && told[0].contains("until 2027-03-14T12:00:00.000Z"), "{told:?}");
-    // Far back, and it is counted anew: nothing waits for 12:00.
+    let lines = clock_problems(&client);
+    assert!(lines.len() == 1 && lines[0].contains("until 2027-03-14T12:00:00.000Z"), "{lines:?}");
+    // After a large step back the retry is planned again: nothing waits for 12:00.
     stepper.clock().set_wall(at("2027-03-14T08:00:00Z"));
     step(&mut stepper, 0);
-    assert_eq!(checked(&client), Vec::<String>::new());
+    assert_eq!(clock_problems(&client), Vec::<String>::new());
 }
 
 #[test]
@@ -176,56 +172,49 @@ fn a_clock_that_is_not_set_is_a_problem() {
     step(&mut stepper, 0);
     let expected = "clock: waiting for the clock until 2027-03-14T12:00:00.000Z: it is not set, and shows \
                     1970-01-01T00:00:40.000Z; nothing is done: ";
-    let told = checked(&client);
-    assert!(told.len() == 1 && told[0].starts_with(expected), "{told:?}");
+    let lines = clock_problems(&client);
+    assert!(lines.len() == 1 && lines[0].starts_with(expected), "{lines:?}");
     assert_eq!(client.status().expect("a status").clock.expect("a wait").waiting, None);
 }
 
-/// The program, at the machine's time.
-fn duly(db: &TestDb, line: &[&str]) -> Output {
-    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
-    duly.arg("--db").arg(db.file()).args(line).env("TZ", "UTC").output().expect("the program")
-}
-
-fn json(output: &Output) -> Value {
+/// The JSON that the program prints.
+fn json(db: &TestDb, arguments: &[&str]) -> Value {
+    let output = db.duly(arguments).output().expect("the program");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{output:?}: {error}"))
 }
 
 #[test]
-fn the_program_says_so_too() {
+fn the_program_reports_until_when_schedules_wait() {
     let db = TestDb::new();
     let _stepper = two_hours_ahead(&db, Timestamp::from(SystemTime::now()));
     let until = db.ask(
         "SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(max(active_since, ifnull(resolved_until, 0))) / 1000.0, 'unixepoch')
            FROM scheduled_tasks WHERE name = 'cron' OR name = 'delay'",
     );
-    let check = duly(&db, &["check", "--json"]);
-    assert_eq!(check.status.code(), Some(1));
-    let problem = json(&check)[0].clone();
+    assert_eq!(db.duly(&["check"]).output().expect("the program").status.code(), Some(1));
+    let problem = json(&db, &["check", "--json"])[0].clone();
     assert_eq!(problem["kind"], "clock");
     let found = problem["found"].as_str().expect("a text");
     assert!(found.starts_with(&format!("waiting for the clock until {until}: it shows ")), "{found}");
-    assert_eq!(json(&duly(&db, &["status", "--json"]))["waiting_for_clock_until"], until);
-    let status = duly(&db, &["status"]);
-    let text = String::from_utf8_lossy(&status.stdout).into_owned();
-    let said =
+    assert_eq!(json(&db, &["status", "--json"])["waiting_for_clock_until"], until);
+    let text = db.printed(&["status"]);
+    let is_reported =
         |line: &str| line.starts_with("clock ") && line.contains(&format!("waiting for the clock until {until}"));
-    assert!(text.lines().any(said), "{text}");
+    assert!(text.lines().any(is_reported), "{text}");
 }
 
 #[test]
 fn a_start_with_a_clock_that_is_behind_is_a_warning() {
-    // What the file holds: a sign of life of a scheduler, or, where retention has removed that, what was resolved.
+    // The file holds a heartbeat or, where retention has removed that, only resolved occurrences.
     for forgotten in [false, true] {
         for (wall, warns) in [("2027-03-14T14:02:57Z", false), ("2027-03-14T13:00:00Z", true), (NOON, true)] {
             let db = TestDb::new();
             let ahead = two_hours_ahead(&db, at(NOON));
             ahead.stop().expect("it leaves");
             if forgotten {
-                db.plain().execute_batch("DELETE FROM scheduler_instances").expect("it is forgotten");
+                db.plain().execute_batch("DELETE FROM scheduler_instances").expect("a removal");
             }
-            let (told, hears) = channel();
-            let observer = move |event: &Event| drop(told.send(event.to_string()));
+            let (observer, events) = listen();
             let mut behind = db.builder(wall).accept("work").observe(observer).start().expect("a stepper");
             behind.step().expect("a step");
             let expected = format!(
@@ -234,32 +223,32 @@ fn a_start_with_a_clock_that_is_behind_is_a_warning() {
                 at(wall)
             );
             let warned = |line: &String| line.starts_with("the clock shows");
-            let lines: Vec<String> = hears.try_iter().filter(warned).collect();
+            let lines: Vec<String> = events.try_iter().map(|event| event.to_string()).filter(warned).collect();
             assert_eq!(lines, if warns { vec![expected.clone()] } else { vec![] });
             let row = format!("clock_behind {}: {expected}", &wall[..19]);
-            assert_eq!(events(&db), if warns { vec![row] } else { vec![] });
+            assert_eq!(rows(&db), if warns { vec![row] } else { vec![] });
         }
     }
 }
 
 #[test]
-fn behind_a_clock_that_was_wrong_by_hours_schedules_do_not_wait() {
+fn after_a_large_step_back_schedules_do_not_wait() {
     let db = TestDb::new();
     let ahead = two_hours_ahead(&db, at(NOON));
     let (client, clock) = (ahead.client().clone(), ahead.clock().clone());
     ahead.stop().expect("it leaves");
     clock.set_wall(at("2027-03-14T10:00:00Z"));
-    let lines = checked(&client);
+    let lines = clock_problems(&client);
     assert!(lines.len() == 1 && lines[0].ends_with("plans all schedules anew: duly run"), "{lines:?}");
     let mut right = db.stepper("2027-03-14T10:00:00Z");
     step(&mut right, 0);
     let kinds = db.rows("SELECT kind FROM scheduler_events WHERE kind GLOB 'clock*' ORDER BY id");
     assert_eq!(kinds, ["clock_wrong"]);
-    assert_eq!(checked(right.client()), [""; 0]);
+    assert_eq!(clock_problems(right.client()), [""; 0]);
 }
 
 #[test]
-fn a_start_before_the_clock_is_set_compares_it_when_it_is() {
+fn a_start_with_an_unset_clock_compares_it_once_it_is_set() {
     let db = TestDb::new();
     two_hours_ahead(&db, at(NOON)).stop().expect("it leaves");
     let mut stepper = db.stepper(UNSET);
@@ -270,14 +259,14 @@ fn a_start_before_the_clock_is_set_compares_it_when_it_is() {
     assert_eq!(kinds, ["clock_not_set", "clock_set", "clock_behind"]);
 }
 
-/// What `list` and `next` of the program say is the first occurrence to come.
+/// Asserts that `list`, `next` and `show` print the same next occurrence.
 #[track_caller]
 fn assert_agree(db: &TestDb, task: &str, expected: Option<&str>) {
-    let list = json(&duly(db, &["list", "--json"]));
+    let list = json(db, &["list", "--json"]);
     let row = list.as_array().into_iter().flatten().find(|row| row["name"] == task).expect("a row").clone();
-    let next = json(&duly(db, &["next", task, "-n", "3", "--json"]));
+    let next = json(db, &["next", task, "-n", "3", "--json"]);
     assert_eq!(row["next_run"], next[0]["scheduled_for"], "{task}: {row} {next}");
-    assert_eq!(json(&duly(db, &["show", task, "--json"]))["occurrences"][0], row["next_run"]);
+    assert_eq!(json(db, &["show", task, "--json"])["occurrences"][0], row["next_run"]);
     if let Some(expected) = expected {
         assert_eq!(row["next_run"], expected);
     }
@@ -288,7 +277,7 @@ fn assert_agree(db: &TestDb, task: &str, expected: Option<&str>) {
 #[test]
 fn next_agrees_with_list() {
     let db = TestDb::new();
-    // By a clock that is ahead of the program's.
+    // The scheduler's clock is ahead of the program's.
     let stepper = two_hours_ahead(&db, Timestamp::from(SystemTime::now()));
     let client = stepper.client();
     client.add(NewTask::cron("jitter", "* * * * *").jitter(minutes(5)).handler("work")).expect("a task");
@@ -296,7 +285,7 @@ fn next_agrees_with_list() {
         .add(NewTask::interval("later", minutes(1)).starts_at(at("2999-01-01T00:00:30Z")).handler("work"))
         .expect("a task");
     stepper.stop().expect("it leaves");
-    // Overdue for long; set by hand to a time that the schedule does not name; not looked at yet; over.
+    // Long overdue; set by hand to a time outside its schedule; completed; not planned yet.
     db.client().add(NewTask::cron("overdue", "@hourly").handler("work")).expect("a task");
     db.client().add(NewTask::cron("by-hand", "@yearly").handler("work")).expect("a task");
     db.client().add(NewTask::once("over", at("2999-01-01T00:00:00Z")).handler("work")).expect("a task");
@@ -321,7 +310,6 @@ fn next_agrees_with_list() {
     ] {
         assert_agree(&db, task, expected);
     }
-    let text = |output: Output| String::from_utf8_lossy(&output.stdout).trim().to_owned();
     for (task, why) in [
         ("manual", "due when triggered"),
         ("paused", "paused"),
@@ -329,20 +317,18 @@ fn next_agrees_with_list() {
         ("unplanned", "due as soon as a scheduler has looked at it"),
     ] {
         assert_agree(&db, task, None);
-        assert_eq!(text(duly(&db, &["next", task])), format!("no occurrence is known to come: it is {why}"));
+        assert_eq!(db.printed(&["next", task]).trim(), format!("no occurrence is known to come: it is {why}"));
     }
-    // What the schedule of a task names from some time on is another question.
+    // With `--from`, only the schedule counts.
     let from = ["next", "paused", "--from", "2999-01-01T00:30:00Z", "-n", "1", "--json"];
-    assert_eq!(json(&duly(&db, &from))[0]["scheduled_for"], "2999-01-01T01:00:00.000Z");
+    assert_eq!(json(&db, &from)[0]["scheduled_for"], "2999-01-01T01:00:00.000Z");
 }
 
-/// Fifty years, as an unset leap or a GPS roll-over may have it.
+/// Fifty years ahead, as after a lost leap setting or a GPS week rollover.
 const GLITCH: &str = "2077-03-14T12:05:00Z";
 
 fn run_at(db: &TestDb, task: &str) -> Timestamp {
-    let run_at =
-        format!("SELECT run_at FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = '{task}')");
-    Timestamp::from_millis(db.ask(&run_at).parse().expect("a time"))
+    db.runs().iter().find(|run| run.task == task).expect("a run").run_at
 }
 
 /// A retry policy whose first wait is between five and ten minutes.
@@ -355,13 +341,13 @@ fn failed(retry: Retry) -> Outcome {
 }
 
 #[test]
-fn a_retry_waits_its_backoff_after_a_glitch_and_not_the_longest() {
+fn a_retry_waits_its_backoff_after_a_glitch_and_not_the_maximum() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     step(&mut stepper, 0);
     stepper.clock().set_wall(at(GLITCH));
-    // Ten seconds at first, an hour at last.
-    stepper.client().add(NewTask::once("t", at(NOON)).handler("work")).expect("a task");
+    // The default backoff: ten seconds at first, an hour at most.
+    stepper.client().add(once("t")).expect("a task");
     let failing = claim(&mut stepper);
     stepper.finish(&failing, failed(Retry::Backoff));
     step(&mut stepper, 0);
@@ -372,7 +358,7 @@ fn a_retry_waits_its_backoff_after_a_glitch_and_not_the_longest() {
 }
 
 #[test]
-fn a_retry_that_a_wrong_clock_has_counted_waits_its_backoff() {
+fn retries_planned_by_a_wrong_clock_wait_their_backoff() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").accept("other").start().expect("a stepper");
     let client = stepper.client().clone();
@@ -392,15 +378,15 @@ fn a_retry_that_a_wrong_clock_has_counted_waits_its_backoff() {
     let clock = stepper.clock().clone();
     stepper.stop().expect("it leaves");
 
-    // Another scheduler, which has not their handler, lives through the glitch.
+    // A scheduler without their handler runs during the glitch.
     clock.advance(minutes(1));
     let mut stepper = db.builder(NOON).clock(&clock).accept("work").start().expect("a stepper");
     let add = |name: &str| {
-        client.add(NewTask::once(name, at(NOON)).handler("work").retry(patient())).expect("a task");
+        client.add(once(name).retry(patient())).expect("a task");
     };
     add("crossing");
     let crossing = claim(&mut stepper);
-    // It ends before the step, and is written after it.
+    // It ends before the step and is recorded after it.
     stepper.finish(&crossing, Outcome::failed("no"));
     clock.set_wall(at(GLITCH));
     step(&mut stepper, 1).iter().for_each(|claim| {
@@ -410,7 +396,7 @@ fn a_retry_that_a_wrong_clock_has_counted_waits_its_backoff() {
     ["failed", "asked-then", "ends-later"].into_iter().for_each(add);
     let spread = NewTask::once("spread-then", at(GLITCH)).jitter(minutes(60)).handler("work");
     client.add(spread).expect("a task");
-    client.add(NewTask::manual("requested").handler("nobody")).expect("a task");
+    client.add(NewTask::manual("requested").handler("missing")).expect("a task");
     client.trigger("requested").expect("a run");
     let mut last = None;
     for claim in step(&mut stepper, 3) {
@@ -425,20 +411,20 @@ fn a_retry_that_a_wrong_clock_has_counted_waits_its_backoff() {
     let (waits, crossed, spread) = (drawn("failed"), drawn("crossing"), drawn("spread-then"));
     assert!(waits >= minutes(5) && waits <= minutes(10), "{waits:?}");
     assert!(crossed >= minutes(10) && crossed <= minutes(20), "{crossed:?}");
-    // It ends by the wrong clock, and is written by the right one.
+    // It ends by the wrong clock and is recorded by the right one.
     stepper.finish(&last.expect("a claim"), Outcome::failed("no"));
 
     let now = at("2027-03-14T12:04:00Z");
     clock.set_wall(now);
     stepper.step().expect("a step");
-    assert_eq!(run_at(&db, "failed"), now.plus(waits), "what was drawn, from now");
+    assert_eq!(run_at(&db, "failed"), now.plus(waits), "the drawn backoff, from now");
     assert_eq!(run_at(&db, "crossing"), now.plus(crossed));
     assert_eq!(run_at(&db, "asked-then"), now.plus(minutes(24 * 60)));
     let late = run_at(&db, "ends-later").since(now);
     assert!(late >= minutes(5) && late <= minutes(10), "{late:?}");
     assert_eq!(run_at(&db, "spread-then"), now.plus(spread));
     assert_eq!(run_at(&db, "requested"), now, "nothing to wait for");
-    assert_eq!(neighbours.map(|name| run_at(&db, name)), before, "the right clock has counted these");
+    assert_eq!(neighbours.map(|name| run_at(&db, name)), before, "planned by the right clock");
     clock.advance(waits);
     let claims = stepper.step().expect("a step");
     assert!(claims.iter().any(|claim| claim.task == "failed" && claim.attempt == 2));
@@ -446,11 +432,11 @@ fn a_retry_that_a_wrong_clock_has_counted_waits_its_backoff() {
 }
 
 #[test]
-fn a_step_within_an_attempts_end_neither_stretches_nor_cuts_the_wait() {
+fn a_step_before_the_outcome_is_recorded_does_not_change_the_wait() {
     for (wall, expected) in [("2027-03-14T14:00:00Z", NOON), ("2027-03-14T11:00:00Z", "2027-03-14T11:00:00Z")] {
         let db = TestDb::new();
         let mut stepper = db.stepper(NOON);
-        stepper.client().add(NewTask::once("t", at(NOON)).handler("work").retry(patient())).expect("a task");
+        stepper.client().add(once("t").retry(patient())).expect("a task");
         let failing = claim(&mut stepper);
         stepper.finish(&failing, failed(Retry::After(minutes(180))));
         stepper.clock().set_wall(at(wall));
@@ -460,7 +446,7 @@ fn a_step_within_an_attempts_end_neither_stretches_nor_cuts_the_wait() {
 }
 
 #[test]
-fn the_newest_run_is_known_after_a_glitch() {
+fn the_last_run_is_the_newest_run_after_a_glitch() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     stepper.client().add(NewTask::interval("t", minutes(10)).handler("work").at_most_once()).expect("a task");

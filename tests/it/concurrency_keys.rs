@@ -1,19 +1,19 @@
-//! Who goes next behind a concurrency key when the first is taken away.
+//! The next run behind a concurrency key starts when the first is paused, deleted or replaced.
 
 use std::sync::Arc;
 
 use duly::testing::Stepper;
-use duly::{Claim, NewTask, Outcome, Overlap};
+use duly::{Claim, NewTask, Outcome, Overlap, Run, RunStatus};
 
 use crate::fixtures::{TestDb, at};
 use crate::sql::{names, programs};
 
-/// Three runs that wait for a key, the first of them unblocked, while the only worker is busy elsewhere.
+/// Three runs that wait for a key, the first of them unblocked, while the only worker is busy.
 fn behind_a_key(db: &TestDb, shape: impl Fn(NewTask) -> NewTask) -> (Stepper, Arc<Claim>) {
     let mut stepper = db.builder("2027-03-14T11:58:00Z").accept("work").workers(1).start().unwrap();
     stepper.client().add(NewTask::once("busy", at("2027-03-14T11:58:00Z")).handler("work")).unwrap();
     let busy = stepper.step().unwrap().remove(0);
-    // A pair with a key of its own is older than all of them, less urgent, and none of theirs.
+    // A pair with another key, older and less urgent than the three.
     for (name, line, key, priority) in [
         ("aside", "59 * * * *", "aside", 3),
         ("behind", "59 * * * *", "aside", 3),
@@ -32,15 +32,15 @@ fn behind_a_key(db: &TestDb, shape: impl Fn(NewTask) -> NewTask) -> (Stepper, Ar
     (stepper, busy)
 }
 
+/// The task of each waiting run, and what blocks it.
 fn waiting(db: &TestDb) -> Vec<String> {
-    db.rows(
-        "SELECT t.name, r.blocked FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-          WHERE r.status IN ('queued', 'failed') ORDER BY r.id",
-    )
+    let waits = |run: &&Run| run.status == RunStatus::Queued || run.status == RunStatus::Failed;
+    let line = |run: &Run| format!("{}|{}", run.task, run.blocked.as_deref().unwrap_or("-"));
+    db.runs().iter().filter(waits).map(line).collect()
 }
 
 #[test]
-fn the_next_behind_a_key_goes_on_when_the_first_is_taken_away() {
+fn the_next_run_behind_a_key_is_freed_when_the_first_is_paused_or_deleted() {
     for program in programs() {
         for (sql, left) in [
             (
@@ -62,7 +62,7 @@ fn the_next_behind_a_key_goes_on_when_the_first_is_taken_away() {
 }
 
 #[test]
-fn the_next_behind_an_old_key_goes_on_when_a_newer_occurrence_replaces_the_first() {
+fn the_next_run_behind_a_key_is_freed_when_a_newer_occurrence_replaces_the_first() {
     let db = TestDb::new();
     let (mut stepper, _busy) = behind_a_key(&db, |task| task.overlap(Overlap::CancelRunning));
     let client = stepper.client().clone();

@@ -1,88 +1,68 @@
-//! Processes that are killed, and the file they leave behind: nothing lost, nothing started twice, nothing stuck.
+//! Crashed and killed schedulers: no run is lost, started twice or stuck.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{Clock, Context, Event, NewTask, Outcome, RetryPolicy, Scheduler};
+use duly::{Clock, Context, Outcome, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
-
-const START: &str = "2027-03-14T12:00:00Z";
-
-fn once(name: &str) -> NewTask {
-    NewTask::once(name, at(START)).handler("work")
-}
-
-/// The names of the lock files of all owners.
-fn lock_files(db: &TestDb) -> Vec<String> {
-    let folder = db.home().join("agent.db-owners");
-    let files = std::fs::read_dir(folder).expect("the folder of the lock files");
-    files.map(|file| file.expect("a lock file").file_name().to_string_lossy().into_owned()).collect()
-}
-
-/// How each run stands, and how many attempts it has.
-fn stand(db: &TestDb) -> Vec<String> {
-    db.rows("SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1")
-}
+use crate::fixtures::{
+    NOON, Process, TestDb, at, eventually, listen, minutes, once, overdue, retry_soon, seconds, test_process,
+};
 
 // ------------------------------------------------------------------------------- crashes within one process --
 
 #[test]
-fn what_may_start_only_once_is_dead_after_a_crash_between_claim_and_start() {
+fn an_at_most_once_run_is_dead_after_a_crash_between_claim_and_start() {
     let db = TestDb::new();
-    let mut first = db.stepper(START);
+    let mut first = db.stepper(NOON);
     first.client().add(once("pay").at_most_once()).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
     let owner = first.owner().to_owned();
     first.crash();
 
-    let mut next = db.stepper(START);
+    let mut next = db.stepper(NOON);
     assert!(next.step().unwrap().is_empty(), "it may have started: it must not start again");
-    assert_eq!(stand(&db), ["pay|dead|1"], "recovered in the first turn");
+    assert_eq!(db.states(), ["pay|dead|1"], "recovered in the first turn");
     assert_eq!(db.rows("SELECT attempt, outcome, locked_by FROM task_attempts"), [format!("1|lost|{owner}")]);
     for _ in 0..48 {
         next.clock().advance(minutes(30));
         assert!(next.step().unwrap().is_empty());
     }
-    assert_eq!(lock_files(&db), [next.owner()], "the dead owner's lock file went with its last run");
+    assert_eq!(db.lock_files(), [next.owner()], "the dead owner's lock file is removed with its last run");
     db.assert_sound();
 }
 
 #[test]
-fn other_runs_are_tried_again_after_a_crash_between_claim_and_start() {
+fn a_run_is_retried_after_a_crash_between_claim_and_start() {
     let db = TestDb::new();
-    let mut first = db.stepper(START);
+    let mut first = db.stepper(NOON);
     first.client().add(once("post")).unwrap();
     assert_eq!(first.step().unwrap()[0].attempt, 1);
     first.crash();
 
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let teller = told.clone();
-    let listen = move |event: &Event| teller.lock().unwrap().push(event.to_string());
-    let mut next = db.builder(START).accept("work").observe(listen).start().unwrap();
+    let (observer, events) = listen();
+    let mut next = db.builder(NOON).accept("work").observe(observer).start().unwrap();
     assert!(next.step().unwrap().is_empty(), "it waits for its backoff");
-    assert_eq!(stand(&db), ["post|failed|1"], "recovered in the first turn");
+    assert_eq!(db.states(), ["post|failed|1"], "recovered in the first turn");
     let died = "the owner of attempt 1 died; failed; next attempt at";
-    assert!(told.lock().unwrap().iter().any(|line| line.contains(died)), "{told:?}");
+    assert!(events.try_iter().any(|event| event.to_string().contains(died)));
     next.clock().advance(seconds(10));
     let claims = next.step().unwrap();
     assert_eq!((claims.len(), claims[0].attempt), (1, 2));
     next.finish(&claims[0], Outcome::succeeded());
     next.step().unwrap();
-    assert_eq!(stand(&db), ["post|succeeded|2"]);
+    assert_eq!(db.states(), ["post|succeeded|2"]);
     db.assert_sound();
 }
 
 #[test]
 fn every_crash_costs_one_attempt_until_none_is_left() {
     let db = TestDb::new();
-    db.stepper(START).client().add(once("post")).unwrap();
-    let mut now = at(START);
+    db.stepper(NOON).client().add(once("post")).unwrap();
+    let mut now = at(NOON);
     for attempt in 1..=5 {
         let mut owner = db.stepper(&now.to_string());
         owner.step().unwrap();
@@ -93,23 +73,22 @@ fn every_crash_costs_one_attempt_until_none_is_left() {
         owner.crash();
     }
     db.stepper(&now.to_string()).step().unwrap();
-    assert_eq!(stand(&db), ["post|dead|5"]);
+    assert_eq!(db.states(), ["post|dead|5"]);
     assert_eq!(db.ask("SELECT group_concat(attempt || outcome) FROM task_attempts"), "1lost,2lost,3lost,4lost,5lost");
     db.assert_sound();
 }
 
 #[test]
-fn a_living_owner_keeps_its_runs_whatever_the_wall_clock_does() {
+fn a_live_owner_keeps_its_runs_whatever_the_wall_clock_does() {
     let db = TestDb::new();
-    let mut owner = db.stepper(START);
-    let mut observer = db.builder(START).accept("work").clock(owner.clock()).start().unwrap();
+    let mut owner = db.stepper(NOON);
+    let mut observer = db.builder(NOON).accept("work").clock(owner.clock()).start().unwrap();
     owner.client().add(once("long")).unwrap();
     let claims = owner.step().unwrap();
     let until = db.ask("SELECT locked_until FROM task_runs");
 
-    // The owner stands still for ten years, and its lease has long run out: stuck, and not robbed.
-    for wall in ["2027-03-14T13:00:00Z", "2027-03-14T09:00:00Z", "2037-03-14T12:00:00Z", "2020-01-01T00:00:00Z", START]
-    {
+    // The owner is stalled for ten years, long past its lease: its run is not taken over.
+    for wall in ["2027-03-14T13:00:00Z", "2027-03-14T09:00:00Z", "2037-03-14T12:00:00Z", "2020-01-01T00:00:00Z", NOON] {
         observer.clock().set_wall(at(wall));
         for _ in 0..3 {
             assert!(observer.step().unwrap().is_empty(), "{wall}");
@@ -119,23 +98,23 @@ fn a_living_owner_keeps_its_runs_whatever_the_wall_clock_does() {
     assert_eq!(db.ask("SELECT locked_until FROM task_runs"), until);
     owner.finish(&claims[0], Outcome::succeeded());
     owner.step().unwrap();
-    assert_eq!(stand(&db), ["long|succeeded|1"]);
+    assert_eq!(db.states(), ["long|succeeded|1"]);
     assert!(db.rows("SELECT * FROM task_attempts").is_empty());
     db.assert_sound();
 }
 
 #[test]
-fn an_owner_without_a_lock_file_is_believed_for_a_full_lease() {
+fn an_owner_without_a_lock_file_counts_as_alive_for_a_full_lease() {
     let db = TestDb::new();
-    let mut owner = db.stepper(START);
-    let mut observer = db.builder(START).accept("work").clock(owner.clock()).start().unwrap();
+    let mut owner = db.stepper(NOON);
+    let mut observer = db.builder(NOON).accept("work").clock(owner.clock()).start().unwrap();
     let clock = owner.clock().clone();
     owner.client().add(once("long")).unwrap();
     owner.step().unwrap();
     observer.step().unwrap();
-    let remove = |name: &str| std::fs::remove_file(db.home().join("agent.db-owners").join(name)).unwrap();
+    let remove = |name: &str| std::fs::remove_file(db.lock_folder().join(name)).unwrap();
 
-    // A cleaner comes every minute; at each heartbeat the owner makes its file again.
+    // The lock file is removed every minute; the owner recreates it at each heartbeat.
     for second in 0..600 {
         clock.advance(seconds(1));
         if second % 60 == 0 {
@@ -144,32 +123,32 @@ fn an_owner_without_a_lock_file_is_believed_for_a_full_lease() {
         owner.step().unwrap();
         assert!(observer.step().unwrap().is_empty(), "second {second}");
     }
-    assert_eq!(stand(&db), ["long|running|1"]);
+    assert_eq!(db.states(), ["long|running|1"]);
 
-    // It dies without a file: nothing proves it but a lease that stands still, counted by the time that really passes.
+    // It dies without a file: the only evidence is a lease without a heartbeat, by the monotonic clock.
     remove(owner.owner());
     owner.crash();
     observer.step().unwrap();
     clock.set_wall(at("2028-01-01T00:00:00Z"));
     for second in 0..60 {
         assert!(observer.step().unwrap().is_empty(), "second {second}");
-        assert_eq!(stand(&db), ["long|running|1"], "second {second}");
+        assert_eq!(db.states(), ["long|running|1"], "second {second}");
         clock.advance(seconds(1));
     }
     for _ in 0..40 {
         clock.advance(seconds(1));
         observer.step().unwrap();
     }
-    assert_eq!(stand(&db), ["long|running|2"], "recovered, and taken up after its backoff");
+    assert_eq!(db.states(), ["long|running|2"], "recovered, and retried after its backoff");
     assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
     db.assert_sound();
 }
 
 #[test]
-fn an_owner_that_dies_between_two_looks_is_recovered_at_the_second() {
+fn an_owner_that_dies_between_two_turns_is_recovered_at_the_second() {
     let db = TestDb::new();
-    let mut owner = db.stepper(START);
-    let mut observer = db.builder(START).accept("work").clock(owner.clock()).start().unwrap();
+    let mut owner = db.stepper(NOON);
+    let mut observer = db.builder(NOON).accept("work").clock(owner.clock()).start().unwrap();
     observer.step().unwrap();
     owner.client().add(once("post")).unwrap();
     owner.step().unwrap();
@@ -177,47 +156,47 @@ fn an_owner_that_dies_between_two_looks_is_recovered_at_the_second() {
 
     observer.clock().advance(seconds(1));
     observer.step().unwrap();
-    assert_eq!(stand(&db), ["post|failed|1"]);
+    assert_eq!(db.states(), ["post|failed|1"]);
     db.assert_sound();
 }
 
 #[test]
-fn an_owner_that_died_with_nothing_to_do_leaves_nothing_behind() {
+fn a_dead_idle_owner_leaves_no_lock_file() {
     let db = TestDb::new();
-    let idle = db.stepper(START);
+    let idle = db.stepper(NOON);
     let name = idle.owner().to_owned();
     idle.crash();
 
-    let mut next = db.stepper(START);
+    let mut next = db.stepper(NOON);
     for _ in 0..3 {
         next.step().unwrap();
         next.clock().advance(seconds(20));
     }
-    assert_eq!(lock_files(&db), [next.owner()]);
+    assert_eq!(db.lock_files(), [next.owner()]);
     let stopped = "SELECT id FROM scheduler_instances WHERE stopped_at IS NOT NULL";
-    assert_eq!(db.rows(stopped), [name], "no monitor takes it for alive");
+    assert_eq!(db.rows(stopped), [name], "it is recorded as stopped");
     next.stop().unwrap();
-    assert!(lock_files(&db).is_empty());
+    assert!(db.lock_files().is_empty());
 }
 
 // ------------------------------------------------------------------------------ two processes on one file --
 
-/// The file on which a second process of this test program is to run a scheduler.
+/// The variable that holds the database of a second process.
 const FILE: &str = "DULY_TEST_FILE";
-/// Where it writes a line for every start: run, attempt, process.
+/// The variable that holds the file to which it writes each start: run, attempt, process.
 const STARTS: &str = "DULY_TEST_STARTS";
 
-/// Not a test of its own: where the processes of the tests below begin. Ends, in order, with its standard input.
+/// Not a test by itself: the scheduler in the processes of the tests below. It drains when its standard input ends.
 #[test]
 fn as_a_scheduler() {
     let (Some(file), Some(starts)) = (std::env::var_os(FILE), std::env::var_os(STARTS)) else { return };
     let starts = OpenOptions::new().append(true).open(starts).expect("the file of starts");
     let scheduler = Scheduler::builder(PathBuf::from(file))
         .handler("work", move |run: &Context| {
-            // One write of a few bytes to the end of a file: whole, or not at all.
+            // A short append is written completely or not at all.
             let line = format!("{} {} {}\n", run.run_id(), run.attempt(), std::process::id());
             (&starts).write_all(line.as_bytes())?;
-            // Now and then one takes a moment, so that others wait un-started behind it.
+            // Some runs take a moment, so that claimed runs wait behind them.
             if run.run_id() % 8 == 0 {
                 run.wait_cancelled(Duration::from_millis(2));
             }
@@ -232,45 +211,32 @@ fn as_a_scheduler() {
     assert_eq!(scheduler.shutdown(seconds(30)).expect("a shutdown in order").unfinished, 0);
 }
 
-/// A db that schedulers in processes of their own live in.
-struct Street {
+/// A database with schedulers in processes of their own.
+struct Cluster {
     db: TestDb,
     starts: PathBuf,
 }
 
-impl Street {
+impl Cluster {
     fn new() -> Self {
         let db = TestDb::new();
         let starts = db.home().join("starts");
         File::create_new(&starts).expect("the file of starts");
         drop(db.client());
-        Street { db, starts }
+        Cluster { db, starts }
     }
 
     /// Starts a scheduler, and waits until it is registered.
-    fn scheduler(&self) -> Child {
-        let program = std::env::current_exe().expect("the test program");
-        let child = Command::new(program)
-            .args(["--exact", "crash::as_a_scheduler", "--nocapture"])
-            .env(FILE, self.db.file())
-            .env(STARTS, &self.starts)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("a second process");
-        let registered = format!("SELECT count(*) > 0 FROM scheduler_instances WHERE pid = {}", child.id());
+    fn scheduler(&self) -> Process {
+        let mut command = test_process("crash::as_a_scheduler");
+        let child = Process::spawn(command.env(FILE, self.db.file()).env(STARTS, &self.starts));
+        let registered = format!("SELECT count(*) > 0 FROM scheduler_instances WHERE pid = {}", child.0.id());
         eventually("the scheduler is registered", || self.db.ask(&registered) == "1");
         child
     }
 
     fn add(&self, round: usize, tasks: usize) {
-        let policy = RetryPolicy {
-            max_attempts: 20,
-            backoff: Duration::from_millis(50),
-            max_backoff: Duration::from_millis(200),
-        };
-        let due = at("2025-01-01T00:00:00Z");
-        let task = |n| NewTask::once(format!("round-{round}/{n}"), due).handler("work").retry(policy);
+        let task = |n| retry_soon(overdue(&format!("round-{round}/{n}")), 20);
         self.db.client().add_all((0..tasks).map(task)).expect("new tasks");
     }
 
@@ -279,7 +245,7 @@ impl Street {
         count.parse().expect("a number")
     }
 
-    /// Every run succeeded, and each of its starts is either the one that did, or a lost one.
+    /// Asserts that every run succeeded, and that each start is of the successful or of a lost attempt.
     fn assert_kept(&self, tasks: usize) {
         let db = &self.db;
         let ask = |query| db.ask(query).parse::<usize>().unwrap_or_else(|error| panic!("{query}: {error}"));
@@ -305,10 +271,10 @@ impl Street {
         ended.extend(&lost);
         let once: BTreeSet<_> = starts.iter().copied().collect();
         assert_eq!(once.len(), starts.len(), "an attempt was started twice");
-        assert!(once.is_subset(&ended), "started and not told: {:?}", once.difference(&ended).collect::<Vec<_>>());
+        assert!(once.is_subset(&ended), "started and not recorded: {:?}", once.difference(&ended).collect::<Vec<_>>());
         let unstarted = final_attempts.difference(&once).collect::<Vec<_>>();
         assert!(unstarted.is_empty(), "succeeded without a start: {unstarted:?}");
-        // The attempts of a run are numbered without a gap, and each is told once.
+        // The attempts of a run are numbered without a gap, and each is recorded once.
         ended.extend(&released);
         let claimed: u32 = succeeded.values().sum();
         assert_eq!(ended.len(), tasks + lost.len() + released.len(), "an attempt has two ends");
@@ -320,42 +286,32 @@ impl Street {
 
         db.assert_sound();
         assert_eq!(ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), 0);
-        assert!(lock_files(db).is_empty(), "lock files are left: {:?}", lock_files(db));
+        assert!(db.lock_files().is_empty(), "lock files are left: {:?}", db.lock_files());
     }
 }
 
-fn kill(mut process: Child) {
-    process.kill().expect("a process that can be killed");
-    process.wait().expect("its end");
-}
-
-fn end(mut process: Child) {
-    drop(process.stdin.take());
-    assert!(process.wait().expect("its end").success());
-}
-
 #[test]
-fn one_of_two_schedulers_dies_half_way_through_ten_thousand_runs() {
+fn ten_thousand_runs_survive_the_death_of_one_of_two_schedulers() {
     const TASKS: usize = 10_000;
-    let street = Street::new();
-    let (one, other) = (street.scheduler(), street.scheduler());
-    street.add(0, TASKS);
-    eventually("half of the runs are done", || street.succeeded() >= TASKS / 2);
-    kill(one);
-    eventually("all runs are done", || street.succeeded() == TASKS);
-    end(other);
-    street.assert_kept(TASKS);
+    let cluster = Cluster::new();
+    let (one, other) = (cluster.scheduler(), cluster.scheduler());
+    cluster.add(0, TASKS);
+    eventually("half of the runs are done", || cluster.succeeded() >= TASKS / 2);
+    one.kill();
+    eventually("all runs are done", || cluster.succeeded() == TASKS);
+    other.end();
+    cluster.assert_kept(TASKS);
 }
 
 #[test]
-fn of_two_schedulers_one_dies_and_one_leaves_anywhere_again_and_again() {
+fn runs_survive_repeated_kills_and_drains_of_two_schedulers() {
     const TASKS: usize = 1_000;
     const ROUNDS: usize = 6;
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let street = Street::new();
-    let (mut one, mut other) = (street.scheduler(), street.scheduler());
+    let cluster = Cluster::new();
+    let (mut one, mut other) = (cluster.scheduler(), cluster.scheduler());
     for round in 0..ROUNDS {
         if random.bool() {
             std::mem::swap(&mut one, &mut other);
@@ -363,17 +319,17 @@ fn of_two_schedulers_one_dies_and_one_leaves_anywhere_again_and_again() {
         let mut moments = [random.usize(0..TASKS), random.usize(0..TASKS)];
         moments.sort_unstable();
         println!("round {round}: one dies after {} runs, the other leaves after {}", moments[0], moments[1]);
-        street.add(round, TASKS);
-        let done = |runs: usize| eventually("so many runs are done", || street.succeeded() >= round * TASKS + runs);
+        cluster.add(round, TASKS);
+        let done = |runs: usize| eventually("enough runs are done", || cluster.succeeded() >= round * TASKS + runs);
         done(moments[0]);
-        kill(one);
-        one = street.scheduler();
+        one.kill();
+        one = cluster.scheduler();
         done(moments[1]);
-        end(other);
-        other = street.scheduler();
+        other.end();
+        other = cluster.scheduler();
         done(TASKS);
     }
-    end(one);
-    end(other);
-    street.assert_kept(ROUNDS * TASKS);
+    one.end();
+    other.end();
+    cluster.assert_kept(ROUNDS * TASKS);
 }

@@ -1,5 +1,5 @@
-//! The weeks in which the clock is changed: an imported crontab, carried out by a stepper, starts what Debian's cron starts in
-//! them. That is told by a cron of the test's own, which wakes every minute as the real one does, and knows nothing of duly.
+//! The weeks of a clock change: an imported crontab starts what Debian's cron starts. The expected starts come from a model of
+//! cron in this file, which wakes every minute as cron does and uses no code of duly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -10,7 +10,7 @@ use duly::{Context, Timestamp};
 use crate::fixtures::{TestDb, at, minutes};
 use crate::import::{CRONTAB, document, write};
 
-/// A line as the test's cron reads it: which minutes, and whether it follows the clock.
+/// A line as the model reads it: its minutes, and whether it follows the wall clock.
 struct Line {
     fields: [BTreeSet<u32>; 5],
     minute_or_hour_star: bool,
@@ -35,7 +35,7 @@ impl Line {
         Line { fields, minute_or_hour_star: star(0) || star(1), day_star: star(2) || star(4) }
     }
 
-    /// Whether it names a minute, counted since 1970 as a clock on the wall shows them.
+    /// Whether the line names a minute of the wall clock, counted since 1970.
     fn names(&self, minute: i64) -> bool {
         let shown = DateTime::from_timestamp(minute * 60, 0).expect("a time");
         let [minutes, hours, days, months, weekdays] = &self.fields;
@@ -70,9 +70,9 @@ fn field(text: &str, (low, high): (u32, u32)) -> BTreeSet<u32> {
     values
 }
 
-/// What cron starts from one minute to another: line by line, at which minutes of UTC, and how often then. `offset`: of the wall
-/// clock, in minutes. Its main loop: of a step forward of up to three hours it makes up for what is fixed, and after one back it
-/// lets what is fixed wait until the clock is where it was.
+/// Returns the number of starts by cron for each line and minute of UTC; `offset` is that of the wall clock, in minutes. As in
+/// cron's main loop, after a step forward of up to three hours fixed lines catch up, and after a step back they wait until the
+/// clock has passed its former time.
 fn cron(lines: &BTreeMap<u64, Line>, from: i64, until: i64, offset: impl Fn(i64) -> i64) -> BTreeMap<(u64, i64), u32> {
     let mut starts = BTreeMap::new();
     let mut seen = from - 1 + offset(from - 1);
@@ -113,8 +113,8 @@ fn minute(text: &str) -> i64 {
     at(text).as_millis() / 60_000
 }
 
-/// What the imported file starts in a week, and what cron does, without the hurry: it starts what it makes up for minute by
-/// minute, all in the same one, and here an instant has one run.
+/// Asserts that the imported file starts what cron starts in a week, and returns cron's starts. Cron catches up all missed minutes
+/// of a line within one minute; here an instant has one run.
 fn week(from: &str, until: &str, rome: impl Fn(i64) -> i64) -> BTreeMap<(u64, i64), u32> {
     let db = TestDb::new();
     write(&db, "crontab", CRONTAB);
@@ -122,11 +122,11 @@ fn week(from: &str, until: &str, rome: impl Fn(i64) -> i64) -> BTreeMap<(u64, i6
     let number = |task: &serde_json::Value| (task["name"].as_str().unwrap().to_owned(), task["line"].as_u64().unwrap());
     let numbers: BTreeMap<String, u64> = imported["tasks"].as_array().unwrap().iter().map(number).collect();
 
-    // What falls due until then is missed, as by a cron that did not run.
+    // Earlier occurrences are missed, as by a cron that did not run.
     let before = Timestamp::from_millis(at(from).as_millis() - 600_000);
     let handler = |_: &Context| Ok::<_, Infallible>(());
     let builder = db.builder(&before.to_string()).handler("command", handler);
-    // Nobody else is on the file: it need not be looked at between what is due.
+    // No other process uses the file: no polls are needed between occurrences.
     let mut stepper = builder.poll(minutes(60)).lease(minutes(600)).start().unwrap();
     stepper.run_until(Timestamp::from_millis(at(until).as_millis() - 1)).unwrap();
     let started = db.rows(&format!(
@@ -145,7 +145,7 @@ fn week(from: &str, until: &str, rome: impl Fn(i64) -> i64) -> BTreeMap<(u64, i6
 
     let text: Vec<&str> = CRONTAB.lines().collect();
     let line = |number: &u64| (*number, Line::read(text[usize::try_from(*number).unwrap() - 1]));
-    // Those below CRON_TZ are New York's, which has changed its clock before in the one week, and will after in the other.
+    // Lines below CRON_TZ follow New York, whose clock changes in neither week.
     let (rest, new_york): (BTreeMap<_, _>, BTreeMap<_, _>) =
         numbers.values().map(line).partition(|(number, _)| *number < 31);
     assert_eq!((rest.len(), new_york.len()), (17, 2));
@@ -158,13 +158,13 @@ fn week(from: &str, until: &str, rome: impl Fn(i64) -> i64) -> BTreeMap<(u64, i6
 }
 
 #[test]
-fn in_the_week_in_which_an_hour_is_skipped_it_starts_what_cron_starts() {
+fn an_imported_crontab_matches_cron_in_the_week_of_a_skipped_hour() {
     let change = minute("2037-03-29T01:00:00Z");
     let starts = week("2037-03-23T00:00:00Z", "2037-03-30T00:00:00Z", |at| if at < change { 60 } else { 120 });
     let at_three: Vec<_> =
         starts.iter().filter(|((_, at), _)| *at == change).map(|((line, _), n)| (*line, *n)).collect();
-    // What follows the clock (poll, reindex, hourly), and what is fixed in the hour that is gone: cron starts backup.sh twice and
-    // sync four times then, for each of their minutes.
+    // Lines that follow the clock (poll, reindex, hourly), and lines fixed in the skipped hour: cron then starts backup.sh twice
+    // and sync four times, once for each of their minutes.
     assert_eq!(at_three, [(8, 1), (13, 2), (14, 1), (15, 4), (16, 1), (22, 1)]);
     assert!(starts.len() > 2_000, "{}", starts.len());
     let lines: BTreeSet<u64> = starts.keys().map(|(line, _)| *line).collect();
@@ -173,7 +173,7 @@ fn in_the_week_in_which_an_hour_is_skipped_it_starts_what_cron_starts() {
 }
 
 #[test]
-fn in_the_week_in_which_an_hour_is_repeated_it_starts_what_cron_starts() {
+fn an_imported_crontab_matches_cron_in_the_week_of_a_repeated_hour() {
     let change = minute("2037-10-25T01:00:00Z");
     let starts = week("2037-10-19T00:00:00Z", "2037-10-26T00:00:00Z", |at| if at < change { 120 } else { 60 });
     let on = |line: u64| starts.keys().filter(|(number, at)| *number == line && (at - change).abs() <= 60).count();

@@ -1,6 +1,6 @@
 //! Damage that bypasses SQLite while a scheduler is at work: the log removed or replaced, the file emptied, cut or copied over. The
-//! scheduler stops with exit code 4 within seconds, and writes nothing into a file that is not its own any more. What SQLite does
-//! to the file by itself, in any program, is no damage.
+//! scheduler stops with exit code 4 within seconds and writes nothing into a file that is no longer its own. Changes that SQLite
+//! itself makes to the file are no damage.
 #![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use duly::{Client, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::evidence::can;
+use crate::fixtures::{NOON, TestDb, at, eventually, listen, seconds};
 use crate::sidecar::{Gate, Sidecar, group_size, shell, stands, told};
 
-const NOON: &str = "2027-03-14T12:00:00Z";
 const OVERWRITTEN: &str =
     "another database, or an older copy, was written over it while it was open: stop every program";
 
@@ -22,28 +22,18 @@ fn run(program: &str, arguments: &[&dyn AsRef<std::ffi::OsStr>]) {
     assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Whether the `sqlite3` shell is there.
-fn may_ask_the_shell() -> bool {
-    let may = Command::new("sqlite3").arg("--version").output().is_ok();
-    assert!(may || std::env::var("DULY_CI").as_deref() != Ok("1"), "sqlite3 is missing");
-    if !may {
-        println!("skipped: no sqlite3");
-    }
-    may
-}
-
-fn shell_says(file: &Path, command: &str) {
+fn sqlite_shell(file: &Path, command: &str) {
     run("sqlite3", &[&"-cmd", &".timeout 5000", &file, &command]);
 }
 
-fn beside(db: &TestDb, name: &str) -> PathBuf {
+fn companion(db: &TestDb, name: &str) -> PathBuf {
     db.file().with_file_name(format!("agent.db{name}"))
 }
 
-/// Runs that are recorded, in a file whose log nobody has written back since.
+/// Recorded runs, in a file whose log was not checkpointed since.
 const RUNS: usize = 20;
 
-/// A db with a scheduler that has recorded [`RUNS`] runs, most of them in the log alone, and has a command at work.
+/// Starts a scheduler that has recorded [`RUNS`] runs, most of them only in the log, and has a command at work.
 fn at_work(db: &TestDb) -> (Sidecar, Gate, String) {
     let gate = Gate::new(db, "gate");
     let client = db.client();
@@ -58,8 +48,8 @@ fn at_work(db: &TestDb) -> (Sidecar, Gate, String) {
     (sidecar, gate, group)
 }
 
-/// Does this to the file of a scheduler that is at work: it stops with exit code 4 and these words in its one error, and leaves no
-/// command.
+/// Damages the file of a scheduler at work. Asserts that it stops with exit code 4, logs one error with these words, and leaves
+/// no command. Returns the log.
 fn stops(what: &str, says: &str, db: &TestDb, harm: impl FnOnce(&TestDb)) -> String {
     let (mut sidecar, _gate, group) = at_work(db);
     harm(db);
@@ -73,14 +63,14 @@ fn stops(what: &str, says: &str, db: &TestDb, harm: impl FnOnce(&TestDb)) -> Str
 }
 
 #[test]
-fn a_log_that_is_removed_ends_the_scheduler_and_nothing_recorded_is_lost() {
+fn a_removed_log_stops_the_scheduler_and_loses_no_record() {
     for name in ["-wal", "-shm"] {
         let db = TestDb::new();
         let says = format!(
             "agent.db{name}, which is part of it, was removed while it was open: stop every program that uses the database, and \
              run duly doctor before you start again; when the last program closes the database, what it held is written back"
         );
-        stops(name, &says, &db, |db| std::fs::remove_file(beside(db, name)).unwrap());
+        stops(name, &says, &db, |db| std::fs::remove_file(companion(db, name)).unwrap());
         let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
         assert_eq!(db.ask(succeeded), RUNS.to_string(), "{name}");
         db.assert_sound();
@@ -88,21 +78,21 @@ fn a_log_that_is_removed_ends_the_scheduler_and_nothing_recorded_is_lost() {
 }
 
 #[test]
-fn a_log_that_is_replaced_ends_the_scheduler_and_is_not_written_past() {
+fn a_replaced_log_stops_the_scheduler_and_nothing_is_written() {
     let db = TestDb::new();
     let mut before = Vec::new();
     stops("replaced", "agent.db-wal, which is part of it, was replaced while it was open", &db, |db| {
-        let (log, other) = (beside(db, "-wal"), db.home().join("other"));
+        let (log, other) = (companion(db, "-wal"), db.home().join("other"));
         std::fs::write(&other, "").unwrap();
         before = std::fs::read(db.file()).unwrap();
         std::fs::rename(other, log).unwrap();
     });
     assert!(std::fs::read(db.file()).unwrap() == before, "nothing was written");
-    assert!(beside(&db, "-wal").exists(), "nothing was removed");
+    assert!(companion(&db, "-wal").exists(), "nothing was removed");
 }
 
 #[test]
-fn a_file_that_is_emptied_or_cut_ends_the_scheduler_and_stays_as_it_is() {
+fn an_emptied_or_truncated_file_stops_the_scheduler_and_stays_unchanged() {
     for (length, says) in [(0, "it was emptied while it was open"), (8192, "it was cut short while it was open")] {
         let db = TestDb::new();
         let log = stops("cut", says, &db, |db| {
@@ -110,11 +100,11 @@ fn a_file_that_is_emptied_or_cut_ends_the_scheduler_and_stays_as_it_is() {
         });
         assert_eq!(std::fs::metadata(db.file()).unwrap().len(), length, "nothing was written into it");
         assert!(log.contains("the database cannot be written"), "{log}");
-        assert!(!beside(&db, "-wal").exists() && beside(&db, "-wal-aside-1").exists(), "{log}");
+        assert!(!companion(&db, "-wal").exists() && companion(&db, "-wal-aside-1").exists(), "{log}");
     }
 }
 
-/// What there was before the scheduler was started, and what a copy of it holds afterwards.
+/// Copies the file that `make` made over the database. Asserts that the scheduler stops and that the copy stays unchanged.
 fn copied_over(what: &str, make: impl FnOnce(&TestDb, &Path)) {
     let db = TestDb::new();
     let copy = db.home().join("backup.db");
@@ -123,13 +113,13 @@ fn copied_over(what: &str, make: impl FnOnce(&TestDb, &Path)) {
     let log = stops(what, OVERWRITTEN, &db, |db| run("cp", &[&copy, &db.file()]));
     assert!(std::fs::read(db.file()).unwrap() == std::fs::read(&copy).unwrap(), "{what}: nothing was written into it");
     assert!(log.contains("belongs to the file as it was: it was renamed"), "{what}: {log}");
-    // Whoever opens it finds the copy, and no page of what was there before.
+    // The file holds the copy, and no page of the former database.
     assert_eq!(db.ask("SELECT group_concat(name) FROM scheduled_tasks"), "kept", "{what}");
     db.assert_sound();
 }
 
 #[test]
-fn a_copy_of_the_file_over_it_ends_the_scheduler() {
+fn an_overwritten_file_stops_the_scheduler() {
     copied_over("the file alone, from before", |db, copy| run("cp", &[&db.file(), &copy]));
     copied_over("duly backup", |db, copy| drop(db.client().backup(copy).unwrap()));
     copied_over("VACUUM INTO", |db, copy| {
@@ -139,14 +129,14 @@ fn a_copy_of_the_file_over_it_ends_the_scheduler() {
         let other = Client::open(copy).unwrap();
         other.add(NewTask::once("kept", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
     });
-    if may_ask_the_shell() {
-        copied_over(".backup", |db, copy| shell_says(db.file(), &format!(".backup {}", copy.display())));
+    if can("sqlite3", &["--version"]) {
+        copied_over(".backup", |db, copy| sqlite_shell(db.file(), &format!(".backup {}", copy.display())));
     }
 }
 
-/// A copy from while the scheduler is at work, a little older than the file.
+/// The copy was made while the scheduler ran, and is a little older than the file.
 #[test]
-fn a_recent_copy_over_the_file_ends_an_idle_scheduler() {
+fn a_recent_copy_over_the_file_stops_an_idle_scheduler() {
     let db = TestDb::new();
     db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
@@ -181,7 +171,7 @@ fn a_copy_over_the_file_ends_a_scheduler_that_started_beside_a_reader() {
     assert!(sidecar.log().contains(OVERWRITTEN), "{}", sidecar.log());
 }
 
-/// Waits until the scheduler has recorded so many more heartbeats. It has looked at the file in between.
+/// Waits for `more` recorded heartbeats, between which the scheduler examines the file.
 fn beats(db: &TestDb, more: i64) {
     let count = || {
         let stamp = db.ask("SELECT substr(value, 38) FROM scheduler_meta WHERE key = 'stamp'");
@@ -192,7 +182,7 @@ fn beats(db: &TestDb, more: i64) {
 }
 
 #[test]
-fn what_sqlite_does_to_the_file_is_no_damage() {
+fn changes_by_sqlite_are_no_damage() {
     let db = TestDb::new();
     let client = db.client();
     client
@@ -205,14 +195,14 @@ fn what_sqlite_does_to_the_file_is_no_damage() {
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
     let plain = db.plain();
     let written_back = || plain.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
-    let mut acts = 0;
+    let mut changes = 0;
     let mut goes_on = |what: &str| {
-        // Once while it is in the log, once when it is in the file.
+        // Once while the change is in the log, once after a checkpoint.
         beats(&db, 2);
         written_back();
         beats(&db, 2);
-        acts += 1;
-        let name = format!("after-{acts}");
+        changes += 1;
+        let name = format!("after-{changes}");
         client.add(shell(&name, "true")).unwrap_or_else(|error| panic!("{what}: {error}"));
         stands(&client, &name, RunStatus::Succeeded);
     };
@@ -242,13 +232,13 @@ fn what_sqlite_does_to_the_file_is_no_damage() {
     run("touch", &[&db.file()]);
     run("cp", &[&db.file(), &db.home().join("read.db")]);
     goes_on("other programs that read it");
-    if may_ask_the_shell() {
+    if can("sqlite3", &["--version"]) {
         let backup = db.home().join("backup.db");
-        shell_says(db.file(), &format!(".backup {}", backup.display()));
+        sqlite_shell(db.file(), &format!(".backup {}", backup.display()));
         goes_on(".backup");
-        // An older state of the same database, and one of another lineage: both come in as a transaction.
+        // An older state of the same database, and one with another history: `.restore` writes both in a transaction.
         for (name, from) in [("its own", &backup), ("another", &copy)] {
-            shell_says(db.file(), &format!(".restore {}", from.display()));
+            sqlite_shell(db.file(), &format!(".restore {}", from.display()));
             eventually("it is restored", || db.ask("SELECT count(*) FROM scheduled_tasks WHERE name = 'early'") == "1");
             written_back();
             eventually("it is stamped", || db.ask("SELECT count(*) FROM scheduler_meta WHERE key = 'stamp'") == "1");
@@ -261,9 +251,9 @@ fn what_sqlite_does_to_the_file_is_no_damage() {
     db.assert_sound();
 }
 
-/// Nothing can be opened to look: that is no evidence.
+/// Without file descriptors the file cannot be examined: that is no evidence of damage.
 #[test]
-fn a_look_that_fails_stops_nothing() {
+fn a_failed_examination_stops_nothing() {
     let db = TestDb::new();
     let client = db.client();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
@@ -282,9 +272,9 @@ fn a_look_that_fails_stops_nothing() {
     db.assert_sound();
 }
 
-/// In a program of its own the same error ends the scheduler, and its client has it too.
+/// The client of the scheduler returns the error too.
 #[test]
-fn a_scheduler_within_a_program_stops_with_the_same_error() {
+fn an_embedded_scheduler_stops_with_the_same_error() {
     let db = TestDb::new();
     let copy = db.home().join("backup.db");
     db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("work")).unwrap();
@@ -303,30 +293,24 @@ fn a_scheduler_within_a_program_stops_with_the_same_error() {
     }
     drop(client);
     assert!(std::fs::read(db.file()).unwrap() == std::fs::read(&copy).unwrap());
-    // It may be opened again in the same program.
+    // The same process may open the file again.
     let again = Scheduler::builder(db.file()).start().unwrap();
     assert!(again.task("far").unwrap().is_some());
     again.shutdown(seconds(1)).unwrap();
     db.assert_sound();
 }
 
-/// What a disk returned once is examined again: the finding must last for some seconds, in which nothing is written.
+/// Damage is examined again: it must last for some seconds, during which nothing is written.
 #[test]
-fn damage_that_passes_is_told_and_nothing_is_written_meanwhile() {
+fn temporary_damage_is_reported_and_nothing_is_written_during_it() {
     let db = TestDb::new();
-    let events = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let tell = events.clone();
-    let watch = move |event: &Event| {
-        if matches!(event, Event::Degraded { .. } | Event::Recovered) {
-            tell.lock().unwrap().push(event.clone());
-        }
-    };
-    let mut stepper = db.builder(NOON).accept("work").observe(watch).start().unwrap();
+    let (observer, events) = listen();
+    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
     let clock = stepper.clock().clone();
     stepper.step().unwrap();
     db.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     let whole = std::fs::read(db.file()).unwrap();
-    // What a turn reads is in memory: SQLite keeps the pages that it finds missing, too.
+    // SQLite has cached the pages that a turn reads, also those that the file then lacks.
     clock.advance(seconds(20));
     stepper.step().unwrap();
     let open = std::fs::OpenOptions::new().write(true).open(db.file()).unwrap();
@@ -339,17 +323,16 @@ fn damage_that_passes_is_told_and_nothing_is_written_meanwhile() {
     std::fs::write(db.file(), &whole).unwrap();
     clock.advance(seconds(20));
     stepper.step().unwrap();
-    {
-        let events = events.lock().unwrap();
-        let [Event::Degraded { reason }, Event::Recovered] = &events[..] else { panic!("{events:?}") };
-        assert!(reason.contains("it was cut short while it was open"), "{reason}");
-    }
+    let is_reported = |event: &Event| matches!(event, Event::Degraded { .. } | Event::Recovered);
+    let events: Vec<Event> = events.try_iter().filter(is_reported).collect();
+    let [Event::Degraded { reason }, Event::Recovered] = &events[..] else { panic!("{events:?}") };
+    assert!(reason.contains("it was cut short while it was open"), "{reason}");
     open.set_len(4096).unwrap();
     let error = (0..10).find_map(|_| {
         clock.advance(seconds(20));
         stepper.step().err()
     });
     assert!(error.expect("an end").to_string().contains("it was cut short"));
-    // The file of the test ends as it was; the lock that closing it dropped is the test's own.
+    // Restores the file; closing it has released only a lock of this test.
     std::fs::write(db.file(), whole).unwrap();
 }

@@ -1,31 +1,20 @@
-//! A scheduler that has not been able to write its database for ten seconds says so in its lock file, and `check` reports it until it
-//! can. The database itself cannot hold that.
+//! A scheduler that cannot write its database for ten seconds records that in its lock file, and `check` reports it until the
+//! database can be written.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use duly::{Client, Event, Limits, NewTask};
+use duly::{Event, NewTask};
 
-use crate::fixtures::{TestDb, seconds};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
-
-fn shown(client: &Client) -> Vec<String> {
-    client.check(&Limits::default()).expect("a look").iter().map(ToString::to_string).collect()
-}
+use crate::fixtures::{NOON, TestDb, listen, problems, seconds};
 
 #[test]
 fn a_database_that_cannot_be_written_for_ten_seconds_is_reported_while_it_lasts() {
     let db = TestDb::new();
-    let told = Arc::new(AtomicUsize::new(0));
-    let counts = told.clone();
-    let observe = move |event: &Event| {
-        counts.fetch_add(usize::from(matches!(event, Event::Degraded { .. })), Ordering::Relaxed);
-    };
+    let (observer, events) = listen();
+    let reports = || events.try_iter().filter(|event| matches!(event, Event::Degraded { .. })).count();
     let builder = db.builder(NOON).accept("work").busy_timeout(Duration::ZERO);
-    let mut stepper = builder.observe(observe).start().expect("a stepper");
-    // A neighbour that has nothing to write.
+    let mut stepper = builder.observe(observer).start().expect("a stepper");
+    // Another scheduler has nothing to write.
     let neighbour = db.builder(NOON).clock(stepper.clock()).accept("none").start().expect("a stepper");
     let client = stepper.client().clone();
     client.add(NewTask::interval("tick", seconds(1)).handler("work")).expect("a task");
@@ -33,7 +22,7 @@ fn a_database_that_cannot_be_written_for_ten_seconds_is_reported_while_it_lasts(
     let mut pass = |time: u64| {
         stepper.clock().advance(seconds(time));
         let _claims = stepper.step().expect("a turn");
-        shown(&client)
+        problems(&client)
     };
     assert_eq!(pass(30), [""; 0]);
 
@@ -50,26 +39,26 @@ fn a_database_that_cannot_be_written_for_ten_seconds_is_reported_while_it_lasts(
     let rest = " has not been able to write the database for ten seconds or longer: see its log for the cause; nothing starts \
                 until it can write again";
     assert!(lines[0].ends_with(rest), "{lines:?}");
-    assert!(client.status().expect("a look").instances.iter().filter(|one| one.degraded).count() == 1);
+    assert!(client.status().expect("a status").instances.iter().filter(|one| one.degraded).count() == 1);
     for _ in 0..4 {
         assert_eq!(pass(6), lines, "it lasts");
     }
-    // A lock file that is made again says the same.
-    std::fs::remove_dir_all(db.home().join("agent.db-owners")).expect("the lock files");
+    // A recreated lock file holds the same.
+    std::fs::remove_dir_all(db.lock_folder()).expect("the lock files");
     assert_eq!(pass(6), lines);
-    assert_eq!(told.load(Ordering::Relaxed), 1, "it is logged once");
+    assert_eq!(reports(), 1, "it is logged once");
 
     writer.execute_batch("ROLLBACK").expect("the lock is free");
     assert_eq!(pass(6), [""; 0]);
-    // The next time it takes ten seconds again.
+    // The next outage is reported after ten seconds again.
     writer.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     assert_eq!(pass(1), [""; 0]);
     assert_eq!(pass(9), [""; 0]);
-    assert_eq!(told.load(Ordering::Relaxed), 2);
+    assert_eq!(reports(), 1);
     drop(neighbour);
 }
 
-/// With a real disk: its lock file can be written in its place where the database has no room to grow.
+/// On a full disk the lock file can still be overwritten in place.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_reported_while_it_lasts() {
@@ -87,12 +76,12 @@ fn a_full_disk_is_reported_while_it_lasts() {
     client.add(NewTask::interval("tick", seconds(1)).handler("command").payload(tick)).expect("a task");
     let mut sidecar = Sidecar::start(&db, &[]);
     eventually("it ticks", || db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") != "0");
-    assert_eq!(shown(&client), [""; 0]);
+    assert_eq!(problems(&client), [""; 0]);
     disk.fill();
     let line = format!("degraded: the scheduler with pid {} on ", sidecar.pid());
-    eventually("check reports it", || shown(&client).iter().any(|found| found.starts_with(&line)));
+    eventually("check reports it", || problems(&client).iter().any(|found| found.starts_with(&line)));
     disk.clear();
-    eventually("check reports it no longer", || shown(&client).is_empty());
+    eventually("check reports it no longer", || problems(&client).is_empty());
     assert_eq!(sidecar.log().matches("the database cannot be written").count(), 1, "{}", sidecar.log());
     client.pause("tick").expect("a pause");
     sidecar.leave();

@@ -1,30 +1,20 @@
-//! Delay tasks count from the end of their last run: while one is unfinished nobody can say when the next is due; then it is
-//! the end and the delay, whatever the end was.
+//! Delay tasks count from the end of their last run: while a run is unfinished there is no next run; then it is the end plus the
+//! delay, whatever the outcome.
 
 use std::sync::Arc;
 
 use duly::testing::Stepper;
 use duly::{Cancel, Claim, Misfire, NewTask, Outcome, RetryPolicy, RunStatus, Timestamp};
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_off};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, succeed, with_task, work_off};
 
 fn every_ten() -> NewTask {
     NewTask::delay("t", minutes(10)).handler("work")
 }
 
-/// A db with one task, added at noon.
-fn house_of(task: NewTask) -> (TestDb, Stepper) {
-    let db = TestDb::new();
-    let stepper = db.stepper(NOON);
-    stepper.client().add(task).expect("a task");
-    (db, stepper)
-}
-
 #[test]
-fn counts_from_the_end_of_the_run() {
-    let (db, mut stepper) = house_of(every_ten());
+fn a_delay_counts_from_the_end_of_the_run() {
+    let (db, mut stepper) = with_task(every_ten());
     let before = db.add_bystander(&stepper);
     assert_eq!(db.next("t"), "2027-03-14 12:10:00 active");
     stepper.clock().advance(minutes(10));
@@ -33,13 +23,13 @@ fn counts_from_the_end_of_the_run() {
     stepper.clock().advance(minutes(3));
     step(&mut stepper, 0);
     assert_eq!(db.next("t"), "- active");
-    // It ended then, however late that is written down.
+    // The end counts, not the time of its record.
     stepper.finish(&first, Outcome::succeeded());
     stepper.clock().advance(seconds(7));
     step(&mut stepper, 0);
     assert_eq!(db.next("t"), "2027-03-14 12:23:00 active");
 
-    // A retry is the same run: its last end counts.
+    // A retry continues the same run: the end of its last attempt counts.
     stepper.clock().set_wall(at("2027-03-14T12:23:00Z"));
     let second = claim(&mut stepper);
     stepper.finish(&second, Outcome::failed("no"));
@@ -54,11 +44,11 @@ fn counts_from_the_end_of_the_run() {
     db.assert_sound();
 }
 
-/// Dead, cancelled while it ran, cancelled while it waited, expired, lost for good: each is an end.
+/// Dead, cancelled while it ran, cancelled while it waited, lost, expired: each is an end.
 #[test]
-fn whatever_ends_the_run() {
+fn a_delay_counts_from_the_end_whatever_the_outcome() {
     let due = |task: NewTask| {
-        let (db, mut stepper) = house_of(task);
+        let (db, mut stepper) = with_task(task);
         stepper.clock().advance(minutes(10));
         let run = claim(&mut stepper);
         stepper.clock().advance(minutes(1));
@@ -72,7 +62,7 @@ fn whatever_ends_the_run() {
     let (db, mut stepper, run) = due(every_ten());
     assert_eq!(stepper.client().cancel(run.run_id).expect("asked"), Cancel::Asked);
     assert_eq!(db.next("t"), "- active");
-    stepper.finish(&run, Outcome::failed("told to stop"));
+    stepper.finish(&run, Outcome::failed("stopped"));
     step(&mut stepper, 0);
     assert_eq!(db.next("t"), "2027-03-14 12:21:00 active");
 
@@ -101,8 +91,8 @@ fn whatever_ends_the_run() {
 }
 
 #[test]
-fn counts_from_the_end_of_a_manual_run_too() {
-    let (db, mut stepper) = house_of(every_ten());
+fn a_delay_counts_from_the_end_of_a_manual_run_too() {
+    let (db, mut stepper) = with_task(every_ten());
     stepper.clock().advance(minutes(5));
     stepper.client().trigger("t").expect("a run");
     assert_eq!(db.next("t"), "- active");
@@ -117,10 +107,10 @@ fn counts_from_the_end_of_a_manual_run_too() {
     db.assert_history("t", &["2027-03-14 12:05:00 manual succeeded", "2027-03-14 12:05:00 manual succeeded"]);
 }
 
-/// What had come due before somebody asked for a run is not forgotten.
+/// An occurrence that was due before the trigger still runs.
 #[test]
-fn a_trigger_swallows_nothing_that_was_due() {
-    let (db, stepper) = house_of(every_ten());
+fn a_trigger_does_not_replace_a_due_occurrence() {
+    let (db, stepper) = with_task(every_ten());
     stepper.crash();
     let mut stepper = db.stepper("2027-03-14T12:10:00Z");
     stepper.client().trigger("t").expect("a run");
@@ -135,8 +125,8 @@ fn a_trigger_swallows_nothing_that_was_due() {
 }
 
 #[test]
-fn counts_from_now_after_a_skip_or_a_miss_and_on_resume() {
-    let (db, stepper) = house_of(every_ten().misfire(Misfire::Skip, seconds(60)));
+fn a_delay_counts_from_now_after_a_miss_and_on_resume() {
+    let (db, stepper) = with_task(every_ten().misfire(Misfire::Skip, seconds(60)));
     stepper.crash();
     let mut stepper = db.stepper("2027-03-14T12:30:00Z");
     step(&mut stepper, 0);
@@ -149,7 +139,7 @@ fn counts_from_now_after_a_skip_or_a_miss_and_on_resume() {
     step(&mut stepper, 0);
     stepper.client().resume("t").expect("a resumption");
     assert_eq!(db.next("t").as_str(), "2027-03-14 13:10:00 active");
-    assert_eq!(db.history("t").len(), 1, "what fell meanwhile is neither run nor missed");
+    assert_eq!(db.history("t").len(), 1, "occurrences during the pause are neither run nor missed");
 
     // Resumed while a run is unfinished: its end counts.
     stepper.client().trigger("t").expect("a run");
@@ -164,9 +154,9 @@ fn counts_from_now_after_a_skip_or_a_miss_and_on_resume() {
 }
 
 #[test]
-fn ends_and_starts() {
+fn a_delay_respects_starts_at_and_ends_at() {
     let ends = || every_ten().ends_at(at("2027-03-14T12:30:00Z"));
-    let (db, mut stepper) = house_of(ends());
+    let (db, mut stepper) = with_task(ends());
     stepper.clock().advance(minutes(10));
     let first = claim(&mut stepper);
     stepper.clock().advance(minutes(10));
@@ -176,25 +166,25 @@ fn ends_and_starts() {
     let second = claim(&mut stepper);
     succeed(&mut stepper, &second);
     assert_eq!(db.next("t"), "- completed");
-    // A run by hand does not wake it.
+    // A manual run does not reactivate it.
     stepper.clock().advance(minutes(60));
     stepper.client().trigger("t").expect("a run");
     work_off(&mut stepper);
     assert_eq!((db.next("t").as_str(), db.history("t").len()), ("- completed", 3));
 
-    // A run by hand before the start: the start counts where it is later.
-    let (db, mut stepper) = house_of(every_ten().starts_at(at("2027-03-14T13:00:00Z")));
+    // After a manual run, the later of `starts_at` and the end plus the delay counts.
+    let (db, mut stepper) = with_task(every_ten().starts_at(at("2027-03-14T13:00:00Z")));
     assert_eq!(db.next("t"), "2027-03-14 13:00:00 active");
     stepper.client().trigger("t").expect("a run");
     work_off(&mut stepper);
     assert_eq!(db.next("t"), "2027-03-14 13:00:00 active");
 }
 
-/// A crash in the middle: the lost attempt is tried again, and the delay counts from the end of that.
+/// The lost attempt is retried.
 #[test]
-fn a_crash_in_the_middle_of_a_run() {
+fn after_a_crash_a_delay_counts_from_the_end_of_the_retry() {
     let retry = RetryPolicy { max_attempts: 2, backoff: seconds(10), max_backoff: seconds(10) };
-    let (db, mut stepper) = house_of(every_ten().retry(retry));
+    let (db, mut stepper) = with_task(every_ten().retry(retry));
     stepper.clock().advance(minutes(10));
     let run = claim(&mut stepper);
     stepper.crash();
@@ -211,7 +201,7 @@ fn a_crash_in_the_middle_of_a_run() {
     db.assert_sound();
 }
 
-/// A task that is due ten minutes after noon, and a twin that ends first and is left alone.
+/// A run of the task, due ten minutes after noon, and a twin that has ended and that no test changes.
 fn begun(task: NewTask) -> (TestDb, Stepper, Arc<Claim>) {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
@@ -239,8 +229,8 @@ fn end(stepper: &mut Stepper, claim: &Arc<Claim>) {
 }
 
 #[test]
-fn a_delay_that_is_changed_while_a_run_is_at_work_counts_with_its_new_length() {
-    let (_house, mut stepper, subject) = begun(every_ten());
+fn a_changed_delay_counts_with_its_new_length_after_the_run_at_work() {
+    let (_db, mut stepper, subject) = begun(every_ten());
     stepper.client().replace(NewTask::delay("t", minutes(2)).handler("work")).unwrap();
     assert_eq!(next_run(&stepper, "t"), None);
     end(&mut stepper, &subject);
@@ -248,9 +238,9 @@ fn a_delay_that_is_changed_while_a_run_is_at_work_counts_with_its_new_length() {
 }
 
 #[test]
-fn a_task_that_becomes_a_delay_while_a_run_is_at_work_is_due_again() {
-    for was in [NewTask::interval("t", minutes(10)).handler("work"), NewTask::once("t", at(NOON)).handler("work")] {
-        let (_house, mut stepper, subject) = begun(was);
+fn a_task_that_becomes_a_delay_during_a_run_is_planned_at_its_end() {
+    for was in [NewTask::interval("t", minutes(10)).handler("work"), once("t")] {
+        let (_db, mut stepper, subject) = begun(was);
         stepper.client().replace(every_ten()).unwrap();
         assert_eq!(next_run(&stepper, "t"), None);
         end(&mut stepper, &subject);
@@ -259,7 +249,7 @@ fn a_task_that_becomes_a_delay_while_a_run_is_at_work_is_due_again() {
 }
 
 #[test]
-fn a_waiting_run_that_is_cancelled_by_sql_or_by_a_client_ends_then() {
+fn a_delay_counts_from_the_cancellation_of_a_waiting_run() {
     for by_sql in [true, false] {
         let (db, mut stepper, subject) = begun(every_ten());
         stepper.finish(&subject, Outcome::failed("no luck"));
@@ -278,7 +268,7 @@ fn a_waiting_run_that_is_cancelled_by_sql_or_by_a_client_ends_then() {
 }
 
 #[test]
-fn a_run_that_ends_before_a_change_by_sql_is_seen_counts() {
+fn a_run_that_ends_before_an_sql_edit_is_planned_counts() {
     let (db, mut stepper, subject) = begun(every_ten());
     db.plain().execute("UPDATE scheduled_tasks SET overlap = 'buffer_one' WHERE name = 't'", []).unwrap();
     end(&mut stepper, &subject);
@@ -299,7 +289,7 @@ fn a_completed_delay_stays_completed_when_its_handler_is_changed() {
 }
 
 #[test]
-fn an_instant_that_was_resolved_and_is_set_again_by_sql_waits_for_the_run_too() {
+fn a_resolved_instant_that_sql_sets_again_waits_for_the_run() {
     let (db, mut stepper, subject) = begun(every_ten());
     db.plain().execute("UPDATE scheduled_tasks SET next_run = resolved_until WHERE name = 't'", []).unwrap();
     stepper.step().unwrap();

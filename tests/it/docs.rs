@@ -1,10 +1,9 @@
-//! What the documents say about the source tree is true: the layout table and the imports, lengths of files, reads of the clock, the
-//! examples.
+//! The documents match the source tree: the layout table and the imports, lengths of files, reads of the clock, the examples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Longest a file may be.
+/// The maximum length of a file.
 const MAX_LINES: usize = 600;
 
 fn tree() -> &'static Path {
@@ -15,7 +14,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every `.rs` file below a folder of the tree, as a path from there; none if there is no such folder.
+/// Every `.rs` file below a folder of the tree, relative to it; none if there is no such folder.
 fn sources(folder: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders: Vec<PathBuf> = vec![tree().join(folder)];
@@ -67,7 +66,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Reads one path, or a group of them in braces, and answers with what follows.
+/// Reads one path, or a group of them in braces, and returns the rest of the text.
 fn expand<'a>(text: &'a str, before: &[String], found: &mut Vec<Vec<String>>) -> &'a str {
     let text = text.trim_start();
     if let Some(mut rest) = text.strip_prefix('{') {
@@ -86,7 +85,7 @@ fn expand<'a>(text: &'a str, before: &[String], found: &mut Vec<Vec<String>>) ->
         Some(rest) => expand(rest, &path, found),
         None => {
             found.push(path);
-            // A star, a turbofish or nonsense must not be read for ever.
+            // Skips a character that is part of no path, so that the loop ends.
             if end == 0 { text.get(1..).unwrap_or_default() } else { &text[end..] }
         }
     }
@@ -103,19 +102,19 @@ fn leads_to(path: &[String], root: &str, files: &BTreeSet<String>) -> Option<Str
 /// Files that are compiled for tests only.
 fn for_tests(file: &str) -> bool {
     let Some((folder, name)) = file.rsplit_once('/') else { return false };
-    let door = tree().join("src").join(folder).join("mod.rs");
+    let parent = tree().join("src").join(folder).join("mod.rs");
     let module = name.trim_end_matches(".rs");
-    door.exists() && read(&door).contains(&format!("#[cfg(test)]\nmod {module};"))
+    parent.exists() && read(&parent).contains(&format!("#[cfg(test)]\nmod {module};"))
 }
 
-/// Which rooms a file of `src` imports from.
+/// The files that a file of `src` imports.
 fn imports(file: &str, files: &BTreeSet<String>) -> BTreeSet<String> {
     let root = if file.starts_with("bin/duly/") { "bin/duly/" } else { "" };
     let code = code(file);
     assert!(!code.contains("super::"), "src/{file}: a path from the crate's root says where a thing is from");
     let lead = paths(&code).into_iter().map(|path| {
         let to = leads_to(&path, root, files);
-        to.unwrap_or_else(|| panic!("src/{file} imports crate::{} from the face", path.join("::")))
+        to.unwrap_or_else(|| panic!("src/{file} imports crate::{} from the crate's root", path.join("::")))
     });
     lead.filter(|to| to != file).collect()
 }
@@ -146,7 +145,7 @@ fn imports_follow_the_layout() {
     for known in ["clock.rs", "model/event.rs", "rules/resolve.rs", "store/fault.rs", "schedule/mod.rs"] {
         assert!(open.contains(known), "store/sqlite/open.rs imports from {known}: {open:?}");
     }
-    // No circles inside a folder either: files that import nothing that is left are taken away until none is left.
+    // No circles inside a folder either: files without remaining imports are removed until no file is left.
     while let Some(leaf) =
         graph.iter().find(|(_, to)| !to.iter().any(|to| graph.contains_key(to))).map(|(file, _)| file.clone())
     {
@@ -161,7 +160,7 @@ fn the_pool_does_not_know_the_store_and_the_poller_not_the_pool() {
     let files = sources("src");
     let of_the_store = |from: &String| from.starts_with("store/");
     assert!(!imports("worker/pool.rs", &files).iter().any(of_the_store), "the pool does not know the store");
-    assert!(!imports("worker/handler.rs", &files).iter().any(of_the_store), "nor does what it runs");
+    assert!(!imports("worker/handler.rs", &files).iter().any(of_the_store), "nor do the handlers");
     assert!(!imports("engine/poller.rs", &files).contains("worker/pool.rs"), "the poller does not know the pool");
     let pure =
         |file: &&String| file.starts_with("rules/") || (file.starts_with("schedule/") && !file.contains("/zone/"));
@@ -186,9 +185,9 @@ fn clients_know_the_store_by_its_trait() {
     }
 }
 
-/// What only one module does, where a word shows it.
+/// Each word is allowed only in the files of its list.
 #[test]
-fn what_one_module_does_alone_no_other_does() {
+fn restricted_words_are_used_only_in_their_files() {
     let program = ["exec/pipes.rs", "output/log_queue.rs", "output/progress_bar.rs", "cli/signals.rs"]
         .map(|file| format!("bin/duly/{file}"));
     let threads: Vec<&str> =
@@ -208,7 +207,7 @@ fn what_one_module_does_alone_no_other_does() {
             "prints and exits",
             &["println!(", "eprintln!(", "io::stdout()", "io::stderr()", "process::exit("],
         ),
-        // The selftest tries locks of its own.
+        // The selftest has locks of its own.
         (
             &["host/owner_lock.rs", "host/platform.rs", "bin/duly/selftest/probe.rs"],
             "asks the kernel",
@@ -216,14 +215,14 @@ fn what_one_module_does_alone_no_other_does() {
         ),
         (&["bin/duly/exec/system.rs", "host/fault_points.rs"], "signals processes", &["kill_process"]),
     ];
-    for (rooms, what, words) in alone {
+    for (files_of_it, what, words) in alone {
         let of_it = |file: &str| words.iter().any(|word| code(file).contains(word));
-        assert!(rooms.iter().any(|room| of_it(room)), "{what}: no module does; is the word still right?");
-        for file in sources("src").iter().filter(|file| !for_tests(file) && !rooms.contains(&file.as_str())) {
-            assert!(!of_it(file), "src/{file}: {what} is for {rooms:?} alone");
+        assert!(files_of_it.iter().any(|file| of_it(file)), "{what}: no module does; is the word still right?");
+        for file in sources("src").iter().filter(|file| !for_tests(file) && !files_of_it.contains(&file.as_str())) {
+            assert!(!of_it(file), "src/{file}: {what} is for {files_of_it:?} alone");
         }
     }
-    // Databases of other programs are not the store's.
+    // Databases of other programs are not read by the store.
     let foreign = ["bin/duly/import/foreign_rows.rs", "bin/duly/selftest/naive.rs", "bin/duly/selftest/probe.rs"];
     for file in foreign {
         assert!(code(file).contains("SELECT "), "src/{file} reads databases of other programs");
@@ -272,14 +271,14 @@ fn no_file_is_too_long() {
 }
 
 #[test]
-fn nobody_reads_the_clock_behind_clock_rs() {
+fn only_clock_rs_reads_the_clock() {
     let clocks = ["SystemTime", "Instant", "Utc", "Local"].map(|clock| format!("{clock}::now("));
     for file in sources("src") {
         let source = read(&tree().join("src").join(&file));
         let reads = clocks.iter().any(|clock| source.contains(clock));
         assert_eq!(reads, file == "clock.rs", "src/{file}: only clock.rs asks the machine for the time, and it does");
     }
-    // Nor SQLite's: what schema.sql's defaults, triggers and views read is for those who write by SQL.
+    // Nor SQLite's clock: the defaults, triggers and views of schema.sql read it for programs that write by SQL.
     let words = ["'now'", "subsec", "current_time", "current_date", "julianday", "unixepoch", "strftime", "datetime('"];
     let schema = read(&tree().join("schema.sql")).to_lowercase();
     assert!(words.iter().any(|word| schema.contains(word)), "are the words still right?");
@@ -300,12 +299,12 @@ fn examples_are_found() {
         .map(|rest| rest.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect())
         .collect();
     assert!(!named.is_empty(), "the README names no example");
-    let there: BTreeSet<String> = sources("examples")
+    let found: BTreeSet<String> = sources("examples")
         .iter()
         .filter(|file| !file.contains('/') || file.ends_with("/main.rs"))
         .map(|file| file.trim_end_matches(".rs").trim_end_matches("/main").to_owned())
         .collect();
-    assert_eq!(named, there);
+    assert_eq!(named, found);
 }
 
 #[test]

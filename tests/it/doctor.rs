@@ -5,9 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use duly::testing::Stepper;
 use duly::{Client, NewTask, Outcome};
 
-use crate::fixtures::{TestDb, at, minutes, step};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, findings, minutes, once, step};
 
 /// Tasks and runs of all kinds, with a scheduler at work on them.
 fn busy() -> (TestDb, Stepper) {
@@ -16,9 +14,9 @@ fn busy() -> (TestDb, Stepper) {
     let client = stepper.client().clone();
     client.add(NewTask::cron("cron", "* * * * *").handler("work")).expect("a task");
     client.add(NewTask::delay("delay", minutes(5)).handler("work")).expect("a task");
-    client.add(NewTask::once("once", at(NOON)).handler("work").at_most_once()).expect("a task");
+    client.add(once("once").at_most_once()).expect("a task");
     for name in ["one", "two", "three"] {
-        client.add(NewTask::once(name, at(NOON)).handler("work").concurrency_key("key")).expect("a task");
+        client.add(once(name).concurrency_key("key")).expect("a task");
     }
     stepper.clock().advance(minutes(1));
     let claims = step(&mut stepper, 2);
@@ -30,14 +28,14 @@ fn busy() -> (TestDb, Stepper) {
 
 /// The rules that are broken, each once.
 fn broken(client: &Client) -> Vec<&'static str> {
-    let findings = client.doctor().expect("a look");
+    let findings = client.doctor().expect("an examination");
     assert!(findings.iter().all(|finding| finding.to_string().lines().count() == 1), "{findings:?}");
     let mut rules: Vec<_> = findings.into_iter().map(|finding| finding.rule).collect();
     rules.dedup();
     rules
 }
 
-/// Each in a file of its own, among rows that keep the rule: the broken one is named, and no other.
+/// Each case breaks a rule in a file of its own; `doctor` reports that row and no other.
 #[test]
 fn each_broken_rule_is_found() {
     let attempt = "INSERT INTO task_attempts (run_id, attempt, outcome, locked_by, finished_at)";
@@ -102,14 +100,12 @@ fn each_broken_rule_is_found() {
         let plain = db.plain();
         plain.execute_batch("PRAGMA foreign_keys = OFF").expect("a setting");
         plain.execute_batch(&harm).unwrap_or_else(|error| panic!("{harm}: {error}"));
-        let found: Vec<String> =
-            stepper.client().doctor().expect("a look").iter().map(ToString::to_string).collect();
-        assert_eq!(found, lines, "{harm}");
+        assert_eq!(findings(stepper.client()), lines, "{harm}");
     }
 }
 
 #[test]
-fn runs_that_may_start_and_must_not_are_found() {
+fn claimable_runs_that_must_wait_are_found() {
     let insert = |status: &str, run: u32| {
         let locked = if status == "running" { "'me', 1805025600000, 1" } else { "NULL, NULL, 0" };
         format!(
@@ -125,7 +121,7 @@ fn runs_that_may_start_and_must_not_are_found() {
     let held = "a run that may start is held back by nothing";
     for (harm, rule) in [
         (insert("queued", 1) + "UPDATE scheduled_tasks SET status = 'paused';" + free, held),
-        // One after the other, though not by their key.
+        // They must run one after the other, but not because of a key.
         (insert("queued", 1) + "UPDATE task_runs SET concurrency_key = 'o';" + &insert("queued", 2) + free, held),
         (insert("queued", 1) + &insert("queued", 2), "each key has one run that goes first"),
         (insert("running", 1) + &insert("queued", 2), held),
@@ -164,7 +160,7 @@ fn a_damaged_page_is_found_and_nothing_is_written() {
 }
 
 #[test]
-fn a_file_in_use_is_looked_at_as_it_was_and_nobody_waits() {
+fn doctor_waits_for_no_writer() {
     let (db, mut stepper) = busy();
     let writer = db.plain();
     writer.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
@@ -173,9 +169,9 @@ fn a_file_in_use_is_looked_at_as_it_was_and_nobody_waits() {
     stepper.step().expect("a turn");
 }
 
-/// A scheduler that is at work, and one that was killed with its newest rows in the log: neither file changes by a byte.
+/// A scheduler at work, and one that was killed with its newest rows in the log: no byte of either file changes.
 #[test]
-fn whoever_looks_leaves_every_byte_as_it_was() {
+fn doctor_changes_no_byte() {
     let bytes =
         |db: &TestDb| ["agent.db", "agent.db-wal"].map(|name| std::fs::read(db.home().join(name)).expect("a file"));
     let (db, mut stepper) = busy();
@@ -186,12 +182,12 @@ fn whoever_looks_leaves_every_byte_as_it_was() {
     assert_eq!(broken(&client), [""; 0]);
     drop(client);
     assert!(bytes(&db) == before && version() == was, "at work");
-    // It can be seen to look: a write changes both.
+    // Control: a write changes both.
     stepper.clock().advance(minutes(1));
     stepper.step().expect("a turn");
     assert!(bytes(&db) != before && version() != was);
 
-    // The log of a process that is gone, with what it had committed: whoever is the last to close it would write it back.
+    // The log of a dead process: the last connection to close the file would normally checkpoint it.
     let died = TestDb::new();
     for (name, content) in ["agent.db", "agent.db-wal"].into_iter().zip(bytes(&db)) {
         std::fs::write(died.home().join(name), content).expect("a copy");
@@ -204,12 +200,12 @@ fn whoever_looks_leaves_every_byte_as_it_was() {
     assert!(bytes(&died) == before, "nothing is written back");
 }
 
-/// A debug build holds each write of its own against the rules. Where rows are many nobody looks; one write later they are few.
+/// A debug build checks the rules after each of its writes, unless there are many rows. This write leaves few.
 #[test]
-fn a_write_that_leaves_few_rows_does_not_answer_for_what_others_broke() {
+fn a_write_that_leaves_few_rows_is_not_blamed_for_earlier_damage() {
     let db = TestDb::new();
     let client = db.client();
-    client.add(NewTask::once("once", at(NOON)).handler("work")).expect("a task");
+    client.add(once("once")).expect("a task");
     client.add(NewTask::cron("crowded", "@yearly").handler("work")).expect("a task");
     let many = "UPDATE scheduled_tasks SET status = 'completed' WHERE name = 'once';
                 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
@@ -220,9 +216,9 @@ fn a_write_that_leaves_few_rows_does_not_answer_for_what_others_broke() {
     assert_eq!(broken(&client), ["a completed task has no next run"]);
 }
 
-/// No rule counts for waiting runs while there is a row that a scheduler has still to look at. One write later it has.
+/// The rules about waiting runs do not apply while a row is unplanned. This write plans it.
 #[test]
-fn a_write_that_plans_does_not_answer_for_what_others_broke() {
+fn a_write_that_plans_is_not_blamed_for_earlier_damage() {
     let (db, mut stepper) = busy();
     let free = "BEGIN; UPDATE task_runs SET blocked = NULL WHERE blocked = 'key';
                 INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value)

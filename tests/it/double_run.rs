@@ -1,14 +1,13 @@
-//! The loops of `examples/double_run.rs` must go wrong as they do in life, each by an exact count, and duly must not.
+//! The loops of `examples/double_run.rs` double or lose runs, each by an exact count, and duly does not.
 //!
-//! If a loop here stopped doubling, the bench would have gone soft, and what it says of duly would be worth nothing.
+//! If a loop stopped doubling, the bench would prove nothing about duly.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use duly::{Outcome, RunStatus};
 
-use crate::fixtures::{TestDb, minutes, seconds};
+use crate::fixtures::{TestDb, example, minutes, seconds};
 
 #[path = "../../examples/double_run/mod.rs"]
 mod bench;
@@ -23,7 +22,7 @@ const KEY: ExpiringKey = ExpiringKey { expires_after: Duration::from_secs(300) }
 const FREE: Deduplicate = Deduplicate { at_once: usize::MAX };
 const ONE_AT_A_TIME: Deduplicate = Deduplicate { at_once: 1 };
 
-/// What the facts of the page are, as a person would quote them.
+/// The main facts of the page.
 const HEADLINE: [&str; 3] = [
     "Naive loop:    five starts for one occurrence.",
     "One-line fix:  a lost run.",
@@ -38,7 +37,7 @@ fn judge(naive: &dyn Loop, day: Day) -> Judgement {
     live(naive, day).judge()
 }
 
-/// A day without a crash: so many starts, all but one of them too many, and all carried to their end.
+/// A day without a crash: `starts` starts, all but one of them duplicates, all finished.
 fn doubled(starts: usize, at_once: usize) -> Judgement {
     Judgement { starts, doubled: starts - 1, at_once, ended: starts, died: 0, waited: None }
 }
@@ -65,16 +64,16 @@ fn a_next_run_that_moves_after_the_run_is_due_at_every_poll_until_then() {
 }
 
 #[test]
-fn a_queue_that_knows_what_is_pending_does_not_know_what_runs() {
+fn deduplication_of_pending_jobs_does_not_see_running_ones() {
     assert_eq!(judge(&FREE, Day::quiet()), doubled(5, 5));
-    // Only where runs must wait for each other is anything pending: then the check holds the five down to two.
+    // A job is pending only where runs wait for each other: then the check reduces five starts to two.
     let journal = live(&ONE_AT_A_TIME, Day::quiet());
     assert_eq!(times(&journal).0, ["13:00", "13:05"]);
     assert_eq!(journal.judge(), doubled(2, 1));
 }
 
 #[test]
-fn the_one_line_fix_loses_a_run_that_is_killed_and_doubles_one_that_has_no_next() {
+fn moving_next_run_first_loses_a_killed_run_and_doubles_a_single_one() {
     let lost = judge(&MoveBefore, Day::killed());
     assert_eq!(lost, Judgement { starts: 1, doubled: 0, at_once: 1, ended: 0, died: 1, waited: None });
     assert_eq!(lost.verdict(), Verdict::Lost);
@@ -82,7 +81,7 @@ fn the_one_line_fix_loses_a_run_that_is_killed_and_doubles_one_that_has_no_next(
 }
 
 #[test]
-fn a_clean_up_is_too_early_for_a_slow_run_and_too_late_for_a_killed_one() {
+fn a_stale_lock_timeout_is_too_short_for_a_slow_run_and_too_long_for_a_killed_one() {
     let journal = live(&STATUS, Day::slow(minutes(12)));
     assert_eq!(times(&journal).0, ["13:00", "13:10"]);
     assert_eq!(journal.judge(), doubled(2, 2));
@@ -90,7 +89,7 @@ fn a_clean_up_is_too_early_for_a_slow_run_and_too_late_for_a_killed_one() {
     let late = judge(&STATUS, Day::killed());
     assert_eq!(late, Judgement { starts: 2, doubled: 0, at_once: 1, ended: 1, died: 1, waited: Some(minutes(7)) });
     assert_eq!(late.verdict(), Verdict::Late);
-    // The same guess in the two other forms.
+    // The two other loops make the same guess.
     assert_eq!(judge(&LOCK, Day::slow(minutes(12))), doubled(2, 2));
     assert_eq!(judge(&LOCK, Day::killed()), late);
     assert_eq!(judge(&KEY, Day::slow(minutes(6))), doubled(2, 2));
@@ -98,7 +97,7 @@ fn a_clean_up_is_too_early_for_a_slow_run_and_too_late_for_a_killed_one() {
 }
 
 #[test]
-fn a_lock_that_is_free_again_says_nothing_of_whether_the_work_is_done() {
+fn a_free_lock_does_not_show_whether_the_work_is_done() {
     for naive in [&STATUS as &dyn Loop, &LOCK, &KEY] {
         let journal = live(naive, Day::stalled());
         assert_eq!(times(&journal).0, ["13:00", "13:02"], "{}", naive.name());
@@ -106,7 +105,7 @@ fn a_lock_that_is_free_again_says_nothing_of_whether_the_work_is_done() {
     }
 }
 
-/// The bench is fair: what is sold as a remedy does what it is sold for.
+/// The bench is fair: each remedy works in the case that it is meant for.
 #[test]
 fn every_remedy_holds_on_a_quiet_day() {
     for naive in [&MoveBefore as &dyn Loop, &STATUS, &LOCK, &KEY] {
@@ -131,12 +130,12 @@ fn duly_starts_an_occurrence_once_on_every_day_without_a_crash() {
 }
 
 #[test]
-fn duly_starts_a_killed_run_again_as_soon_as_a_process_is_back() {
+fn duly_retries_a_killed_run_when_a_scheduler_is_back() {
     let db = TestDb::new();
     let judgement = bench::duly_day::live_in(&Day::killed(), db.file()).expect("a day").judge();
     let waited = judgement.waited.expect("a second start");
     assert_eq!(judgement, Judgement { starts: 2, doubled: 0, at_once: 1, ended: 1, died: 1, waited: Some(waited) });
-    // Nothing is waited out but the backoff of a first failure.
+    // The only wait is the first backoff.
     assert!(waited <= seconds(10), "{waited:?}");
     assert_eq!(judgement.verdict(), Verdict::Recovered);
     assert_eq!(db.rows("SELECT status, attempt FROM task_runs"), ["succeeded|2"]);
@@ -144,9 +143,9 @@ fn duly_starts_a_killed_run_again_as_soon_as_a_process_is_back() {
     db.assert_sound();
 }
 
-/// Where a lock expires under a process that stands still, a lease of duly's does not: its owner is alive.
+/// A lock expires under a stalled process; a lease of duly does not, because its owner is alive.
 #[test]
-fn duly_does_not_take_a_run_from_a_process_that_stands_still() {
+fn duly_does_not_take_over_the_run_of_a_stalled_process() {
     let db = TestDb::new();
     let mut slow = db.stepper("2026-03-14T12:59:00Z");
     slow.client().add(duly::NewTask::cron("carousel", bench::day::CRON).handler("work")).expect("a task");
@@ -167,7 +166,7 @@ fn duly_does_not_take_a_run_from_a_process_that_stands_still() {
 }
 
 #[test]
-fn the_page_fits_a_terminal_and_says_what_was_counted() {
+fn the_page_fits_a_terminal_and_shows_the_main_facts() {
     let page = bench::report::page().expect("a page");
     for fact in HEADLINE {
         assert!(page.lines().any(|line| line.trim() == fact), "{fact:?} is not in\n{page}");
@@ -179,24 +178,11 @@ fn the_page_fits_a_terminal_and_says_what_was_counted() {
 
 #[test]
 fn the_example_prints_the_headline() {
-    let example = built_example();
-    if !example.exists() {
-        // `cargo test` builds the examples, `cargo test --test it` does not.
-        assert!(std::env::var_os("DULY_CI").is_none(), "no {}", example.display());
-        println!("skipped: no {}", example.display());
-        return;
-    }
+    let Some(example) = example("double_run") else { return };
     let output = Command::new(example).output().expect("the example");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && stderr.is_empty(), "{:?}\n{stderr}", output.status);
     for fact in HEADLINE {
         assert!(stdout.lines().any(|line| line.trim() == fact), "{fact:?} is not in\n{stdout}");
     }
-}
-
-/// Beside the folder of the test's own executable.
-fn built_example() -> PathBuf {
-    let test = std::env::current_exe().expect("the path of this test");
-    let built = test.ancestors().nth(2).expect("a folder of what was built");
-    built.join("examples").join("double_run").with_extension(std::env::consts::EXE_EXTENSION)
 }

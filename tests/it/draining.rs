@@ -1,29 +1,24 @@
-//! A scheduler that drains takes nothing on: it records outcomes and extends leases, and leaves the rest to the next one.
+//! A draining scheduler claims nothing: it records outcomes and extends leases, and leaves the rest to the next scheduler.
 
 use duly::testing::Stepper;
 use duly::{Misfire, NewTask, Outcome, Overlap, RunStatus};
 
-use crate::fixtures::{TestDb, at, minutes, seconds};
+use crate::fixtures::{NOON, TestDb, at, minutes, once, seconds};
 
-const START: &str = "2027-03-14T12:00:00Z";
-
-/// A scheduler that is at work on a run of the task `long`, and drains from now on.
+/// A scheduler that is at work on a run of the task `long`; the tests drain it with `settle`.
 fn draining(db: &TestDb) -> Stepper {
-    let mut stepper = db.stepper(START);
-    stepper.client().add(NewTask::once("long", at(START)).handler("work")).unwrap();
+    let mut stepper = db.stepper(NOON);
+    stepper.client().add(once("long")).unwrap();
     assert_eq!(stepper.step().unwrap().len(), 1);
     stepper
 }
 
 fn rows(db: &TestDb) -> Vec<String> {
-    db.rows(
-        "SELECT t.name, r.status, r.cancel_requested FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-          ORDER BY r.id",
-    )
+    db.runs().iter().map(|run| format!("{}|{}|{}", run.task, run.status, u8::from(run.cancel_requested))).collect()
 }
 
 #[test]
-fn what_falls_due_during_a_drain_is_left_to_the_next_scheduler_and_its_misfire_policy() {
+fn occurrences_during_a_drain_are_left_to_the_next_scheduler_and_their_misfire_policy() {
     let db = TestDb::new();
     let mut leaving = draining(&db);
     let client = leaving.client().clone();
@@ -34,25 +29,25 @@ fn what_falls_due_during_a_drain_is_left_to_the_next_scheduler_and_its_misfire_p
         leaving.clock().advance(seconds(10));
         leaving.settle().unwrap();
     }
-    assert_eq!(rows(&db), ["long|running|0"], "nothing was opened, 20 s after it fell due");
+    assert_eq!(rows(&db), ["long|running|0"], "no run is opened, 20 s after it was due");
     let long = leaving.running()[0].clone();
     leaving.finish(&long, Outcome::succeeded());
     leaving.settle().unwrap();
     let clock = leaving.clock().clone();
     leaving.stop().unwrap();
 
-    let mut next = db.builder(START).clock(&clock).accept("work").start().unwrap();
+    let mut next = db.builder(NOON).clock(&clock).accept("work").start().unwrap();
     next.step().unwrap();
     assert_eq!(rows(&db), ["long|succeeded|0", "strict|missed|0", "soon|running|0"]);
     db.assert_sound();
 }
 
 #[test]
-fn a_drain_skips_nothing_because_of_a_run_that_only_waits_and_stops_nothing_for_one_that_will_not_start() {
+fn a_drain_neither_skips_occurrences_nor_cancels_running_ones() {
     let db = TestDb::new();
     let mut leaving = draining(&db);
     let client = leaving.client().clone();
-    // One worker is at work on each; a manual run of the second waits behind the first.
+    // A run of `replaces` is at work; a manual run of `skips` waits.
     let every = |name: &str| NewTask::interval(name, minutes(1)).handler("work").starts_at(at("2027-03-14T12:01:00Z"));
     client.add(every("replaces").overlap(Overlap::CancelRunning)).unwrap();
     client.add(every("skips")).unwrap();
@@ -70,7 +65,7 @@ fn a_drain_skips_nothing_because_of_a_run_that_only_waits_and_stops_nothing_for_
     }
     assert_eq!(rows(&db), before);
     assert!(leaving.stopped().is_empty(), "no healthy handler is asked to stop");
-    // A person who asks a running handler to stop is heard.
+    // A cancellation by the user is delivered.
     client.cancel(1).unwrap();
     leaving.clock().advance(seconds(1));
     leaving.settle().unwrap();
@@ -78,12 +73,12 @@ fn a_drain_skips_nothing_because_of_a_run_that_only_waits_and_stops_nothing_for_
 }
 
 #[test]
-fn a_drain_extends_leases_and_leaves_the_dead_to_the_next_scheduler() {
+fn a_drain_extends_leases_and_recovers_no_dead_owner() {
     let db = TestDb::new();
     let mut leaving = draining(&db);
     let client = leaving.client().clone();
-    let mut other = db.builder(START).clock(leaving.clock()).accept("work").start().unwrap();
-    client.add(NewTask::once("others", at(START)).handler("work")).unwrap();
+    let mut other = db.builder(NOON).clock(leaving.clock()).accept("work").start().unwrap();
+    client.add(once("others")).unwrap();
     assert_eq!(other.step().unwrap().len(), 1);
     leaving.step().unwrap();
     other.crash();
@@ -96,8 +91,8 @@ fn a_drain_extends_leases_and_leaves_the_dead_to_the_next_scheduler() {
     }
     assert!(lease() >= before + 290_000, "its own run is at work");
     assert_eq!(client.history("others", 1).unwrap()[0].status, RunStatus::Running);
-    // It holds no lock of the dead: another scheduler recovers them while it still drains.
-    let mut next = db.builder(START).clock(leaving.clock()).accept("work").start().unwrap();
+    // It holds no lock of the dead owner: another scheduler recovers the run during the drain.
+    let mut next = db.builder(NOON).clock(leaving.clock()).accept("work").start().unwrap();
     next.step().unwrap();
     assert_eq!(client.history("others", 1).unwrap()[0].status, RunStatus::Failed);
     assert_eq!(client.history("long", 1).unwrap()[0].status, RunStatus::Running);

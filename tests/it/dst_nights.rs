@@ -1,13 +1,14 @@
-//! The program itself, started on the nights of a year on which the clock is changed: libfaketime tells it the date.
+//! The program on the nights of a clock change, with a date from libfaketime.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::fixtures::{TestDb, eventually};
+use crate::fixtures::{Process, TestDb, eventually};
+use crate::sidecar::signal;
 
-/// Where Debian's package `faketime` puts it. Without it these tests say that they are skipped, but in CI they fail.
+/// The library of Debian's package `faketime`. Without it the tests are skipped, and fail in CI.
 pub(crate) fn library() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let found = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1")).find(|path| path.exists());
@@ -18,54 +19,42 @@ pub(crate) fn library() -> Option<PathBuf> {
     found
 }
 
-/// The program, as if it were started at that time. Time passes at its usual pace, and the monotonic clock is the machine's.
-fn duly(library: &PathBuf, db: &TestDb, at: &str) -> Command {
-    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
-    duly.env("LD_PRELOAD", library).env("TZ", "UTC").env("FAKETIME", format!("@{at}"));
-    duly.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_NO_CACHE", "1").env("DULY_DB", db.file());
+/// The program, started at a fake time that passes at the usual pace. The monotonic clock is the machine's.
+fn duly(library: &PathBuf, db: &TestDb, at: &str, arguments: &[&str]) -> Command {
+    let mut duly = db.duly(arguments);
+    duly.env("LD_PRELOAD", library).env("FAKETIME", format!("@{at}"));
+    duly.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_NO_CACHE", "1");
     duly
 }
 
-/// A scheduler that is told to leave when the test has seen enough.
-struct Night(Child);
+/// A scheduler at a fake time.
+struct Night(Process);
 
 impl Night {
     fn begin(library: &PathBuf, db: &TestDb, at: &str) -> Self {
         let log = File::create(db.home().join("log")).expect("a log");
-        Night(duly(library, db, at).args(["run", "--poll", "50ms"]).stderr(log).spawn().expect("a scheduler"))
+        Night(Process::spawn(duly(library, db, at, &["run", "--poll", "50ms"]).stderr(log)))
     }
 
     fn end(mut self) {
-        let pid = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().expect("kill").success());
-        let mut status = None;
-        eventually("it has left", || {
-            status = self.0.try_wait().expect("a status");
-            status.is_some()
-        });
-        assert_eq!(status.expect("a status").code(), Some(0));
+        signal("TERM", &self.0.0.id().to_string());
+        eventually("it has left", || self.0.has_ended());
+        assert_eq!(self.0.0.wait().expect("a status").code(), Some(0));
     }
 }
 
-impl Drop for Night {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A db in New York with tasks that were added on New Year's Day.
+/// A database with tasks in New York that were added on New Year's Day.
 fn new_york(library: &PathBuf, tasks: &[(&str, &str)]) -> TestDb {
     let db = TestDb::new();
     for (name, line) in tasks {
-        let mut add = duly(library, &db, "2027-01-01 12:00:00");
-        add.args(["-q", "add", name, "--cron", line, "--tz", "America/New_York", "--", "true"]);
+        let arguments = ["-q", "add", name, "--cron", line, "--tz", "America/New_York", "--", "true"];
+        let mut add = duly(library, &db, "2027-01-01 12:00:00", &arguments);
         assert!(add.stdin(Stdio::null()).status().expect("duly add").success());
     }
     db
 }
 
-/// What became of a task since a date: occurrences and how they ended.
+/// The occurrences of a task since a date, and their statuses.
 fn since(db: &TestDb, name: &str, date: &str) -> Vec<String> {
     db.rows(&format!(
         "SELECT strftime('%H:%M', scheduled_for / 1000, 'unixepoch'), r.status
@@ -75,7 +64,7 @@ fn since(db: &TestDb, name: &str, date: &str) -> Vec<String> {
 }
 
 #[test]
-fn on_the_spring_night_what_the_clock_skips_runs_once() {
+fn on_the_spring_night_a_skipped_time_runs_once() {
     let Some(library) = library() else { return };
     let db = new_york(&library, &[("skipped", "0,30 2 * * *"), ("half", "30 * * * *"), ("later", "30 3 * * *")]);
     // Two seconds before 02:00 becomes 03:00.
@@ -95,7 +84,7 @@ fn on_the_spring_night_what_the_clock_skips_runs_once() {
 }
 
 #[test]
-fn on_the_autumn_night_what_the_clock_repeats_runs_once() {
+fn on_the_autumn_night_a_repeated_time_runs_once() {
     let Some(library) = library() else { return };
     let db = new_york(&library, &[("repeated", "0,30 1 * * *"), ("hour", "0 * * * *"), ("half", "30 * * * *")]);
     // Two seconds before 01:30, the first of two.
@@ -120,20 +109,20 @@ fn on_the_autumn_night_what_the_clock_repeats_runs_once() {
 }
 
 #[test]
-fn a_clock_that_is_not_set_is_a_problem_of_check() {
+fn an_unset_clock_is_a_problem_of_check() {
     let Some(library) = library() else { return };
     let db = new_york(&library, &[("nightly", "30 2 * * *")]);
     for (time, code) in [("2027-01-02 00:00:00", 0), ("1970-01-01 00:01:00", 1)] {
-        let check = duly(&library, &db, time).arg("check").output().expect("the program");
-        let status = duly(&library, &db, time).args(["status", "--json"]).output().expect("the program");
-        let (said, told) = (String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&status.stdout));
-        assert_eq!(check.status.code(), Some(code), "{said}");
+        let check = duly(&library, &db, time, &["check"]).output().expect("the program");
+        let status = duly(&library, &db, time, &["status", "--json"]).output().expect("the program");
+        let (problems, state) = (String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&status.stdout));
+        assert_eq!(check.status.code(), Some(code), "{problems}");
         let waits = "clock: waiting for the clock until 2027-01-01T";
         assert_eq!(
-            said.starts_with(waits) && said.contains("it is not set, and shows 1970-01-01"),
+            problems.starts_with(waits) && problems.contains("it is not set, and shows 1970-01-01"),
             code == 1,
-            "{said}"
+            "{problems}"
         );
-        assert_eq!(told.contains("\"waiting_for_clock_until\": \"2027-01-01T"), code == 1, "{told}");
+        assert_eq!(state.contains("\"waiting_for_clock_until\": \"2027-01-01T"), code == 1, "{state}");
     }
 }

@@ -1,15 +1,12 @@
-//! How long an attempt took is measured by the monotonic clock, whatever the wall clock does meanwhile; where it cannot be known,
-//! nothing is said.
+//! The duration of an attempt is measured by the monotonic clock, whatever the wall clock does; an unknown one is not recorded.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus};
 
-use crate::fixtures::{TestDb, at, minutes, seconds};
+use crate::fixtures::{NOON, TestDb, at, listen, minutes, once, seconds};
 
 const BEFORE: &str = "2027-03-14T11:59:00Z";
-const NOON: &str = "2027-03-14T12:00:00Z";
 const BACK: &str = "2027-03-14T11:00:00Z";
 
 const RUNS: &str = "
@@ -17,24 +14,18 @@ const RUNS: &str = "
 const ATTEMPTS: &str = "SELECT attempt, outcome, duration_ms FROM task_attempts ORDER BY id";
 const OVERVIEW: &str = "SELECT name, last_duration_ms FROM task_overview ORDER BY name";
 
-fn due(name: &str) -> NewTask {
-    NewTask::once(name, at(NOON)).handler("work").at_most_once()
-}
-
 #[test]
 fn a_step_of_the_clock_changes_no_duration() {
     let db = TestDb::new();
-    let took = Arc::new(Mutex::new(Vec::new()));
-    let tell = took.clone();
-    let observer = move |event: &Event| {
-        if let Event::Finished { took, .. } = event {
-            tell.lock().unwrap().push(*took);
-        }
-    };
+    let (observer, events) = listen();
     let mut stepper = db.builder(BEFORE).accept("work").observe(observer).start().unwrap();
     let client = stepper.client().clone();
     client
-        .add_all([due("good"), due("bad"), NewTask::interval("grid", minutes(1)).starts_at(at(NOON)).handler("work")])
+        .add_all([
+            once("good").at_most_once(),
+            once("bad").at_most_once(),
+            NewTask::interval("grid", minutes(1)).starts_at(at(NOON)).handler("work"),
+        ])
         .unwrap();
     stepper.clock().advance(minutes(1));
     let claims = stepper.step().unwrap();
@@ -55,22 +46,23 @@ fn a_step_of_the_clock_changes_no_duration() {
         let run = &client.history(task.name(), 1).unwrap()[0];
         assert_eq!((run.duration, client.recent(1).unwrap()[&task.id][0].duration), (Some(measured), Some(measured)));
     }
-    assert_eq!(*took.lock().unwrap(), [measured; 3]);
-    // What has ended says when it began as the clock was then.
+    let took = |event| if let Event::Finished { took, .. } = event { Some(took) } else { None };
+    assert_eq!(events.try_iter().filter_map(took).collect::<Vec<_>>(), [measured; 3]);
+    // `started_at` and `finished_at` keep the wall time of their moment.
     assert_eq!(db.ask("SELECT max(finished_at - started_at) < 0 FROM task_runs"), "1");
     db.assert_sound();
 }
 
 #[test]
-fn a_run_that_is_tried_again_tells_of_its_newest_attempt() {
+fn a_retried_run_has_the_duration_of_its_newest_attempt() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     let policy = RetryPolicy { max_attempts: 3, backoff: minutes(10), max_backoff: minutes(10) };
-    client.add(NewTask::once("stubborn", at(NOON)).handler("work").retry(policy)).unwrap();
+    client.add(once("stubborn").retry(policy)).unwrap();
     let mut fail = |took: u64, wait: u64| {
         let claims = stepper.step().unwrap();
-        assert_eq!(db.rows(RUNS), ["stubborn|running|-"], "of what runs nothing is known");
+        assert_eq!(db.rows(RUNS), ["stubborn|running|-"], "no duration while it runs");
         stepper.clock().advance(seconds(took));
         stepper.finish(&claims[0], Outcome::failed("busy"));
         stepper.step().unwrap();
@@ -80,7 +72,7 @@ fn a_run_that_is_tried_again_tells_of_its_newest_attempt() {
     fail(3, 11);
     fail(2, 5);
     assert_eq!(db.rows(ATTEMPTS), ["1|failed|3000", "2|failed|2000"]);
-    // It waits for five minutes, and is cancelled: that is no part of its newest attempt.
+    // It is cancelled after a wait of five minutes, which is no part of its newest attempt.
     client.cancel(1).unwrap();
     assert_eq!(db.rows(RUNS), ["stubborn|cancelled|2000"]);
     assert_eq!(db.rows(OVERVIEW), ["stubborn|2000"]);
@@ -90,11 +82,11 @@ fn a_run_that_is_tried_again_tells_of_its_newest_attempt() {
 }
 
 #[test]
-fn what_cannot_be_known_is_not_told() {
+fn an_unknown_duration_is_not_recorded() {
     let db = TestDb::new();
     let mut stepper = db.stepper(BEFORE);
     let grid = NewTask::interval("grid", minutes(1)).starts_at(at(NOON)).handler("work").at_most_once();
-    stepper.client().add_all([due("once"), grid]).unwrap();
+    stepper.client().add_all([once("once").at_most_once(), grid]).unwrap();
     stepper.clock().advance(minutes(1));
     assert_eq!(stepper.step().unwrap().len(), 2);
     stepper.clock().advance(seconds(9));
@@ -104,17 +96,17 @@ fn what_cannot_be_known_is_not_told() {
     assert_eq!(db.rows(ATTEMPTS), ["1|lost|-", "1|lost|-"]);
     assert_eq!(db.rows(OVERVIEW), ["grid|-", "once|-"]);
     assert!(db.rows(RUNS).iter().all(|row| row.ends_with("|dead|-")), "{:?}", db.rows(RUNS));
-    // No writer can store a negative one.
+    // The table refuses a negative duration.
     assert!(db.plain().execute("UPDATE task_runs SET duration_ms = -1", []).is_err());
 }
 
-/// A run is stuck when it has been at work for longer than it may, not when the clock says so.
+/// A run is stuck when its time limit is over by the monotonic clock.
 #[test]
 fn a_step_of_the_clock_makes_no_run_stuck_and_hides_none() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
-    client.add(due("slow").timeout(minutes(3))).unwrap();
+    client.add(once("slow").at_most_once().timeout(minutes(3))).unwrap();
     stepper.step().unwrap();
     let stuck = || {
         client.check(&duly::Limits::default()).unwrap().iter().any(|problem| problem.kind == duly::ProblemKind::Stuck)

@@ -1,13 +1,12 @@
-//! Effects: done once, or in doubt and said so. The outside world is a list of deeds, which nobody takes back.
+//! Effects are done once, or reported as in doubt. The outside world of these tests is a list of actions.
 
 use std::sync::{Arc, Mutex};
 
 use duly::testing::Stepper;
 use duly::{BoxError, Context, Error, Failure, NewTask, Outcome, Retention, RetryPolicy, RunStatus};
 
-use crate::fixtures::{TestDb, at};
+use crate::fixtures::{NOON, TestDb, at, once};
 
-const START: &str = "2027-03-14T12:00:00Z";
 const END: &str = "2027-03-14T12:05:00Z";
 
 /// What was done outside, in order.
@@ -15,31 +14,27 @@ const END: &str = "2027-03-14T12:05:00Z";
 struct World(Arc<Mutex<Vec<String>>>);
 
 impl World {
-    fn deed(&self, what: &str) -> String {
+    fn act(&self, what: &str) -> String {
         let mut done = self.0.lock().unwrap();
         done.push(what.to_owned());
         format!("{what} {}", done.len())
     }
 
-    fn deeds(&self) -> Vec<String> {
+    fn actions(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 }
 
-fn once(name: &str) -> NewTask {
-    NewTask::once(name, at(START)).handler("work")
-}
-
-/// A stepper whose handler `work` is this one, and one task of it; beside it a bystander, and an effect of the bystander's.
+/// A stepper with this handler for `work` and one task of it, beside an effect of another run.
 fn with(db: &TestDb, handler: impl Fn(&Context) -> Result<String, BoxError> + Send + Sync + 'static) -> Stepper {
-    let stepper = db.builder(START).handler("work", handler).start().unwrap();
+    let stepper = db.builder(NOON).handler("work", handler).start().unwrap();
     stepper.client().add(once("subject")).unwrap();
     let bystander = "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 999, 'intent', 1)";
     db.plain().execute(bystander, []).unwrap();
     stepper
 }
 
-/// The effects of a run, beside that of the bystander, which stands as it stood.
+/// Returns the effects of a run, and asserts that the effect of the other run is unchanged.
 #[track_caller]
 fn effects(db: &TestDb, run: i64) -> Vec<String> {
     let all = db.rows("SELECT run_id, key, state, value FROM task_effects ORDER BY run_id, key");
@@ -49,17 +44,17 @@ fn effects(db: &TestDb, run: i64) -> Vec<String> {
 }
 
 fn run(db: &TestDb, run: i64) -> (RunStatus, Option<String>, Option<String>) {
-    let run = db.client().run(run).unwrap().unwrap();
+    let run = db.run(run);
     (run.status, run.result, run.error)
 }
 
 #[test]
-fn an_effect_is_done_once_however_often_its_run_is_tried_and_retried() {
+fn an_effect_is_done_once_however_often_its_run_is_retried() {
     let (db, world) = (TestDb::new(), World::default());
     let outside = world.clone();
     let mut stepper = with(&db, move |run| {
-        let paid: String = run.effect("pay", || Ok(outside.deed("paid")))?;
-        let sent: String = run.effect("send", || Ok(outside.deed("sent")))?;
+        let paid: String = run.effect("pay", || Ok(outside.act("paid")))?;
+        let sent: String = run.effect("send", || Ok(outside.act("sent")))?;
         match run.run_id() {
             2 => Ok(format!("{paid}, {sent}")),
             _ => Err("out of paper".into()),
@@ -67,25 +62,25 @@ fn an_effect_is_done_once_however_often_its_run_is_tried_and_retried() {
     });
     stepper.client().replace(once("subject").retry(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() })).unwrap();
     assert_eq!(stepper.run_until(at(END)).unwrap().len(), 3, "three attempts");
-    assert_eq!(world.deeds(), ["paid", "sent"]);
+    assert_eq!(world.actions(), ["paid", "sent"]);
     assert_eq!(run(&db, 1).0, RunStatus::Dead);
 
-    // Its retry is another run, and the same piece of work; that of a retry too.
+    // A manual retry is another run with the same effects, and so is the retry of a retry.
     assert_eq!(stepper.client().retry(1).unwrap(), 2);
     stepper.run_until(at(END)).unwrap();
     assert_eq!(run(&db, 2).1.as_deref(), Some(r#""paid 1, sent 2""#));
-    assert_eq!(world.deeds(), ["paid", "sent"]);
+    assert_eq!(world.actions(), ["paid", "sent"]);
     assert_eq!(effects(&db, 1), [r#"pay|done|"paid 1""#, r#"send|done|"sent 2""#], "kept under the first run");
 
-    // Another run of the task is another piece of work.
+    // Another run of the task has effects of its own.
     stepper.client().trigger("subject").unwrap();
     stepper.run_until(at(END)).unwrap();
-    assert_eq!(world.deeds(), ["paid", "sent", "paid", "sent"]);
+    assert_eq!(world.actions(), ["paid", "sent", "paid", "sent"]);
     assert_eq!(effects(&db, 3).len(), 2);
     db.assert_sound();
 }
 
-/// How a deed ends.
+/// How an effect ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ends {
     Fails,
@@ -96,7 +91,7 @@ enum Ends {
 }
 
 #[test]
-fn what_failed_may_be_done_again_and_what_nobody_knows_is_in_doubt() {
+fn a_failed_effect_is_repeated_and_an_unknown_one_is_in_doubt() {
     let doubt = "effect \"pay\" of run 1 of \"subject\" is in doubt";
     for (ends, kept, status, says) in [
         (Ends::Fails, "", RunStatus::Succeeded, ""),
@@ -110,11 +105,11 @@ fn what_failed_may_be_done_again_and_what_nobody_knows_is_in_doubt() {
         let mut stepper = with(&db, move |run| {
             let first = run.attempt() == 1 && run.run_id() == 1;
             if ends == Ends::NoJson && first {
-                let nan = || Ok(std::collections::BTreeMap::from([(outside.deed("paid").into_bytes(), 1)]));
+                let nan = || Ok(std::collections::BTreeMap::from([(outside.act("paid").into_bytes(), 1)]));
                 run.effect("pay", nan)?;
             }
             run.effect("pay", || match ends {
-                _ if !first => Ok(outside.deed("paid")),
+                _ if !first => Ok(outside.act("paid")),
                 Ends::Fails => Err("the bank is closed".into()),
                 Ends::GivesUp => Err(Failure::give_up("no such account").into()),
                 Ends::TooLong => Ok("x".repeat(262_145)),
@@ -127,9 +122,9 @@ fn what_failed_may_be_done_again_and_what_nobody_knows_is_in_doubt() {
         let (found, _, error) = run(&db, 1);
         assert_eq!(found, status, "{ends:?}: {error:?}");
         assert!(error.clone().unwrap_or_default().contains(says), "{ends:?}: {error:?}");
-        assert_eq!(world.deeds().len(), usize::from(matches!(ends, Ends::Fails | Ends::NoJson)), "{ends:?}");
+        assert_eq!(world.actions().len(), usize::from(matches!(ends, Ends::Fails | Ends::NoJson)), "{ends:?}");
 
-        // A person looks, settles the doubt, and retries.
+        // The user settles the doubt and retries.
         if status == RunStatus::Dead && !kept.is_empty() {
             let was_done = ends == Ends::NoJson;
             let settle = if was_done {
@@ -142,14 +137,14 @@ fn what_failed_may_be_done_again_and_what_nobody_knows_is_in_doubt() {
             stepper.run_until(at(END)).unwrap();
             let result = if was_done { "\"found\"" } else { "\"paid 1\"" };
             assert_eq!(run(&db, 2).1.as_deref(), Some(result), "{ends:?}");
-            assert_eq!(world.deeds(), ["paid"], "{ends:?}");
+            assert_eq!(world.actions(), ["paid"], "{ends:?}");
         }
         db.assert_sound();
     }
 }
 
 #[test]
-fn what_is_in_doubt_names_the_effect_the_run_and_what_to_do() {
+fn the_error_of_a_doubt_names_the_effect_the_run_and_the_remedy() {
     let db = TestDb::new();
     let mut stepper = with(&db, |run| {
         let failed = run.effect("pay", || Ok(String::new())).unwrap_err();
@@ -158,9 +153,9 @@ fn what_is_in_doubt_names_the_effect_the_run_and_what_to_do() {
         assert!(matches!(doubt, Error::InDoubt { run: 2, first: 1, key, .. } if key == "pay"), "{doubt:?}");
         Err(failed)
     });
-    let mut dead = db.builder(START).accept("nothing").start().unwrap();
+    let mut dead = db.builder(NOON).accept("nothing").start().unwrap();
     dead.step().unwrap();
-    // An attempt of the first run began it, and the run is dead.
+    // An attempt of the first run began the effect, and the run is dead.
     let begun = "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 1, 'intent', 1)";
     db.plain().execute(begun, []).unwrap();
     let claims = stepper.step().unwrap();
@@ -181,9 +176,9 @@ fn what_is_in_doubt_names_the_effect_the_run_and_what_to_do() {
 }
 
 #[test]
-fn a_handler_that_can_look_settles_its_doubt() {
-    for (found, deeds, result, doubts) in [
-        // It had been done; it had not; the first look fails, and the next finds it.
+fn a_handler_with_a_look_up_settles_the_doubt() {
+    for (found, actions, result, doubts) in [
+        // Done; not done; after a look-up that fails: done; not done.
         (vec![Ok(Some("receipt 7"))], 0, "receipt 7", 1),
         (vec![Ok(None)], 1, "paid 1", 1),
         (vec![Err("no connection"), Ok(Some("receipt 7"))], 0, "receipt 7", 2),
@@ -196,23 +191,23 @@ fn a_handler_that_can_look_settles_its_doubt() {
         let mut stepper = with(&db, move |run| {
             let look_up = || {
                 *counts.lock().unwrap() += 1;
-                let found = looks.lock().unwrap().next().expect("no more looks than that");
+                let found = looks.lock().unwrap().next().expect("another look-up");
                 Ok(found.map(|found| found.map(str::to_owned))?)
             };
             run.effect_or("pay", look_up, || {
                 assert!(run.attempt() > 1, "the first attempt dies in it");
-                Ok(outside.deed("paid"))
+                Ok(outside.act("paid"))
             })
         });
         stepper.run_until(at(END)).unwrap();
-        assert_eq!((world.deeds().len(), *looked.lock().unwrap()), (deeds, doubts), "{result}");
+        assert_eq!((world.actions().len(), *looked.lock().unwrap()), (actions, doubts), "{result}");
         assert_eq!(run(&db, 1).1, Some(format!("\"{result}\"")));
         assert_eq!(effects(&db, 1), [format!("pay|done|\"{result}\"")]);
     }
 }
 
 #[test]
-fn nonsense_is_refused_and_not_tried_again() {
+fn invalid_uses_of_effects_are_refused_and_not_retried() {
     type Asks = fn(&Context) -> Result<String, BoxError>;
     let cases: [(&str, Asks); 6] = [
         ("expected a key of 1 to 200 bytes, found 0", |run| run.effect("", || Ok(String::new()))),
@@ -249,10 +244,10 @@ fn nonsense_is_refused_and_not_tried_again() {
 }
 
 #[test]
-fn a_deed_that_cannot_be_written_down_is_in_doubt() {
+fn an_effect_that_cannot_be_recorded_is_in_doubt() {
     let (db, world) = (TestDb::new(), World::default());
     let outside = world.clone();
-    let mut stepper = with(&db, move |run| run.effect("pay", || Ok(outside.deed("paid"))));
+    let mut stepper = with(&db, move |run| run.effect("pay", || Ok(outside.act("paid"))));
     let full = "CREATE TRIGGER full BEFORE UPDATE ON task_effects BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
     db.plain().execute_batch(full).unwrap();
     stepper.run_until(at("2027-03-14T12:00:01Z")).unwrap();
@@ -261,7 +256,7 @@ fn a_deed_that_cannot_be_written_down_is_in_doubt() {
     db.plain().execute_batch("DROP TRIGGER full").unwrap();
     stepper.run_until(at(END)).unwrap();
     let (status, _, error) = run(&db, 1);
-    assert_eq!((status, world.deeds().len()), (RunStatus::Dead, 1));
+    assert_eq!((status, world.actions().len()), (RunStatus::Dead, 1));
     assert!(error.unwrap().contains("is in doubt"));
 }
 
@@ -269,19 +264,19 @@ fn a_deed_that_cannot_be_written_down_is_in_doubt() {
 #[derive(Clone, Copy, Debug)]
 enum Taken {
     Before,
-    InADeedThatSucceeds,
-    InADeedThatFails,
-    WhileLooking,
+    InASuccess,
+    InAFailure,
+    InALookUp,
 }
 
 #[test]
-fn a_claim_that_no_longer_holds_begins_nothing() {
-    for (taken, deeds, kept) in [
+fn a_superseded_claim_begins_no_effect() {
+    for (taken, actions, kept) in [
         (Taken::Before, 0, vec![]),
-        // It was done, whoever holds the claim: the next attempt must know. If it was not, another may be at it by now.
-        (Taken::InADeedThatSucceeds, 1, vec![r#"pay|done|"paid 1""#]),
-        (Taken::InADeedThatFails, 1, vec!["pay|intent|-"]),
-        (Taken::WhileLooking, 0, vec!["pay|intent|-"]),
+        // A success is recorded even without the claim: the next attempt must know. After a failure another attempt may be at it.
+        (Taken::InASuccess, 1, vec![r#"pay|done|"paid 1""#]),
+        (Taken::InAFailure, 1, vec!["pay|intent|-"]),
+        (Taken::InALookUp, 0, vec!["pay|intent|-"]),
     ] {
         let (db, world) = (TestDb::new(), World::default());
         let (file, outside) = (db.file().to_owned(), world.clone());
@@ -293,14 +288,14 @@ fn a_claim_that_no_longer_holds_begins_nothing() {
             let done = match taken {
                 Taken::Before => {
                     take();
-                    run.effect("pay", || Ok(outside.deed("paid")))
+                    run.effect("pay", || Ok(outside.act("paid")))
                 }
-                Taken::InADeedThatSucceeds | Taken::InADeedThatFails => run.effect("pay", || {
+                Taken::InASuccess | Taken::InAFailure => run.effect("pay", || {
                     take();
-                    let paid = outside.deed("paid");
-                    if matches!(taken, Taken::InADeedThatFails) { Err("and robbed".into()) } else { Ok(paid) }
+                    let paid = outside.act("paid");
+                    if matches!(taken, Taken::InAFailure) { Err("and superseded".into()) } else { Ok(paid) }
                 }),
-                Taken::WhileLooking => {
+                Taken::InALookUp => {
                     let plain = rusqlite::Connection::open(&file).unwrap();
                     let begun =
                         "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 1, 'intent', 1)";
@@ -309,24 +304,24 @@ fn a_claim_that_no_longer_holds_begins_nothing() {
                         take();
                         Ok(None)
                     };
-                    run.effect_or("pay", look_up, || Ok(outside.deed("paid")))
+                    run.effect_or("pay", look_up, || Ok(outside.act("paid")))
                 }
             };
             let superseded = done.as_ref().is_err_and(|error| {
                 matches!(error.downcast_ref::<Error>(), Some(Error::Superseded { run: 1, attempt: 1, .. }))
             });
-            assert_eq!(superseded, matches!(taken, Taken::Before | Taken::WhileLooking), "{taken:?}: {done:?}");
+            assert_eq!(superseded, matches!(taken, Taken::Before | Taken::InALookUp), "{taken:?}: {done:?}");
             Ok(String::new())
         });
         stepper.run_until(at("2027-03-14T12:00:30Z")).unwrap();
-        assert_eq!(world.deeds().len(), deeds, "{taken:?}");
+        assert_eq!(world.actions().len(), actions, "{taken:?}");
         assert_eq!(effects(&db, 1), kept, "{taken:?}");
         assert_eq!(db.ask("SELECT outcome || error FROM task_attempts"), "supersededsucceeded", "{taken:?}");
     }
 }
 
 #[test]
-fn what_was_done_is_kept_as_long_as_a_run_that_retries_it() {
+fn effects_are_kept_as_long_as_a_run_that_retries_theirs() {
     let db = TestDb::new();
     let paid = Arc::new(Mutex::new(0));
     let counts = paid.clone();
@@ -340,7 +335,7 @@ fn what_was_done_is_kept_as_long_as_a_run_that_retries_it() {
     stepper.client().replace(NewTask::cron("subject", "0 13 * * *").handler("work")).unwrap();
     stepper.run_until(at(END)).unwrap();
     assert_eq!(stepper.client().effects(1).unwrap().len(), 1);
-    // A month later, before the first goes, a person tries it again; and once more when it would be gone.
+    // The user retries it a month later, before retention deletes the first run, and once more after that time.
     stepper.clock().set_wall(at("2027-04-12T12:00:00Z"));
     let retry = stepper.client().retry(1).unwrap();
     stepper.run_until(at("2027-04-12T12:00:01Z")).unwrap();
@@ -350,14 +345,14 @@ fn what_was_done_is_kept_as_long_as_a_run_that_retries_it() {
     let again = stepper.client().retry(retry).unwrap();
     let before = *paid.lock().unwrap();
     stepper.run_until(at("2027-04-14T12:00:01Z")).unwrap();
-    assert_eq!(*paid.lock().unwrap(), before, "the same piece of work");
+    assert_eq!(*paid.lock().unwrap(), before, "the effect is not repeated");
     assert_eq!(stepper.client().effects(again).unwrap(), stepper.client().effects(1).unwrap());
     assert_eq!(effects(&db, 1), [r#"pay|done|"paid""#]);
     assert!(matches!(stepper.client().effects(99), Err(Error::UnknownRun { id: 99 })));
 }
 
 #[test]
-fn effects_go_with_their_run() {
+fn effects_are_deleted_with_their_run() {
     let db = TestDb::new();
     let mut stepper = with(&db, |run| run.effect("pay", || Ok("paid".to_owned())));
     stepper.run_until(at(END)).unwrap();

@@ -1,56 +1,45 @@
-//! A run is recovered only on evidence that its command is gone, and a command is signalled only if it is certainly that of
-//! this run. Real schedulers, killed with SIGKILL, in front of an observer that cannot see everything, or sees another's.
+//! A run is recovered only on evidence that its command is gone, and a process is signalled only if it certainly belongs to the
+//! run. Real schedulers, killed with SIGKILL, and an observer that cannot see everything or sees other processes.
 #![cfg(target_os = "linux")]
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use duly::{Clock, NewTask, RetryPolicy, RunStatus, SystemClock};
+use duly::{Clock, RunStatus, SystemClock};
 
-use crate::disk::tools::without;
-use crate::fixtures::{TestDb, eventually, seconds};
+use crate::disk::tools::{succeeds, without};
+use crate::fixtures::{TestDb, eventually, retry_soon, seconds};
 use crate::sidecar::{Gate, Sidecar, group_size, shell, signal, stands, told};
 
-/// Whether a tool is there and may do this here.
+/// Whether a tool exists and may do this here. Prints `skipped` if not.
 pub(crate) fn can(tool: &str, arguments: &[&str]) -> bool {
-    let done = Command::new(tool).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let can = done.is_ok_and(|status| status.success());
+    let can = succeeds(tool, arguments);
     if !can {
         without(tool, "this is not tested");
     }
     can
 }
 
-/// Tried again at once.
-fn soon(task: NewTask) -> NewTask {
-    task.retry(RetryPolicy {
-        backoff: Duration::from_millis(50),
-        max_backoff: Duration::from_millis(50),
-        max_attempts: 5,
-    })
-}
-
-/// A line for the shell that writes `alone` or, if another attempt is at work, `together` into `said`, says in
-/// `group-ATTEMPT` which process it is, and waits at the gate. It ignores SIGTERM.
+/// A shell line that appends `alone`, or `together` if another attempt is at work, to the file `witness`, writes its process
+/// group to `group-ATTEMPT`, and waits at the gate. It ignores SIGTERM.
 fn alone(db: &TestDb) -> String {
     let home = db.home().display();
     format!(
         "trap '' TERM
-         exec 9>>{home}/lock; if flock -n 9; then echo alone >>{home}/said; else echo together >>{home}/said; fi
+         exec 9>>{home}/lock; if flock -n 9; then echo alone >>{home}/witness; else echo together >>{home}/witness; fi
          echo $$ >{home}/group-$DULY_ATTEMPT
          read line <{home}/gate; echo passed"
     )
 }
 
-fn said(db: &TestDb) -> String {
-    std::fs::read_to_string(db.home().join("said")).unwrap_or_default().replace('\n', " ")
+fn witness(db: &TestDb) -> String {
+    db.lines("witness").join(" ")
 }
 
-/// A group of processes that does not outlive the test.
-struct Ends(String);
+/// A process group that is killed at the end of the test.
+struct KilledAtEnd(String);
 
-impl Drop for Ends {
+impl Drop for KilledAtEnd {
     fn drop(&mut self) {
         let group = format!("-{}", self.0);
         let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).stderr(Stdio::null()).status();
@@ -58,23 +47,22 @@ impl Drop for Ends {
 }
 
 /// Status and attempt of the one run.
-fn stand(db: &TestDb) -> String {
+fn state(db: &TestDb) -> String {
     db.ask("SELECT status || ' ' || attempt FROM task_runs WHERE id = 1")
 }
 
-fn is_recorded(db: &TestDb) {
+fn wait_for_process_record(db: &TestDb) {
     eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
 }
 
-/// The program, with the words of a command line: what it printed, and what it exited with.
+/// Runs the program, and returns what it prints and its exit code.
 fn duly(db: &TestDb, words: &[&str]) -> (String, Option<i32>) {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
-    let done = program.arg("--db").arg(db.file()).args(words).output().expect("duly");
+    let done = db.duly(words).output().expect("duly");
     let text = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
     (text, done.status.code())
 }
 
-/// The processes of which a line of `/proc/PID/stat` says so: pid, parent, name.
+/// The processes whose pid, parent and name in `/proc/PID/stat` the filter accepts.
 fn processes(mut which: impl FnMut(u32, u32, &str) -> bool) -> Vec<u32> {
     let pids =
         std::fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -87,21 +75,21 @@ fn processes(mut which: impl FnMut(u32, u32, &str) -> bool) -> Vec<u32> {
     pids.filter(is_it).collect()
 }
 
-/// How a program is started in a PID namespace of its own, which is killed with `unshare`.
+/// Options of `unshare` for a PID namespace that is killed with it.
 pub(crate) const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// The first process of the PID namespace that `unshare` has made, by its number here.
+/// The first process of the PID namespace of an `unshare`, by its pid in the namespace of the test.
 pub(crate) fn first_in(unshare: u32) -> Option<u32> {
     processes(|_, parent, _| parent == unshare).pop()
 }
 
-/// The scheduler in it.
+/// The scheduler in the PID namespace of an `unshare`.
 pub(crate) fn scheduler_in(unshare: u32) -> Option<u32> {
     let first = first_in(unshare)?;
     processes(|_, parent, name| parent == first && name == "duly").pop()
 }
 
-/// A scheduler in a PID namespace of its own, which lives on without it.
+/// Starts a scheduler in a PID namespace of its own, which survives it.
 fn apart(db: &TestDb, options: &[&str]) -> Sidecar {
     let registered = || db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL");
     let before = registered();
@@ -115,17 +103,17 @@ fn apart(db: &TestDb, options: &[&str]) -> Sidecar {
 // ------------------------------------------------------------------------------------------------ what cannot be seen --
 
 #[test]
-fn an_observer_without_a_file_descriptor_to_spare_waits_and_says_so() {
+fn an_observer_without_free_file_descriptors_waits_and_reports_it() {
     if !can("prlimit", &["--version"]) {
         return;
     }
     let db = TestDb::new();
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
-    client.add(soon(shell("post", &alone(&db)))).unwrap();
+    client.add(retry_soon(shell("post", &alone(&db)), 5)).unwrap();
     let mut first = Sidecar::start(&db, &[]);
     let group = told(&db, "group-1");
-    is_recorded(&db);
+    wait_for_process_record(&db);
     let mut second = Sidecar::start(&db, &[]);
     first.signal("KILL");
     let _ = first.end();
@@ -136,9 +124,9 @@ fn an_observer_without_a_file_descriptor_to_spare_waits_and_says_so() {
     };
     limit("3");
     let doubts = "cannot be known: ";
-    eventually("it has looked in vain", || second.log().contains(doubts) || stand(&db) != "running 1");
+    eventually("it has examined the orphan", || second.log().contains(doubts) || state(&db) != "running 1");
     limit("1024");
-    assert_eq!((stand(&db).as_str(), said(&db).as_str()), ("running 1", "alone "));
+    assert_eq!((state(&db).as_str(), witness(&db).as_str()), ("running 1", "alone"));
     let events =
         "SELECT count(*), max(detail LIKE '%Too many open files%') FROM scheduler_events WHERE kind = 'orphan_unknown'";
     assert_eq!(db.rows(events), ["1|1"], "it is recorded once");
@@ -146,31 +134,31 @@ fn an_observer_without_a_file_descriptor_to_spare_waits_and_says_so() {
     told(&db, "group-2");
     gate.open();
     assert_eq!(stands(&client, "post", RunStatus::Succeeded).attempt, 2);
-    assert_eq!(said(&db), "alone alone ");
+    assert_eq!(witness(&db), "alone alone");
     assert_eq!(second.log().matches(doubts).count(), 1, "it is reported once: {}", second.log());
     second.leave();
     db.assert_sound();
 }
 
 #[test]
-fn a_command_in_another_pid_namespace_is_waited_for_until_that_is_killed_whole() {
+fn a_command_in_another_pid_namespace_is_waited_for_until_the_namespace_is_killed() {
     if !can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         return;
     }
     let db = TestDb::new();
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
-    client.add(soon(shell("post", &alone(&db)))).unwrap();
+    client.add(retry_soon(shell("post", &alone(&db)), 5)).unwrap();
     let mut first = apart(&db, &[]);
     told(&db, "group-1");
-    is_recorded(&db);
+    wait_for_process_record(&db);
     let second = apart(&db, &[]);
     let scheduler = scheduler_in(first.pid()).expect("the first scheduler");
     signal("KILL", &scheduler.to_string());
     let waits = "its command is still running; the run waits for it";
-    eventually("the second has looked", || second.log().contains(waits) || stand(&db) != "running 1");
-    assert_eq!((stand(&db).as_str(), said(&db).as_str()), ("running 1", "alone "));
-    // Neither sees the other's processes; so no scheduler must keep the lock from one that does.
+    eventually("the second has looked", || second.log().contains(waits) || state(&db) != "running 1");
+    assert_eq!((state(&db).as_str(), witness(&db).as_str()), ("running 1", "alone"));
+    // Neither sees the other's processes, so neither may keep the lock from a scheduler that does.
     let (status, _) = duly(&db, &["status", "--json"]);
     assert!(status.contains(r#""alive": false"#), "{status}");
     db.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
@@ -183,18 +171,18 @@ fn a_command_in_another_pid_namespace_is_waited_for_until_that_is_killed_whole()
     let expected = format!("end it: kill {}; or, if that is not the command: duly cancel 1 --gone", holder[0]);
     assert!(code == Some(1) && check.contains("is in another PID namespace") && check.contains(&expected), "{check}");
 
-    // All processes of the namespace are killed with its first.
+    // All processes of a namespace die with its first.
     first.signal("KILL");
     let _ = first.end();
     told(&db, "group-2");
     gate.open();
     assert_eq!(stands(&client, "post", RunStatus::Succeeded).attempt, 2);
-    assert_eq!(said(&db), "alone alone ");
+    assert_eq!(witness(&db), "alone alone");
     db.assert_sound();
 }
 
 #[test]
-fn a_command_that_proc_hides_is_waited_for() {
+fn a_command_hidden_in_proc_is_waited_for() {
     let hide = "mount -t proc -o hidepid=2 proc /proc";
     let other = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
     if !can("unshare", &["--mount", "sh", "-c", hide]) || !can("setpriv", &[&other[..], &["true"]].concat()) {
@@ -210,7 +198,7 @@ fn a_command_that_proc_hides_is_waited_for() {
         let program = [&other[..], &[env!("CARGO_BIN_EXE_duly"), "--db", db.file().to_str().unwrap()], words].concat();
         assert!(can("setpriv", &program), "{words:?}");
     };
-    // It starts as the user of the scheduler, and becomes another's.
+    // It starts as the user of the scheduler, and becomes another user's.
     let line = format!("echo $$ >{home}/group-$DULY_ATTEMPT; read line <{home}/gate; exec {home}/napper 1000");
     let mut gate = Gate::new(&db, "gate");
     std::fs::set_permissions(db.home().join("gate"), PermissionsExt::from_mode(0o666)).expect("a mode");
@@ -219,8 +207,8 @@ fn a_command_that_proc_hides_is_waited_for() {
     let start = || Sidecar::spawn_within(&db, &[], "unshare", &["--mount", "sh", "-c", &script, "sh"]);
     let mut first = start();
     let napping = told(&db, "group-1");
-    let _ends = Ends(napping.clone());
-    is_recorded(&db);
+    let _ends = KilledAtEnd(napping.clone());
+    wait_for_process_record(&db);
     gate.open();
     let nappers = || processes(|_, _, name| name == "napper");
     eventually("the command is another user's", || nappers().iter().any(|pid| pid.to_string() == napping));
@@ -229,35 +217,35 @@ fn a_command_that_proc_hides_is_waited_for() {
     first.signal("KILL");
     let _ = first.end();
     let waits = "its command is still running; the run waits for it";
-    eventually("the second has looked", || second.log().contains(waits) || stand(&db) != "running 1");
-    assert_eq!(stand(&db), "running 1");
+    eventually("the second has looked", || second.log().contains(waits) || state(&db) != "running 1");
+    assert_eq!(state(&db), "running 1");
     signal("KILL", &napping);
-    eventually("the run is recovered", || stand(&db) == "running 2");
-    let _shell = Ends(told(&db, "group-2"));
+    eventually("the run is recovered", || state(&db) == "running 2");
+    let _shell = KilledAtEnd(told(&db, "group-2"));
     assert!(nappers().is_empty());
 }
 
 // ------------------------------------------------------------------------------------------------------------- copies --
 
-/// A scheduler on a copy of the file: it takes the run for lost, and does nothing to the original's command.
+/// A scheduler on a copy of the file records the run as lost and leaves the original's command alone.
 fn a_copy_leaves_the_original_alone(copy: impl Fn(&TestDb, &TestDb)) {
     let (db, other) = (TestDb::new(), TestDb::new());
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
     let home = db.home().display();
     let line = format!(
-        "trap 'echo signalled >>{home}/said; exit 9' TERM
+        "trap 'echo signalled >>{home}/witness; exit 9' TERM
          echo $$ >{home}/group-1; read line <{home}/gate; echo passed"
     );
     client.add(shell("post", &line).at_most_once()).unwrap();
     let mut first = Sidecar::start(&db, &["--lease", "1s"]);
     let group = told(&db, "group-1");
-    is_recorded(&db);
+    wait_for_process_record(&db);
     copy(&db, &other);
     let mut second = Sidecar::start(&other, &["--lease", "1s"]);
-    let ended = || stand(&other) != "running 1" || !said(&db).is_empty();
+    let ended = || state(&other) != "running 1" || !witness(&db).is_empty();
     eventually("the copy's run is recovered", ended);
-    assert_eq!((said(&db).as_str(), stand(&other).as_str()), ("", "dead 1"));
+    assert_eq!((witness(&db).as_str(), state(&other).as_str()), ("", "dead 1"));
     assert!(group_size(&group) > 0);
     second.leave();
     gate.open();
@@ -293,18 +281,18 @@ fn a_raw_copy_of_the_database_touches_no_process_of_the_original() {
 // ------------------------------------------------------------------------------------- groups that have lost their leader --
 
 #[test]
-fn a_group_whose_leader_is_gone_is_ended_by_what_its_members_were_started_with() {
+fn a_group_without_leader_is_identified_by_the_environment_of_its_members() {
     let db = TestDb::new();
     let client = db.client();
     let home = db.home().display();
     let line = format!(
         "echo $$ >{home}/group-$DULY_ATTEMPT; if [ $DULY_ATTEMPT = 1 ]; then sleep 1000 & sleep 1000; fi; echo passed"
     );
-    client.add(soon(shell("post", &line))).unwrap();
+    client.add(retry_soon(shell("post", &line), 5)).unwrap();
     let mut first = Sidecar::start(&db, &[]);
     let group = told(&db, "group-1");
-    is_recorded(&db);
-    let _ends = Ends(group.clone());
+    wait_for_process_record(&db);
+    let _ends = KilledAtEnd(group.clone());
     eventually("both are at work", || group_size(&group) == 3);
     first.signal("KILL");
     let _ = first.end();
@@ -327,14 +315,14 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
     let lease = ["--lease", "1s"];
     let mut first = Sidecar::start(&db, &lease);
     let group = told(&db, "group-1");
-    is_recorded(&db);
+    wait_for_process_record(&db);
     let sleepers = || {
         processes(|pid, _, name| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             name == "sleep" && stat[stat.rfind(')').unwrap_or_default()..].split(' ').nth(3) == Some(&group)
         })
     };
-    let _ends = Ends(group.clone());
+    let _ends = KilledAtEnd(group.clone());
     eventually("both are at work", || sleepers().len() == 2);
     first.signal("KILL");
     let _ = first.end();
@@ -357,13 +345,13 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
     assert_eq!(check, (expected, Some(1)));
     let (status, _) = duly(&db, &["status"]);
     assert!(status.contains("dead, not yet recovered: pid ") && status.contains("alive: pid "), "{status}");
-    assert_eq!((stand(&db).as_str(), sleepers().len()), ("running 1", 2), "nothing is signalled");
+    assert_eq!((state(&db).as_str(), sleepers().len()), ("running 1", 2), "nothing is signalled");
 
-    let (said, code) = duly(&db, &["cancel", "1", "--gone"]);
-    assert!(code == Some(0) && said.contains("the command of run 1 is declared gone"), "{said}");
+    let (text, code) = duly(&db, &["cancel", "1", "--gone"]);
+    assert!(code == Some(0) && text.contains("the command of run 1 is declared gone"), "{text}");
     let run = stands(&client, "post", RunStatus::Cancelled);
     assert_eq!((run.attempt, sleepers().len()), (1, 2));
-    eventually("the dead one is no more to be seen", || !duly(&db, &["status"]).0.contains("dead, "));
+    eventually("the dead scheduler is no longer shown", || !duly(&db, &["status"]).0.contains("dead, "));
     second.leave();
     db.assert_sound();
 }
@@ -375,49 +363,49 @@ fn a_scheduler_without_the_handler_leaves_the_lock_to_one_that_has_it() {
     let db = TestDb::new();
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
-    client.add(soon(shell("post", &alone(&db).replace("trap '' TERM", "")))).unwrap();
+    client.add(retry_soon(shell("post", &alone(&db).replace("trap '' TERM", "")), 5)).unwrap();
     let mut first = Sidecar::start(&db, &[]);
     let group = told(&db, "group-1");
-    is_recorded(&db);
+    wait_for_process_record(&db);
     first.signal("KILL");
     let _ = first.end();
     let now = SystemClock::new().now().wall.to_string();
-    let mut heir = db.stepper(&now);
+    let mut observer = db.stepper(&now);
     for _ in 0..3 {
-        assert!(heir.step().unwrap().is_empty());
-        heir.clock().advance(seconds(1));
+        assert!(observer.step().unwrap().is_empty());
+        observer.clock().advance(seconds(1));
     }
     let mut second = Sidecar::start(&db, &[]);
     told(&db, "group-2");
-    assert_eq!((group_size(&group), said(&db).as_str()), (0, "alone alone "));
+    assert_eq!((group_size(&group), witness(&db).as_str()), (0, "alone alone"));
     gate.open();
     assert_eq!(stands(&client, "post", RunStatus::Succeeded).attempt, 2);
-    // What the one without the handler still believes of the dead one does no harm.
-    heir.clock().advance(seconds(60));
-    assert!(heir.step().unwrap().is_empty());
+    // The outdated view of the scheduler without the handler does no harm.
+    observer.clock().advance(seconds(60));
+    assert!(observer.step().unwrap().is_empty());
     second.leave();
     db.assert_sound();
 }
 
 #[test]
-fn a_cleared_input_is_no_evidence_where_the_group_cannot_be_read() {
+fn a_removed_input_file_is_no_evidence_where_the_group_cannot_be_read() {
     if !can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         return;
     }
     let db = TestDb::new();
     let client = db.client();
     let _gate = Gate::new(&db, "gate");
-    client.add(soon(shell("post", &alone(&db)))).unwrap();
+    client.add(retry_soon(shell("post", &alone(&db)), 5)).unwrap();
     let first = apart(&db, &[]);
     told(&db, "group-1");
-    is_recorded(&db);
+    wait_for_process_record(&db);
     let mut second = Sidecar::start(&db, &["--lease", "1s"]);
     signal("KILL", &scheduler_in(first.pid()).expect("the first scheduler").to_string());
     eventually("the second has looked", || second.log().contains("its command is still running"));
-    // A cleaner has been there.
+    // As a cleaner does.
     std::fs::remove_file(db.home().join("agent.db-owners/run-1-1")).unwrap();
-    eventually("it doubts", || second.log().contains("cannot be known: ") || stand(&db) != "running 1");
-    assert_eq!((stand(&db).as_str(), said(&db).as_str()), ("running 1", "alone "));
+    eventually("it doubts", || second.log().contains("cannot be known: ") || state(&db) != "running 1");
+    assert_eq!((state(&db).as_str(), witness(&db).as_str()), ("running 1", "alone"));
     db.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
     let (check, _) = duly(&db, &["check"]);
     let expected = "its input file is missing, and its process is in another PID namespace: \

@@ -1,40 +1,27 @@
-//! `duly run` killed at a named point, between what is promised and what is done, and another one after it: what may start
-//! only once has started once or never, and all else is recovered. The points are there in builds with the feature `faults`.
+//! `duly run` killed at a named point, and started again: an at-most-once run starts once or never, every other run is recovered.
+//! The points exist in builds with the feature `faults`.
 #![cfg(target_os = "linux")]
 
-use std::time::Duration;
+use duly::NewTask;
 
-use duly::{NewTask, RetryPolicy};
-
-use crate::fixtures::TestDb;
+use crate::fixtures::{TestDb, retry_soon};
 use crate::sidecar::{Sidecar, shell};
 
-/// A task whose command writes a line for its start and one for its end. Both go to the end of the file, whole.
+/// A task whose command appends a line for its start and one for its end to the file `log`.
 fn probe(db: &TestDb) -> NewTask {
     let log = db.home().join("log");
     let log = log.display();
     let line = format!("echo start $DULY_ATTEMPT >>{log}; echo end $DULY_ATTEMPT >>{log}");
-    soon(shell("probe", &line))
+    retry_soon(shell("probe", &line), 5)
 }
 
-/// Tried again as soon as may be.
-fn soon(task: NewTask) -> NewTask {
-    task.retry(RetryPolicy { backoff: Duration::from_millis(20), ..RetryPolicy::default() })
-}
-
-/// What the commands wrote.
-fn said(db: &TestDb) -> Vec<String> {
-    let text = std::fs::read_to_string(db.home().join("log")).unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
-}
-
-/// How the run stands, and how attempts of it ended that did not succeed.
-fn stand(db: &TestDb) -> String {
+/// The status and attempt of the run, and the outcomes of its unsuccessful attempts.
+fn state(db: &TestDb) -> String {
     db.ask("SELECT status || ' ' || attempt || ifnull((SELECT ', ' || group_concat(outcome) FROM task_attempts), '') FROM task_runs")
 }
 
-/// The program, to be killed at this point.
-fn doomed(db: &TestDb, point: &str, options: &[&str]) -> Sidecar {
+/// Starts the program, which is killed at this point.
+fn killed_program(db: &TestDb, point: &str, options: &[&str]) -> Sidecar {
     Sidecar::spawn_with(db, options, &[("DULY_FAULTS", &format!("{point}=kill"))])
 }
 
@@ -44,36 +31,36 @@ mod with_faults {
 
     use duly::RunStatus;
 
-    use super::{TestDb, doomed, probe, said, soon, stand};
+    use super::{TestDb, killed_program, probe, retry_soon, state};
     use crate::fixtures::eventually;
     use crate::sidecar::{Gate, Sidecar, shell, stands, told};
 
     const KILL: Option<i32> = Some(9);
 
-    /// A db in which the program was killed at this point, with the probe to be carried out; then another did what was
-    /// left. Its lease is ten minutes: nobody waited that out.
+    /// A database on which the program was killed at this point with a probe to run, and another then finished. The lease is ten
+    /// minutes, longer than any test waits.
     fn killed_at(point: &str, at_most_once: bool) -> TestDb {
         let db = TestDb::new();
         let task = probe(&db);
         db.client().add(if at_most_once { task.at_most_once() } else { task }).unwrap();
         let lease = ["--until-idle", "--lease", "10m"];
-        let mut first = doomed(&db, point, &lease);
+        let mut first = killed_program(&db, point, &lease);
         assert_eq!(first.end().signal(), KILL, "{point}: {}", first.log());
         let mut second = Sidecar::spawn(&db, &lease);
         assert_eq!(second.end().code(), Some(0), "{point}: {}", second.log());
-        assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count(), 0, "{point}");
+        assert_eq!(db.lock_files().len(), 0, "{point}");
         db.assert_sound();
         db
     }
 
-    fn once(point: &str) -> (String, Vec<String>) {
+    fn at_most_once(point: &str) -> (String, Vec<String>) {
         let db = killed_at(point, true);
-        (stand(&db), said(&db))
+        (state(&db), db.lines("log"))
     }
 
-    fn five_times(point: &str) -> (String, Vec<String>) {
+    fn retried(point: &str) -> (String, Vec<String>) {
         let db = killed_at(point, false);
-        (stand(&db), said(&db))
+        (state(&db), db.lines("log"))
     }
 
     fn lines(lines: &[&str]) -> Vec<String> {
@@ -81,36 +68,40 @@ mod with_faults {
     }
 
     #[test]
-    fn before_a_claim_is_committed_nothing_has_happened() {
-        let simply = ("succeeded 1".to_owned(), lines(&["start 1", "end 1"]));
-        assert_eq!(once("claiming"), simply);
-        assert_eq!(five_times("claiming"), simply);
+    fn a_kill_before_the_claim_is_committed_changes_nothing() {
+        let undisturbed = ("succeeded 1".to_owned(), lines(&["start 1", "end 1"]));
+        assert_eq!(at_most_once("claiming"), undisturbed);
+        assert_eq!(retried("claiming"), undisturbed);
     }
 
     #[test]
-    fn between_a_claim_and_its_start() {
-        let given_back = ("succeeded 2, released".to_owned(), lines(&["start 2", "end 2"]));
-        assert_eq!(once("claimed"), given_back, "no slot says that it began: it did not");
-        assert_eq!(five_times("claimed"), given_back);
+    fn a_kill_between_claim_and_start_releases_the_run() {
+        let released = ("succeeded 2, released".to_owned(), lines(&["start 2", "end 2"]));
+        assert_eq!(at_most_once("claimed"), released, "its slot shows that it did not begin");
+        assert_eq!(retried("claimed"), released);
     }
 
     #[test]
-    fn between_the_end_of_a_command_and_its_record() {
-        assert_eq!(once("ended"), ("dead 1, lost".to_owned(), lines(&["start 1", "end 1"])), "it has started once");
+    fn a_kill_between_end_and_record_loses_the_attempt() {
+        assert_eq!(
+            at_most_once("ended"),
+            ("dead 1, lost".to_owned(), lines(&["start 1", "end 1"])),
+            "it has started once"
+        );
         let twice = lines(&["start 1", "end 1", "start 2", "end 2"]);
-        assert_eq!(five_times("ended"), ("succeeded 2, lost".to_owned(), twice));
+        assert_eq!(retried("ended"), ("succeeded 2, lost".to_owned(), twice));
     }
 
     #[test]
-    fn after_the_record_nothing_is_done_again() {
-        let simply = ("succeeded 1".to_owned(), lines(&["start 1", "end 1"]));
-        assert_eq!(once("settled"), simply);
-        assert_eq!(five_times("settled"), simply);
+    fn a_kill_after_the_record_repeats_nothing() {
+        let undisturbed = ("succeeded 1".to_owned(), lines(&["start 1", "end 1"]));
+        assert_eq!(at_most_once("settled"), undisturbed);
+        assert_eq!(retried("settled"), undisturbed);
     }
 
-    /// The command lives on, and nothing but its input tells of it: the next attempt waits for it.
+    /// The command survives, and only its input file shows that: the next attempt waits for it.
     #[test]
-    fn between_the_start_of_a_command_and_the_record_of_its_process() {
+    fn a_kill_before_the_process_is_recorded_makes_the_next_attempt_wait() {
         for (at_most_once, ends) in [(true, "dead 1, lost"), (false, "succeeded 2, lost")] {
             let db = TestDb::new();
             let mut gate = Gate::new(&db, "gate");
@@ -118,40 +109,43 @@ mod with_faults {
             let line = format!(
                 "echo start $DULY_ATTEMPT >>{home}/log; read line <{home}/gate; echo end $DULY_ATTEMPT >>{home}/log"
             );
-            let task = soon(shell("probe", &line));
+            let task = retry_soon(shell("probe", &line), 5);
             let client = db.client();
             client.add(if at_most_once { task.at_most_once() } else { task }).unwrap();
-            let mut first = doomed(&db, "spawned", &["--lease", "10m"]);
+            let mut first = killed_program(&db, "spawned", &["--lease", "10m"]);
             assert_eq!(first.end().signal(), KILL, "{}", first.log());
             assert_eq!(told(&db, "log"), "start 1");
             assert_eq!(db.ask("SELECT process IS NULL FROM task_runs"), "1");
             let mut second = Sidecar::start(&db, &["--lease", "10m"]);
             eventually("it waits", || second.log().contains("its command is still running; the run waits for it"));
-            assert_eq!((stand(&db).as_str(), said(&db)), ("running 1", lines(&["start 1"])));
+            assert_eq!((state(&db).as_str(), db.lines("log")), ("running 1", lines(&["start 1"])));
             gate.open();
             if at_most_once {
                 stands(&client, "probe", RunStatus::Dead);
             } else {
-                eventually("it is begun again", || said(&db).contains(&"start 2".to_owned()));
+                eventually("it is begun again", || db.lines("log").contains(&"start 2".to_owned()));
                 gate.open();
                 stands(&client, "probe", RunStatus::Succeeded);
             }
             let all = lines(&["start 1", "end 1", "start 2", "end 2"]);
-            assert_eq!((stand(&db).as_str(), said(&db)), (ends, all[..if at_most_once { 2 } else { 4 }].to_vec()));
+            assert_eq!(
+                (state(&db).as_str(), db.lines("log")),
+                (ends, all[..if at_most_once { 2 } else { 4 }].to_vec())
+            );
             second.leave();
             db.assert_sound();
         }
     }
 
     #[test]
-    fn an_owner_that_dies_before_it_is_registered_leaves_no_lock_file_behind_for_ever() {
+    fn the_lock_file_of_an_unregistered_dead_owner_is_removed() {
         let db = TestDb::new();
         drop(db.client());
-        let mut first = doomed(&db, "locked", &[]);
+        let mut first = killed_program(&db, "locked", &[]);
         assert_eq!(first.end().signal(), KILL);
-        let files = || std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count();
+        let files = || db.lock_files().len();
         assert_eq!((files(), db.ask("SELECT count(*) FROM scheduler_instances").as_str()), (1, "0"));
-        // One that is at work is left alone by those that come after it.
+        // The lock file of a live scheduler is kept.
         let mut other = Sidecar::start(&db, &[]);
         assert_eq!(files(), 1, "its own");
         let mut third = Sidecar::start(&db, &[]);
@@ -162,15 +156,15 @@ mod with_faults {
     }
 }
 
-/// In other builds the environment says what it likes.
+/// Other builds ignore the variable.
 #[cfg(not(feature = "faults"))]
 #[test]
-fn no_other_build_has_such_points() {
+fn builds_without_the_feature_have_no_fault_points() {
     for point in ["locked", "claiming", "claimed", "spawned", "ended", "settled"] {
         let db = TestDb::new();
         db.client().add(probe(&db).at_most_once()).unwrap();
-        let mut sidecar = doomed(&db, point, &["--until-idle"]);
+        let mut sidecar = killed_program(&db, point, &["--until-idle"]);
         assert_eq!(sidecar.end().code(), Some(0), "{point}: {}", sidecar.log());
-        assert_eq!((stand(&db).as_str(), said(&db).join(" ")), ("succeeded 1", "start 1 end 1".to_owned()));
+        assert_eq!((state(&db).as_str(), db.lines("log").join(" ")), ("succeeded 1", "start 1 end 1".to_owned()));
     }
 }

@@ -4,20 +4,13 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 
 use duly::{Client, Event, NewTask, Outcome, RunStatus};
 
 use crate::disk::tools::may_mount;
-use crate::fixtures::{TestDb, at, eventually, seconds, step};
+use crate::fixtures::{NOON, TestDb, at, eventually, listen, once, seconds, step};
 use crate::opening::refused;
 use crate::sidecar::{Gate, Sidecar, group_size, shell, stands, told};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
-
-fn once(name: &str) -> NewTask {
-    NewTask::once(name, at(NOON)).handler("work")
-}
 
 #[test]
 fn a_file_with_hard_links_is_refused_under_each_name() {
@@ -38,14 +31,14 @@ fn a_file_with_hard_links_is_refused_under_each_name() {
     std::fs::remove_file(third).unwrap();
     std::fs::remove_file(second).unwrap();
     drop(db.client());
-    // A symbolic link is no other name.
+    // A symbolic link is not a second name.
     let link = db.home().join("link.db");
     std::os::unix::fs::symlink(db.file(), &link).unwrap();
     Client::open_existing(&link).unwrap().add(once("seen")).unwrap();
     assert_eq!(db.ask("SELECT name FROM scheduled_tasks"), "seen");
 }
 
-/// The scheduler that is at work under the first name is there before the second name is.
+/// The scheduler starts before the second name exists.
 #[test]
 fn a_run_does_not_start_under_a_second_name() {
     let db = TestDb::new();
@@ -61,12 +54,12 @@ fn a_run_does_not_start_under_a_second_name() {
     let other =
         Command::new(env!("CARGO_BIN_EXE_duly")).arg("--db").arg(&second).args(["run", "--until-idle"]).output();
     let other = other.expect("the program");
-    let said = String::from_utf8_lossy(&other.stderr);
+    let error = String::from_utf8_lossy(&other.stderr);
     let starts = std::fs::read_to_string(db.home().join("starts")).unwrap();
-    assert_eq!(starts.lines().count(), 1, "it started twice: {said}");
-    assert_eq!(other.status.code(), Some(4), "{said}");
-    assert!(said.starts_with("error: cannot use ") && said.contains("2 names (hard links)"), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(starts.lines().count(), 1, "it started twice: {error}");
+    assert_eq!(other.status.code(), Some(4), "{error}");
+    assert!(error.starts_with("error: cannot use ") && error.contains("2 names (hard links)"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
     eventually("it is noticed", || sidecar.log().contains("the database cannot be written"));
     gate.open();
     assert_eq!(db.ask("SELECT status FROM task_runs"), "running", "the outcome waits");
@@ -82,14 +75,9 @@ fn a_run_does_not_start_under_a_second_name() {
 #[test]
 fn while_there_is_a_second_name_nothing_starts_and_outcomes_wait() {
     let db = TestDb::new();
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let tell = events.clone();
-    let watch = move |event: &Event| {
-        if matches!(event, Event::Degraded { .. } | Event::Recovered) {
-            tell.lock().unwrap().push(event.clone());
-        }
-    };
-    let mut stepper = db.builder(NOON).accept("work").observe(watch).start().unwrap();
+    let (observer, events) = listen();
+    let is_reported = |event: &Event| matches!(event, Event::Degraded { .. } | Event::Recovered);
+    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
     let (client, clock) = (stepper.client().clone(), stepper.clock().clone());
     client.add(once("running")).unwrap();
     let running = step(&mut stepper, 1).remove(0);
@@ -101,7 +89,7 @@ fn while_there_is_a_second_name_nothing_starts_and_outcomes_wait() {
         clock.advance(seconds(20));
         assert_eq!(stepper.step().unwrap().len(), 0, "nothing starts");
     }
-    // Reads go on, and see what is committed.
+    // Reads continue, and see what is committed.
     assert_eq!(client.history("running", 1).unwrap()[0].status, RunStatus::Running, "the outcome waits");
     let says = client.add(once("more")).unwrap_err().to_string();
     assert!(
@@ -109,16 +97,14 @@ fn while_there_is_a_second_name_nothing_starts_and_outcomes_wait() {
         "{says}"
     );
     assert!(client.task("more").unwrap().is_none());
-    {
-        let events = events.lock().unwrap();
-        assert!(matches!(&events[..], [Event::Degraded { reason }] if reason.contains("hard links")), "{events:?}");
-    }
+    let reported: Vec<Event> = events.try_iter().filter(is_reported).collect();
+    assert!(matches!(&reported[..], [Event::Degraded { reason }] if reason.contains("hard links")), "{reported:?}");
     std::fs::remove_file(second).unwrap();
     clock.advance(seconds(20));
     let claims = step(&mut stepper, 1);
     assert_eq!((claims[0].task.as_str(), claims[0].attempt), ("next", 1));
     assert_eq!(client.history("running", 1).unwrap()[0].status, RunStatus::Succeeded);
-    assert!(matches!(&events.lock().unwrap()[..], [Event::Degraded { .. }, Event::Recovered]));
+    assert_eq!(events.try_iter().filter(is_reported).collect::<Vec<_>>(), [Event::Recovered]);
     db.assert_sound();
 }
 
@@ -130,7 +116,7 @@ fn a_file_that_is_mounted_by_itself_is_refused() {
     }
     let db = TestDb::new();
     db.client().add(once("seen")).unwrap();
-    // A blank is written otherwise in mountinfo.
+    // mountinfo escapes the blank.
     let folder = db.home().join("my data");
     let inside = folder.join("agent.db");
     std::fs::create_dir(&folder).unwrap();
@@ -143,14 +129,14 @@ fn a_file_that_is_mounted_by_itself_is_refused() {
                 the file";
     assert_eq!(refused(&db, &inside), says);
     drop(db.client());
-    // As it is to be done.
+    // A mount of the whole folder is accepted.
     let whole = db.home().join("whole");
     std::fs::create_dir(&whole).unwrap();
     mount(db.home(), &whole);
     assert!(Client::open_existing(whole.join("agent.db")).unwrap().task("seen").unwrap().is_some());
 }
 
-/// Moves the file away under a scheduler with a command at work: it ends with exit code 4 and this sentence.
+/// Moves the file under a scheduler with a command at work. Asserts that it exits with code 4 and this error.
 fn ends_when_moved(what: &str, says: &str, harm: impl FnOnce(&TestDb, &Path)) {
     let db = TestDb::with_folder("data");
     let _gate = Gate::new(&db, "gate");
@@ -167,7 +153,7 @@ fn ends_when_moved(what: &str, says: &str, harm: impl FnOnce(&TestDb, &Path)) {
 }
 
 #[test]
-fn a_file_that_is_moved_ends_the_program_also_behind_a_link() {
+fn a_moved_file_ends_the_program_also_behind_a_link() {
     let moved = "it was removed or moved while it was open";
     let rename = |from: &Path, to: &Path| std::fs::rename(from, to).expect("a move");
     ends_when_moved("the file", moved, |db, to| rename(db.file(), to));

@@ -1,4 +1,4 @@
-//! Ends that a handler commits together with rows of its own: both are there, or neither is.
+//! `finish` commits the outcome of a handler together with rows of the application: both are stored, or neither.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,17 +7,12 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{BoxError, Context, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::fixtures::{NOON, TestDb, at, eventually, listen, once, overdue, seconds};
 
-const START: &str = "2027-03-14T12:00:00Z";
 const SOON: &str = "2027-03-14T12:00:05Z";
 const END: &str = "2027-03-14T12:05:00Z";
 
-fn once(name: &str) -> NewTask {
-    NewTask::once(name, at(START)).handler("work")
-}
-
-/// A db with a table of the application's.
+/// A database with a table of the application.
 fn shop() -> TestDb {
     let db = TestDb::new();
     drop(db.client());
@@ -25,12 +20,12 @@ fn shop() -> TestDb {
     db
 }
 
-/// A stepper whose handler `work` is this one, one task of it, and a bystander.
+/// A stepper with this handler for `work`, one task of it, and a bystander.
 fn with<T: serde::Serialize + 'static>(
     db: &TestDb,
     handler: impl Fn(&Context) -> Result<T, BoxError> + Send + Sync + 'static,
 ) -> (Stepper, Vec<String>) {
-    let stepper = db.builder(START).handler("work", handler).start().unwrap();
+    let stepper = db.builder(NOON).handler("work", handler).start().unwrap();
     let bystander = db.add_bystander(&stepper);
     stepper.client().add(once("subject")).unwrap();
     (stepper, bystander)
@@ -52,26 +47,25 @@ fn sold(db: &TestDb) -> Vec<String> {
 }
 
 #[test]
-fn rows_and_outcome_are_committed_together_and_told_once() {
+fn rows_and_outcome_are_committed_together_and_reported_once() {
     let db = shop();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let teller = told.clone();
+    let (observer, events) = listen();
     let file = db.file().to_owned();
     let mut stepper = db
-        .builder(START)
+        .builder(NOON)
         .handler("work", move |run: &Context| {
             run.progress("half way");
             run.record_output("printed");
             run.finish(|tx| {
                 tx.execute("INSERT INTO sold (run, what) VALUES (?1, 'tea')", [run.run_id()])?;
-                // Nobody else sees it, nor that the run is over.
+                // No other connection sees the row or the outcome yet.
                 let plain = rusqlite::Connection::open(&file)?;
                 let seen = "SELECT (SELECT count(*) FROM sold) || (SELECT status FROM task_runs WHERE id = 2)";
                 assert_eq!(plain.query_row(seen, [], |row| row.get::<_, String>(0))?, "0running");
                 Ok(vec![1, 2])
             })
         })
-        .observe(move |event: &Event| teller.lock().unwrap().push(event.clone()))
+        .observe(observer)
         .start()
         .unwrap();
     let bystander = db.add_bystander(&stepper);
@@ -84,22 +78,20 @@ fn rows_and_outcome_are_committed_together_and_told_once() {
     let row =
         "SELECT output || progress || (finished_at IS NOT NULL) || (locked_by IS NULL) FROM task_runs WHERE id = 2";
     assert_eq!(db.ask(row), "printedhalf way11");
-    // All that follows from an end has followed: the delay counts from it.
+    // The delay counts from the end of the run.
     let task = db.client().task("subject").unwrap().unwrap();
     assert_eq!(task.last_status, Some(RunStatus::Succeeded));
-    let ended = db.client().run(2).unwrap().unwrap().finished_at.unwrap();
+    let ended = db.run(2).finished_at.unwrap();
     assert_eq!(task.next_run, Some(ended.plus(seconds(3600))));
-    let ends = told.lock().unwrap().iter().filter(|event| matches!(event, Event::Finished { .. })).count();
-    assert_eq!(ends, 1, "{told:?}");
+    assert_eq!(events.try_iter().filter(|event| matches!(event, Event::Finished { .. })).count(), 1);
     db.assert_bystander(&bystander);
     stepper.stop().unwrap();
-    let locks = std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count();
-    assert_eq!(locks, 0, "the owner believes that it still has a run");
+    assert_eq!(db.lock_files(), [""; 0], "the owner has no run any more");
     db.assert_sound();
 }
 
 #[test]
-fn what_waits_for_a_finished_run_goes_on() {
+fn runs_that_wait_for_a_finished_run_start() {
     let db = shop();
     let (mut stepper, bystander) = with(&db, |run| sell(run, run.task()));
     for name in ["a", "b", "c"] {
@@ -115,12 +107,12 @@ fn what_waits_for_a_finished_run_goes_on() {
     db.assert_sound();
 }
 
-/// A handler, how its run stands after the first attempt and when all is over, and what was sold then.
+/// A handler, its run after the first attempt and at the end, and what is sold at the end.
 type Case =
     (&'static str, fn(&Context) -> Result<usize, BoxError>, &'static str, &'static str, &'static [&'static str]);
 
 #[test]
-fn nothing_is_committed_by_halves() {
+fn nothing_is_committed_partially() {
     let cases: [Case; 9] = [
         (
             "the closure fails, and the handler hands the error on",
@@ -202,7 +194,7 @@ fn nothing_is_committed_by_halves() {
             &["tea"],
         ),
         (
-            "an end within an end",
+            "a finish within a finish",
             |run| run.finish(|_| sell(run, "tea")),
             "failed|1|-|cannot finish run 2 of \"subject\": it is being finished already",
             "dead|5|-|cannot finish run 2 of \"subject\": it is being finished already",
@@ -231,7 +223,7 @@ fn nothing_is_committed_by_halves() {
 }
 
 #[test]
-fn an_attempt_whose_claim_is_gone_commits_nothing() {
+fn a_superseded_attempt_commits_nothing() {
     for (taken, says) in [
         ("UPDATE task_runs SET locked_by = 'another' WHERE id = 2", "no longer belongs to attempt 1"),
         ("UPDATE task_runs SET attempt = 2 WHERE id = 2", "no longer belongs to attempt 1"),
@@ -253,7 +245,7 @@ fn an_attempt_whose_claim_is_gone_commits_nothing() {
 }
 
 #[test]
-fn a_claim_that_is_lost_within_the_closure_takes_its_rows_along() {
+fn a_claim_lost_within_the_closure_discards_its_rows() {
     let db = shop();
     let (mut stepper, bystander) = with(&db, |run| {
         let refused = run.finish(|tx| {
@@ -271,7 +263,7 @@ fn a_claim_that_is_lost_within_the_closure_takes_its_rows_along() {
 // ------------------------------------------------------------------------------------------- on_connect --
 
 #[test]
-fn each_worker_prepares_one_connection_and_what_is_relied_on_holds() {
+fn each_worker_prepares_one_connection_and_keeps_the_required_pragmas() {
     let db = shop();
     let prepared = Arc::new(AtomicUsize::new(0));
     let count = prepared.clone();
@@ -293,7 +285,7 @@ fn each_worker_prepares_one_connection_and_what_is_relied_on_holds() {
         .handler("idle", |_: &Context| Ok::<_, BoxError>(()))
         .start()
         .unwrap();
-    scheduler.add(NewTask::once("idle", at("2020-01-01T00:00:00Z")).handler("idle")).unwrap();
+    scheduler.add(overdue("idle").handler("idle")).unwrap();
     let succeeded = |count: &str| db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") == count;
     eventually("the idle one is done", || succeeded("1"));
     assert_eq!(prepared.load(Ordering::Relaxed), 0, "opened when it is needed");
@@ -308,7 +300,7 @@ fn each_worker_prepares_one_connection_and_what_is_relied_on_holds() {
 }
 
 #[test]
-fn a_connection_that_cannot_be_prepared_fails_the_attempt_and_is_tried_again() {
+fn a_connection_that_cannot_be_prepared_fails_the_attempt_which_is_retried() {
     for (broken, says) in [
         ("SELECT no_such_function()", "no such function: no_such_function"),
         ("BEGIN", "it was left within a transaction: commit what it begins"),
@@ -316,7 +308,7 @@ fn a_connection_that_cannot_be_prepared_fails_the_attempt_and_is_tried_again() {
         let db = shop();
         let tries = AtomicUsize::new(0);
         let mut stepper = db
-            .builder(START)
+            .builder(NOON)
             .handler("work", |run: &Context| sell(run, "tea"))
             .on_connect(move |connection| match tries.fetch_add(1, Ordering::Relaxed) {
                 0 => Ok(connection.execute_batch(broken)?),
@@ -337,9 +329,9 @@ fn a_connection_that_cannot_be_prepared_fails_the_attempt_and_is_tried_again() {
 // -------------------------------------------------------------------------------------- the real scheduler --
 
 #[test]
-fn the_loop_learns_of_a_finished_run_and_writes_it_no_second_time() {
+fn the_event_loop_does_not_record_a_finished_run_again() {
     let db = shop();
-    let (told, hears) = std::sync::mpsc::channel();
+    let (observer, events) = listen();
     let (open, gate) = std::sync::mpsc::channel::<()>();
     let gate = Mutex::new(gate);
     let scheduler = Scheduler::builder(db.file())
@@ -352,21 +344,21 @@ fn the_loop_learns_of_a_finished_run_and_writes_it_no_second_time() {
             gate.lock().unwrap().recv()?;
             Ok::<_, BoxError>("something else")
         })
-        .observe(move |event: &Event| drop(told.send(event.clone())))
+        .observe(observer)
         .start()
         .unwrap();
-    scheduler.add(NewTask::once("subject", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+    scheduler.add(overdue("subject")).unwrap();
     eventually("the run is over", || subject(&db) == ["succeeded|1|1|-"]);
     let seen = db.ask("SELECT seen_at FROM scheduler_instances");
     eventually("a heartbeat", || db.ask("SELECT seen_at FROM scheduler_instances") != seen);
     let row = db.rows("SELECT * FROM task_runs");
     open.send(()).unwrap();
-    // It knows that nothing is left for it to settle.
+    // The drain ends: nothing is left to settle.
     scheduler.drain();
     eventually("the scheduler has stopped", || scheduler.has_stopped());
     assert_eq!(db.rows("SELECT * FROM task_runs"), row);
     assert!(db.rows("SELECT * FROM task_attempts").is_empty());
-    let ends: Vec<_> = hears.try_iter().filter(|event| matches!(event, Event::Finished { .. })).collect();
+    let ends: Vec<_> = events.try_iter().filter(|event| matches!(event, Event::Finished { .. })).collect();
     assert!(matches!(&ends[..], [Event::Finished { status: RunStatus::Succeeded, error: None, .. }]), "{ends:?}");
     db.assert_sound();
 }

@@ -1,7 +1,7 @@
-//! Files that an older duly wrote. Each released version of the schema keeps one under `tests/fixtures/`, as text: it opens,
-//! answers, runs on, and has the same tables afterwards as a new file.
+//! Files that an older duly wrote. `tests/fixtures/` holds one for each released version of the schema, as text: it opens, can be
+//! read, runs on, and then has the same tables as a new file.
 //!
-//! The newest is written anew by `DULY_WRITE_FIXTURES=1 cargo test --test it fixture`, as long as its version is unreleased.
+//! `DULY_WRITE_FIXTURES=1 cargo test --test it fixture` writes the newest again while its version is unreleased.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use duly::{Client, Event, NewTask, Outcome, Overlap, RunStatus, TaskStatus};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_off};
+use crate::fixtures::{TestDb, at, claim, listen, minutes, seconds, step, succeed, work_off};
 
 const STATUSES: [&str; 8] = ["queued", "running", "failed", "succeeded", "dead", "cancelled", "skipped", "missed"];
 
@@ -18,8 +18,8 @@ fn fixture(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/version-{version}.sql"))
 }
 
-/// A db whose file is made from a fixture, as the shell would read it.
-fn house_from(version: u32) -> TestDb {
+/// A database made from a fixture, as the shell reads it.
+fn from_fixture(version: u32) -> TestDb {
     let path = fixture(version);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let db = TestDb::new();
@@ -27,7 +27,7 @@ fn house_from(version: u32) -> TestDb {
     db
 }
 
-/// All that makes up the tables, by name: the order of creation does not matter.
+/// The whole schema by name; the order of creation does not matter.
 fn schema(db: &TestDb) -> Vec<String> {
     db.rows("SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY type, name")
 }
@@ -41,8 +41,8 @@ fn assert_same_schema(db: &TestDb) {
     assert_eq!(schema(db).len(), schema(&fresh).len());
 }
 
-/// Everything that a version 1 knows: tasks and runs in every state, attempts, events.
-fn busy_house() -> (TestDb, Stepper) {
+/// Everything that version 1 stores: tasks and runs in every status, attempts, events.
+fn busy() -> (TestDb, Stepper) {
     let db = TestDb::new();
     let mut stepper = db.builder("2027-03-14T11:59:00Z").accept("work").workers(8).start().expect("a stepper");
     let client = stepper.client().clone();
@@ -60,7 +60,7 @@ fn busy_house() -> (TestDb, Stepper) {
     stepper.clock().advance(minutes(1));
     let first = step(&mut stepper, 3);
     let of = |name: &str| first.iter().find(|claim| claim.task == name).expect("its claim").clone();
-    // One is dead; one is tried again, and what falls due meanwhile is skipped; one is cancelled.
+    // One run is dead; one is retried, and the occurrence meanwhile is skipped; one is cancelled.
     stepper.finish(&of("hello"), Outcome::failed("no route to host"));
     stepper.finish(&of("digest:anna"), Outcome::failed("mailbox is full"));
     step(&mut stepper, 0);
@@ -83,15 +83,15 @@ fn busy_house() -> (TestDb, Stepper) {
 }
 
 #[test]
-fn version_1_is_written_as_it_was_and_runs_on() {
+fn a_file_of_version_1_opens_and_runs_on() {
     if std::env::var_os("DULY_WRITE_FIXTURES").is_some() {
-        let (db, stepper) = busy_house();
+        let (db, stepper) = busy();
         let plain = db.plain();
-        plain.execute("UPDATE scheduler_instances SET host = 'example', pid = 4242", []).expect("no names");
+        plain.execute("UPDATE scheduler_instances SET host = 'example', pid = 4242", []).expect("neutral names");
         std::fs::write(fixture(1), dump(&plain)).expect("the fixture is written");
         stepper.crash();
     }
-    let db = house_from(1);
+    let db = from_fixture(1);
     let count = |table: &str, status: &str| {
         db.ask(&format!("SELECT count(*) FROM {table} WHERE status = '{status}'")).parse::<u32>().expect("a count")
     };
@@ -106,7 +106,6 @@ fn version_1_is_written_as_it_was_and_runs_on() {
     db.assert_sound();
     assert_same_schema(&db);
 
-    // Look-ups.
     let client = Client::open_existing(db.file()).expect("a client");
     let tasks = client.tasks().expect("the tasks");
     let names: Vec<(&str, TaskStatus)> = tasks.iter().map(|task| (task.name(), task.status)).collect();
@@ -126,23 +125,23 @@ fn version_1_is_written_as_it_was_and_runs_on() {
         for run in client.history(task.name(), 100).expect("a history") {
             assert_eq!(client.run(run.id).expect("a look-up").expect("a run"), run);
             let attempts = client.attempts(run.id).expect("its attempts");
-            assert!(run.status != RunStatus::Dead || !attempts.is_empty(), "a dead run tells what it died of");
+            assert!(run.status != RunStatus::Dead || !attempts.is_empty(), "a dead run has its attempts");
         }
     }
     let finals = final_rows(&db);
 
-    // What a dead owner left is recovered when its lease has stood still for long enough; then all goes on.
-    let (told, hears) = std::sync::mpsc::channel();
+    // The runs of the dead owner are recovered after its lease; then every task continues.
+    let (observer, events) = listen();
     let now = db.ask("SELECT max(seen_at) FROM scheduler_instances").parse().expect("a time");
     let builder = Stepper::builder(db.file(), duly::Timestamp::from_millis(now)).accept("work").accept("elsewhere");
-    let mut stepper = builder.observe(move |event: &Event| drop(told.send(event.clone()))).start().expect("a stepper");
+    let mut stepper = builder.observe(observer).start().expect("a stepper");
     for _ in 0..200 {
         work_off(&mut stepper);
         stepper.clock().advance(seconds(1));
     }
-    assert!(hears.try_iter().any(|event| matches!(event, Event::Lost { .. })), "the owner is lost");
+    assert!(events.try_iter().any(|event| matches!(event, Event::Lost { .. })), "the owner is lost");
     let over = final_rows(&db);
-    assert!(finals.iter().all(|row| over.contains(row)), "what was over stays as it was");
+    assert!(finals.iter().all(|row| over.contains(row)), "final runs are unchanged");
     let unfinished = "SELECT DISTINCT t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                        WHERE r.status = 'queued' OR r.status = 'failed' OR r.status = 'running'";
     assert_eq!(db.rows(unfinished), ["resting"], "it is paused");
@@ -157,7 +156,7 @@ fn version_1_is_written_as_it_was_and_runs_on() {
     assert_same_schema(&db);
 }
 
-/// The rows of runs that are over, but for a skip, which may grow.
+/// The rows of final runs, except skips, which may grow.
 fn final_rows(db: &TestDb) -> Vec<String> {
     db.rows(
         "SELECT * FROM task_runs WHERE status IN ('succeeded', 'dead', 'cancelled', 'missed')
@@ -165,7 +164,7 @@ fn final_rows(db: &TestDb) -> Vec<String> {
     )
 }
 
-/// The whole of a file as text, like the shell's `.dump`: tables and their rows, then what must not see them inserted.
+/// The file as text, like the shell's `.dump`: tables and rows, then indexes, views and triggers, which must not see the inserts.
 fn dump(connection: &Connection) -> String {
     let mut text = String::from("BEGIN;\n");
     let mut later = String::new();
@@ -207,8 +206,8 @@ fn inserts(connection: &Connection, table: &str) -> String {
 }
 
 #[test]
-fn a_dump_is_what_it_was_made_from() {
-    let (db, stepper) = busy_house();
+fn a_dump_restores_the_same_tables() {
+    let (db, stepper) = busy();
     stepper.crash();
     let copy = TestDb::new();
     copy.plain().execute_batch(&dump(&db.plain())).expect("a copy");

@@ -1,18 +1,24 @@
-//! What the tests share: a database file in a temporary folder, steppers and clients on it, its tables as text, waits with a deadline.
+//! Shared helpers: a database file in a temporary folder, steppers and clients on it, its rows as text, common tasks, child
+//! processes, waits with a deadline.
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use duly::testing::{Stepper, StepperBuilder};
-use duly::{Claim, Client, NewTask, Outcome, Timestamp};
+use duly::{Claim, Client, Event, Limits, NewTask, Outcome, RetryPolicy, Run, RunFilter, RunStatus, Timestamp};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-/// Longest that a test waits for something outside itself.
+/// The time at which most steppers start; a Sunday.
+pub(crate) const NOON: &str = "2027-03-14T12:00:00Z";
+
+/// The longest wait for another process or thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder and the name of a database in it.
+/// A temporary folder and the path of a database in it.
 pub(crate) struct TestDb {
     home: TempDir,
     file: PathBuf,
@@ -23,8 +29,7 @@ impl TestDb {
         Self::of(tempfile::tempdir().expect("a temporary folder"))
     }
 
-    /// One in the memory of the machine, where the system has a folder there: for the many houses of a loop, which would
-    /// wait for the disk most of the time.
+    /// Uses a folder in memory where the system has one: a loop over many databases would otherwise mostly wait for the disk.
     pub(crate) fn brief() -> Self {
         Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder"))
     }
@@ -34,7 +39,7 @@ impl TestDb {
         TestDb { home, file }
     }
 
-    /// The same, with the database in a folder of its own below: another disk may be there.
+    /// Puts the database into a subfolder, on which another file system can be mounted.
     pub(crate) fn with_folder(folder: &str) -> Self {
         let TestDb { home, .. } = TestDb::new();
         let file = home.path().join(folder).join("agent.db");
@@ -50,12 +55,48 @@ impl TestDb {
         &self.file
     }
 
-    /// A stepper on the db's file, which accepts runs of the handler `work`.
+    /// The folder of the lock files.
+    pub(crate) fn lock_folder(&self) -> PathBuf {
+        self.file.with_file_name("agent.db-owners")
+    }
+
+    pub(crate) fn lock_file(&self, stepper: &Stepper) -> PathBuf {
+        self.lock_folder().join(stepper.owner())
+    }
+
+    /// The names of all files in the folder of the lock files.
+    pub(crate) fn lock_files(&self) -> Vec<String> {
+        let files = std::fs::read_dir(self.lock_folder()).expect("the folder of the lock files");
+        files.map(|file| file.expect("a lock file").file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// The lines of a text file in the folder; none if there is no such file.
+    pub(crate) fn lines(&self, name: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.home().join(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The program `duly` on this database, started in the folder, with UTC as its local zone.
+    pub(crate) fn duly(&self, arguments: &[&str]) -> Command {
+        let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
+        duly.arg("--db").arg(&self.file).args(arguments).current_dir(self.home()).env("TZ", "UTC");
+        duly
+    }
+
+    /// Runs `duly`, which must succeed, and returns what it prints.
+    #[track_caller]
+    pub(crate) fn printed(&self, arguments: &[&str]) -> String {
+        let output = self.duly(arguments).output().expect("the program");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    /// A stepper that accepts runs of the handler `work`.
     pub(crate) fn stepper(&self, now: &str) -> Stepper {
         self.builder(now).accept("work").start().expect("a stepper")
     }
 
-    /// The same, to be put together.
+    /// A stepper to be configured.
     pub(crate) fn builder(&self, now: &str) -> StepperBuilder {
         Stepper::builder(&self.file, at(now))
     }
@@ -65,14 +106,14 @@ impl TestDb {
         Client::open(&self.file).expect("a client")
     }
 
-    /// A connection such as another program would open: nothing set, nothing known of duly.
+    /// A connection as another program opens it, with SQLite's default settings.
     pub(crate) fn plain(&self) -> Connection {
         let plain = Connection::open(&self.file).expect("a plain connection");
         plain.busy_timeout(Duration::from_secs(5)).expect("a busy timeout");
         plain
     }
 
-    /// The one value that a query answers with, as text; `NULL` for none.
+    /// Returns the one value of a query as text; `NULL` for none.
     pub(crate) fn ask(&self, query: &str) -> String {
         use rusqlite::types::ValueRef;
         let answer = self.plain().query_row(query, [], |row| {
@@ -86,7 +127,7 @@ impl TestDb {
         answer.unwrap_or_else(|error| panic!("{query}: {error}"))
     }
 
-    /// Every row of a query, its columns joined by a bar: small tables to compare whole.
+    /// Returns every row of a query, its columns joined by a bar.
     pub(crate) fn rows(&self, query: &str) -> Vec<String> {
         let plain = self.plain();
         let mut statement = plain.prepare(query).unwrap_or_else(|error| panic!("{query}: {error}"));
@@ -106,15 +147,141 @@ impl TestDb {
         rows.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{query}: {error}"))
     }
 
-    /// SQLite's own checks find nothing, and nothing is half-made.
+    /// Asserts that `doctor` finds nothing and that no run has more forgiven attempts than attempts.
     pub(crate) fn assert_sound(&self) {
-        let findings = Client::open_existing(&self.file).expect("a client").doctor().expect("a look");
-        assert!(findings.is_empty(), "{findings:#?}");
+        assert_eq!(findings(&self.reader()), [""; 0]);
         assert_eq!(self.ask("SELECT count(*) FROM task_runs WHERE attempt < forgiven"), "0");
+    }
+
+    /// A client on the existing file.
+    fn reader(&self) -> Client {
+        Client::open_existing(&self.file).expect("a client")
+    }
+
+    /// Returns every row of the tasks' table.
+    pub(crate) fn tasks(&self) -> Vec<String> {
+        self.rows("SELECT * FROM scheduled_tasks ORDER BY id")
+    }
+
+    pub(crate) fn run(&self, id: i64) -> Run {
+        self.reader().run(id).expect("a look-up").expect("a run")
+    }
+
+    /// Returns every run, oldest id first.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let mut runs = self.reader().newest_runs(100_000).expect("the runs");
+        runs.sort_by_key(|run| run.id);
+        runs
+    }
+
+    /// Returns `task|status|attempt` of every run, oldest id first.
+    pub(crate) fn states(&self) -> Vec<String> {
+        self.runs().iter().map(|run| format!("{}|{}|{}", run.task, run.status, run.attempt)).collect()
+    }
+
+    /// The number of runs with a status.
+    pub(crate) fn count(&self, status: RunStatus) -> usize {
+        self.reader().runs(&RunFilter::newest(100_000).status(status)).expect("the runs").len()
     }
 }
 
-/// An instant.
+/// A task of the handler `work` that is due once, at [`NOON`].
+pub(crate) fn once(name: &str) -> NewTask {
+    NewTask::once(name, at(NOON)).handler("work")
+}
+
+/// A task of the handler `work` that has been due for years by the machine's clock.
+pub(crate) fn overdue(name: &str) -> NewTask {
+    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work")
+}
+
+/// Retries the task after milliseconds.
+pub(crate) fn retry_soon(task: NewTask, max_attempts: u32) -> NewTask {
+    let (backoff, max_backoff) = (Duration::from_millis(10), Duration::from_millis(50));
+    task.retry(RetryPolicy { max_attempts, backoff, max_backoff })
+}
+
+/// A database with one task of the handler `work`, added at [`NOON`].
+pub(crate) fn with_task(task: NewTask) -> (TestDb, Stepper) {
+    let db = TestDb::new();
+    let stepper = db.stepper(NOON);
+    stepper.client().add(task.handler("work")).expect("a task");
+    (db, stepper)
+}
+
+/// The lines of `check` with its default limits.
+pub(crate) fn problems(client: &Client) -> Vec<String> {
+    client.check(&Limits::default()).expect("a check").iter().map(ToString::to_string).collect()
+}
+
+/// The lines of `doctor`.
+pub(crate) fn findings(client: &Client) -> Vec<String> {
+    client.doctor().expect("an examination").iter().map(ToString::to_string).collect()
+}
+
+/// Returns an observer and the events that it receives.
+pub(crate) fn listen() -> (impl Fn(&Event) + Send + Sync + 'static, Receiver<Event>) {
+    let (sender, events) = channel();
+    (move |event: &Event| drop(sender.send(event.clone())), events)
+}
+
+#[cfg(unix)]
+pub(crate) fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+}
+
+/// This test binary, restricted to one test, which acts as another process.
+pub(crate) fn test_process(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the test binary"));
+    command.args(["--exact", test, "--nocapture"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    command
+}
+
+/// A built example, or none where Cargo has built the tests alone.
+pub(crate) fn example(name: &str) -> Option<PathBuf> {
+    let test = std::env::current_exe().expect("the test binary");
+    let built = test.ancestors().nth(2).expect("a folder").join("examples").join(name);
+    let built = built.with_extension(std::env::consts::EXE_EXTENSION);
+    if !built.exists() {
+        assert!(std::env::var_os("DULY_CI").is_none(), "no {}", built.display());
+        println!("skipped: no {} (cargo build --examples)", built.display());
+        return None;
+    }
+    Some(built)
+}
+
+/// A child process. Killed when it is dropped, so that a failed test leaves none behind.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        Process(command.spawn().expect("a process"))
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.0.try_wait().expect("a status").is_some()
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.0.kill().expect("a process that can be killed");
+        self.0.wait().expect("an end");
+    }
+
+    /// Closes its standard input and waits for its end, which must be a success.
+    pub(crate) fn end(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().expect("an end").success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub(crate) fn at(text: &str) -> Timestamp {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -127,45 +294,39 @@ pub(crate) fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
 }
 
-/// Waits until something outside the test has come about. Fails, naming it, when patience ends.
-pub(crate) fn eventually(what: &str, mut come_about: impl FnMut() -> bool) {
+/// Waits until a condition outside the test holds. Fails after a minute and names it.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while !come_about() {
+    while !holds() {
         assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 impl TestDb {
-    /// Every run of a task, oldest occurrence first: the occurrence, origin, status, and for a row that stands for several
-    /// how many and the last of them. Milliseconds are shown where there are some.
+    /// Every run of a task, oldest occurrence first: the occurrence, origin and status; for a row of several occurrences also
+    /// their number and the last one. Milliseconds are shown unless they are zero.
     pub(crate) fn history(&self, task: &str) -> Vec<String> {
-        let time = |column: &str| {
-            format!(
-                "strftime('%Y-%m-%d %H:%M:%S', {column} / 1000, 'unixepoch')
-                 || iif({column} % 1000 = 0, '', printf('.%03d', {column} % 1000))"
-            )
+        let mut runs = self.reader().history(task, 100_000).expect("a history");
+        runs.sort_by_key(|run| (run.scheduled_for, run.id));
+        let line = |run: &Run| {
+            let mut line = format!("{} {} {}", time(run.scheduled_for), run.origin, run.status);
+            if let Some(last) = run.last_scheduled_for {
+                line += &format!(" x{} to {}", run.occurrences, time(last));
+            }
+            let at_least = run.error.as_ref().is_some_and(|error| error.starts_with("at least "));
+            line + if at_least { " at least" } else { "" }
         };
-        self.rows(&format!(
-            "SELECT {} || ' ' || origin || ' ' || status
-                    || iif(last_scheduled_for IS NULL AND occurrences = 1, '', ' x' || occurrences || ' to ' || {})
-                    || iif(error GLOB 'at least *', ' at least', '')
-               FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = '{task}')
-              ORDER BY scheduled_for, id",
-            time("scheduled_for"),
-            time("last_scheduled_for"),
-        ))
+        runs.iter().map(line).collect()
     }
 
-    /// `next_run` of a task and its status.
+    /// Returns the next run of a task and its status.
     pub(crate) fn next(&self, task: &str) -> String {
-        self.ask(&format!(
-            "SELECT ifnull(strftime('%Y-%m-%d %H:%M:%S', next_run / 1000, 'unixepoch'), '-') || ' ' || status
-               FROM scheduled_tasks WHERE name = '{task}'"
-        ))
+        let task = self.reader().task(task).expect("a look-up").expect("a task");
+        format!("{} {}", task.next_run.map_or("-".to_owned(), time), task.status)
     }
 
-    /// Adds a task that nothing happens to, and a waiting run of it; see [`TestDb::assert_bystander`].
+    /// Adds a task that no test touches, and a waiting run of it; see [`TestDb::assert_bystander`].
     pub(crate) fn add_bystander(&self, stepper: &Stepper) -> Vec<String> {
         let never = NewTask::once("bystander", at("3999-01-01T00:00:00Z")).handler("nobody").priority(3);
         stepper.client().add(never).expect("a bystander");
@@ -175,20 +336,21 @@ impl TestDb {
 
     fn bystander(&self) -> Vec<String> {
         let mut rows = self.rows("SELECT * FROM scheduled_tasks WHERE name = 'bystander'");
-        rows.extend(self.rows(
-            "SELECT r.* FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-                                WHERE t.name = 'bystander'",
-        ));
+        rows.extend(
+            self.rows(
+                "SELECT r.* FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name = 'bystander'",
+            ),
+        );
         rows
     }
 
-    /// Neither the bystander's row nor that of its run has changed.
+    /// Asserts that neither the bystander's row nor that of its run has changed.
     #[track_caller]
     pub(crate) fn assert_bystander(&self, before: &[String]) {
         assert_eq!(self.bystander(), before, "the bystander has changed");
     }
 
-    /// A task has these rows and no others.
+    /// Asserts the whole history of a task.
     #[track_caller]
     pub(crate) fn assert_history(&self, task: &str, expected: &[&str]) {
         let found = self.history(task);
@@ -196,7 +358,13 @@ impl TestDb {
     }
 }
 
-/// Takes one step that must claim as many runs.
+/// A timestamp with a space between date and time, and no zone.
+fn time(at: Timestamp) -> String {
+    let text = at.to_string().replace('T', " ");
+    text.trim_end_matches('Z').trim_end_matches(".000").to_owned()
+}
+
+/// Takes one step, which must claim `claims` runs.
 #[track_caller]
 pub(crate) fn step(stepper: &mut Stepper, claims: usize) -> Vec<Arc<Claim>> {
     let claimed = stepper.step().expect("a step");
@@ -204,19 +372,19 @@ pub(crate) fn step(stepper: &mut Stepper, claims: usize) -> Vec<Arc<Claim>> {
     claimed
 }
 
-/// Takes one step that must claim one run.
+/// Takes one step, which must claim one run.
 #[track_caller]
 pub(crate) fn claim(stepper: &mut Stepper) -> Arc<Claim> {
     step(stepper, 1).remove(0)
 }
 
-/// Ends an attempt well, and takes the step that settles it. Answers with what that step claimed.
+/// Finishes an attempt with success and takes the step that settles it. Returns the claims of that step.
 pub(crate) fn succeed(stepper: &mut Stepper, claim: &Arc<Claim>) -> Vec<Arc<Claim>> {
     stepper.finish(claim, Outcome::succeeded());
     stepper.step().expect("a step")
 }
 
-/// Steps, and ends whatever is claimed at once, until there is no more to do now. Answers with the claims, in order.
+/// Steps and finishes every claim with success until nothing is due. Returns the claims in order.
 pub(crate) fn work_off(stepper: &mut Stepper) -> Vec<Arc<Claim>> {
     let mut done = Vec::new();
     loop {

@@ -1,37 +1,30 @@
-//! Folders that other users may write, or that are another user's. A lock file there proves nothing: a scheduler refuses the folder
-//! of the lock files. Observers go on, and `check` has a line. And databases of another user, which root does not carry out.
+//! Folders that other users may write or own. Lock files there prove nothing: a scheduler refuses such a folder, clients work, and
+//! `check` reports it. Root refuses to run a database of another user.
 #![cfg(target_os = "linux")]
 
-use std::fs::Permissions;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use duly::testing::Stepper;
 use duly::{Context, Error, Limits, NewTask, ProblemKind, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::fixtures::{NOON, Process, TestDb, at, eventually, problems, seconds, set_mode};
 use crate::sidecar::Sidecar;
 
-const NOON: &str = "2027-03-14T12:00:00Z";
-
-fn set_mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-}
-
-/// A db with a database and a folder of lock files, after this was done to them.
-fn spoilt(harm: impl FnOnce(&TestDb, &Path)) -> TestDb {
+/// A database and a folder of lock files that `harm` has changed.
+fn changed(harm: impl FnOnce(&TestDb, &Path)) -> TestDb {
     let db = TestDb::new();
     db.client().add(NewTask::cron("task", "@yearly").handler("work")).unwrap();
-    let owners = db.home().join("agent.db-owners");
+    let owners = db.lock_folder();
     std::fs::create_dir(&owners).unwrap();
     set_mode(&owners, 0o700);
     harm(&db, &owners);
     db
 }
 
-/// No scheduler starts beside such a folder; a client works, and `check` has a line.
+/// Asserts that no scheduler starts with such a folder, a client works, and `check` reports it.
 fn is_refused(db: &TestDb, found: &str, advice: &str) {
     let starts = [
         Scheduler::builder(db.file()).start().map(drop).err(),
@@ -58,28 +51,28 @@ fn is_refused(db: &TestDb, found: &str, advice: &str) {
 }
 
 #[test]
-fn a_folder_of_lock_files_that_is_not_ours_is_refused() {
+fn an_unsafe_folder_of_lock_files_is_refused() {
     for mode in [0o770, 0o720, 0o702, 0o777, 0o1777] {
-        let db = spoilt(|_, owners| set_mode(owners, mode));
+        let db = changed(|_, owners| set_mode(owners, mode));
         is_refused(&db, "agent.db-owners, and so decide which scheduler counts as dead", "chmod go-w it");
     }
     let makes = "duly makes the folder itself";
-    let db = spoilt(|_, owners| {
+    let db = changed(|_, owners| {
         std::fs::remove_dir(owners).unwrap();
         std::fs::write(owners, "").unwrap();
     });
     is_refused(&db, "agent.db-owners is not a folder", &format!("move it away; {makes}"));
-    // What a link leads to is not swept: a file there is not the lock of a scheduler that died.
-    let db = spoilt(|db, owners| {
+    // The target of a link is not swept: a file there is not the lock of a dead scheduler.
+    let db = changed(|db, owners| {
         std::fs::rename(owners, db.home().join("private")).unwrap();
         std::fs::write(db.home().join("private").join("notes"), "mine").unwrap();
         symlink(db.home().join("private"), owners).unwrap();
     });
     is_refused(&db, "agent.db-owners is a symbolic link", &format!("remove the link; {makes}"));
     assert_eq!(std::fs::read_to_string(db.home().join("private").join("notes")).unwrap(), "mine");
-    // Beside that, what a scheduler makes itself, and what others may read, is accepted.
+    // The mode that a scheduler sets, and read access for others, are accepted.
     for mode in [0o700, 0o750, 0o755] {
-        let db = spoilt(|_, owners| set_mode(owners, mode));
+        let db = changed(|_, owners| set_mode(owners, mode));
         drop(db.stepper(NOON));
         let problems = db.client().check(&Limits::default()).unwrap();
         assert_eq!(problems, [], "{mode:o}");
@@ -88,24 +81,23 @@ fn a_folder_of_lock_files_that_is_not_ours_is_refused() {
 
 #[test]
 fn a_folder_of_lock_files_of_another_user_is_refused() {
-    let db = spoilt(|_, _| {});
-    let owners = db.home().join("agent.db-owners");
+    let db = changed(|_, _| {});
+    let owners = db.lock_folder();
     if std::fs::metadata(&owners).unwrap().uid() != 0 || chown(&owners, Some(4242), None).is_err() {
         assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "not root");
         return println!("skipped: only root may give a folder away");
     }
     let advice = "run duly as user 4242, or remove the folder while no scheduler runs";
     is_refused(&db, "agent.db-owners belongs to user 4242, expected user 0", advice);
-    assert!(lines(&db, ProblemKind::FileMode).len() == 1);
+    assert!(file_modes(&db).len() == 1);
 }
 
-/// What `check` finds of a kind.
-fn lines(db: &TestDb, kind: ProblemKind) -> Vec<String> {
-    let problems = db.client().check(&Limits::default()).unwrap();
-    problems.iter().filter(|problem| problem.kind == kind).map(ToString::to_string).collect()
+/// What `check` reports of modes and owners.
+fn file_modes(db: &TestDb) -> Vec<String> {
+    problems(&db.client()).into_iter().filter(|line| line.starts_with("file_mode: ")).collect()
 }
 
-/// Whether this process may give a file away; if not, that is printed.
+/// Whether this process may give a file away. Prints `skipped` if not.
 fn is_root(db: &TestDb) -> bool {
     let is_root = std::fs::metadata(db.file()).unwrap().uid() == 0 && chown(db.file(), Some(NOBODY), None).is_ok();
     assert!(is_root || std::env::var("DULY_CI").as_deref() != Ok("1"), "not root");
@@ -119,24 +111,22 @@ fn is_root(db: &TestDb) -> bool {
 
 const NOBODY: u32 = 65534;
 
-/// `duly run --until-idle`, as this user.
+/// Runs `duly run --until-idle` as a user.
 fn run_as(db: &TestDb, user: u32) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
-    command.arg("--db").arg(db.file()).args(["run", "--until-idle"]).uid(user);
-    let output = command.output().expect("duly");
+    let output = db.duly(&["run", "--until-idle"]).uid(user).output().expect("duly");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]
-fn root_carries_out_no_database_of_another_user() {
-    let db = spoilt(|_, owners| std::fs::remove_dir(owners).unwrap());
+fn root_refuses_to_run_a_database_of_another_user() {
+    let db = changed(|_, owners| std::fs::remove_dir(owners).unwrap());
     if !is_root(&db) {
         return;
     }
-    assert_eq!((run_as(&db, 0).0, lines(&db, ProblemKind::FileMode)), (Some(0), vec![]), "its own");
+    assert_eq!((run_as(&db, 0).0, file_modes(&db)), (Some(0), vec![]), "its own");
     let rows = "SELECT count(*) FROM scheduler_instances";
     assert_eq!(db.ask(rows), "1");
-    let owners = db.home().join("agent.db-owners");
+    let owners = db.lock_folder();
     std::fs::remove_dir(&owners).unwrap();
     chown(db.file(), Some(NOBODY), None).unwrap();
     let found = format!("{} belongs to user 65534, and its commands would run as root", db.file().display());
@@ -148,27 +138,24 @@ fn root_carries_out_no_database_of_another_user() {
     assert_eq!(reason, format!("{found}: {advice}"));
     assert!(Stepper::builder(db.file(), at(NOON)).start().is_err());
     assert_eq!(db.ask(rows), "1");
-    // Root may look and ask; what it asks for runs as the owner. `check` says what would be refused.
+    // Root may read and trigger; the run starts as the owner. `check` reports the refusal.
     db.client().trigger("task").unwrap();
-    assert_eq!(lines(&db, ProblemKind::FileMode), [format!("file_mode: {found}: {advice}")]);
+    assert_eq!(file_modes(&db), [format!("file_mode: {found}: {advice}")]);
     assert!(!owners.exists());
 
-    // The owner's own scheduler is at work: nothing is wrong with it.
+    // A scheduler of the owner is at work: there is no problem.
     chown(db.home(), Some(NOBODY), None).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
-    let mut scheduler =
-        command.arg("--db").arg(db.file()).arg("run").uid(NOBODY).stderr(Stdio::null()).spawn().unwrap();
+    let scheduler = Process::spawn(db.duly(&["run"]).uid(NOBODY).stderr(Stdio::null()));
     eventually("it is registered", || {
         db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL") == "1"
     });
-    assert_eq!(lines(&db, ProblemKind::FileMode), [""; 0]);
-    scheduler.kill().unwrap();
-    scheduler.wait().unwrap();
+    assert_eq!(file_modes(&db), [""; 0]);
+    scheduler.kill();
 }
 
 #[test]
 fn a_folder_of_another_user_who_may_replace_the_database_is_reported() {
-    let db = spoilt(|_, _| {});
+    let db = changed(|_, _| {});
     if !is_root(&db) {
         return;
     }
@@ -176,26 +163,26 @@ fn a_folder_of_another_user_who_may_replace_the_database_is_reported() {
     let line =
         format!("file_mode: {found}: give the folder to the owner of the database (chown), or move the database");
     chown(db.home(), Some(NOBODY), None).unwrap();
-    assert_eq!(lines(&db, ProblemKind::FileMode), [line]);
+    assert_eq!(file_modes(&db), [line]);
     let (code, log) = run_as(&db, 0);
     assert!(code == Some(0) && log.contains(&found), "{code:?} {log}");
-    // Not where it is the owner of the database, or root.
+    // Not if that user is root or the owner of the database.
     chown(db.home(), Some(0), None).unwrap();
-    assert_eq!((run_as(&db, 0).1.contains("owns the folder"), lines(&db, ProblemKind::FileMode)), (false, vec![]));
+    assert_eq!((run_as(&db, 0).1.contains("owns the folder"), file_modes(&db)), (false, vec![]));
 }
 
 #[test]
-fn a_folder_that_is_put_in_the_place_of_ours_is_not_written_to() {
-    let db = spoilt(|_, _| {});
+fn a_replaced_folder_of_lock_files_is_not_written_to() {
+    let db = changed(|_, _| {});
     let mut stepper = db.stepper(NOON);
-    let (owners, other) = (db.home().join("agent.db-owners"), db.home().join("other"));
+    let (owners, other) = (db.lock_folder(), db.home().join("other"));
     std::fs::rename(&owners, db.home().join("away")).unwrap();
     std::fs::create_dir(&other).unwrap();
     symlink(&other, &owners).unwrap();
     stepper.clock().advance(seconds(20));
     stepper.step().expect("a turn");
-    assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0, "a lock file was made there");
-    // Where there is none, it is made again.
+    assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0, "no lock file is made there");
+    // A missing folder is made again.
     std::fs::remove_file(&owners).unwrap();
     stepper.clock().advance(seconds(20));
     stepper.step().expect("a turn");

@@ -1,23 +1,22 @@
-//! Text that is not UTF-8, or holds NUL: the tables refuse what SQLite can recognize, and what they let through harms its own
-//! row only. A row that counts as planned without a next run is looked at.
+//! Text that is not UTF-8 or holds NUL: the tables refuse what SQLite can recognize, and the rest harms its own row only. A row
+//! that is marked as planned without a next run is planned.
 
 use duly::{Limits, NewTask, Outcome, ProblemKind, RetryPolicy};
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed};
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, succeed};
 
-const NOON: &str = "2027-03-14T12:00:00Z";
 /// A byte that SQLite reads as the character U+00B0, and that is not UTF-8: no check can refuse it.
-const LET_IN: &str = "CAST(x'636166b0' AS TEXT)";
+const NOT_UTF8: &str = "CAST(x'636166b0' AS TEXT)";
 
-/// A task that is due once at noon, with the key that all of a test share.
+/// A task that is due at noon, with a key that all tasks of a test share.
 fn keyed(name: &str) -> NewTask {
-    NewTask::once(name, at(NOON)).handler("work").concurrency_key("shared")
+    once(name).concurrency_key("shared")
 }
 
 #[test]
 fn text_that_sqlite_can_recognize_as_malformed_is_refused() {
     let db = TestDb::new();
-    db.client().add(keyed("task").on_dead("told")).unwrap();
+    db.client().add(keyed("task").on_dead("other")).unwrap();
     let columns =
         ["name", "handler", "payload", "schedule_value", "time_zone", "concurrency_key", "on_dead", "managed_by"];
     for column in columns {
@@ -44,7 +43,7 @@ fn text_that_sqlite_can_recognize_as_malformed_is_refused() {
 }
 
 #[test]
-fn a_garbled_handler_leaves_the_runs_behind_its_key_alone() {
+fn a_garbled_handler_does_not_block_the_runs_behind_its_key() {
     let db = TestDb::new();
     let mut owner = db.stepper(NOON);
     for name in ["first", "bad", "good"] {
@@ -53,8 +52,8 @@ fn a_garbled_handler_leaves_the_runs_behind_its_key_alone() {
     let first = claim(&mut owner);
     assert_eq!(first.task, "first");
     step(&mut owner, 0);
-    db.plain().execute(&format!("UPDATE scheduled_tasks SET handler = {LET_IN} WHERE name = 'bad'"), []).unwrap();
-    // The outcome is written, and the next of the key starts, while the bad row waits.
+    db.plain().execute(&format!("UPDATE scheduled_tasks SET handler = {NOT_UTF8} WHERE name = 'bad'"), []).unwrap();
+    // The outcome is recorded and the next run of the key starts, while the bad row waits.
     owner.finish(&first, Outcome::succeeded());
     let good = claim(&mut owner);
     assert_eq!(good.task, "good");
@@ -65,7 +64,7 @@ fn a_garbled_handler_leaves_the_runs_behind_its_key_alone() {
 }
 
 #[test]
-fn an_outcome_is_recorded_whatever_its_own_row_says_by_then() {
+fn an_outcome_is_recorded_although_its_task_was_garbled_meanwhile() {
     for column in ["payload", "handler", "on_dead", "concurrency_key", "managed_by"] {
         let db = TestDb::new();
         let mut owner = db.stepper(NOON);
@@ -75,7 +74,7 @@ fn an_outcome_is_recorded_whatever_its_own_row_says_by_then() {
         let run = claim(&mut owner);
         owner.client().add(keyed("good")).unwrap();
         step(&mut owner, 0);
-        let text = format!("'\"' || {LET_IN} || '\"'");
+        let text = format!("'\"' || {NOT_UTF8} || '\"'");
         db.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text} WHERE name = 'bad'"), []).unwrap();
         owner.finish(&run, Outcome::failed("no route to host"));
         let good = claim(&mut owner);
@@ -98,7 +97,7 @@ fn the_run_of_a_garbled_task_is_recovered_and_frees_its_key() {
         step(&mut owner, 0);
         let clock = owner.clock().clone();
         owner.crash();
-        let text = format!("'\"' || {LET_IN} || '\"'");
+        let text = format!("'\"' || {NOT_UTF8} || '\"'");
         db.plain().execute(&format!("UPDATE scheduled_tasks SET {column} = {text} WHERE name = 'bad'"), []).unwrap();
         let mut next = db.builder(NOON).accept("work").clock(&clock).start().unwrap();
         clock.advance(seconds(1));
@@ -111,7 +110,7 @@ fn the_run_of_a_garbled_task_is_recovered_and_frees_its_key() {
 }
 
 #[test]
-fn a_run_of_a_garbled_task_that_is_asked_to_stop_is_cancelled() {
+fn a_waiting_run_of_a_garbled_task_can_be_cancelled() {
     let db = TestDb::new();
     let mut owner = db.stepper(NOON);
     for name in ["bad", "good"] {
@@ -119,7 +118,7 @@ fn a_run_of_a_garbled_task_that_is_asked_to_stop_is_cancelled() {
     }
     owner.clock().advance(minutes(1));
     step(&mut owner, 0);
-    db.plain().execute(&format!("UPDATE scheduled_tasks SET time_zone = {LET_IN} WHERE name = 'bad'"), []).unwrap();
+    db.plain().execute(&format!("UPDATE scheduled_tasks SET time_zone = {NOT_UTF8} WHERE name = 'bad'"), []).unwrap();
     db.plain().execute("UPDATE task_runs SET cancel_requested = 1 WHERE task_id = 1", []).unwrap();
     for _ in 0..3 {
         step(&mut owner, 0);
@@ -129,9 +128,9 @@ fn a_run_of_a_garbled_task_that_is_asked_to_stop_is_cancelled() {
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'invalid'"), "1");
 }
 
-/// As an older version of the tables lets it in.
+/// An older version of the tables accepts such a name.
 #[test]
-fn a_garbled_name_is_invalid_and_named_and_no_other_row_is_harmed() {
+fn a_garbled_name_is_invalid_and_reported_and_harms_no_other_row() {
     let db = TestDb::new();
     let mut owner = db.stepper(NOON);
     owner.client().add(NewTask::interval("good", minutes(1)).handler("work")).unwrap();
@@ -141,7 +140,7 @@ fn a_garbled_name_is_invalid_and_named_and_no_other_row_is_harmed() {
     db.plain().execute_batch(insert).unwrap();
     let client = owner.client().clone();
     let named = "b\0\u{fffd}";
-    for looked_at in [false, true] {
+    for is_planned in [false, true] {
         assert!(client.tasks().unwrap().iter().any(|task| task.name() == named));
         assert!(client.names().unwrap().contains(&named.to_owned()));
         client.status().unwrap();
@@ -156,7 +155,7 @@ fn a_garbled_name_is_invalid_and_named_and_no_other_row_is_harmed() {
             found.iter().any(|one| one.to_string().ends_with("task 2, b \u{fffd}: name is not UTF-8")),
             "{found:?}"
         );
-        if !looked_at {
+        if !is_planned {
             owner.clock().advance(minutes(1));
             let run = claim(&mut owner);
             assert_eq!(run.task, "good");
@@ -167,7 +166,7 @@ fn a_garbled_name_is_invalid_and_named_and_no_other_row_is_harmed() {
 }
 
 #[test]
-fn a_row_that_counts_as_planned_without_a_next_run_is_looked_at() {
+fn a_row_marked_as_planned_without_a_next_run_is_planned() {
     let db = TestDb::new();
     let mut owner = db.stepper(NOON);
     let sooner = NewTask::delay("waits", minutes(1)).handler("work");
@@ -195,15 +194,15 @@ fn a_row_that_counts_as_planned_without_a_next_run_is_looked_at() {
     db.assert_sound();
 }
 
-/// A debug build holds each write against the rules. It must not panic over what an index that lacks a row has hidden.
+/// A debug build checks the rules after each write. It must not panic over a row that a damaged index hides.
 #[test]
-fn a_row_that_a_damaged_index_hides_is_not_held_against_the_write_that_misses_it() {
+fn a_row_hidden_by_a_damaged_index_does_not_fail_the_write_that_misses_it() {
     let db = TestDb::new();
     let mut owner = db.stepper(NOON);
     for name in ["hidden", "other"] {
         owner.client().add(NewTask::once(name, at("2027-03-14T12:01:00Z")).handler("work")).unwrap();
     }
-    // The index is out of the schema while a row is added.
+    // The index is removed from the schema while a row is inserted.
     let name = "task_runs_one_per_occurrence";
     let index = format!("SELECT rootpage, sql FROM sqlite_schema WHERE name = '{name}'");
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));

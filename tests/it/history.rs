@@ -1,10 +1,8 @@
-//! What was, as those who ask narrow it: by task, by status, by time.
+//! Look-ups of runs by task, status and time, and what `status`, `task` and `recent` report.
 
 use duly::{Error, NewTask, Origin, Outage, Outcome, Recent, RunFilter, RunStatus};
 
-use crate::fixtures::{TestDb, at, minutes, seconds, work_off};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, minutes, seconds, work_off};
 
 #[test]
 fn runs_are_found_by_task_status_and_time() {
@@ -22,7 +20,7 @@ fn runs_are_found_by_task_status_and_time() {
         stepper.finish(&claims[0], outcome);
         stepper.step().unwrap();
     }
-    // Nobody looks for nine hours: eight occurrences are one missed row, from 15:00 to 22:00.
+    // No turn for nine hours: eight occurrences are one missed row, from 15:00 to 22:00.
     stepper.clock().set_wall(at("2027-03-14T23:10:00Z"));
     stepper.step().unwrap();
 
@@ -38,7 +36,7 @@ fn runs_are_found_by_task_status_and_time() {
     assert_eq!(found(&RunFilter::newest(9))[4], "now 12:00 succeeded");
     assert_eq!(found(&RunFilter::newest(9).status(RunStatus::Succeeded)), [all[2], "now 12:00 succeeded"]);
     assert_eq!(found(&RunFilter::newest(9).status(RunStatus::Cancelled)), Vec::<String>::new());
-    // A row that stands for several is found by the newest of them.
+    // A row of several occurrences is found by the newest of them.
     assert_eq!(found(&RunFilter::newest(9).since(at("2027-03-14T22:00:00Z"))), all[..2]);
     assert_eq!(found(&RunFilter::newest(9).since(at("2027-03-14T22:00:01Z"))), all[..1]);
     let dead = RunFilter::newest(9).of("hourly").status(RunStatus::Dead).since(at("2027-03-14T13:00:00Z"));
@@ -49,14 +47,14 @@ fn runs_are_found_by_task_status_and_time() {
 }
 
 #[test]
-fn a_stored_task_tells_what_lies_ahead() {
+fn a_stored_task_computes_its_next_occurrences() {
     let db = TestDb::new();
     let stepper = db.stepper(NOON);
     let client = stepper.client();
     client.add(NewTask::cron("daily", "30 2 * * *").time_zone("Europe/Rome").handler("work")).unwrap();
     client.pause("daily").unwrap();
     let daily = client.task("daily").unwrap().unwrap();
-    // The clock in Rome skips half past two on 28 March: the run comes when it has been put forward.
+    // The clock in Rome skips half past two on 28 March: the run is due at the change.
     let ahead = daily.occurrences(at("2027-03-27T12:00:00Z"), 2).unwrap();
     assert_eq!(ahead, [at("2027-03-28T01:00:00Z"), at("2027-03-29T00:30:00Z")]);
     client.add(NewTask::delay("after", std::time::Duration::from_secs(60)).handler("work")).unwrap();
@@ -67,9 +65,8 @@ fn a_stored_task_tells_what_lies_ahead() {
     assert!(broken.occurrences(at(NOON), 3).unwrap_err().to_string().starts_with("invalid schedule \"soon\""));
 }
 
-/// Whoever looks at the whole is told who lives, by what the kernel says.
 #[test]
-fn the_whole_is_told_with_who_is_alive() {
+fn status_shows_which_schedulers_are_alive() {
     let db = TestDb::new();
     let mut stepper = db.stepper("2027-03-14T12:00:00Z");
     let client = stepper.client().clone();
@@ -86,17 +83,17 @@ fn the_whole_is_told_with_who_is_alive() {
     assert_eq!(client.status().unwrap().instances[0].alive, Some(false));
     let mut next = db.stepper("2027-03-14T12:00:01Z");
     next.step().unwrap();
-    assert_eq!(client.status().unwrap().instances.len(), 1, "the dead one is recovered");
+    assert_eq!(client.status().unwrap().instances.len(), 1, "the dead scheduler is recovered");
 }
 
-/// A task that is due once keeps nothing of its run but the run; whoever looks the task up is told all the same.
+/// The row of such a task stores nothing of its run; the look-up reads it from the run.
 #[test]
-fn what_became_of_a_single_run_is_told_with_its_task() {
+fn a_task_that_is_due_once_shows_the_result_of_its_run() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     let once = |name: &str| NewTask::once(name, at(NOON)).handler("work").at_most_once();
-    client.add_all([once("good"), once("bad"), once("later").handler("nobody")]).unwrap();
+    client.add_all([once("good"), once("bad"), once("later").handler("missing")]).unwrap();
     for claim in stepper.step().unwrap() {
         stepper.clock().advance(seconds(2));
         let outcome = if claim.task == "bad" { Outcome::failed("no luck") } else { Outcome::succeeded() };
@@ -112,10 +109,9 @@ fn what_became_of_a_single_run_is_told_with_its_task() {
     assert_eq!(client.task("bad").unwrap().unwrap().last_status, Some(RunStatus::Dead));
 }
 
-/// What a task's next outage would do is told from where the task is: what has run does not run again, a delay counts from
-/// the end of its last run.
+/// What has run does not run again, and a delay counts from the end of its last run.
 #[test]
-fn an_outage_begins_where_the_task_is() {
+fn the_projection_of_an_outage_begins_at_the_state_of_the_task() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -124,24 +120,27 @@ fn an_outage_begins_where_the_task_is() {
     stepper.clock().advance(minutes(50));
     work_off(&mut stepper);
     let (down, up) = ("2027-03-14T12:50:00Z", "2027-03-14T13:30:00Z");
-    let told = |task: &str| client.task(task).unwrap().unwrap().outage(at(down), at(up)).unwrap();
-    let (once, delay) = (told("once"), told("delay"));
-    let fates = |outage: &Outage| -> Vec<_> {
-        outage.projections.iter().map(|fate| (fate.first.to_string(), fate.origin, fate.status)).collect()
+    let outage_of = |task: &str| client.task(task).unwrap().unwrap().outage(at(down), at(up)).unwrap();
+    let (once, delay) = (outage_of("once"), outage_of("delay"));
+    let projections = |outage: &Outage| -> Vec<_> {
+        outage
+            .projections
+            .iter()
+            .map(|projection| (projection.first.to_string(), projection.origin, projection.status))
+            .collect()
     };
     stepper.crash();
     let mut stepper = db.stepper(up);
     stepper.step().unwrap();
     db.assert_history("once", &["2027-03-14 12:10:00 catch_up succeeded"]);
-    assert_eq!((fates(&once), once.next), (vec![], None));
+    assert_eq!((projections(&once), once.next), (vec![], None));
     db.assert_history("delay", &["2027-03-14 13:00:00 catch_up running"]);
     let late = ("2027-03-14T13:00:00.000Z".to_owned(), Origin::CatchUp, RunStatus::Queued);
-    assert_eq!((fates(&delay), delay.next), (vec![late], None));
+    assert_eq!((projections(&delay), delay.next), (vec![late], None));
 }
 
-/// The last runs of every task are those that its history ends with, whether of the schedule or asked for.
 #[test]
-fn the_last_runs_of_all_are_the_last_of_each() {
+fn recent_returns_the_last_runs_of_each_task() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();

@@ -1,21 +1,17 @@
-//! The ids of tasks that one client adds one by one: it reserves them, and nobody is given them but it.
+//! A client that adds many tasks one by one reserves ids, which no other writer gets.
 
-use duly::{Change, Client, Error, NewTask};
+use duly::{Change, Client, Error};
 
-use crate::fixtures::{TestDb, at};
+use crate::fixtures::{TestDb, once};
 
-/// From so many on a client reserves ids, so many at a time.
+/// Tasks that a client adds before it reserves ids, and the number of ids that it reserves at a time.
 const UNRESERVED: usize = 16;
 const RESERVED: i64 = 100;
 
-fn task(name: &str) -> NewTask {
-    NewTask::once(name, at("2027-03-14T12:00:00Z")).handler("work")
-}
-
-/// Adds tasks of these numbers.
+/// Adds tasks with these numbers.
 fn add(client: &Client, name: &str, numbers: std::ops::Range<usize>) {
     for n in numbers {
-        assert_eq!(client.add(task(&format!("{name}-{n}"))).unwrap().change, Change::Created);
+        assert_eq!(client.add(once(&format!("{name}-{n}"))).unwrap().change, Change::Created);
     }
 }
 
@@ -23,14 +19,14 @@ fn id(db: &TestDb, name: &str) -> i64 {
     db.ask(&format!("SELECT id FROM scheduled_tasks WHERE name = '{name}'")).parse().unwrap()
 }
 
-fn write(db: &TestDb, id: &str, name: &str) {
+fn insert(db: &TestDb, id: &str, name: &str) {
     let row = format!("({id}, '{name}', 'work', 'once', '2027-03-14T12:00:00Z')");
     let insert = format!("INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value) VALUES {row}");
     db.plain().execute_batch(&insert).unwrap();
 }
 
 #[test]
-fn who_adds_few_leaves_no_gap_and_who_adds_many_is_given_ids_that_nobody_else_has() {
+fn few_additions_leave_no_gap_and_many_get_reserved_ids() {
     let db = TestDb::new();
     let (one, other) = (db.client(), db.client());
     add(&one, "one", 0..UNRESERVED);
@@ -40,17 +36,17 @@ fn who_adds_few_leaves_no_gap_and_who_adds_many_is_given_ids_that_nobody_else_ha
     add(&one, "one", UNRESERVED..UNRESERVED + 1);
     let first = id(&db, &format!("one-{UNRESERVED}"));
     assert_eq!(first, UNRESERVED as i64 + 4);
-    // Whoever comes between is given what comes after them.
+    // Other writers get the ids after the reserved ones.
     add(&other, "other", 3..4);
-    write(&db, "NULL", "by-sql");
-    other.add_all([task("at-once")]).unwrap();
+    insert(&db, "NULL", "by-sql");
+    other.add_all([once("at-once")]).unwrap();
     for (place, name) in ["other-3", "by-sql", "at-once"].iter().enumerate() {
         assert_eq!(id(&db, name), first + RESERVED + place as i64, "{name}");
     }
     add(&one, "one", UNRESERVED + 1..UNRESERVED + RESERVED as usize);
     assert_eq!(id(&db, &format!("one-{}", UNRESERVED + RESERVED as usize - 1)), first + RESERVED - 1);
 
-    // The next hundred, of which the newest is removed and its id never given again.
+    // The next hundred: the newest is removed, and its id is never used again.
     add(&one, "one", 200..202);
     assert_eq!(id(&db, "one-200"), first + RESERVED + 3);
     db.plain().execute_batch("DELETE FROM scheduled_tasks WHERE name = 'one-201'").unwrap();
@@ -63,10 +59,10 @@ fn who_adds_few_leaves_no_gap_and_who_adds_many_is_given_ids_that_nobody_else_ha
 }
 
 #[test]
-fn one_client_adds_more_than_a_debug_build_holds_against_its_rules() {
+fn ids_are_reserved_in_a_file_with_too_many_rows_for_the_debug_checks() {
     let db = TestDb::brief();
     let client = db.client();
-    client.add_all((0..295).map(|n| task(&format!("all-{n}")))).unwrap();
+    client.add_all((0..295).map(|n| once(&format!("all-{n}")))).unwrap();
     add(&client, "one", 0..10);
     db.assert_sound();
 }
@@ -75,9 +71,9 @@ fn one_client_adds_more_than_a_debug_build_holds_against_its_rules() {
 fn a_task_with_a_reserved_id_writes_a_page_less() {
     let db = TestDb::new();
     let client = db.client();
-    client.add_all((0..200).map(|n| task(&format!("all-{n}")))).unwrap();
+    client.add_all((0..200).map(|n| once(&format!("all-{n}")))).unwrap();
     let log = db.home().join("agent.db-wal");
-    // The least, for now and then a page is split.
+    // The minimum, since some inserts split a page.
     let least = |numbers: std::ops::Range<usize>| {
         let pages = numbers.map(|n| {
             let before = std::fs::metadata(&log).unwrap().len();
@@ -91,18 +87,18 @@ fn a_task_with_a_reserved_id_writes_a_page_less() {
 }
 
 #[test]
-fn what_is_refused_uses_no_id() {
+fn a_refused_task_uses_no_id() {
     let db = TestDb::new();
     let client = db.client();
     add(&client, "one", 0..UNRESERVED + 2);
     let newest = id(&db, "one-17");
     for _ in 0..2 * RESERVED {
-        assert_eq!(client.add_if_absent(task("one-3")).unwrap().change, Change::Unchanged);
+        assert_eq!(client.add_if_absent(once("one-3")).unwrap().change, Change::Unchanged);
     }
-    assert!(matches!(client.add(task("one-3").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
-    assert!(client.add(task("no name")).is_err());
-    assert_eq!(client.replace(task("one-3").priority(0)).unwrap().change, Change::Replaced);
-    // After that a look comes first, for once.
+    assert!(matches!(client.add(once("one-3").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
+    assert!(client.add(once("no name")).is_err());
+    assert_eq!(client.replace(once("one-3").priority(0)).unwrap().change, Change::Replaced);
+    // The next addition checks the reservation first.
     add(&client, "one", 18..20);
     assert_eq!(id(&db, "one-18"), id(&db, "one-16") + RESERVED);
     assert_eq!(id(&db, "one-19"), newest + 1);
@@ -110,35 +106,35 @@ fn what_is_refused_uses_no_id() {
 }
 
 #[test]
-fn what_a_trigger_passes_over_is_not_told_as_created() {
+fn a_task_that_a_trigger_ignores_is_not_reported_as_created() {
     let db = TestDb::new();
     let client = db.client();
     add(&client, "one", 0..UNRESERVED + 2);
     db.plain()
         .execute_batch("CREATE TRIGGER no BEFORE INSERT ON scheduled_tasks BEGIN SELECT RAISE(IGNORE); END")
         .unwrap();
-    let told = r#"cannot add task "one-18": a trigger on scheduled_tasks ignores it, with RAISE(IGNORE)"#;
-    assert_eq!(client.add(task("one-18")).unwrap_err().to_string(), told);
-    assert_eq!(client.add_all([task("one-18")]).unwrap_err().to_string(), told);
-    assert_eq!(client.add(task("one-3")).unwrap().change, Change::Unchanged);
-    assert!(matches!(client.add(task("one-3").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
+    let refusal = r#"cannot add task "one-18": a trigger on scheduled_tasks ignores it, with RAISE(IGNORE)"#;
+    assert_eq!(client.add(once("one-18")).unwrap_err().to_string(), refusal);
+    assert_eq!(client.add_all([once("one-18")]).unwrap_err().to_string(), refusal);
+    assert_eq!(client.add(once("one-3")).unwrap().change, Change::Unchanged);
+    assert!(matches!(client.add(once("one-3").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
     db.plain().execute_batch("DROP TRIGGER no").unwrap();
     add(&client, "one", 18..20);
     assert_eq!(id(&db, "one-19"), id(&db, "one-17") + 1);
 }
 
 #[test]
-fn a_row_with_a_reserved_id_is_in_nobodys_way() {
+fn a_foreign_row_with_a_reserved_id_is_skipped() {
     let db = TestDb::new();
     let client = db.client();
     add(&client, "one", 0..UNRESERVED + 1);
     let next = id(&db, &format!("one-{UNRESERVED}")) + 1;
-    write(&db, &next.to_string(), "by-hand");
+    insert(&db, &next.to_string(), "by-hand");
     let before = db.rows("SELECT * FROM scheduled_tasks WHERE name = 'by-hand'");
     add(&client, "one", UNRESERVED + 1..UNRESERVED + 200);
-    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks"), (UNRESERVED + 201).to_string());
+    assert_eq!(db.tasks().len(), UNRESERVED + 201);
     assert_eq!(db.rows("SELECT * FROM scheduled_tasks WHERE name = 'by-hand'"), before);
-    // It is met once: what was reserved with it is given up, and more is reserved after it.
+    // At the conflict the rest of the reservation is given up, and new ids are reserved after it.
     assert_eq!(id(&db, "one-17"), next + RESERVED - 1);
     let count =
         "SELECT seq > (SELECT max(id) FROM scheduled_tasks) FROM sqlite_sequence WHERE name = 'scheduled_tasks'";
@@ -147,7 +143,7 @@ fn a_row_with_a_reserved_id_is_in_nobodys_way() {
 }
 
 #[test]
-fn ids_that_are_no_longer_counted_or_nearly_used_up_are_left_to_sqlite() {
+fn without_a_usable_sequence_sqlite_assigns_the_ids() {
     for count in ["DELETE FROM sqlite_sequence", "UPDATE sqlite_sequence SET seq = 9223372036854775800"] {
         let db = TestDb::new();
         let client = db.client();
@@ -161,12 +157,12 @@ fn ids_that_are_no_longer_counted_or_nearly_used_up_are_left_to_sqlite() {
 }
 
 #[test]
-fn where_no_id_is_left_a_task_that_is_there_is_still_met() {
+fn an_existing_task_is_found_although_no_id_is_left() {
     let db = TestDb::new();
     let client = db.client();
     add(&client, "one", 0..3);
-    write(&db, &i64::MAX.to_string(), "last");
-    assert_eq!(client.add(task("one-1")).unwrap().change, Change::Unchanged);
-    assert!(matches!(client.add(task("one-1").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
-    assert_eq!(client.add(task("one-3")).unwrap_err().to_string(), "cannot add a task: database or disk is full");
+    insert(&db, &i64::MAX.to_string(), "last");
+    assert_eq!(client.add(once("one-1")).unwrap().change, Change::Unchanged);
+    assert!(matches!(client.add(once("one-1").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
+    assert_eq!(client.add(once("one-3")).unwrap_err().to_string(), "cannot add a task: database or disk is full");
 }

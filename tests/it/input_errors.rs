@@ -1,6 +1,6 @@
-//! What is refused where it is given, and not later where it would be used; what is said then; and what is looked at again.
+//! Invalid input is refused where it is entered, with a message that names it; an invalid row is checked again when it changes.
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Duration;
 
 use duly::{Apply, Change, Client, Done, Error, NewTask, TaskStatus};
@@ -8,17 +8,11 @@ use duly::{Apply, Change, Client, Done, Error, NewTask, TaskStatus};
 use crate::fixtures::TestDb;
 use crate::import::said;
 
-fn program(db: &TestDb, line: &[&str]) -> Command {
-    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
-    duly.arg("--db").arg(db.file()).args(line).current_dir(db.home()).env("TZ", "Europe/Rome");
-    duly
-}
-
 fn duly(db: &TestDb, line: &[&str]) -> Output {
-    program(db, line).output().expect("the program")
+    db.duly(line).env("TZ", "Europe/Rome").output().expect("the program")
 }
 
-/// The line on standard error of a command that fails with this code.
+/// Returns the standard error of a command, which must fail with this code.
 #[track_caller]
 fn refusal(output: Output, code: i32) -> String {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -26,14 +20,14 @@ fn refusal(output: Output, code: i32) -> String {
     error
 }
 
-/// JSON by its grammar, which no handler could read.
+/// JSON that is valid by its grammar and that no handler can read.
 fn unreadable() -> [(String, &'static str); 3] {
     let deep = "[".repeat(200) + &"]".repeat(200);
     [(r#""\ud800""#.into(), "hex escape"), ("1e999".into(), "number out of range"), (deep, "recursion limit exceeded")]
 }
 
 #[test]
-fn a_payload_that_no_handler_can_read() {
+fn a_payload_that_no_handler_can_read_is_refused() {
     let db = TestDb::new();
     let client = db.client();
     client.add(NewTask::cron("t", "@daily").handler("work")).expect("a task");
@@ -50,12 +44,12 @@ fn a_payload_that_no_handler_can_read() {
         let typed = ["add", "bad", "--now", "--handler", "work", "--payload", &payload];
         assert!(refusal(duly(&db, &typed), 1).contains("expected JSON that a handler can read"));
     }
-    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks"), "1");
-    // As deep as serde_json reads, and what looks alike but can be read.
+    assert_eq!(db.tasks().len(), 1);
+    // As deep as serde_json reads, and similar texts that can be read.
     for payload in ["[".repeat(127) + &"]".repeat(127), r#""\ud83d\ude00""#.into(), "1e308".into()] {
         client.replace(NewTask::cron("good", "@daily").handler("work").payload(raw(&payload))).expect("a task");
     }
-    // Written by SQL, the row rests as invalid, and says why.
+    // A row written by SQL becomes invalid, with the reason.
     let sql = "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value)
                VALUES ('sql', 'work', '1e999', 'cron', '@daily')";
     db.plain().execute(sql, []).expect("a row");
@@ -64,7 +58,7 @@ fn a_payload_that_no_handler_can_read() {
 }
 
 #[test]
-fn a_time_out_below_a_millisecond_is_not_none() {
+fn a_timeout_below_a_millisecond_is_rounded_up() {
     let db = TestDb::new();
     let client = db.client();
     let task = |timeout| NewTask::cron("t", "@daily").handler("work").timeout(timeout);
@@ -91,14 +85,14 @@ fn a_negative_value_names_its_field() {
         assert!(error.contains(says), "{line:?}: {error}");
     }
     assert!(!db.file().exists());
-    // An option behind a value is still an option.
+    // An option after a value is still an option.
     said(duly(&db, &["add", "t", "--every", "5s", "--timeout", "1m", "--", "true"]));
 }
 
 #[test]
-fn a_zone_that_is_only_a_rule_is_not_this_machines() {
+fn a_tz_rule_is_no_local_zone() {
     let db = TestDb::new();
-    let with_rule = |line: &[&str]| program(&db, line).env("TZ", "EST5EDT4").output().expect("the program");
+    let with_rule = |line: &[&str]| db.duly(line).env("TZ", "EST5EDT4").output().expect("the program");
     for line in
         [&["add", "t", "--cron", "@daily", "--tz", "local", "--", "true"][..], &["next", "@daily", "--tz", "local"]]
     {
@@ -110,7 +104,7 @@ fn a_zone_that_is_only_a_rule_is_not_this_machines() {
 }
 
 #[test]
-fn next_takes_dates_and_reads_local_times_in_the_zone_that_is_given() {
+fn next_accepts_dates_and_reads_local_times_in_the_given_zone() {
     let db = TestDb::new();
     let first = |line: &[&str]| {
         let line = [&["next", "0 7 * * *", "-n", "1", "--json"], line].concat();
@@ -128,7 +122,7 @@ fn next_takes_dates_and_reads_local_times_in_the_zone_that_is_given() {
     assert!(error.contains("invalid --from \"soon\"") && error.contains("or a date"), "{error}");
 }
 
-/// A list that is longer than memory begins at once, and ends when nobody reads on.
+/// A list that is longer than memory begins at once, and ends when its reader closes the pipe.
 #[cfg(target_os = "linux")]
 #[test]
 fn next_streams() {
@@ -138,14 +132,14 @@ fn next_streams() {
     let db = TestDb::new();
     for (json, first) in [(&[][..], "LOCAL"), (&["--json"], "[")] {
         let line = [&["next", "* * * * *", "-n", "100000000", "--from", "2027-03-27"], json].concat();
-        let mut child = program(&db, &line).stdout(Stdio::piped()).spawn().expect("the program");
+        let mut child = db.duly(&line).stdout(Stdio::piped()).spawn().expect("the program");
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         assert!(lines.next().expect("a line").expect("text").starts_with(first));
         assert_eq!(lines.by_ref().take(20_000).count(), 20_000);
         drop(lines);
         assert!(child.wait().expect("an end").success());
     }
-    // Page by page, it is what it was: an array, and no occurrence twice or none.
+    // The pages form one array, without a repeated or missing occurrence.
     let text = said(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27", "--json"]));
     let rows: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
     let instants: Vec<duly::Timestamp> =
@@ -155,14 +149,14 @@ fn next_streams() {
     assert!(text.starts_with("[\n  {\n    \"scheduled_for\": \"2027-") && text.ends_with("\"note\": null\n  }\n]\n"));
     let lines = said(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27"]));
     assert_eq!(lines.lines().count(), 2501);
-    // What ends before the number is reached ends the list.
+    // A schedule that ends before the number is reached ends the list.
     said(duly(&db, &["add", "once", "--at", "2999-01-01T00:00:00Z", "--", "true"]));
     assert_eq!(said(duly(&db, &["next", "once", "-n", "5000"])).lines().count(), 2);
 }
 
-/// Whatever is damaged of the mark by which the tables are known as duly's: nobody is told to rename them.
+/// Damage to the mark of duly's tables is reported as damage, without the advice to rename them.
 #[test]
-fn damaged_marks_do_not_make_the_tables_another_programs() {
+fn damaged_marks_are_reported_as_damage() {
     for damage in [
         "DROP TABLE scheduler_meta",
         "DELETE FROM scheduler_meta",
@@ -179,14 +173,14 @@ fn damaged_marks_do_not_make_the_tables_another_programs() {
         assert!(!error.contains("rename") && !error.contains("not duly's"), "{damage}: {error}");
         assert!(error.contains("scheduler_meta is damaged") && error.contains("backup"), "{damage}: {error}");
     }
-    // Of another program it is said as before.
+    // A table of another program is reported as such.
     let db = TestDb::new();
     rusqlite::Connection::open(db.file()).unwrap().execute_batch("CREATE TABLE scheduled_tasks (id, other)").unwrap();
     let error = refusal(duly(&db, &["list"]), 4);
     assert!(error.contains("is not duly's") && error.contains("rename that table"), "{error}");
 }
 
-/// An invalid row that can be used by now, since its zone data came or a later duly accepts it.
+/// Adds an invalid row that is usable now, as after an update of the zone data or of duly, and one that is not.
 fn invalid(db: &TestDb) -> Client {
     let client = db.client();
     client.add(NewTask::cron("t", "@daily").handler("work")).expect("a task");
@@ -202,7 +196,7 @@ fn invalid(db: &TestDb) -> Client {
 }
 
 #[test]
-fn an_invalid_row_is_looked_at_afresh() {
+fn an_invalid_row_is_checked_again_on_change() {
     let is_active = |client: &Client| {
         let task = client.task("t").expect("a look").expect("a task");
         (task.status, task.next_run.is_some(), task.invalid_reason) == (TaskStatus::Active, true, None)

@@ -1,25 +1,24 @@
-//! Two real schedulers on one file, killed with SIGKILL at random, one or both, again and again. As many rounds as
-//! `DULY_ROUNDS` says; the lease is so long that nothing may wait for it.
+//! Two real schedulers on one file, one or both killed with SIGKILL at random in each of `DULY_ROUNDS` rounds. The lease is too
+//! long to wait for.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use duly::{Client, NewTask, Overlap, RetryPolicy};
+use duly::{Client, NewTask, Overlap, RunStatus};
 
-use crate::fixtures::{TestDb, eventually, seconds};
+use crate::fixtures::{TestDb, eventually, retry_soon, seconds};
 use crate::sidecar::{Sidecar, shell};
 
-/// Rounds where nobody asks for more.
+/// Rounds without `DULY_ROUNDS`.
 const ROUNDS: usize = 6;
-/// Tasks that each of them adds; every fourth may start only once.
+/// Tasks that each round adds; every fourth is at-most-once.
 const TASKS: usize = 12;
 
-/// A run, and an attempt of it.
+/// A run and its attempt.
 type Try = (i64, u32);
 
-/// A line for the shell that says in the file `log` when it starts and when it ends. One that finds another of the same run
-/// at work says so: a lock lives as long as the command, or any child of its.
+/// A shell line that appends its start and its end to the file `log`, and an overlap with another attempt of the same run: a lock
+/// lasts as long as the command or any child of it.
 fn probe(db: &TestDb, work: &str) -> String {
     let home = db.home().display();
     format!(
@@ -29,25 +28,15 @@ fn probe(db: &TestDb, work: &str) -> String {
     )
 }
 
-fn soon(task: NewTask) -> NewTask {
-    let (backoff, max_backoff) = (Duration::from_millis(10), Duration::from_millis(50));
-    task.retry(RetryPolicy { max_attempts: 1000, backoff, max_backoff })
-}
-
 fn start(db: &TestDb) -> Sidecar {
     Sidecar::spawn(db, &["--lease", "10m", "--poll", "100ms"])
 }
 
-fn lines(db: &TestDb) -> Vec<String> {
-    let text = std::fs::read_to_string(db.home().join("log")).unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
-}
-
 fn add(db: &TestDb, client: &Client, round: usize) {
     for task in 0..TASKS {
-        // Some take a moment, so that they outlive their scheduler; others are over before it has looked.
+        // Some take a moment and outlive their scheduler; others end before its next turn.
         let work = ["true", "sleep 0.02", "sleep 0.1"][task % 3];
-        let task_of = |name: String| soon(shell(&name, &probe(db, work)));
+        let task_of = |name: String| retry_soon(shell(&name, &probe(db, work)), 1000);
         let added = match task % 4 {
             0 => client.add(task_of(format!("once-{round}-{task}")).at_most_once()),
             _ => client.add(task_of(format!("task-{round}-{task}"))),
@@ -57,23 +46,23 @@ fn add(db: &TestDb, client: &Client, round: usize) {
 }
 
 #[test]
-fn whatever_is_killed_and_whenever_each_occurrence_starts_once_or_again_with_a_lost_attempt() {
+fn under_random_kills_each_run_starts_once_or_again_after_a_lost_attempt() {
     let rounds = std::env::var("DULY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
     let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
     println!("{rounds} rounds, DULY_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let db = TestDb::new();
     let client = db.client();
-    let tick = soon(NewTask::interval("tick", seconds(1)).handler("command").overlap(Overlap::BufferAll));
+    let tick = NewTask::interval("tick", seconds(1)).handler("command").overlap(Overlap::BufferAll);
     let payload = serde_json::json!({ "argv": ["sh", "-c", probe(&db, "sleep 0.01")] });
-    client.add(tick.payload(payload)).expect("a task");
+    client.add(retry_soon(tick.payload(payload), 1000)).expect("a task");
     let mut sidecars = [start(&db), start(&db)];
     for round in 0..rounds {
         add(&db, &client, round);
-        let before = lines(&db).len();
-        // Right away, or after some of what is to be written has been.
+        let before = db.lines("log").len();
+        // At once, or after some of the expected lines.
         let moment = random.usize(0..TASKS * 2);
-        eventually("so much is done", || lines(&db).len() >= before + moment);
+        eventually("enough is done", || db.lines("log").len() >= before + moment);
         let both = random.u8(..4) == 0;
         let first = random.usize(..2);
         for index in [first, 1 - first].into_iter().take(if both { 2 } else { 1 }) {
@@ -81,11 +70,11 @@ fn whatever_is_killed_and_whenever_each_occurrence_starts_once_or_again_with_a_l
             let _ = sidecars[index].end();
             let pid = sidecars[index].pid();
             let next = start(&db);
-            // By another's first turn, or by the next of the one that is left.
+            // The new scheduler recovers them in its first turn, or the other one in its next.
             let left = format!(
                 "SELECT count(*) FROM task_runs r JOIN scheduler_instances i ON i.id = r.locked_by WHERE i.pid = {pid}"
             );
-            eventually("nothing is left with the dead", || db.ask(&left) == "0");
+            eventually("the dead owner has no run", || db.ask(&left) == "0");
             sidecars[index] = next;
         }
     }
@@ -94,17 +83,17 @@ fn whatever_is_killed_and_whenever_each_occurrence_starts_once_or_again_with_a_l
     let unfinished = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running', 'failed')";
     eventually("nothing is left to do", || db.ask(unfinished) == "0");
     sidecars.iter_mut().for_each(Sidecar::leave);
-    assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).expect("a folder").count(), 0, "nothing is left");
+    assert_eq!(db.lock_files(), [""; 0]);
     db.assert_sound();
-    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'missed'"), "0");
-    assert_told(&db, rounds);
+    assert_eq!(db.count(RunStatus::Missed), 0);
+    assert_recorded(&db, rounds);
 }
 
-/// What the commands wrote, held against what the tables tell.
-fn assert_told(db: &TestDb, rounds: usize) {
+/// Compares what the commands wrote with the tables.
+fn assert_recorded(db: &TestDb, rounds: usize) {
     let mut starts: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
     let mut ends: BTreeSet<Try> = BTreeSet::new();
-    for line in lines(db) {
+    for line in db.lines("log") {
         let words: Vec<&str> = line.split(' ').collect();
         let [what, run, attempt, _pid] = words[..] else { panic!("half a line: {line:?}") };
         let (run, attempt): Try = (run.parse().expect("a run"), attempt.parse().expect("an attempt"));
@@ -126,7 +115,7 @@ fn assert_told(db: &TestDb, rounds: usize) {
         db.rows(query).iter().map(pair).collect()
     };
     let lost = tries("SELECT run_id, attempt FROM task_attempts WHERE outcome = 'lost'");
-    // Of the last tick, where the test ended it.
+    // The last tick, which the test cancelled.
     let cancelled = tries("SELECT run_id, attempt FROM task_attempts WHERE outcome = 'cancelled'");
     assert!(cancelled.len() <= 1, "{cancelled:?}");
     let succeeded = tries("SELECT id, attempt FROM task_runs WHERE status = 'succeeded'");
@@ -137,8 +126,8 @@ fn assert_told(db: &TestDb, rounds: usize) {
     for (run, attempts) in &starts {
         for attempt in attempts {
             let of = (*run, *attempt);
-            let told = lost.contains(&of) || succeeded.contains(&of) || cancelled.contains(&of);
-            assert!(told, "attempt {attempt} of run {run} is told nowhere");
+            let is_recorded = lost.contains(&of) || succeeded.contains(&of) || cancelled.contains(&of);
+            assert!(is_recorded, "attempt {attempt} of run {run} is not recorded");
         }
     }
     for (run, attempt) in &succeeded {

@@ -1,10 +1,7 @@
 //! Lock files that are removed, replaced or overwritten while their owner lives, and a folder of lock files that becomes unsafe:
-//! no owner counts as dead for that, nothing starts that could not be recovered, and no attempt is spent.
+//! no owner counts as dead because of that, nothing starts that could not be recovered, and no attempt is used up.
 #![cfg(target_os = "linux")]
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,44 +10,30 @@ use std::time::{Duration, Instant};
 use duly::testing::Stepper;
 use duly::{Context, Error, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::fixtures::{NOON, TestDb, eventually, once, overdue, seconds, set_mode};
 use crate::run_transitions::{Pair, as_is};
 use crate::sidecar::{Gate, Sidecar, shell, signal, stands, told};
 
-const START: &str = "2027-03-14T12:00:00Z";
-
-fn once(name: &str) -> NewTask {
-    NewTask::once(name, at(START)).handler("work").at_most_once()
+fn task(name: &str) -> NewTask {
+    once(name).at_most_once()
 }
 
-fn owners(db: &TestDb) -> PathBuf {
-    db.home().join("agent.db-owners")
-}
-
-fn lock_file(db: &TestDb, stepper: &Stepper) -> PathBuf {
-    owners(db).join(stepper.owner())
-}
-
-fn set_mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-}
-
-/// Each run with its status, its attempts and how many of them are forgiven.
+/// The status, attempts and forgiven attempts of each run.
 fn runs(db: &TestDb) -> Vec<String> {
-    db.rows("SELECT status, attempt, forgiven FROM task_runs ORDER BY id")
+    db.runs().iter().map(|run| format!("{}|{}|{}", run.status, run.attempt, run.forgiven)).collect()
 }
 
 /// A scheduler that has begun a run.
 fn at_work() -> (TestDb, Stepper) {
     let db = TestDb::new();
-    let mut first = db.builder(START).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap();
-    first.client().add(once("first")).unwrap();
+    let mut first = db.builder(NOON).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap();
+    first.client().add(task("first")).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
     (db, first)
 }
 
-fn beside(db: &TestDb, first: &Stepper) -> Stepper {
-    db.builder(START).clock(first.clock()).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap()
+fn second_scheduler(db: &TestDb, first: &Stepper) -> Stepper {
+    db.builder(NOON).clock(first.clock()).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap()
 }
 
 // --------------------------------------------------------------------------------------------------------- unsafe folders --
@@ -58,25 +41,25 @@ fn beside(db: &TestDb, first: &Stepper) -> Stepper {
 #[test]
 fn nothing_is_claimed_while_other_users_may_write_the_folder() {
     let (db, mut first) = at_work();
-    first.client().add(once("second")).unwrap();
-    set_mode(&owners(&db), 0o777);
+    first.client().add(task("second")).unwrap();
+    set_mode(&db.lock_folder(), 0o777);
     for _ in 0..3 {
         first.clock().advance(seconds(1));
         assert!(first.step().unwrap().is_empty());
     }
-    assert_eq!(runs(&db), ["running|1|0", "queued|0|0"], "what is due is queued");
-    set_mode(&owners(&db), 0o700);
+    assert_eq!(runs(&db), ["running|1|0", "queued|0|0"], "the due run is queued");
+    set_mode(&db.lock_folder(), 0o700);
     first.clock().advance(seconds(1));
     assert_eq!(first.step().unwrap().len(), 1);
     assert_eq!(runs(&db), ["running|1|0", "running|1|0"]);
 }
 
 #[test]
-fn what_was_claimed_before_that_was_seen_is_given_back() {
+fn a_run_claimed_before_the_folder_became_unsafe_is_released() {
     let db = TestDb::new();
     let calls = Arc::new(AtomicUsize::new(0));
     let counts = calls.clone();
-    // It looks at the folder once.
+    // The poller checks the folder only at the start.
     let scheduler = Scheduler::builder(db.file())
         .poll(seconds(3600))
         .handler("work", move |_: &Context| {
@@ -85,19 +68,16 @@ fn what_was_claimed_before_that_was_seen_is_given_back() {
         })
         .start()
         .unwrap();
-    let past = |name: &str| NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work").at_most_once();
-    scheduler.add(past("before")).unwrap();
+    scheduler.add(overdue("before").at_most_once()).unwrap();
     stands(&scheduler, "before", RunStatus::Succeeded);
-    // A worker looks at the folder again after 100 ms.
+    // A worker checks the folder again after 100 ms.
     let began = Instant::now();
-    eventually("it looks again", || began.elapsed() > Duration::from_millis(200));
-    set_mode(&owners(&db), 0o777);
-    scheduler.add(past("after")).unwrap();
-    eventually("it is given back", || {
-        runs(&db).get(1).is_some_and(|run| !run.ends_with("|0") || !run.contains("ing|"))
-    });
+    eventually("the check is outdated", || began.elapsed() > Duration::from_millis(200));
+    set_mode(&db.lock_folder(), 0o777);
+    scheduler.add(overdue("after").at_most_once()).unwrap();
+    eventually("it is released", || runs(&db).get(1).is_some_and(|run| !run.ends_with("|0") || !run.contains("ing|")));
     assert_eq!(calls.load(Ordering::SeqCst), 1);
-    set_mode(&owners(&db), 0o700);
+    set_mode(&db.lock_folder(), 0o700);
     stands(&scheduler, "after", RunStatus::Succeeded);
     assert_eq!(db.ask("SELECT attempt - forgiven FROM task_runs WHERE id = 2"), "1");
     assert_eq!(calls.load(Ordering::SeqCst), 2);
@@ -105,19 +85,19 @@ fn what_was_claimed_before_that_was_seen_is_given_back() {
 }
 
 #[test]
-fn a_command_that_may_start_only_once_waits_for_a_safe_folder() {
+fn an_at_most_once_command_waits_for_a_safe_folder() {
     let db = TestDb::new();
     let client = db.client();
     let mut sidecar = Sidecar::start(&db, &[]);
-    set_mode(&owners(&db), 0o777);
+    set_mode(&db.lock_folder(), 0o777);
     client.add(shell("post", "echo passed").at_most_once()).unwrap();
     let says = "the lock file of this scheduler cannot be kept, so it starts nothing: other users may write ";
     eventually("it is reported", || sidecar.log().contains(says));
-    set_mode(&owners(&db), 0o700);
+    set_mode(&db.lock_folder(), 0o700);
     let run = stands(&client, "post", RunStatus::Succeeded);
     assert_eq!(run.output.as_deref(), Some("passed\n"));
-    // A folder that is removed is made again.
-    std::fs::remove_dir_all(owners(&db)).unwrap();
+    // A removed folder is made again.
+    std::fs::remove_dir_all(db.lock_folder()).unwrap();
     client.add(shell("again", "echo passed").at_most_once()).unwrap();
     stands(&client, "again", RunStatus::Succeeded);
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
@@ -129,26 +109,26 @@ fn a_command_that_may_start_only_once_waits_for_a_safe_folder() {
 // ----------------------------------------------------------------------------------------------------------------- copies --
 
 #[test]
-fn a_copy_in_the_place_of_a_lock_file_is_no_proof_of_death() {
+fn a_copy_of_a_lock_file_in_its_place_is_no_evidence_of_death() {
     for dies_before_it_is_seen in [false, true] {
         let (db, mut first) = at_work();
-        let (lock, backup) = (lock_file(&db, &first), db.home().join("backup"));
+        let (lock, backup) = (db.lock_file(&first), db.home().join("backup"));
         std::fs::copy(&lock, &backup).unwrap();
         std::fs::remove_file(&lock).unwrap();
         std::fs::copy(&backup, &lock).unwrap();
-        let mut second = beside(&db, &first);
+        let mut second = second_scheduler(&db, &first);
         second.step().unwrap();
         assert_eq!(runs(&db), ["running|1|0"]);
-        let standing = |of: &Stepper, owner: &str| {
+        let is_alive = |of: &Stepper, owner: &str| {
             of.client().status().unwrap().instances.into_iter().find(|one| one.id == owner).unwrap().alive
         };
-        assert_eq!(standing(&second, first.owner()), None);
+        assert_eq!(is_alive(&second, first.owner()), None);
         let clock = first.clock().clone();
         let mut waits = seconds(60);
         if !dies_before_it_is_seen {
             clock.advance(seconds(1));
             first.step().unwrap();
-            assert_eq!(standing(&second, first.owner()), Some(true), "the owner has made its own again");
+            assert_eq!(is_alive(&second, first.owner()), Some(true), "the owner has made its own again");
             waits = seconds(1);
         }
         first.crash();
@@ -162,18 +142,18 @@ fn a_copy_in_the_place_of_a_lock_file_is_no_proof_of_death() {
 }
 
 #[test]
-fn in_a_copy_of_the_folder_the_original_owners_are_dead_at_once() {
+fn in_a_copy_of_the_folder_the_original_owners_count_as_dead_at_once() {
     let (db, mut first) = at_work();
-    first.client().add(once("ahead")).unwrap();
+    first.client().add(task("ahead")).unwrap();
     assert_eq!(first.claim(0).unwrap().len(), 1);
     let other = TestDb::new();
     for name in ["agent.db", "agent.db-wal", "agent.db-owners"] {
         let copied = Command::new("cp").arg("-a").arg(db.home().join(name)).arg(other.home()).status().unwrap();
         assert!(copied.success(), "{name}");
     }
-    let mut second = beside(&other, &first);
+    let mut second = second_scheduler(&other, &first);
     assert_eq!(second.step().unwrap().len(), 0);
-    // The copies of the two were not made at the same moment: what a slot does not say is unknown.
+    // File and database were not copied at the same moment: an attempt without a slot is unknown and counts as begun.
     assert_eq!(runs(&other), ["dead|1|0", "dead|1|0"]);
     assert_eq!(runs(&db), ["running|1|0", "running|1|0"]);
     first.step().unwrap();
@@ -182,19 +162,19 @@ fn in_a_copy_of_the_folder_the_original_owners_are_dead_at_once() {
 #[test]
 fn a_lock_file_that_is_overwritten_is_written_again() {
     let (db, mut first) = at_work();
-    let lock = lock_file(&db, &first);
+    let lock = db.lock_file(&first);
     let older = std::fs::read(&lock).unwrap();
-    first.client().add(once("second")).unwrap();
+    first.client().add(task("second")).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
-    // Into the same file: as it was before the second run began.
+    // The content from before the second run began.
     std::fs::write(&lock, &older).unwrap();
-    // The first look takes a new slot for one that may not be written yet.
+    // At the first check the slot of the second run may not be written yet.
     for _ in 0..2 {
         first.clock().advance(seconds(1));
         first.step().unwrap();
     }
     first.crash();
-    db.stepper(START).step().unwrap();
+    db.stepper(NOON).step().unwrap();
     assert_eq!(runs(&db), ["dead|1|0", "dead|1|0"], "both had begun");
     db.assert_sound();
 }
@@ -206,7 +186,7 @@ fn a_command_is_not_declared_gone_while_its_scheduler_is_within_its_lease() {
     let pair = Pair::running(as_is);
     let (db, client, clock) = (&pair.db, pair.stepper.client(), pair.stepper.clock());
     let run = pair.subject.run_id;
-    std::fs::remove_file(lock_file(db, &pair.stepper)).unwrap();
+    std::fs::remove_file(db.lock_file(&pair.stepper)).unwrap();
     let refused = || client.declare_gone(run).map_err(|error| error.to_string());
     let reason = "its scheduler has no lock file that can be read, and its lease is not over: wait for that";
     let expected = Err(format!("cannot declare the command of run {run} gone: {reason}"));
@@ -216,10 +196,10 @@ fn a_command_is_not_declared_gone_while_its_scheduler_is_within_its_lease() {
     assert_eq!(refused(), expected);
     clock.advance(Duration::from_millis(1));
     assert_eq!(refused(), Ok(()));
-    // What shows that the owner is dead, or says nothing of it.
+    // Evidence that the owner is dead, or none that it lives.
     for edit in ["boot_id = 'another'", "seen_at = seen_at + 3600000", "stopped_at = seen_at"] {
         let pair = Pair::running(as_is);
-        std::fs::remove_file(lock_file(&pair.db, &pair.stepper)).unwrap();
+        std::fs::remove_file(pair.db.lock_file(&pair.stepper)).unwrap();
         pair.db.plain().execute(&format!("UPDATE scheduler_instances SET {edit}"), []).unwrap();
         assert_eq!(
             pair.stepper.client().declare_gone(pair.subject.run_id).map_err(|e| e.to_string()),
@@ -229,10 +209,10 @@ fn a_command_is_not_declared_gone_while_its_scheduler_is_within_its_lease() {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- the heir --
+// --------------------------------------------------------------------------------------------------------- recovering owner --
 
 #[test]
-fn check_names_the_stopped_scheduler_that_is_to_recover_a_run() {
+fn check_names_the_stopped_scheduler_that_must_recover_a_run() {
     let db = TestDb::new();
     let client = db.client();
     let _gate = Gate::new(&db, "gate");
@@ -242,16 +222,13 @@ fn check_names_the_stopped_scheduler_that_is_to_recover_a_run() {
     let mut first = Sidecar::start(&db, &["--lease", "1s"]);
     let group = told(&db, "group");
     eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
-    let mut heir = Sidecar::start(&db, &["--lease", "1s"]);
+    let mut successor = Sidecar::start(&db, &["--lease", "1s"]);
     first.signal("KILL");
     let _ = first.end();
-    eventually("it has the lock", || heir.log().contains("ending the command that a dead scheduler left"));
-    heir.signal("STOP");
-    let check = || {
-        let done = Command::new(env!("CARGO_BIN_EXE_duly")).arg("--db").arg(db.file()).arg("check").output().unwrap();
-        String::from_utf8(done.stdout).unwrap()
-    };
-    let pid = heir.pid();
+    eventually("it recovers the run", || successor.log().contains("ending the command that a dead scheduler left"));
+    successor.signal("STOP");
+    let check = || String::from_utf8(db.duly(&["check"]).output().unwrap().stdout).unwrap();
+    let pid = successor.pid();
     let expected = [
         "stuck: run 1 of post waits: its scheduler is dead, and the scheduler that recovers its runs is alive and makes no \
          progress (pid "
@@ -259,21 +236,21 @@ fn check_names_the_stopped_scheduler_that_is_to_recover_a_run() {
         format!("): let process {pid} go on, or end it"),
     ];
     eventually("check names it", || expected.iter().all(|part| check().contains(part)));
-    heir.signal("CONT");
+    successor.signal("CONT");
     signal("KILL", &format!("-{group}"));
     stands(&client, "post", RunStatus::Dead);
-    heir.leave();
+    successor.leave();
     db.assert_sound();
 }
 
-// ------------------------------------------------------------------------------------------------------------ what is left --
+// ----------------------------------------------------------------------------------------------------------- abandoned files --
 
 #[test]
-fn an_idle_scheduler_that_died_without_a_lock_file_is_found_out_when_its_lease_is_over() {
+fn an_idle_scheduler_that_died_without_a_lock_file_is_stopped_after_its_lease() {
     let db = TestDb::new();
     let start = |clock: Option<&duly::testing::ManualClock>| {
-        let builder = db.builder(START).accept("work").poll(seconds(1)).lease(seconds(60));
-        clock.map_or(db.builder(START).accept("work").lease(seconds(60)), |clock| builder.clock(clock)).start().unwrap()
+        let builder = db.builder(NOON).accept("work").poll(seconds(1)).lease(seconds(60));
+        clock.map_or(db.builder(NOON).accept("work").lease(seconds(60)), |clock| builder.clock(clock)).start().unwrap()
     };
     let mut observer = start(None);
     observer.step().unwrap();
@@ -281,23 +258,23 @@ fn an_idle_scheduler_that_died_without_a_lock_file_is_found_out_when_its_lease_i
     let (mut idle, mut lives) = (start(Some(&clock)), start(Some(&clock)));
     for one in [&mut idle, &mut lives] {
         one.step().unwrap();
-        std::fs::remove_file(lock_file(&db, one)).unwrap();
+        std::fs::remove_file(db.lock_file(one)).unwrap();
     }
     let (dead, alive) = (idle.owner().to_owned(), lives.owner().to_owned());
     idle.crash();
     let stopped =
         |owner: &str| db.ask(&format!("SELECT stopped_at IS NOT NULL FROM scheduler_instances WHERE id = '{owner}'"));
-    let mut lasted = 0;
-    while stopped(&dead) == "0" && lasted < 200 {
+    let mut elapsed = 0;
+    while stopped(&dead) == "0" && elapsed < 200 {
         clock.advance(seconds(20));
-        lasted += 20;
+        elapsed += 20;
         lives.step().unwrap();
-        // A living one that has lost its file again shows itself by its heartbeats.
-        std::fs::remove_file(lock_file(&db, &lives)).unwrap();
+        // A live scheduler without its file is known by its heartbeats.
+        std::fs::remove_file(db.lock_file(&lives)).unwrap();
         observer.step().unwrap();
     }
     assert_eq!(
-        (stopped(&dead).as_str(), stopped(&alive).as_str(), lasted),
+        (stopped(&dead).as_str(), stopped(&alive).as_str(), elapsed),
         ("1", "0", 80),
         "after 60 s, at a heartbeat"
     );
@@ -306,10 +283,10 @@ fn an_idle_scheduler_that_died_without_a_lock_file_is_found_out_when_its_lease_i
 }
 
 #[test]
-fn what_dead_schedulers_left_in_the_folder_is_swept_at_the_next_start() {
+fn files_of_dead_schedulers_are_removed_at_the_next_start() {
     let db = TestDb::new();
-    drop(db.stepper(START));
-    let folder = owners(&db);
+    drop(db.stepper(NOON));
+    let folder = db.lock_folder();
     let long_ago = std::time::SystemTime::now() - seconds(2 * 3600);
     let make = |name: &str, is_old: bool| {
         let file = std::fs::File::create_new(folder.join(name)).unwrap();
@@ -322,7 +299,7 @@ fn what_dead_schedulers_left_in_the_folder_is_swept_at_the_next_start() {
     drop((make(&old, true), make(&young, false)));
     let locked = make(&held, true);
     locked.lock().unwrap();
-    // The payload of an attempt that is over, and that of one whose command holds its input.
+    // The payload of a finished attempt, and that of an attempt whose command holds its input.
     drop((make("run-8-1.payload", false), make("run-9-1.payload", false)));
     let input = make("run-9-1", false);
     input.lock().unwrap();

@@ -1,170 +1,176 @@
-//! The one test binary. Each module asks one kind of question; what it needs of the world is in `db`.
+//! The integration tests, in one binary: one module per topic, with shared helpers in `fixtures`.
 
-/// The alarm of the README: a task that dies has a mail sent, as typed there.
+/// The README's alarm: a dead task sends a mail.
 mod alarm;
+/// Manifests and imports: many tasks in one transaction.
 mod apply;
-/// Manifests: many tasks in one transaction.
-mod apply_idempotent;
-/// The tables as an interface, through a plain connection and through Debian's sqlite3 shell: rows written and refused.
-/// Claimed does not mean begun: what the slots of a dead scheduler's lock file tell.
+/// Attempt slots: which claimed attempts of a dead scheduler had begun.
 mod attempt_slots;
-/// Copies of a file that is in use: whole, private, and nobody's.
+/// Backups of a file in use: complete, private, without owners of runs.
 mod backup;
-/// The example `carousel_agent` as a program, killed in the middle of its posts.
+/// The example `carousel_agent`, killed in the middle of its posts.
 mod carousel;
+/// The misfire policy `run_all`: order, limit and reasons.
 mod catch_up;
-/// `check` finds each problem in a file made to have it, and none in one that is well.
+/// `check` finds each problem, and none in a sound file.
 mod check;
-/// A wall clock that steps, either way, or is not set at all.
+/// A wall clock that steps in either direction or is not set.
 mod clock;
-/// Trouble with the clock is visible: events, `status`, `check`, a warning at start; and retries survive a glitch.
+/// Clock trouble in events, `status`, `check` and warnings; retries survive it.
 mod clock_trouble;
-/// The handler `command`, carried out by `duly run`: what is stored of each end, and that nothing is left of a group.
+/// The handler `command` of `duly run`: stored outcomes, and no process of its group is left.
 mod command;
-/// Who goes next behind a concurrency key when the first is paused, deleted or replaced.
+/// Completed tasks that SQL gives a `next_run`.
+mod completed_by_sql;
+/// The next run behind a concurrency key when the first is paused, deleted or replaced.
 mod concurrency_keys;
-/// Processes killed with SIGKILL, two on one file, and steppers that crash: nothing lost, nothing started twice.
+/// Crashed and killed schedulers: no run is lost or started twice.
 mod crash;
-/// An imported crontab over the weeks in which the clock is changed, beside what cron does in them.
+/// An imported crontab in the weeks of a clock change, compared with cron.
 mod crontab_weeks;
-/// Damage that bypasses SQLite: the scheduler stops. What SQLite does to its file is none.
+/// Damage that bypasses SQLite stops the scheduler; changes by SQLite are no damage.
 mod damage;
-/// A scheduler that has not been able to write its database for ten seconds, and what `check` reports of it.
+/// A scheduler that cannot write its database for ten seconds is reported.
 mod degraded;
-/// Delay tasks count from the end of their last run, whatever the end was.
+/// Delay tasks count from the end of their last run.
 mod delay_tasks;
-/// A disk that fails, is full, or is not what it was; a heap that is full; a file that others lock: nothing lost, no hang.
+/// Faults of the disk, the database file, memory and locks, with real processes.
 mod disk;
-/// What is written about the tree is true: rooms and imports, lengths of files, who reads a clock, examples.
+/// The documents match the source tree: layout, imports, file lengths, clock reads, examples.
 mod docs;
-/// `doctor` finds each broken rule, and none in a file that is sound.
+/// `doctor` finds each broken rule, and none in a sound file.
 mod doctor;
-/// The loops that double a run or lose it, held to exact counts, and duly on the same days. Shares `examples/double_run/`.
+/// The loops of `examples/double_run` double or lose runs by exact counts; duly does not.
 mod double_run;
-/// A scheduler that drains takes nothing on.
+/// A draining scheduler claims nothing.
 mod draining;
-/// The program on the nights on which the clock is changed, by libfaketime.
+/// The program on the nights of a clock change, by libfaketime.
 mod dst_nights;
-/// How long attempts took, whatever the clock did meanwhile.
+/// Durations of attempts by the monotonic clock.
 mod durations;
-/// Processes killed around their deeds: an effect is done once or in doubt, rows and outcomes never disagree.
+/// Processes killed around effects and outcomes.
 mod effect_kills;
-/// Effects are done once, or in doubt and said so; whoever lost its claim begins none.
+/// Effects are done once or reported as in doubt.
 mod effects;
-/// A run is recovered only on evidence that its command is gone; copies, namespaces, hidden processes, groups without leader.
+/// A run is recovered only on evidence that its command is gone.
 mod evidence;
-/// `duly run` killed between a promise and its keeping: what may start only once does, everything else is recovered.
+/// `duly run` killed at named points between a commitment and its execution.
 mod fault_points;
-/// Other names of a database file: hard links, a file that is mounted by itself, a file that is moved while it is open.
+/// Other names of a database file: hard links, bind mounts, a moved file.
 mod file_aliases;
-/// Ends that a handler commits together with rows of its own: both, or neither; and the connection it does so on.
+/// Outcomes that a handler commits together with rows of the application.
 mod finish;
-/// What may have waited for the first look after it was written is not expired.
+/// A run with a short expiry starts at the first turn after it was written.
 mod first_look;
-/// Files of older versions open, answer, run on, and end up with the tables of a new one.
+/// Files of older schema versions open, run on, and end with the current tables.
 mod fixture;
-/// The harness: a folder that goes away, a stepper, a plain connection, a wait with a deadline. No test of its own.
+/// Shared helpers; no tests.
 mod fixtures;
-/// Folders that other users may write, or that are another user's: where the lock files are, and where the database is.
+/// Folders that other users may write or own.
 mod folders;
-/// Text that is not UTF-8, or holds NUL: refused where SQLite can tell, and otherwise harmful to its own row only.
+/// Text that is not UTF-8 or holds NUL.
 mod garbled;
-/// What was, as those who ask narrow it, and what lies ahead.
+/// The examples in the help of each command.
 mod help_examples;
+/// Look-ups of runs, of the next occurrences and of the scheduler's state.
 mod history;
-/// The same request again: a task that counts from when it is added, a run under a key; one after another, and twenty at once.
+/// Repeated requests, one after another and from twenty processes at once.
 mod idempotency;
-/// The ids of tasks that are added one by one.
+/// Reserved ids of tasks that one client adds one by one.
 mod ids;
-/// Crontabs, brought over by the program: what comes, what cannot, and that a second time changes nothing.
+/// Imported crontabs.
 mod import;
-/// `duly run --tasks`: the manifest is applied again at SIGHUP, and a broken one changes nothing.
+/// Invalid input is refused where it is entered.
 mod input_errors;
-/// A healthy task beside some that panic, hang and kill; handlers that share a key and not a process.
+/// A healthy task beside tasks that panic, hang or kill their scheduler.
 mod isolation;
-/// Two real schedulers and their commands, killed at random for as many rounds as are asked for.
+/// Two schedulers and their commands under random kills.
 mod kill_soak;
-/// Manifests at length: killed in the middle, and edited in one line.
+/// Lock files that are removed, replaced or overwritten, and unsafe folders.
 mod lock_files;
+/// Long manifests: killed while they are applied, and edited in one line.
 mod manifests;
-/// Manual tasks: only a request opens a run; they are never due, overdue or completed.
+/// Manual tasks: only a request opens a run.
 mod manual;
-/// What is said afterwards: why a run was cancelled, who paused a task, what a command left, which owner is stalled.
+/// Messages about the past: reasons of cancellations and pauses, leftover processes, stalled owners.
 mod messages;
-/// Occurrences that nobody was there for: misfire policies, graces and limits after outages.
+/// Occurrences during an outage: misfire policies, graces and limits.
 mod misfire;
-/// Input as nobody would write it, to every door: text with a few changes, odd rows, files with bytes exchanged.
+/// Mutated text, rows, files and command lines.
 mod mutations;
-/// NanoClaw's table, brought over likewise, from a database that may be in use.
+/// NanoClaw's table, imported from a database in use.
 mod nanoclaw;
-/// What a client does is reported to the observers of its scheduler.
+/// Changes by a client are reported to the observers of its scheduler.
 mod observers;
-/// What follows from the end of a run: another task is told, its own rests, a person retries it.
+/// Consequences of a dead run: on_dead tasks, pauses, manual retries.
 mod on_dead;
-/// Opening: whose file it is, what is left alone, what is said, and what happens when the file goes.
+/// Opening a file: which files are refused, and nothing is written before that is known.
 mod opening;
-/// Commands that outlive their scheduler: who waits for them, who ends them, and when their run goes on.
+/// Orphan processes: commands that outlive their scheduler.
 mod orphans;
-/// Tasks added inside a transaction of the application's own.
+/// Tasks added inside a transaction of the application.
 mod outbox;
-/// Which tasks are overdue, as `status`, `check` and the tables say it.
+/// Overdue tasks in `status`, `check` and the view.
 mod overdue;
-/// Occurrences that fall due while a run is unfinished: overlap policies, and the order in which what waits may start.
+/// Overlap policies, and the order in which waiting runs start.
 mod overlap;
-/// Code of the application that panics, wherever that is: no worker is lost, and one that ends all the same is replaced.
+/// Panics in code of the application: no worker is lost.
 mod panics;
-/// Twenty programs at once that change the same tasks, while a scheduler carries them out.
+/// Twenty concurrent programs that change the same tasks.
 mod parallel_clients;
-/// The process around `duly run`: how it was started, signals, children that it did not start, a terminal.
+/// The process of `duly run`: inherited state, signals, foreign children, a terminal.
 mod process;
-/// What a run says of itself: how far it has come, and what came of it.
+/// Progress, results and output of runs.
 mod progress;
-/// Statements fit the schema, hot ones use their index, pragmas hold.
+/// Every statement fits the schema; hot statements use their index.
 mod query_plans;
-/// What the simulation has found, each told in small.
+/// Faults that the simulation has found, each as a small test.
 mod regressions;
+/// `duly run --tasks` applies the manifest again at SIGHUP.
 mod reload;
-/// Final runs that another program reopened, and attempts that it changed: `doctor` and `check` name the run.
+/// Final runs that another program reopened, and attempts that it changed.
 mod reopened;
-/// A day with restarts: each occurrence once, and what a crash cut is taken up again.
+/// A day with restarts: each occurrence runs once.
 mod restarts;
-/// What is long over goes; what is not, and what somebody may still need, stays.
+/// Retention deletes expired history, and nothing else.
 mod retention;
-/// Retention beside much that is new; the rows that a crash loop leaves.
+/// Retention under load, and the rows of a crash loop.
 mod retention_load;
-/// Every arrow of a run's life, with the right claim and with a stale one, beside a row that must not change.
+/// Every transition of a run's status, with the right claim and with a stale one.
 mod run_transitions;
-/// A pause, a resumption, an edit of the schedule, a step of the clock: nothing twice, nothing swallowed; jitter.
+/// Pauses, resumptions, edits and jitter: no occurrence is lost or doubled.
 mod schedule_changes;
-/// `duly selftest`: a disk that can be trusted, one that cannot, and that nothing is left. Shares its checker.
+/// `duly selftest` on trustworthy and on faulty disks.
 mod selftest;
-/// `duly run` as a process: signals, exit codes, what it logs, what it costs; the harness for other tests of it.
+/// `duly run` as a process: signals, exit codes, log and cost; the helpers to run it.
 mod sidecar;
-/// Days of virtual time from a seed: owners that die, clocks that step, and a checker that knows what may come of it.
+/// Days of virtual time from a seed, with crashes and clock steps, and a checker of every row.
 mod simulation;
+/// The tables as an interface, by a plain connection and by the `sqlite3` shell.
 mod sql;
-/// The same doors: what a change by SQL does to work that is due, that waits, or that is at work.
+/// Changes by SQL to tasks and runs that are due, waiting or at work.
 mod sql_edits;
-/// Handlers that do not return when their time is up: their workers are replaced, and no more than so many.
+/// Handlers that exceed their time limit: their workers are replaced, up to a limit.
 mod stuck_workers;
-/// Schedulers that are alive and stand still, or that nobody can ask the kernel about.
+/// Schedulers that are alive but stalled, or whose state is unknown.
 mod suspended;
-/// Runs that another owner takes over, and the outcomes that come too late for them.
+/// Runs that another owner takes over, and outcomes that arrive too late.
 mod takeover;
-/// The real scheduler with its threads, and how it leaves.
+/// The real scheduler with its threads, and its shutdown.
 mod threads;
-/// Time limits: judged by how and when the work ended.
+/// Time limits are judged by how and when the work ended.
 mod time_limits;
-/// Everything at once, for as long as is asked: schedulers killed, stopped, locked out and lied to by their clocks, and edits.
+/// All faults at once for a chosen time: killed, stopped and locked schedulers, wrong clocks, edits.
 mod torture;
-/// What a turn costs and whom it serves first.
+/// The cost of a turn, and its order of claims.
 mod turns;
-/// Running runs whose owner is not registered: named, and recovered when the lease is over.
+/// Running runs whose owner is not registered.
 mod unknown_owner;
-/// Two versions on one file: an older duly that finds the tables of a newer one.
+/// `duly run` with a full and unread standard error.
 mod unread_log;
+/// Two schema versions on one file.
 mod versions;
-/// A scheduler that sleeps, and what its own client asks of it.
+/// Requests of its own client wake a sleeping scheduler.
 mod wake;
-/// Which zone data answers, and what is refused as a zone.
+/// Zone data: which source answers, and which zones are refused.
 mod zones;

@@ -1,20 +1,18 @@
-//! Manual tasks: only a request opens a run. They are never due, overdue or completed, whatever happens to them.
+//! Manual tasks: only a request opens a run. They are never due, overdue or completed.
 
 use duly::testing::Stepper;
 use duly::{
     Change, Client, Clock, FailureKind, Limits, NewTask, Origin, Outcome, Retention, Retry, ScheduleKind, TaskStatus,
 };
 
-use crate::fixtures::{TestDb, at, claim, minutes, step, succeed};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, problems, step, succeed};
 
 fn alarm() -> NewTask {
     NewTask::manual("alarm").handler("work")
 }
 
-/// A db with a manual task, and a stepper that has looked at it.
-fn db() -> (TestDb, Stepper) {
+/// A database with a manual task, and a stepper that has planned it.
+fn manual_task() -> (TestDb, Stepper) {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     stepper.client().add(alarm()).unwrap();
@@ -27,13 +25,13 @@ fn overdue(db: &TestDb) -> Vec<String> {
 }
 
 #[track_caller]
-fn assert_nothing_is_wrong(client: &Client) {
-    assert_eq!(client.check(&Limits::default()).unwrap(), []);
+fn assert_no_problem(client: &Client) {
+    assert_eq!(problems(client), [""; 0]);
 }
 
 #[test]
-fn no_time_that_passes_makes_it_due() {
-    let (db, mut stepper) = db();
+fn a_manual_task_is_never_due() {
+    let (db, mut stepper) = manual_task();
     let client = stepper.client().clone();
     client.add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
     for _ in 0..30 {
@@ -42,7 +40,7 @@ fn no_time_that_passes_makes_it_due() {
         assert_eq!(hourly.task, "hourly");
         succeed(&mut stepper, &hourly);
     }
-    // Over a gap, and over a clock that had shown another year.
+    // After a gap, and after a clock that showed another year.
     stepper.clock().set_wall(at("2028-03-14T12:00:00Z"));
     step(&mut stepper, 1).iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
     step(&mut stepper, 0);
@@ -51,7 +49,7 @@ fn no_time_that_passes_makes_it_due() {
     assert_eq!(db.next("alarm"), "- active");
     assert_eq!(db.history("alarm"), Vec::<String>::new());
     assert_eq!(overdue(&db), Vec::<String>::new());
-    assert_nothing_is_wrong(&client);
+    assert_no_problem(&client);
     let status = client.status().unwrap();
     assert_eq!((status.due, status.overdue, status.tasks), (0, 0, vec![(TaskStatus::Active, 2)]));
     let task = client.task("alarm").unwrap().unwrap();
@@ -63,15 +61,15 @@ fn no_time_that_passes_makes_it_due() {
 }
 
 #[test]
-fn a_trigger_and_a_death_open_runs_and_it_stays_active() {
-    let (db, mut stepper) = db();
+fn a_trigger_and_a_dead_run_open_runs_and_the_task_stays_active() {
+    let (db, mut stepper) = manual_task();
     let client = stepper.client().clone();
     client.add(NewTask::once("job", at(NOON)).handler("work").at_most_once().on_dead("alarm")).unwrap();
     let job = claim(&mut stepper);
     stepper.finish(&job, Outcome::failed("disk full"));
-    let told = claim(&mut stepper);
-    assert_eq!((told.task.as_str(), told.origin), ("alarm", Origin::OnDead));
-    succeed(&mut stepper, &told);
+    let alarm_run = claim(&mut stepper);
+    assert_eq!((alarm_run.task.as_str(), alarm_run.origin), ("alarm", Origin::OnDead));
+    succeed(&mut stepper, &alarm_run);
     let by_hand = client.trigger("alarm").unwrap();
     let claimed = claim(&mut stepper);
     assert_eq!((claimed.run_id, claimed.origin), (by_hand, Origin::Manual));
@@ -81,25 +79,25 @@ fn a_trigger_and_a_death_open_runs_and_it_stays_active() {
     let task = client.task("alarm").unwrap().unwrap();
     assert_eq!(task.last_status, Some(duly::RunStatus::Succeeded));
 
-    // Retention keeps the task, however old its runs are; what was due once goes.
+    // Retention keeps the task, however old its runs are, and deletes the completed one.
     stepper.clock().set_wall(at("2027-09-14T12:00:00Z"));
     let keep = Retention { least_runs: 0, ..Retention::default() };
     let pruned = client.prune(keep).unwrap();
     assert_eq!((pruned.tasks, pruned.runs), (1, 2));
-    assert_eq!(db.rows("SELECT name FROM scheduled_tasks"), ["alarm"]);
+    assert_eq!(client.names().unwrap(), ["alarm"]);
     db.assert_sound();
 }
 
 #[test]
-fn a_pause_a_resumption_and_a_streak_of_deaths_leave_it_without_an_occurrence() {
-    let (db, mut stepper) = db();
+fn pauses_and_resumptions_give_a_manual_task_no_occurrence() {
+    let (db, mut stepper) = manual_task();
     let client = stepper.client().clone();
     client.pause("alarm").unwrap();
     assert_eq!(db.next("alarm"), "- paused");
     stepper.clock().advance(minutes(60));
     client.resume("alarm").unwrap();
     assert_eq!(db.next("alarm"), "- active");
-    // No occurrence was passed over, and the event claims none.
+    // No occurrence was skipped, and the event names none.
     assert_eq!(db.rows("SELECT kind, detail FROM scheduler_events ORDER BY id"), ["paused|user", "resumed|-"]);
 
     client.replace(alarm().pause_after_failures(1)).unwrap();
@@ -116,7 +114,7 @@ fn a_pause_a_resumption_and_a_streak_of_deaths_leave_it_without_an_occurrence() 
 
 #[test]
 fn a_task_becomes_manual_and_is_scheduled_again() {
-    let (db, mut stepper) = db();
+    let (db, mut stepper) = manual_task();
     let client = stepper.client().clone();
     client.add(NewTask::once("done", at(NOON)).handler("work")).unwrap();
     let done = claim(&mut stepper);
@@ -130,7 +128,7 @@ fn a_task_becomes_manual_and_is_scheduled_again() {
 
     client.add(NewTask::interval("often", minutes(10)).handler("work")).unwrap();
     stepper.clock().advance(minutes(10));
-    // What is due is resolved first, under the old schedule.
+    // A due occurrence is resolved first, under the old schedule.
     client.replace(NewTask::manual("often").handler("work")).unwrap();
     assert_eq!(db.next("often"), "- active");
     db.assert_history("often", &["2027-03-14 12:10:00 schedule queued"]);
@@ -142,8 +140,8 @@ fn a_task_becomes_manual_and_is_scheduled_again() {
 }
 
 #[test]
-fn sql_adds_it_makes_it_and_has_it_run_now() {
-    let (db, mut stepper) = db();
+fn sql_can_add_a_manual_task_make_a_task_manual_and_make_it_due() {
+    let (db, mut stepper) = manual_task();
     let plain = db.plain();
     let sql = |text: &str| plain.execute(text, []);
     let insert = |name: &str, kind: &str, value: &str| {
@@ -158,7 +156,7 @@ fn sql_adds_it_makes_it_and_has_it_run_now() {
     }
     insert("t", "manual", "").unwrap();
     insert("cron", "cron", "@daily").unwrap();
-    assert_eq!(overdue(&db), ["cron"], "the schedule of the other waits for a scheduler, this one has none");
+    assert_eq!(overdue(&db), ["cron"], "only the scheduled task waits for a scheduler");
     let found = db.client().check(&Limits::default()).unwrap();
     assert!(found.iter().all(|problem| problem.task.as_deref() != Some("t")), "{found:?}");
     step(&mut stepper, 1);
@@ -174,7 +172,7 @@ fn sql_adds_it_makes_it_and_has_it_run_now() {
     step(&mut stepper, 0);
     assert_eq!(db.next("t"), "- active");
 
-    // What SQL may do to any task.
+    // SQL may make any task due.
     stepper.clock().advance(minutes(30));
     let now = stepper.clock().now().wall.as_millis();
     sql(&format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 't'")).unwrap();

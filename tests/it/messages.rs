@@ -1,51 +1,36 @@
-//! What is said of a run, a task and a scheduler afterwards is what happened: why it was cancelled, who paused it, what it left.
+//! Messages about the past match what happened: why a run was cancelled, why a task is paused, what a command left behind.
 
-use std::process::Command;
 use std::sync::mpsc::channel;
 
 use duly::testing::Stepper;
-use duly::{Event, ImportItem, Limits, NewTask, Outcome, Retry, RetryPolicy, RunStatus};
+use duly::{Event, ImportItem, NewTask, Outcome, Retry, RetryPolicy, RunStatus};
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, work_off};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
-
-fn due(name: &str) -> NewTask {
-    NewTask::once(name, at(NOON)).handler("work")
-}
-
-/// What a command of the program prints.
-fn duly(db: &TestDb, words: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_duly")).arg("--db").arg(db.file()).args(words).output().unwrap();
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
+use crate::fixtures::{NOON, TestDb, claim, listen, minutes, once, problems, seconds, step, work_off};
 
 #[test]
-fn a_run_whose_attempt_began_was_not_cancelled_before_it_began() {
+fn the_reason_of_a_cancellation_shows_whether_an_attempt_began() {
     const BEFORE: &str = "cancelled before it began";
     const BETWEEN: &str = "cancelled while it waited for its next attempt";
     let db = TestDb::new();
-    let (told, hears) = channel();
-    let observer = move |event: &Event| drop(told.send(event.to_string()));
+    let (observer, events) = listen();
     let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
     let client = stepper.client().clone();
     let interrupted =
         Outcome::Failed { how: duly::FailureKind::Failed, error: "cut short".into(), retry: Retry::Interrupted };
     let cases = [
         ("failed", Some(Outcome::failed("no luck")), BETWEEN),
-        // It does not count, and did begin.
+        // An interrupted attempt does not count, but it began.
         ("interrupted", Some(interrupted), BETWEEN),
-        // Claimed, and returned before it began.
+        // Claimed, and released before it began.
         ("released", Some(Outcome::Released), BEFORE),
         ("queued", None, BEFORE),
     ];
     let mut run = 0;
-    for (name, outcome, said) in cases {
+    for (name, outcome, reason) in cases {
         for by_sql in [false, true] {
             let name = format!("{name}-{by_sql}");
             run += 1;
-            client.add(due(&name)).unwrap();
+            client.add(once(&name)).unwrap();
             if let Some(outcome) = &outcome {
                 let claims = stepper.claim(0).unwrap();
                 assert_eq!((claims.len(), claims[0].run_id), (1, run));
@@ -53,29 +38,29 @@ fn a_run_whose_attempt_began_was_not_cancelled_before_it_began() {
                 stepper.settle().unwrap();
             } else {
                 client.pause(&name).unwrap();
-                assert_eq!(db.ask(&format!("SELECT status FROM task_runs WHERE id = {run}")), "queued");
+                assert_eq!(db.run(run).status, RunStatus::Queued);
             }
             if by_sql {
                 let ask = format!("UPDATE task_runs SET cancel_requested = 1 WHERE id = {run}");
                 db.plain().execute_batch(&ask).unwrap();
                 work_off(&mut stepper);
-                let event = format!("run {run} of {name:?} was {said}");
-                assert!(hears.try_iter().any(|line| line == event), "{event}");
+                let event = format!("run {run} of {name:?} was {reason}");
+                assert!(events.try_iter().any(|found| found.to_string() == event), "{event}");
             } else {
                 client.cancel(run).unwrap();
             }
             let found = client.run(run).unwrap().unwrap();
-            assert_eq!((found.status, found.error.as_deref()), (RunStatus::Cancelled, Some(said)), "{name}");
-            let logs = duly(&db, &["logs", &run.to_string()]);
-            assert!(logs.contains(&format!("reason         {said}\n")), "{logs}");
+            assert_eq!((found.status, found.error.as_deref()), (RunStatus::Cancelled, Some(reason)), "{name}");
+            let logs = db.printed(&["logs", &run.to_string()]);
+            assert!(logs.contains(&format!("reason         {reason}\n")), "{logs}");
         }
     }
-    assert!(duly(&db, &["logs", "1"]).contains("error: no luck"));
+    assert!(db.printed(&["logs", "1"]).contains("error: no luck"));
     db.assert_sound();
 }
 
 #[test]
-fn check_does_not_advise_to_pause_what_is_paused() {
+fn check_does_not_advise_to_pause_a_paused_task() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -89,8 +74,7 @@ fn check_does_not_advise_to_pause_what_is_paused() {
         }
         step(&mut stepper, 0);
     }
-    let found = client.check(&Limits::default()).unwrap();
-    let mut lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let mut lines = problems(&client);
     lines.sort();
     let expected = [
         "failing: active is dead 2 times in a row: no luck: see duly history active, and repair or pause it",
@@ -105,25 +89,25 @@ fn paused_by(db: &TestDb) -> Vec<String> {
 }
 
 #[test]
-fn who_paused_a_task_and_why_is_shown_until_it_is_resumed() {
+fn the_reason_of_a_pause_is_shown_until_the_task_is_resumed() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
     let daily = |name: &str| NewTask::cron(name, "0 7 * * *").handler("work");
-    for name in ["active", "user", "sql", "told"] {
+    for name in ["active", "user", "sql", "reason"] {
         client.add(daily(name)).unwrap();
     }
     client.pause("user").unwrap();
     db.plain()
         .execute_batch(
             "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'sql';
-             UPDATE scheduled_tasks SET status = 'paused', paused_by = 'anna: until friday' WHERE name = 'told';
+             UPDATE scheduled_tasks SET status = 'paused', paused_by = 'anna: until friday' WHERE name = 'reason';
              INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, status)
              VALUES ('inserted', 'work', 'cron', '0 7 * * *', 'paused');",
         )
         .unwrap();
-    let brought = ImportItem { paused: true, ..daily("brought").into() };
-    client.import("elsewhere", vec![brought], duly::Apply::default()).unwrap();
+    let imported = ImportItem { paused: true, ..daily("imported").into() };
+    client.import("elsewhere", vec![imported], duly::Apply::default()).unwrap();
     client.add(NewTask::interval("fails", minutes(1)).handler("work").at_most_once().pause_after_failures(1)).unwrap();
     stepper.clock().advance(minutes(1));
     let run = claim(&mut stepper);
@@ -132,23 +116,23 @@ fn who_paused_a_task_and_why_is_shown_until_it_is_resumed() {
     let reasons = [
         ("user", "user"),
         ("sql", "sql"),
-        ("told", "anna: until friday"),
+        ("reason", "anna: until friday"),
         ("inserted", "sql"),
-        ("brought", "import: it was paused where it is from"),
+        ("imported", "import: it was paused where it is from"),
         ("fails", "pause_after_failures: 1 dead run in a row"),
     ];
     let rows: Vec<String> = reasons.iter().map(|(name, by)| format!("{name}|paused|{by}")).collect();
     assert_eq!(paused_by(&db), [&["active|active|-".to_owned()], &*rows].concat());
-    let list = duly(&db, &["list"]);
+    let list = db.printed(&["list"]);
     for (name, by) in reasons {
         let is_listed = |line: &str| line.starts_with(&format!("{name} ")) && line.contains(&format!("paused ({by})"));
         assert!(list.lines().any(is_listed), "{list}");
-        assert!(duly(&db, &["show", name]).contains(&format!("paused by       {by}\n")));
-        assert!(duly(&db, &["show", name, "--json"]).contains(&format!("\"paused_by\": \"{by}\"")));
+        assert!(db.printed(&["show", name]).contains(&format!("paused by       {by}\n")));
+        assert!(db.printed(&["show", name, "--json"]).contains(&format!("\"paused_by\": \"{by}\"")));
     }
-    assert!(!duly(&db, &["show", "active"]).contains("paused by"));
+    assert!(!db.printed(&["show", "active"]).contains("paused by"));
 
-    // An edit, by either door, resumes nothing and forgets nothing.
+    // An edit by a client or by SQL resumes no task and keeps the reason.
     client.replace(daily("user").priority(0)).unwrap();
     db.plain().execute_batch("UPDATE scheduled_tasks SET schedule_value = '0 8 * * *' WHERE name = 'sql'").unwrap();
     work_off(&mut stepper);
@@ -167,25 +151,25 @@ fn logs_of_a_retry_name_the_run_that_it_retries() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
-    client.add(due("subject").at_most_once()).unwrap();
+    client.add(once("subject").at_most_once()).unwrap();
     let run = claim(&mut stepper);
     stepper.finish(&run, Outcome::failed("no luck"));
     step(&mut stepper, 0);
     let retry = client.retry(run.run_id).unwrap();
-    let logs = |run: i64| duly(&db, &["logs", &run.to_string()]);
+    let logs = |run: i64| db.printed(&["logs", &run.to_string()]);
     assert!(logs(retry).contains(&format!("retry of       run {}\n", run.run_id)), "{}", logs(retry));
     assert!(!logs(run.run_id).contains("retry of"));
 }
 
-/// A scheduler beside others, and the stalls that it reports.
+/// A scheduler beside others, and the stalled owners that it reports.
 fn peer(db: &TestDb, clock: &Stepper) -> (Stepper, std::sync::mpsc::Receiver<String>) {
-    let (told, hears) = channel();
+    let (sender, stalls) = channel();
     let observer = move |event: &Event| {
         if let Event::OwnerStalled { owner, .. } = event {
-            told.send(owner.clone()).unwrap();
+            sender.send(owner.clone()).unwrap();
         }
     };
-    (db.builder(NOON).clock(clock.clock()).observe(observer).start().unwrap(), hears)
+    (db.builder(NOON).clock(clock.clock()).observe(observer).start().unwrap(), stalls)
 }
 
 #[test]
@@ -194,14 +178,13 @@ fn a_stalled_owner_is_reported_once_by_each_of_its_peers_and_recorded_once() {
     let mut stalls = db.builder(NOON).accept("work").workers(1).start().unwrap();
     let mut healthy = db.builder(NOON).clock(stalls.clock()).accept("work").workers(1).start().unwrap();
     for name in ["subject", "twin"] {
-        stalls.client().add(due(name)).unwrap();
+        stalls.client().add(once(name)).unwrap();
     }
-    let owner = |run: i64| db.ask(&format!("SELECT locked_by FROM task_runs WHERE id = {run}"));
     let first = claim(&mut stalls).run_id;
     claim(&mut healthy);
-    let name = owner(first);
-    let (mut one, one_hears) = peer(&db, &stalls);
-    let (mut other, other_hears) = peer(&db, &stalls);
+    let name = db.run(first).locked_by.unwrap();
+    let (mut one, one_reports) = peer(&db, &stalls);
+    let (mut other, other_reports) = peer(&db, &stalls);
     let rows = || db.rows("SELECT substr(detail, 1, 36) FROM scheduler_events WHERE kind = 'owner_stalled'");
     let clock = stalls.clock().clone();
     let mut pass = |peers: &mut [&mut Stepper], seconds_in_all: u64| {
@@ -211,20 +194,20 @@ fn a_stalled_owner_is_reported_once_by_each_of_its_peers_and_recorded_once() {
             peers.iter_mut().for_each(|peer| assert!(peer.step().unwrap().is_empty()));
         }
     };
-    // Its lease is 60 s; then it has the time of a heartbeat, since its peers may have been stopped together with it.
+    // Its lease is 60 s, plus the time of a heartbeat, since its peers may have been stopped together with it.
     pass(&mut [&mut one, &mut other], 80);
-    assert!(rows().is_empty() && one_hears.try_recv().is_err());
+    assert!(rows().is_empty() && one_reports.try_recv().is_err());
     pass(&mut [&mut one, &mut other], 120);
     assert_eq!(rows(), [name.as_str()]);
-    assert_eq!(one_hears.try_iter().collect::<Vec<_>>(), [name.as_str()]);
-    assert_eq!(other_hears.try_iter().collect::<Vec<_>>(), [name.as_str()]);
-    assert_eq!(db.ask(&format!("SELECT status FROM task_runs WHERE id = {first}")), "running", "and not taken over");
+    assert_eq!(one_reports.try_iter().collect::<Vec<_>>(), [name.as_str()]);
+    assert_eq!(other_reports.try_iter().collect::<Vec<_>>(), [name.as_str()]);
+    assert_eq!(db.run(first).status, RunStatus::Running, "not taken over");
 
     // A peer that starts later finds it recorded.
     other.stop().unwrap();
-    let (mut later, later_hears) = peer(&db, &stalls);
+    let (mut later, later_reports) = peer(&db, &stalls);
     pass(&mut [&mut one, &mut later], 200);
-    assert!(rows().len() == 1 && one_hears.try_recv().is_err() && later_hears.try_recv().is_err());
+    assert!(rows().len() == 1 && one_reports.try_recv().is_err() && later_reports.try_recv().is_err());
 
     // It continues, and stalls again.
     stalls.step().unwrap();
@@ -232,14 +215,14 @@ fn a_stalled_owner_is_reported_once_by_each_of_its_peers_and_recorded_once() {
     assert_eq!(rows().len(), 1);
     pass(&mut [&mut one, &mut later], 60);
     assert_eq!(rows(), [name.as_str(), name.as_str()]);
-    assert_eq!(one_hears.try_iter().collect::<Vec<_>>(), [name.as_str()]);
-    assert_eq!(later_hears.try_iter().collect::<Vec<_>>(), [name.as_str()]);
+    assert_eq!(one_reports.try_iter().collect::<Vec<_>>(), [name.as_str()]);
+    assert_eq!(later_reports.try_iter().collect::<Vec<_>>(), [name.as_str()]);
     db.assert_sound();
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn what_a_command_left_and_duly_ended_is_in_its_logs() {
+fn processes_that_a_command_left_and_duly_ended_are_in_its_logs() {
     use crate::sidecar::{Sidecar, shell, stands, told};
     let db = TestDb::new();
     let client = db.client();
@@ -256,7 +239,7 @@ fn what_a_command_left_and_duly_ended_is_in_its_logs() {
         let run = stands(&client, name, status);
         let error = format!("{error}what it left was ended: sleep (pid {})", told(&db, name));
         assert_eq!(run.error.as_deref(), Some(&*error));
-        let logs = duly(&db, &["logs", &run.id.to_string()]);
+        let logs = db.printed(&["logs", &run.id.to_string()]);
         assert!(logs.contains(&format!("\n{label}: {error}\n")), "{logs}");
     }
     assert_eq!(stands(&client, "tidy", RunStatus::Succeeded).error, None);

@@ -1,15 +1,14 @@
-//! What becomes of occurrences that nobody was there for: every misfire policy, after outages of an hour, three days
-//! and ten years. Rows are compared whole.
+//! Occurrences during an outage: every misfire policy, after outages of an hour, three days and ten years.
 
 use duly::testing::Stepper;
 use duly::{Misfire, NewTask, Overlap, ScheduleKind};
 
 use crate::fixtures::{TestDb, at, minutes, seconds, work_off};
 
-/// When tasks are added and the scheduler dies; a Sunday.
+/// The time at which tasks are added and the scheduler dies.
 pub(crate) const DOWN: &str = "2027-03-14T12:00:00Z";
 
-/// Adds a task, lets the scheduler die, and another come back at `up` and work off what is due.
+/// Adds a task, crashes the scheduler, and starts another at `up`, which finishes all due runs.
 pub(crate) fn after_an_outage(db: &TestDb, task: NewTask, up: &str) -> Stepper {
     let mut stepper = db.stepper(DOWN);
     stepper.client().add(task.handler("work")).expect("a task");
@@ -20,7 +19,7 @@ pub(crate) fn after_an_outage(db: &TestDb, task: NewTask, up: &str) -> Stepper {
     work_off(&mut stepper);
     db.assert_bystander(&before);
     db.assert_sound();
-    // To look again changes nothing.
+    // Another turn changes nothing.
     let rows = db.history("t");
     work_off(&mut stepper);
     assert_eq!(db.history("t"), rows);
@@ -40,7 +39,7 @@ fn every_minute() -> NewTask {
 }
 
 #[test]
-fn run_once_runs_the_newest_and_tells_the_others_in_one_row() {
+fn run_once_runs_the_newest_and_records_the_others_in_one_row() {
     let late = || every_minute().misfire(Misfire::RunOnce, seconds(10));
     outage(
         late(),
@@ -63,8 +62,8 @@ fn run_once_runs_the_newest_and_tells_the_others_in_one_row() {
     );
 }
 
-/// An hour and a minute, three days, ten years, at the default grace of a minute: exactly the grace is within it. One that
-/// is within is the run that the late ones get, and the one after it meets that run.
+/// The default grace is a minute, and an occurrence exactly a minute late is within it. That occurrence is the run of the late
+/// ones too, and the next occurrence overlaps it.
 #[test]
 fn run_once_after_each_outage() {
     let cases = [
@@ -85,7 +84,7 @@ fn run_once_after_each_outage() {
 }
 
 #[test]
-fn a_grid_is_counted_however_long_the_gap_and_a_cron_line_to_ten_thousand() {
+fn missed_intervals_are_counted_exactly_and_cron_lines_up_to_ten_thousand() {
     let up = "2037-03-14T12:00:00Z";
     let rest = ["2037-03-14 11:59:00 schedule succeeded", "2037-03-14 12:00:00 schedule skipped"];
     let counted = |count: &str| format!("2027-03-14 12:01:00 schedule missed x{count}");
@@ -136,7 +135,7 @@ fn every_second_after_each_outage() {
 }
 
 #[test]
-fn skip_misses_what_is_late_and_runs_what_is_not() {
+fn skip_misses_late_occurrences_and_runs_those_within_the_grace() {
     let skip = |grace| move |task: NewTask| task.misfire(Misfire::Skip, seconds(grace));
     outage(
         skip(60)(every_minute()),
@@ -159,7 +158,7 @@ fn skip_misses_what_is_late_and_runs_what_is_not() {
     outage(skip(60)(once()), "2027-03-14T12:31:00Z", &["2027-03-14 12:30:00 schedule succeeded"], "- completed");
     outage(skip(0)(once()), "2027-03-14T12:30:00Z", &["2027-03-14 12:30:00 schedule succeeded"], "- completed");
     outage(once(), "2037-03-14T12:31:00Z", &["2027-03-14 12:30:00 catch_up succeeded"], "- completed");
-    // A delay that was missed counts from the moment it is told.
+    // A missed delay counts from the turn that records it.
     let delay = || NewTask::delay("t", minutes(10));
     outage(
         skip(60)(delay()),
@@ -170,14 +169,14 @@ fn skip_misses_what_is_late_and_runs_what_is_not() {
     outage(delay(), "2037-03-14T12:00:00Z", &["2027-03-14 12:10:00 catch_up succeeded"], "2037-03-14 12:10:00 active");
 }
 
-/// However wide the grace: a turn looks at so many, and the next goes on.
+/// However wide the grace, a turn resolves at most ten thousand occurrences, and the next turn continues.
 #[test]
-fn a_grace_that_holds_more_occurrences_than_a_turn_looks_at() {
+fn a_grace_with_more_occurrences_than_a_turn_resolves_takes_several_turns() {
     let wide = |task: NewTask| task.misfire(Misfire::Skip, minutes(24 * 60));
     outage(
         wide(NewTask::interval("t", seconds(1))),
         "2027-03-14T20:00:00Z",
-        // The first is carried out when the first turn has looked at ten thousand; the one after that finds nobody there.
+        // Each first run ends between two turns, so the first occurrence of the next turn overlaps no run.
         &[
             "2027-03-14 12:00:01 schedule succeeded",
             "2027-03-14 12:00:02 schedule skipped x9999 to 2027-03-14 14:46:40",
@@ -197,7 +196,7 @@ fn a_grace_that_holds_more_occurrences_than_a_turn_looks_at() {
 
 #[test]
 fn lateness_counts_from_active_since() {
-    // It fell an hour before the task was added: at once, and on time.
+    // An occurrence an hour before the task was added is due at once, and on time.
     let db = TestDb::new();
     let mut stepper = db.stepper(DOWN);
     let past = || NewTask::once("t", at("2027-03-14T11:00:00Z")).handler("work").misfire(Misfire::Skip, minutes(1));
@@ -215,9 +214,9 @@ fn lateness_counts_from_active_since() {
     db.assert_history("t", &["2027-03-14 11:00:00 schedule missed"]);
 }
 
-/// What `ends_at` cuts off never falls due, however late the end is noticed; what `starts_at` holds back neither.
+/// Occurrences before `starts_at` and after `ends_at` are never due, however late the end is noticed.
 #[test]
-fn nothing_before_the_start_and_nothing_after_the_end() {
+fn no_occurrence_is_due_before_starts_at_or_after_ends_at() {
     let (start, end) = (at("2027-03-14T12:10:00Z"), at("2027-03-14T12:20:00Z"));
     let kinds = [
         ("cron", every_minute()),
@@ -245,7 +244,7 @@ fn nothing_before_the_start_and_nothing_after_the_end() {
             check(Misfire::RunAll, &[&missed("2027-03-14 12:18:00", 9), before, run]);
         }
     }
-    // Exactly at the end is not after it; and the last is run in time.
+    // An occurrence exactly at the end is not after it, and runs in time.
     outage(
         NewTask::cron("t", "*/10 * * * *").ends_at(end).misfire(Misfire::Skip, minutes(1)),
         "2027-03-14T12:20:00Z",
@@ -254,10 +253,10 @@ fn nothing_before_the_start_and_nothing_after_the_end() {
     );
 }
 
-/// Each policy, each outage, each pace: one turn tells every occurrence, exactly by arithmetic, or from ten thousand on as
-/// "at least" for a line that must be walked.
+/// Each policy, outage and interval: one turn records every occurrence, by arithmetic an exact number; for a cron line, which must
+/// be walked, "at least" from ten thousand on.
 #[test]
-fn one_turn_tells_every_occurrence() {
+fn one_turn_records_every_occurrence() {
     let outages =
         [("2027-03-14T13:01:00Z", 3_660), ("2027-03-17T12:00:00Z", 259_200), ("2037-03-14T12:00:00Z", 315_619_200)];
     let policies = [

@@ -76,7 +76,8 @@ fn a_scheduler_with_newer_tables_stops_after_its_running_attempts() {
     client.add_all([due("fails"), due("works")]).unwrap();
     (0..2).for_each(|_| _ = begins.recv_timeout(seconds(30)).unwrap());
     db.plain().execute_batch(RAISE).unwrap();
-    let outlived = |event: &Event| matches!(event, Event::NewerSchema { running: 2, reason } if reason.ends_with(NEWER));
+    let outlived =
+        |event: &Event| matches!(event, Event::NewerSchema { running: 2, reason } if reason.ends_with(NEWER));
     assert!(receiver.iter().any(|event| outlived(&event)));
     // It stays registered, with a lease, while it has running attempts.
     let lease = || db.ask("SELECT max(locked_until) FROM task_runs");

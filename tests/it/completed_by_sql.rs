@@ -1,11 +1,11 @@
-//! A completed task that SQL gives a `next_run`: it is active again as soon as somebody looks at it, and runs.
+//! A completed task that SQL gives a `next_run` becomes active at the next turn and runs.
 
 use duly::Outcome;
 
 use crate::sql::{at_machine_time, due, names, programs, turn};
 
 #[test]
-fn a_completed_task_runs_again_by_its_next_run() {
+fn a_completed_task_with_a_next_run_runs_again() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
@@ -24,7 +24,7 @@ fn a_completed_task_runs_again_by_its_next_run() {
         let beside = db.rows("SELECT * FROM scheduled_tasks WHERE name = 'beside'");
 
         program.execute(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name <> 'beside'"));
-        // The same again is the same wish.
+        // Repeating the update changes nothing.
         program.execute(&db, "UPDATE scheduled_tasks SET next_run = next_run");
         assert_eq!(db.ask("SELECT group_concat(name) FROM scheduled_tasks WHERE planned = 0"), "subject,over");
         let mut claims = turn(&mut stepper);
@@ -41,7 +41,7 @@ fn a_completed_task_runs_again_by_its_next_run() {
 }
 
 #[test]
-fn a_completed_task_paused_by_sql_rests_whatever_its_next_run() {
+fn a_completed_task_paused_by_sql_does_not_run_whatever_its_next_run() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
@@ -51,7 +51,7 @@ fn a_completed_task_paused_by_sql_rests_whatever_its_next_run() {
             stepper.finish(&claim, if claim.task == "waiting" { fails } else { Outcome::succeeded() });
         }
         turn(&mut stepper);
-        // What it was to run had come due, and nobody had looked.
+        // The new next run is due, but no scheduler has planned it.
         program.execute(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
         program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
         program.execute(
