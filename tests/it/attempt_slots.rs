@@ -35,8 +35,8 @@ fn killed_with_one_begun() -> (TestDb, PathBuf) {
     }
     let claims = first.step_ahead(2).unwrap();
     assert_eq!(claims.iter().map(|claim| &*claim.task).collect::<Vec<_>>(), ["a-begun", "b-ahead", "c-ahead"]);
-    let began = db.rows("SELECT started_at IS NOT NULL FROM task_runs ORDER BY id");
-    assert_eq!(began, ["1", "0", "0"], "a claimed run has not started");
+    let began: Vec<bool> = db.runs().iter().map(|run| run.started_at.is_some()).collect();
+    assert_eq!(began, [true, false, false], "a claimed run has not started");
     let lock = db.lock_file(&first);
     first.crash();
     (db, lock)
@@ -135,7 +135,7 @@ fn a_recreated_lock_file_keeps_its_slots_and_leaks_no_descriptor() {
         std::fs::remove_file(&lock).unwrap();
         first.clock().advance(Duration::from_millis(999));
         first.step_ahead(0).unwrap();
-        assert!(!lock.exists(), "it is looked at once every poll interval");
+        assert!(!lock.exists(), "it is checked once every poll interval");
         first.clock().advance(Duration::from_millis(1));
         first.step_ahead(0).unwrap();
         assert!(lock.exists());

@@ -38,7 +38,7 @@ impl Bot {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left);
             let line =
-                line.unwrap_or_else(|_| panic!("expected {words:?} within {SILENCE:?}, heard {:#?}", self.output));
+                line.unwrap_or_else(|_| panic!("expected {words:?} within {SILENCE:?}, found {:#?}", self.output));
             self.output.push(line.clone());
             if line.contains(words) {
                 return;

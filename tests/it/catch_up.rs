@@ -1,9 +1,14 @@
 //! `run_all` after an outage: which occurrences get runs, how the limit counts, and the reason recorded for the others.
 
-use duly::{Error, Misfire, NewTask, Overlap};
+use duly::{Error, Misfire, NewTask, Overlap, RunStatus};
 
 use crate::fixtures::{TestDb, minutes, seconds, work_off};
 use crate::misfire::{DOWN, after_an_outage, outage};
+
+/// The reason of the first run with a status.
+fn reason(db: &TestDb, status: RunStatus) -> String {
+    db.runs().into_iter().find(|run| run.status == status).and_then(|run| run.error).expect("a reason")
+}
 
 #[test]
 fn run_all_runs_the_newest_oldest_first_and_misses_the_rest() {
@@ -72,13 +77,13 @@ fn run_all_keeps_the_newest_and_names_the_limit() {
         assert_eq!(rows[0], "2027-03-14 13:00:00 schedule missed x62 to 2027-03-17 02:00:00", "{overlap}");
         assert_eq!(rows[1], "2027-03-17 03:00:00 catch_up succeeded", "{overlap}");
         assert_eq!(rows[10], "2027-03-17 12:00:00 schedule succeeded", "{overlap}");
-        let reason = db.ask("SELECT error FROM task_runs WHERE status = 'missed'");
+        let reason = reason(&db, RunStatus::Missed);
         assert!(reason.contains("catch_up_limit 10"), "{overlap}: {reason}");
     }
     // Under run_once no limit is involved.
     let db = TestDb::new();
     after_an_outage(&db, hourly().misfire(Misfire::RunOnce, minutes(1)), "2027-03-17T12:00:30Z");
-    let reason = db.ask("SELECT error FROM task_runs WHERE status = 'missed'");
+    let reason = reason(&db, RunStatus::Missed);
     assert_eq!(reason, "resolved later than the grace of the task (misfire policy)");
 }
 
@@ -122,7 +127,7 @@ fn run_all_counts_runs_that_waited_before_the_outage() {
         stepper.clock().advance(minutes(60));
         stepper.step().expect("a step");
         if overlap == Overlap::BufferAll {
-            let reason = db.ask("SELECT error FROM task_runs WHERE status = 'skipped'");
+            let reason = reason(&db, RunStatus::Skipped);
             assert!(reason.contains("3 runs") && reason.contains("catch_up_limit"), "{reason}");
         }
         db.assert_sound();

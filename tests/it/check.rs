@@ -3,7 +3,7 @@
 use duly::testing::Stepper;
 use duly::{Client, Limits, NewTask, Outcome, Problem, ProblemKind};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, set_mode, step, succeed, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, step, succeed, work_off};
 
 fn check(client: &Client) -> Vec<Problem> {
     client.check(&Limits::default()).expect("a check")
@@ -287,6 +287,7 @@ fn blocked_runs_that_nothing_blocks_are_problems() {
 #[cfg(unix)]
 #[test]
 fn files_that_others_may_write_and_a_long_log_are_problems() {
+    use crate::fixtures::set_mode;
     let db = TestDb::new();
     let stepper = healthy(&db);
     let client = stepper.client();

@@ -52,14 +52,14 @@ fn a_small_step_back_is_waited_out() {
     work_off(&mut stepper);
     stepper.clock().advance(minutes(30));
     work_off(&mut stepper);
-    let before = db.rows("SELECT * FROM scheduled_tasks");
+    let before = db.tasks();
     stepper.clock().set_wall(at("2027-03-14T09:30:00Z"));
     for _ in 0..3 {
         work_off(&mut stepper);
         stepper.clock().advance(minutes(60));
     }
     assert_eq!(clock_events(&events).len(), 1);
-    assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), before, "unchanged three hours later");
+    assert_eq!(db.tasks(), before, "unchanged three hours later");
     stepper.clock().advance(minutes(30));
     work_off(&mut stepper);
     db.assert_history("t", &["2027-03-14 12:30:00 schedule succeeded", "2027-03-14 13:00:00 schedule succeeded"]);
@@ -170,14 +170,14 @@ fn a_start_before_the_clock_is_set_waits_for_it() {
         let db = TestDb::new();
         db.client().add(NewTask::interval("t", minutes(1)).handler("work")).expect("a task");
         let (mut stepper, events) = stepper(&db, "1970-01-01T00:00:10Z");
-        let before = db.rows("SELECT * FROM scheduled_tasks");
+        let before = db.tasks();
         for _ in 0..30 {
             step(&mut stepper, 0);
             assert_eq!(stepper.sleeps(), seconds(1));
             stepper.clock().advance(seconds(1));
         }
         assert_eq!(clock_events(&events), ["the clock of this machine is not set: nothing is done until it is"]);
-        assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), before);
+        assert_eq!(db.tasks(), before);
         let client = stepper.client();
         let added = client.add(NewTask::interval("u", minutes(1)).handler("work")).map(|_| ());
         for error in

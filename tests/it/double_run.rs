@@ -123,8 +123,8 @@ fn duly_starts_an_occurrence_once_on_every_day_without_a_crash() {
         let journal = bench::duly_day::live_in(&day, db.file()).unwrap_or_else(|error| panic!("{day}: {error}"));
         assert_eq!(journal.judge(), kept(), "{day}");
         assert_eq!(times(&journal).0, ["13:00"], "{day}");
-        assert_eq!(db.rows("SELECT status, attempt FROM task_runs"), ["succeeded|1"], "{day}");
-        assert!(db.rows("SELECT * FROM task_attempts").is_empty(), "{day}");
+        assert_eq!(db.states(), ["carousel|succeeded|1"], "{day}");
+        assert_eq!(db.outcomes(), [""; 0], "{day}");
         db.assert_sound();
     }
 }
@@ -138,8 +138,8 @@ fn duly_retries_a_killed_run_when_a_scheduler_is_back() {
     // The only wait is the first backoff.
     assert!(waited <= seconds(10), "{waited:?}");
     assert_eq!(judgement.verdict(), Verdict::Recovered);
-    assert_eq!(db.rows("SELECT status, attempt FROM task_runs"), ["succeeded|2"]);
-    assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
+    assert_eq!(db.states(), ["carousel|succeeded|2"]);
+    assert_eq!(db.outcomes(), ["1|lost"]);
     db.assert_sound();
 }
 

@@ -237,7 +237,7 @@ fn invalid_uses_of_effects_are_refused_and_not_retried() {
         }
         assert_eq!(status, RunStatus::Dead, "{says}");
         assert!(error.clone().unwrap().contains(says), "{says}: {error:?}");
-        assert_eq!(db.ask("SELECT attempt FROM task_runs WHERE id = 1"), "1", "{says}");
+        assert_eq!(db.run(1).attempt, 1, "{says}");
         let intents = effects(&db, 1).into_iter().filter(|effect| effect.contains("intent")).count();
         assert_eq!(intents, 0, "{says}: what was refused is not in doubt");
     }

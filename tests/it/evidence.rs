@@ -156,7 +156,7 @@ fn a_command_in_another_pid_namespace_is_waited_for_until_the_namespace_is_kille
     let scheduler = scheduler_in(first.pid()).expect("the first scheduler");
     signal("KILL", &scheduler.to_string());
     let waits = "its command is still running; the run waits for it";
-    eventually("the second has looked", || second.log().contains(waits) || state(&db) != "running 1");
+    eventually("the second has examined it", || second.log().contains(waits) || state(&db) != "running 1");
     assert_eq!((state(&db).as_str(), witness(&db).as_str()), ("running 1", "alone"));
     // Neither sees the other's processes, so neither may keep the lock from a scheduler that does.
     let (status, _) = duly(&db, &["status", "--json"]);
@@ -217,7 +217,7 @@ fn a_command_hidden_in_proc_is_waited_for() {
     first.signal("KILL");
     let _ = first.end();
     let waits = "its command is still running; the run waits for it";
-    eventually("the second has looked", || second.log().contains(waits) || state(&db) != "running 1");
+    eventually("the second has examined it", || second.log().contains(waits) || state(&db) != "running 1");
     assert_eq!(state(&db), "running 1");
     signal("KILL", &napping);
     eventually("the run is recovered", || state(&db) == "running 2");
@@ -329,7 +329,7 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);
     let mut second = Sidecar::start(&db, &lease);
-    eventually("the second has looked", || second.log().contains("its command is still running"));
+    eventually("the second has examined it", || second.log().contains("its command is still running"));
     let mut check = (String::new(), None);
     eventually("check reports it", || {
         check = duly(&db, &["check"]);
@@ -356,7 +356,7 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
     db.assert_sound();
 }
 
-// -------------------------------------------------------------------------------------------------------------- the heir --
+// ---------------------------------------------------------------------------------------------------- missing handlers --
 
 #[test]
 fn a_scheduler_without_the_handler_leaves_the_lock_to_one_that_has_it() {
@@ -401,7 +401,7 @@ fn a_removed_input_file_is_no_evidence_where_the_group_cannot_be_read() {
     wait_for_process_record(&db);
     let mut second = Sidecar::start(&db, &["--lease", "1s"]);
     signal("KILL", &scheduler_in(first.pid()).expect("the first scheduler").to_string());
-    eventually("the second has looked", || second.log().contains("its command is still running"));
+    eventually("the second has examined it", || second.log().contains("its command is still running"));
     // As a cleaner does.
     std::fs::remove_file(db.home().join("agent.db-owners/run-1-1")).unwrap();
     eventually("it doubts", || second.log().contains("cannot be known: ") || state(&db) != "running 1");

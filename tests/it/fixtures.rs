@@ -179,6 +179,13 @@ impl TestDb {
         self.runs().iter().map(|run| format!("{}|{}|{}", run.task, run.status, run.attempt)).collect()
     }
 
+    /// Returns `attempt|outcome` of every recorded attempt, by run.
+    pub(crate) fn outcomes(&self) -> Vec<String> {
+        let client = self.reader();
+        let attempts = self.runs().into_iter().flat_map(|run| client.attempts(run.id).expect("the attempts"));
+        attempts.map(|attempt| format!("{}|{}", attempt.attempt, attempt.outcome)).collect()
+    }
+
     /// The number of runs with a status.
     pub(crate) fn count(&self, status: RunStatus) -> usize {
         self.reader().runs(&RunFilter::newest(100_000).status(status)).expect("the runs").len()
@@ -328,7 +335,7 @@ impl TestDb {
 
     /// Adds a task that no test touches, and a waiting run of it; see [`TestDb::assert_bystander`].
     pub(crate) fn add_bystander(&self, stepper: &Stepper) -> Vec<String> {
-        let never = NewTask::once("bystander", at("3999-01-01T00:00:00Z")).handler("nobody").priority(3);
+        let never = NewTask::once("bystander", at("3999-01-01T00:00:00Z")).handler("missing").priority(3);
         stepper.client().add(never).expect("a bystander");
         stepper.client().trigger("bystander").expect("a run of the bystander");
         self.bystander()

@@ -79,7 +79,8 @@ fn a_run_claimed_before_the_folder_became_unsafe_is_released() {
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     set_mode(&db.lock_folder(), 0o700);
     stands(&scheduler, "after", RunStatus::Succeeded);
-    assert_eq!(db.ask("SELECT attempt - forgiven FROM task_runs WHERE id = 2"), "1");
+    let run = db.run(2);
+    assert_eq!(run.attempt - run.forgiven, 1);
     assert_eq!(calls.load(Ordering::SeqCst), 2);
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
@@ -196,7 +197,7 @@ fn a_command_is_not_declared_gone_while_its_scheduler_is_within_its_lease() {
     assert_eq!(refused(), expected);
     clock.advance(Duration::from_millis(1));
     assert_eq!(refused(), Ok(()));
-    // Evidence that the owner is dead, or none that it lives.
+    // Evidence that the owner is dead, or no evidence that it is alive.
     for edit in ["boot_id = 'another'", "seen_at = seen_at + 3600000", "stopped_at = seen_at"] {
         let pair = Pair::running(as_is);
         std::fs::remove_file(pair.db.lock_file(&pair.stepper)).unwrap();
