@@ -10,7 +10,7 @@ fn hourly(name: &str) -> NewTask {
     NewTask::interval(name, minutes(60)).handler("work")
 }
 
-fn done(applied: &[Applied]) -> Vec<(&str, &str)> {
+fn changes(applied: &[Applied]) -> Vec<(&str, &str)> {
     let word = |applied: &Applied| match &applied.done {
         Done::Created => "created",
         Done::Unchanged => "unchanged",
@@ -30,21 +30,21 @@ fn applying_again_changes_nothing_and_an_edit_changes_only_its_fields() {
     let client = db.client();
     client.add(hourly("by-hand")).unwrap();
     let tasks = || ["a", "b"].map(hourly);
-    assert_eq!(done(&client.apply("m", tasks(), PRUNE).unwrap()), [("a", "created"), ("b", "created")]);
+    assert_eq!(changes(&client.apply("m", tasks(), PRUNE).unwrap()), [("a", "created"), ("b", "created")]);
     let before = db.tasks();
-    assert_eq!(done(&client.apply("m", tasks(), PRUNE).unwrap()), [("a", "unchanged"), ("b", "unchanged")]);
+    assert_eq!(changes(&client.apply("m", tasks(), PRUNE).unwrap()), [("a", "unchanged"), ("b", "unchanged")]);
     assert_eq!(db.tasks(), before);
 
     let applied = client.apply("m", [hourly("a").priority(0).timeout(minutes(1)), hourly("b")], PRUNE).unwrap();
     let fields = vec![("timeout_ms", String::new(), "60000".to_owned()), ("priority", "1".to_owned(), "0".to_owned())];
     assert_eq!(applied[0].done, Done::Replaced { fields });
-    assert_eq!(done(&applied), [("a", "replaced"), ("b", "unchanged")]);
+    assert_eq!(changes(&applied), [("a", "replaced"), ("b", "unchanged")]);
     let rows = db.tasks();
     assert_eq!((&rows[0], &rows[2]), (&before[0], &before[2]), "the other tasks are unchanged");
     // Another notation of the same interval is the same schedule.
     let also = NewTask::scheduled("b", duly::ScheduleKind::Interval, "60m").handler("work");
     let applied = client.apply("m", [hourly("a").priority(0).timeout(minutes(1)), also], PRUNE).unwrap();
-    assert_eq!(done(&applied), [("a", "unchanged"), ("b", "unchanged")]);
+    assert_eq!(changes(&applied), [("a", "unchanged"), ("b", "unchanged")]);
     assert_eq!(db.tasks(), rows);
 }
 
@@ -56,10 +56,10 @@ fn a_dry_run_reports_the_same_changes_and_writes_nothing() {
     let before = db.tasks();
     let manifest = || [hourly("a").priority(0), hourly("c")];
     let dry = client.apply("m", manifest(), Apply { dry_run: true, ..PRUNE }).unwrap();
-    assert_eq!(done(&dry), [("a", "replaced"), ("c", "created"), ("b", "removed")]);
+    assert_eq!(changes(&dry), [("a", "replaced"), ("c", "created"), ("b", "removed")]);
     assert_eq!(db.tasks(), before);
     let wet = client.apply("m", manifest(), PRUNE).unwrap();
-    assert_eq!(done(&wet), done(&dry));
+    assert_eq!(changes(&wet), changes(&dry));
     assert_eq!(client.names().unwrap(), ["a", "c"]);
 }
 
@@ -77,13 +77,13 @@ fn prune_removes_only_tasks_that_the_manifest_no_longer_declares() {
     assert_eq!(claims.len(), 1);
 
     let left = client.apply("m", [], Apply::default()).unwrap();
-    assert_eq!(done(&left), [("busy", "left"), ("idle", "left")]);
+    assert_eq!(changes(&left), [("busy", "left"), ("idle", "left")]);
     let first = client.apply("m", [], PRUNE).unwrap();
-    assert_eq!(done(&first), [("busy", "paused"), ("idle", "removed")]);
+    assert_eq!(changes(&first), [("busy", "paused"), ("idle", "removed")]);
     assert_eq!(client.task("busy").unwrap().unwrap().status, TaskStatus::Paused);
     stepper.finish(&claims[0], Outcome::succeeded());
     stepper.step().unwrap();
-    assert_eq!(done(&client.apply("m", [], PRUNE).unwrap()), [("busy", "removed")]);
+    assert_eq!(changes(&client.apply("m", [], PRUNE).unwrap()), [("busy", "removed")]);
     assert_eq!(client.names().unwrap(), ["by-hand", "theirs"]);
     db.assert_sound();
 }
@@ -99,19 +99,19 @@ fn a_task_paused_by_prune_is_resumed_when_declared_again_unless_the_user_paused_
     let claims = stepper.step().unwrap();
     assert_eq!(claims.len(), 2);
     client.pause("by-hand").unwrap();
-    assert_eq!(done(&client.apply("m", [], PRUNE).unwrap()), [("by-hand", "paused"), ("by-us", "paused")]);
+    assert_eq!(changes(&client.apply("m", [], PRUNE).unwrap()), [("by-hand", "paused"), ("by-us", "paused")]);
     let again = client.apply("m", manifest(), PRUNE).unwrap();
     let fields = vec![("status", "paused".to_owned(), "active".to_owned())];
     assert_eq!((&again[0].done, &again[1].done), (&Done::Replaced { fields }, &Done::Unchanged));
     assert_eq!(again[0].next_run, Some(at("2027-03-14T12:20:00Z")));
     assert_eq!(
-        done(&client.apply("m", manifest(), PRUNE).unwrap()),
+        changes(&client.apply("m", manifest(), PRUNE).unwrap()),
         [("by-us", "unchanged"), ("by-hand", "unchanged")]
     );
 
     // A later pause by the user is kept.
     client.pause("by-us").unwrap();
-    assert_eq!(done(&client.apply("m", manifest(), PRUNE).unwrap())[0], ("by-us", "unchanged"));
+    assert_eq!(changes(&client.apply("m", manifest(), PRUNE).unwrap())[0], ("by-us", "unchanged"));
     assert!(client.tasks().unwrap().iter().all(|task| task.status == TaskStatus::Paused));
     for claim in &claims {
         stepper.finish(claim, Outcome::succeeded());
@@ -221,8 +221,8 @@ fn import_refuses_single_tasks_and_leaves_tasks_of_other_sources_alone() {
     let dry = imported(&client, tasks(), Apply { dry_run: true, ..PRUNE });
     assert_eq!(db.tasks(), others);
     let first = imported(&client, tasks(), PRUNE);
-    assert_eq!(done(&dry), done(&first));
-    let words: Vec<_> = done(&first).into_iter().map(|(name, word)| format!("{name} {word}")).collect();
+    assert_eq!(changes(&dry), changes(&first));
+    let words: Vec<_> = changes(&first).into_iter().map(|(name, word)| format!("{name} {word}")).collect();
     assert_eq!(
         words,
         [
@@ -253,11 +253,11 @@ fn import_refuses_single_tasks_and_leaves_tasks_of_other_sources_alone() {
 
     // A task that is refused now keeps its row; one that the source no longer has is removed.
     let applied = imported(&client, vec![ImportItem::refused("a", "unread"), hourly("b").into()], PRUNE);
-    assert_eq!((done(&applied), reason(&applied[1])), (vec![("b", "unchanged"), ("a", "refused")], "unread"));
+    assert_eq!((changes(&applied), reason(&applied[1])), (vec![("b", "unchanged"), ("a", "refused")], "unread"));
     assert_eq!(db.tasks(), rows);
     let later = vec![ImportItem::from(NewTask::cron("a", "0 7 * *").handler("work"))];
     let applied = imported(&client, later, PRUNE);
-    assert_eq!(done(&applied), [("a", "refused"), ("b", "removed")]);
+    assert_eq!(changes(&applied), [("a", "refused"), ("b", "removed")]);
     let rows = db.tasks();
     assert_eq!((rows.len(), &rows[..2]), (3, &others[..]));
 }
@@ -269,14 +269,14 @@ fn import_keeps_paused_tasks_paused_and_starts_no_run() {
     let client = stepper.client().clone();
     let past = || NewTask::once("past", at("2027-03-01T12:00:00Z")).handler("work");
     let tasks = || [past(), hourly("rests")].map(|task| ImportItem { paused: true, ..task.into() }).into();
-    assert_eq!(done(&imported(&client, tasks(), PRUNE)), [("past", "created"), ("rests", "created")]);
+    assert_eq!(changes(&imported(&client, tasks(), PRUNE)), [("past", "created"), ("rests", "created")]);
     stepper.clock().advance(minutes(200));
     assert!(stepper.step().unwrap().is_empty());
     assert_eq!(db.runs(), []);
     assert_eq!(db.ask("SELECT group_concat(status || planned) FROM scheduled_tasks"), "paused1,paused1");
     client.resume("past").unwrap();
     // Importing again does not pause a task that was resumed here.
-    assert_eq!(done(&imported(&client, tasks(), PRUNE)), [("past", "unchanged"), ("rests", "unchanged")]);
+    assert_eq!(changes(&imported(&client, tasks(), PRUNE)), [("past", "unchanged"), ("rests", "unchanged")]);
     let claims = stepper.step().unwrap();
     assert_eq!(claims.iter().map(|claim| &*claim.task).collect::<Vec<_>>(), ["past"]);
     db.assert_sound();
@@ -296,7 +296,7 @@ fn tasks_of_another_manifest_are_adopted_only_with_adopt() {
     let dry = client.apply("new/tasks.toml", ["a", "b"].map(hourly), Apply { dry_run: true, ..adopt }).unwrap();
     assert_eq!(db.tasks(), before);
     let adopted = client.apply("new/tasks.toml", ["a", "b"].map(hourly), adopt).unwrap();
-    assert_eq!(done(&adopted), [("a", "replaced"), ("b", "replaced")]);
+    assert_eq!(changes(&adopted), [("a", "replaced"), ("b", "replaced")]);
     assert_eq!(adopted, dry);
     let fields = vec![("managed_by", "old/tasks.toml".to_owned(), "new/tasks.toml".to_owned())];
     assert_eq!(adopted[0].done, Done::Replaced { fields });
@@ -304,7 +304,7 @@ fn tasks_of_another_manifest_are_adopted_only_with_adopt() {
     assert_eq!(client.task("a").unwrap().unwrap().next_run, dry[0].next_run);
     assert_eq!(db.tasks()[2], before[2]);
     assert_eq!(
-        done(&client.apply("new/tasks.toml", ["a", "b"].map(hourly), PRUNE).unwrap()),
+        changes(&client.apply("new/tasks.toml", ["a", "b"].map(hourly), PRUNE).unwrap()),
         [("a", "unchanged"), ("b", "unchanged")]
     );
 }
