@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use duly::{Timestamp, Zone};
 use libfuzzer_sys::fuzz_target;
 
-use crate::import::crontab::{Reading, read};
-use crate::import::users::Person;
+use crate::import::crontab::{Options, parse};
+use crate::import::users::User;
 
 /// The program's own modules, at the paths by which they import each other.
 mod cli {
@@ -40,18 +40,18 @@ mod import {
 fuzz_target!(|crontab: (bool, &[u8])| {
     let (system, bytes) = crontab;
     let zone = Zone::named("Europe/Rome").expect("a zone");
-    let people = BTreeSet::from(["anna".to_owned()]);
-    let person = Person { name: "anna".into(), home: Some("/home/anna".into()) };
-    let reading = Reading { system, person, people: &people, zone: &zone, prefix: "cron" };
-    let found = read(bytes, &reading);
+    let users = BTreeSet::from(["anna".to_owned()]);
+    let user = User { name: "anna".into(), home: Some("/home/anna".into()) };
+    let options = Options { system, user, users: &users, zone: &zone, prefix: "cron" };
+    let found = parse(bytes, &options);
     let names: BTreeSet<_> = found.tasks.iter().map(|task| &task.name).collect();
     assert_eq!(names.len(), found.tasks.len());
-    assert!(found.refused.iter().chain(&found.remarks).all(|said| said.reason.lines().count() == 1));
-    for coming in &found.tasks {
-        if let Err(error) = coming.brought.task.occurrences(Timestamp::MIN, 2) {
+    assert!(found.refused.iter().chain(&found.remarks).all(|note| note.reason.lines().count() == 1));
+    for task in &found.tasks {
+        if let Err(error) = task.item.task.occurrences(Timestamp::MIN, 2) {
             assert_eq!(error.to_string().lines().count(), 1);
         }
     }
-    let more = read(&[b"# a comment\n", bytes, b"\n#"].concat(), &reading);
+    let more = parse(&[b"# a comment\n", bytes, b"\n#"].concat(), &options);
     assert_eq!((more.tasks.len(), more.refused.len()), (found.tasks.len(), found.refused.len()));
 });

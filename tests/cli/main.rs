@@ -1,19 +1,18 @@
-//! The program, as whoever types at it sees it: transcripts, in which whatever is not expected on either output fails, and
-//! what a transcript cannot say.
+//! The program as a user sees it: transcripts, which compare both outputs exactly, and tests that need more than a transcript.
 
-/// Runs that are waited for, outputs that are closed, files that may not be read.
+/// Waiting, closed outputs, file permissions, terminals, shells.
 mod program;
-/// A file with a history, made by a stepper on days long past. No test of its own.
+/// A database with a history, made by a stepper. No tests.
 mod seed;
 
-/// Everything typed and answered, command by command. Each transcript has a folder of its own, empty at first.
+/// One transcript for each command or topic. Each has its own folder, empty at first.
 #[test]
 fn transcripts() {
     let cases = trycmd::TestCases::new();
     cases.env("TZ", "Europe/Rome").env("COLUMNS", "100").case("tests/cli/*.trycmd");
 }
 
-/// The same on a file that has a history.
+/// Transcripts on a database that has a history.
 #[test]
 fn transcripts_of_the_past() {
     let home = tempfile::tempdir().expect("a temporary folder");

@@ -1,10 +1,11 @@
-//! What a transcript cannot say: runs that are waited for, outputs that are closed, files that may not be read.
+//! Tests of the program that need more than a transcript: waiting, closed outputs, file permissions, terminals, shells.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use duly::{BoxError, Client, Context, Failure, NewTask, Scheduler};
+use duly::testing::Stepper;
+use duly::{BoxError, Client, Clock, Context, Failure, NewTask, Outcome, RetryPolicy, Scheduler, SystemClock};
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_duly");
@@ -13,19 +14,19 @@ fn duly(folder: &Path, line: &[&str]) -> Output {
     Command::new(PROGRAM).args(line).current_dir(folder).env("TZ", "UTC").output().expect("the program")
 }
 
-/// The exit code, and what was printed on both outputs.
-fn said(output: &Output) -> (i32, String, String) {
+/// Exit code, stdout and stderr.
+fn result(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().expect("an exit"), text(&output.stdout), text(&output.stderr))
 }
 
-fn house() -> TempDir {
+fn temp_dir() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
 #[test]
 fn a_run_can_be_waited_for() {
-    let home = house();
+    let home = temp_dir();
     let scheduler = Scheduler::builder(home.path().join("duly.db"))
         .poll(Duration::from_millis(20))
         .handler("work", |run: &Context| match run.payload::<String>().map_err(Failure::give_up)?.as_str() {
@@ -37,26 +38,67 @@ fn a_run_can_be_waited_for() {
     let far = "2999-01-01T12:00:00Z".parse().expect("an instant");
     scheduler.add(NewTask::once("t", far).handler("work").payload("good")).expect("a task");
 
-    let (code, out, err) = said(&duly(home.path(), &["trigger", "t", "--wait"]));
+    let (code, out, err) = result(&duly(home.path(), &["trigger", "t", "--wait"]));
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(out.starts_with("run 1 of t is queued\nrun 1 of t succeeded after "), "{out}");
 
     let bad = ["trigger", "t", "--wait", "--payload", "\"bad\""];
-    let (code, out, err) = said(&duly(home.path(), &bad));
+    let (code, out, err) = result(&duly(home.path(), &bad));
     assert_eq!((code, out.as_str()), (1, "run 2 of t is queued\n"));
-    let end = ": cannot work on bad\\nat all\n";
+    let end = ": cannot work on bad\\nat all; see duly logs 2\n";
     assert!(err.starts_with("error: run 2 of t is dead after ") && err.ends_with(end), "{err}");
 
-    let (code, out, err) = said(&duly(home.path(), &[&bad[..], &["--json"]].concat()));
+    let (code, out, err) = result(&duly(home.path(), &[&bad[..], &["--json"]].concat()));
     let document: serde_json::Value = serde_json::from_str(&out).expect("one document");
     assert_eq!((code, &document["status"], &document["payload"]), (1, &"dead".into(), &"bad".into()));
     assert_eq!(err.lines().count(), 1, "{err}");
     scheduler.shutdown(Duration::from_secs(30)).expect("an end");
 }
 
+/// A failed run is printed with its next attempt by every command that lists it; a dead one is not. JSON has its columns.
 #[test]
-fn a_run_that_is_at_work_shows_how_far_it_has_come() {
-    let home = house();
+fn a_failed_run_is_printed_with_its_next_attempt() {
+    let home = temp_dir();
+    let now = SystemClock::new().now().wall;
+    let mut stepper = Stepper::builder(home.path().join("duly.db"), now).accept("work").start().expect("a stepper");
+    let hour = Duration::from_secs(3600);
+    let retry = RetryPolicy { backoff: hour, max_backoff: hour, ..RetryPolicy::default() };
+    let task = |name: &str| NewTask::once(name, now).handler("work");
+    stepper.client().add_all([task("flaky").retry(retry), task("broken").at_most_once()]).expect("tasks");
+    for claim in stepper.step().expect("a turn") {
+        stepper.finish(&claim, Outcome::failed("no route to host"));
+    }
+    stepper.step().expect("a turn");
+
+    let (_, json, _) = result(&duly(home.path(), &["history", "flaky", "--json"]));
+    let runs: serde_json::Value = serde_json::from_str(&json).expect("one document");
+    assert_eq!((&runs[0]["status"], runs[0]["run_at"].is_string()), (&"failed".into(), true), "{json}");
+    let id = runs[0]["id"].to_string();
+    // The backoff is 30 to 60 minutes.
+    for line in [&["list"][..], &["history"], &["show", "flaky"], &["logs", &id]] {
+        let (_, out, _) = result(&duly(home.path(), line));
+        let retries = out.matches("failed, retry in ").count();
+        assert!(retries == 1 && !out.contains("retry is due"), "{line:?}: {out}");
+        let broken = out.lines().find(|line| line.contains("broken"));
+        assert!(broken.is_none_or(|line| line.contains("dead") && !line.contains("retry")), "{out}");
+    }
+    let (_, out, _) = result(&duly(home.path(), &["status"]));
+    assert!(out.contains("1 failed (retry in "), "{out}");
+    let (_, out, _) = result(&duly(home.path(), &["show", "broken"]));
+    assert!(!out.contains("retry"), "{out}");
+
+    // The time has passed and no scheduler has started the attempt.
+    let plain = rusqlite::Connection::open(home.path().join("duly.db")).expect("a connection");
+    plain.execute("UPDATE task_runs SET run_at = ?1 WHERE status = 'failed'", [now.as_millis()]).expect("an update");
+    for line in [&["list"][..], &["history"], &["status"]] {
+        let (_, out, _) = result(&duly(home.path(), line));
+        assert!(out.contains("retry is due") && !out.contains("retry in"), "{line:?}: {out}");
+    }
+}
+
+#[test]
+fn a_running_run_shows_its_progress() {
+    let home = temp_dir();
     let (open, gate) = std::sync::mpsc::channel::<()>();
     let gate = std::sync::Mutex::new(gate);
     let scheduler = Scheduler::builder(home.path().join("duly.db"))
@@ -74,32 +116,32 @@ fn a_run_that_is_at_work_shows_how_far_it_has_come() {
         std::thread::yield_now();
     }
     for line in [&["history"][..], &["show", "t"]] {
-        let (code, out, err) = said(&duly(home.path(), line));
+        let (code, out, err) = result(&duly(home.path(), line));
         assert_eq!((code, err.as_str()), (0, ""));
         assert!(out.contains("running (page 7 of 120\\u{1b}[2J, and words w...)"), "{out}");
     }
     let words = "page 7 of 120\u{1b}[2J, and words without end";
     for line in [&["history", "--json"][..], &["show", "t", "--json"], &["logs", "1", "--json"]] {
-        let (_, out, _) = said(&duly(home.path(), line));
+        let (_, out, _) = result(&duly(home.path(), line));
         let document: serde_json::Value = serde_json::from_str(&out).expect("one document");
         let run = document.get(0).or(document.get("runs").and_then(|runs| runs.get(0))).unwrap_or(&document);
         assert_eq!(run["progress"], words, "{line:?}: {out}");
     }
     open.send(()).expect("a handler that waits");
     scheduler.shutdown(Duration::from_secs(30)).expect("an end");
-    let (_, out, _) = said(&duly(home.path(), &["logs", "1"]));
+    let (_, out, _) = result(&duly(home.path(), &["logs", "1"]));
     assert!(out.contains("page 7 of 120\\u{1b}[2J, and words without end"), "{out}");
     assert!(out.contains("result") && out.contains("\"done\""), "{out}");
     assert!(out.contains("fetch: done"), "{out}");
-    let (_, out, _) = said(&duly(home.path(), &["history"]));
+    let (_, out, _) = result(&duly(home.path(), &["history"]));
     assert!(out.contains("succeeded ") && !out.contains("page 7"), "{out}");
 
-    // What an effect that nobody is at any more looks like.
+    // An effect in doubt.
     let plain = rusqlite::Connection::open(home.path().join("duly.db")).expect("a connection");
     plain.execute_batch("UPDATE task_effects SET state = 'intent', created_at = 1805000000000").expect("an update");
-    let (_, out, _) = said(&duly(home.path(), &["logs", "1"]));
-    assert!(out.contains("fetch: in doubt, begun 2027-03-14 04:53:20"), "{out}");
-    let (_, out, _) = said(&duly(home.path(), &["logs", "1", "--json"]));
+    let (_, out, _) = result(&duly(home.path(), &["logs", "1"]));
+    assert!(out.contains("fetch: in doubt, started 2027-03-14 04:53:20"), "{out}");
+    let (_, out, _) = result(&duly(home.path(), &["logs", "1", "--json"]));
     let document: serde_json::Value = serde_json::from_str(&out).expect("one document");
     let effect = serde_json::json!([{
         "key": "fetch", "run_id": 1, "state": "intent", "value": 120, "created_at": "2027-03-14T04:53:20.000Z",
@@ -109,8 +151,8 @@ fn a_run_that_is_at_work_shows_how_far_it_has_come() {
 }
 
 #[test]
-fn a_reader_who_has_read_enough_is_no_failure() {
-    let home = house();
+fn an_output_that_is_closed_early_is_no_failure() {
+    let home = temp_dir();
     let client = Client::open(home.path().join("duly.db")).expect("a client");
     let far = "2999-01-01T12:00:00Z".parse().expect("an instant");
     // More than a pipe holds.
@@ -120,50 +162,50 @@ fn a_reader_who_has_read_enough_is_no_failure() {
         program.args(line).current_dir(home.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = program.spawn().expect("the program");
         drop(child.stdout.take());
-        assert_eq!(said(&child.wait_with_output().expect("an end")), (0, String::new(), String::new()), "{line:?}");
+        assert_eq!(result(&child.wait_with_output().expect("an end")), (0, String::new(), String::new()), "{line:?}");
     }
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn output_that_cannot_be_written_is_a_failure() {
-    let home = house();
+    let home = temp_dir();
     drop(Client::open(home.path().join("duly.db")).expect("a client"));
     let full = std::fs::File::options().write(true).open("/dev/full").expect("a full device");
     let mut program = Command::new(PROGRAM);
     program.args(["list"]).current_dir(home.path()).stdout(full).stderr(Stdio::piped());
-    let (code, _, err) = said(&program.output().expect("the program"));
+    let (code, _, err) = result(&program.output().expect("the program"));
     assert_eq!((code, err.as_str()), (1, "error: cannot print: No space left on device (os error 28)\n"));
 }
 
 /// Serial lines, and programs that make a terminal for another, often give it no size.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_terminal_that_does_not_tell_its_width_gets_whole_lines() {
+fn a_terminal_of_unknown_width_gets_whole_lines() {
     if Command::new("script").arg("--version").output().is_err() {
         assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "script is missing");
         return println!("skipped: no script");
     }
-    let home = house();
-    assert_eq!(said(&duly(home.path(), &["add", "t", "--cron", "@daily", "--", "true"])).0, 0);
+    let home = temp_dir();
+    assert_eq!(result(&duly(home.path(), &["add", "t", "--cron", "@daily", "--", "true"])).0, 0);
     let mut terminal = Command::new("script");
     let line = format!("stty rows 0 cols 0; '{PROGRAM}' list");
     terminal.args(["-qec", &line, "/dev/null"]).env("NO_COLOR", "1").current_dir(home.path());
-    let (code, out, err) = said(&terminal.stdin(Stdio::null()).output().expect("script"));
+    let (code, out, err) = result(&terminal.stdin(Stdio::null()).output().expect("script"));
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.contains("NAME  SCHEDULE     STATUS") && out.contains("t     cron @daily  active"), "{out}");
 }
 
-/// Somebody else holds the write lock, so that a manifest takes as long as the test wants: a bar is drawn on the terminal,
-/// and nothing is left of it; nor is one drawn for those who want quiet, a document, or no terminal at all.
+/// Another process holds the write lock, so that applying a manifest takes time: a bar is drawn on the terminal and erased. With
+/// --quiet, with --json and without a terminal no bar is drawn.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_takes_long_shows_how_far_it_has_come_on_a_terminal() {
+fn long_work_shows_a_progress_bar_on_a_terminal() {
     if Command::new("script").arg("--version").output().is_err() {
         assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "script is missing");
         return println!("skipped: no script");
     }
-    let home = house();
+    let home = temp_dir();
     drop(Client::open(home.path().join("duly.db")).expect("a client"));
     std::fs::write(home.path().join("t.toml"), "[[task]]\nname = \"t\"\nevery = \"1h\"\ncommand = [\"true\"]\n")
         .expect("a file");
@@ -202,7 +244,7 @@ fn what_takes_long_shows_how_far_it_has_come_on_a_terminal() {
     assert!(left.ends_with("\r\u{1b}[K"), "{left:?}");
 }
 
-/// The program as a user who is not root: root is not bound by modes. `None`: there is no way to become one.
+/// Runs the program as a user who is not root, because file modes do not bind root. `None`: not possible here.
 #[cfg(unix)]
 fn as_nobody(home: &Path, files: &[&Path], line: &[&str]) -> Option<Output> {
     use std::os::unix::fs::{MetadataExt, chown};
@@ -230,21 +272,21 @@ fn files_without_permission_are_named_and_left_alone() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
     };
     for (permission, says) in [(0o444, "it is read-only"), (0o000, "")] {
-        let home = house();
+        let home = temp_dir();
         let file = home.path().join("duly.db");
         drop(Client::open(&file).expect("a client"));
         mode(&file, permission);
         let Some(output) = as_nobody(home.path(), &[home.path(), &file], &["list"]) else { return };
-        let (code, out, err) = said(&output);
+        let (code, out, err) = result(&output);
         assert_eq!((code, out.as_str()), (4, ""), "{err}");
         assert!(err.starts_with("error: cannot use ") && err.contains("duly.db: ") && err.contains(says), "{err}");
         assert_eq!(err.lines().count(), 1, "{err}");
     }
-    let home = house();
+    let home = temp_dir();
     mode(home.path(), 0o500);
     let line = ["add", "t", "--every", "1h", "--", "true"];
     let Some(output) = as_nobody(home.path(), &[home.path()], &line) else { return };
-    let (code, out, err) = said(&output);
+    let (code, out, err) = result(&output);
     assert_eq!((code, out.as_str(), err.lines().count()), (4, "", 1), "{err}");
     mode(home.path(), 0o700);
 }
@@ -252,23 +294,23 @@ fn files_without_permission_are_named_and_left_alone() {
 /// Each shell that is here reads its script; bash completes with it.
 #[test]
 fn shells_read_their_completions() {
-    let home = house();
+    let home = temp_dir();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let (code, script, err) = said(&duly(home.path(), &["completions", shell]));
+        let (code, script, err) = result(&duly(home.path(), &["completions", shell]));
         assert_eq!((code, err.as_str()), (0, ""), "{shell}");
         assert!(script.contains("until-idle") && script.contains("doctor"), "{shell}");
         let file = home.path().join(shell);
         std::fs::write(&file, script).expect("a script");
         match Command::new(shell).arg("-n").arg(&file).output() {
             Ok(output) if ["bash", "zsh", "fish"].contains(&shell) => {
-                assert_eq!(said(&output), (0, String::new(), String::new()), "{shell}");
+                assert_eq!(result(&output), (0, String::new(), String::new()), "{shell}");
             }
             _ => println!("skipped: no {shell}"),
         }
     }
     let line = "source ./bash; COMP_WORDS=(duly do); COMP_CWORD=1; _duly duly do duly; echo ${COMPREPLY[@]}";
     if let Ok(output) = Command::new("bash").args(["-c", line]).current_dir(home.path()).output() {
-        assert_eq!(said(&output), (0, "doctor\n".to_owned(), String::new()));
+        assert_eq!(result(&output), (0, "doctor\n".to_owned(), String::new()));
     }
     assert_eq!(std::fs::read_dir(home.path()).expect("a folder").count(), 5, "no database is made");
 }
@@ -277,14 +319,14 @@ fn shells_read_their_completions() {
 /// breaks words. What a shell does with them after that is its own.
 #[test]
 fn shells_complete_names_of_tasks() {
-    let home = house();
+    let home = temp_dir();
     let far = "2999-01-01T12:00:00Z".parse().expect("an instant");
     for (file, names) in [("duly.db", &["other"][..]), ("my.db", &["anna", "a@b", "digest:anna", "digest:bruno"])] {
         let client = Client::open(home.path().join(file)).expect("a client");
         client.add_all(names.iter().map(|name| NewTask::once(*name, far).handler("work"))).expect("tasks");
     }
     for shell in ["bash", "zsh", "fish"] {
-        let (_, script, _) = said(&duly(home.path(), &["completions", shell]));
+        let (_, script, _) = result(&duly(home.path(), &["completions", shell]));
         std::fs::write(home.path().join(shell), script).expect("a script");
     }
     let folder = Path::new(PROGRAM).parent().expect("a folder").display();
@@ -318,7 +360,7 @@ fn shells_complete_names_of_tasks() {
         asked.args([options, "-c", line]).args((shell != "fish").then_some(shell)).args([typed, word]);
         asked.current_dir(home.path()).env("PATH", &path).env("HOME", home.path()).env("XDG_CONFIG_HOME", home.path());
         match asked.env_remove("DULY_DB").output() {
-            Ok(output) => assert_eq!(said(&output), (0, found.to_owned(), String::new()), "{shell}: {typed}"),
+            Ok(output) => assert_eq!(result(&output), (0, found.to_owned(), String::new()), "{shell}: {typed}"),
             Err(_) => println!("skipped: no {shell}"),
         }
     }
@@ -328,21 +370,21 @@ fn shells_complete_names_of_tasks() {
 /// Every command has its page, and troff finds nothing wrong with it.
 #[test]
 fn manual_pages_are_read() {
-    let home = house();
-    let (_, help, _) = said(&duly(home.path(), &["--help"]));
+    let home = temp_dir();
+    let (_, help, _) = result(&duly(home.path(), &["--help"]));
     let names = help.lines().filter_map(|line| line.strip_prefix("  ")?.split_once("  ")).map(|(name, _)| name);
     let names: Vec<&str> =
         names.filter(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase())).collect();
     assert!(names.len() > 15 && names.contains(&"man"), "{names:?}");
     for name in names {
-        let (code, page, err) = said(&duly(home.path(), &["man", name]));
+        let (code, page, err) = result(&duly(home.path(), &["man", name]));
         assert_eq!((code, err.as_str()), (0, ""), "{name}");
         assert!(page.contains(&format!(".TH duly-{name} 1")) && page.contains("\"duly 0."), "{page}");
         std::fs::write(home.path().join("page.1"), page).expect("a page");
         let mut reader = Command::new("man");
         let output =
             reader.args(["--warnings", "-l", "page.1"]).env("MANPAGER", "cat").current_dir(home.path()).output();
-        match output.map(|output| said(&output)) {
+        match output.map(|output| result(&output)) {
             Ok((0, text, err)) => assert!(err.is_empty() && !text.is_empty(), "{name}: {err}"),
             _ => println!("skipped: no man"),
         }
@@ -351,11 +393,11 @@ fn manual_pages_are_read() {
 
 #[test]
 fn a_time_of_the_machine_is_stored_by_name() {
-    let home = house();
+    let home = temp_dir();
     let line = ["add", "t", "--cron", "@daily", "--tz", "local", "--handler", "work", "--json"];
     let mut program = Command::new(PROGRAM);
     let output = program.args(line).current_dir(home.path()).env("TZ", "Asia/Tokyo").output().expect("the program");
-    let (code, out, err) = said(&output);
+    let (code, out, err) = result(&output);
     let document: serde_json::Value = serde_json::from_str(&out).expect("one document");
     assert_eq!((code, err.as_str(), &document["time_zone"]), (0, "", &"Asia/Tokyo".into()));
     assert_eq!(document["occurrences"].as_array().map(Vec::len), Some(3));

@@ -1,4 +1,4 @@
-//! A file with a history: the same rows at every test.
+//! A database with a history: the same rows in each test.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().expect("an instant")
 }
 
-/// A day in March 2023 with a bit of everything: succeeded, dead after two attempts, missed, skipped, queued, hostile text.
+/// A day in March 2023 with runs of each kind: succeeded, dead after two attempts, missed, skipped, queued, hostile text.
 pub(crate) fn fill(file: &Path) {
     let mut stepper = Stepper::builder(file, at("2023-03-14T06:59:00Z")).accept("work").start().expect("a stepper");
     let client = stepper.client().clone();
@@ -32,7 +32,7 @@ pub(crate) fn fill(file: &Path) {
     turn("2023-03-14T08:00:00Z", Some(Outcome::failed("no route to host\nsecond line")));
     turn("2023-03-14T08:01:00Z", Some(Outcome::failed("no route to host")));
     turn("2023-03-14T08:30:00Z", Some(Outcome::failed("\u{1b}[2Jgone\r\nerror: not ours")));
-    // Nobody looks for some hours; then a run goes on for longer than an hour.
+    // No turn for some hours; then a run takes longer than an hour.
     turn("2023-03-14T13:10:00Z", None);
     turn("2023-03-14T14:00:00Z", None);
     client.trigger("hourly").expect("a run");

@@ -311,13 +311,13 @@ fn next_agrees_with_list() {
         assert_agree(&db, task, expected);
     }
     for (task, why) in [
-        ("manual", "due when triggered"),
-        ("paused", "paused"),
-        ("over", "completed"),
-        ("unplanned", "due as soon as a scheduler has looked at it"),
+        ("manual", " is known; next run: when triggered"),
+        ("paused", ": the task is paused"),
+        ("over", ": the task is completed"),
+        ("unplanned", " is known; next run: not computed: no scheduler has read it yet"),
     ] {
         assert_agree(&db, task, None);
-        assert_eq!(db.printed(&["next", task]).trim(), format!("no occurrence is known to come: it is {why}"));
+        assert_eq!(db.printed(&["next", task]).trim(), format!("no further occurrence{why}"));
     }
     // With `--from`, only the schedule counts.
     let from = ["next", "paused", "--from", "2999-01-01T00:30:00Z", "-n", "1", "--json"];

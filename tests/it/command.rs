@@ -1,4 +1,4 @@
-//! The handler `command`: what is stored of each end, and that nothing is left of its group.
+//! The handler `command`: its recorded outcomes, and that its process group does not outlive it.
 #![cfg(target_os = "linux")]
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::fixtures::{TestDb, eventually, seconds};
 use crate::sidecar::{Sidecar, command, group_size, shell, signal, stands, told};
 
 #[test]
-fn a_command_is_given_what_its_payload_says_and_what_its_run_is() {
+fn a_command_gets_its_payload_and_the_variables_of_its_run() {
     let db = TestDb::new();
     let client = db.client();
     let folder = db.home().join("its own");
@@ -36,7 +36,7 @@ fn a_command_is_given_what_its_payload_says_and_what_its_run_is() {
 }
 
 #[test]
-fn how_a_command_failed_is_told() {
+fn the_failure_of_a_command_is_recorded() {
     let db = TestDb::new();
     let client = db.client();
     let script = db.home().join("script");
@@ -46,7 +46,7 @@ fn how_a_command_failed_is_told() {
         ("code", json!({ "argv": ["sh", "-c", "echo no; exit 3"] }), "exit code 3"),
         ("segv", json!({ "argv": ["sh", "-c", "kill -s SEGV $$"] }), "killed by SIGSEGV"),
         ("absent", argv(&["duly-no-such-program"]), "no such program on the PATH"),
-        ("path", argv(&["/no/such/program"]), "cannot start \"/no/such/program\": there is no such program"),
+        ("path", argv(&["/no/such/program"]), "cannot start \"/no/such/program\": the program, or the interpreter"),
         ("mode", argv(&[script.to_str().unwrap()]), "it is not executable for this user"),
         ("cwd", json!({ "argv": ["true"], "cwd": "/no/such/folder" }), "its cwd \"/no/such/folder\" is not a folder"),
         ("payload", json!({ "argv": "true" }), "argv: expected an array of strings, found a string"),
@@ -57,7 +57,7 @@ fn how_a_command_failed_is_told() {
     }
     let mut sidecar = Sidecar::start(&db, &[]);
     for (name, _, told) in cases {
-        // Another try could repair neither a payload nor the environment.
+        // A retry cannot repair a payload or the environment.
         let hopeless = ["payload", "variable"].contains(&name);
         let run = stands(&client, name, if hopeless { RunStatus::Dead } else { RunStatus::Failed });
         let error = run.error.unwrap();
@@ -70,7 +70,7 @@ fn how_a_command_failed_is_told() {
 }
 
 #[test]
-fn two_hundred_megabytes_on_both_pipes_cost_no_memory() {
+fn two_hundred_megabytes_on_both_pipes_need_little_memory() {
     let db = TestDb::new();
     let client = db.client();
     let line =
@@ -91,12 +91,12 @@ fn two_hundred_megabytes_on_both_pipes_cost_no_memory() {
 }
 
 #[test]
-fn what_left_the_group_and_holds_the_pipe_is_left_alone_and_not_waited_for() {
+fn a_process_that_left_the_group_and_holds_the_pipe_is_not_waited_for() {
     let db = TestDb::new();
     let client = db.client();
     let told_to = db.home().join("daemon");
     let line = format!("setsid sh -c 'echo $$ >{}; exec sleep 1000' & echo started", told_to.display());
-    // Its standard input is the command's as well.
+    // It shares the standard input of the command.
     client.add(shell("daemon", &line)).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
     let run = stands(&client, "daemon", RunStatus::Succeeded);
@@ -111,14 +111,14 @@ fn what_left_the_group_and_holds_the_pipe_is_left_alone_and_not_waited_for() {
 }
 
 #[test]
-fn a_command_cannot_go_over_to_another_group() {
+fn a_command_cannot_join_another_group() {
     if std::process::Command::new("perl").arg("-v").output().is_err() {
         assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "perl is missing");
         return println!("skipped: no perl");
     }
     let db = TestDb::new();
     let client = db.client();
-    // The sidecar's own group.
+    // The group of the sidecar.
     let line = "$| = 1; print setpgrp(0, getpgrp(getppid())) ? 'gone over' : \"stays: $!\"; sleep 1000";
     let task = command("deserter", json!({ "argv": ["perl", "-e", line] }));
     client.add(task.timeout(seconds(1)).at_most_once()).unwrap();
@@ -130,7 +130,7 @@ fn a_command_cannot_go_over_to_another_group() {
 }
 
 #[test]
-fn what_is_left_of_a_group_is_ended_with_its_command() {
+fn remaining_processes_of_the_group_are_ended_after_the_command() {
     let db = TestDb::new();
     let client = db.client();
     let told_to = db.home().join("group");
@@ -144,17 +144,17 @@ fn what_is_left_of_a_group_is_ended_with_its_command() {
 }
 
 #[test]
-fn a_group_that_ignores_the_request_to_end_is_killed() {
+fn a_group_that_ignores_sigterm_is_killed() {
     let db = TestDb::new();
     let client = db.client();
     let stubborn = |name: &str| {
         let told_to = db.home().join(name);
         format!("trap '' TERM; sh -c 'sleep 1000; sleep 1000' & echo $$ >{}; wait; sleep 1000", told_to.display())
     };
-    // Together: each takes the ten seconds that it is given.
+    // Together, because each takes the full ten seconds.
     client.add(shell("slow", &stubborn("slow")).timeout(Duration::from_millis(500)).at_most_once()).unwrap();
     client.add(shell("asked", &stubborn("asked"))).unwrap();
-    // Its leader obeys, its child does not.
+    // The leader ends, its child does not.
     let path = db.home().join("half").display().to_string();
     let half = format!("sh -c 'trap \"\" TERM; echo $PPID >{path}; sleep 1000; sleep 1000'; true");
     client.add(shell("half", &half)).unwrap();
@@ -180,14 +180,14 @@ fn a_group_that_ignores_the_request_to_end_is_killed() {
     sidecar.leave();
 }
 
-/// A task that only a trigger starts: it prints its input, and what it is told of its payload.
+/// A manual task that prints its input and the variables of its payload.
 fn teller(name: &str, stdin: Option<&str>) -> NewTask {
     let line = r#"cat; echo; echo "$DULY_DEAD_TASK, $DULY_DEAD_RUN_ID, $DULY_DEAD_STATUS,${DULY_DEAD_ERROR:+ $DULY_DEAD_ERROR}"
         if [ -n "$DULY_PAYLOAD_FILE" ]; then stat -c %a "$DULY_PAYLOAD_FILE"; cat "$DULY_PAYLOAD_FILE"; fi"#;
     NewTask::manual(name).handler("command").payload(json!({ "argv": ["sh", "-c", line], "stdin": stdin }))
 }
 
-/// What the folder of owners holds beside the locks of owners.
+/// Returns the files of runs in the folder of owners.
 fn files_of_runs(db: &TestDb) -> Vec<String> {
     let entries = std::fs::read_dir(db.home().join("agent.db-owners")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -199,7 +199,7 @@ fn a_payload_of_the_run_reaches_the_command_which_keeps_its_own_argv() {
     let db = TestDb::new();
     let client = db.client();
     client.add_all([teller("plain", None), teller("own", Some("its own"))]).unwrap();
-    // What is said of the run of a scheduler's own is not said of another.
+    // Variables of the run that started the scheduler are not inherited.
     let inherited = [("DULY_PAYLOAD_FILE", "/etc/passwd"), ("DULY_DEAD_TASK", "another"), ("DULY_DEAD_ERROR", "old")];
     let mut sidecar = Sidecar::spawn_with(&db, &[], &inherited);
     let payload = json!({ "argv": ["false"], "to": "anna" });

@@ -117,7 +117,7 @@ fn an_observer_without_free_file_descriptors_waits_and_reports_it() {
     let mut second = Sidecar::start(&db, &[]);
     first.signal("KILL");
     let _ = first.end();
-    eventually("the second ends it", || second.log().contains("ending the command that a dead scheduler left"));
+    eventually("the second ends it", || second.log().contains("ending the orphan command of a dead scheduler"));
     let limit = |files: &str| {
         let pid = second.pid().to_string();
         assert!(can("prlimit", &["--pid", &pid, &format!("--nofile={files}:")]));
@@ -344,7 +344,10 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
     );
     assert_eq!(check, (expected, Some(1)));
     let (status, _) = duly(&db, &["status"]);
-    assert!(status.contains("dead, not yet recovered: pid ") && status.contains("alive: pid "), "{status}");
+    assert!(
+        status.contains("dead, its runs are not yet recovered: pid ") && status.contains("alive: pid "),
+        "{status}"
+    );
     assert_eq!((state(&db).as_str(), sleepers().len()), ("running 1", 2), "nothing is signalled");
 
     let (text, code) = duly(&db, &["cancel", "1", "--gone"]);

@@ -1,4 +1,4 @@
-//! The examples with which the help of each command ends are run, each in a folder that holds what it names: none fails.
+//! Every example in the help of every command runs without an error, in a folder with the files that it names.
 #![cfg(target_os = "linux")]
 
 use std::os::unix::fs::PermissionsExt;
@@ -11,14 +11,14 @@ use crate::fixtures::{TestDb, at, eventually};
 use crate::nanoclaw::nanoclaw;
 use crate::sidecar::signal;
 
-/// Stand-ins for programs that an example pipes from or to.
+/// Stand-ins for other programs in the examples.
 const PROGRAMS: [(&str, &str); 3] = [
     ("crontab", "#!/bin/sh\necho '0 3 * * * true'\n"),
     ("man", "#!/bin/sh\ncat >/dev/null\n"),
     ("backup.sh", "#!/bin/sh\n"),
 ];
 
-/// The lines below `heading` that are indented, without their indent, up to the first that is not.
+/// Returns the indented lines below `heading`, without their indentation.
 fn below<'a>(help: &'a str, heading: &str) -> Vec<&'a str> {
     let (_, rest) = help.split_once(heading).unwrap_or_else(|| panic!("no {heading:?} in {help}"));
     rest.lines().skip(1).take_while(|line| line.starts_with("  ")).map(|line| &line[2..]).collect()
@@ -30,11 +30,11 @@ fn help(words: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Every command, and every example of it.
+/// Returns each example with its command.
 fn examples() -> Vec<(String, String)> {
     let names = |help: &str| -> Vec<String> {
         let name = |line: &&str| line.split(' ').next().map(str::to_owned).filter(|name| !name.is_empty());
-        // A line that goes on is indented further.
+        // A continued line is indented further.
         below(help, "Commands:").iter().filter_map(name).filter(|name| name != "help").collect()
     };
     let mut found = Vec::new();
@@ -56,7 +56,7 @@ fn program(path: &Path, text: &str) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("its mode");
 }
 
-/// A folder with what the examples name.
+/// Creates a folder with the files that the examples name.
 fn furnish(command: &str) -> (TestDb, PathBuf) {
     let db = TestDb::new();
     let home = db.home().to_owned();
@@ -74,7 +74,7 @@ fn furnish(command: &str) -> (TestDb, PathBuf) {
         std::fs::write(home.join(file), "0 3 * * * true\n").expect("a file");
     }
     drop(nanoclaw(&home.join("store/messages.db")));
-    // What adds tasks begins without any, and so does what creates the file.
+    // Commands that add tasks start without a database.
     if command == "add" || command == "import" {
         return (db, home);
     }
@@ -88,7 +88,7 @@ fn furnish(command: &str) -> (TestDb, PathBuf) {
          SELECT 42, id, handler, 1805000000000, 'schedule', {}, {status}, '#' || id FROM scheduled_tasks WHERE name = 'nightly'",
         at("2027-03-14T12:00:00Z").as_millis()
     );
-    // A dead run, with the attempt that it died of.
+    // A dead run with its last attempt.
     let attempt = "INSERT INTO task_attempts (run_id, attempt, outcome, locked_by, finished_at, final)
                    SELECT id, 1, 'failed', 'dead', finished_at, 1 FROM task_runs WHERE status = 'dead'";
     let sql = format!("{sql}; {attempt}");
@@ -97,7 +97,7 @@ fn furnish(command: &str) -> (TestDb, PathBuf) {
 }
 
 fn start(home: &Path, line: &str) -> Child {
-    // zsh's list of folders, in bash.
+    // `fpath` is a variable of zsh.
     let script = format!("fpath=(- {}); exec 3>&-; {line}", home.join("zsh").display());
     let path = format!("{}:{}", home.join("bin").display(), std::env::var("PATH").unwrap_or_default());
     let mut shell = Command::new("bash");
@@ -106,7 +106,7 @@ fn start(home: &Path, line: &str) -> Child {
     shell.spawn().expect("bash")
 }
 
-/// Waits until a scheduler of the folder is registered, and ends it.
+/// Waits until the scheduler is registered, and stops it.
 fn end(home: &Path, child: Child) -> Output {
     let file = home.join("agent.db");
     let mut pid = 0;
@@ -124,9 +124,9 @@ fn end(home: &Path, child: Child) -> Output {
 fn run(command: &str, example: &str) -> Output {
     let (_house, home) = furnish(command);
     let line = match command {
-        // As long as it must be to be one.
+        // Shortened.
         "selftest" => example.replace("--for 10m", "").replace("/var/lib/agent", ".") + " --for 1s",
-        // Not what this machine has there.
+        // Not the files of this machine.
         _ => example.replace("/etc/", "etc/"),
     };
     if command == "run" && !example.contains("--until-idle") {
@@ -134,7 +134,7 @@ fn run(command: &str, example: &str) -> Output {
         return end(&home, child);
     }
     if example.contains("--gone") {
-        // Its scheduler is dead: it has no lock file, and its lease is over.
+        // Its scheduler is dead: it has no lock file, and its lease has expired.
         let running = "UPDATE task_runs SET status = 'running', finished_at = NULL, attempt = 1, locked_by = 'dead',
                               locked_until = 1700000000000";
         rusqlite::Connection::open(home.join("agent.db")).expect("a connection").execute(running, []).expect("a run");
@@ -158,7 +158,7 @@ fn every_example_of_every_help_text_runs() {
         let output = run(command, example);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         let is_well = match command.as_str() {
-            // No scheduler is alive, and a run is dead: it says so.
+            // It reports that no scheduler is alive and that a run is dead.
             "check" => output.status.code().is_some_and(|code| code < 2),
             _ => output.status.success(),
         };

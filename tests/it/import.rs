@@ -1,4 +1,4 @@
-//! `duly import crontab`: what the lines become, and which cannot come. Also the program itself, for tests of what is imported.
+//! `duly import crontab`: the tasks, and the entries that cannot be imported. Also helpers to run the program.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::fixtures::TestDb;
 
-/// The program in the db, as somebody in Rome.
+/// The program in the folder of `db`, with the zone Europe/Rome.
 fn program(db: &TestDb, line: &[&str]) -> Command {
     let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
     duly.arg("--db").arg(db.file()).args(line).current_dir(db.home()).env("TZ", "Europe/Rome");
     duly
 }
 
-/// Runs the program. Of an import it is accepted that not everything comes.
+/// Runs the program. A partial import is accepted.
 pub(crate) fn duly(db: &TestDb, line: &[&str]) -> Output {
     let mut line = line.to_vec();
     if line[0] == "import" {
@@ -24,7 +24,7 @@ pub(crate) fn duly(db: &TestDb, line: &[&str]) -> Output {
     program(db, &line).output().expect("the program")
 }
 
-/// What the program printed, which must have gone well.
+/// Returns the standard output of a run that must have succeeded.
 pub(crate) fn said(output: Output) -> String {
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && err.is_empty(), "{}: {err}", output.status);
@@ -54,7 +54,7 @@ pub(crate) fn all(db: &TestDb) -> Vec<String> {
     db.rows("SELECT * FROM scheduled_tasks ORDER BY id")
 }
 
-/// A server's, with a bit of everything. Also in `week`, which holds it against what cron does.
+/// The crontab of a server, with entries of each kind. `crontab_weeks` compares it with cron.
 pub(crate) const CRONTAB: &str = "\
 # Edited by hand, for years.
 SHELL=/bin/bash
@@ -92,7 +92,7 @@ CRON_TZ=America/New_York
 ";
 
 #[test]
-fn a_crontab_comes_as_far_as_it_can_and_a_second_time_changes_nothing() {
+fn valid_entries_are_imported_and_a_second_import_changes_nothing() {
     let db = TestDb::new();
     db.client().add(duly::NewTask::cron("by-hand", "@daily").handler("work")).unwrap();
     let file = write(&db, "crontab", CRONTAB);
@@ -102,13 +102,13 @@ fn a_crontab_comes_as_far_as_it_can_and_a_second_time_changes_nothing() {
     assert_eq!(
         places(&first, "refused"),
         [
-            "4: no mail is sent: logs shows what a run printed, check what is wrong, and on_dead tells a task of yours",
+            "4: duly sends no mail: see duly logs for output, duly check for problems, and --on-dead to run a task",
             "25: @reboot names no time: run the command when the program starts instead",
-            "26: \"0~30\" is drawn by chance: write a time that is fixed, or spread starts with jitter",
+            "26: \"0~30\" is a random time: write a fixed time, or spread starts with --jitter",
             "27: minute: expected a step after * or a range, as in 5-59/10, found \"5/10\"",
             "28: minute: expected a range that rises, as in 22-59,0-2, found \"22-2\"",
             "29: no moment before the year 4000 matches it",
-            // Its command is taken for the fifth field.
+            // The command is read as the fifth field.
             "30: expected five fields of times, or one such as @daily, and a command",
         ]
     );
@@ -128,7 +128,7 @@ fn a_crontab_comes_as_far_as_it_can_and_a_second_time_changes_nothing() {
     db.assert_sound();
 }
 
-/// The payload of the one task whose name contains a word.
+/// Returns the payload of the task whose name contains a word.
 fn payload(db: &TestDb, word: &str) -> Value {
     let text = db.ask(&format!("SELECT payload FROM scheduled_tasks WHERE name GLOB '*:{word}-*'"));
     serde_json::from_str(&text).expect("JSON")
@@ -149,7 +149,7 @@ fn a_command_gets_the_shell_the_input_the_variables_and_the_home_that_the_cronta
     let home = db.rows("SELECT DISTINCT json_extract(payload, '$.cwd') FROM scheduled_tasks");
     assert!(home.len() == 1 && home[0].starts_with('/'), "{home:?}");
 
-    // A variable counts from its line on.
+    // A variable applies to the entries below it.
     let text = "@daily before\nHOME=/srv\nSHELL=/bin/dash\n@daily after\nTZ=Asia/Tokyo\n@daily last\n";
     write(&db, "other", text);
     let document = document(&db, &["import", "crontab", "other"]);
@@ -159,13 +159,13 @@ fn a_command_gets_the_shell_the_input_the_variables_and_the_home_that_the_cronta
     assert_eq!((&after["env"]["TZ"], &payload(&db, "last")["env"]["TZ"]), (&Value::Null, &"Asia/Tokyo".into()));
     let zone = "SELECT time_zone FROM scheduled_tasks WHERE name GLOB '*:last-*'";
     assert_eq!(db.ask(zone), "Europe/Rome", "as with cron, TZ is the commands' affair");
-    let remark = "5: goes to the commands, as with cron; their times are those of Europe/Rome";
+    let remark = "5: passed to the commands only, as under cron; their schedules are in Europe/Rome";
     assert_eq!(places(&document, "remarks"), [remark]);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_was_imported_runs_as_cron_would_run_it() {
+fn imported_tasks_run_as_under_cron() {
     let db = TestDb::new();
     let text =
         format!("SHELL=/bin/bash\nHOME={}\nWORD=a b\n@daily echo \"$0 $WORD $PWD\"; cat%in%put\n", db.home().display());
@@ -179,7 +179,7 @@ fn what_was_imported_runs_as_cron_would_run_it() {
 }
 
 #[test]
-fn lines_may_be_moved_and_inserted_and_one_that_goes_is_pruned_only_if_asked() {
+fn entries_may_be_moved_and_inserted_and_only_prune_removes_tasks() {
     let db = TestDb::new();
     let line = ["import", "crontab", "crontab"];
     write(&db, "crontab", "0 1 * * * a\n0 2 * * * a\n0 1 * * * a\n@daily b\n");
@@ -207,7 +207,7 @@ fn lines_may_be_moved_and_inserted_and_one_that_goes_is_pruned_only_if_asked() {
 }
 
 #[test]
-fn what_is_piped_in_is_a_source_of_its_own() {
+fn standard_input_is_a_source_of_its_own() {
     let db = TestDb::new();
     let import = |text: &str, prefix: &str| {
         let mut child = program(&db, &["import", "crontab", "-", "--prune", "--prefix", prefix]);
@@ -225,7 +225,7 @@ fn what_is_piped_in_is_a_source_of_its_own() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_pipe_of_the_shells_is_what_is_piped_in() {
+fn a_pipe_of_a_shell_is_like_standard_input() {
     let db = TestDb::new();
     let piped = |line: &[&str]| {
         let mut child = program(&db, line);
@@ -235,33 +235,36 @@ fn a_pipe_of_the_shells_is_what_is_piped_in() {
         child.wait_with_output().unwrap()
     };
     let import = |file: &str| said(piped(&["import", "crontab", file]));
-    // As bash has it for <(crontab -l).
+    // As in bash: <(crontab -l).
     assert!(import("/dev/fd/0").ends_with("1 added\n"));
     assert!(import("-").ends_with("1 unchanged\n"), "the same source");
     let refused = piped(&["apply", "/dev/fd/0"]);
-    let why = "error: /dev/fd/0: expected a file whose path lasts, which its tasks are kept by, found a pipe, a socket or a device\n";
+    let why = "error: /dev/fd/0: expected a regular file, because its path is stored with its tasks, found a pipe, a socket or a device\n";
     assert_eq!((refused.status.code(), String::from_utf8_lossy(&refused.stderr).as_ref()), (Some(1), why));
 }
 
 #[test]
-fn a_byte_that_is_no_text_costs_one_line() {
+fn invalid_utf8_affects_one_line_only() {
     let db = TestDb::new();
     std::fs::write(db.home().join("crontab"), b"# caf\xe9\n@daily a\n@daily caf\xe9\n@daily b\0c\n@daily d").unwrap();
     let document = document(&db, &["import", "crontab", "crontab"]);
     assert_eq!(places(&document, "tasks"), ["2: added", "5: added"]);
     assert_eq!(
         places(&document, "refused"),
-        ["3: expected UTF-8, found another byte after 10 of them", "4: argv[2]: no system can pass on a NUL character"]
+        [
+            "3: expected UTF-8, found an invalid byte at offset 10",
+            "4: argv[2]: a NUL character cannot be passed to a command"
+        ]
     );
 }
 
 #[test]
-fn a_variable_that_no_system_can_pass_on_costs_its_own_line() {
+fn an_invalid_variable_affects_its_own_line_only() {
     let db = TestDb::new();
     write(&db, "crontab", "\"A=B\" = c\nN=a\0b\nHOME=/\0\nKEPT=1\n@daily a\n");
     let document = document(&db, &["import", "crontab", "crontab"]);
     assert_eq!(places(&document, "tasks"), ["5: added"]);
-    let nul = "no system can pass on a NUL character";
+    let nul = "a NUL character cannot be passed to a command";
     assert_eq!(
         places(&document, "refused"),
         ["1: expected the name of a variable, found \"A=B\"".to_owned(), format!("2: {nul}"), format!("3: {nul}")]
@@ -270,14 +273,14 @@ fn a_variable_that_no_system_can_pass_on_costs_its_own_line() {
 }
 
 #[test]
-fn a_trial_leaves_nothing_behind() {
+fn a_dry_run_leaves_nothing_behind() {
     let db = TestDb::new();
     write(&db, "crontab", CRONTAB);
     let said = said(duly(&db, &["import", "crontab", "crontab", "--dry-run"]));
-    assert!(said.ends_with("nothing was written: this would be 19 added; 7 not imported\n"), "{said}");
+    assert!(said.ends_with("dry run, nothing was written; would be: 19 added; 7 not imported\n"), "{said}");
     let left: Vec<_> = db.home().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["crontab"]);
-    // Nor in a file of somebody else's.
+    // A file of another program is not changed.
     rusqlite::Connection::open(db.file()).unwrap().execute_batch("CREATE TABLE theirs (a)").unwrap();
     let before = std::fs::read(db.file()).unwrap();
     let refused = duly(&db, &["import", "crontab", "crontab", "--dry-run"]);
@@ -286,9 +289,9 @@ fn a_trial_leaves_nothing_behind() {
     assert_eq!(std::fs::read(db.file()).unwrap(), before);
 }
 
-/// A crontab that was emptied by mistake, or could not be read by `crontab -l`, removes nothing unless that is said.
+/// An empty crontab, for example because `crontab -l` failed, removes no task without --allow-empty.
 #[test]
-fn an_empty_crontab_prunes_only_if_that_is_said() {
+fn an_empty_crontab_prunes_only_with_allow_empty() {
     let db = TestDb::new();
     write(&db, "crontab", "0 3 * * * backup\n30 3 * * * rotate\n");
     said(duly(&db, &["import", "crontab", "crontab"]));
@@ -299,31 +302,37 @@ fn an_empty_crontab_prunes_only_if_that_is_said() {
             let refused = duly(&db, &[&["import", "crontab", "crontab"], more].concat());
             let error = String::from_utf8_lossy(&refused.stderr).into_owned();
             assert_eq!(refused.status.code(), Some(1), "{error}");
-            assert!(error.contains("crontab: it holds no task") && error.contains("--allow-empty"), "{error}");
+            assert!(error.contains("crontab: it contains no task") && error.contains("--allow-empty"), "{error}");
         }
         assert_eq!(all(&db), before);
     }
-    // Without --prune there is nothing to fear; and a line that is wrong, but may have come before, stays.
+    // Without --prune nothing is removed; an invalid entry that may have been imported before keeps its task.
     said(duly(&db, &["import", "crontab", "crontab"]));
     assert_eq!(all(&db), before);
     said(duly(&db, &["import", "crontab", "crontab", "--prune", "--allow-empty"]));
     assert_eq!(all(&db), [""; 0]);
 }
 
-/// What could not come makes the exit code 1, after the rest has come.
+/// Entries that cannot be imported cause exit code 1, after the others were imported.
 #[test]
-fn what_could_not_come_is_a_failure_unless_that_is_accepted() {
+fn a_partial_import_is_a_failure_without_partial() {
     let db = TestDb::new();
     write(&db, "crontab", "0 3 * * * backup\n0 25 * * * typo\n");
     let run = |more: &[&str]| program(&db, &[&["import", "crontab", "crontab"], more].concat()).output().unwrap();
     let dry = run(&["--dry-run"]);
     let error = String::from_utf8_lossy(&dry.stderr).into_owned();
     assert_eq!(dry.status.code(), Some(1), "{error}");
-    assert_eq!(error, "error: not imported: 1; everything else would be (--partial accepts this)\n");
+    assert_eq!(
+        error,
+        "error: 1 not imported, the others would be imported: correct the source, or accept this with --partial\n"
+    );
     let wet = run(&[]);
     let error = String::from_utf8_lossy(&wet.stderr).into_owned();
     assert_eq!(wet.status.code(), Some(1), "{error}");
-    assert_eq!(error, "error: not imported: 1; everything else was (--partial accepts this)\n");
+    assert_eq!(
+        error,
+        "error: 1 not imported, the others were imported: correct the source, or accept this with --partial\n"
+    );
     assert_eq!(all(&db).len(), 1);
     let json = run(&["--json"]);
     assert_eq!(json.status.code(), Some(1));
@@ -334,7 +343,7 @@ fn what_could_not_come_is_a_failure_unless_that_is_accepted() {
 }
 
 #[test]
-fn a_crontab_that_was_moved_adopts_its_tasks() {
+fn a_moved_crontab_takes_over_its_tasks_with_adopt() {
     let db = TestDb::new();
     write(&db, "crontab", "0 3 * * * backup\n");
     said(duly(&db, &["import", "crontab", "crontab"]));

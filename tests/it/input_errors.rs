@@ -97,7 +97,7 @@ fn a_tz_rule_is_no_local_zone() {
         [&["add", "t", "--cron", "@daily", "--tz", "local", "--", "true"][..], &["next", "@daily", "--tz", "local"]]
     {
         let error = refusal(with_rule(line), 1);
-        assert!(error.starts_with("error: --tz local: TZ=\"EST5EDT4\" names no zone"), "{error}");
+        assert!(error.starts_with("error: --tz local: TZ=\"EST5EDT4\" is not the name of a time zone"), "{error}");
     }
     assert!(!db.file().exists());
     said(with_rule(&["add", "t", "--cron", "@daily", "--", "true"]));

@@ -226,7 +226,7 @@ fn check_names_the_stopped_scheduler_that_must_recover_a_run() {
     let mut successor = Sidecar::start(&db, &["--lease", "1s"]);
     first.signal("KILL");
     let _ = first.end();
-    eventually("it recovers the run", || successor.log().contains("ending the command that a dead scheduler left"));
+    eventually("it recovers the run", || successor.log().contains("ending the orphan command of a dead scheduler"));
     successor.signal("STOP");
     let check = || String::from_utf8(db.duly(&["check"]).output().unwrap().stdout).unwrap();
     let pid = successor.pid();

@@ -1,4 +1,4 @@
-//! Manifests at length: one that is killed in the middle, and one of many lines of which one is edited.
+//! Large manifests: `apply` is killed in the middle, and one of many tasks is edited.
 
 use duly::{Apply, Done, NewTask};
 
@@ -11,14 +11,14 @@ fn all(db: &TestDb) -> Vec<String> {
     db.rows("SELECT * FROM scheduled_tasks ORDER BY id")
 }
 
-/// The program itself, killed with rows in the log that it had not committed: the file holds none of them.
+/// The program is killed with uncommitted rows in the WAL: the database contains none of them.
 #[cfg(target_os = "linux")]
 #[test]
-fn one_that_is_killed_in_the_middle_has_applied_nothing() {
+fn an_apply_that_is_killed_has_changed_nothing() {
     use crate::fixtures::eventually;
     use std::process::{Command, Stdio};
 
-    // More than SQLite keeps in memory: the log grows long before the end.
+    // More than SQLite keeps in memory, so that the WAL grows before the commit.
     let word = "w".repeat(3000);
     let task =
         |n: usize| format!("[[task]]\nname = \"task-{n:05}\"\nevery = \"1h\"\ncommand = [\"echo\", \"{word}\"]\n");
@@ -37,7 +37,7 @@ fn one_that_is_killed_in_the_middle_has_applied_nothing() {
         assert!(apply().wait().unwrap().success());
         let before = all(&db);
         std::fs::write(&manifest, &large).unwrap();
-        // Without a reader beside it, it would be the last to close, and take the log with it.
+        // An open reader prevents the last close from removing the WAL.
         let _reader = db.client();
         let log = || std::fs::metadata(db.home().join("agent.db-wal")).map_or(0, |metadata| metadata.len());
         let mut killed = apply();
@@ -50,7 +50,7 @@ fn one_that_is_killed_in_the_middle_has_applied_nothing() {
             assert_eq!(after.len(), 1500, "all or nothing");
             continue;
         }
-        // The same again does all of it.
+        // The next apply does everything.
         assert!(apply().wait().unwrap().success());
         let rows = all(&db);
         assert_eq!((rows.len(), &rows[0], &rows[1..3]), (1500, &before[0], &before[2..4]), "and moves nothing else");
@@ -59,7 +59,7 @@ fn one_that_is_killed_in_the_middle_has_applied_nothing() {
 }
 
 #[test]
-fn a_line_that_is_edited_moves_one_task_and_says_which_field() {
+fn an_edit_changes_one_task_and_names_the_field() {
     let db = TestDb::new();
     let mut stepper = db.stepper(NOON);
     let client = stepper.client().clone();
@@ -85,9 +85,9 @@ fn a_line_that_is_edited_moves_one_task_and_says_which_field() {
     assert_eq!(db.next("task-17"), "2027-03-15 07:06:00 active");
 }
 
-/// A manifest that was emptied by mistake removes nothing unless the user says so.
+/// An empty manifest removes no task without --allow-empty.
 #[test]
-fn an_empty_manifest_prunes_only_if_that_is_said() {
+fn an_empty_manifest_prunes_only_with_allow_empty() {
     let db = TestDb::new();
     let manifest = db.home().join("tasks.toml");
     let apply = |more: &[&str]| {

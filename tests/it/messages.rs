@@ -237,7 +237,7 @@ fn processes_that_a_command_left_and_duly_ended_are_in_its_logs() {
         [("succeeds", RunStatus::Succeeded, "remark", ""), ("fails", RunStatus::Dead, "error", "exit code 1; ")]
     {
         let run = stands(&client, name, status);
-        let error = format!("{error}what it left was ended: sleep (pid {})", told(&db, name));
+        let error = format!("{error}ended remaining processes of the command: sleep (pid {})", told(&db, name));
         assert_eq!(run.error.as_deref(), Some(&*error));
         let logs = db.printed(&["logs", &run.id.to_string()]);
         assert!(logs.contains(&format!("\n{label}: {error}\n")), "{logs}");

@@ -1,4 +1,4 @@
-//! `duly import nanoclaw`: what the rows of NanoClaw's table become, and that its database is left as it was.
+//! `duly import nanoclaw`: the tasks, and that the database of NanoClaw is not changed.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::fixtures::TestDb;
 use crate::import::{all, duly, places, said};
 
-/// The table as NanoClaw made it, and made it longer later.
+/// Creates the table of NanoClaw, with the columns of later versions.
 pub(crate) fn nanoclaw(path: &Path) -> Connection {
     let connection = Connection::open(path).expect("a database");
     let schema = "
@@ -36,7 +36,7 @@ fn row(connection: &Connection, id: &str, kind: &str, value: &str, next: &str, l
 }
 
 #[test]
-fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
+fn tasks_are_imported_or_refused_with_a_reason() {
     let db = TestDb::new();
     let path = db.home().join("messages.db");
     let source = nanoclaw(&path);
@@ -68,10 +68,10 @@ fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
     assert_eq!(
         places(&first, "refused"),
         [
-            "task-7-done00: it is completed: nothing is left to run",
-            "task-8-ran000: it has run, at 2026-02-01T14:30:00.000Z",
+            "task-7-done00: it is completed",
+            "task-8-ran000: it has run at 2026-02-01T14:30:00.000Z",
             "task-a-bad000: expected milliseconds, as in 300000, found \"five minutes\"",
-            "task-b-bad000: it has no next_run, and its time cannot be read: expected an instant as in 2027-03-14T12:00:00Z, \
+            "task-b-bad000: it has no next_run, and its time is invalid: expected an instant as in 2027-03-14T12:00:00Z, \
              or a local time as in 2027-03-14T12:00",
             "task-c-bad000: expected the type cron, interval or once, found \"daily\"",
             "task-d-bad000: expected the status active, paused or completed, found \"asleep\"",
@@ -81,9 +81,9 @@ fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
     assert_eq!(
         places(&first, "remarks"),
         [
-            "task-4-other0: it runs at 2999-07-01T13:30:00.000Z, which is when NanoClaw would run it; its time reads otherwise in \
-             Europe/Rome: another --tz?",
-            "task-5-late00: its time has passed (2026-02-01T14:30:00.000Z), and it never ran: it runs as soon as a scheduler does",
+            "task-4-other0: it will run at 2999-07-01T13:30:00.000Z, as planned by NanoClaw; its time in Europe/Rome differs: check \
+             --tz",
+            "task-5-late00: its time has passed (2026-02-01T14:30:00.000Z) without a run: it will run when a scheduler starts",
         ]
     );
     assert_eq!(
@@ -105,7 +105,7 @@ fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
     assert_eq!(places(&second, "tasks"), came.map(|id| format!("task-{id}: unchanged")));
     assert_eq!(all(&db), rows);
 
-    // The command is told the task.
+    // The command reads the task.
     let task: Value = serde_json::from_str(&db.ask("SELECT payload FROM scheduled_tasks WHERE id = 1")).unwrap();
     assert_eq!(task["argv"], serde_json::json!(["node", "run-task.js"]));
     let told: Value = serde_json::from_str(task["stdin"].as_str().unwrap().strip_suffix('\n').unwrap()).unwrap();
@@ -117,7 +117,7 @@ fn nanoclaws_tasks_come_or_are_told_with_their_reason() {
 }
 
 #[test]
-fn what_cannot_be_read_any_more_is_not_pruned_and_what_is_over_is() {
+fn a_task_that_became_invalid_is_not_pruned_and_a_completed_one_is() {
     let db = TestDb::new();
     let source = nanoclaw(&db.home().join("messages.db"));
     let far = "'2999-07-01T13:30:00.000Z'";
@@ -147,10 +147,10 @@ fn what_cannot_be_read_any_more_is_not_pruned_and_what_is_over_is() {
     assert_eq!(all(&db).len(), 3, "{third}");
 }
 
-/// NanoClaw would begin it at its next start.
+/// NanoClaw would start it at its next start.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_is_overdue_there_runs_at_once_and_only_once() {
+fn an_overdue_task_runs_at_once_and_only_once() {
     let db = TestDb::new();
     let source = nanoclaw(&db.home().join("messages.db"));
     let past = "'2026-02-01T14:30:00.000Z'";
@@ -164,7 +164,7 @@ fn what_is_overdue_there_runs_at_once_and_only_once() {
 }
 
 #[test]
-fn a_database_in_use_is_read_with_its_log_and_nothing_is_written_beside_it() {
+fn a_database_in_use_is_read_with_its_wal_and_not_written() {
     let db = TestDb::new();
     let folder = db.home().join("it's 100% store");
     std::fs::create_dir(&folder).unwrap();

@@ -1,5 +1,4 @@
-//! The process around `duly run`: what the process that starts it leaves to it, signals, children that it did not start, a
-//! terminal.
+//! The process of `duly run`: inherited signal actions, signals, children that it did not start, terminals.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
@@ -14,8 +13,8 @@ use crate::fixtures::{TestDb, eventually, seconds};
 use crate::sidecar::{Gate, Sidecar, shell, signal, stands, told};
 
 #[test]
-fn an_exit_status_is_known_though_the_parent_had_sigchld_ignored() {
-    // A shell may not hand an ignored SIGCHLD on: dash does not.
+fn an_exit_status_is_known_even_if_the_parent_ignored_sigchld() {
+    // Some shells, such as dash, do not pass on an ignored SIGCHLD.
     let ignored = "--ignore-signal=CHLD,USR1,USR2,ALRM,VTALRM,PROF,IO,HUP,INT,TERM";
     if !succeeds("env", &[ignored, "true"]) {
         return without("env", "nothing");
@@ -44,7 +43,7 @@ fn an_exit_status_is_known_though_the_parent_had_sigchld_ignored() {
 }
 
 #[test]
-fn signals_that_mean_nothing_do_not_end_it() {
+fn other_signals_are_ignored() {
     let db = TestDb::new();
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
@@ -60,14 +59,14 @@ fn signals_that_mean_nothing_do_not_end_it() {
             });
         }
     }
-    assert!(!sidecar.log().contains("nothing more is started"), "{}", sidecar.log());
+    assert!(!sidecar.log().contains("no more runs are started"), "{}", sidecar.log());
     gate.open();
     stands(&client, "long", RunStatus::Succeeded);
     sidecar.leave();
 }
 
 #[test]
-fn the_host_is_called_as_the_kernel_calls_it() {
+fn the_host_name_is_that_of_the_kernel() {
     let db = TestDb::new();
     db.client();
     let mut sidecar = Sidecar::spawn_with(&db, &["--until-idle"], &[("HOSTNAME", "somewhere-else")]);
@@ -78,7 +77,7 @@ fn the_host_is_called_as_the_kernel_calls_it() {
 
 // ------------------------------------------------------------------------------------- children that it did not start --
 
-/// The children of a process: their number and state.
+/// Returns the PID and state of the children of a process.
 fn children(of: u32) -> Vec<(u32, String)> {
     let entries = std::fs::read_dir("/proc").expect("/proc");
     let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok());
@@ -91,7 +90,7 @@ fn children(of: u32) -> Vec<(u32, String)> {
 }
 
 #[test]
-fn a_child_of_the_program_that_became_duly_is_reaped() {
+fn a_child_from_before_exec_is_reaped() {
     let db = TestDb::new();
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
@@ -106,9 +105,9 @@ fn a_child_of_the_program_that_became_duly_is_reaped() {
     sidecar.leave();
 }
 
-/// The number of a real-time signal has no name in the library that is asked which child has ended.
+/// nix cannot represent a child that a real-time signal ended.
 #[test]
-fn a_child_that_a_real_time_signal_ended_is_reaped_and_so_is_another() {
+fn a_child_ended_by_a_real_time_signal_is_reaped_and_so_is_another() {
     let db = TestDb::new();
     db.client();
     let mut gates = [Gate::new(&db, "gate-1"), Gate::new(&db, "gate-2")];
@@ -126,12 +125,12 @@ fn a_child_that_a_real_time_signal_ended_is_reaped_and_so_is_another() {
 }
 
 #[test]
-fn as_the_first_process_of_a_container_it_reaps_what_commands_leave() {
+fn as_pid_1_it_reaps_orphan_processes() {
     let namespace = ["--map-root-user", "--pid", "--fork", "--kill-child"];
     if !succeeds("unshare", &[&namespace[..], &["--mount-proc", "true"]].concat()) {
         return without("unshare", "a child of the program that became duly is reaped, in another test");
     }
-    // With a /proc of its own, as in a container; and with that of another namespace, in which its own numbers mean others.
+    // With its own /proc, as in a container; and with that of another namespace, in which its PIDs belong to other processes.
     for proc in [&["--mount-proc"][..], &[]] {
         let db = TestDb::new();
         let client = db.client();
@@ -145,7 +144,7 @@ fn as_the_first_process_of_a_container_it_reaps_what_commands_leave() {
         let init = children(sidecar.pid())[0].0;
         assert_eq!(db.ask("SELECT pid FROM scheduler_instances"), "1");
         assert_eq!(children(init).len(), 1, "it was given the daemon");
-        // Beside it, commands that end at the same time: what became of each is known.
+        // The exit status of commands that end at the same time is known.
         let left = |code: u8| format!("(setsid true &) ; (sleep 0.1 &) ; exit {code}");
         let tasks = (0..40).map(|n| shell(&format!("task-{n}"), &left(n % 2)).at_most_once().timeout(seconds(50)));
         client.add_all(tasks).unwrap();
@@ -163,7 +162,7 @@ fn as_the_first_process_of_a_container_it_reaps_what_commands_leave() {
 
 // ---------------------------------------------------------------------------------------------------------- a terminal --
 
-/// `duly run` at a terminal of its own, and what is typed there. Killed when it is dropped.
+/// `duly run` on a terminal of its own, with input. It is killed on drop.
 struct Terminal {
     script: Child,
     db: TestDb,
@@ -205,7 +204,7 @@ fn a_command_has_no_terminal_and_ctrl_c_still_ends_the_program_in_order() {
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
     let home = db.home().display();
-    // One that the terminal stops is ended when its time is up.
+    // A command that a terminal stops would only end at its timeout.
     let asks =
         |name: &str, line: &str| -> NewTask { shell(name, line).at_most_once().timeout(Duration::from_secs(10)) };
     client.add(asks("reads", "read line </dev/tty")).unwrap();
@@ -228,7 +227,7 @@ fn a_command_has_no_terminal_and_ctrl_c_still_ends_the_program_in_order() {
     assert!(matches!(numbers[..], [group, session, pid] if group == pid && session == pid), "{leads}");
     told(&terminal.db, "up");
     terminal.script.stdin.as_mut().unwrap().write_all(&[3]).unwrap();
-    eventually("it has heard", || terminal.shown().contains("SIGINT: nothing more is started; commands at work: 1"));
+    eventually("it has heard", || terminal.shown().contains("SIGINT: no more runs are started; running commands: 1"));
     gate.open();
     terminal.ends_with(0);
     assert_eq!(stands(&client, "long", RunStatus::Succeeded).output.as_deref(), Some("passed\n"));

@@ -1,4 +1,4 @@
-//! `duly run --tasks`: SIGHUP has the manifest applied again, and nothing that can be wrong with it ends the work.
+//! `duly run --tasks`: SIGHUP applies the manifest again; an invalid manifest does not stop the scheduler.
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::fixtures::{TestDb, eventually};
 use crate::sidecar::{Gate, Sidecar, shell, told};
 
-/// A manifest that declares these tasks, each with its line.
+/// Writes a manifest with these tasks.
 fn declare(db: &TestDb, tasks: &[(&str, &str)]) -> PathBuf {
     let path = db.home().join("tasks.toml");
     let task = |(name, line): &(&str, &str)| format!("[[task]]\nname = \"{name}\"\n{line}\ncommand = [\"true\"]\n");
@@ -30,8 +30,10 @@ fn a_manifest_is_applied_again_and_a_broken_one_changes_nothing() {
 
     declare(&db, &[("stays", far), ("edited", r#"cron = "0 8 1 1 *""#), ("new", r#"every = "1s""#)]);
     sidecar.signal("HUP");
-    eventually("it is applied", || sidecar.log().contains("1 added, 1 changed, 1 unchanged, 1 left, not declared"));
-    // The scheduler is told at once, and its work goes on.
+    eventually("it is applied", || {
+        sidecar.log().contains("1 added, 1 changed, 1 unchanged, 1 left, no longer declared")
+    });
+    // The scheduler is woken at once and continues.
     let runs = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
     eventually("the new one runs", || db.ask(runs) != "0");
     let after = tasks(&db);
@@ -66,7 +68,7 @@ fn a_manifest_is_applied_again_and_a_broken_one_changes_nothing() {
 }
 
 #[test]
-fn without_a_manifest_it_is_told_and_that_is_all_and_it_ends_no_wait() {
+fn without_a_manifest_sighup_is_only_logged_and_does_not_end_the_drain() {
     let db = TestDb::new();
     let mut gate = Gate::new(&db, "gate");
     let path = db.home().join("gate");
@@ -75,19 +77,19 @@ fn without_a_manifest_it_is_told_and_that_is_all_and_it_ends_no_wait() {
     let mut sidecar = Sidecar::start(&db, &["--drain", "1h"]);
     told(&db, "gate.told");
     sidecar.signal("HUP");
-    eventually("it is told", || sidecar.log().contains("SIGHUP: there is nothing to read again without --tasks"));
-    // While it leaves, it is no second request to leave.
+    eventually("it is told", || sidecar.log().contains("SIGHUP: ignored, because --tasks was not given"));
+    // During the drain, SIGHUP is no second request to stop.
     sidecar.signal("TERM");
-    eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more is started"));
+    eventually("it has heard", || sidecar.log().contains("SIGTERM: no more runs are started"));
     sidecar.signal("HUP");
     gate.open();
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "succeeded1");
 }
 
-/// The manifest, the scheduler and its client each open the file: its mode is told once.
+/// The manifest, the scheduler and its client each open the file: its mode is reported once.
 #[test]
-fn a_file_that_its_group_may_write_is_told_once() {
+fn a_group_writable_file_is_reported_once() {
     use std::os::unix::fs::PermissionsExt;
     let db = TestDb::new();
     let file = declare(&db, &[("far", r#"at = "2999-01-01T00:00:00Z""#)]);

@@ -1,5 +1,5 @@
-//! `duly selftest`: what it says of a disk that can be trusted, that nothing is left of it however it ends, and that each
-//! fault which it may find is found.
+//! `duly selftest`: its result on a safe disk, that it leaves nothing behind however it ends, and that the checker finds each
+//! kind of fault.
 
 use std::collections::BTreeSet;
 
@@ -10,20 +10,20 @@ use crate::fixtures::{TestDb, at, seconds};
 #[path = "../../src/bin/duly/selftest/checker.rs"]
 pub(crate) mod checker;
 
-use checker::{Fault, Line, Promise, Told};
+use checker::{Counts, Expectation, Fault, Line, Tables};
 
 const START: &str = "2027-03-14T12:00:00Z";
 
-/// What handlers wrote down of a few seconds, and what the tables tell of them.
+/// A journal of a few seconds, and the tables.
 #[derive(Clone)]
 struct Case {
     lines: Vec<Line>,
-    told: Told,
-    promises: Vec<Promise>,
+    tables: Tables,
+    expectations: Vec<Expectation>,
 }
 
 impl Case {
-    /// Three occurrences of a task that fails at first, beside one that may start only once.
+    /// Three occurrences of a task whose first attempts fail, and of an at-most-once task.
     fn new() -> Case {
         let (db, start) = (TestDb::new(), at(START));
         let mut stepper = db.builder(START).accept("work").start().expect("a stepper");
@@ -44,22 +44,22 @@ impl Case {
             stepper.step().expect("a turn");
             stepper.clock().advance(seconds(1));
         }
-        let told = Told::read(&db.client()).expect("the tables");
+        let tables = Tables::read(&db.client()).expect("the tables");
         let due: BTreeSet<Timestamp> = (1..=3).map(|nth| start.plus(seconds(10 * nth))).collect();
-        let promise = |task: &str| Promise {
+        let expectation = |task: &str| Expectation {
             task: task.to_owned(),
             due: Some(due.clone()),
             at_most_once: task == "once",
             alone: true,
         };
-        Case { lines, told, promises: vec![promise("again"), promise("once")] }
+        Case { lines, tables, expectations: vec![expectation("again"), expectation("once")] }
     }
 
     fn faults(&self) -> Vec<Fault> {
-        checker::judge(&self.lines, &self.told, &self.promises)
+        checker::check(&self.lines, &self.tables, &self.expectations)
     }
 
-    /// The rules that are broken when this is done to it, each once for as often as it is in a row.
+    /// Returns the rules that are violated after a change, without consecutive repetitions.
     fn with(&self, change: impl FnOnce(&mut Case)) -> Vec<&'static str> {
         let mut other = self.clone();
         change(&mut other);
@@ -68,7 +68,7 @@ impl Case {
         rules
     }
 
-    /// Where something begins that is of this task and attempt.
+    /// Returns the index of the start of an attempt of a task.
     fn begins(&self, wanted: &str, number: u32) -> usize {
         let is =
             |line: &Line| matches!(line, Line::Began { task, attempt, .. } if task == wanted && *attempt == number);
@@ -77,10 +77,10 @@ impl Case {
 }
 
 #[test]
-fn what_was_written_down_and_what_is_told_agree_or_each_fault_is_found() {
+fn the_checker_finds_each_fault() {
     let case = Case::new();
     assert_eq!(
-        (case.lines.len(), case.told.runs.len(), case.told.attempts.len()),
+        (case.lines.len(), case.tables.runs.len(), case.tables.attempts.len()),
         (18, 6, 3),
         "{case:?}",
         case = case.lines
@@ -88,18 +88,18 @@ fn what_was_written_down_and_what_is_told_agree_or_each_fault_is_found() {
     assert_eq!(case.faults(), []);
     let (first, again, once) = (case.begins("again", 1), case.begins("again", 2), case.begins("once", 1));
 
-    // What handlers wrote down.
+    // Changes of the journal.
     let double = case.with(|case| {
-        let once_more = [case.lines[again].clone(), case.lines[again + 1].clone()];
-        case.lines.splice(again + 2..again + 2, once_more);
+        let repeated = [case.lines[again].clone(), case.lines[again + 1].clone()];
+        case.lines.splice(again + 2..again + 2, repeated);
     });
     assert_eq!(double, ["double"]);
     let both = case.with(|case| case.lines.swap(first + 1, again));
     assert!(both.contains(&"at once"), "{both:?}");
     let killed = case.with(|case| {
-        case.lines[first + 1] = Line::Doomed { process: 7 };
+        case.lines[first + 1] = Line::Killed { process: 7 };
     });
-    assert_eq!(killed, [""; 0], "what was killed need not have ended");
+    assert_eq!(killed, [""; 0], "a killed handler need not end");
     let last = case.lines.len() - 1;
     assert_eq!(case.with(|case| drop(case.lines.remove(last))), ["not done"]);
     let of = |change: fn(&mut Line)| case.with(|case| change(&mut case.lines[first]));
@@ -127,52 +127,52 @@ fn what_was_written_down_and_what_is_told_agree_or_each_fault_is_found() {
         *attempt = 2;
         case.lines.insert(once + 2, line);
     });
-    assert_eq!(late, ["at most once", "at once", "unrecorded"], "nor may anything else of its task begin now");
+    assert_eq!(late, ["at most once", "at once", "unrecorded"], "it also overlaps with the next run of its task");
     assert_eq!(case.with(|case| case.lines.clear()), ["not done", "unrecorded"]);
 
-    // What is told.
-    let retold = |change: fn(&mut Told)| case.with(|case| change(&mut case.told));
-    assert_eq!(retold(|told| told.attempts.clear()), ["unrecorded", "attempts"]);
-    assert_eq!(retold(|told| told.attempts[0].1 = AttemptOutcome::Released), ["released"]);
-    assert_eq!(retold(|told| told.attempts[0].1 = AttemptOutcome::Lost), [""; 0], "it may have ended all the same");
-    assert_eq!(retold(|told| told.runs[0].status = RunStatus::Queued), ["unrecorded", "unfinished"]);
-    let gone = retold(|told| drop(told.runs.remove(0)));
+    // Changes of the tables.
+    let edited = |change: fn(&mut Tables)| case.with(|case| change(&mut case.tables));
+    assert_eq!(edited(|tables| tables.attempts.clear()), ["unrecorded", "attempts"]);
+    assert_eq!(edited(|tables| tables.attempts[0].1 = AttemptOutcome::Released), ["released"]);
+    assert_eq!(edited(|tables| tables.attempts[0].1 = AttemptOutcome::Lost), [""; 0], "a lost attempt may have ended");
+    assert_eq!(edited(|tables| tables.runs[0].status = RunStatus::Queued), ["unrecorded", "unfinished"]);
+    let gone = edited(|tables| drop(tables.runs.remove(0)));
     assert!(gone.contains(&"lost") && gone.contains(&"unrecorded"), "{gone:?}");
-    let twice = retold(|told| {
-        let mut copy = told.runs[0].clone();
+    let twice = edited(|tables| {
+        let mut copy = tables.runs[0].clone();
         (copy.id, copy.status, copy.attempt) = (99, RunStatus::Skipped, 0);
-        told.runs.push(copy);
+        tables.runs.push(copy);
     });
     assert_eq!(twice, ["twice"]);
 
-    // What was promised.
-    let promised = |change: fn(&mut BTreeSet<Timestamp>)| {
-        case.with(|case| change(case.promises[0].due.as_mut().expect("a schedule")))
+    // Changes of the expectations.
+    let expected = |change: fn(&mut BTreeSet<Timestamp>)| {
+        case.with(|case| change(case.expectations[0].due.as_mut().expect("a schedule")))
     };
-    assert_eq!(promised(|due| due.extend([at("2027-03-14T12:00:40Z")])), ["lost"]);
-    assert_eq!(promised(|due| due.retain(|due| *due != at("2027-03-14T12:00:10Z"))), ["unasked"]);
+    assert_eq!(expected(|due| due.extend([at("2027-03-14T12:00:40Z")])), ["lost"]);
+    assert_eq!(expected(|due| due.retain(|due| *due != at("2027-03-14T12:00:10Z"))), ["unasked"]);
 }
 
 #[test]
-fn a_row_that_stands_for_several_keeps_all_of_them() {
+fn a_row_of_several_occurrences_covers_all_of_them() {
     let case = Case::new();
     let of_it = |case: &mut Case| {
-        case.told.runs.retain(|run| run.task == "again");
+        case.tables.runs.retain(|run| run.task == "again");
         case.lines.retain(|line| !matches!(line, Line::Began { task, .. } if task == "once"));
-        case.told.runs.sort_by_key(|run| run.scheduled_for);
+        case.tables.runs.sort_by_key(|run| run.scheduled_for);
     };
     let skipped = |last: &'static str| {
         case.with(|case| {
             of_it(case);
-            case.promises.truncate(1);
-            let begun = case.told.runs.split_off(1);
-            let skip = &mut case.told.runs[0];
+            case.expectations.truncate(1);
+            let begun = case.tables.runs.split_off(1);
+            let skip = &mut case.tables.runs[0];
             (skip.status, skip.attempt, skip.last_scheduled_for) = (RunStatus::Skipped, 0, Some(at(last)));
             let kept: BTreeSet<i64> = begun.iter().skip(1).map(|run| run.id).collect();
-            case.told.runs.extend(begun.into_iter().skip(1));
+            case.tables.runs.extend(begun.into_iter().skip(1));
             case.lines
                 .retain(|line| matches!(line, Line::Began { run, .. } | Line::Ended { run, .. } if kept.contains(run)));
-            case.told.attempts.retain(|((run, _), _)| kept.contains(run));
+            case.tables.attempts.retain(|((run, _), _)| kept.contains(run));
         })
     };
     assert_eq!(skipped("2027-03-14T12:00:20Z"), [""; 0]);
@@ -181,19 +181,19 @@ fn a_row_that_stands_for_several_keeps_all_of_them() {
 }
 
 #[test]
-fn lines_are_read_as_they_were_written_and_half_a_line_is_told() {
+fn a_journal_is_parsed_as_written_and_a_torn_line_is_a_fault() {
     let case = Case::new();
     let mut text: String = case.lines.iter().map(ToString::to_string).collect();
-    text.push_str(&Line::Doomed { process: 12 }.to_string());
-    let (lines, torn) = checker::read(&text);
+    text.push_str(&Line::Killed { process: 12 }.to_string());
+    let (lines, torn) = checker::parse(&text);
     assert_eq!(torn, []);
-    assert_eq!(lines, [case.lines.as_slice(), &[Line::Doomed { process: 12 }]].concat());
-    let (lines, torn) = checker::read("ended 1 1\nbegan 2 1\nended 2 one\n");
+    assert_eq!(lines, [case.lines.as_slice(), &[Line::Killed { process: 12 }]].concat());
+    let (lines, torn) = checker::parse("ended 1 1\nbegan 2 1\nended 2 one\n");
     assert_eq!(lines, [Line::Ended { run: 1, attempt: 1 }]);
-    let told: Vec<String> = torn.iter().map(ToString::to_string).collect();
-    assert_eq!(told, ["torn: line 2 of the journal: \"began 2 1\"", "torn: line 3 of the journal: \"ended 2 one\""]);
-    let sums = checker::Sums::of(&case.lines, &case.told);
-    assert_eq!(sums, checker::Sums { occurrences: 6, starts: 9, lost: 0, skipped: 0 });
+    let faults: Vec<String> = torn.iter().map(ToString::to_string).collect();
+    assert_eq!(faults, ["torn: line 2 of the journal: \"began 2 1\"", "torn: line 3 of the journal: \"ended 2 one\""]);
+    let counts = Counts::of(&case.lines, &case.tables);
+    assert_eq!(counts, Counts { occurrences: 6, starts: 9, lost: 0, skipped: 0 });
 }
 
 // ------------------------------------------------------------------------------------------------ the program --
@@ -208,45 +208,46 @@ mod program {
     use crate::fixtures::{TestDb, eventually};
     use crate::sidecar::signal;
 
-    /// The program, as somebody would start it in the db.
+    /// The command, in the folder of `db`.
     fn selftest(db: &TestDb, line: &[&str]) -> Command {
         let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
         program.arg("selftest").args(line).current_dir(db.home()).env_remove("DULY_DB").stdin(Stdio::null());
         program
     }
 
-    fn said(output: &Output) -> (Option<i32>, String, String) {
+    /// Exit code, stdout and stderr.
+    fn parts_of(output: &Output) -> (Option<i32>, String, String) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     }
 
-    /// The folders that it has made there.
+    /// The folders in the folder of `db`.
     fn folders(db: &TestDb) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(db.home()).expect("a folder").map(|entry| entry.expect("an entry").path());
         entries.filter(|path| path.is_dir()).collect()
     }
 
-    /// Live processes at work in a folder of the db, with the part that each plays.
-    fn parts(db: &TestDb) -> Vec<(String, String)> {
+    /// Live children in the folder of `db`: ID, and check and role.
+    fn children(db: &TestDb) -> Vec<(String, String)> {
         let processes = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
         let of_it = processes.filter_map(|process| {
-            let there = std::fs::read_link(process.path().join("cwd")).ok()?;
+            let folder = std::fs::read_link(process.path().join("cwd")).ok()?;
             let variables = std::fs::read(process.path().join("environ")).ok()?;
             let variables = String::from_utf8_lossy(&variables).into_owned();
-            let part = variables.split('\0').find_map(|one| one.strip_prefix("DULY_SELFTEST_PART="))?.to_owned();
-            let beside = there.strip_prefix(db.home()).ok()?.file_name()?.to_string_lossy().into_owned();
+            let role = variables.split('\0').find_map(|one| one.strip_prefix("DULY_SELFTEST_PART="))?.to_owned();
+            let check = folder.strip_prefix(db.home()).ok()?.file_name()?.to_string_lossy().into_owned();
             let id = process.file_name().to_string_lossy().into_owned();
-            Some((id, format!("{beside}/{part}")))
+            Some((id, format!("{check}/{role}")))
         });
         of_it.collect()
     }
 
-    /// Waits until two schedulers are at work for a check, and answers who they are.
+    /// Waits until two schedulers of a check are running, and returns their IDs.
     fn schedulers(db: &TestDb, check: &str) -> Vec<String> {
         let mut found = Vec::new();
-        eventually(&format!("two schedulers are at work for {check}"), || {
-            let of_it = |(id, part): (String, String)| (part == format!("{check}/schedule")).then_some(id);
-            found = parts(db).into_iter().filter_map(of_it).collect();
+        eventually(&format!("two schedulers of {check} are running"), || {
+            let is_scheduler = |(id, role): (String, String)| (role == format!("{check}/schedule")).then_some(id);
+            found = children(db).into_iter().filter_map(is_scheduler).collect();
             found.len() == 2
         });
         found
@@ -257,11 +258,11 @@ mod program {
     }
 
     #[test]
-    fn a_disk_that_can_be_trusted_is_told_so_and_nothing_is_left_on_it() {
+    fn a_safe_disk_passes_and_nothing_is_left_on_it() {
         let db = TestDb::new();
         std::fs::write(db.file(), "of the user, and no database").expect("a file");
         let output = selftest(&db, &["--for", "3s", "--seed", "7", "--json", "--db", "agent.db"]).output();
-        let (code, out, err) = said(&output.expect("the program"));
+        let (code, out, err) = parts_of(&output.expect("the program"));
         assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
         let document: Value = serde_json::from_str(&out).expect("one document");
         assert_eq!(
@@ -275,7 +276,7 @@ mod program {
         assert!(checks.iter().all(|check| check["verdict"] != "bad"), "{out}");
         assert_eq!(std::fs::read_dir(db.home()).expect("a folder").count(), 1, "nothing is left beside the user's");
         assert_eq!(std::fs::read_to_string(db.file()).expect("a file"), "of the user, and no database");
-        assert_eq!(parts(&db), []);
+        assert_eq!(children(&db), []);
     }
 
     #[test]
@@ -283,15 +284,15 @@ mod program {
         let db = TestDb::new();
         let child = begin(&db, &["--for", "5s", "--quiet"]);
         signal("KILL", &schedulers(&db, "bench")[0]);
-        let (code, out, err) = said(&child.wait_with_output().expect("an end"));
+        let (code, out, err) = parts_of(&child.wait_with_output().expect("an end"));
         assert_eq!(code, Some(1), "{out}{err}");
         assert!(out.starts_with("BAD ") && out.contains("duly") && out.contains("ended by itself, signal: 9"), "{out}");
-        assert!(!out.contains("good"), "whoever wants quiet hears of what is wrong: {out}");
+        assert!(!out.contains("good"), "--quiet prints failed checks only: {out}");
         let [kept] = folders(&db).try_into().expect("one folder");
-        assert!(err.starts_with("error: not to be trusted, 1 of 7 checks failed: "), "{err}");
-        assert!(err.ends_with(&format!("; kept in {}\n", kept.display())), "{err}");
+        assert!(err.starts_with("error: this disk is not safe for duly, 1 of 7 checks failed: "), "{err}");
+        assert!(err.ends_with(&format!("; files kept in {}\n", kept.display())), "{err}");
         assert!(kept.join("bench/agent.db").exists() && kept.join("bench/log").exists());
-        assert_eq!(parts(&db), []);
+        assert_eq!(children(&db), []);
     }
 
     #[test]
@@ -301,19 +302,19 @@ mod program {
             let child = begin(&db, &["--for", "1h"]);
             schedulers(&db, "bench");
             signal(name, &child.id().to_string());
-            let (code, out, err) = said(&child.wait_with_output().expect("an end"));
-            let told = format!("error: SIG{name}: stopped before anything could be said; nothing is left\n");
-            assert_eq!((code, out.as_str(), err), (Some(1), "", told));
-            assert_eq!((parts(&db), folders(&db).len()), (vec![], 0));
+            let (code, out, err) = parts_of(&child.wait_with_output().expect("an end"));
+            let error = format!("error: SIG{name}: stopped without a result; the temporary folder is removed\n");
+            assert_eq!((code, out.as_str(), err), (Some(1), "", error));
+            assert_eq!((children(&db), folders(&db).len()), (vec![], 0));
         }
     }
 
     #[test]
-    fn nothing_is_at_work_any_more_when_the_program_itself_is_killed() {
+    fn no_child_outlives_the_program_when_it_is_killed() {
         let db = TestDb::new();
         let mut child = begin(&db, &["--for", "1h"]);
         schedulers(&db, "bench");
         child.kill().and_then(|()| child.wait()).expect("its end");
-        eventually("its schedulers have left", || parts(&db).is_empty());
+        eventually("its schedulers have ended", || children(&db).is_empty());
     }
 }

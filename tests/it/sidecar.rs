@@ -1,5 +1,4 @@
-//! `duly run` as a process: how it is told to leave, what it leaves behind, what it costs. And the process itself, for
-//! tests of what it carries out.
+//! `duly run` as a process: shutdown, lost files, idle cost. Also `Sidecar`, which other tests use.
 #![cfg(target_os = "linux")]
 
 use std::fs::{File, OpenOptions};
@@ -14,17 +13,17 @@ use serde_json::{Value, json};
 
 use crate::fixtures::{TestDb, at, eventually};
 
-/// A task of the handler `command` that has been due for years.
+/// A task of the handler `command` that is overdue.
 pub(crate) fn command(name: &str, payload: Value) -> NewTask {
     NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("command").payload(payload)
 }
 
-/// The same, as a line for the shell.
+/// The same with a command line for the shell.
 pub(crate) fn shell(name: &str, line: &str) -> NewTask {
     command(name, json!({ "argv": ["sh", "-c", line] }))
 }
 
-/// `duly run` on the db's file. Killed when it is dropped.
+/// `duly run` on the file of `db`. It is killed on drop.
 pub(crate) struct Sidecar {
     child: Child,
     log: PathBuf,
@@ -44,12 +43,12 @@ impl Sidecar {
         Self::spawn_with(db, options, &[])
     }
 
-    /// Starts it with these variables in its environment.
+    /// Starts it with additional environment variables.
     pub(crate) fn spawn_with(db: &TestDb, options: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::spawn_by(db, options, Command::new(env!("CARGO_BIN_EXE_duly")).envs(variables.iter().copied()))
     }
 
-    /// Has another program start it, which is given what to start behind its own arguments.
+    /// Lets another program start it; the command line follows the arguments of that program.
     pub(crate) fn spawn_within(db: &TestDb, options: &[&str], program: &str, arguments: &[&str]) -> Self {
         Self::spawn_by(db, options, Command::new(program).args(arguments).arg(env!("CARGO_BIN_EXE_duly")))
     }
@@ -75,17 +74,17 @@ impl Sidecar {
         self.child.id()
     }
 
-    /// What it wrote to standard error so far.
+    /// Returns its standard error so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).expect("the log")
     }
 
-    /// Sends a signal by its name.
     /// Whether it has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("its status").is_some()
     }
 
+    /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         signal(name, &self.pid().to_string());
     }
@@ -100,7 +99,7 @@ impl Sidecar {
         status.expect("a status")
     }
 
-    /// Tells it to leave, and waits for its end, which must be in order.
+    /// Sends SIGTERM, and waits for an end with exit code 0.
     pub(crate) fn leave(&mut self) {
         self.signal("TERM");
         assert_eq!(self.end().code(), Some(0), "{}", self.log());
@@ -112,19 +111,19 @@ impl Drop for Sidecar {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            // A panic while another is under way would end all tests.
+            // A panic during a panic would abort all tests.
             eprintln!("--- the sidecar's log\n{}", std::fs::read_to_string(&self.log).unwrap_or_default());
         }
     }
 }
 
-/// Sends a signal to a process, or, with a minus before its number, to a group.
+/// Sends a signal to a process, or to a group if its number is negative.
 pub(crate) fn signal(name: &str, process: &str) {
     let sent = Command::new("kill").args(["-s", name, "--", process]).status().expect("kill");
     assert!(sent.success(), "cannot send {name} to {process}");
 }
 
-/// A named pipe that a command reads a line of: it goes on when the test lets it.
+/// A named pipe at which a command waits until the test opens it.
 pub(crate) struct Gate {
     file: File,
 }
@@ -133,18 +132,18 @@ impl Gate {
     pub(crate) fn new(db: &TestDb, name: &str) -> Self {
         let path = db.home().join(name);
         assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
-        // Open at both ends: nobody who opens it waits for the other.
+        // Open at both ends, so that opening it does not block.
         let file = OpenOptions::new().read(true).write(true).open(path).expect("the pipe");
         Gate { file }
     }
 
-    /// Lets one reader go on.
+    /// Lets one reader continue.
     pub(crate) fn open(&mut self) {
         self.file.write_all(b"go\n").expect("a line");
     }
 }
 
-/// How many live processes are in the group whose number a file tells; a zombie is none.
+/// Returns the number of live processes in the group whose ID is in a file. Zombies do not count.
 pub(crate) fn group_size(group: &str) -> usize {
     let entries = std::fs::read_dir("/proc").expect("/proc");
     let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok());
@@ -155,7 +154,7 @@ pub(crate) fn group_size(group: &str) -> usize {
     stats.filter(in_it).count()
 }
 
-/// What a command wrote into a file of the db, once it has written a whole line.
+/// Waits until a file contains a complete line, and returns it.
 pub(crate) fn told(db: &TestDb, name: &str) -> String {
     let mut text = String::new();
     eventually(&format!("{name} is written"), || {
@@ -165,7 +164,7 @@ pub(crate) fn told(db: &TestDb, name: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// The newest run of a task, once it stands so.
+/// Waits until the newest run of a task has a status, and returns it.
 pub(crate) fn stands(client: &Client, task: &str, status: RunStatus) -> Run {
     let mut found = None;
     eventually(&format!("the run of {task} is {status}"), || {
@@ -175,7 +174,7 @@ pub(crate) fn stands(client: &Client, task: &str, status: RunStatus) -> Run {
     found.expect("a run")
 }
 
-/// A line for the shell: says in `NAME.group` who it is, then waits at the gate `NAME`.
+/// A command line that writes its group to `NAME.group`, then waits at the gate `NAME`.
 fn waiting(db: &TestDb, name: &str) -> String {
     let path = db.home().join(name);
     let path = path.to_str().expect("a path of UTF-8");
@@ -191,7 +190,7 @@ fn a_signal_lets_running_commands_end_and_their_outcome_is_kept() {
     let mut sidecar = Sidecar::start(&db, &[]);
     told(&db, "gate.group");
     sidecar.signal("TERM");
-    eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more is started; commands at work: 1"));
+    eventually("it has heard", || sidecar.log().contains("SIGTERM: no more runs are started; running commands: 1"));
     gate.open();
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     let run = stands(&client, "long", RunStatus::Succeeded);
@@ -202,7 +201,7 @@ fn a_signal_lets_running_commands_end_and_their_outcome_is_kept() {
 }
 
 #[test]
-fn what_is_not_done_when_the_wait_is_over_is_ended_and_runs_again() {
+fn commands_that_exceed_the_drain_are_ended_and_run_again() {
     let db = TestDb::new();
     let client = db.client();
     let mut gate = Gate::new(&db, "gate");
@@ -215,7 +214,7 @@ fn what_is_not_done_when_the_wait_is_over_is_ended_and_runs_again() {
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert_eq!(groups.map(|group| group_size(&group)), [0, 0]);
     let run = stands(&client, "long", RunStatus::Failed);
-    assert_eq!(run.error.as_deref(), Some("the scheduler left before the command had ended: killed by SIGTERM"));
+    assert_eq!(run.error.as_deref(), Some("the scheduler stopped before the command had ended: killed by SIGTERM"));
     stands(&client, "once", RunStatus::Dead);
 
     std::fs::remove_file(db.home().join("gate.group")).unwrap();
@@ -228,7 +227,7 @@ fn what_is_not_done_when_the_wait_is_over_is_ended_and_runs_again() {
 }
 
 #[test]
-fn a_second_signal_ends_the_wait() {
+fn a_second_signal_ends_the_drain() {
     let db = TestDb::new();
     let client = db.client();
     let _gate = Gate::new(&db, "gate");
@@ -236,18 +235,18 @@ fn a_second_signal_ends_the_wait() {
     let mut sidecar = Sidecar::start(&db, &["--drain", "1h"]);
     let group = told(&db, "gate.group");
     sidecar.signal("TERM");
-    eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more"));
-    // One that comes at once is the same request.
-    eventually("another one counts", || {
+    eventually("it has heard", || sidecar.log().contains("SIGTERM: no more runs"));
+    // A signal that follows at once is the same request.
+    eventually("a later one counts", || {
         sidecar.signal("INT");
-        sidecar.log().contains("SIGINT once more: the wait is over")
+        sidecar.log().contains("second SIGINT: running commands are ended now")
     });
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert_eq!(group_size(&group), 0);
     stands(&client, "long", RunStatus::Failed);
 }
 
-/// A wrapper that hands a signal on, and is in the same process group, has it arrive twice.
+/// A wrapper that forwards a signal, in the same process group, makes it arrive twice.
 #[test]
 fn two_signals_at_once_are_one_request() {
     let db = TestDb::new();
@@ -256,13 +255,16 @@ fn two_signals_at_once_are_one_request() {
     client.add(shell("long", &waiting(&db, "gate"))).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--drain", "1h"]);
     told(&db, "gate.group");
-    // While the program does not run, both wait.
+    // Both are pending while the process is stopped.
     sidecar.signal("STOP");
     sidecar.signal("TERM");
     sidecar.signal("INT");
     sidecar.signal("CONT");
-    let heard =
-        |sidecar: &Sidecar| ["taken as one request", "the wait is over"].iter().any(|x| sidecar.log().contains(x));
+    let heard = |sidecar: &Sidecar| {
+        ["it belongs to the signal before it", "running commands are ended now"]
+            .iter()
+            .any(|x| sidecar.log().contains(x))
+    };
     eventually("it has heard both", || heard(&sidecar));
     gate.open();
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
@@ -271,7 +273,7 @@ fn two_signals_at_once_are_one_request() {
 }
 
 #[test]
-fn one_whose_leaving_cannot_be_written_down_leaves_all_the_same_and_the_next_finds_it_out() {
+fn a_shutdown_that_cannot_be_recorded_succeeds_and_the_next_scheduler_detects_it() {
     let db = TestDb::new();
     let client = db.client();
     client.add(shell("fine", "true")).unwrap();
@@ -293,12 +295,12 @@ fn one_whose_leaving_cannot_be_written_down_leaves_all_the_same_and_the_next_fin
 }
 
 #[test]
-fn until_idle_does_what_there_is_and_ends() {
+fn until_idle_finishes_all_work_and_exits() {
     let db = TestDb::new();
     let client = db.client();
     let policy = duly::RetryPolicy { backoff: Duration::from_millis(100), ..duly::RetryPolicy::default() };
     let flag = db.home().join("flag");
-    // Fails once, and is waited for.
+    // It fails once; the retry is awaited.
     let line = format!("test -e {0} || {{ touch {0}; exit 7; }}", flag.display());
     client.add(shell("second-try", &line).retry(policy)).unwrap();
     client.add(shell("fine", "echo fine")).unwrap();
@@ -308,7 +310,7 @@ fn until_idle_does_what_there_is_and_ends() {
     let run = stands(&client, "second-try", RunStatus::Succeeded);
     assert_eq!(client.attempts(run.id).unwrap()[0].error.as_deref(), Some("exit code 7"));
     stands(&client, "fine", RunStatus::Succeeded);
-    // Each start and each end is a line with its time, and a failure says what happens next.
+    // Each start and end is a log line with its time; a failure names the next attempt.
     let log = sidecar.log();
     let line = |with: &str| log.lines().find(|line| line.contains(with)).unwrap_or_else(|| panic!("{with}: {log}"));
     let failed = line(r#"of "second-try" failed after"#);
@@ -319,7 +321,7 @@ fn until_idle_does_what_there_is_and_ends() {
 }
 
 #[test]
-fn a_file_that_is_missing_is_made_only_if_that_is_asked() {
+fn a_missing_file_is_created_only_with_an_option() {
     let db = TestDb::new();
     let mut sidecar = Sidecar::spawn(&db, &["--until-idle"]);
     assert_eq!(sidecar.end().code(), Some(4));
@@ -332,7 +334,7 @@ fn a_file_that_is_missing_is_made_only_if_that_is_asked() {
 }
 
 #[test]
-fn a_file_that_is_removed_ends_the_scheduler_and_what_it_had_begun() {
+fn a_removed_file_ends_the_scheduler_and_its_commands() {
     let db = TestDb::new();
     let _gate = Gate::new(&db, "gate");
     db.client().add(shell("long", &waiting(&db, "gate"))).unwrap();
@@ -347,7 +349,7 @@ fn a_file_that_is_removed_ends_the_scheduler_and_what_it_had_begun() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_any_more_leaves_nothing_at_work() {
+fn an_unreadable_file_leaves_no_command_running() {
     let db = TestDb::new();
     let _gate = Gate::new(&db, "gate");
     db.client().add(shell("long", &waiting(&db, "gate"))).unwrap();
@@ -363,7 +365,7 @@ fn a_file_that_cannot_be_read_any_more_leaves_nothing_at_work() {
 }
 
 #[test]
-fn an_idle_scheduler_costs_next_to_nothing() {
+fn an_idle_scheduler_uses_little_processor_time() {
     let db = TestDb::new();
     db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--poll", "1s"]);
@@ -371,7 +373,7 @@ fn an_idle_scheduler_costs_next_to_nothing() {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", sidecar.pid())).unwrap();
         stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(field).unwrap().parse::<u64>().unwrap()
     };
-    // By the kernel's clock: how long it has been there, and how much of that it worked, in hundredths of a second.
+    // Age and processor time of the process, in hundredths of a second.
     let age = || {
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         (uptime.split('.').next().unwrap().parse::<u64>().unwrap() * 100).saturating_sub(ticks(19))
@@ -382,15 +384,15 @@ fn an_idle_scheduler_costs_next_to_nothing() {
     let begun = work();
     eventually("five seconds have passed", || age() >= 650);
     let spent = work() - begun;
-    // 0.2 s a minute would be 2; the kernel may count the tick of another.
+    // 0.2 s a minute would be 2; the kernel may add a tick.
     assert!(spent <= 4, "{spent} hundredths of a second in five seconds of rest");
     assert_eq!(size(), made, "the file has grown");
     sidecar.leave();
 }
 
-/// The first of the README's two commands: a new file, and real commands at work, until Ctrl-C.
+/// The first command of the README: a new database and running commands, until Ctrl-C.
 #[test]
-fn a_manifest_and_nothing_else_is_enough() {
+fn a_manifest_is_sufficient() {
     let db = TestDb::new();
     let tasks = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tasks.toml");
     let mut sidecar = Sidecar::spawn(&db, &["--tasks", tasks]);
@@ -402,7 +404,7 @@ fn a_manifest_and_nothing_else_is_enough() {
     sidecar.signal("INT");
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     db.assert_sound();
-    // What is wrong with a manifest is said before anything is made.
+    // An invalid manifest creates no database.
     let other = TestDb::new();
     let bad = other.home().join("bad.toml");
     std::fs::write(&bad, "[[task]]\nname = \"t\"\nevry = \"1m\"\n").expect("a manifest");

@@ -149,10 +149,10 @@ mod commands {
         let mut sidecar = Sidecar::start(&db, &[]);
         let good = stands(&client, "good", RunStatus::Succeeded);
         let remark = good.error.expect("what it left is named");
-        assert!(remark.starts_with("what it left was ended: sleep (pid "), "{remark}");
+        assert!(remark.starts_with("ended remaining processes of the command: sleep (pid "), "{remark}");
         assert_eq!(good.exit_code, Some(0));
         for (name, outcome, error) in [
-            ("bad", AttemptOutcome::Failed, "exit code 3; what it left was ended: sleep (pid "),
+            ("bad", AttemptOutcome::Failed, "exit code 3; ended remaining processes of the command: sleep (pid "),
             ("obeys", AttemptOutcome::TimedOut, "it took longer than 1s: exit code 0"),
         ] {
             let run = stands(&client, name, RunStatus::Dead);

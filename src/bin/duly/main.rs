@@ -1,4 +1,4 @@
-//! The sidecar: duly as a program. It uses public items of the library only.
+//! The sidecar program. It uses public items of the library only.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
@@ -25,8 +25,8 @@ use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 use crate::cli::args::{Args, Command};
 use crate::cli::failure::Failure;
 use crate::cli::zone;
-use crate::commands::next::{self, Asked};
-use crate::commands::run::{self, Ended};
+use crate::commands::next::{self, Query};
+use crate::commands::run::{self, Exit};
 use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, prune, shell, show, status};
 use crate::output::escape;
 use crate::output::log_queue::LogQueue;
@@ -34,18 +34,18 @@ use crate::output::printer::Printer;
 use crate::output::progress_bar::Bars;
 use crate::output::sparkline::Heights;
 use crate::output::times::Times;
-use crate::selftest::child::Part;
+use crate::selftest::child::Role;
 
 fn main() -> ExitCode {
-    let args = match Args::typed(std::env::args_os()) {
+    let args = match Args::parse_words(std::env::args_os()) {
         Ok(args) => args,
-        Err(error) => return not_understood(&error),
+        Err(error) => return print_usage(&error),
     };
-    let log = if logs(&args) {
+    let log = if writes_log(&args) {
         match log_to_stderr(&args) {
             Ok(queue) => Some(Log(queue)),
             Err(error) => {
-                complain(&format!("error: cannot start a thread for the log: {error}"));
+                print_error(&format!("error: cannot start a thread for the log: {error}"));
                 return ExitCode::FAILURE;
             }
         }
@@ -60,13 +60,13 @@ fn main() -> ExitCode {
         let line = format!("error: {}", escape::one_line(&failure.to_string()));
         match &log {
             Some(Log(queue)) => queue.finish(Some(&line)),
-            None => complain(&line),
+            None => print_error(&line),
         }
     }
     ExitCode::from(failure.exit_code())
 }
 
-/// The log, which is written to its end when this is dropped, also by a panic.
+/// The log. Dropping it, also by a panic, writes the lines that are still queued.
 struct Log(LogQueue);
 
 impl Drop for Log {
@@ -75,45 +75,45 @@ impl Drop for Log {
     }
 }
 
-/// Whether the command logs what happens, until it ends.
-fn logs(args: &Args) -> bool {
+/// Whether the command writes a log.
+fn writes_log(args: &Args) -> bool {
     match &args.command {
         Command::Run(_) => true,
-        Command::Selftest { .. } => Part::asked().is_some(),
+        Command::Selftest { .. } => Role::from_env().is_some(),
         _ => false,
     }
 }
 
-/// Help that was asked for, or what is wrong with the line that was typed.
-fn not_understood(error: &clap::Error) -> ExitCode {
+/// Prints the help, or the usage error.
+fn print_usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
-        complain(escape::lines(&error.render().to_string()).trim_end());
+        print_error(escape::lines(&error.render().to_string()).trim_end());
     } else {
-        // Whoever closed the output has read enough.
+        // A closed output is no failure.
         let _ = error.print();
     }
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Where nobody hears it, there is nobody to tell.
-fn complain(line: &str) {
+/// Prints a line on standard error, if it is open.
+fn print_error(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Command::Run(options) = &args.command {
         return Ok(match run::run(&args.db, options)? {
-            Ended::InOrder => ExitCode::SUCCESS,
-            Ended::CutShort => ExitCode::from(3),
+            Exit::Clean => ExitCode::SUCCESS,
+            Exit::CutShort => ExitCode::from(3),
         });
     }
-    if let (Command::Selftest { .. }, Some(part)) = (&args.command, Part::asked()) {
-        part.play().map_err(|error| Failure::Unsuccessful(error.to_string()))?;
+    if let (Command::Selftest { .. }, Some(role)) = (&args.command, Role::from_env()) {
+        role.run().map_err(|error| Failure::Unsuccessful(error.to_string()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let terminal = io::stdout().is_terminal();
     let dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
-    // A terminal of no columns is one that does not tell.
+    // A terminal that reports a width of 0 does not know its width.
     let columns = || comfy_table::Table::new().width().filter(|width| *width > 0);
     let width = if terminal { columns() } else { None };
     let bars = io::stderr().is_terminal() && !dumb && !args.json && !args.quiet;
@@ -134,19 +134,19 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         bars: bars.then(|| Bars { terminal: || Box::new(io::stderr()), width: columns() }),
         times: Times { now: SystemClock::new().now().wall, zone },
     };
-    carry_out(args, &mut printer)?;
+    execute(args, &mut printer)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the terminal shows Unicode, as the first of these variables that says anything says.
+/// Whether the terminal shows Unicode, by the first locale variable that is set and not empty.
 fn unicode() -> bool {
-    let said = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
-    let locale = said.into_iter().find(|value| !value.is_empty()).unwrap_or_default().to_lowercase();
+    let values = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
+    let locale = values.into_iter().find(|value| !value.is_empty()).unwrap_or_default().to_lowercase();
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// Has every event logged as one line on standard error: when, how grave, what. Panics too.
+/// Starts the log on standard error: one line for each event and panic, with its time and level.
 fn log_to_stderr(args: &Args) -> io::Result<LogQueue> {
     let level = match (args.quiet, args.verbose) {
         (true, _) => LevelFilter::Warn,
@@ -161,7 +161,7 @@ fn log_to_stderr(args: &Args) -> io::Result<LogQueue> {
         .set_location_level(LevelFilter::Off)
         .build();
     let queue = LogQueue::start(io::stderr())?;
-    // Fails only where there is a logger already.
+    // Fails only if a logger is installed already.
     let _ = WriteLogger::init(level, format, queue.lines());
     panic::set_hook(Box::new(|panicked| {
         log::error!("{}", escape::one_line(&panicked.to_string()));
@@ -173,50 +173,50 @@ fn log_to_stderr(args: &Args) -> io::Result<LogQueue> {
     Ok(queue)
 }
 
-fn carry_out(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    // Only what adds tasks makes a file where there is none.
-    let there = || Client::open_existing(&args.db);
+fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    // Only commands that add tasks create a database.
+    let existing = || Client::open_existing(&args.db);
     match &args.command {
-        // It prints nothing, and was carried out before.
+        // Handled by `run`.
         Command::Run(_) => Ok(()),
         Command::Add(add) => add::add(&args.db, add, printer),
-        Command::Apply(asked) => apply::apply(&args.db, asked, printer),
-        Command::Import(what) => commands::import::import(&args.db, what, printer),
+        Command::Apply(apply) => apply::apply(&args.db, apply, printer),
+        Command::Import(import) => commands::import::import(&args.db, import, printer),
         Command::List { names: true } => list::names(&args.db, printer),
-        Command::List { names: false } => list::list(&there()?, printer),
-        Command::Show { name } => show::show(&there()?, name, printer),
-        Command::Status => status::status(&there()?, printer),
+        Command::List { names: false } => list::list(&existing()?, printer),
+        Command::Show { name } => show::show(&existing()?, name, printer),
+        Command::Status => status::status(&existing()?, printer),
         Command::Next { what, tz, from, number, if_down } => {
             let (zone, from) = (tz.as_deref(), from.as_deref());
-            next::next(&args.db, &Asked { what, zone, from, number: *number, if_down: *if_down }, printer)
+            next::next(&args.db, &Query { what, zone, from, number: *number, if_down: *if_down }, printer)
         }
         Command::History { name, status, since, number } => {
-            history::history(&there()?, name.as_deref(), *status, since.as_deref(), *number, printer)
+            history::history(&existing()?, name.as_deref(), *status, since.as_deref(), *number, printer)
         }
-        Command::Logs { run } => logs::logs(&there()?, *run, printer),
+        Command::Logs { run } => logs::logs(&existing()?, *run, printer),
         Command::Trigger { name, payload, key, wait } => {
             let run = payload.iter().fold(NewRun::of(name), NewRun::payload);
             let run = key.iter().fold(run, NewRun::key);
-            control::trigger(&there()?, name, run, *wait, printer)
+            control::trigger(&existing()?, name, run, *wait, printer)
         }
-        Command::Retry { run } => control::retry(&there()?, *run, printer),
-        Command::Pause { name } => control::pause(&there()?, name, printer),
-        Command::Resume { name } => control::resume(&there()?, name, printer),
-        Command::Cancel { which, gone: false } => control::cancel(&there()?, which, printer),
-        Command::Cancel { which, gone: true } => control::declare_gone(&there()?, which, printer),
-        Command::Remove { name } => control::remove(&there()?, name, printer),
+        Command::Retry { run } => control::retry(&existing()?, *run, printer),
+        Command::Pause { name } => control::pause(&existing()?, name, printer),
+        Command::Resume { name } => control::resume(&existing()?, name, printer),
+        Command::Cancel { which, gone: false } => control::cancel(&existing()?, which, printer),
+        Command::Cancel { which, gone: true } => control::declare_gone(&existing()?, which, printer),
+        Command::Remove { name } => control::remove(&existing()?, name, printer),
         Command::Check { overdue, failures } => {
-            check::check(&there()?, &Limits { overdue: *overdue, failures: *failures }, printer)
+            check::check(&existing()?, &Limits { overdue: *overdue, failures: *failures }, printer)
         }
-        Command::Prune { dry_run, keep } => prune::prune(&there()?, keep.retention(), *dry_run, printer),
-        Command::Doctor => doctor::doctor(&there()?, printer),
+        Command::Prune { dry_run, keep } => prune::prune(&existing()?, keep.retention(), *dry_run, printer),
+        Command::Doctor => doctor::doctor(&existing()?, printer),
         Command::Selftest { length, dir, seed } => {
-            // A name alone is of a file here.
-            let beside = args.db.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let folder = dir.as_deref().unwrap_or(beside);
-            commands::selftest::selftest(&commands::selftest::Asked { folder, length: *length, seed: *seed }, printer)
+            // The parent of a bare file name is empty.
+            let parent = args.db.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let folder = dir.as_deref().unwrap_or(parent);
+            commands::selftest::selftest(folder, *length, *seed, printer)
         }
-        Command::Backup { file } => backup::backup(&there()?, file, printer),
+        Command::Backup { file } => backup::backup(&existing()?, file, printer),
         Command::Completions { shell } => shell::completions(*shell, printer),
         Command::Man { command } => shell::man(command.as_deref(), printer),
     }

@@ -1,7 +1,7 @@
-//! For its tests: what only the program reads, as nobody would write it. Never a panic; a refusal is one line that can be read;
-//! what is accepted is the same when it is written out and read again.
+//! Mutation tests of the parsers of the program: they never panic, an error is one readable line, and an accepted value is equal
+//! when it is written and parsed again.
 
-/// Seeds and changes, as the library's doors are tested with.
+/// The mutator of the library's tests.
 #[path = "../../../tests/it/mutations/mutator.rs"]
 mod mutator;
 
@@ -13,13 +13,13 @@ use duly::{Timestamp, Zone};
 use toml::Table;
 
 use crate::cli::args::Args;
-use crate::cli::values::{json, length, variable};
+use crate::cli::values::{duration, json, variable};
 use crate::exec::payload::Payload;
-use crate::import::crontab::{self, Reading};
-use crate::import::users::Person;
+use crate::import::crontab::{self, Options};
+use crate::import::users::User;
 use crate::manifest;
 use crate::mutations::mutator::{each, each_in_time};
-use crate::output::escape::{acts, lines, one_line, shell_word};
+use crate::output::escape::{is_control, lines, one_line, shell_word};
 
 const MANIFESTS: [&str; 5] = [
     "[defaults]\ntime_zone = \"Europe/Rome\"\nmax_attempts = 3\nenv = { A = \"1\" }\n\n[[task]]\nname = \"nightly\"\n\
@@ -37,7 +37,7 @@ fn one_readable_line(reason: &str, of: &str) {
     assert!(reason.lines().count() == 1 && reason.len() < 2000, "{of:?}\n{reason:.3000}");
 }
 
-/// A manifest is read as the same tasks, however its TOML is written.
+/// A manifest that is formatted anew has the same tasks.
 #[test]
 fn manifests() {
     let mut read = 0;
@@ -47,7 +47,7 @@ fn manifests() {
             Err(reason) => one_readable_line(&reason, &text),
             Ok(tasks) => {
                 let written = text.parse::<Table>().expect("TOML").to_string();
-                let again = manifest::parse(&written, Path::new("/etc")).expect("the same, written otherwise");
+                let again = manifest::parse(&written, Path::new("/etc")).expect("the same manifest");
                 assert_eq!(format!("{tasks:?}"), format!("{again:?}"), "{written}");
                 for task in &tasks {
                     if let Err(error) = task.occurrences(Timestamp::MIN, 2) {
@@ -95,34 +95,34 @@ const CRONTABS: [&str; 4] = [
     "\"B C\" = d\n17 * * * *\troot    cd / && run-parts --report /etc/cron.hourly\n@reboot x\n@daily %only input",
 ];
 
-/// Each line comes, is refused, or says nothing; what comes can be planned, or is refused then; and a comment changes nothing.
+/// Each line is imported, refused or ignored; an imported task can be planned or is refused then; a comment changes nothing.
 #[test]
 fn crontabs() {
     let zone = Zone::named("Europe/Rome").expect("a zone");
-    let people = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
+    let users = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
     each_in_time(4000, move |mutator| {
         let bytes = mutator.bytes(&CRONTABS);
-        let person = Person { name: "anna".into(), home: Some("/home/anna".into()) };
-        let reading = Reading { system: mutator.random.bool(), person, people: &people, zone: &zone, prefix: "cron" };
-        let found = crontab::read(&bytes, &reading);
+        let user = User { name: "anna".into(), home: Some("/home/anna".into()) };
+        let options = Options { system: mutator.random.bool(), user, users: &users, zone: &zone, prefix: "cron" };
+        let found = crontab::parse(&bytes, &options);
         let count = bytes.split(|byte| *byte == b'\n').count();
         assert!(found.tasks.len() + found.refused.len() <= count);
         let names: BTreeSet<_> = found.tasks.iter().map(|task| task.name.clone()).collect();
-        assert_eq!(names.len(), found.tasks.len(), "a name stands twice");
-        for said in found.refused.iter().chain(&found.remarks) {
-            one_readable_line(&said.reason, &said.text);
+        assert_eq!(names.len(), found.tasks.len(), "a duplicate name");
+        for note in found.refused.iter().chain(&found.remarks) {
+            one_readable_line(&note.reason, &note.text);
         }
-        let more = crontab::read(&[b"# a comment\xff\n\n", &bytes[..], b"\n# another"].concat(), &reading);
+        let more = crontab::parse(&[b"# a comment\xff\n\n", &bytes[..], b"\n# another"].concat(), &options);
         assert_eq!(more.refused.len(), found.refused.len());
-        let told = |found: &crate::import::source::Found| {
-            found.tasks.iter().map(|task| (task.name.clone(), format!("{:?}", task.brought))).collect::<Vec<_>>()
+        let tasks = |found: &crate::import::source::Parsed| {
+            found.tasks.iter().map(|task| (task.name.clone(), format!("{:?}", task.item))).collect::<Vec<_>>()
         };
-        assert_eq!(told(&more), told(&found));
+        assert_eq!(tasks(&more), tasks(&found));
     });
 }
 
 #[test]
-fn lines_as_they_are_typed() {
+fn command_lines() {
     let seeds = [
         "add t --cron|0 7 * * *|--tz|Europe/Rome|--|true",
         "add t --every 15m --jitter 1m --expires 1h --handler h --payload|{\"a\": 1}",
@@ -140,7 +140,7 @@ fn lines_as_they_are_typed() {
         "completions bash",
         "man add",
     ];
-    let mut understood = 0;
+    let mut accepted = 0;
     each(4000, |mutator| {
         let mut line: Vec<String> = vec!["duly".to_owned()];
         for (at, part) in mutator.text(&seeds).split('|').enumerate() {
@@ -148,34 +148,34 @@ fn lines_as_they_are_typed() {
             line.extend(words.into_iter().map(str::to_owned));
         }
         match Args::try_parse_from(&line) {
-            Ok(_) => understood += 1,
+            Ok(_) => accepted += 1,
             Err(error) => {
                 assert!([0, 2].contains(&error.exit_code()), "{error}");
                 assert!(!lines(&error.render().to_string()).trim().is_empty());
             }
         }
     });
-    assert!(understood > 200, "{understood} were understood");
+    assert!(accepted > 200, "{accepted} were accepted");
 }
 
 #[test]
-fn values_and_what_is_printed_of_them() {
+fn values_and_escapes() {
     let seeds =
         ["1h 30m", "0", "A=b=c", "{\"a\": 1}", "it's", "a\u{1b}[2J\u{202e}b\r\n", "-7", "\u{9b}31m", "two words"];
     each(8000, |mutator| {
         let text = mutator.text(&seeds);
-        assert!(!one_line(&text).contains(acts), "{text:?}");
-        assert!(!lines(&text).replace(['\n', '\t'], "").contains(acts), "{text:?}");
+        assert!(!one_line(&text).contains(is_control), "{text:?}");
+        assert!(!lines(&text).replace(['\n', '\t'], "").contains(is_control), "{text:?}");
         if let Ok(value) = json(&text) {
             assert_eq!(json(value.get()).expect("its own text").get(), value.get());
         }
         if let Ok((name, value)) = variable(&text) {
             assert_eq!(format!("{name}={value}"), text);
         }
-        if let Ok(value) = length(&text) {
-            assert_eq!(length(&duly::duration_text(value)), Ok(value));
+        if let Ok(value) = duration(&text) {
+            assert_eq!(duration(&duly::duration_text(value)), Ok(value));
         }
-        // As a shell reads it: quotes taken off, there is nothing else in it than the word.
+        // Without its quotes it is the word.
         let word = shell_word(&text);
         assert!(word == text || word[1..word.len() - 1].replace(r"'\''", "'") == text, "{word}");
     });

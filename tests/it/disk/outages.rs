@@ -149,7 +149,7 @@ fn while_running(db: &TestDb, fault: FaultKind<'_>, lease: &str, leaves: bool) {
     eventually("its end is refused", || refuses(&sidecar));
     if leaves {
         sidecar.signal("TERM");
-        eventually("it has heard", || sidecar.log().contains("SIGTERM: nothing more"));
+        eventually("it has heard", || sidecar.log().contains("SIGTERM: no more runs"));
     }
     outage.wait_for_retry();
     let stands_so = "SELECT r.status || ' ' || r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
@@ -254,7 +254,7 @@ fn a_scheduler_that_stops_on_a_full_disk_reports_lost_outcomes() {
     told(&db, "over");
     sidecar.signal("TERM");
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
-    assert!(sidecar.log().contains("the ends of 1 runs could not be written down"), "{}", sidecar.log());
+    assert!(sidecar.log().contains("the outcomes of 1 runs could not be recorded"), "{}", sidecar.log());
     disk.clear();
     gate.open();
     let mut next = Sidecar::spawn(&db, &["--until-idle"]);

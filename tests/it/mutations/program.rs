@@ -244,7 +244,7 @@ fn a_pipe_is_refused_without_blocking() {
         (
             "apply pipe",
             1,
-            "pipe: expected a file whose path lasts, which its tasks are kept by, found a pipe, a socket or a device",
+            "pipe: expected a regular file, because its path is stored with its tasks, found a pipe, a socket or a device",
         ),
         ("import nanoclaw pipe -- node", 1, "pipe: expected NanoClaw's database, found a pipe, a socket or a device"),
     ] {

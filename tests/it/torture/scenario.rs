@@ -11,7 +11,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::dst_nights;
 use crate::fixtures::TestDb;
-use crate::selftest::checker::{self, Line, Promise, Sums, Told};
+use crate::selftest::checker::{self, Expectation, Line, Tables};
 use crate::sidecar::Sidecar;
 use crate::torture::processes::{Kind, Process, set_clock};
 use crate::torture::tasks::{EDITED, JOURNAL, ON_DEAD, TRIGGERED, tasks};
@@ -67,7 +67,7 @@ pub(crate) struct Scenario {
     client: Client,
     plain: Connection,
     journal: File,
-    promises: Vec<Promise>,
+    promises: Vec<Expectation>,
     max_clock_error: Duration,
     is_long: bool,
     pub(crate) counts: Counts,
@@ -136,7 +136,7 @@ impl Scenario {
     fn take_out(&mut self) -> Option<Process> {
         let index = (!self.schedulers.is_empty()).then(|| self.random.usize(..self.schedulers.len()))?;
         let process = self.schedulers.swap_remove(index);
-        self.write(&Line::Doomed { process: process.id() });
+        self.write(&Line::Killed { process: process.id() });
         let back = Instant::now() + self.millis(0, 500);
         self.restarting.push((process.kind, back));
         Some(process)
@@ -189,7 +189,7 @@ impl Scenario {
                 let namespaced =
                     self.schedulers.get(index).is_some_and(|one| one.kind == Kind::Namespaced && one.is_running());
                 if namespaced && self.random.bool() {
-                    self.write(&Line::Doomed { process: self.schedulers[index].id() });
+                    self.write(&Line::Killed { process: self.schedulers[index].id() });
                     self.schedulers[index].kill_scheduler();
                     self.schedulers[index].stopped_until = None;
                     self.counts.alone += 1;
@@ -313,7 +313,7 @@ impl Scenario {
                 process.signal("CONT");
             }
             if process.kind == Kind::WrongClock {
-                self.write(&Line::Doomed { process: process.id() });
+                self.write(&Line::Killed { process: process.id() });
                 process.kill();
             } else {
                 self.schedulers.push(process);
@@ -373,12 +373,12 @@ impl Scenario {
     }
 
     /// Compares the handlers' journal with the tables, and the tables with their rules.
-    pub(crate) fn check(&self) -> Sums {
+    pub(crate) fn check(&self) -> checker::Counts {
         let text = std::fs::read_to_string(self.db.home().join(JOURNAL)).expect("the journal");
-        let (lines, torn) = checker::read(&text);
+        let (lines, torn) = checker::parse(&text);
         assert!(torn.is_empty(), "{torn:#?}");
-        let tables = Told::read(&self.client).expect("the tables");
-        let faults = checker::judge(&lines, &tables, &self.promises);
+        let tables = Tables::read(&self.client).expect("the tables");
+        let faults = checker::check(&lines, &tables, &self.promises);
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         assert!(faults.is_empty(), "{faults:#?}");
         let lost: Vec<_> =
@@ -392,6 +392,6 @@ impl Scenario {
             "SELECT id, attempt FROM task_runs WHERE handler = 'finish' AND status = 'succeeded' ORDER BY 1";
         assert_eq!(kept, self.db.rows(succeeded), "a handler's own rows and the outcomes of its runs");
         assert_eq!(self.lock_files(), [""; 0], "files are left");
-        Sums::of(&lines, &tables)
+        checker::Counts::of(&lines, &tables)
     }
 }

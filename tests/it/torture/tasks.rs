@@ -7,7 +7,7 @@ use duly::{Misfire, NewTask, Overlap, RetryPolicy, Timestamp};
 use serde_json::{Value, json};
 
 use crate::fixtures::TestDb;
-use crate::selftest::checker::Promise;
+use crate::selftest::checker::Expectation;
 
 /// The file in which handlers record their begin and end.
 pub(crate) const JOURNAL: &str = "journal";
@@ -90,7 +90,7 @@ fn with_fast_retries(task: NewTask, max_attempts: u32) -> NewTask {
 }
 
 /// Returns every task, due from one instant to another, and what the checker expects of it.
-pub(crate) fn tasks(db: &TestDb, from: Timestamp, to: Timestamp) -> Vec<(NewTask, Promise)> {
+pub(crate) fn tasks(db: &TestDb, from: Timestamp, to: Timestamp) -> Vec<(NewTask, Expectation)> {
     let mut all = Vec::new();
     for Grid { name, handler, every, takes, overlap, fails_first, at_most_once } in GRIDS {
         let every = Duration::from_millis(every);
@@ -102,9 +102,9 @@ pub(crate) fn tasks(db: &TestDb, from: Timestamp, to: Timestamp) -> Vec<(NewTask
         let instants = std::iter::successors(Some(from), |at| Some(at.plus(every))).take_while(|at| *at <= to);
         let (task_name, alone) = (name.to_owned(), overlap != Overlap::Allow);
         let due: BTreeSet<Timestamp> = instants.collect();
-        all.push((task, Promise { task: task_name, due: Some(due), at_most_once, alone }));
+        all.push((task, Expectation { task: task_name, due: Some(due), at_most_once, alone }));
     }
-    let open = |name: &str| Promise { task: name.to_owned(), due: None, at_most_once: false, alone: true };
+    let open = |name: &str| Expectation { task: name.to_owned(), due: None, at_most_once: false, alone: true };
     for (name, handler) in EDITED.into_iter().zip([CLOSURE, CLOSURE, "command"]) {
         let task = NewTask::interval(name, Duration::from_millis(700)).starts_at(from).ends_at(to).handler(handler);
         all.push((with_fast_retries(task.payload(payload(db, handler, 100, false)), 100_000), open(name)));

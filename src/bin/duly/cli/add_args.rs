@@ -1,4 +1,4 @@
-//! What `add` can be told: when, what, and the policies.
+//! Arguments of `add`: the schedule, what to run, and the policies.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use duly::{Misfire, Overlap};
 use serde_json::value::RawValue;
 
 use crate::cli::help_examples;
-use crate::cli::values::{expiry, json, length, rhythm, variable, variable_name};
+use crate::cli::values::{duration, expiry, json, schedule_duration, variable, variable_name};
 
-const WHEN: &str = "When (one of)";
-const WHAT: &str = "What (one of)";
-const COMMAND: &str = "For a command";
+const WHEN: &str = "Schedule (exactly one)";
+const WHAT: &str = "What to run (exactly one, or -- ARGV)";
+const COMMAND: &str = "Options of a command";
 const POLICIES: &str = "Policies";
 
 #[derive(Debug, clap::Args)]
@@ -24,65 +24,65 @@ const POLICIES: &str = "Policies";
     after_help = help_examples::ADD
 )]
 pub(crate) struct Add {
-    /// Its name: a letter, then letters, digits or . _ : / @ -
+    /// Name of the task: a letter, then letters, digits or . _ : / @ -
     pub(crate) name: String,
 
-    /// At the times that a cron line names: "0 7 * * *", "@daily".
+    /// Run at the times of a cron expression: "0 7 * * *", "@daily".
     #[arg(long, value_name = "EXPR", group = "when", help_heading = WHEN)]
     pub(crate) cron: Option<String>,
-    /// Every so often, on a fixed grid: 15m.
-    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN, value_parser = rhythm)]
+    /// Run at a fixed interval: 15m. The length of a run does not shift it.
+    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN, value_parser = schedule_duration)]
     pub(crate) every: Option<String>,
-    /// So long after the end of its last run.
-    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN, value_parser = rhythm)]
+    /// Run again this long after the previous run has ended: 15m.
+    #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN, value_parser = schedule_duration)]
     pub(crate) after: Option<String>,
-    /// Once, then: 2027-03-14T12:00:00Z, or a local time in --tz.
+    /// Run once at this time: 2027-03-14T12:00:00Z, or a local time in --tz.
     #[arg(long, value_name = "TIME", group = "when", help_heading = WHEN)]
     pub(crate) at: Option<String>,
-    /// Once, so long from now.
-    #[arg(long = "in", value_name = "DUR", group = "when", help_heading = WHEN, value_parser = length)]
+    /// Run once, this long from now: 2h.
+    #[arg(long = "in", value_name = "DUR", group = "when", help_heading = WHEN, value_parser = duration)]
     pub(crate) within: Option<Duration>,
-    /// Once, now.
+    /// Run once, now.
     #[arg(long, group = "when", help_heading = WHEN)]
     pub(crate) now: bool,
-    /// Only by a trigger, or for a task that names it with --on-dead.
+    /// Run only when triggered, or by the --on-dead of another task.
     #[arg(long, group = "when", help_heading = WHEN)]
     pub(crate) manual: bool,
 
-    /// The zone in which times are read: an IANA name, or local for this machine's.
+    /// Time zone of the schedule: an IANA name, or local for the zone of this machine.
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     pub(crate) tz: String,
-    /// If a task of this name differs, make it what is given.
+    /// Change an existing task of this name to the given definition.
     #[arg(long, conflicts_with = "if_absent")]
     pub(crate) replace: bool,
-    /// If there is a task of this name, leave it as it is.
+    /// Leave an existing task of this name unchanged, even if it differs.
     #[arg(long)]
     pub(crate) if_absent: bool,
 
-    /// A command and its arguments. No shell reads them.
+    /// Command and its arguments, started without a shell.
     #[arg(last = true, value_name = "ARGV", group = "what")]
     pub(crate) argv: Vec<String>,
-    /// A line for /bin/sh.
+    /// Command line for /bin/sh.
     #[arg(long, value_name = "LINE", group = "what", help_heading = WHAT)]
     pub(crate) shell: Option<String>,
-    /// A handler of an application that has this file open.
+    /// Handler of an application that runs a scheduler on this database.
     #[arg(long, value_name = "NAME", group = "what", help_heading = WHAT)]
     pub(crate) handler: Option<String>,
-    /// What the handler is given.
+    /// Payload of the handler. Default: null.
     #[arg(long, value_name = "JSON", requires = "handler", help_heading = WHAT, value_parser = json,
           allow_negative_numbers = true)]
     pub(crate) payload: Option<Box<RawValue>>,
 
-    /// The folder to run it in. Default: this one.
+    /// Working directory of the command. Default: the current directory.
     #[arg(long, value_name = "DIR", conflicts_with = "handler", help_heading = COMMAND)]
     pub(crate) cwd: Option<PathBuf>,
-    /// A variable for it. It is stored: no place for secrets.
+    /// Environment variable for the command; may be repeated. The value is stored unencrypted.
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "handler", help_heading = COMMAND, value_parser = variable)]
     pub(crate) env: Vec<(String, String)>,
-    /// A variable that it must find; only the name is stored.
+    /// Environment variable that the scheduler must provide, for example a secret; may be repeated. Only the name is stored.
     #[arg(long, value_name = "NAME", conflicts_with = "handler", help_heading = COMMAND, value_parser = variable_name)]
     pub(crate) env_from: Vec<String>,
-    /// What it reads from its standard input.
+    /// Text that the command reads from its standard input.
     #[arg(long, value_name = "TEXT", conflicts_with = "handler", help_heading = COMMAND)]
     pub(crate) stdin: Option<String>,
 
@@ -93,65 +93,65 @@ pub(crate) struct Add {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = POLICIES)]
 pub(crate) struct Policies {
-    /// What becomes of an occurrence while an earlier run is unfinished. Default: skip.
+    /// What happens to an occurrence while an earlier run is unfinished; see below. Default: skip.
     #[arg(long, value_name = "POLICY", value_parser = overlap())]
     pub(crate) overlap: Option<Overlap>,
-    /// What becomes of occurrences that nobody was there for. Default: run_once.
+    /// What happens to occurrences that no scheduler has started in time; see below. Default: run_once.
     #[arg(long, value_name = "POLICY", value_parser = misfire())]
     pub(crate) misfire: Option<Misfire>,
-    /// How late an occurrence is none of those yet. Default: 1m.
-    #[arg(long, value_name = "DUR", value_parser = length)]
+    /// An occurrence that is later than this falls under --misfire. Default: 1m.
+    #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) misfire_grace: Option<Duration>,
-    /// Most runs that wait or catch up. Default: 100.
+    /// Most runs that buffer_all keeps waiting, or that run_all catches up. Default: 100.
     #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::MAX_CATCH_UP)))]
     pub(crate) catch_up_limit: Option<u32>,
-    /// A run that has not begun within this time is missed; at least 1s. Default: never.
+    /// Record a run as missed if no attempt has started within this time; at least 1s. Default: never.
     #[arg(long, value_name = "DUR", value_parser = expiry)]
     pub(crate) expires: Option<Duration>,
-    /// How often a run is tried. Default: 5.
+    /// Most attempts of a run. After the last failure the run is dead. Default: 5.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) max_attempts: Option<u32>,
-    /// Start once or never: --max-attempts 1.
+    /// Never start a run twice: the same as --max-attempts 1.
     #[arg(long, conflicts_with = "max_attempts")]
     pub(crate) at_most_once: bool,
-    /// The wait after the first failure; it doubles with each further one. Default: 10s.
-    #[arg(long, value_name = "DUR", value_parser = length)]
+    /// Wait before the second attempt. It doubles with each further failure. Default: 10s.
+    #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) backoff: Option<Duration>,
-    /// The longest such wait. Default: 1h.
-    #[arg(long, value_name = "DUR", value_parser = length)]
+    /// Longest wait between two attempts. Default: 1h.
+    #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) backoff_cap: Option<Duration>,
-    /// Longest an attempt may take; 0: no limit. Default: the handler's, 1h for commands.
-    #[arg(long, value_name = "DUR", value_parser = length)]
+    /// End an attempt that takes longer; 0: no limit. Default: 1h for commands, else the handler's.
+    #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
-    /// Start a fixed part of this later than due. Default: 0.
-    #[arg(long, value_name = "DUR", value_parser = length)]
+    /// Delay each start by up to this time. The delay of a task is fixed, and derived from its name. Default: 0.
+    #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) jitter: Option<Duration>,
-    /// 0 (first) to 3. Default: 1.
+    /// Priority among waiting runs: 0 (first) to 3 (last). Default: 1.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub(crate) priority: Option<u8>,
-    /// At most one run with this key runs at a time, across tasks. Default: the task's own.
+    /// Concurrency key: at most one run with this key runs at a time, across tasks. Default: one key for each task.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
-    /// A task that gets a run, with the dead run as its payload, whenever one of this task dies.
+    /// Task to start when a run of this task is dead. Its payload is the dead run.
     #[arg(long, value_name = "NAME")]
     pub(crate) on_dead: Option<String>,
-    /// Pause the task after so many dead runs in a row. Default: never.
+    /// Pause the task after N consecutive dead runs. Default: never.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) pause_after_failures: Option<u32>,
-    /// No occurrence before then.
+    /// No occurrence is before this time.
     #[arg(long, value_name = "TIME")]
     pub(crate) starts_at: Option<String>,
-    /// No occurrence after then.
+    /// No occurrence is after this time.
     #[arg(long, value_name = "TIME")]
     pub(crate) ends_at: Option<String>,
 }
 
 fn overlap() -> impl TypedValueParser<Value = Overlap> {
     let words = PossibleValuesParser::new(Overlap::ALL.iter().map(|policy| policy.as_str()));
-    words.try_map(|word| Overlap::parse(&word).ok_or("expected a policy"))
+    words.try_map(|word| Overlap::parse(&word).ok_or("unknown policy"))
 }
 
 fn misfire() -> impl TypedValueParser<Value = Misfire> {
     let words = PossibleValuesParser::new(Misfire::ALL.iter().map(|policy| policy.as_str()));
-    words.try_map(|word| Misfire::parse(&word).ok_or("expected a policy"))
+    words.try_map(|word| Misfire::parse(&word).ok_or("unknown policy"))
 }

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line: commands, arguments and options.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,228 +13,233 @@ use crate::cli::add_args::Add;
 use crate::cli::help_examples;
 use crate::cli::import_args::Import;
 use crate::cli::retention_args::Keep;
-use crate::cli::values::{json, length, run_number};
+use crate::cli::values::{duration, json, run_number};
 
-/// Scheduled work in one SQLite file: each occurrence once, none lost in silence.
+/// Durable scheduler on one SQLite file: each occurrence runs once, and none is lost without a record.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true, max_term_width = 110, after_help = EXIT_CODES)]
 pub(crate) struct Args {
-    /// The database.
+    /// Database file.
     #[arg(
         long,
         value_name = "FILE",
         env = "DULY_DB",
         hide_env_values = true,
         default_value = "duly.db",
-        global = true
+        global = true,
+        help_heading = GLOBAL
     )]
     pub(crate) db: PathBuf,
 
-    /// Say more.
-    #[arg(short, long, action = ArgAction::Count, global = true, conflicts_with = "quiet")]
+    /// Log debug messages too.
+    #[arg(short, long, action = ArgAction::Count, global = true, conflicts_with = "quiet", help_heading = GLOBAL)]
     pub(crate) verbose: u8,
 
-    /// Say nothing of what was done.
-    #[arg(short, long, global = true)]
+    /// Print results and errors only; log warnings and errors only.
+    #[arg(short, long, global = true, help_heading = GLOBAL)]
     pub(crate) quiet: bool,
 
-    /// Print one JSON document: keys are column names, times UTC.
-    #[arg(long, global = true)]
+    /// Print one JSON document. Keys are column names, times are UTC.
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 run cut work short; 4 no usable database.";
+const GLOBAL: &str = "Global options";
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 success; 1 failed; 2 wrong usage; 3 run ended commands early; 4 no usable database.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run what is due, until SIGINT or SIGTERM.
+    /// Run the scheduler until SIGINT or SIGTERM.
     #[command(after_help = help_examples::RUN)]
     Run(RunArgs),
-    /// Add a task: when, and what. The same again changes nothing.
+    /// Add a task. Idempotent: adding the same definition again changes nothing.
     Add(Box<Add>),
-    /// Make the tasks match a manifest, in one transaction. The same again changes nothing.
+    /// Make the tasks match a TOML manifest, in one transaction. Idempotent.
     #[command(after_help = help_examples::APPLY)]
     Apply(ApplyArgs),
-    /// Bring tasks over from a crontab, or from NanoClaw, in one transaction. The same again changes nothing.
+    /// Import tasks from a crontab or from NanoClaw, in one transaction. Idempotent.
     #[command(subcommand, after_help = help_examples::IMPORT)]
     Import(Import),
-    /// The tasks, and when each is due.
+    /// List the tasks, with the next and the last runs of each.
     #[command(after_help = help_examples::LIST)]
     List {
-        /// The names alone, a line each; nothing where there is no database.
+        /// Print only the names, one on each line; nothing if the database does not exist.
         #[arg(long)]
         names: bool,
     },
-    /// One task: its policies, next occurrences and last runs.
+    /// Show one task: its policies, next occurrences and last runs.
     #[command(after_help = help_examples::SHOW)]
     Show {
-        /// The task.
+        /// Name of the task.
         name: String,
     },
-    /// The whole at a glance: who is at work, what is due, what fails.
+    /// Show schedulers, due and failing tasks, unfinished runs, and the size of the database.
     #[command(after_help = help_examples::STATUS)]
     Status,
-    /// What lies ahead of a task, or of a cron line that may become one.
+    /// Show the next occurrences of a task or of a cron expression.
     #[command(after_help = help_examples::NEXT)]
     Next {
-        /// The task, or a line: "0 7 * * *".
+        /// Name of a task, or a cron expression: "0 7 * * *".
         #[arg(value_name = "NAME|EXPR")]
         what: String,
-        /// The zone in which a line is read: an IANA name, or local. Default: UTC.
+        /// Time zone of the cron expression: an IANA name, or local. Default: UTC.
         #[arg(long, value_name = "ZONE")]
         tz: Option<String>,
-        /// From then on, instead of from now: a date, or a time. Local times are read in --tz, or in the machine's zone. Of a
-        /// task: what its schedule names, whatever its status.
+        /// Start at this date or time instead of now. A local time is read in --tz, else in the zone of this machine. For a
+        /// task, the status is ignored: the occurrences of its schedule are shown even if it is paused.
         #[arg(long, value_name = "TIME")]
         from: Option<String>,
-        /// How many.
+        /// Number of occurrences.
         #[arg(short, long, value_name = "N", default_value_t = 5)]
         number: usize,
-        /// What would become of it if no scheduler ran for so long.
-        #[arg(long, value_name = "DUR", value_parser = length, conflicts_with = "number")]
+        /// Show what would run, be skipped or be missed if no scheduler ran for this long.
+        #[arg(long, value_name = "DUR", value_parser = duration, conflicts_with = "number")]
         if_down: Option<Duration>,
     },
-    /// The newest runs, of one task or of all, newest first.
+    /// List the runs of one task or of all tasks, newest first.
     #[command(after_help = help_examples::HISTORY)]
     History {
-        /// The task.
+        /// Name of a task. Default: all tasks.
         name: Option<String>,
-        /// Only those that stand so.
+        /// Only runs with this status.
         #[arg(long, value_name = "STATUS", value_parser = run_status())]
         status: Option<RunStatus>,
-        /// Only those from then on: a date, a time, or how long ago, as in 2h.
+        /// Only runs scheduled since then: a date, a time, or a duration before now, such as 2h.
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
-        /// How many.
+        /// Most runs to list.
         #[arg(short, long, value_name = "N", default_value_t = 20)]
         number: usize,
     },
-    /// What a run's attempts said and printed.
+    /// Show the attempts of a run, with their errors and output.
     #[command(after_help = help_examples::LOGS)]
     Logs {
-        /// The run.
+        /// Number of the run, as history lists it.
         #[arg(value_parser = run_number)]
         run: i64,
     },
-    /// Open a run of a task now, beside its schedule.
+    /// Start a run of a task now. Its schedule does not change.
     #[command(after_help = help_examples::TRIGGER)]
     Trigger {
-        /// The task.
+        /// Name of the task.
         name: String,
-        /// What the handler is given instead of the task's payload; a command reads it from its standard input.
+        /// Payload of this run, instead of the task's own. A command reads it from its standard input.
         #[arg(long, value_name = "JSON", value_parser = json, allow_negative_numbers = true)]
         payload: Option<Box<RawValue>>,
-        /// An idempotency key: of all requests with this key, one opens a run, and all others show that run.
+        /// Idempotency key: the first trigger with this key starts a run; later ones print that run and start nothing.
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
-        /// Wait until it is over, and fail if it does not succeed.
+        /// Wait until the run has ended. The exit code is 1 if it does not succeed.
         #[arg(long)]
         wait: bool,
     },
-    /// Open a new run for one that is dead or cancelled: the same piece of work, once more.
+    /// Start a new run in place of a dead or cancelled one, with the same payload and idempotency key.
     #[command(after_help = help_examples::RETRY)]
     Retry {
-        /// The run.
+        /// Number of the run, as history lists it.
         #[arg(value_parser = run_number)]
         run: i64,
     },
-    /// Stop a task's schedule for a while.
+    /// Pause a task: its schedule starts no runs until duly resume.
     #[command(after_help = help_examples::PAUSE)]
     Pause {
-        /// The task.
+        /// Name of the task.
         name: String,
     },
-    /// Let a paused task's schedule count again, from now.
+    /// Resume a paused task. Its schedule counts from now; occurrences during the pause are not made up for.
     #[command(after_help = help_examples::RESUME)]
     Resume {
-        /// The task.
+        /// Name of the task.
         name: String,
     },
-    /// Cancel a run, or all unfinished runs of a task. One that is running is asked to stop.
+    /// Cancel a run, or all unfinished runs of a task. A running command is ended.
     #[command(after_help = help_examples::CANCEL)]
     Cancel {
-        /// The run, by its number, or the task.
+        /// Number of a run, or name of a task.
         #[arg(value_name = "RUN|NAME")]
         which: String,
-        /// Declare that the command of a running run is gone, where duly check says that this cannot be known, or that another
-        /// process is waited for. Its scheduler must be dead. The run ends as cancelled.
+        /// Declare that the command of a running run has ended, where duly check reports that duly cannot know this or waits
+        /// for another process. The scheduler of the run must be dead. The run becomes cancelled.
         #[arg(long)]
         gone: bool,
     },
-    /// Remove a task with its history.
+    /// Delete a task with its history. Refused while a run of it is running.
     #[command(after_help = help_examples::REMOVE)]
     Remove {
-        /// The task.
+        /// Name of the task.
         name: String,
     },
-    /// For monitors: a line for each problem, and exit code 1; nothing where all is well.
+    /// Check for problems, for monitoring: one line for each and exit code 1; no output and exit code 0 if there is none.
     #[command(after_help = help_examples::CHECK)]
     Check {
-        /// Work that has been due for longer is a problem.
-        #[arg(long, value_name = "DUR", default_value = "5m", value_parser = length)]
+        /// Report work that has been due for longer than this.
+        #[arg(long, value_name = "DUR", default_value = "5m", value_parser = duration)]
         overdue: Duration,
-        /// So many dead runs of a task in a row are a problem.
+        /// Report a task with N or more consecutive dead runs.
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
         failures: u32,
     },
-    /// Remove what is long over, as a scheduler does little by little. Nobody waits for it.
+    /// Delete expired history now. A running scheduler does the same in small batches.
     #[command(after_help = help_examples::PRUNE)]
     Prune {
-        /// Tell how much would go, and remove nothing.
+        /// Print how much would be deleted, and delete nothing.
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
         keep: Keep,
     },
-    /// Look whether the file is sound. It may be in use; nothing is written.
+    /// Check the integrity of the database. It may be in use; nothing is written.
     #[command(after_help = help_examples::DOCTOR)]
     Doctor,
-    /// Try whether duly can be trusted on this disk, in a folder that goes away.
+    /// Test whether this disk is safe for duly: locks, shared memory, syncs, and schedulers killed at random.
     #[command(after_help = help_examples::SELFTEST)]
     Selftest {
-        /// How long, about.
-        #[arg(long = "for", value_name = "DUR", default_value = "10s", value_parser = length)]
+        /// Approximate length of the test.
+        #[arg(long = "for", value_name = "DUR", default_value = "10s", value_parser = duration)]
         length: Duration,
-        /// Where: the folder is made in this one. Default: the folder of --db, which itself is not opened.
+        /// Folder in which the test creates its temporary folder. Default: the folder of --db. The database is not opened.
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
-        /// The same choices as that time: who is killed, and when.
+        /// Repeat the random choices of an earlier test: which scheduler is killed, and when.
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
     },
-    /// Copy the whole file while it is in use. A scheduler on the copy is a second one.
+    /// Copy the database; it may be in use. Do not run schedulers on both files: each task would run twice.
     #[command(after_help = help_examples::BACKUP)]
     Backup {
-        /// The copy. There must be no such file.
+        /// File to create. It must not exist.
         file: PathBuf,
     },
-    /// Print a script that completes commands and options in a shell.
+    /// Print a completion script for a shell.
     #[command(after_help = help_examples::COMPLETIONS)]
     Completions {
-        /// The shell.
+        /// Shell that reads the script.
         shell: clap_complete::Shell,
     },
-    /// Print the manual page of the program, or of a command: duly man add | man -l -
+    /// Print the manual page of the program or of a command.
     #[command(after_help = help_examples::MAN)]
     Man {
-        /// The command.
+        /// Name of a command. Default: the program.
         command: Option<String>,
     },
 }
 
 impl Args {
-    /// Reads what was typed.
-    pub(crate) fn typed(words: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
+    /// Parses the words of a command line.
+    pub(crate) fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
         let mut command = with_negative_values(Args::command());
-        let read = command.try_get_matches_from_mut(words).and_then(|mut found| Args::from_arg_matches_mut(&mut found));
-        read.map_err(|error| error.format(&mut command))
+        let matches = command.try_get_matches_from_mut(words);
+        let args = matches.and_then(|mut matches| Args::from_arg_matches_mut(&mut matches));
+        args.map_err(|error| error.format(&mut command))
     }
 }
 
-/// Values that are numbers, lengths or times may begin with a hyphen: then the error names the option that does not take them.
+/// Lets values of numbers, durations and times begin with a hyphen, so that the error names the option that refuses them.
 fn with_negative_values(command: clap::Command) -> clap::Command {
     const NAMES: [&str; 5] = ["N", "RUNS", "DUR", "TIME", "EXPR"];
     let command = command.mut_args(|arg| {
@@ -245,18 +250,18 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_values)
 }
 
-/// How a manifest is applied.
+/// Arguments of `apply`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ApplyArgs {
-    /// A TOML file: examples/tasks.toml shows one.
+    /// TOML file; examples/tasks.toml is an example.
     pub(crate) file: PathBuf,
-    /// Remove what the same manifest declared before and does not any more.
+    /// Remove tasks that this manifest declared before and no longer declares.
     #[arg(long)]
     pub(crate) prune: bool,
-    /// With --prune: accept a manifest that declares no task, and remove all that it declared before.
+    /// With --prune: accept a manifest without tasks, and remove all tasks that it declared before.
     #[arg(long, requires = "prune")]
     pub(crate) allow_empty: bool,
-    /// Take over tasks that another manifest declared, as after this one was moved.
+    /// Take over tasks that another manifest declared, for example after the file was moved.
     #[arg(long)]
     pub(crate) adopt: bool,
     /// Show what would change, and change nothing.
@@ -264,28 +269,28 @@ pub(crate) struct ApplyArgs {
     pub(crate) dry_run: bool,
 }
 
-/// How `duly run` works.
+/// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// Apply this manifest first, as apply does; the database is made if there is none.
+    /// Apply this manifest first, as duly apply does. Creates the database if it does not exist.
     #[arg(long, value_name = "FILE")]
     pub(crate) tasks: Option<PathBuf>,
-    /// Make the database if there is none.
+    /// Create the database if it does not exist. If the file holds tables of another program, add the tables of duly.
     #[arg(long)]
     pub(crate) create: bool,
-    /// How many commands run at once.
+    /// Most commands that run at the same time.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) workers: usize,
-    /// How often to look for what other programs wrote.
-    #[arg(long, value_name = "DUR", default_value = "1s", value_parser = length)]
+    /// Poll interval: how often to look for changes made by other programs.
+    #[arg(long, value_name = "DUR", default_value = "1s", value_parser = duration)]
     pub(crate) poll: Duration,
-    /// How long this scheduler is believed to move without a sign of life.
-    #[arg(long, value_name = "DUR", default_value = "1m", value_parser = length)]
+    /// Lease: how long this scheduler counts as working without a heartbeat. After that it is reported as stuck.
+    #[arg(long, value_name = "DUR", default_value = "1m", value_parser = duration)]
     pub(crate) lease: Duration,
-    /// When told to leave, how long running commands may go on.
-    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = length)]
+    /// After SIGINT or SIGTERM: how long running commands may continue before they are ended.
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = duration)]
     pub(crate) drain: Duration,
-    /// End when nothing is due, may start, runs, or waits for another try.
+    /// Exit when no task is due and no run is waiting to start, running, or waiting for a retry.
     #[arg(long)]
     pub(crate) until_idle: bool,
     #[command(flatten)]
@@ -294,7 +299,7 @@ pub(crate) struct RunArgs {
 
 fn run_status() -> impl TypedValueParser<Value = RunStatus> {
     let words = PossibleValuesParser::new(RunStatus::ALL.iter().map(|status| status.as_str()));
-    words.try_map(|word| RunStatus::parse(&word).ok_or("expected a status"))
+    words.try_map(|word| RunStatus::parse(&word).ok_or("unknown status"))
 }
 
 #[cfg(test)]
@@ -303,11 +308,11 @@ mod tests {
     use clap::{CommandFactory, Parser};
 
     #[test]
-    fn the_options_fit_together() {
+    fn definitions_are_consistent() {
         Args::command().debug_assert();
     }
 
-    /// A line as a shell splits it, up to where its output goes.
+    /// Splits a line as a shell does, up to a pipe or a redirection.
     fn words(line: &str) -> Vec<String> {
         let (mut words, mut quote) = (vec![String::new()], None);
         for letter in line.chars() {
@@ -324,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_examples_and_each_can_be_typed() {
+    fn every_command_has_examples_that_parse() {
         for command in Args::command().get_subcommands() {
             let (name, help) = (command.get_name(), command.get_after_help().map(ToString::to_string));
             let help = help.unwrap_or_else(|| panic!("{name} has no example"));
@@ -338,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_what_the_library_keeps() {
+    fn retention_defaults_are_those_of_the_library() {
         for line in [&["duly", "run"], &["duly", "prune"]] {
             let keep = match Args::try_parse_from(line).unwrap().command {
                 Command::Run(run) => run.keep.retention(),

@@ -1,31 +1,31 @@
-//! Why a command failed, and what the program exits with then.
+//! The failure of a command, and its exit code.
 
 use std::fmt;
 use std::io;
 
 use duly::Error;
 
-/// Why a command failed. Its `Display` is the line that is printed.
+/// The failure of a command. `Display` is the line that is printed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The library refused, or could not.
+    /// An error of the library.
     Duly(Error),
-    /// What was to be printed could not be.
+    /// The output could not be written.
     Output(io::Error),
-    /// What was typed makes no sense beside the rest, or on this machine.
+    /// The arguments contradict each other, or cannot be used on this machine.
     Refused(String),
-    /// The run that was waited for did not succeed.
+    /// The command ran and its result is negative: a run that failed, a problem that was found.
     Unsuccessful(String),
 }
 
 impl Failure {
-    /// What the program exits with.
+    /// Returns the exit code of the program.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            // Whoever read the output has read enough.
+            // The reader closed the output early, as `head` does: no failure.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Failure::Duly(Error::UnusableDatabase { .. }) => 4,
-            // A setting that was typed.
+            // A setting from the command line.
             Failure::Duly(Error::InvalidConfig { .. }) => 2,
             _ => 1,
         }

@@ -1,16 +1,30 @@
-//! An example or two of every command, as its help ends. A test types them all.
+//! Notes and examples at the end of each help text. Tests parse and run every example.
 
-pub(crate) const RUN: &str = r#"SIGHUP has --tasks applied again; what is not declared any more stays. A second SIGINT or SIGTERM ends the wait.
+pub(crate) const RUN: &str = r#"SIGHUP applies --tasks again, without removing tasks. A second SIGINT or SIGTERM ends running commands at once.
 SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF and SIGIO are logged and ignored.
 
-A command runs in a session of its own, without a terminal. As process 1 of a container, duly reaps what its commands leave.
+Each command runs in its own session, without a terminal. As PID 1 of a container, duly reaps orphan processes.
 
 Examples:
   duly run --tasks tasks.toml
   duly run --create --workers 8 --drain 5m
   duly run --until-idle --keep-runs 7d --most-runs 500"#;
 
-pub(crate) const ADD: &str = r#"Examples:
+pub(crate) const ADD: &str = r#"Durations have a unit: 90s, 15m, 1h 30m, 2d. Times without an offset are read in --tz.
+
+--overlap: an occurrence is due while an earlier run of the task is unfinished
+  skip            do not run it; record it as skipped
+  buffer_one      let one run wait; skip further occurrences
+  buffer_all      let every run wait, in order, up to --catch-up-limit
+  cancel_running  stop the earlier run, then start the new one
+  allow           run both at the same time
+
+--misfire: occurrences are later than --misfire-grace, for example after a shutdown
+  run_once  run once for all of them; record the others as missed
+  skip      run none of them; record them as missed
+  run_all   run each of the newest --catch-up-limit ones; needs --overlap buffer_all or allow
+
+Examples:
   duly add nightly --cron "0 3 * * *" --tz local -- ./backup.sh --full
   duly add poll --every 15m --overlap skip --timeout 5m --shell 'curl -sf "$URL" | ./import'
   duly add reminder --in 2h --at-most-once -- notify-send "Tea is ready"
@@ -25,13 +39,13 @@ pub(crate) const IMPORT: &str = r#"Examples:
   duly import crontab /etc/cron.d/certbot --user root --dry-run
   duly import nanoclaw store/messages.db -- node run-task.js"#;
 
-/// What a line of runs says.
+/// Prefixes examples with the legend of the sparkline.
 macro_rules! spark {
     ($examples:literal) => {
         concat!(
-            "The last runs, oldest first: a block for each that succeeded, or where no Unicode is shown a digit, as high as it ",
-            "took long, 1 to 8 eighths of the longest; x dead, ! to be tried again, - skipped, m missed, c cancelled, > running, ",
-            "q queued.\n\n",
+            "The last runs are shown as one character each, oldest first. A bar (without Unicode: a digit) is a run that ",
+            "succeeded; its height (1 to 8) is its duration relative to the longest one. x dead, ! failed and waiting for a ",
+            "retry, - skipped, m missed, c cancelled, > running, q queued.\n\n",
             $examples
         )
     };
@@ -97,7 +111,7 @@ pub(crate) const PRUNE: &str = r#"Examples:
 pub(crate) const DOCTOR: &str = r#"Examples:
   duly doctor"#;
 
-pub(crate) const SELFTEST: &str = r#"Exit code 1, and the folder is kept, if anything is found that should not be.
+pub(crate) const SELFTEST: &str = r#"If a check fails, the exit code is 1 and the temporary folder is kept. Else the folder is removed.
 
 Examples:
   duly selftest
@@ -107,7 +121,7 @@ Examples:
 pub(crate) const BACKUP: &str = r#"Examples:
   duly backup agent-copy.db"#;
 
-pub(crate) const COMPLETIONS: &str = r#"Names of tasks are completed too, of the file that --db, or DULY_DB, names.
+pub(crate) const COMPLETIONS: &str = r#"In bash, zsh and fish, names of tasks are completed too, from the database of --db or DULY_DB.
 
 Examples:
   duly completions bash > ~/.local/share/bash-completion/completions/duly

@@ -1,96 +1,98 @@
-//! What `import` can be told.
+//! Arguments of `import`.
 
 use std::path::PathBuf;
 
 use clap::Subcommand;
 
-/// Where tasks are brought over from.
+/// The source of an import.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Import {
-    /// The lines of a crontab, as tasks that keep cron's habits.
-    #[command(after_help = OF_CRONTAB)]
+    /// Import the entries of a crontab, as tasks that behave as under cron.
+    #[command(after_help = CRONTAB_NOTES)]
     Crontab(Crontab),
-    /// The scheduled tasks of NanoClaw, each carried out by a command of yours.
+    /// Import the scheduled tasks of NanoClaw. Each runs the given command.
     #[command(
         override_usage = "duly import nanoclaw [OPTIONS] <FILE> -- <ARGV>...",
-        after_help = OF_NANOCLAW
+        after_help = NANOCLAW_NOTES
     )]
     Nanoclaw(Nanoclaw),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Crontab {
-    /// The crontab, or - for standard input.
+    /// Crontab to read, or - for standard input.
     pub(crate) file: PathBuf,
-    /// Its lines name a user before the command. Known by itself of /etc/crontab and what is in /etc/cron.d.
+    /// System crontab: each entry names a user before the command. Assumed for /etc/crontab and files in /etc/cron.d.
     #[arg(long)]
     pub(crate) system: bool,
-    /// Whose lines to take of a system crontab, and whose home they start in. Default: whoever runs this.
+    /// Import the entries of this user from a system crontab; commands start in the home directory of this user. Default: the
+    /// current user.
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     #[command(flatten)]
     pub(crate) common: Common,
-    /// What their names begin with.
+    /// Prefix of the names of the imported tasks.
     #[arg(long, value_name = "WORD", default_value = "cron")]
     pub(crate) prefix: String,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Nanoclaw {
-    /// Its database. It is read, and not written.
+    /// Database of NanoClaw. It is only read.
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) common: Common,
-    /// What their names begin with.
+    /// Prefix of the names of the imported tasks.
     #[arg(long, value_name = "WORD", default_value = "nanoclaw")]
     pub(crate) prefix: String,
-    /// A command and its arguments, for each of them. No shell reads them.
+    /// Command and its arguments, for each task; started without a shell.
     #[arg(last = true, value_name = "ARGV", required = true)]
     pub(crate) argv: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
-    /// The zone in which their times are read: an IANA name, or local for this machine's.
+    /// Time zone of the imported schedules: an IANA name, or local for the zone of this machine.
     #[arg(long, value_name = "ZONE", default_value = "local")]
     pub(crate) tz: String,
-    /// Remove what was imported from the same source before and is not in it any more.
+    /// Remove tasks that were imported from this source before and are no longer in it.
     #[arg(long)]
     pub(crate) prune: bool,
-    /// With --prune: accept a source that holds no task, and remove all that was imported from it before.
+    /// With --prune: accept a source without tasks, and remove all tasks that were imported from it before.
     #[arg(long, requires = "prune")]
     pub(crate) allow_empty: bool,
-    /// Succeed although something could not be imported.
+    /// Exit with code 0 even if some entries could not be imported.
     #[arg(long)]
     pub(crate) partial: bool,
-    /// Take over tasks that were imported from another source, as after a file was moved.
+    /// Take over tasks that were imported from another source, for example after the file was moved.
     #[arg(long)]
     pub(crate) adopt: bool,
-    /// Show what would come, and change nothing.
+    /// Show what would be imported, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
-// One line a paragraph: it is laid out for the terminal that it is shown on.
-const OF_CRONTAB: &str = "\
-As with cron, each line is tried once, is not made up for if nobody was there to run it, may run beside itself, has no time \
-limit, and starts in the home folder. It gets what the crontab sets, above the scheduler's own environment. CRON_TZ counts \
-from its line on; TZ is for the commands only.
+// One line for each paragraph: clap wraps it to the width of the terminal.
+const CRONTAB_NOTES: &str = "\
+Imported tasks behave as under cron: one attempt, no catch-up of missed occurrences, overlapping runs allowed, no timeout, \
+started in the home directory. The variables of the crontab are added to the environment of the scheduler. CRON_TZ applies to \
+the entries below it; TZ is passed to the commands only.
 
-What cannot come is listed with its reason, and keeps nothing else back; the exit code is then 1, unless --partial is given. \
-The same again changes nothing.
+Entries that cannot be imported are listed with the reason; the others are imported. The exit code is then 1, unless --partial \
+is given. Repeating an import changes nothing.
 
 Examples:
   crontab -l | duly import crontab -
   duly import crontab --dry-run /etc/crontab
   duly import crontab /etc/cron.d/certbot --user root --tz Europe/Rome";
 
-const OF_NANOCLAW: &str = "\
+const NANOCLAW_NOTES: &str = "\
 The command reads one line of JSON from its standard input: id, group_folder, chat_jid, prompt, context_mode, script, \
-schedule_type and schedule_value, as NanoClaw has them. At most one task of a chat runs at a time.
+schedule_type and schedule_value, with the values of NanoClaw. At most one task of a chat runs at a time.
 
-What is paused comes paused. What is completed, or cannot come, is listed with its reason, and keeps nothing else back; the \
-exit code is then 1, unless --partial is given. The same again changes nothing. Stop NanoClaw's own scheduler before duly runs.
+Paused tasks are imported as paused. Tasks that are completed or cannot be imported are listed with the reason; the others are \
+imported. The exit code is then 1, unless --partial is given. Repeating an import changes nothing. Stop the scheduler of \
+NanoClaw before you start duly.
 
 Examples:
   duly import nanoclaw store/messages.db --tz Europe/Rome -- node run-task.js";

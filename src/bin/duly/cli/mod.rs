@@ -1,4 +1,4 @@
-//! What the program accepts: its arguments, values as they are typed, signals, and why a command failed.
+//! Input of the program: arguments, option values, signals; and the failure of a command.
 
 pub(crate) mod add_args;
 pub(crate) mod args;

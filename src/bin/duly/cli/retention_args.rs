@@ -1,29 +1,29 @@
-//! How long what is over is kept: the same options for `prune` and for `run`.
+//! Retention options of `prune` and `run`.
 
 use std::time::Duration;
 
 use duly::Retention;
 
-use crate::cli::values::length;
+use crate::cli::values::duration;
 
-/// What is kept. The defaults are the library's; a test compares them.
+/// How long history is kept. The defaults are those of the library; a test compares them.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "What is kept")]
+#[command(next_help_heading = "Retention")]
 pub(crate) struct Keep {
-    /// Completed tasks that were due once, with their runs.
-    #[arg(long, value_name = "DUR", default_value = "30d", value_parser = length)]
+    /// Keep completed one-time tasks, with their runs, for this long.
+    #[arg(long, value_name = "DUR", default_value = "30d", value_parser = duration)]
     pub(crate) keep_once: Duration,
-    /// Final runs of other tasks.
-    #[arg(long, value_name = "DUR", default_value = "30d", value_parser = length)]
+    /// Keep finished runs of other tasks for this long.
+    #[arg(long, value_name = "DUR", default_value = "30d", value_parser = duration)]
     pub(crate) keep_runs: Duration,
-    /// So many runs of each task, however old.
+    /// Keep at least the newest N runs of each task, however old they are.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) least_runs: u32,
-    /// Of more runs of a task the oldest go, however young.
+    /// Keep at most the newest N runs of each task, however new the others are.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) most_runs: u32,
-    /// Events, and the rows of schedulers that have stopped.
-    #[arg(long, value_name = "DUR", default_value = "30d", value_parser = length)]
+    /// Keep events, and the records of stopped schedulers, for this long.
+    #[arg(long, value_name = "DUR", default_value = "30d", value_parser = duration)]
     pub(crate) keep_events: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What the system asks of the program, as messages.
+//! Signals, delivered as messages.
 
 use std::io;
 use std::sync::mpsc::SyncSender;
@@ -8,23 +8,23 @@ use std::thread;
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Signals that mean nothing here, and would end the program with commands at work.
+/// Signals without a meaning here. Their default action would end the program while commands are running.
 #[cfg(unix)]
 const IGNORED: [i32; 6] = [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO];
 
-/// What is asked for.
+/// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To leave, by the signal of this name.
-    Leave(&'static str),
-    /// To read again what was read at the start: SIGHUP, where there is such a signal.
+    /// Stop; with the name of the signal.
+    Stop(&'static str),
+    /// Read the manifest again: SIGHUP, where the system has it.
     #[cfg_attr(not(unix), allow(dead_code))]
     Reload,
 }
 
-/// Has every such signal from now on sent as a message, for as long as the process lives. To be called before the first child
-/// is started: some programs start others with SIGCHLD ignored.
-pub(crate) fn send<T: Send + 'static>(to: SyncSender<T>, message: fn(Request) -> T) -> io::Result<()> {
+/// Sends each signal as a message, for the life of the process. Must be called before the first child is started: the parent
+/// may have started this program with SIGCHLD ignored.
+pub(crate) fn forward<T: Send + 'static>(to: SyncSender<T>, message: fn(Request) -> T) -> io::Result<()> {
     let mut signals = Signals::new()?;
     let listen = move || {
         while let Some(request) = signals.next() {
@@ -42,8 +42,8 @@ struct Signals(signal_hook::iterator::Signals);
 #[cfg(unix)]
 impl Signals {
     fn new() -> io::Result<Self> {
-        // If the parent process had SIGCHLD ignored, the kernel would keep no exit status of any child. Any handler ends that;
-        // nothing asks whether it was called. A command starts without it, with the default.
+        // While SIGCHLD is ignored, the kernel keeps no exit status of any child. Any handler ends that; whether it was called
+        // does not matter. Commands start with the default action.
         signal_hook::flag::register(SIGCHLD, std::sync::Arc::default())?;
         signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP].into_iter().chain(IGNORED)).map(Signals)
     }
@@ -56,13 +56,13 @@ impl Signals {
                     let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
                     log::info!("{name}: ignored; SIGTERM or SIGINT ends the program");
                 }
-                signal => return Some(leave(signal)),
+                signal => return Some(stop(signal)),
             }
         }
     }
 }
 
-/// Elsewhere nothing can wait for a signal: it is looked for.
+/// Other systems cannot wait for a signal: this polls.
 #[cfg(not(unix))]
 struct Signals(std::sync::Arc<std::sync::atomic::AtomicUsize>);
 
@@ -80,12 +80,12 @@ impl Signals {
         loop {
             match self.0.swap(0, std::sync::atomic::Ordering::SeqCst) {
                 0 => thread::sleep(std::time::Duration::from_millis(200)),
-                signal => return Some(leave(signal as i32)),
+                signal => return Some(stop(signal as i32)),
             }
         }
     }
 }
 
-fn leave(signal: i32) -> Request {
-    Request::Leave(if signal == SIGINT { "SIGINT" } else { "SIGTERM" })
+fn stop(signal: i32) -> Request {
+    Request::Stop(if signal == SIGINT { "SIGINT" } else { "SIGTERM" })
 }

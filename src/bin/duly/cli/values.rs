@@ -1,18 +1,18 @@
-//! Values as they are typed: what each becomes, and what would do where one does not. Pure.
+//! Parsers of option values. An error says what is expected. Pure.
 
 use std::time::Duration;
 
 use duly::Error;
 use serde_json::value::RawValue;
 
-/// What a duration looks like.
+/// Error for a text that is no duration.
 const EXPECTED: &str = "expected a duration such as 15m or 1h 30m";
 
-/// The shortest time in which a run may expire.
+/// Shortest time after which a run may expire.
 const SHORTEST_EXPIRY: Duration = Duration::from_secs(1);
 
-/// A length of time with its unit; zero too, where the library lets it stand.
-pub(crate) fn length(text: &str) -> Result<Duration, String> {
+/// Parses a duration with a unit. Zero is accepted.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if ["0", "0s", "0ms"].contains(&text) {
         return Ok(Duration::ZERO);
@@ -26,24 +26,24 @@ pub(crate) fn length(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// How often, or how long after its last run, a task is due: kept as it was typed.
-pub(crate) fn rhythm(text: &str) -> Result<String, String> {
-    match length(text)? {
+/// Checks the duration of an interval or delay schedule, and returns its text unchanged.
+pub(crate) fn schedule_duration(text: &str) -> Result<String, String> {
+    match duration(text)? {
         Duration::ZERO => Err("expected a duration of 1ms to 10years".to_owned()),
         _ => Ok(text.to_owned()),
     }
 }
 
-/// In what time a run expires.
+/// Parses the time after which a run expires.
 pub(crate) fn expiry(text: &str) -> Result<Duration, String> {
-    let length = length(text)?;
+    let length = duration(text)?;
     if length < SHORTEST_EXPIRY {
         return Err("expected at least 1s: a scheduler looks for new tasks about once a second".to_owned());
     }
     Ok(length)
 }
 
-/// What is wrong with a duration or an instant, without the text, which whoever reports it names too.
+/// Returns the reason for which a duration or an instant was refused, without the text itself.
 pub(crate) fn reason(error: Error) -> String {
     match error {
         Error::InvalidSchedule { reason, .. } => reason,
@@ -51,29 +51,29 @@ pub(crate) fn reason(error: Error) -> String {
     }
 }
 
-/// Longest that a text is shown beside what is wrong with it.
+/// Most characters of a refused text in an error message.
 const SHOWN: usize = 80;
 
-/// The beginning of a text, for a message that stays one line to read.
-pub(crate) fn brief(text: &str) -> String {
+/// Returns the beginning of a text, for an error message.
+pub(crate) fn truncated(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
     }
 }
 
-/// JSON, kept as it was typed.
+/// Checks a JSON value, and returns its text unchanged.
 pub(crate) fn json(text: &str) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text.to_owned())
         .map_err(|error| format!("expected JSON, as in '{{\"to\": \"anna\"}}': {error}"))
 }
 
-/// The number of a run.
+/// Parses the number of a run.
 pub(crate) fn run_number(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| "expected the number of a run, as history shows it".to_owned())
 }
 
-/// `KEY=VALUE`. Everything after the first `=` is the value.
+/// Parses `KEY=VALUE`. Everything after the first `=` is the value.
 pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -81,7 +81,7 @@ pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// The name of a variable.
+/// Checks the name of an environment variable.
 pub(crate) fn variable_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains('=') {
         return Err("expected the name of a variable; its value is looked up when the command starts".to_owned());
@@ -91,17 +91,19 @@ pub(crate) fn variable_name(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{expiry, json, length, rhythm, variable, variable_name};
+    use super::{duration, expiry, json, schedule_duration, variable, variable_name};
     use std::time::Duration;
 
     #[test]
-    fn values_are_read_or_refused_with_what_would_do() {
-        assert_eq!(length("1h 30m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(length("0"), Ok(Duration::ZERO));
-        assert_eq!(length("soon"), Err("expected a duration such as 15m or 1h 30m".into()));
-        assert_eq!(length("15"), Err("expected a unit, as in 15s or 15m".into()));
-        assert_eq!(rhythm(" 1h 30m"), Ok(" 1h 30m".into()));
-        assert!(rhythm("15").is_err() && rhythm("0").is_err() && rhythm("-5s").is_err());
+    fn values_are_parsed_or_refused_with_what_is_expected() {
+        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert_eq!(duration("soon"), Err("expected a duration such as 15m or 1h 30m".into()));
+        assert_eq!(duration("15"), Err("expected a unit, as in 15s or 15m".into()));
+        assert_eq!(schedule_duration(" 1h 30m"), Ok(" 1h 30m".into()));
+        assert!(
+            schedule_duration("15").is_err() && schedule_duration("0").is_err() && schedule_duration("-5s").is_err()
+        );
         assert_eq!(expiry("1s"), Ok(Duration::from_secs(1)));
         assert!(expiry("999ms").unwrap_err().starts_with("expected at least 1s") && expiry("0").is_err());
         assert_eq!(json(" {\"b\":1, \"a\":0.10} ").unwrap().get(), "{\"b\":1, \"a\":0.10}");

@@ -1,26 +1,27 @@
-//! The machine's time zone: the one in which people here read the time.
+//! The time zone of the machine, and local times on the command line.
 
 use duly::{Error, Timestamp, Zone};
 
 use crate::cli::failure::Failure;
 use crate::cli::values::reason;
 
-/// The zone that `$TZ` names, else the system's; `None` if neither names one. A rule such as `CET-1CEST` is no name.
+/// Returns the zone that `$TZ` names, else the zone of the system; `None` if neither names one. A rule such as `CET-1CEST` is no name.
 pub(crate) fn local() -> Option<Zone> {
-    let told = std::env::var("TZ").ok();
-    told.as_deref().and_then(named).or_else(|| Zone::named(&iana_time_zone::get_timezone().ok()?).ok())
+    let value = std::env::var("TZ").ok();
+    value.as_deref().and_then(from_variable).or_else(|| Zone::named(&iana_time_zone::get_timezone().ok()?).ok())
 }
 
-/// The zone of `--tz`: an IANA name, or `local`.
-pub(crate) fn typed(name: &str) -> Result<Zone, Failure> {
+/// Parses the value of `--tz`: an IANA name, or `local`.
+pub(crate) fn from_option(name: &str) -> Result<Zone, Failure> {
     if name == "local" {
-        // What the machine would say otherwise is not where the user reads the time.
-        if let Some(told) = std::env::var("TZ").ok().filter(|told| named(told).is_none()) {
-            let reason = "names no zone that could be stored; name one, as in --tz America/New_York";
-            return Err(Failure::Refused(format!("--tz local: TZ={told:?} {reason}")));
+        // The zone of the system would contradict the user's TZ.
+        if let Some(value) = std::env::var("TZ").ok().filter(|value| from_variable(value).is_none()) {
+            let reason = "is not the name of a time zone; give the name, for example --tz America/New_York";
+            return Err(Failure::Refused(format!("--tz local: TZ={value:?} {reason}")));
         }
-        let nameless = "--tz local: this machine does not say its zone; name it, as in --tz Europe/Rome";
-        return local().ok_or_else(|| Failure::Refused(nameless.into()));
+        let unknown =
+            "--tz local: the time zone of this machine is unknown; give its name, for example --tz Europe/Rome";
+        return local().ok_or_else(|| Failure::Refused(unknown.into()));
     }
     Zone::named(name).map_err(|error| match error {
         Error::InvalidTask { found, expected, .. } | Error::ZoneUnavailable { zone: found, expected } => {
@@ -30,7 +31,7 @@ pub(crate) fn typed(name: &str) -> Result<Zone, Failure> {
     })
 }
 
-/// A date, which begins at midnight in the zone, or an instant as the zone reads it.
+/// Parses a date, as its midnight in `zone`, or an instant; a local time is read in `zone`.
 pub(crate) fn day_or_instant(text: &str, zone: &Zone) -> Result<Timestamp, String> {
     let midnight = format!("{}T00:00", text.trim());
     zone.instant(&midnight).or_else(|_| zone.instant(text)).map_err(|error| {
@@ -40,27 +41,27 @@ pub(crate) fn day_or_instant(text: &str, zone: &Zone) -> Result<Timestamp, Strin
     })
 }
 
-/// The zone that a value of `$TZ` names, as the C library reads it.
-pub(crate) fn named(told: &str) -> Option<Zone> {
-    let told = told.strip_prefix(':').unwrap_or(told);
-    let name = told.rsplit_once("zoneinfo/").map_or(told, |(_, name)| name);
+/// Returns the zone that a value of `$TZ` names, as the C library reads it.
+pub(crate) fn from_variable(value: &str) -> Option<Zone> {
+    let value = value.strip_prefix(':').unwrap_or(value);
+    let name = value.rsplit_once("zoneinfo/").map_or(value, |(_, name)| name);
     Zone::named(if name.is_empty() { "UTC" } else { name }).ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::named;
+    use super::from_variable;
 
     #[test]
     fn a_value_of_tz_is_read_as_the_c_library_does() {
-        for (told, zone) in [
+        for (value, zone) in [
             ("Europe/Rome", Some("Europe/Rome")),
             (":Europe/Rome", Some("Europe/Rome")),
             ("/usr/share/zoneinfo/Asia/Tokyo", Some("Asia/Tokyo")),
             ("", Some("UTC")),
             ("CET-1CEST,M3.5.0,M10.5.0/3", None),
         ] {
-            assert_eq!(named(told).as_ref().map(|zone| zone.name()), zone, "{told}");
+            assert_eq!(from_variable(value).as_ref().map(|zone| zone.name()), zone, "{value}");
         }
     }
 }

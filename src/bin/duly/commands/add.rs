@@ -1,4 +1,4 @@
-//! `add`: a task is put together from what was typed, added, and what lies ahead of it is told.
+//! `add`: adds a task, and prints its next occurrences.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use crate::output::json::{TaskRow, time};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 
-/// So many occurrences are told of a task that was added.
-const AHEAD: usize = 3;
+/// Number of occurrences that are printed.
+const OCCURRENCES: usize = 3;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -30,7 +30,7 @@ struct Document<'a> {
 pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let task = new_task(add)?;
     if !db.exists() {
-        // What cannot be added makes no file. Where there is one, a task that is there already needs no occurrence to come.
+        // An invalid task creates no file. In an existing file, an unchanged task needs no further occurrence.
         task.occurrences(printer.times.now, 0)?;
     }
     let client = Client::open_own(db)?;
@@ -39,78 +39,76 @@ pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(),
         (_, true) => client.add_if_absent(task)?,
         _ => client.add(task)?,
     };
-    tell(&client, &added, add.at.is_some(), printer)?;
+    report(&client, &added, add.at.is_some(), printer)?;
     if let Some(target) = &add.policies.on_dead
         && client.task(target)?.is_none()
     {
         let name = &added.name;
-        printer.warn(format!(
-            "there is no task {target:?}: until it is added, dead runs of {name:?} are reported to nothing"
-        ));
+        printer.warn(format!("there is no task {target:?}: dead runs of {name:?} start nothing until you add it"));
     }
     Ok(())
 }
 
-/// What is said of a task that was given an instant which has passed.
 const IN_THE_PAST: &str = "its time is in the past, so it is due now";
 
-/// `timed`: its time was given as an instant.
-fn tell(client: &Client, added: &Added, timed: bool, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let (change, said) = match added.change {
+/// Prints what was added. `has_instant`: the schedule is `--at`.
+fn report(client: &Client, added: &Added, has_instant: bool, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let (change, message) = match added.change {
         Change::Created => ("created", format!("added {}", added.name)),
         Change::Replaced => ("replaced", format!("replaced {}", added.name)),
-        _ => ("unchanged", format!("{} is there already, unchanged", added.name)),
+        _ => ("unchanged", format!("{} exists already and is unchanged", added.name)),
     };
-    // A scheduler may have met, and somebody removed it since.
-    let Some(task) = client.task(&added.name)? else { return Ok(printer.say(said)?) };
-    let ahead = ahead(&task, AHEAD)?;
-    let past = timed && added.change != Change::Unchanged && task.next_run.is_some_and(|at| at < printer.times.now);
+    // Another process may have removed the task since.
+    let Some(task) = client.task(&added.name)? else { return Ok(printer.say(message)?) };
+    let next = next_occurrences(&task, OCCURRENCES)?;
+    let past =
+        has_instant && added.change != Change::Unchanged && task.next_run.is_some_and(|at| at < printer.times.now);
     if printer.json {
-        let occurrences = ahead.iter().copied().map(time).collect();
+        let occurrences = next.iter().copied().map(time).collect();
         let note = past.then_some(IN_THE_PAST);
         return Ok(printer.document(&Document { change, task: TaskRow::from(&task), occurrences, note })?);
     }
     if printer.quiet {
         return Ok(());
     }
-    printer.say(said)?;
+    printer.say(message)?;
     if past {
         printer.say(format!("note: {IN_THE_PAST}"))?;
     }
-    let table = upcoming(&task, &ahead, printer);
+    let table = occurrence_table(&task, &next, printer);
     let none = match task.definition.schedule_type {
-        ScheduleKind::Manual => "no occurrence will come: start it with duly trigger",
-        _ => "no occurrence is known to come",
+        ScheduleKind::Manual => "it has no schedule: start it with duly trigger",
+        _ => "no further occurrence",
     };
     printer.table(table, none)?;
     Ok(())
 }
 
-/// The next occurrences of a task as it stands: none while it rests.
-pub(crate) fn ahead(task: &Task, limit: usize) -> Result<Vec<Timestamp>, Failure> {
+/// Returns the next occurrences of a task; none while it is paused, completed or invalid.
+pub(crate) fn next_occurrences(task: &Task, limit: usize) -> Result<Vec<Timestamp>, Failure> {
     Ok(task.ahead(limit)?.into_iter().map(|upcoming| upcoming.at).collect())
 }
 
-/// The same as lines: the time here, how far away it is, and the time where the task is at home.
-pub(crate) fn upcoming(task: &Task, ahead: &[Timestamp], printer: &Printer<'_>) -> Table {
+/// Occurrences as a table: local time, distance from now, and the time in the zone of the task where it differs.
+pub(crate) fn occurrence_table(task: &Task, occurrences: &[Timestamp], printer: &Printer<'_>) -> Table {
     let mut table = Table::default();
-    // A grid of elapsed time is at home nowhere.
-    let by_the_clock = matches!(task.definition.schedule_type, ScheduleKind::Cron | ScheduleKind::Once);
-    let home = Zone::named(&task.definition.time_zone).ok().filter(|_| by_the_clock);
-    for (place, at) in ahead.iter().enumerate() {
-        let there = home.as_ref().and_then(|zone| printer.times.elsewhere(zone, *at));
+    // An interval or a delay does not depend on the zone.
+    let uses_zone = matches!(task.definition.schedule_type, ScheduleKind::Cron | ScheduleKind::Once);
+    let zone = Zone::named(&task.definition.time_zone).ok().filter(|_| uses_zone);
+    for (index, at) in occurrences.iter().enumerate() {
+        let in_zone = zone.as_ref().and_then(|zone| printer.times.elsewhere(zone, *at));
         table.row([
-            Cell::new(if place == 0 { "next" } else { "" }, Tone::Faint),
+            Cell::new(if index == 0 { "next" } else { "" }, Tone::Faint),
             Cell::from(printer.times.local(*at)),
             Cell::from(printer.times.relative(*at)),
-            Cell::new(&there.unwrap_or_default(), Tone::Faint),
+            Cell::new(&in_zone.unwrap_or_default(), Tone::Faint),
         ]);
     }
     table
 }
 
 fn new_task(add: &Add) -> Result<NewTask, Failure> {
-    let zone = zone::typed(&add.tz)?;
+    let zone = zone::from_option(&add.tz)?;
     let task = match (&add.cron, &add.every, &add.after, &add.at) {
         (Some(line), ..) => NewTask::scheduled(&add.name, ScheduleKind::Cron, line),
         (_, Some(every), ..) => NewTask::scheduled(&add.name, ScheduleKind::Interval, every),
@@ -140,7 +138,7 @@ fn new_task(add: &Add) -> Result<NewTask, Failure> {
     }
     let payload = command::Payload {
         argv,
-        cwd: Some(folder(add)?),
+        cwd: Some(working_directory(add)?),
         env: add.env.iter().cloned().collect(),
         env_from: add.env_from.clone(),
         stdin: add.stdin.clone().unwrap_or_default(),
@@ -148,11 +146,12 @@ fn new_task(add: &Add) -> Result<NewTask, Failure> {
     Ok(task.handler("command").payload(payload))
 }
 
-/// The folder of a command, from the root on: a scheduler runs it from somewhere else.
-fn folder(add: &Add) -> Result<String, Failure> {
+/// Returns the absolute working directory of the command: the scheduler has another one.
+fn working_directory(add: &Add) -> Result<String, Failure> {
     let given = add.cwd.as_deref().unwrap_or(Path::new("."));
     let unusable = |reason: String| Failure::Refused(format!("--cwd {}: {reason}", given.display()));
-    let here = std::env::current_dir().map_err(|error| unusable(format!("the folder here is gone ({error})")))?;
+    let here =
+        std::env::current_dir().map_err(|error| unusable(format!("the current directory does not exist ({error})")))?;
     let folder = if add.cwd.is_some() { here.join(given) } else { here };
     folder.into_os_string().into_string().map_err(|_| unusable("expected a name in UTF-8".into()))
 }

@@ -1,4 +1,4 @@
-//! `apply`: makes the tasks match a manifest, and shows what that changed.
+//! `apply`: makes the tasks match a manifest, and prints the changes.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use crate::output::json::time;
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 
-/// Longest value that is shown of a field that changed.
-const SHOWN: usize = 60;
+/// Most characters of a value that is printed.
+const MAX_VALUE: usize = 60;
 
-/// What was done to a task, as JSON.
+/// The change of a task, as JSON.
 #[derive(Serialize)]
 pub(crate) struct Row<'a> {
     name: &'a str,
@@ -32,17 +32,16 @@ struct Field<'a> {
     given: &'a str,
 }
 
-pub(crate) fn apply(db: &Path, asked: &ApplyArgs, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let ApplyArgs { file, prune, allow_empty, adopt, dry_run } = asked;
-    let how = Apply { prune: *prune, dry_run: *dry_run, adopt: *adopt };
+pub(crate) fn apply(db: &Path, args: &ApplyArgs, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let ApplyArgs { file, prune, allow_empty, adopt, dry_run } = args;
+    let options = Apply { prune: *prune, dry_run: *dry_run, adopt: *adopt };
     let manifest = printer.watched("reading", |_| manifest::read(file)).map_err(Failure::Refused)?;
-    if how.prune && !allow_empty && manifest.tasks.is_empty() {
-        let refusal =
-            "declares no task, and --prune would remove all that it declared before: --allow-empty accepts that";
+    if options.prune && !allow_empty && manifest.tasks.is_empty() {
+        let refusal = "declares no task, and --prune would remove all tasks that it declared before: add --allow-empty to do that";
         return Err(Failure::Refused(format!("{} {refusal}", file.display())));
     }
-    let client = if how.dry_run { Client::open_existing(db)? } else { Client::open_own(db)? };
-    let applied = printer.watched("applying", |advance| of(&client, manifest, how, advance))?;
+    let client = if options.dry_run { Client::open_existing(db)? } else { Client::open_own(db)? };
+    let applied = printer.watched("applying", |progress| apply_manifest(&client, manifest, options, progress))?;
     if printer.json {
         return Ok(printer.document(&applied.iter().map(row).collect::<Vec<_>>())?);
     }
@@ -51,21 +50,24 @@ pub(crate) fn apply(db: &Path, asked: &ApplyArgs, printer: &mut Printer<'_>) -> 
     }
     let table = table(&applied, printer);
     printer.table(table, "the manifest declares no task")?;
-    let would = if how.dry_run { "nothing was written: this would be " } else { "" };
-    printer.say(format!("{would}{}", sums(&applied)))?;
+    let prefix = if options.dry_run { DRY_RUN } else { "" };
+    printer.say(format!("{prefix}{}", summary(&applied)))?;
     Ok(())
 }
 
-/// What was done to each task, and in what it differs now.
+/// Begins the summary of a dry run.
+pub(crate) const DRY_RUN: &str = "dry run, nothing was written; would be: ";
+
+/// The change of each task as a table, with the fields that differ.
 pub(crate) fn table(applied: &[Applied], printer: &Printer<'_>) -> Table {
     let mut table = Table::default();
     for one in applied {
-        let (word, tone) = word(&one.done);
+        let (word, tone) = change(&one.done);
         let next = one.next_run.map(|next| printer.times.both(next)).unwrap_or_default();
         table.row([Cell::new(word, tone), Cell::from(one.name.as_str()), Cell::from(next)]);
         if let Done::Replaced { fields } = &one.done {
             for (field, stored, given) in fields {
-                let change = format!("{field}: {} became {}", shown(stored), shown(given));
+                let change = format!("{field}: {} -> {}", value(stored), value(given));
                 table.row([Cell::from(""), Cell::new(&change, Tone::Faint)]);
             }
         }
@@ -73,22 +75,32 @@ pub(crate) fn table(applied: &[Applied], printer: &Printer<'_>) -> Table {
     table
 }
 
-/// Applies what was read.
-pub(crate) fn of(client: &Client, manifest: Manifest, how: Apply, advance: &Progress) -> Result<Vec<Applied>, Failure> {
-    Ok(client.apply_watched(&manifest.name, manifest.tasks, how, advance)?)
+pub(crate) fn apply_manifest(
+    client: &Client,
+    manifest: Manifest,
+    options: Apply,
+    progress: &Progress,
+) -> Result<Vec<Applied>, Failure> {
+    Ok(client.apply_watched(&manifest.name, manifest.tasks, options, progress)?)
 }
 
-/// How many of each: `2 added, 1 unchanged`.
-pub(crate) fn sums(applied: &[Applied]) -> String {
-    let said = ["added", "changed", "unchanged", "removed", "paused until its run has ended", "left, not declared"];
-    let count = |wanted: &str| applied.iter().filter(|one| word(&one.done).0 == wanted).count();
-    let counts = ["added", "changed", "unchanged", "removed", "paused", "left"].map(count);
-    let said = counts.iter().zip(said).filter(|(count, _)| **count > 0);
-    let said: Vec<String> = said.map(|(count, said)| format!("{count} {said}")).collect();
-    if said.is_empty() { "nothing to do".to_owned() } else { said.join(", ") }
+/// Counts the changes: `2 added, 1 unchanged`.
+pub(crate) fn summary(applied: &[Applied]) -> String {
+    let labels = [
+        ("added", "added"),
+        ("changed", "changed"),
+        ("unchanged", "unchanged"),
+        ("removed", "removed"),
+        ("paused", "paused while a run is running (apply again to remove)"),
+        ("left", "left, no longer declared (--prune removes)"),
+    ];
+    let counts = labels.map(|(word, label)| (applied.iter().filter(|one| change(&one.done).0 == word).count(), label));
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, label)| format!("{count} {label}")).collect();
+    if counts.is_empty() { "nothing to do".to_owned() } else { counts.join(", ") }
 }
 
-fn word(done: &Done) -> (&'static str, Tone) {
+fn change(done: &Done) -> (&'static str, Tone) {
     match done {
         Done::Created => ("added", Tone::Good),
         Done::Replaced { .. } => ("changed", Tone::Odd),
@@ -100,20 +112,20 @@ fn word(done: &Done) -> (&'static str, Tone) {
     }
 }
 
-/// What was done to a task, as JSON.
+/// The change of a task, as JSON.
 pub(crate) fn row(applied: &Applied) -> Row<'_> {
     let fields = match &applied.done {
         Done::Replaced { fields } => fields.as_slice(),
         _ => &[],
     };
     let fields = fields.iter().map(|(field, stored, given)| Field { field, stored, given }).collect();
-    Row { name: &applied.name, change: word(&applied.done).0, fields, next_run: applied.next_run.map(time) }
+    Row { name: &applied.name, change: change(&applied.done).0, fields, next_run: applied.next_run.map(time) }
 }
 
-/// A value, shortened; nothing where there is none.
-fn shown(value: &str) -> String {
-    match value.char_indices().nth(SHOWN) {
-        _ if value.is_empty() => "nothing".to_owned(),
+/// A value, shortened to one readable piece.
+fn value(value: &str) -> String {
+    match value.char_indices().nth(MAX_VALUE) {
+        _ if value.is_empty() => "(none)".to_owned(),
         Some((end, _)) => format!("{}...", &value[..end]),
         None => value.to_owned(),
     }

@@ -1,4 +1,4 @@
-//! `backup`: the whole file, copied while it is in use.
+//! `backup`: copies the database, which may be in use.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::output::printer::Printer;
-use crate::output::sizes::bytes;
+use crate::output::units::bytes;
 
 #[derive(Serialize)]
 struct Document {
@@ -17,16 +17,17 @@ struct Document {
 }
 
 pub(crate) fn backup(client: &Client, file: &Path, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let made = printer.watched("copying", |advance| client.backup_watched(file, advance))?;
-    let (file, file_bytes, running) = (made.path.display().to_string(), made.bytes, made.running);
+    let backup = printer.watched("copying", |progress| client.backup_watched(file, progress))?;
+    let (file, file_bytes, running) = (backup.path.display().to_string(), backup.bytes, backup.running);
     if printer.json {
         return Ok(printer.document(&Document { file, file_bytes, running })?);
     }
     printer.say(format!("copied to {file}, {}", bytes(file_bytes)))?;
     if running > 0 {
-        printer
-            .say(format!("runs at work: {running}; a scheduler on the copy takes them for lost, after its lease"))?;
+        printer.say(format!(
+            "runs that were running: {running}; a scheduler on the copy counts them as lost after its lease"
+        ))?;
     }
-    printer.say("a scheduler on the copy is a second one: stop the first before you start it, or all runs twice")?;
+    printer.say("before you start a scheduler on the copy, stop the one on the original: else each task runs twice")?;
     Ok(())
 }

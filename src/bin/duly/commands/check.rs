@@ -1,10 +1,11 @@
-//! `check`: a line for each problem, for monitors; nothing where all is well.
+//! `check`: prints one line for each problem, for monitoring; nothing if there is none.
 
 use duly::{Client, Limits};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::output::printer::Printer;
+use crate::output::units::count_of;
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -31,7 +32,6 @@ pub(crate) fn check(client: &Client, limits: &Limits, printer: &mut Printer<'_>)
     }
     match problems.len() {
         0 => Ok(()),
-        1 => Err(Failure::Unsuccessful("1 problem".to_owned())),
-        count => Err(Failure::Unsuccessful(format!("{count} problems"))),
+        count => Err(Failure::Unsuccessful(count_of(count, "problem"))),
     }
 }

@@ -1,4 +1,4 @@
-//! What a person does to tasks and runs: `trigger`, `pause`, `resume`, `cancel`, `remove`.
+//! Commands that change tasks and runs: `trigger`, `retry`, `pause`, `resume`, `cancel`, `remove`.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ use duly::{Cancel, Client, Error, NewRun, Run, RunStatus, Triggered};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
+use crate::commands::run_status::status;
 use crate::output::json::{RunRow, TaskRow};
 use crate::output::printer::Printer;
-use crate::output::times::took;
+use crate::output::units::short_duration;
 
-/// How often somebody who waits for a run looks at it. It is another process's: nobody tells.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which `trigger --wait` reads the run, which another process executes.
+const POLL: Duration = Duration::from_millis(100);
 
 pub(crate) fn trigger(
     client: &Client,
@@ -21,69 +22,70 @@ pub(crate) fn trigger(
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
     let Triggered { run_id: id, is_new, .. } = client.trigger_run(run)?;
-    printer.say(match is_new {
-        true => format!("run {id} of {name} is queued"),
-        false => {
-            format!("run {id} of {name} was requested with this key before, and is {}", self::run(client, id)?.status)
-        }
-    })?;
+    let message = if is_new {
+        format!("run {id} of {name} is queued")
+    } else {
+        let status = status(&find_run(client, id)?, printer.times.now);
+        format!("run {id} of {name} was started with this key before; status: {status}")
+    };
+    printer.say(message)?;
     if !wait {
-        return if printer.json { document(&self::run(client, id)?, printer) } else { Ok(()) };
+        return if printer.json { print_run(&find_run(client, id)?, printer) } else { Ok(()) };
     }
     printer.flush()?;
-    let run = over(client, id)?;
+    let run = wait_until_final(client, id)?;
     if printer.json {
-        document(&run, printer)?;
+        print_run(&run, printer)?;
     }
-    let length = run.duration.map(|length| format!(" after {}", took(length))).unwrap_or_default();
+    let duration = run.duration.map(|duration| format!(" after {}", short_duration(duration))).unwrap_or_default();
     if run.status == RunStatus::Succeeded {
-        return Ok(printer.say(format!("run {id} of {name} succeeded{length}"))?);
+        return Ok(printer.say(format!("run {id} of {name} succeeded{duration}"))?);
     }
     let reason = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-    Err(Failure::Unsuccessful(format!("run {id} of {name} is {}{length}{reason}", run.status)))
+    let advice = format!("see duly logs {id}");
+    Err(Failure::Unsuccessful(format!("run {id} of {name} is {}{duration}{reason}; {advice}", run.status)))
 }
 
 pub(crate) fn retry(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let new = client.retry(id)?;
-    printer.say(format!("run {new} is queued, for run {id}"))?;
-    if printer.json { document(&run(client, new)?, printer) } else { Ok(()) }
+    printer.say(format!("run {new} is queued, as a retry of run {id}"))?;
+    if printer.json { print_run(&find_run(client, new)?, printer) } else { Ok(()) }
 }
 
-/// Waits until a run is final.
-fn over(client: &Client, id: i64) -> Result<Run, Failure> {
+fn wait_until_final(client: &Client, id: i64) -> Result<Run, Failure> {
     loop {
-        let run = run(client, id)?;
+        let run = find_run(client, id)?;
         if run.status.is_final() {
             return Ok(run);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
 }
 
-fn run(client: &Client, id: i64) -> Result<Run, Failure> {
+fn find_run(client: &Client, id: i64) -> Result<Run, Failure> {
     Ok(client.run(id)?.ok_or(Error::UnknownRun { id })?)
 }
 
-fn document(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
+fn print_run(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
     Ok(printer.document(&RunRow::from(run))?)
 }
 
 pub(crate) fn pause(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     client.pause(name)?;
     printer.say(format!("{name} is paused"))?;
-    stands(client, name, printer)
+    print_task(client, name, printer)
 }
 
 pub(crate) fn resume(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     client.resume(name)?;
     let next = client.task(name)?.and_then(|task| task.next_run);
     let next = next.map(|next| format!(", next {}", printer.times.both(next))).unwrap_or_default();
-    printer.say(format!("{name} counts again{next}"))?;
-    stands(client, name, printer)
+    printer.say(format!("{name} is active{next}"))?;
+    print_task(client, name, printer)
 }
 
-/// The task's row, for those who want a document.
-fn stands(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+/// Prints the row of the task if JSON is requested.
+fn print_task(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     match client.task(name)? {
         Some(task) if printer.json => Ok(printer.document(&TaskRow::from(&task))?),
         _ => Ok(()),
@@ -96,7 +98,7 @@ struct Cancelled<'a> {
     cancelled: usize,
 }
 
-/// The run that a number names; `None`: a task's name, which begins with a letter.
+/// Parses the number of a run; `None`: the text is the name of a task, which begins with a letter.
 fn run_number(which: &str) -> Result<Option<i64>, Failure> {
     let expected = || format!("cannot cancel {which:?}: expected the number of a run, or the name of a task");
     let is_number = which.starts_with(|letter: char| letter.is_ascii_digit());
@@ -105,12 +107,11 @@ fn run_number(which: &str) -> Result<Option<i64>, Failure> {
 
 pub(crate) fn cancel(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if let Some(id) = run_number(which)? {
-        let said = match client.cancel(id)? {
-            Cancel::Asked => format!("run {id} is running: it has been asked to stop"),
+        printer.say(match client.cancel(id)? {
+            Cancel::Asked => format!("run {id} is running and was asked to stop"),
             _ => format!("run {id} is cancelled"),
-        };
-        printer.say(said)?;
-        return if printer.json { document(&run(client, id)?, printer) } else { Ok(()) };
+        })?;
+        return if printer.json { print_run(&find_run(client, id)?, printer) } else { Ok(()) };
     }
     let cancelled = client.cancel_all(which)?;
     if printer.json {
@@ -118,8 +119,8 @@ pub(crate) fn cancel(client: &Client, which: &str, printer: &mut Printer<'_>) ->
     }
     Ok(printer.say(match cancelled {
         0 => format!("{which} has no unfinished run"),
-        1 => format!("1 run of {which} is cancelled, or asked to stop"),
-        several => format!("{several} runs of {which} are cancelled, or asked to stop"),
+        1 => format!("1 run of {which} is cancelled or was asked to stop"),
+        several => format!("{several} runs of {which} are cancelled or were asked to stop"),
     })?)
 }
 
@@ -132,10 +133,9 @@ struct Declared<'a> {
 pub(crate) fn declare_gone(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if let Some(id) = run_number(which)? {
         client.declare_gone(id)?;
-        printer.say(format!(
-            "the command of run {id} is declared gone: the next turn of a scheduler ends the run as cancelled"
-        ))?;
-        return if printer.json { document(&run(client, id)?, printer) } else { Ok(()) };
+        printer
+            .say(format!("the command of run {id} is declared gone: a scheduler will record the run as cancelled"))?;
+        return if printer.json { print_run(&find_run(client, id)?, printer) } else { Ok(()) };
     }
     let declared_gone = client.declare_all_gone(which)?;
     if printer.json {
@@ -159,5 +159,5 @@ pub(crate) fn remove(client: &Client, name: &str, printer: &mut Printer<'_>) -> 
     if printer.json {
         return Ok(printer.document(&Removed { name, removed: true })?);
     }
-    Ok(printer.say(format!("{name} is removed, and its history with it"))?)
+    Ok(printer.say(format!("{name} and its history are removed"))?)
 }

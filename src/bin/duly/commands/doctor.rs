@@ -1,10 +1,11 @@
-//! `doctor`: whether the file is sound.
+//! `doctor`: checks the integrity of the database.
 
 use duly::Client;
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::output::printer::Printer;
+use crate::output::units::count_of;
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -21,9 +22,9 @@ pub(crate) fn doctor(client: &Client, printer: &mut Printer<'_>) -> Result<(), F
         findings.iter().try_for_each(|finding| printer.line(finding))?;
     }
     if findings.is_empty() {
-        return Ok(printer.say("sound: every page, every index, every rule")?);
+        return Ok(printer.say("no damage found: pages, indexes and the rules of duly are intact")?);
     }
-    let count = findings.len();
-    let advice = "keep a copy of the file, restore a backup, and report it; duly repairs nothing";
-    Err(Failure::Unsuccessful(format!("not sound, findings: {count}; {advice}")))
+    let count = count_of(findings.len(), "finding");
+    let advice = "stop the scheduler, keep a copy of the file, restore a backup, and report it; duly repairs nothing";
+    Err(Failure::Unsuccessful(format!("the database is damaged ({count}): {advice}")))
 }

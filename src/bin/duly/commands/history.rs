@@ -1,19 +1,20 @@
-//! `history`: the newest runs, narrowed if need be.
+//! `history`: lists the newest runs that match a filter.
 
 use duly::{Client, Run, RunFilter, RunStatus, Timestamp};
 
 use crate::cli::failure::Failure;
-use crate::cli::values::length;
+use crate::cli::values::duration;
 use crate::cli::zone::day_or_instant;
-use crate::commands::list::run_tone;
+use crate::commands::run_status::{run_tone, status};
 use crate::output::json::RunRow;
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
-use crate::output::times::{Times, took};
+use crate::output::times::Times;
+use crate::output::units::short_duration;
 
-/// So much of an error, and of what a run says of its progress, is shown in a table; `logs` has all of it.
-const ERROR_SHOWN: usize = 60;
-const PROGRESS_SHOWN: usize = 30;
+/// Most characters of an error and of a progress report in the table; `logs` prints all.
+const MAX_ERROR: usize = 60;
+const MAX_PROGRESS: usize = 30;
 
 pub(crate) fn history(
     client: &Client,
@@ -31,7 +32,7 @@ pub(crate) fn history(
         filter = filter.status(status);
     }
     if let Some(text) = since {
-        filter = filter.since(instant(text, &printer.times)?);
+        filter = filter.since(parse_since(text, &printer.times)?);
     }
     let runs = client.runs(&filter)?;
     if printer.json {
@@ -42,13 +43,13 @@ pub(crate) fn history(
     Ok(())
 }
 
-/// A date, a date and time here, an instant, or how long ago.
-fn instant(text: &str, times: &Times) -> Result<Timestamp, Failure> {
-    if let Ok(length) = length(text) {
-        return Ok(times.now.minus(length));
+/// Parses `--since`: a date, a local time, an instant, or a duration before now.
+fn parse_since(text: &str, times: &Times) -> Result<Timestamp, Failure> {
+    if let Ok(duration) = duration(text) {
+        return Ok(times.now.minus(duration));
     }
     day_or_instant(text, &times.zone).map_err(|reason| {
-        let or = if reason.starts_with("expected") { ", or how long ago, as in 2h" } else { "" };
+        let or = if reason.starts_with("expected") { ", or a duration before now, such as 2h" } else { "" };
         Failure::Refused(format!("invalid --since {text:?}: {reason}{or}"))
     })
 }
@@ -62,46 +63,28 @@ pub(crate) fn table(runs: &[Run], times: &Times) -> Table {
             Cell::from(run.task.as_str()),
             Cell::from(times.both(run.scheduled_for)),
             Cell::from(run.origin.as_str()),
-            Cell::new(&progressing(run), run_tone(run.status)),
+            Cell::new(&status_with_progress(run, times.now), run_tone(run.status)),
             Cell::from(if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() }),
-            Cell::from(run.duration.map_or_else(|| "-".to_owned(), took)),
-            Cell::new(&shortened(run.error.as_deref().unwrap_or_default(), ERROR_SHOWN), Tone::Faint),
+            Cell::from(run.duration.map_or_else(|| "-".to_owned(), short_duration)),
+            Cell::new(&shortened(run.error.as_deref().unwrap_or_default(), MAX_ERROR), Tone::Faint),
         ]);
     }
     table
 }
 
-/// Where a run stands, and how far it has come while it is at work.
-fn progressing(run: &Run) -> String {
+/// The status of a run, with its progress while it is running.
+fn status_with_progress(run: &Run, now: Timestamp) -> String {
     match &run.progress {
-        Some(words) if run.status == RunStatus::Running => {
-            format!("{} ({})", status(run), shortened(words, PROGRESS_SHOWN))
+        Some(progress) if run.status == RunStatus::Running => {
+            format!("{} ({})", status(run, now), shortened(progress, MAX_PROGRESS))
         }
-        _ => status(run),
+        _ => status(run, now),
     }
 }
 
-/// Where a run stands, and why it waits, or for how many occurrences it stands.
-pub(crate) fn status(run: &Run) -> String {
-    match (&run.blocked, run.occurrences) {
-        (Some(reason), _) => format!("{} ({})", run.status, blocked(reason)),
-        (None, 1) => run.status.to_string(),
-        (None, several) => format!("{} ({several} occurrences)", run.status),
-    }
-}
-
-fn blocked(reason: &str) -> String {
-    match reason {
-        "paused" => "its task is paused".to_owned(),
-        "order" => "an older run goes first".to_owned(),
-        "key" => "its key is held".to_owned(),
-        other => other.to_owned(),
-    }
-}
-
-fn shortened(text: &str, shown: usize) -> String {
+fn shortened(text: &str, limit: usize) -> String {
     let line = text.lines().next().unwrap_or_default();
-    match line.char_indices().nth(shown) {
+    match line.char_indices().nth(limit) {
         Some((cut, _)) => format!("{}...", &line[..cut]),
         None if line.len() < text.trim_end().len() => format!("{line} ..."),
         None => line.to_owned(),

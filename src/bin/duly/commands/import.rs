@@ -1,4 +1,4 @@
-//! `import`: brings tasks over from a crontab or from NanoClaw, and says what came, what did not, and why.
+//! `import`: imports tasks from a crontab or from NanoClaw, and lists what could not be imported and why.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -12,7 +12,7 @@ use crate::cli::failure::Failure;
 use crate::cli::import_args::{Common, Crontab, Import, Nanoclaw};
 use crate::cli::zone;
 use crate::commands::apply::{self, Row};
-use crate::import::source::{Found, Place, Said};
+use crate::import::source::{Note, Parsed, Place};
 use crate::import::{crontab, nanoclaw, users};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
@@ -24,8 +24,8 @@ const MAX_BYTES: u64 = 64 * 1024 * 1024;
 struct Document<'a> {
     source: &'a str,
     tasks: Vec<Task<'a>>,
-    refused: &'a [Said],
-    remarks: &'a [Said],
+    refused: &'a [Note],
+    remarks: &'a [Note],
 }
 
 #[derive(Serialize)]
@@ -36,166 +36,171 @@ struct Task<'a> {
     row: Row<'a>,
 }
 
-pub(crate) fn import(db: &Path, what: &Import, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    match what {
-        Import::Crontab(asked) => {
-            let (source, found) = of_crontab(asked, printer)?;
-            bring(db, &source, found, &asked.common, printer)
+pub(crate) fn import(db: &Path, import: &Import, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    match import {
+        Import::Crontab(args) => {
+            let (source, parsed) = read_crontab(args, printer)?;
+            import_tasks(db, &source, parsed, &args.common, printer)
         }
-        Import::Nanoclaw(asked) => {
-            let (source, found) = of_nanoclaw(asked, printer)?;
-            bring(db, &source, found, &asked.common, printer)
+        Import::Nanoclaw(args) => {
+            let (source, parsed) = read_nanoclaw(args, printer)?;
+            import_tasks(db, &source, parsed, &args.common, printer)
         }
     }
 }
 
-fn of_crontab(asked: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Found), Failure> {
-    let zone = zone::typed(&asked.common.tz)?;
-    let in_file = |error: io::Error| Failure::Refused(format!("{}: {error}", asked.file.display()));
-    let (bytes, file) = if asked.file == Path::new("-") {
-        (bytes_of(io::stdin().lock()).map_err(in_file)?, None)
+fn read_crontab(args: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Parsed), Failure> {
+    let zone = zone::from_option(&args.common.tz)?;
+    let in_file = |error: io::Error| Failure::Refused(format!("{}: {error}", args.file.display()));
+    let (bytes, file) = if args.file == Path::new("-") {
+        (read_bytes(io::stdin().lock()).map_err(in_file)?, None)
     } else {
-        let file = File::open(&asked.file).map_err(in_file)?;
-        // A pipe of the shell's, as in <(crontab -l), has no path that lasts.
-        let lasts = file.metadata().map_err(in_file)?.is_file();
-        let path = lasts.then(|| std::fs::canonicalize(&asked.file)).transpose().map_err(in_file)?;
-        (bytes_of(file).map_err(in_file)?, path)
+        let file = File::open(&args.file).map_err(in_file)?;
+        // A pipe of a shell, as in <(crontab -l), has no lasting path.
+        let is_file = file.metadata().map_err(in_file)?.is_file();
+        let path = is_file.then(|| std::fs::canonicalize(&args.file)).transpose().map_err(in_file)?;
+        (read_bytes(file).map_err(in_file)?, path)
     };
-    let person = asked.user.as_deref().map_or_else(users::me, users::named);
-    let by_place = file.as_deref().filter(|file| !asked.system && crontab::is_of_the_system(file));
-    let system = asked.system || by_place.is_some();
-    if let Some(file) = by_place {
+    let user = args.user.as_deref().map_or_else(users::current, users::by_name);
+    let by_path = file.as_deref().filter(|file| !args.system && crontab::is_system_crontab(file));
+    let system = args.system || by_path.is_some();
+    if let Some(file) = by_path {
         printer.say(format!(
-            "{} is taken for a system crontab, whose lines name a user: those of {} come",
+            "{} is read as a system crontab, whose entries name a user: importing those of {}",
             file.display(),
-            person.name
+            user.name
         ))?;
     }
-    // What one of several people, or of several inputs, brought is not the others' to prune.
+    // Users, and inputs with different prefixes, are different sources: one does not prune the tasks of another.
     let source = match &file {
-        None => format!("crontab of {} on standard input ({})", person.name, asked.prefix),
-        Some(file) if system => format!("{} for {}", file.display(), person.name),
+        None => format!("crontab of {} on standard input ({})", user.name, args.prefix),
+        Some(file) if system => format!("{} for {}", file.display(), user.name),
         Some(file) => file.display().to_string(),
     };
-    let reading = crontab::Reading { system, person, people: &users::all(), zone: &zone, prefix: &asked.prefix };
-    Ok((source, crontab::read(&bytes, &reading)))
+    let options = crontab::Options { system, user, users: &users::names(), zone: &zone, prefix: &args.prefix };
+    Ok((source, crontab::parse(&bytes, &options)))
 }
 
-/// No more is read than is allowed: some files have no end.
-fn bytes_of(file: impl Read) -> io::Result<Vec<u8>> {
+/// Reads at most [`MAX_BYTES`]: a device may have no end.
+fn read_bytes(file: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if file.take(MAX_BYTES + 1).read_to_end(&mut bytes)? as u64 > MAX_BYTES {
-        return Err(io::Error::other(format!("it is too long: expected at most {MAX_BYTES} bytes")));
+        return Err(io::Error::other(format!("the file is too large: expected at most {MAX_BYTES} bytes")));
     }
     Ok(bytes)
 }
 
-fn of_nanoclaw(asked: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Found), Failure> {
-    let zone = zone::typed(&asked.common.tz)?;
-    if asked.argv.first().is_some_and(String::is_empty) {
+fn read_nanoclaw(args: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Parsed), Failure> {
+    let zone = zone::from_option(&args.common.tz)?;
+    if args.argv.first().is_some_and(String::is_empty) {
         return Err(Failure::Refused("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
     }
-    let rows = nanoclaw::rows(&asked.file).map_err(Failure::Refused)?;
+    let rows = nanoclaw::rows(&args.file).map_err(Failure::Refused)?;
     let here = std::env::current_dir()
         .and_then(|here| here.into_os_string().into_string().map_err(|_| io::Error::other("expected a name in UTF-8")));
-    let cwd = here.map_err(|error| Failure::Refused(format!("the folder here cannot be kept: {error}")))?;
-    let file = std::fs::canonicalize(&asked.file).map_err(|error| Failure::Refused(error.to_string()))?;
-    let (argv, prefix) = (asked.argv.as_slice(), asked.prefix.as_str());
-    let reading = nanoclaw::Reading { zone: &zone, prefix, argv, cwd: &cwd, now: printer.times.now };
-    Ok((file.display().to_string(), nanoclaw::read(&rows, &reading)))
+    let cwd = here.map_err(|error| Failure::Refused(format!("cannot store the current directory: {error}")))?;
+    let file = std::fs::canonicalize(&args.file).map_err(|error| Failure::Refused(error.to_string()))?;
+    let (argv, prefix) = (args.argv.as_slice(), args.prefix.as_str());
+    let options = nanoclaw::Options { zone: &zone, prefix, argv, cwd: &cwd, now: printer.times.now };
+    Ok((file.display().to_string(), nanoclaw::convert(&rows, &options)))
 }
 
-/// Has what was found come, and tells what came of it.
-fn bring(db: &Path, source: &str, found: Found, common: &Common, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let Found { tasks, mut refused, staying, mut remarks } = found;
-    let how = Apply { prune: common.prune, dry_run: common.dry_run, adopt: common.adopt };
-    if common.prune && !common.allow_empty && tasks.is_empty() && staying.is_empty() {
+/// Imports the parsed tasks, and prints the result.
+fn import_tasks(
+    db: &Path,
+    source: &str,
+    parsed: Parsed,
+    common: &Common,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let Parsed { tasks, mut refused, retained, mut remarks } = parsed;
+    let options = Apply { prune: common.prune, dry_run: common.dry_run, adopt: common.adopt };
+    if common.prune && !common.allow_empty && tasks.is_empty() && retained.is_empty() {
         let refusal =
-            "it holds no task, and --prune would remove all that was imported from it: --allow-empty accepts that";
+            "it contains no task, and --prune would remove all tasks imported from it: add --allow-empty to do that";
         return Err(Failure::Refused(format!("{source}: {refusal}")));
     }
     let mut places = HashMap::with_capacity(tasks.len());
-    let mut brought = Vec::with_capacity(tasks.len());
+    let mut items = Vec::with_capacity(tasks.len());
     for task in tasks {
         places.insert(task.name, (task.place, task.text));
-        brought.push(task.brought);
+        items.push(task.item);
     }
-    brought.extend(staying.into_iter().map(|name| ImportItem::refused(name, "")));
-    let applied = printer.watched("importing", |advance| {
-        let bring = |client: Client| client.import_watched(source, brought, how, advance);
-        match how.dry_run {
-            true if !db.exists() => on_a_trial_file(db, bring),
-            // Whose tables the file has none of yet, it gets none for a look.
-            true => Ok(bring(Client::open_existing(db)?)?),
-            false => Ok(bring(Client::open_own(db)?)?),
+    items.extend(retained.into_iter().map(|name| ImportItem::refused(name, "")));
+    let applied = printer.watched("importing", |progress| {
+        let import = |client: Client| client.import_watched(source, items, options, progress);
+        match options.dry_run {
+            true if !db.exists() => with_temporary_database(db, import),
+            // A dry run does not add the tables of duly to an existing file.
+            true => Ok(import(Client::open_existing(db)?)?),
+            false => Ok(import(Client::open_own(db)?)?),
         }
     })?;
-    let (mut came, mut held) = (Vec::with_capacity(applied.len()), Vec::new());
+    let mut imported = Vec::with_capacity(applied.len());
     for one in applied {
         match &one.done {
-            Done::Refused { reason } => held.push((one.name.clone(), reason.clone())),
-            _ => came.push(one),
+            // The reason of a retained entry is in `refused` already.
+            Done::Refused { reason } => {
+                let found = places.get(&one.name).cloned();
+                refused.extend(found.map(|(place, text)| Note { place, text, reason: reason.clone() }));
+            }
+            _ => imported.push(one),
         }
     }
-    for (name, reason) in held {
-        // Of what stays the reason is told already.
-        if let Some((place, text)) = places.get(&name).cloned() {
-            refused.push(Said { place, text, reason });
-        }
-    }
-    // What was to be known of a task when it came is old by now.
-    let old = came.iter().filter(|one| one.done == Done::Unchanged).filter_map(|one| places.get(&one.name));
+    // Remarks were printed when the task was first imported.
+    let old = imported.iter().filter(|one| one.done == Done::Unchanged).filter_map(|one| places.get(&one.name));
     let old: HashSet<&Place> = old.map(|(place, _)| place).collect();
     remarks.retain(|remark| !old.contains(&remark.place));
-    refused.sort_by_key(|said| said.place.line);
+    refused.sort_by_key(|note| note.place.line);
     if printer.json {
         let place = |one: &Applied| places.get(&one.name).map(|(place, _)| place);
-        let tasks = came.iter().map(|one| Task { place: place(one), row: apply::row(one) }).collect();
+        let tasks = imported.iter().map(|one| Task { place: place(one), row: apply::row(one) }).collect();
         printer.document(&Document { source, tasks, refused: &refused, remarks: &remarks })?;
-        return complete(refused.len(), common);
+        return check_complete(refused.len(), common);
     }
     if !printer.quiet {
-        let table = apply::table(&came, printer);
-        printer.table(table, "nothing came")?;
+        let table = apply::table(&imported, printer);
+        printer.table(table, "nothing was imported")?;
     }
-    told("not imported", Tone::Bad, &refused, printer)?;
+    print_notes("not imported", Tone::Bad, &refused, printer)?;
     if !printer.quiet {
-        told("note", Tone::Odd, &remarks, printer)?;
+        print_notes("note", Tone::Odd, &remarks, printer)?;
     }
-    let would = if how.dry_run { "nothing was written: this would be " } else { "" };
-    let but = match refused.len() {
+    let prefix = if options.dry_run { apply::DRY_RUN } else { "" };
+    let suffix = match refused.len() {
         0 => String::new(),
         count => format!("; {count} not imported"),
     };
-    printer.say(format!("{would}{}{but}", apply::sums(&came)))?;
-    complete(refused.len(), common)
+    printer.say(format!("{prefix}{}{suffix}", apply::summary(&imported)))?;
+    check_complete(refused.len(), common)
 }
 
-/// Fails if something could not be imported, unless that is accepted.
-fn complete(refused: usize, common: &Common) -> Result<(), Failure> {
+/// Fails if an entry could not be imported, unless `--partial` is given.
+fn check_complete(refused: usize, common: &Common) -> Result<(), Failure> {
     if refused == 0 || common.partial {
         return Ok(());
     }
-    let others = if common.dry_run { "would be" } else { "was" };
-    Err(Failure::Unsuccessful(format!("not imported: {refused}; everything else {others} (--partial accepts this)")))
+    let others = if common.dry_run { "would be imported" } else { "were imported" };
+    Err(Failure::Unsuccessful(format!(
+        "{refused} not imported, the others {others}: correct the source, or accept this with --partial"
+    )))
 }
 
-/// On a file that goes away: what would come can be looked at before there is a database.
-fn on_a_trial_file<T>(db: &Path, f: impl FnOnce(Client) -> duly::Result<T>) -> Result<T, Failure> {
-    let mut trial = db.as_os_str().to_owned();
-    trial.push(format!(".trial-{}", std::process::id()));
-    let answer = Client::open(&trial).and_then(f);
-    // Nobody else knows of it. One that could not be made is not there.
-    let _ = std::fs::remove_file(&trial);
-    Ok(answer?)
+/// Runs `f` on a temporary database, for a dry run before a database exists.
+fn with_temporary_database<T>(db: &Path, f: impl FnOnce(Client) -> duly::Result<T>) -> Result<T, Failure> {
+    let mut path = db.as_os_str().to_owned();
+    path.push(format!(".trial-{}", std::process::id()));
+    let result = Client::open(&path).and_then(f);
+    // If it could not be created, there is no file to remove.
+    let _ = std::fs::remove_file(&path);
+    Ok(result?)
 }
 
-/// What is to be said of places in the source, with how it is written there. What did not come is told to whoever wants quiet
-/// too.
-fn told(word: &str, tone: Tone, said: &[Said], printer: &mut Printer<'_>) -> Result<(), Failure> {
+/// Prints notes with the text of their entries.
+fn print_notes(word: &str, tone: Tone, notes: &[Note], printer: &mut Printer<'_>) -> Result<(), Failure> {
     let mut table = Table::default();
-    for Said { place, text, reason } in said {
-        table.row([Cell::new(word, tone), Cell::from(place.shown()), Cell::from(reason.as_str())]);
+    for Note { place, text, reason } in notes {
+        table.row([Cell::new(word, tone), Cell::from(place.text()), Cell::from(reason.as_str())]);
         if !text.is_empty() {
             table.row([Cell::from(""), Cell::from(""), Cell::new(text, Tone::Faint)]);
         }

@@ -1,4 +1,4 @@
-//! `logs`: what a run's attempts said and printed.
+//! `logs`: prints the attempts of a run, with their errors and output.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use duly::{Attempt, Client, Effect, EffectState, Error, Run, RunStatus, Timestam
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
-use crate::commands::history::status;
-use crate::commands::list::run_tone;
+use crate::commands::run_status::{run_tone, status};
 use crate::output::json::{AttemptRow, EffectRow, RunRow};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
-use crate::output::times::{Times, took};
+use crate::output::times::Times;
+use crate::output::units::short_duration;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -29,17 +29,17 @@ pub(crate) fn logs(client: &Client, id: i64, printer: &mut Printer<'_>) -> Resul
         let effects = effects.iter().map(EffectRow::from).collect();
         return Ok(printer.document(&Document { run: RunRow::from(&run), attempts, effects })?);
     }
-    printer.table(about(&run, &attempts, &effects, &printer.times), "")?;
+    printer.table(summary(&run, &attempts, &effects, &printer.times), "")?;
     for attempt in &attempts {
-        one(attempt, printer)?;
+        print_recorded(attempt, printer)?;
     }
     if !attempts.iter().any(|attempt| attempt.attempt == run.attempt) {
-        newest(&run, printer)?;
+        print_newest(&run, printer)?;
     }
     Ok(())
 }
 
-fn about(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -> Table {
+fn summary(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -> Table {
     let mut table = Table::default();
     let mut row = |name: &str, value: Option<String>, tone: Tone| {
         if let Some(value) = value {
@@ -48,7 +48,7 @@ fn about(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -> 
     };
     let waits = matches!(run.status, RunStatus::Queued | RunStatus::Failed);
     row("run", Some(format!("{} of {}", run.id, run.task)), Tone::Plain);
-    row("status", Some(status(run)), run_tone(run.status));
+    row("status", Some(status(run, times.now)), run_tone(run.status));
     row("scheduled for", Some(times.both(run.scheduled_for)), Tone::Plain);
     row("up to", run.last_scheduled_for.map(|last| times.both(last)), Tone::Plain);
     row("origin", Some(run.origin.to_string()), Tone::Plain);
@@ -56,7 +56,7 @@ fn about(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -> 
     row("not before", waits.then(|| times.both(run.run_at)), Tone::Plain);
     row("expires", waits.then_some(run.expires_at).flatten().map(|at| times.both(at)), Tone::Plain);
     row("asked to stop", run.cancel_requested.then(|| "yes".to_owned()), Tone::Odd);
-    // Why no attempt was made, or no other one; what an attempt failed of stands with the attempt.
+    // Why there was no attempt or no further one. The error of an attempt is printed with the attempt.
     let mut newest = attempts.iter().filter(|attempt| attempt.attempt == run.attempt).peekable();
     let of_the_run =
         run.status.is_final() && newest.peek().is_some() && newest.all(|attempt| attempt.error != run.error);
@@ -64,36 +64,36 @@ fn about(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -> 
     row("progress", run.progress.clone(), Tone::Plain);
     row("result", run.result.clone(), Tone::Plain);
     for effect in effects {
-        let begun = times.local(effect.created_at);
-        let (known, tone) = match effect.state {
+        let started = times.local(effect.created_at);
+        let (state, tone) = match effect.state {
             EffectState::Done => ("done".to_owned(), Tone::Plain),
-            // An attempt may be at it now.
-            _ if run.status == RunStatus::Running => (format!("begun {begun}"), Tone::Plain),
-            _ => (format!("in doubt, begun {begun}"), Tone::Bad),
+            // The attempt may be executing it now.
+            _ if run.status == RunStatus::Running => (format!("started {started}"), Tone::Plain),
+            _ => (format!("in doubt, started {started}"), Tone::Bad),
         };
-        row("effect", Some(format!("{}: {known}", effect.key)), tone);
+        row("effect", Some(format!("{}: {state}", effect.key)), tone);
     }
     table
 }
 
-fn one(attempt: &Attempt, printer: &mut Printer<'_>) -> Result<(), Failure> {
+fn print_recorded(attempt: &Attempt, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let ended = format!("{}{}", attempt.outcome, span(attempt.started_at, attempt.duration, &printer.times));
     let error = attempt.error.as_ref().map(|error| format!("error: {error}"));
-    told(attempt.attempt, &ended, attempt.exit_code, error, attempt.output.as_deref(), printer)
+    print_attempt(attempt.attempt, &ended, attempt.exit_code, error, attempt.output.as_deref(), printer)
 }
 
-/// The newest attempt, which is kept in the run itself while it runs and when it succeeded.
-fn newest(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
+/// Prints the newest attempt, which the row of the run describes while it is running and after it succeeded.
+fn print_newest(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if run.attempt == 0 {
         return Ok(());
     }
     let state = format!("{}{}", run.status, span(run.started_at, run.duration, &printer.times));
     let label = if run.status == RunStatus::Succeeded { "remark" } else { "error" };
     let error = run.error.as_ref().map(|error| format!("{label}: {error}"));
-    told(run.attempt, &state, run.exit_code, error, run.output.as_deref(), printer)
+    print_attempt(run.attempt, &state, run.exit_code, error, run.output.as_deref(), printer)
 }
 
-fn told(
+fn print_attempt(
     number: u32,
     state: &str,
     exit_code: Option<i32>,
@@ -110,9 +110,9 @@ fn told(
     Ok(printer.block(output.unwrap_or_default())?)
 }
 
-/// When an attempt began, and how long it took, as far as that is known.
+/// The start and the duration of an attempt, if they are known.
 fn span(started: Option<Timestamp>, duration: Option<Duration>, times: &Times) -> String {
-    let begun = started.map(|started| format!(", begun {}", times.local(started)));
-    let length = duration.map(|length| format!(", took {}", took(length)));
-    begun.into_iter().chain(length).collect()
+    let started = started.map(|started| format!(", started {}", times.local(started)));
+    let duration = duration.map(|duration| format!(", took {}", short_duration(duration)));
+    started.into_iter().chain(duration).collect()
 }

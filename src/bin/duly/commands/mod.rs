@@ -1,4 +1,4 @@
-//! The commands, one by one: each asks the library, and prints the answer.
+//! The commands. Each calls the library and prints the result.
 
 pub(crate) mod add;
 pub(crate) mod apply;
@@ -13,6 +13,7 @@ pub(crate) mod logs;
 pub(crate) mod next;
 pub(crate) mod prune;
 pub(crate) mod run;
+pub(crate) mod run_status;
 pub(crate) mod selftest;
 pub(crate) mod shell;
 pub(crate) mod show;

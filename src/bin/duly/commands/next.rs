@@ -1,4 +1,4 @@
-//! `next`: what lies ahead of a task or of a cron line; and what an outage would make of it.
+//! `next`: prints the next occurrences of a task or a cron expression, or the effect of an outage.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,16 +8,17 @@ use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::cli::zone::{self, day_or_instant};
-use crate::commands::list::{self, run_tone};
+use crate::commands::list;
+use crate::commands::run_status::run_tone;
 use crate::output::json::time;
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 
-/// Occurrences that are computed and laid out together.
+/// Occurrences that are computed and printed together.
 const PAGE: usize = 1000;
 
-/// What was typed.
-pub(crate) struct Asked<'a> {
+/// Arguments of `next`.
+pub(crate) struct Query<'a> {
     pub(crate) what: &'a str,
     pub(crate) zone: Option<&'a str>,
     pub(crate) from: Option<&'a str>,
@@ -25,10 +26,9 @@ pub(crate) struct Asked<'a> {
     pub(crate) if_down: Option<Duration>,
 }
 
-/// A task of a file, or a cron line that may become one.
 enum Subject {
-    There(Box<Task>),
-    Line(Box<NewTask>),
+    Stored(Box<Task>),
+    Expression(Box<NewTask>),
 }
 
 #[derive(Serialize)]
@@ -39,7 +39,7 @@ struct Occurrence<'a> {
 }
 
 #[derive(Serialize)]
-struct FateRow {
+struct ProjectionRow {
     status: &'static str,
     origin: &'static str,
     scheduled_for: String,
@@ -50,14 +50,14 @@ struct FateRow {
 
 #[derive(Serialize)]
 struct Document {
-    projections: Vec<FateRow>,
+    projections: Vec<ProjectionRow>,
     next_run: Option<String>,
 }
 
-pub(crate) fn next(db: &Path, asked: &Asked<'_>, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let zone = asked.zone.map(zone::typed).transpose()?;
-    let subject = subject(db, asked, zone.as_ref())?;
-    let from = match asked.from {
+pub(crate) fn next(db: &Path, query: &Query<'_>, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let zone = query.zone.map(zone::from_option).transpose()?;
+    let subject = subject(db, query, zone.as_ref())?;
+    let from = match query.from {
         None => None,
         Some(text) => Some(
             day_or_instant(text, zone.as_ref().unwrap_or(&printer.times.zone))
@@ -65,55 +65,62 @@ pub(crate) fn next(db: &Path, asked: &Asked<'_>, printer: &mut Printer<'_>) -> R
         ),
     };
     let since = from.unwrap_or(printer.times.now);
-    match asked.if_down {
-        None => ahead(&subject, from, asked.number, printer),
-        Some(down) => after(&outage(&subject, since, since.plus(down))?, printer),
+    match query.if_down {
+        None => print_occurrences(&subject, from, query.number, printer),
+        Some(down) => print_outage(&outage(&subject, since, since.plus(down))?, printer),
     }
 }
 
-/// A name holds no space; every line but a nickname does.
-fn subject(db: &Path, asked: &Asked<'_>, zone: Option<&Zone>) -> Result<Subject, Failure> {
-    if asked.what.starts_with('@') || asked.what.contains(char::is_whitespace) {
+/// Finds the task or parses the cron expression: a name contains no space and does not begin with `@`.
+fn subject(db: &Path, query: &Query<'_>, zone: Option<&Zone>) -> Result<Subject, Failure> {
+    if query.what.starts_with('@') || query.what.contains(char::is_whitespace) {
         let zone = zone.map_or("UTC", Zone::name);
-        return Ok(Subject::Line(Box::new(NewTask::cron("line", asked.what).time_zone(zone).handler("command"))));
+        let task = NewTask::cron("line", query.what).time_zone(zone).handler("command");
+        return Ok(Subject::Expression(Box::new(task)));
     }
     if zone.is_some() {
-        return Err(Failure::Refused("--tz is for a cron line: a task has its own zone".into()));
+        let reason = "--tz applies to a cron expression only: a task has its own zone";
+        return Err(Failure::Refused(reason.into()));
     }
-    let name = asked.what;
+    let name = query.what;
     let task = Client::open_existing(db)?.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
-    Ok(Subject::There(Box::new(task)))
+    Ok(Subject::Stored(Box::new(task)))
 }
 
 fn upcoming(subject: &Subject, from: Timestamp, limit: usize) -> Result<Vec<Upcoming>, Error> {
     match subject {
-        Subject::There(task) => task.upcoming(from, limit),
-        Subject::Line(task) => task.upcoming(from, limit),
+        Subject::Stored(task) => task.upcoming(from, limit),
+        Subject::Expression(task) => task.upcoming(from, limit),
     }
 }
 
 fn outage(subject: &Subject, since: Timestamp, until: Timestamp) -> Result<Outage, Error> {
     match subject {
-        Subject::There(task) => task.outage(since, until),
-        Subject::Line(task) => task.outage(since, until),
+        Subject::Stored(task) => task.outage(since, until),
+        Subject::Expression(task) => task.outage(since, until),
     }
 }
 
-/// Prints as many occurrences as were asked for, page by page: they may be more than fit into memory.
+/// Prints the occurrences page by page: all of them may not fit into memory.
 ///
-/// Of a task what `list` and `show` say of it: its next run and what follows. With `from`, what its schedule names from then
-/// on, whatever its status.
-fn ahead(subject: &Subject, from: Option<Timestamp>, number: usize, printer: &mut Printer<'_>) -> Result<(), Failure> {
+/// For a task without `from`: its next run, as in `list` and `show`, and the following ones. With `from`: the occurrences of
+/// its schedule from then on, whatever its status.
+fn print_occurrences(
+    subject: &Subject,
+    from: Option<Timestamp>,
+    number: usize,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
     let mut page = match (subject, from) {
-        (Subject::There(task), None) => task.ahead(number.min(PAGE))?,
+        (Subject::Stored(task), None) => task.ahead(number.min(PAGE))?,
         _ => upcoming(subject, from.unwrap_or(printer.times.now), number.min(PAGE))?,
     };
     let none = match subject {
-        Subject::There(task) if from.is_none() && task.status == TaskStatus::Active => {
-            format!("no occurrence is known to come: it is due {}", list::next(task, &printer.times))
+        Subject::Stored(task) if from.is_none() && task.status == TaskStatus::Active => {
+            format!("no further occurrence is known; next run: {}", list::next(task, &printer.times))
         }
-        Subject::There(task) if from.is_none() => format!("no occurrence is known to come: it is {}", task.status),
-        _ => "no occurrence is known to come".to_owned(),
+        Subject::Stored(task) if from.is_none() => format!("no further occurrence: the task is {}", task.status),
+        _ => "no further occurrence".to_owned(),
     };
     let (mut left, mut is_first) = (number - page.len(), true);
     let is_empty = page.is_empty();
@@ -127,7 +134,6 @@ fn ahead(subject: &Subject, from: Option<Timestamp>, number: usize, printer: &mu
         let Some(last) = last.filter(|_| left > 0 && page.len() == PAGE) else { break };
         page = match upcoming(subject, last, left.min(PAGE)) {
             Ok(page) if !page.is_empty() => page,
-            // None is left.
             _ => break,
         };
         left -= page.len();
@@ -159,7 +165,7 @@ fn print(page: &[Upcoming], is_first: bool, none: &str, printer: &mut Printer<'_
     Ok(printer.table(table, none)?)
 }
 
-fn after(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failure> {
+fn print_outage(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if printer.json {
         let projections = outage.projections.iter().map(row).collect();
         return Ok(printer.document(&Document { projections, next_run: outage.next.map(time) })?);
@@ -184,8 +190,8 @@ fn after(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failure> {
     Ok(printer.table(table, "")?)
 }
 
-fn row(projection: &Projection) -> FateRow {
-    FateRow {
+fn row(projection: &Projection) -> ProjectionRow {
+    ProjectionRow {
         status: projection.status.as_str(),
         origin: projection.origin.as_str(),
         scheduled_for: time(projection.first),

@@ -1,10 +1,11 @@
-//! `prune`: what is long over goes at once.
+//! `prune`: deletes expired history.
 
 use duly::{Client, Pruned, Retention};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::output::printer::Printer;
+use crate::output::units::count_of;
 
 #[derive(Serialize)]
 struct Document {
@@ -17,31 +18,30 @@ struct Document {
 
 pub(crate) fn prune(client: &Client, keep: Retention, dry_run: bool, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let pruned = if dry_run {
-        printer.watched("counting", |advance| client.would_prune_watched(keep, advance))?
+        printer.watched("counting", |progress| client.would_prune_watched(keep, progress))?
     } else {
-        printer.watched("pruning", |advance| client.prune_watched(keep, advance))?
+        printer.watched("pruning", |progress| client.prune_watched(keep, progress))?
     };
     if printer.json {
         let Pruned { tasks, runs, events, instances, .. } = pruned;
         return Ok(printer.document(&Document { dry_run, tasks, runs, events, instances })?);
     }
-    let sums = sums(&pruned);
-    Ok(printer.say(match (sums.is_empty(), dry_run) {
-        (true, _) => "nothing is long over".to_owned(),
-        (false, true) => format!("nothing was removed: it would be {sums}"),
-        (false, false) => format!("removed: {sums}"),
+    let summary = summary(&pruned);
+    Ok(printer.say(match (summary.is_empty(), dry_run) {
+        (true, _) => "nothing has expired".to_owned(),
+        (false, true) => format!("dry run, nothing was deleted; would be: {summary}"),
+        (false, false) => format!("deleted: {summary}"),
     })?)
 }
 
-/// How many of each: `2 tasks that were due once, 310 runs`.
-fn sums(pruned: &Pruned) -> String {
+/// Counts what was deleted: `2 completed one-time tasks, 310 runs`.
+fn summary(pruned: &Pruned) -> String {
     let counts = [
-        (pruned.tasks, "task that was due once", "tasks that were due once"),
-        (pruned.runs, "run", "runs"),
-        (pruned.events, "event", "events"),
-        (pruned.instances, "scheduler that had stopped", "schedulers that had stopped"),
+        (pruned.tasks, "completed one-time task"),
+        (pruned.runs, "run"),
+        (pruned.events, "event"),
+        (pruned.instances, "stopped scheduler"),
     ];
-    let told = counts.iter().filter(|(count, ..)| *count > 0);
-    let told = told.map(|(count, one, several)| format!("{count} {}", if *count == 1 { one } else { several }));
-    told.collect::<Vec<_>>().join(", ")
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, name)| count_of(*count, name)).collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,4 @@
-//! `duly run`: the scheduler as a program, until it is told to leave or nothing is left to do.
+//! `run`: runs the scheduler until a signal, or until it is idle.
 
 use std::io;
 use std::path::Path;
@@ -15,44 +15,46 @@ use crate::commands::apply;
 use crate::exec::{Commands, children};
 use crate::manifest::{self, Manifest};
 use crate::output::escape;
+use crate::output::units::count_of;
 
-/// How long it may take until what has come to an end otherwise than by a message is noticed.
-const LOOK: Duration = Duration::from_secs(1);
-/// The same while the scheduler leaves.
-const LOOK_LEAVING: Duration = Duration::from_millis(50);
-/// Signals that follow the first one within this time are the same request: a terminal, a service manager or a wrapper may signal
-/// the process group and the process.
+/// Interval at which changes that send no message are noticed.
+const POLL: Duration = Duration::from_secs(1);
+/// The same while the scheduler drains.
+const DRAIN_POLL: Duration = Duration::from_millis(50);
+/// A signal that follows the first one within this time is the same request: a terminal, a service manager or a wrapper may
+/// signal both the process group and the process.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
-/// Longest that commands may take to end when they must, and what became of them to be written down. A database that
-/// refuses to be written must not keep the program for ever.
-const LAST_WAIT: Duration = Duration::from_secs(20);
-/// How long a file may seem of no use before it is: of a page that the disk cannot read just now, SQLite says the same as of
-/// one that is corrupt.
+/// Time limit for ending commands and recording their outcomes after the drain. A database that cannot be written must not
+/// keep the program running for ever.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
+/// Time for which a file must be unusable before the program gives up: SQLite reports a page that is temporarily unreadable
+/// like a corrupt one.
 const UNUSABLE: Duration = Duration::from_secs(3);
-/// Messages that may wait to be read.
+/// Capacity of the channel of notices.
 const NOTICES: usize = 64;
 
-/// How it went.
+/// How the scheduler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// All that had begun came to its end.
-    InOrder,
-    /// Commands were ended before their time, and will run again.
+pub(crate) enum Exit {
+    /// Every run that had started has ended, and its outcome is recorded.
+    Clean,
+    /// Commands were ended early, or outcomes are not recorded.
     CutShort,
 }
 
-/// What the main thread waits for.
+/// A message to the main thread.
 enum Notice {
     Signal(Request),
-    /// Something may have come to an end.
+    /// The scheduler may have become idle.
     Change,
 }
 
-/// Runs the scheduler until a signal, or until nothing is left to do.
+/// Runs the scheduler until a signal, or with `--until-idle` until it is idle.
 ///
 /// # Errors
-/// If a manifest cannot be applied; if it cannot start; or had to stop by itself, since the file was removed, replaced or corrupt.
-pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
+/// If the manifest cannot be applied, if the scheduler cannot start, or if it stops by itself because the file was removed,
+/// replaced or is corrupt.
+pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Exit, Failure> {
     if let Some(tasks) = &args.tasks {
         let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
         let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
@@ -60,8 +62,8 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
     }
     let cannot = |doing, source: io::Error| Error::Store { doing, source: source.into() };
     let (notify, notices) = sync_channel(NOTICES);
-    // Before anything can begin: a signal in between would end the program with commands at work.
-    signals::send(notify.clone(), Notice::Signal).map_err(|error| cannot("listen for signals", error))?;
+    // Before the scheduler starts: an earlier signal would end the program while commands are running.
+    signals::forward(notify.clone(), Notice::Signal).map_err(|error| cannot("listen for signals", error))?;
     let commands = Commands::default();
     let mut builder = Scheduler::builder(file)
         .workers(args.workers)
@@ -73,48 +75,48 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Ended, Failure> {
         builder = builder.existing();
     }
     if args.until_idle {
-        // If there is no room, there is a notice of it already.
+        // If the channel is full, a notice is pending already.
         builder = builder.observe(move |_: &Event| drop(notify.try_send(Notice::Change)));
     }
     let scheduler = builder.start()?;
     let (path, workers) = (file.display().to_string(), args.workers);
-    log::info!("scheduler of {path:?} started, with {workers} workers");
-    let stay = Stay { scheduler, commands, notices, args };
-    // Whatever ended the stay, nothing that was begun is left at work.
-    let stayed = stay.until_told_to_leave();
-    let ended = stay.leave()?;
-    stayed?;
-    Ok(ended)
+    log::info!("scheduler started, with {}, on {path:?}", count_of(workers, "worker"));
+    let session = Session { scheduler, commands, notices, args };
+    // Also after an error, running commands are ended.
+    let waited = session.wait_for_stop();
+    let exit = session.shut_down()?;
+    waited?;
+    Ok(exit)
 }
 
-/// Applies a manifest, and says what that changed. What it does not declare any more stays.
+/// Applies the manifest and logs the changes. Tasks that it no longer declares are left.
 fn apply_logged(client: &Client, tasks: &Path, manifest: Manifest) -> Result<(), Failure> {
-    let applied = apply::of(client, manifest, Apply::default(), &Progress::default())?;
-    log::info!("tasks of {:?}: {}", tasks.display().to_string(), apply::sums(&applied));
+    let applied = apply::apply_manifest(client, manifest, Apply::default(), &Progress::default())?;
+    log::info!("applied {:?}: {}", tasks.display().to_string(), apply::summary(&applied));
     Ok(())
 }
 
-/// A scheduler at work.
-struct Stay<'a> {
+/// A running scheduler.
+struct Session<'a> {
     scheduler: Scheduler,
     commands: Commands,
     notices: Receiver<Notice>,
     args: &'a RunArgs,
 }
 
-impl Stay<'_> {
-    /// Waits for a signal, for the scheduler to stop by itself, or, if that is asked, until nothing is left to do.
-    fn until_told_to_leave(&self) -> Result<(), Error> {
+impl Session<'_> {
+    /// Waits for a signal, for the scheduler to stop by itself, or with `--until-idle` until it is idle.
+    fn wait_for_stop(&self) -> Result<(), Error> {
         let (clock, mut unusable) = (SystemClock::new(), None);
         while !self.scheduler.has_stopped() {
             if self.args.until_idle && self.is_idle(&mut unusable, clock.now().monotonic)? {
-                log::info!("nothing is left to do; leaving");
+                log::info!("idle; stopping");
                 return Ok(());
             }
-            match self.next(LOOK) {
-                Some(Request::Leave(signal)) => {
-                    let (drain, at_work) = (humantime::format_duration(self.args.drain), self.commands.at_work());
-                    log::info!("{signal}: nothing more is started; commands at work: {at_work}, for {drain} at most");
+            match self.next_request(POLL) {
+                Some(Request::Stop(signal)) => {
+                    let (drain, running) = (humantime::format_duration(self.args.drain), self.commands.running());
+                    log::info!("{signal}: no more runs are started; running commands: {running}, for up to {drain}");
                     return Ok(());
                 }
                 Some(Request::Reload) => self.reload(),
@@ -124,77 +126,78 @@ impl Stay<'_> {
         Ok(())
     }
 
-    /// Whether nothing is left to do. What cannot be read now may be read later: the scheduler goes on as well. A file that
-    /// cannot be used for so long that it must be so is an error. `since`: when that was first seen, by the clock of `now`.
+    /// Whether the scheduler is idle. An error while reading counts as not idle, because the next read may succeed; a file that
+    /// is unusable for [`UNUSABLE`] is an error. `since`: the monotonic time at which it was first unusable.
     fn is_idle(&self, since: &mut Option<Duration>, now: Duration) -> Result<bool, Error> {
-        let told = self.scheduler.is_idle();
-        if !matches!(told, Err(Error::UnusableDatabase { .. })) {
+        let is_idle = self.scheduler.is_idle();
+        if !matches!(is_idle, Err(Error::UnusableDatabase { .. })) {
             *since = None;
-            return Ok(told.unwrap_or_default());
+            return Ok(is_idle.unwrap_or_default());
         }
-        if now.saturating_sub(*since.get_or_insert(now)) < UNUSABLE { Ok(false) } else { told }
+        if now.saturating_sub(*since.get_or_insert(now)) < UNUSABLE { Ok(false) } else { is_idle }
     }
 
-    /// Applies the manifest again. If that fails nothing has changed, and the work goes on.
+    /// Applies the manifest again. If that fails, nothing has changed and the scheduler continues.
     fn reload(&self) {
         let Some(tasks) = &self.args.tasks else {
-            return log::info!("SIGHUP: there is nothing to read again without --tasks");
+            return log::info!("SIGHUP: ignored, because --tasks was not given");
         };
         let manifest = manifest::read(tasks).map_err(Failure::Refused);
         if let Err(failure) = manifest.and_then(|manifest| apply_logged(&self.scheduler, tasks, manifest)) {
             let failure = escape::one_line(&failure.to_string());
-            log::error!("SIGHUP: no task was changed: {failure}; mend the manifest, and send it again");
+            log::error!("SIGHUP: no task was changed: {failure}; correct the manifest and send SIGHUP again");
         }
     }
 
-    /// Lets what runs come to its end, for as long as it may; then ends it.
-    fn leave(self) -> Result<Ended, Error> {
+    /// Drains the scheduler, ends the commands that are left after the drain, and stops it.
+    fn shut_down(self) -> Result<Exit, Error> {
         self.scheduler.drain();
         let clock = SystemClock::new();
         let began = clock.now().monotonic;
         let until = began.saturating_add(self.args.drain);
         while !self.scheduler.has_stopped() && clock.now().monotonic < until {
-            let Some(Request::Leave(signal)) = self.next(LOOK_LEAVING.min(clock.until(until))) else { continue };
+            let Some(Request::Stop(signal)) = self.next_request(DRAIN_POLL.min(clock.until(until))) else { continue };
             if clock.now().monotonic - began >= SAME_REQUEST {
-                log::warn!("{signal} once more: the wait is over");
+                log::warn!("second {signal}: running commands are ended now");
                 break;
             }
-            log::info!("{signal}: taken as one request with the signal before it");
+            log::info!("{signal}: ignored, it belongs to the signal before it");
         }
         if !self.scheduler.has_stopped() {
-            let at_work = self.commands.at_work();
-            log::warn!("commands ended before their time: {at_work}; those that may start again will");
+            let running = self.commands.running();
+            log::warn!("ending running commands: {running}; their runs are retried later, except at-most-once runs");
             self.scheduler.interrupt();
-            let until = clock.now().monotonic + LAST_WAIT;
+            let until = clock.now().monotonic + SHUTDOWN_LIMIT;
             while !self.scheduler.has_stopped() && clock.now().monotonic < until {
-                let _ = self.next(LOOK_LEAVING);
+                let _ = self.next_request(DRAIN_POLL);
             }
         }
         let stopped = self.scheduler.shutdown(Duration::ZERO);
         if stopped.is_err() {
-            // It has stopped by itself. Its handlers have been asked to stop; nothing may be left at work.
-            let until = clock.now().monotonic + LAST_WAIT;
-            while self.commands.at_work() > 0 && clock.now().monotonic < until {
-                thread::sleep(LOOK_LEAVING);
+            // It stopped by itself, and has asked its handlers to stop. No command may be left running.
+            let until = clock.now().monotonic + SHUTDOWN_LIMIT;
+            while self.commands.running() > 0 && clock.now().monotonic < until {
+                thread::sleep(DRAIN_POLL);
             }
         }
         let unfinished = stopped?.unfinished;
         if unfinished > 0 {
-            log::error!("the ends of {unfinished} runs could not be written down; the next scheduler recovers them");
-            return Ok(Ended::CutShort);
+            log::error!(
+                "the outcomes of {unfinished} runs could not be recorded; the next scheduler recovers these runs"
+            );
+            return Ok(Exit::CutShort);
         }
         log::info!("scheduler stopped");
-        Ok(if self.commands.was_cut_short() { Ended::CutShort } else { Ended::InOrder })
+        Ok(if self.commands.was_cut_short() { Exit::CutShort } else { Exit::Clean })
     }
 
-    /// The next signal, if one comes within this time. Earlier changes are taken together. Children that were not started here
-    /// are cleared away.
-    fn next(&self, limit: Duration) -> Option<Request> {
+    /// Returns the next request of a signal that arrives within `limit`, and reaps orphan processes.
+    fn next_request(&self, limit: Duration) -> Option<Request> {
         children::reap();
         let mut notice = match self.notices.recv_timeout(limit) {
             Ok(notice) => notice,
             Err(RecvTimeoutError::Timeout) => return None,
-            // The thread that listens for signals is gone: there is only time to wait for.
+            // The thread that receives signals has ended.
             Err(RecvTimeoutError::Disconnected) => {
                 thread::sleep(limit);
                 return None;

@@ -1,4 +1,4 @@
-//! `selftest`: whether duly can be trusted on this disk, and this machine.
+//! `selftest`: tests whether this disk and this machine are safe for duly.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
@@ -11,56 +11,56 @@ use crate::cli::failure::Failure;
 use crate::cli::signals;
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
+use crate::output::units::count_of;
 use crate::selftest::folder::Folder;
-use crate::selftest::report::{Check, Verdict, so_many};
-use crate::selftest::wait::{Halt, Patience};
+use crate::selftest::report::{Check, Verdict};
+use crate::selftest::wait::{CheckError, Timer};
 use crate::selftest::{bench, disk, kills};
 
-/// Seeds are numbers that can be typed.
+/// Bound of random seeds: a short number is easy to enter.
 const SEEDS: u64 = 1_000_000;
-/// The part of the time that the bench may have, and its bounds.
+/// Fraction of the length that the benchmark takes, and its limits.
 const BENCH: (u32, Duration, Duration) = (5, Duration::from_secs(1), Duration::from_secs(5));
-/// The schedulers are killed for so long at least.
+/// Minimum time for which schedulers are killed.
 const KILLS: Duration = Duration::from_secs(1);
-/// Messages that may wait to be read.
+/// Capacity of the channel of signals.
 const REQUESTS: usize = 8;
 
-const GIVE_UP: &str = "what duly needs could not be had there: see what stands beside it";
+const NOT_POSSIBLE: &str =
+    "this check could not be completed: correct the cause above and repeat it, or use another disk";
 
 #[derive(Serialize)]
 struct Document<'a> {
     seed: u64,
     trusted: bool,
-    /// Where what was found is kept.
+    /// The folder, if it is kept.
     kept: Option<String>,
     checks: &'a [Check],
 }
 
-/// What is asked.
-pub(crate) struct Asked<'a> {
-    /// Beside what the files are made.
-    pub(crate) folder: &'a Path,
-    pub(crate) length: Duration,
-    pub(crate) seed: Option<u64>,
-}
-
-pub(crate) fn selftest(asked: &Asked<'_>, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let refused = |error: std::io::Error| Failure::Refused(format!("{}: {error}", asked.folder.display()));
-    let (tell, requests) = sync_channel(REQUESTS);
-    // Before there is anything to be left behind.
-    signals::send(tell, |request| request).map_err(|error| Failure::Refused(error.to_string()))?;
-    let folder = Folder::make(asked.folder).map_err(refused)?;
-    let seed = asked.seed.unwrap_or_else(|| fastrand::u64(..SEEDS));
-    let checks = printer.watched("testing", |advance: &Progress| {
-        let patience = Patience::new(requests, advance.clone(), asked.length);
-        checks(&folder, asked.length, seed, &patience)
+/// Runs all checks for about `length`, in a new folder inside `parent`.
+pub(crate) fn selftest(
+    parent: &Path,
+    length: Duration,
+    seed: Option<u64>,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let refused = |error: std::io::Error| Failure::Refused(format!("{}: {error}", parent.display()));
+    let (sender, requests) = sync_channel(REQUESTS);
+    // Before the folder is created: a signal must not leave it behind.
+    signals::forward(sender, |request| request).map_err(|error| Failure::Refused(error.to_string()))?;
+    let folder = Folder::create(parent).map_err(refused)?;
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..SEEDS));
+    let checks = printer.watched("testing", |progress: &Progress| {
+        let timer = Timer::start(requests, progress.clone(), length);
+        checks(&folder, length, seed, &timer)
     });
     let checks = match checks {
         Ok(checks) => checks,
         Err(signal) => {
             folder.remove().map_err(refused)?;
             return Err(Failure::Unsuccessful(format!(
-                "{signal}: stopped before anything could be said; nothing is left"
+                "{signal}: stopped without a result; the temporary folder is removed"
             )));
         }
     };
@@ -71,51 +71,51 @@ pub(crate) fn selftest(asked: &Asked<'_>, printer: &mut Printer<'_>) -> Result<(
     } else {
         Some(folder.keep())
     };
-    tell_all(&checks, seed, kept.as_deref(), printer)?;
+    print(&checks, seed, kept.as_deref(), printer)?;
     match (bad.first(), kept) {
-        (Some(worst), Some(kept)) => {
+        (Some(first), Some(kept)) => {
             let (count, all) = (bad.len(), checks.len());
-            let advice = worst.advice.unwrap_or(GIVE_UP);
+            let advice = first.advice.unwrap_or(NOT_POSSIBLE);
             let kept = kept.display();
             Err(Failure::Unsuccessful(format!(
-                "not to be trusted, {count} of {all} checks failed: {advice}; kept in {kept}"
+                "this disk is not safe for duly, {count} of {all} checks failed: {advice}; files kept in {kept}"
             )))
         }
-        _ => Ok(printer.say(trusted(&checks))?),
+        _ => Ok(printer.say(passed(&checks))?),
     }
 }
 
-/// Every check, one after the other; an error is the signal that ended it.
-fn checks(folder: &Folder, length: Duration, seed: u64, patience: &Patience) -> Result<Vec<Check>, &'static str> {
+/// Runs all checks. An error is the name of the signal that interrupted them.
+fn checks(folder: &Folder, length: Duration, seed: u64, timer: &Timer) -> Result<Vec<Check>, &'static str> {
     let mut all = vec![disk::file_system(folder.path())];
-    let mut add = |name: &'static str, checks: Result<Vec<Check>, Halt>| match checks {
+    let mut add = |name: &'static str, checks: Result<Vec<Check>, CheckError>| match checks {
         Ok(checks) => {
             all.extend(checks);
             Ok(())
         }
-        Err(Halt::Failed(error)) => {
-            all.push(Check::bad(name, error, GIVE_UP));
+        Err(CheckError::Failed(error)) => {
+            all.push(Check::bad(name, error, NOT_POSSIBLE));
             Ok(())
         }
-        Err(Halt::Told(signal)) => Err(signal),
+        Err(CheckError::Interrupted(signal)) => Err(signal),
     };
-    let one = |check: Result<Check, Halt>| check.map(|check| vec![check]);
-    let room = |name: &str| -> Result<PathBuf, Halt> {
-        folder.room(name).map_err(|error| Halt::Failed(format!("cannot make a folder: {error}")))
+    let one = |check: Result<Check, CheckError>| check.map(|check| vec![check]);
+    let subfolder = |name: &str| -> Result<PathBuf, CheckError> {
+        folder.subfolder(name).map_err(|error| CheckError::Failed(format!("cannot create a folder: {error}")))
     };
-    let disk = room("disk");
-    add("locks", one(disk.clone().and_then(|disk| disk::locks(&disk, patience))))?;
-    add("shared memory", one(disk.clone().and_then(|disk| disk::shared_memory(&disk, patience))))?;
-    add("syncs", one(disk.and_then(|disk| disk::syncs(&disk, patience))))?;
+    let disk = subfolder("disk");
+    add("locks", one(disk.clone().and_then(|disk| disk::locks(&disk, timer))))?;
+    add("shared memory", one(disk.clone().and_then(|disk| disk::shared_memory(&disk, timer))))?;
+    add("syncs", one(disk.and_then(|disk| disk::syncs(&disk, timer))))?;
     let bench = (length / BENCH.0).clamp(BENCH.1, BENCH.2);
-    add("duly", room("bench").and_then(|room| bench::bench(&room, bench, patience)))?;
-    let rest = length.saturating_sub(patience.passed()).max(KILLS);
-    add("kills", room("kills").and_then(|room| kills::kills(&room, seed, rest, patience)))?;
+    add("duly", subfolder("bench").and_then(|folder| bench::bench(&folder, bench, timer)))?;
+    let rest = length.saturating_sub(timer.elapsed()).max(KILLS);
+    add("kills", subfolder("kills").and_then(|folder| kills::kills(&folder, seed, rest, timer)))?;
     Ok(all)
 }
 
-/// One line for each; whoever wants quiet hears of what is wrong.
-fn tell_all(checks: &[Check], seed: u64, kept: Option<&Path>, printer: &mut Printer<'_>) -> Result<(), Failure> {
+/// Prints one line for each check; with `--quiet` only the failed ones.
+fn print(checks: &[Check], seed: u64, kept: Option<&Path>, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if printer.json {
         let kept = kept.map(|path| path.display().to_string());
         return Ok(printer.document(&Document { seed, trusted: kept.is_none(), kept, checks })?);
@@ -135,14 +135,14 @@ fn tell_all(checks: &[Check], seed: u64, kept: Option<&Path>, printer: &mut Prin
     if !table.is_empty() {
         printer.table(table, "")?;
     }
-    Ok(printer.say(format!("seed {seed}: --seed {seed} makes the same choices again"))?)
+    Ok(printer.say(format!("seed {seed}: repeat these random choices with --seed {seed}"))?)
 }
 
-/// The sentence that somebody wants to hear.
-fn trusted(checks: &[Check]) -> String {
-    let but = match checks.iter().filter(|check| check.verdict == Verdict::Odd).count() {
+/// The result of a selftest without failed checks.
+fn passed(checks: &[Check]) -> String {
+    let notes = match checks.iter().filter(|check| check.verdict == Verdict::Odd).count() {
         0 => String::new(),
-        notes => format!("; but read the {} above", so_many(notes, "note")),
+        notes => format!("; read the {} above", count_of(notes, "note")),
     };
-    format!("This disk can be trusted: no occurrence ran twice, and none was lost{but}.")
+    format!("This disk is safe for duly: no occurrence ran twice, and none was lost{notes}.")
 }

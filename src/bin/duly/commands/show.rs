@@ -1,10 +1,10 @@
-//! `show`: one task, with its policies, what lies ahead, and its last runs.
+//! `show`: prints one task, with its policies, next occurrences and last runs.
 
 use duly::{Client, Error, Recent, RunFilter, Task, Timestamp, duration_text};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
-use crate::commands::add::{ahead, upcoming};
+use crate::commands::add::{next_occurrences, occurrence_table};
 use crate::commands::history;
 use crate::commands::list::{next, recent_tone, schedule, task_tone};
 use crate::output::escape::shell_word;
@@ -13,10 +13,10 @@ use crate::output::printer::Printer;
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
 
-/// So many occurrences, and so many runs, are shown.
-const AHEAD: usize = 5;
+/// Number of occurrences and runs that are printed.
+const OCCURRENCES: usize = 5;
 const RUNS: usize = 10;
-/// So many runs are shown as a line.
+/// Number of runs in the sparkline.
 const RECENT: usize = 20;
 
 #[derive(Serialize)]
@@ -33,15 +33,15 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
     let mut runs = client.runs(&RunFilter::newest(RECENT).of(name))?;
     let recent: Vec<Recent> = runs.iter().rev().map(Recent::from).collect();
     runs.truncate(RUNS);
-    // A row that somebody else wrote and nobody can use is shown all the same.
-    let ahead = ahead(&task, AHEAD).unwrap_or_else(|_| task.next_run.into_iter().collect());
+    // An invalid row, written by another program, is printed too.
+    let occurrences = next_occurrences(&task, OCCURRENCES).unwrap_or_else(|_| task.next_run.into_iter().collect());
     if printer.json {
-        let occurrences = ahead.into_iter().map(time).collect();
+        let occurrences = occurrences.into_iter().map(time).collect();
         let runs = runs.iter().map(RunRow::from).collect();
         let (task, recent) = (TaskRow::from(&task), recent.iter().map(RecentRow::from).collect());
         return Ok(printer.document(&Document { task, occurrences, recent, runs })?);
     }
-    let mut table = about(&task, printer);
+    let mut table = summary(&task, printer);
     if !recent.is_empty() {
         table.row([
             Cell::new("last runs", Tone::Faint),
@@ -49,10 +49,10 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
         ]);
     }
     printer.table(table, "")?;
-    let upcoming = upcoming(&task, &ahead, printer);
-    if !upcoming.is_empty() {
+    let occurrences = occurrence_table(&task, &occurrences, printer);
+    if !occurrences.is_empty() {
         printer.line("")?;
-        printer.table(upcoming, "")?;
+        printer.table(occurrences, "")?;
     }
     printer.line("")?;
     if runs.is_empty() {
@@ -63,26 +63,22 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
     Ok(())
 }
 
-fn about(task: &Task, printer: &Printer<'_>) -> Table {
-    let (said, times) = (&task.definition, &printer.times);
+fn summary(task: &Task, printer: &Printer<'_>) -> Table {
+    let (definition, times) = (&task.definition, &printer.times);
     let at = |at: Option<Timestamp>| at.map(|at| times.both(at));
-    let retry = said.retry;
+    let retry = definition.retry;
     let attempts = match retry.max_attempts {
         1 => "1: at most once".to_owned(),
         several => {
-            format!(
-                "{several}, {} apart at first, {} at last",
-                duration_text(retry.backoff),
-                duration_text(retry.max_backoff)
-            )
+            format!("{several}, backoff {} to {}", duration_text(retry.backoff), duration_text(retry.max_backoff))
         }
     };
-    let timeout = match said.timeout {
-        None => "the handler's".to_owned(),
+    let timeout = match definition.timeout {
+        None => "default of the handler".to_owned(),
         Some(limit) if limit.is_zero() => "none".to_owned(),
         Some(limit) => duration_text(limit),
     };
-    let failures = (task.failure_count > 0).then(|| format!("{} dead in a row", task.failure_count));
+    let failures = (task.failure_count > 0).then(|| format!("{} consecutive dead", task.failure_count));
     let mut table = Table::default();
     let mut row = |name: &str, value: Option<String>, tone: Tone| {
         if let Some(value) = value {
@@ -90,28 +86,28 @@ fn about(task: &Task, printer: &Printer<'_>) -> Table {
         }
     };
     let plain = Tone::Plain;
-    row("name", Some(said.name.clone()), plain);
+    row("name", Some(definition.name.clone()), plain);
     row("status", Some(task.status.to_string()), task_tone(task.status));
     row("invalid", task.invalid_reason.clone(), Tone::Bad);
     row("paused by", task.paused_by.clone(), plain);
     row("schedule", Some(schedule(task)), plain);
     row("next", task.next_run.is_none().then(|| next(task, times)), plain);
-    row("starts at", at(said.starts_at), plain);
-    row("ends at", at(said.ends_at), plain);
-    row("handler", Some(said.handler.clone()), plain);
-    what(task).into_iter().for_each(|(name, value)| row(name, Some(value), plain));
-    row("overlap", Some(said.overlap.to_string()), plain);
-    row("misfire", Some(format!("{} after {}", said.misfire, duration_text(said.misfire_grace))), plain);
-    row("catch-up limit", Some(said.catch_up_limit.to_string()), plain);
-    row("expires", said.expires.map(duration_text), plain);
+    row("starts at", at(definition.starts_at), plain);
+    row("ends at", at(definition.ends_at), plain);
+    row("handler", Some(definition.handler.clone()), plain);
+    action(task).into_iter().for_each(|(name, value)| row(name, Some(value), plain));
+    row("overlap", Some(definition.overlap.to_string()), plain);
+    row("misfire", Some(format!("{} after {}", definition.misfire, duration_text(definition.misfire_grace))), plain);
+    row("catch-up limit", Some(definition.catch_up_limit.to_string()), plain);
+    row("expires", definition.expires.map(duration_text), plain);
     row("attempts", Some(attempts), plain);
     row("timeout", Some(timeout), plain);
-    row("jitter", (!said.jitter.is_zero()).then(|| duration_text(said.jitter)), plain);
-    row("priority", Some(said.priority.to_string()), plain);
-    row("key", said.concurrency_key.clone(), plain);
-    row("on dead", said.on_dead.clone(), plain);
-    row("paused after", said.pause_after_failures.map(|runs| format!("{runs} dead runs in a row")), plain);
-    row("managed by", said.managed_by.clone(), plain);
+    row("jitter", (!definition.jitter.is_zero()).then(|| duration_text(definition.jitter)), plain);
+    row("priority", Some(definition.priority.to_string()), plain);
+    row("key", definition.concurrency_key.clone(), plain);
+    row("on dead", definition.on_dead.clone(), plain);
+    row("pause after", definition.pause_after_failures.map(|runs| format!("{runs} consecutive dead runs")), plain);
+    row("managed by", definition.managed_by.clone(), plain);
     row("failures", failures, Tone::Bad);
     row("last error", task.last_error.clone(), Tone::Odd);
     row("created", at(Some(task.created_at)), plain);
@@ -119,19 +115,19 @@ fn about(task: &Task, printer: &Printer<'_>) -> Table {
     table
 }
 
-/// What is run: a command as a shell would read it, or the payload of a handler.
-fn what(task: &Task) -> Vec<(&'static str, String)> {
-    let said = &task.definition;
-    let payload = vec![("payload", said.payload.clone())];
-    if said.handler != "command" {
+/// What the task runs: a command, quoted for a shell, or the payload of a handler.
+fn action(task: &Task) -> Vec<(&'static str, String)> {
+    let definition = &task.definition;
+    let payload = vec![("payload", definition.payload.clone())];
+    if definition.handler != "command" {
         return payload;
     }
-    let Ok(command) = serde_json::from_str::<serde_json::Value>(&said.payload) else { return payload };
+    let Ok(command) = serde_json::from_str::<serde_json::Value>(&definition.payload) else { return payload };
     let Some(argv) = command["argv"].as_array() else { return payload };
     let words: Option<Vec<String>> = argv.iter().map(|word| word.as_str().map(shell_word)).collect();
     let Some(words) = words else { return payload };
     let mut rows = vec![("command", words.join(" "))];
-    rows.extend(command["cwd"].as_str().map(|folder| ("folder", folder.to_owned())));
+    rows.extend(command["cwd"].as_str().map(|folder| ("cwd", folder.to_owned())));
     for (key, value) in command["env"].as_object().into_iter().flatten() {
         rows.push(("env", format!("{key}={}", shell_word(value.as_str().unwrap_or_default()))));
     }

@@ -1,13 +1,14 @@
-//! `status`: the whole at a glance.
+//! `status`: prints schedulers, due and failing tasks, unfinished runs and the files.
 
 use duly::{Client, Instance, RunStatus, Status, TaskStatus};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
+use crate::commands::run_status::{MAX_RETRIES, next_retries, retry};
 use crate::output::json::{millis, time};
 use crate::output::printer::Printer;
-use crate::output::sizes::bytes;
 use crate::output::table::{Cell, Table, Tone};
+use crate::output::units::{bytes, count_of};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -45,20 +46,28 @@ struct Scheduler<'a> {
 
 pub(crate) fn status(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let status = client.status()?;
-    if printer.json { Ok(printer.document(&document(&status))?) } else { tell(&status, printer) }
+    if printer.json {
+        return Ok(printer.document(&document(&status))?);
+    }
+    let failed = count(&status.runs, &RunStatus::Failed);
+    let is_known = failed > 0 && failed <= MAX_RETRIES as u64;
+    let retries = if is_known { next_retries(client)? } else { Default::default() };
+    let next = retries.into_values().min().map(|at| retry(at, printer.times.now));
+    print(&status, next.as_deref(), printer)
 }
 
-fn tell(status: &Status, printer: &mut Printer<'_>) -> Result<(), Failure> {
+/// `retry`: the first retry of a failed run, if it is known.
+fn print(status: &Status, retry: Option<&str>, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let mut table = Table::default();
     let mut line = |what: &str, text: &str, tone| table.row([Cell::new(what, Tone::Faint), Cell::new(text, tone)]);
     if status.instances.is_empty() {
-        line("schedulers", "none is at work: start one with duly run", Tone::Bad);
+        line("schedulers", "none is running: start one with duly run", Tone::Bad);
     }
     for (number, one) in status.instances.iter().enumerate() {
         let (text, tone) = scheduler(one, printer);
         line(if number == 0 { "schedulers" } else { "" }, &text, tone);
     }
-    line("tasks", &counts(status.tasks.iter().map(|(status, n)| (status.as_str(), *n))), Tone::Plain);
+    line("tasks", &counts(status.tasks.iter().map(|(status, n)| (status.to_string(), *n))), Tone::Plain);
     if let Some(wait) = &status.clock {
         line("clock", &wait.to_string(), Tone::Bad);
     }
@@ -69,8 +78,12 @@ fn tell(status: &Status, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if !status.failing.is_empty() {
         line("failing", &status.failing.join(", "), Tone::Bad);
     }
-    let blocked = (status.blocked > 0).then_some(("blocked", status.blocked));
-    line("runs", &counts(status.runs.iter().map(|(status, n)| (status.as_str(), *n)).chain(blocked)), Tone::Plain);
+    let word = |status: &RunStatus| match retry.filter(|_| *status == RunStatus::Failed) {
+        Some(retry) => format!("failed ({retry})"),
+        None => status.to_string(),
+    };
+    let blocked = (status.blocked > 0).then(|| ("blocked".to_owned(), status.blocked));
+    line("runs", &counts(status.runs.iter().map(|(status, n)| (word(status), *n)).chain(blocked)), Tone::Plain);
     let next = status.next.as_ref().map(|(name, at)| format!("{name} {}", printer.times.both(*at)));
     line("next", next.as_deref().unwrap_or("-"), Tone::Plain);
     let sizes = format!("{}, {}; log {}", status.path.display(), bytes(status.file_bytes), bytes(status.log_bytes));
@@ -81,26 +94,27 @@ fn tell(status: &Status, printer: &mut Printer<'_>) -> Result<(), Failure> {
 }
 
 fn scheduler(one: &Instance, printer: &Printer<'_>) -> (String, Tone) {
-    let (stands, tone) = match one.alive {
+    let (state, tone) = match one.alive {
         Some(true) if one.degraded => ("alive, cannot write the database", Tone::Bad),
         Some(true) => ("alive", Tone::Good),
-        Some(false) => ("dead, not yet recovered", Tone::Bad),
+        Some(false) => ("dead, its runs are not yet recovered", Tone::Bad),
         None => ("unknown whether it is alive", Tone::Odd),
     };
     let seen = printer.times.relative(one.seen_at);
     let doubt = one.doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
-    let text = format!("{stands}: pid {} on {}, {} workers, seen {seen}{doubt}", one.pid, one.host, one.workers);
+    let workers = count_of(one.workers, "worker");
+    let text = format!("{state}: pid {} on {}, {workers}, seen {seen}{doubt}", one.pid, one.host);
     (text, tone)
 }
 
-/// `2 active, 1 paused`.
-fn counts<'a>(counts: impl Iterator<Item = (&'a str, u64)>) -> String {
+/// Joins counts: `2 active, 1 paused`.
+fn counts(counts: impl Iterator<Item = (String, u64)>) -> String {
     let counts: Vec<String> = counts.map(|(word, count)| format!("{count} {word}")).collect();
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
 
 fn document(status: &Status) -> Document<'_> {
-    // Whoever reads it by a program finds each word, also where there is none of it.
+    // A program finds each status, also with a count of 0.
     let unfinished = RunStatus::ALL.iter().filter(|status| !status.is_final());
     let runs = unfinished.map(|word| (word.as_str(), count(&status.runs, word)));
     let tasks = TaskStatus::ALL.iter().map(|word| (word.as_str(), count(&status.tasks, word)));

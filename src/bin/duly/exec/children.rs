@@ -1,16 +1,16 @@
-//! Child processes: those that were started here, whose exit status is wanted, and all others, which are reaped.
+//! Child processes: those that this program started, whose exit status it needs, and others, which it reaps.
 //!
-//! As PID 1 of a container, or where another program replaced itself by this one, the program has children that it did not start.
-//! When they end, no other process can clear them away.
+//! As PID 1 of a container, or if another program replaced itself by this one (exec), the program has children that it did not
+//! start. Only their parent can reap them.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::process::{Child, Command};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-/// Read while a process is being started: until it is registered, it cannot be told from others.
+/// Held for reading while a process is being started: until it is registered, it looks like a foreign child.
 static STARTING: RwLock<()> = RwLock::new(());
-/// Processes that were started here and not waited for, by their number; each start has a number of its own.
+/// Started processes that have not been waited for, by PID; each start has its own number.
 static OWN: Mutex<Starts> = Mutex::new(Starts { last: 0, by_pid: BTreeMap::new() });
 
 struct Starts {
@@ -18,7 +18,7 @@ struct Starts {
     by_pid: BTreeMap<u32, u64>,
 }
 
-/// Keeps a process from being reaped. To be dropped after the process was waited for.
+/// Protects a process from [`reap`]. Must be dropped after the process was waited for.
 #[derive(Debug)]
 pub(crate) struct Own {
     pid: u32,
@@ -39,26 +39,27 @@ pub(crate) fn start(command: &mut Command) -> io::Result<(Child, Own)> {
 impl Drop for Own {
     fn drop(&mut self) {
         let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-        // The number was free since the wait: it may be registered for a later start.
+        // The PID was free since the wait: it may be registered for a later start.
         if own.by_pid.get(&self.pid) == Some(&self.start) {
             own.by_pid.remove(&self.pid);
         }
     }
 }
 
-/// Reaps the children that have ended and were not started here. While one is being started it does nothing: the next call will do.
+/// Reaps the children that have ended and were not started here. While a process is being started it does nothing; the next
+/// call does it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn reap() {
     use nix::errno::Errno;
     use nix::sys::wait::{Id, WaitPidFlag, waitid};
-    let Ok(_none_starts) = STARTING.try_write() else { return };
-    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let Ok(_starting) = STARTING.try_write() else { return };
+    let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     loop {
-        // The kernel names one that has ended, of the calling thread's own children first: the main thread's are those that it
-        // was given. One that was started here stays until its group is empty; what is behind it is reaped after that.
-        let reaped = match waitid(Id::All, look) {
+        // The kernel returns the children of the calling thread first; adopted children belong to the main thread. A child that
+        // was started here remains a zombie until its group is empty; children behind it are reaped after that.
+        let reaped = match waitid(Id::All, options) {
             Ok(ended) => ended.pid().is_some_and(|pid| reap_one(pid.as_raw())),
-            // It has no name for a real-time signal, and does not tell which child was ended by one.
+            // nix cannot represent a real-time signal, and does not return the child that it ended.
             Err(Errno::EINVAL) => {
                 let mut all = duly::processes().unwrap_or_default();
                 all.retain(|one| one.parent == std::process::id() && one.is_dead);
@@ -72,7 +73,7 @@ pub(crate) fn reap() {
     }
 }
 
-/// Reaps a child that has ended, if it was not started here.
+/// Reaps one child, if it was not started here.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn reap_one(pid: i32) -> bool {
     use rustix::process::{Pid, WaitOptions, waitpid};
@@ -82,6 +83,6 @@ fn reap_one(pid: i32) -> bool {
     matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(Some(_)))
 }
 
-/// Elsewhere no such program is the first process of a machine.
+/// Other systems have no containers of which this program is PID 1.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn reap() {}

@@ -1,5 +1,4 @@
-//! The handler `command`: a program as a task. No shell stands between, and nothing that it started outlives its run, but
-//! for what leaves its process group.
+//! The handler `command`: runs a program without a shell. Processes of its process group do not outlive the run.
 
 pub(crate) mod children;
 pub(crate) mod payload;
@@ -21,35 +20,34 @@ use crate::exec::payload::{DEAD_RUN, Payload, dead_run};
 use crate::exec::pipes::Drain;
 use crate::exec::system::Group;
 
-/// Longest an attempt may take where the task does not say.
+/// Default timeout of an attempt.
 const TIMEOUT: Duration = Duration::from_secs(3600);
-/// How long what a command started may live on after it.
+/// Time for which other processes of the group may outlive the command.
 const LEFTOVER: Duration = Duration::from_secs(2);
-/// How long a group that was asked to end may take.
+/// Time between SIGTERM and SIGKILL.
 const TERM: Duration = Duration::from_secs(10);
-/// How long the kernel may take to end it.
+/// Time for which to wait after SIGKILL.
 const KILL: Duration = Duration::from_secs(5);
-/// How long a pipe may stay open when nothing is left of the group: a process that left it may hold it for ever.
+/// Time for which to wait for the end of the pipes when the group is empty: a process that left the group may hold them.
 const PIPES: Duration = Duration::from_millis(500);
-/// How soon, and how seldom at last, it is looked whether a command has ended that keeps its pipes open or closed them long
-/// before.
-const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// First and longest poll interval for the end of a command, which may not coincide with the end of its pipes.
+const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
-/// Carries out commands.
+/// The handler of commands.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Commands {
     clock: SystemClock,
-    at_work: Arc<AtomicUsize>,
+    running: Arc<AtomicUsize>,
     was_cut_short: Arc<AtomicBool>,
 }
 
 impl Commands {
-    /// How many commands have not been seen to the end.
-    pub(crate) fn at_work(&self) -> usize {
-        self.at_work.load(Ordering::SeqCst)
+    /// Returns the number of running commands.
+    pub(crate) fn running(&self) -> usize {
+        self.running.load(Ordering::SeqCst)
     }
 
-    /// Whether one was ended because the scheduler left.
+    /// Whether a command was ended because the scheduler stopped.
     pub(crate) fn was_cut_short(&self) -> bool {
         self.was_cut_short.load(Ordering::SeqCst)
     }
@@ -58,65 +56,65 @@ impl Commands {
         self.clock.now().monotonic
     }
 
-    /// Waits until nothing is left of the group, and ends it if it must. Answers why it did so before the command had ended
-    /// by itself.
-    fn see_out(&self, context: &Context, group: &mut Group, hears: &Receiver<()>) -> Option<StopReason> {
-        let mut stage = Stage::AtWork;
-        let mut cut = None;
-        let mut look = LOOK.0;
+    /// Waits until the group is empty, and ends it if necessary. Returns the reason if the command was ended before it had
+    /// ended by itself. `closed` receives a message when a pipe is closed.
+    fn wait_for_end(&self, context: &Context, group: &mut Group, closed: &Receiver<()>) -> Option<StopReason> {
+        let mut stage = Stage::Running;
+        let mut reason = None;
+        let mut poll = POLL.0;
         loop {
-            // Looked at before the command is: a command that ended while this process was stopped, or the machine slept, has
-            // ended by itself, although its time is up when that is noticed.
-            let asked = context.stop_reason();
+            // Read before the state of the command: a command that ended while this process was stopped or the machine was
+            // suspended has ended by itself, even if its timeout has passed when that is noticed.
+            let stop = context.stop_reason();
             let ended = group.has_ended();
             if ended {
                 context.record_end();
             }
             if ended && group.is_gone() {
-                return cut;
+                return reason;
             }
             let now = self.now();
             let next = match stage {
-                Stage::AtWork if ended => Stage::Leftover { until: now + LEFTOVER },
-                Stage::AtWork if asked.is_some() => {
-                    cut = asked;
+                Stage::Running if ended => Stage::Leftover { until: now + LEFTOVER },
+                Stage::Running if stop.is_some() => {
+                    reason = stop;
                     group.terminate();
-                    Stage::Asked { until: now + TERM }
+                    Stage::Terminated { until: now + TERM }
                 }
-                Stage::Leftover { until } if now >= until || asked.is_some() => {
+                Stage::Leftover { until } if now >= until || stop.is_some() => {
                     if let Some(left) = group.left() {
-                        context.record_remark(format!("what it left was ended: {left}"));
+                        context.record_remark(format!("ended remaining processes of the command: {left}"));
                     }
                     group.terminate();
-                    Stage::Asked { until: now + TERM }
+                    Stage::Terminated { until: now + TERM }
                 }
-                Stage::Asked { until } if now >= until => {
+                Stage::Terminated { until } if now >= until => {
                     group.kill();
                     Stage::Killed { until: now + KILL }
                 }
                 Stage::Killed { until } if now >= until && ended => {
                     let (run, task, left) = (context.run_id(), context.task(), group.left().unwrap_or_default());
-                    context.record_remark(format!("what it left cannot be ended, and is left alone: {left}"));
-                    log::warn!("run {run} of {task:?}: what its command started cannot be ended; left alone");
-                    return cut;
+                    context.record_remark(format!("remaining processes of the command could not be ended: {left}"));
+                    log::warn!("run {run} of {task:?}: remaining processes of the command could not be ended: {left}");
+                    return reason;
                 }
                 stage => stage,
             };
-            look = if next == stage { (look * 2).min(LOOK.1) } else { LOOK.0 };
+            poll = if next == stage { (poll * 2).min(POLL.1) } else { POLL.0 };
             stage = next;
-            if hears.recv_timeout(look).is_ok() {
-                // A pipe was closed: it is about to end.
-                look = LOOK.0;
+            if closed.recv_timeout(poll).is_ok() {
+                // A closed pipe announces the end of the command.
+                poll = POLL.0;
             }
         }
     }
 
-    /// Waits a moment for the end of the pipes, and answers with what came out of them.
-    fn printed(&self, [stdout, stderr]: [Drain; 2], hears: &Receiver<()>) -> String {
+    /// Waits up to [`PIPES`] for the end of the pipes, and returns the output.
+    fn collect_output(&self, [stdout, stderr]: [Drain; 2], closed: &Receiver<()>) -> String {
         let until = self.now() + PIPES;
         while !(stdout.has_ended() && stderr.has_ended()) {
             let left = until.saturating_sub(self.now());
-            if left.is_zero() || hears.recv_timeout(left).is_err() {
+            if left.is_zero() || closed.recv_timeout(left).is_err() {
                 break;
             }
         }
@@ -124,18 +122,19 @@ impl Commands {
     }
 }
 
-/// How far a command is on its way out.
+/// The stages of the end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    AtWork,
-    /// It has ended, and something that it started has not.
+    Running,
+    /// The command has ended; other processes of its group have not.
     Leftover {
         until: Duration,
     },
-    /// All of it was asked to end.
-    Asked {
+    /// The group was sent SIGTERM.
+    Terminated {
         until: Duration,
     },
+    /// The group was sent SIGKILL.
     Killed {
         until: Duration,
     },
@@ -145,19 +144,20 @@ impl Handler for Commands {
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError> {
         let payload = Payload::parse(context.task_payload_json()).map_err(Failure::give_up)?;
         if let Some(name) = payload.missing_variable(|name| std::env::var_os(name).is_some()) {
-            let error = format!("env_from: the environment of the scheduler has no variable {name:?}");
+            let error =
+                format!("env_from: the environment of the scheduler has no variable {name:?}; set it and restart it");
             return Err(Failure::give_up(error).into());
         }
         if let Some(reason) = context.stop_reason() {
             return Err(self.stopped(reason, "it was not started"));
         }
-        let _at_work = AtWork::begin(&self.at_work);
+        let _running = Running::begin(&self.running);
         let mut group = start(context, &payload)?;
         context.record_process(group.id());
-        let (told, hears) = channel();
-        let drains = drain(&mut group, &told)?;
-        let cut = self.see_out(context, &mut group, &hears);
-        let output = self.printed(drains, &hears);
+        let (sender, closed) = channel();
+        let drains = drain(&mut group, &sender)?;
+        let stopped = self.wait_for_end(context, &mut group, &closed);
+        let output = self.collect_output(drains, &closed);
         if !output.is_empty() {
             context.record_output(output);
         }
@@ -165,7 +165,7 @@ impl Handler for Commands {
         if let Some(code) = status.code() {
             context.record_exit_code(code);
         }
-        match (cut, system::failure(status)) {
+        match (stopped, system::failure(status)) {
             (Some(reason), how) => Err(self.stopped(reason, how.as_deref().unwrap_or("exit code 0"))),
             (None, Some(how)) => Err(how.into()),
             (None, None) => Ok(None),
@@ -174,10 +174,10 @@ impl Handler for Commands {
 
     fn end_orphan(&self, orphan: &Orphan) {
         let Some(group) = orphan.group() else { return };
-        // Its leader may end before the others. As long as one of those that were seen beside it lives, the number is theirs.
+        // The leader may end before the others. While one of the processes seen now is alive, the group ID is not reused.
         let seen = system::members(group).unwrap_or_default();
         let (run, task) = (orphan.run_id(), orphan.task());
-        log::info!("run {run} of {task:?}: ending the command that a dead scheduler left");
+        log::info!("run {run} of {task:?}: ending the orphan command of a dead scheduler");
         system::terminate(group);
         if self.waits_until_gone(orphan, TERM) {
             return;
@@ -188,7 +188,7 @@ impl Handler for Commands {
         }
         if !self.waits_until_gone(orphan, KILL) {
             log::warn!(
-                "run {run} of {task:?}: the command that a dead scheduler left cannot be ended; the run waits for it"
+                "run {run} of {task:?}: the orphan command of a dead scheduler cannot be ended; the run waits for it"
             );
         }
     }
@@ -199,14 +199,14 @@ impl Handler for Commands {
 }
 
 impl Commands {
-    /// What is said of a command that was ended, or not even begun.
+    /// The error of a command that was ended or not started.
     fn stopped(&self, reason: StopReason, how: &str) -> BoxError {
         match reason {
             StopReason::Shutdown => {
                 self.was_cut_short.store(true, Ordering::SeqCst);
-                Failure::interrupted(format!("the scheduler left before the command had ended: {how}")).into()
+                Failure::interrupted(format!("the scheduler stopped before the command had ended: {how}")).into()
             }
-            // That its time was up is said before it.
+            // The library puts the timeout before it.
             StopReason::TimeUp => how.into(),
             _ => format!("it was asked to stop: {how}").into(),
         }
@@ -218,41 +218,41 @@ impl Commands {
             if self.now() >= until {
                 return false;
             }
-            thread::sleep(LOOK.1);
+            thread::sleep(POLL.1);
         }
         true
     }
 }
 
-/// Counts one command for as long as it lives.
-struct AtWork<'a>(&'a AtomicUsize);
+/// Counts a running command until it is dropped.
+struct Running<'a>(&'a AtomicUsize);
 
-impl<'a> AtWork<'a> {
+impl<'a> Running<'a> {
     fn begin(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
-        AtWork(count)
+        Running(count)
     }
 }
 
-impl Drop for AtWork<'_> {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Names the file that holds the payload of the run itself.
+/// Variable that names the file with the payload of the run.
 const PAYLOAD_FILE: &str = "DULY_PAYLOAD_FILE";
 
-/// Starts the command. Its standard input, which also tells others that it is at work, is held by nobody else.
+/// Starts the command. Only the command holds its input file, whose lock shows other schedulers that it is alive.
 fn start(context: &Context, payload: &Payload) -> Result<Group, BoxError> {
     let own = context.run_payload_json();
     let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
     let input = context
         .command_input(input.as_bytes())
-        .map_err(|error| format!("cannot make the standard input of the command: {error}"))?;
-    let file = context.payload_file().map_err(|error| format!("cannot make the file of the payload: {error}"))?;
+        .map_err(|error| format!("cannot create the input file of the command: {error}"))?;
+    let file = context.payload_file().map_err(|error| format!("cannot create the payload file: {error}"))?;
     let mut command = Command::new(&payload.argv[0]);
-    // A scheduler may itself have been started by a command: what is said of that run is not said of this one.
+    // The scheduler may itself have been started by a command, and have inherited these variables.
     for name in [PAYLOAD_FILE].iter().chain(&DEAD_RUN) {
         command.env_remove(name);
     }
@@ -283,8 +283,8 @@ fn cannot_start(payload: &Payload, error: &io::Error) -> String {
     }
     match error.kind() {
         io::ErrorKind::NotFound if program.contains('/') => {
-            // A script whose interpreter is missing is told apart by nothing else.
-            format!("cannot start {program:?}: there is no such program, or not the interpreter that it names")
+            // The system reports a missing interpreter of a script in the same way.
+            format!("cannot start {program:?}: the program, or the interpreter that it names, does not exist")
         }
         io::ErrorKind::NotFound => format!("cannot start {program:?}: there is no such program on the PATH"),
         io::ErrorKind::PermissionDenied => format!("cannot start {program:?}: it is not executable for this user"),
@@ -292,10 +292,10 @@ fn cannot_start(payload: &Payload, error: &io::Error) -> String {
     }
 }
 
-/// Begins to read what the command prints.
-fn drain(group: &mut Group, told: &Sender<()>) -> Result<[Drain; 2], BoxError> {
+/// Starts to read the output of the command.
+fn drain(group: &mut Group, closed: &Sender<()>) -> Result<[Drain; 2], BoxError> {
     let (Some(stdout), Some(stderr)) = group.pipes() else { return Err("the command has no pipes".into()) };
-    let drains = Drain::start("stdout", stdout, told.clone())
-        .and_then(|drain| Ok([drain, Drain::start("stderr", stderr, told.clone())?]));
-    drains.map_err(|error| format!("cannot start a thread that reads what the command prints: {error}").into())
+    let drains = Drain::start("stdout", stdout, closed.clone())
+        .and_then(|drain| Ok([drain, Drain::start("stderr", stderr, closed.clone())?]));
+    drains.map_err(|error| format!("cannot start a thread that reads the output of the command: {error}").into())
 }

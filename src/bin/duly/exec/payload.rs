@@ -1,4 +1,4 @@
-//! What a task of the handler `command` says: which program, where, with what. Checked before anything is started.
+//! The payload of the handler `command`. It is checked when a task is added and before a command is started.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,32 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::cli::values::brief;
+use crate::cli::values::truncated;
 
-/// A payload that can be carried out. Written as JSON it holds what was given, in this order: the same command has the same
-/// text, whoever added it.
+/// A valid payload. As JSON it contains the given fields in this order, so that the same command always has the same text.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Payload {
     /// The program and its arguments; never empty.
     pub(crate) argv: Vec<String>,
-    /// The folder it starts in; the scheduler's own if there is none.
+    /// The working directory; `None`: that of the scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cwd: Option<String>,
-    /// What its environment has beside the scheduler's own.
+    /// Variables that are added to the environment of the scheduler.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
-    /// Variables that the scheduler's own environment must have.
+    /// Variables that the environment of the scheduler must have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) env_from: Vec<String>,
-    /// What it can read.
+    /// The standard input.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) stdin: String,
 }
 
-/// Every field there is.
+/// The names of all fields.
 const FIELDS: [&str; 5] = ["argv", "cwd", "env", "env_from", "stdin"];
 
 impl Payload {
-    /// Reads a payload. The error names the field, what was expected of it and what was found.
+    /// Parses a payload. An error names the field, and what is expected and found.
     pub(crate) fn parse(json: &str) -> Result<Self, String> {
         let value = serde_json::from_str(json).map_err(|error| format!("the payload is not JSON: {error}"))?;
         let Value::Object(fields) = value else {
@@ -41,7 +40,7 @@ impl Payload {
         if let Some(unknown) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
             return Err(format!(
                 "the payload of a command has no field {:?}, only {}",
-                brief(unknown),
+                truncated(unknown),
                 FIELDS.join(", ")
             ));
         }
@@ -50,7 +49,7 @@ impl Payload {
             cwd: text(&fields, "cwd")?,
             env: pairs(&fields, "env")?,
             env_from: texts(&fields, "env_from")?,
-            stdin: match given(&fields, "stdin") {
+            stdin: match field(&fields, "stdin") {
                 None => String::new(),
                 Some(Value::String(text)) => text.clone(),
                 Some(other) => return Err(format!("stdin: expected a string, found {}", kind(other))),
@@ -65,30 +64,30 @@ impl Payload {
         let names = payload.env.keys().map(|name| ("env", name));
         for (field, name) in names.chain(payload.env_from.iter().map(|name| ("env_from", name))) {
             if name.is_empty() || name.contains('=') {
-                return Err(format!("{field}: expected the name of a variable, found {:?}", brief(name)));
+                return Err(format!("{field}: expected the name of a variable, found {:?}", truncated(name)));
             }
         }
         Ok(payload)
     }
 
-    /// The same as JSON, once it is sure that it can be carried out.
+    /// Returns the payload as JSON, after checking it.
     pub(crate) fn checked(&self) -> Result<Box<RawValue>, String> {
         let json = serde_json::value::to_raw_value(self).map_err(|error| error.to_string())?;
         Payload::parse(json.get())?;
         Ok(json)
     }
 
-    /// The first variable of `env_from` that is not there.
+    /// Returns the first variable of `env_from` that is not set.
     pub(crate) fn missing_variable(&self, is_set: impl Fn(&str) -> bool) -> Option<&str> {
         self.env_from.iter().map(String::as_str).find(|name| !is_set(name))
     }
 }
 
-/// The variables that tell a command of a dead run.
+/// The variables that describe a dead run.
 pub(crate) const DEAD_RUN: [&str; 4] = ["DULY_DEAD_TASK", "DULY_DEAD_RUN_ID", "DULY_DEAD_STATUS", "DULY_DEAD_ERROR"];
 
-/// The same with their values, if a payload is a dead run: what `on_dead` gives, and also a retry of it, or a person who tries an
-/// alarm by hand.
+/// Returns these variables with their values if the payload is a dead run. It is one in runs of origin `on_dead`, their
+/// retries, and triggers that pass one for a test.
 pub(crate) fn dead_run(payload: &str) -> Option<[(&'static str, String); 4]> {
     let run: Value = serde_json::from_str(payload).ok()?;
     let (task, id, status) = (run["task"].as_str()?, run["id"].as_i64()?, run["status"].as_str()?);
@@ -96,38 +95,38 @@ pub(crate) fn dead_run(payload: &str) -> Option<[(&'static str, String); 4]> {
         return None;
     }
     let values = [task, &id.to_string(), status, run["error"].as_str().unwrap_or_default()];
-    // No variable can hold a NUL, which an error may.
+    // A variable cannot contain NUL; an error can.
     let values = values.map(|value| value.replace('\0', "\u{fffd}"));
     let mut pairs = DEAD_RUN.into_iter().zip(values);
     Some(std::array::from_fn(|_| pairs.next().unwrap_or_default()))
 }
 
-/// A field that is there and not null.
-fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+/// Returns a field, unless it is null.
+fn field<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
 fn text(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, String> {
-    given(fields, name).map(|value| one(value, name)).transpose()
+    field(fields, name).map(|value| string(value, name)).transpose()
 }
 
 fn texts(fields: &Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
-    match given(fields, name) {
+    match field(fields, name) {
         None => Ok(Vec::new()),
         Some(Value::Array(values)) => {
-            values.iter().enumerate().map(|(at, value)| one(value, &format!("{name}[{at}]"))).collect()
+            values.iter().enumerate().map(|(at, value)| string(value, &format!("{name}[{at}]"))).collect()
         }
         Some(other) => Err(format!("{name}: expected an array of strings, found {}", kind(other))),
     }
 }
 
 fn pairs(fields: &Map<String, Value>, name: &str) -> Result<BTreeMap<String, String>, String> {
-    match given(fields, name) {
+    match field(fields, name) {
         None => Ok(BTreeMap::new()),
         Some(Value::Object(values)) => {
             let pair = |(key, value): (&String, &Value)| {
-                let field = format!("{name}.{}", brief(key));
-                Ok((one(&Value::String(key.clone()), &field)?, one(value, &field)?))
+                let field = format!("{name}.{}", truncated(key));
+                Ok((string(&Value::String(key.clone()), &field)?, string(value, &field)?))
             };
             values.iter().map(pair).collect()
         }
@@ -135,10 +134,12 @@ fn pairs(fields: &Map<String, Value>, name: &str) -> Result<BTreeMap<String, Str
     }
 }
 
-/// A string that an argument, a folder or a variable can be.
-fn one(value: &Value, field: &str) -> Result<String, String> {
+/// Returns a string that is valid as an argument, a directory or a variable.
+fn string(value: &Value, field: &str) -> Result<String, String> {
     match value {
-        Value::String(text) if text.contains('\0') => Err(format!("{field}: no system can pass on a NUL character")),
+        Value::String(text) if text.contains('\0') => {
+            Err(format!("{field}: a NUL character cannot be passed to a command"))
+        }
         Value::String(text) => Ok(text.clone()),
         other => Err(format!("{field}: expected a string, found {}", kind(other))),
     }
@@ -160,7 +161,7 @@ mod tests {
     use super::{Payload, dead_run};
 
     #[test]
-    fn a_payload_is_read_whole() {
+    fn all_fields_are_parsed() {
         let json =
             r#"{"argv": ["sh", "-c", ""], "cwd": "/srv", "env": {"A": "1"}, "env_from": ["HOME"], "stdin": "x\u0000"}"#;
         let payload = Payload::parse(json).unwrap();
@@ -173,11 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_run_is_told_by_its_fields() {
-        let told = dead_run(r#"{"id": 7, "task": "t", "status": "dead", "error": "no\u0000luck\n"}"#).unwrap();
+    fn a_dead_run_is_recognized_by_its_fields() {
+        let variables = dead_run(r#"{"id": 7, "task": "t", "status": "dead", "error": "no\u0000luck\n"}"#).unwrap();
         let names = ["DULY_DEAD_TASK", "DULY_DEAD_RUN_ID", "DULY_DEAD_STATUS", "DULY_DEAD_ERROR"];
         let values = ["t", "7", "dead", "no\u{fffd}luck\n"];
-        assert!(told.iter().map(|(name, value)| (*name, &**value)).eq(names.into_iter().zip(values)), "{told:?}");
+        let found = variables.iter().map(|(name, value)| (*name, &**value));
+        assert!(found.eq(names.into_iter().zip(values)), "{variables:?}");
         assert!(dead_run(r#"{"id": 7, "task": "t", "status": "dead", "error": null}"#).unwrap()[3].1.is_empty());
         for other in ["null", "[]", "7", r#"{"id": 7, "task": "t"}"#, r#"{"id": 7, "task": "t", "status": "queued"}"#] {
             assert_eq!(dead_run(other), None, "{other}");
@@ -185,15 +187,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        for (json, told) in [
+    fn errors_name_the_field() {
+        for (json, expected) in [
             ("null", "expected an object with argv, found null"),
             ("{}", "argv: expected a program"),
             (r#"{"argv": []}"#, "argv: expected a program"),
             (r#"{"argv": [""]}"#, "argv: expected a program"),
             (r#"{"argv": "ls -l"}"#, "argv: expected an array of strings, found a string"),
             (r#"{"argv": ["ls", 7]}"#, "argv[1]: expected a string, found a number"),
-            (r#"{"argv": ["a\u0000b"]}"#, "argv[0]: no system can pass on a NUL"),
+            (r#"{"argv": ["a\u0000b"]}"#, "argv[0]: a NUL character cannot be passed"),
             (r#"{"argv": ["ls"], "cwd": ["/"]}"#, "cwd: expected a string, found an array"),
             (r#"{"argv": ["ls"], "cwd": ""}"#, "cwd: expected a folder"),
             (r#"{"argv": ["ls"], "env": ["A"]}"#, "env: expected an object of strings, found an array"),
@@ -204,7 +206,7 @@ mod tests {
             (r#"{"argv": ["ls"], "comand": "x"}"#, "no field \"comand\""),
         ] {
             let error = Payload::parse(json).unwrap_err();
-            assert!(error.contains(told), "{json}: {error}");
+            assert!(error.contains(expected), "{json}: {error}");
         }
     }
 }

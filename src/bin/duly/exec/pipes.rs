@@ -1,78 +1,78 @@
-//! What a command prints: drained as fast as it comes, the beginning and the end of it kept.
+//! Output of a command: it is read without delay, and its beginning and end are kept.
 
 use std::io::{self, Read};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// How much of the beginning of a stream is kept, in bytes.
+/// Bytes that are kept of the beginning of a stream.
 const HEAD: usize = 16 * 1024;
-/// How much of its end.
+/// Bytes that are kept of its end.
 const TAIL: usize = 48 * 1024;
-/// Longest text that may come of either, in bytes: whatever is no UTF-8 grows threefold when it is replaced.
+/// Longest text of either, in bytes: a byte of invalid UTF-8 becomes three when it is replaced.
 const HEAD_TEXT: usize = 2 * HEAD;
 const TAIL_TEXT: usize = 90 * 1024;
-/// How much is read at once.
+/// Size of the read buffer.
 const CHUNK: usize = 32 * 1024;
-/// The thread that reads needs little more than that.
+/// Stack of the reading thread.
 const STACK: usize = 128 * 1024;
 
 /// A stream that is being read.
 #[derive(Debug)]
 pub(crate) struct Drain {
-    kept: Arc<Mutex<Kept>>,
+    captured: Arc<Mutex<Captured>>,
 }
 
-/// What is kept of it.
+/// The captured part of a stream.
 #[derive(Debug, Default)]
-struct Kept {
+struct Captured {
     head: Vec<u8>,
-    /// What followed, up to twice [`TAIL`] of the newest.
+    /// The newest bytes after the head, up to twice [`TAIL`].
     tail: Vec<u8>,
     total: u64,
     has_ended: bool,
-    /// Nobody will ask any more.
+    /// Further output is discarded.
     is_abandoned: bool,
 }
 
 impl Drain {
-    /// Reads until the end, on a thread of its own; `told` hears of the end.
-    pub(crate) fn start(name: &str, mut stream: impl Read + Send + 'static, told: Sender<()>) -> io::Result<Self> {
-        let kept = Arc::new(Mutex::new(Kept::default()));
-        let shared = kept.clone();
+    /// Starts a thread that reads until the end of the stream, and then sends a message to `closed`.
+    pub(crate) fn start(name: &str, mut stream: impl Read + Send + 'static, closed: Sender<()>) -> io::Result<Self> {
+        let captured = Arc::new(Mutex::new(Captured::default()));
+        let shared = captured.clone();
         let read = move || {
             let mut chunk = vec![0; CHUNK];
             loop {
                 match stream.read(&mut chunk) {
                     Ok(0) => break,
-                    Ok(count) => lock(&shared).take(&chunk[..count]),
+                    Ok(count) => lock(&shared).push(&chunk[..count]),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(_) => break,
                 }
             }
             lock(&shared).has_ended = true;
-            let _ = told.send(());
+            let _ = closed.send(());
         };
         thread::Builder::new().name(format!("duly-{name}")).stack_size(STACK).spawn(read)?;
-        Ok(Drain { kept })
+        Ok(Drain { captured })
     }
 
-    /// Whether all has been read.
+    /// Whether the stream has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        lock(&self.kept).has_ended
+        lock(&self.captured).has_ended
     }
 
-    /// What was printed so far, as text. Whatever still comes is read and thrown away, for as long as somebody holds the
-    /// other end: a process that left the command's group must not be stopped by a pipe that nobody reads.
+    /// Returns the output so far as text. Later output is read and discarded: a process that left the group of the command and
+    /// holds the pipe must not block on it.
     pub(crate) fn text(self) -> String {
-        let mut kept = lock(&self.kept);
-        kept.is_abandoned = true;
-        kept.head_and_tail()
+        let mut captured = lock(&self.captured);
+        captured.is_abandoned = true;
+        captured.head_and_tail()
     }
 }
 
-impl Kept {
-    fn take(&mut self, mut chunk: &[u8]) {
+impl Captured {
+    fn push(&mut self, mut chunk: &[u8]) {
         if self.is_abandoned {
             return;
         }
@@ -86,7 +86,7 @@ impl Kept {
         }
     }
 
-    /// The text: all of it, or its beginning and end with a line between that tells how much there was.
+    /// Returns the whole text, or its beginning and end with the total size between them.
     fn head_and_tail(&mut self) -> String {
         let (mut head, mut tail) = (std::mem::take(&mut self.head), std::mem::take(&mut self.tail));
         if self.total <= (HEAD + TAIL) as u64 {
@@ -99,7 +99,7 @@ impl Kept {
             return self.joined(&text[..split], &text[split..]);
         }
         let tail = &tail[tail.len() - TAIL..];
-        // A character that was cut in two is no fault of the command's.
+        // A character that is cut in two is left out, not replaced.
         let begin = tail.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
         self.joined(&String::from_utf8_lossy(whole(&head)), &String::from_utf8_lossy(&tail[begin..]))
     }
@@ -111,21 +111,21 @@ impl Kept {
     }
 }
 
-/// Where a character begins, at or shortly before `at`.
+/// Returns the last character boundary at or before `at`.
 fn boundary(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
-/// Without the first bytes of a character that goes on behind the end.
+/// Returns the bytes without an incomplete character at the end.
 fn whole(bytes: &[u8]) -> &[u8] {
     match std::str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
-        // There may be other faults before a last one of this kind: then they are all replaced alike.
+        // Invalid bytes before it: then all are replaced.
         _ => bytes,
     }
 }
 
-/// Both streams as one text: what was printed, and under a heading the complaints.
+/// Joins both streams, with a heading before stderr.
 pub(crate) fn join(stdout: String, stderr: &str) -> String {
     if stderr.is_empty() {
         return stdout;
@@ -134,22 +134,22 @@ pub(crate) fn join(stdout: String, stderr: &str) -> String {
     format!("{stdout}{line}--- stderr ---\n{stderr}")
 }
 
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
+    captured.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{HEAD, Kept, TAIL, join};
+    use super::{Captured, HEAD, TAIL, join};
 
     fn kept(printed: &[u8], chunk: usize) -> String {
-        let mut kept = Kept::default();
-        printed.chunks(chunk).for_each(|chunk| kept.take(chunk));
-        kept.head_and_tail()
+        let mut captured = Captured::default();
+        printed.chunks(chunk).for_each(|chunk| captured.push(chunk));
+        captured.head_and_tail()
     }
 
     #[test]
-    fn what_fits_is_kept_whole_and_of_the_rest_the_beginning_and_the_end() {
+    fn short_output_is_kept_whole_and_of_long_output_the_beginning_and_the_end() {
         for chunk in [1, 7, 1000, 32_768] {
             let fits: Vec<u8> = (0..HEAD + TAIL).map(|n| b'a' + u8::try_from(n % 26).unwrap()).collect();
             assert_eq!(kept(&fits, chunk).as_bytes(), fits);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_replaced_and_never_more_than_can_be_stored() {
+    fn invalid_utf8_is_replaced_within_the_size_limit() {
         assert_eq!(kept(b"a\xff\0\x1b[2Jb", 3), "a\u{fffd}\0\u{1b}[2Jb", "control characters stay");
         for size in [HEAD + TAIL, 10 * (HEAD + TAIL)] {
             let noise = kept(&vec![0xff; size], 999);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn complaints_stand_under_a_heading() {
+    fn stderr_has_a_heading() {
         assert_eq!(join("out\n".into(), ""), "out\n");
         assert_eq!(join("out".into(), "err\n"), "out\n--- stderr ---\nerr\n");
         assert_eq!(join(String::new(), "err"), "--- stderr ---\nerr");

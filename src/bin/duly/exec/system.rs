@@ -1,11 +1,11 @@
-//! What differs between systems: the process group that a command and its children are, and what the end of one is called.
+//! Platform differences: the process group of a command, and the description of its exit status.
 //!
-//! On Unix a command leads a session, and so a group of the same number. It has no terminal: what it wants to read from one fails
-//! at once, and Ctrl-C does not reach it. A leader cannot leave its session or its group.
+//! On Unix a command leads its own session and process group. It has no terminal: reading from one fails at once, and Ctrl-C
+//! does not reach it. A leader cannot leave its session or its group.
 //!
-//! Where the kernel tells who is in a group (Linux), the command is not waited for until the group is empty: as long as its
-//! number is taken, no signal to the group can reach another. Other Unix systems cannot tell the dead from the living, and
-//! elsewhere there are no groups: a command is its one process.
+//! On Linux, which lists the members of a group, the command is not waited for until the group is empty: while the zombie holds
+//! the PID, a signal to the group cannot reach other processes. Other Unix systems do not distinguish dead members from live
+//! ones. Other systems have no groups: the command is a single process.
 
 use std::io;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
@@ -18,34 +18,34 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::exec::children::{self, Own};
 
-/// Most processes that are listed by name.
+/// Most processes that a message lists.
 const MEMBERS_SHOWN: usize = 10;
 
-/// A command and those of its children that stayed in its group.
+/// A command and the other processes of its group.
 #[derive(Debug)]
 pub(crate) struct Group {
     child: Child,
     is_over: bool,
-    /// Dropped last: until the command was waited for, it is registered.
+    /// Dropped last: the command is registered until it was waited for.
     _own: Own,
 }
 
 impl Group {
-    /// Starts a command at the head of a session and a group of its own.
+    /// Starts a command as the leader of a new session and group.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
-        // Only prepares the command. Its own `spawn` would wait for the group, and keep no more than the leader's status.
+        // This only prepares the command. `CommandWrap::spawn` would wait for the group, and keep only the leader's status.
         #[cfg(unix)]
         ProcessSession.pre_spawn(command, &CommandWrap::from(Command::new("")))?;
         let (child, own) = children::start(command)?;
         Ok(Group { child, is_over: false, _own: own })
     }
 
-    /// The number of the command, and of its group.
+    /// Returns the PID of the command, which is also the ID of the group.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where it prints; once.
+    /// Returns stdout and stderr, once.
     pub(crate) fn pipes(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
         (self.child.stdout.take(), self.child.stderr.take())
     }
@@ -57,19 +57,19 @@ impl Group {
             use rustix::process::{WaitId, WaitIdOptions, waitid};
             let Some(pid) = pid(self.id()) else { return true };
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-            // An error says that there is no such child: the system has cleared it away.
+            // An error means that there is no such child any more.
             !matches!(waitid(WaitId::Pid(pid), options), Ok(None) | Err(rustix::io::Errno::INTR))
         }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Whether the command has ended and nothing is left of its group.
+    /// Whether the command has ended and its group is empty.
     pub(crate) fn is_gone(&mut self) -> bool {
         self.has_ended() && is_empty(self.id())
     }
 
-    /// What is left of it, as text: `sleep (pid 7), sh (pid 8)`. `None`: nothing, as far as can be seen.
+    /// Lists the live members: `sleep (pid 7), sh (pid 8)`; `None` if none is visible.
     pub(crate) fn left(&self) -> Option<String> {
         if !cfg!(any(target_os = "linux", target_os = "android")) {
             return Some("its process group".to_owned());
@@ -82,7 +82,7 @@ impl Group {
         (!shown.is_empty()).then(|| shown.join(", "))
     }
 
-    /// Asks all of it to end.
+    /// Sends SIGTERM to the group.
     pub(crate) fn terminate(&mut self) {
         #[cfg(unix)]
         terminate(self.id());
@@ -90,7 +90,7 @@ impl Group {
         self.kill();
     }
 
-    /// Ends all of it.
+    /// Sends SIGKILL to the group.
     pub(crate) fn kill(&mut self) {
         #[cfg(unix)]
         kill(self.id());
@@ -98,7 +98,7 @@ impl Group {
         let _ = self.child.kill();
     }
 
-    /// Waits for the command, which has ended, and tells how.
+    /// Waits for the command, which has ended, and returns its exit status.
     pub(crate) fn end(mut self) -> io::Result<ExitStatus> {
         self.is_over = true;
         self.child.wait()
@@ -106,7 +106,7 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// Whoever lets go of it without having seen its end, ends it.
+    /// Ends the group if the end of the command was not awaited.
     fn drop(&mut self) {
         if !self.is_over {
             self.kill();
@@ -115,7 +115,7 @@ impl Drop for Group {
     }
 }
 
-/// Why a command did not succeed; `None`: it did.
+/// Describes why a command failed; `None`: it succeeded.
 pub(crate) fn failure(status: ExitStatus) -> Option<String> {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
@@ -139,7 +139,7 @@ fn named(pid: u32) -> String {
     }
 }
 
-/// The live processes of a group, as far as they can be seen. An error while looking is no evidence that there are none.
+/// Returns the live processes of a group that are visible. An error is no evidence that there are none.
 pub(crate) fn members(group: u32) -> io::Result<Vec<Process>> {
     let mut members = duly::processes()?;
     members.retain(|one| one.group == group && !one.is_dead);
@@ -159,7 +159,7 @@ fn is_empty(group: u32) -> bool {
     }
 }
 
-/// Asks a group to end.
+/// Sends SIGTERM to a group.
 pub(crate) fn terminate(group: u32) {
     #[cfg(unix)]
     signal(group, Signal::TERM);
@@ -167,7 +167,7 @@ pub(crate) fn terminate(group: u32) {
     let _ = group;
 }
 
-/// Ends a group.
+/// Sends SIGKILL to a group.
 pub(crate) fn kill(group: u32) {
     #[cfg(unix)]
     signal(group, Signal::KILL);
@@ -177,12 +177,12 @@ pub(crate) fn kill(group: u32) {
 
 #[cfg(unix)]
 fn signal(group: u32, signal: Signal) {
-    // Those that are gone, or are another user's by now, cannot be reached; who waits for them finds out.
+    // An error is ignored: the caller waits for the end of the group.
     let _ = pid(group).map(|group| kill_process_group(group, signal));
 }
 
 #[cfg(unix)]
 fn pid(number: u32) -> Option<Pid> {
-    // 1 would be everybody.
+    // A group ID of 1 would signal every process.
     i32::try_from(number).ok().filter(|number| *number > 1).and_then(Pid::from_raw)
 }

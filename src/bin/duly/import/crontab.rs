@@ -1,4 +1,4 @@
-//! A crontab, as tasks that keep cron's habits: tried once, not made up for, run beside themselves, without a time limit.
+//! Converts a crontab to tasks that behave as under cron: one attempt, no catch-up, overlap allowed, no timeout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,51 +6,51 @@ use std::time::Duration;
 
 use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Zone};
 
-use crate::cli::values::brief;
+use crate::cli::values::truncated;
 use crate::cli::zone;
 use crate::exec::payload::Payload;
 use crate::import::lines::{self, Entry, Line};
 use crate::import::name::Names;
-use crate::import::source::{Coming, Found, Place, Said};
-use crate::import::users::Person;
+use crate::import::source::{Note, Parsed, ParsedTask, Place};
+use crate::import::users::User;
 
-/// How late a start is none that was missed: cron makes up for as much after a sleep of its own.
+/// The misfire grace: cron, too, makes up for a delay of this length.
 const GRACE: Duration = Duration::from_secs(60);
-/// Longest line that is shown.
-const SHOWN: usize = 120;
+/// Most characters of a line that are printed.
+const MAX_LINE: usize = 120;
 
-/// How a crontab is to be read.
+/// Options of the import.
 #[derive(Debug)]
-pub(crate) struct Reading<'a> {
-    /// Each line names a user.
+pub(crate) struct Options<'a> {
+    /// Each entry names a user.
     pub(crate) system: bool,
-    /// Whose lines they are, or whose are taken.
-    pub(crate) person: Person,
-    /// Who is known here.
-    pub(crate) people: &'a BTreeSet<String>,
-    /// Where times are read before a line says otherwise.
+    /// The user whose entries are imported.
+    pub(crate) user: User,
+    /// The names of all users of the machine.
+    pub(crate) users: &'a BTreeSet<String>,
+    /// The zone of entries above the first `CRON_TZ`.
     pub(crate) zone: &'a Zone,
     pub(crate) prefix: &'a str,
 }
 
-/// Whether each line of such a file names a user, as its place tells.
-pub(crate) fn is_of_the_system(path: &Path) -> bool {
+/// Whether a file is a system crontab, by its path.
+pub(crate) fn is_system_crontab(path: &Path) -> bool {
     path == Path::new("/etc/crontab") || path.parent() == Some(Path::new("/etc/cron.d"))
 }
 
-/// What stands above a line.
-struct Above {
+/// The variables above an entry.
+struct Variables {
     env: BTreeMap<String, String>,
-    /// The zone that `CRON_TZ` named, or what is wrong with it.
+    /// The zone of `CRON_TZ`, or why it is invalid.
     zone: Option<Result<Zone, String>>,
 }
 
-/// Reads a crontab. What cannot come is told, and keeps nothing else back.
-pub(crate) fn read(bytes: &[u8], how: &Reading<'_>) -> Found {
-    let mut found = Found::default();
-    let mut names = Names::new(how.prefix);
-    let mut above = Above { env: BTreeMap::new(), zone: None };
-    let mut all_name_users = !how.system;
+/// Parses a crontab. A line that cannot be imported is refused; the others are not affected.
+pub(crate) fn parse(bytes: &[u8], options: &Options<'_>) -> Parsed {
+    let mut parsed = Parsed::default();
+    let mut names = Names::new(options.prefix);
+    let mut variables = Variables { env: BTreeMap::new(), zone: None };
+    let mut all_name_users = !options.system;
     for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let place = Place::line(number + 1);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -59,114 +59,119 @@ pub(crate) fn read(bytes: &[u8], how: &Reading<'_>) -> Found {
             continue;
         }
         let text = String::from_utf8_lossy(line);
-        let said = |reason: String| Said { place: place.clone(), text: shown(&text), reason };
+        let note = |reason: String| Note { place: place.clone(), text: shortened(&text), reason };
         if let Err(error) = std::str::from_utf8(line) {
-            let reason = format!("expected UTF-8, found another byte after {} of them", error.valid_up_to());
-            found.refused.push(said(reason));
+            let reason = format!("expected UTF-8, found an invalid byte at offset {}", error.valid_up_to());
+            parsed.refused.push(note(reason));
             continue;
         }
-        match lines::read(&text) {
-            Line::Nothing => {}
-            Line::Variable { name, value } => match above.set(name, value, how.zone) {
-                Heard::Kept => {}
-                Heard::Told(remark) => found.remarks.push(said(remark)),
-                Heard::Refused(reason) => found.refused.push(said(reason)),
+        match lines::parse(&text) {
+            Line::Blank => {}
+            Line::Variable { name, value } => match variables.set(name, value, options.zone) {
+                Assignment::Accepted => {}
+                Assignment::Remark(remark) => parsed.remarks.push(note(remark)),
+                Assignment::Refused(reason) => parsed.refused.push(note(reason)),
             },
-            Line::Entry(entry) => match above.task(entry, how, &mut names) {
+            Line::Entry(entry) => match variables.task(entry, options, &mut names) {
                 Ok((name, task)) => {
-                    all_name_users &= names_a_user(entry, how.people);
-                    let brought = task.into();
-                    found.tasks.push(Coming { place: place.clone(), text: shown(&text), name, brought });
+                    all_name_users &= begins_with_user(entry, options.users);
+                    let item = task.into();
+                    parsed.tasks.push(ParsedTask { place: place.clone(), text: shortened(&text), name, item });
                 }
-                Err(reason) => found.refused.push(said(reason)),
+                Err(reason) => parsed.refused.push(note(reason)),
             },
         }
     }
-    if all_name_users && !found.tasks.is_empty() {
+    if all_name_users && !parsed.tasks.is_empty() {
         let reason =
             "every command begins with the name of a user: if this is a system crontab, import it with --system";
-        found.remarks.push(Said { place: Place::default(), text: String::new(), reason: reason.into() });
+        parsed.remarks.push(Note { place: Place::default(), text: String::new(), reason: reason.into() });
     }
-    let homeless = how.person.home.is_none() && !above.env.contains_key("HOME");
-    if homeless && !found.tasks.is_empty() {
-        let reason = format!("no home of {} is known here: commands start in the scheduler's folder", how.person.name);
-        found.remarks.push(Said { place: Place::default(), text: String::new(), reason });
+    let homeless = options.user.home.is_none() && !variables.env.contains_key("HOME");
+    if homeless && !parsed.tasks.is_empty() {
+        let user = &options.user.name;
+        let reason =
+            format!("the home directory of {user} is unknown: commands start in the directory of the scheduler");
+        parsed.remarks.push(Note { place: Place::default(), text: String::new(), reason });
     }
-    found
+    parsed
 }
 
-/// Whether what a line runs has the name of somebody who is known here.
-fn names_a_user(line: &str, people: &BTreeSet<String>) -> bool {
-    lines::entry(line, true).is_ok_and(|entry| entry.user.is_some_and(|user| people.contains(user)))
+/// Whether the command of an entry begins with the name of a user.
+fn begins_with_user(line: &str, users: &BTreeSet<String>) -> bool {
+    lines::parse_entry(line, true).is_ok_and(|entry| entry.user.is_some_and(|user| users.contains(user)))
 }
 
-/// What becomes of a variable.
-enum Heard {
-    Kept,
-    Told(String),
+/// The result of a variable assignment.
+enum Assignment {
+    Accepted,
+    Remark(String),
     Refused(String),
 }
 
-impl Above {
-    fn set(&mut self, name: String, value: String, usual: &Zone) -> Heard {
-        // Told of its own line: the commands below can do without it.
+impl Variables {
+    fn set(&mut self, name: String, value: String, default: &Zone) -> Assignment {
+        // Only this line is refused: the commands below can run without the variable.
         if name.contains('=') {
-            return Heard::Refused(format!("expected the name of a variable, found {:?}", brief(&name)));
+            return Assignment::Refused(format!("expected the name of a variable, found {:?}", truncated(&name)));
         }
         if name.contains('\0') || value.contains('\0') {
-            return Heard::Refused("no system can pass on a NUL character".into());
+            return Assignment::Refused("a NUL character cannot be passed to a command".into());
         }
         match name.as_str() {
             "CRON_TZ" => {
-                let zone = zone::named(&value).ok_or_else(|| format!("CRON_TZ names no time zone: {:?}", brief(&value)));
-                let heard = match &zone {
-                    Ok(_) => Heard::Kept,
-                    Err(reason) => Heard::Refused(format!("{reason}; what follows has no times without it")),
+                let zone = zone::from_variable(&value)
+                    .ok_or_else(|| format!("CRON_TZ is not a time zone: {:?}", truncated(&value)));
+                let result = match &zone {
+                    Ok(_) => Assignment::Accepted,
+                    Err(reason) => Assignment::Refused(format!("{reason}; the entries below are not imported")),
                 };
                 self.zone = Some(zone);
-                heard
+                result
             }
             "TZ" => {
-                let zone = self.zone.as_ref().and_then(|zone| zone.as_ref().ok()).unwrap_or(usual).name();
-                let remark = format!("goes to the commands, as with cron; their times are those of {zone}");
+                let zone = self.zone.as_ref().and_then(|zone| zone.as_ref().ok()).unwrap_or(default).name();
+                let remark = format!("passed to the commands only, as under cron; their schedules are in {zone}");
                 self.env.insert(name, value);
-                Heard::Told(remark)
+                Assignment::Remark(remark)
             }
-            // Where nobody was to be told, nothing is lost.
-            "MAILTO" | "MAILFROM" if value.is_empty() => Heard::Kept,
-            "MAILTO" | "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => Heard::Refused(
-                "no mail is sent: logs shows what a run printed, check what is wrong, and on_dead tells a task of yours"
+            // An empty value disables mail in cron, too.
+            "MAILTO" | "MAILFROM" if value.is_empty() => Assignment::Accepted,
+            "MAILTO" | "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => Assignment::Refused(
+                "duly sends no mail: see duly logs for output, duly check for problems, and --on-dead to run a task"
                     .into(),
             ),
-            "RANDOM_DELAY" => Heard::Refused("no start is put off by chance: jitter spreads those of a task".into()),
-            "LOGNAME" | "USER" => {
-                Heard::Refused("it is who the commands run as, which a crontab cannot change: the scheduler's user".into())
+            "RANDOM_DELAY" => {
+                Assignment::Refused("duly has no random delay: --jitter gives each task a fixed one".into())
             }
-            "" => Heard::Refused("the variable has no name".into()),
+            "LOGNAME" | "USER" => Assignment::Refused(
+                "a crontab cannot change the user: commands run as the user of the scheduler".into(),
+            ),
+            "" => Assignment::Refused("the variable has no name".into()),
             _ => {
                 self.env.insert(name, value);
-                Heard::Kept
+                Assignment::Accepted
             }
         }
     }
 
-    fn task(&self, line: &str, how: &Reading<'_>, names: &mut Names<'_>) -> Result<(String, NewTask), String> {
-        let Entry { times, user, command, input } = lines::entry(line, how.system)?;
-        if let Some(user) = user.filter(|user| *user != how.person.name) {
-            let (user, mine) = (brief(user), &how.person.name);
-            return Err(format!("it is for {user}, and only what is for {mine} is taken: import with --user {user}"));
+    fn task(&self, line: &str, options: &Options<'_>, names: &mut Names<'_>) -> Result<(String, NewTask), String> {
+        let Entry { times, user, command, input } = lines::parse_entry(line, options.system)?;
+        if let Some(user) = user.filter(|user| *user != options.user.name) {
+            let (user, own) = (truncated(user), &options.user.name);
+            return Err(format!("it belongs to {user}, and this import is for {own}: import it with --user {user}"));
         }
         let zone = match &self.zone {
-            None => how.zone,
+            None => options.zone,
             Some(zone) => zone.as_ref().map_err(String::clone)?,
         };
-        // Where a line stands in the file is not in its name, nor what stands above it but for the zone it is read in.
-        let told = if self.zone.is_some() { zone.name() } else { "" };
-        let name = names.of_command(&command, &[&times, &command, &input, told]);
+        // The name depends on the entry and on CRON_TZ, not on its line number or on other variables.
+        let cron_tz = if self.zone.is_some() { zone.name() } else { "" };
+        let name = names.for_command(&command, &[&times, &command, &input, cron_tz]);
         let shell = self.env.get("SHELL").filter(|shell| !shell.is_empty()).map_or("/bin/sh", String::as_str);
         let payload = Payload {
             argv: vec![shell.to_owned(), "-c".to_owned(), command],
-            cwd: self.env.get("HOME").filter(|home| !home.is_empty()).cloned().or_else(|| how.person.home.clone()),
+            cwd: self.env.get("HOME").filter(|home| !home.is_empty()).cloned().or_else(|| options.user.home.clone()),
             env: self.env.clone(),
             env_from: Vec::new(),
             stdin: input,
@@ -184,10 +189,10 @@ impl Above {
     }
 }
 
-/// A line, as long as it can be shown.
-fn shown(line: &str) -> String {
+/// Returns the beginning of a line, for messages.
+fn shortened(line: &str) -> String {
     let line = line.trim();
-    match line.char_indices().nth(SHOWN) {
+    match line.char_indices().nth(MAX_LINE) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line.to_owned(),
     }
@@ -195,14 +200,14 @@ fn shown(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Reading, is_of_the_system, read};
-    use crate::import::users::Person;
+    use super::{Options, is_system_crontab, parse};
+    use crate::import::users::User;
     use duly::Zone;
     use std::collections::BTreeSet;
     use std::path::Path;
 
     #[test]
-    fn a_place_tells_whether_lines_name_a_user() {
+    fn system_crontabs_are_recognized_by_their_path() {
         for (path, system) in [
             ("/etc/crontab", true),
             ("/etc/cron.d/certbot", true),
@@ -210,42 +215,44 @@ mod tests {
             ("/srv/etc/crontab", false),
             ("/var/spool/cron/crontabs/anna", false),
         ] {
-            assert_eq!(is_of_the_system(Path::new(path)), system, "{path}");
+            assert_eq!(is_system_crontab(Path::new(path)), system, "{path}");
         }
     }
 
     #[test]
-    fn a_system_crontab_gives_each_user_their_own() {
+    fn only_the_entries_of_one_user_are_imported_from_a_system_crontab() {
         let zone = Zone::named("UTC").unwrap();
         let text = b"@daily root a\n@daily anna b\n@daily\tanna\n";
         let of = |name: &str, home: Option<&str>| {
-            let person = Person { name: name.into(), home: home.map(str::to_owned) };
-            read(text, &Reading { system: true, person, people: &BTreeSet::new(), zone: &zone, prefix: "cron" })
+            let user = User { name: name.into(), home: home.map(str::to_owned) };
+            parse(text, &Options { system: true, user, users: &BTreeSet::new(), zone: &zone, prefix: "cron" })
         };
         let anna = of("anna", Some("/home/anna"));
         assert_eq!(anna.tasks.iter().map(|task| task.place.line).collect::<Vec<_>>(), [Some(2)]);
-        let reasons: Vec<_> = anna.refused.iter().map(|said| said.reason.as_str()).collect();
-        let whose = "it is for root, and only what is for anna is taken: import with --user root";
-        assert_eq!(reasons[0], whose);
+        let reasons: Vec<_> = anna.refused.iter().map(|note| note.reason.as_str()).collect();
+        assert_eq!(reasons[0], "it belongs to root, and this import is for anna: import it with --user root");
         assert!(reasons[1].ends_with("a user, and a command") && reasons.len() == 2, "{reasons:?}");
         assert!(anna.remarks.is_empty());
         let homeless = of("root", None).remarks;
-        assert_eq!(homeless[0].reason, "no home of root is known here: commands start in the scheduler's folder");
-        assert!(of("eve", None).remarks.is_empty(), "nothing of hers starts");
+        assert_eq!(
+            homeless[0].reason,
+            "the home directory of root is unknown: commands start in the directory of the scheduler"
+        );
+        assert!(of("eve", None).remarks.is_empty(), "no entry is imported");
     }
 
     #[test]
-    fn lines_that_all_name_a_user_are_told_to_do_so() {
+    fn a_remark_suggests_system_if_every_command_begins_with_a_user() {
         let zone = Zone::named("UTC").unwrap();
-        let people = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
+        let users = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
         let remarks = |text: &str, system: bool| {
-            let person = Person { name: "root".into(), home: Some("/root".into()) };
-            let reading = Reading { system, person, people: &people, zone: &zone, prefix: "cron" };
-            read(text.as_bytes(), &reading).remarks.len()
+            let user = User { name: "root".into(), home: Some("/root".into()) };
+            let options = Options { system, user, users: &users, zone: &zone, prefix: "cron" };
+            parse(text.as_bytes(), &options).remarks.len()
         };
         assert_eq!(remarks("@daily root a\n0 0 * * * anna b\n", false), 1);
         assert_eq!(remarks("@daily root a\n0 0 * * * anna b\n", true), 0);
         assert_eq!(remarks("@daily root a\n0 0 * * * b c\n", false), 0);
-        assert_eq!(remarks("@daily anna\n", false), 0, "a command alone may be called so");
+        assert_eq!(remarks("@daily anna\n", false), 0, "a command may have the name of a user");
     }
 }

@@ -1,36 +1,35 @@
-//! The lines of a crontab, as crontab(5) has them: variables, and times with a command. What the times mean is for others to
-//! say. Pure.
+//! Parser of the lines of a crontab, as in crontab(5). The times are not interpreted. Pure.
 
-use crate::cli::values::brief;
+use crate::cli::values::truncated;
 
-/// What a line of a crontab is.
+/// A line of a crontab.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
-    /// A comment, or blank.
-    Nothing,
-    /// `NAME = value`, quotes taken off. Nothing in it is expanded, as by cron.
+    /// A comment or a blank line.
+    Blank,
+    /// `NAME = value`, without quotes. As in cron, nothing is expanded.
     Variable { name: String, value: String },
-    /// Anything else: times, and what to run then.
+    /// Any other line: times and a command.
     Entry(&'a str),
 }
 
-/// Times, and what to run then.
+/// The parts of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    /// Five fields, each parted by one blank, or one word such as `@daily`.
+    /// Five fields, separated by single blanks, or one word such as `@daily`.
     pub(crate) times: String,
-    /// Whom a system crontab names.
+    /// The user, in a system crontab.
     pub(crate) user: Option<&'a str>,
-    /// The line for the shell.
+    /// The command line for the shell.
     pub(crate) command: String,
-    /// What the command reads.
+    /// The standard input of the command.
     pub(crate) input: String,
 }
 
-pub(crate) fn read(line: &str) -> Line<'_> {
+pub(crate) fn parse(line: &str) -> Line<'_> {
     let line = line.trim_start_matches(BLANKS);
     if line.trim().is_empty() || line.starts_with('#') {
-        return Line::Nothing;
+        return Line::Blank;
     }
     match variable(line) {
         Some((name, value)) => Line::Variable { name, value },
@@ -40,7 +39,7 @@ pub(crate) fn read(line: &str) -> Line<'_> {
 
 const BLANKS: [char; 2] = [' ', '\t'];
 
-/// `NAME = value`, either in quotes of one kind. What does not fit is taken for times, as cron takes it.
+/// Parses `NAME = value`, each optionally in quotes. As in cron, any other line is an entry.
 fn variable(line: &str) -> Option<(String, String)> {
     let (name, rest) = match quoted(line) {
         Some(parts) => parts,
@@ -52,22 +51,22 @@ fn variable(line: &str) -> Option<(String, String)> {
     }
     let value = match quoted(value) {
         Some((value, rest)) if rest.trim().is_empty() => value,
-        // A quote that is not closed, or closed too soon.
+        // A quote that is not closed, or followed by text.
         _ if value.starts_with(['"', '\'']) => return None,
         _ => value.trim_end(),
     };
     Some((name.to_owned(), value.to_owned()))
 }
 
-/// What stands in quotes at the beginning, and what follows them.
+/// Splits a text into the quoted part at its beginning and the rest.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|c| ['"', '\''].contains(c))?;
     text[1..].split_once(quote)
 }
 
-/// Takes a line apart that is no variable. `system`: a user stands before the command.
-pub(crate) fn entry(line: &str, system: bool) -> Result<Entry<'_>, String> {
-    // Debian, SUSE and others: do not log this one.
+/// Parses an entry. `system`: a user precedes the command.
+pub(crate) fn parse_entry(line: &str, system: bool) -> Result<Entry<'_>, String> {
+    // Debian, SUSE and others: "do not log this command".
     let line = line.strip_prefix('-').unwrap_or(line);
     let count = if line.starts_with('@') { 1 } else { 5 };
     let mut rest = line;
@@ -90,8 +89,8 @@ pub(crate) fn entry(line: &str, system: bool) -> Result<Entry<'_>, String> {
     }
     if let Some(random) = times.iter().find(|field| field.contains('~')) {
         return Err(format!(
-            "{:?} is drawn by chance: write a time that is fixed, or spread starts with jitter",
-            brief(random)
+            "{:?} is a random time: write a fixed time, or spread starts with --jitter",
+            truncated(random)
         ));
     }
     let (command, input) = percent(rest);
@@ -106,8 +105,8 @@ fn split_word(text: &str) -> (&str, &str) {
     (word, rest.trim_start_matches(BLANKS))
 }
 
-/// Parts a command from its input: the first `%` begins it, others end its lines, and `\%` is a percent sign. The input ends
-/// with the end of a line.
+/// Splits a command from its input: the first `%` begins the input, each further one is a line end, and `\%` is a percent sign.
+/// The input ends with a line end.
 fn percent(text: &str) -> (String, String) {
     let (mut command, mut input) = (String::new(), String::new());
     let mut begun = false;
@@ -123,7 +122,7 @@ fn percent(text: &str) -> (String, String) {
             '%' => into.push('\n'),
             other => into.push(other),
         }
-        // In the command a second backslash ends what the first began; in the input each escapes the next.
+        // In the command a backslash escapes a backslash; in the input each backslash escapes the next character.
         escaped = letter == '\\' && (begun || !escaped);
     }
     if !input.is_empty() && !input.ends_with('\n') {
@@ -134,12 +133,12 @@ fn percent(text: &str) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Line, entry, read};
+    use super::{Entry, Line, parse, parse_entry};
 
     #[test]
-    fn a_line_is_nothing_a_variable_or_times() {
-        for nothing in ["", "  \t", "# 0 5 * * * true", "   # A=1", "\r"] {
-            assert_eq!(read(nothing), Line::Nothing, "{nothing:?}");
+    fn a_line_is_blank_a_variable_or_an_entry() {
+        for blank in ["", "  \t", "# 0 5 * * * true", "   # A=1", "\r"] {
+            assert_eq!(parse(blank), Line::Blank, "{blank:?}");
         }
         for (line, name, value) in [
             ("SHELL=/bin/bash", "SHELL", "/bin/bash"),
@@ -153,16 +152,16 @@ mod tests {
             ("A=b=c", "A", "b=c"),
             ("A=in\"side\"", "A", "in\"side\""),
         ] {
-            assert_eq!(read(line), Line::Variable { name: name.into(), value: value.into() }, "{line:?}");
+            assert_eq!(parse(line), Line::Variable { name: name.into(), value: value.into() }, "{line:?}");
         }
         for line in ["*/5 * * * * A=1 true", "@daily A=1", "0 5 * * 1 x=y", "A B=1", "A='open", "A=\"x\"y", "=1"] {
-            assert_eq!(read(line), Line::Entry(line), "{line:?}");
+            assert_eq!(parse(line), Line::Entry(line), "{line:?}");
         }
     }
 
     #[test]
-    fn times_user_command_and_input_are_parted() {
-        let read = |line: &'static str, system| entry(line, system).unwrap();
+    fn an_entry_is_split_into_times_user_command_and_input() {
+        let read = |line: &'static str, system| parse_entry(line, system).unwrap();
         let parts = |times: &str, user, command: &str, input: &str| Entry {
             times: times.into(),
             user,
@@ -178,7 +177,7 @@ mod tests {
         assert_eq!(read("@daily cat%one%two", false), parts("@daily", None, "cat", "one\ntwo\n"));
         assert_eq!(read("@daily cat%", false), parts("@daily", None, "cat", ""));
         assert_eq!(read(r"@daily date +\%F%50\% of\it", false), parts("@daily", None, "date +%F", "50% of\\it\n"));
-        // A backslash before anything else is the shell's.
+        // Any other backslash is passed to the shell.
         assert_eq!(read(r"@daily a\ b \\%c", false), parts("@daily", None, r"a\ b \\", "c\n"));
         assert_eq!(read(r"@daily a%b\\%c", false), parts("@daily", None, "a", "b\\%c\n"));
         for (line, system, says) in [
@@ -187,9 +186,9 @@ mod tests {
             ("@daily", false, "and a command"),
             ("nonsense", false, "and a command"),
             ("@daily %input alone", false, "the command is empty"),
-            ("0~30 5 * * * a", false, "\"0~30\" is drawn by chance"),
+            ("0~30 5 * * * a", false, "\"0~30\" is a random time"),
         ] {
-            let error = entry(line, system).unwrap_err();
+            let error = parse_entry(line, system).unwrap_err();
             assert!(error.contains(says), "{line}: {error}");
         }
     }

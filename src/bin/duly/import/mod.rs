@@ -1,4 +1,4 @@
-//! Tasks that were written for another scheduler. Each source becomes tasks that can come, and what cannot, with the reason.
+//! Import from other schedulers. A source is parsed into tasks, and entries that cannot be imported with the reason.
 
 pub(crate) mod crontab;
 mod foreign_rows;

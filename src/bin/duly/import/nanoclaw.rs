@@ -1,4 +1,4 @@
-//! NanoClaw's scheduled tasks, each carried out by one command, which is told the task on its standard input.
+//! The scheduled tasks of NanoClaw. Each runs one command, which reads the task from its standard input.
 
 use std::time::Duration;
 
@@ -9,93 +9,94 @@ use crate::exec::payload::Payload;
 use crate::import::foreign_rows::Row;
 pub(crate) use crate::import::foreign_rows::read as rows;
 use crate::import::name::Names;
-use crate::import::source::{Coming, Found, Place, Said};
+use crate::import::source::{Note, Parsed, ParsedTask, Place};
 
-/// How the rows are to be read.
+/// Options of the import.
 #[derive(Debug)]
-pub(crate) struct Reading<'a> {
-    /// The one zone in which NanoClaw reads times.
+pub(crate) struct Options<'a> {
+    /// The zone in which NanoClaw reads all times.
     pub(crate) zone: &'a Zone,
     pub(crate) prefix: &'a str,
-    /// What carries a task out.
+    /// The command of each task.
     pub(crate) argv: &'a [String],
-    /// The folder to run it in.
+    /// Its working directory.
     pub(crate) cwd: &'a str,
     pub(crate) now: Timestamp,
 }
 
-/// What the command is told: these columns, as NanoClaw has them.
-const TOLD: [&str; 8] =
+/// Columns that the command reads.
+const INPUT_COLUMNS: [&str; 8] =
     ["id", "group_folder", "chat_jid", "prompt", "context_mode", "script", "schedule_type", "schedule_value"];
 
-/// What becomes of the rows. What cannot come is told, and keeps nothing else back.
-pub(crate) fn read(rows: &[Row], how: &Reading<'_>) -> Found {
-    let mut found = Found::default();
-    let mut names = Names::new(how.prefix);
+/// Converts the rows to tasks. A row that cannot be converted is refused; the others are not affected.
+pub(crate) fn convert(rows: &[Row], options: &Options<'_>) -> Parsed {
+    let mut parsed = Parsed::default();
+    let mut names = Names::new(options.prefix);
     for row in rows {
         let place = Place::id(row.text("id").unwrap_or_default());
         let part = |column| row.text(column).unwrap_or("nothing");
         let text = format!("{} {}", part("schedule_type"), part("schedule_value"));
-        let said = |reason: String| Said { place: place.clone(), text: text.clone(), reason };
-        let Some(name) = row.text("id").map(|id| names.of_id(id)) else {
-            found.refused.push(said("its id is missing".into()));
+        let note = |reason: String| Note { place: place.clone(), text: text.clone(), reason };
+        let Some(name) = row.text("id").map(|id| names.for_id(id)) else {
+            parsed.refused.push(note("its id is missing".into()));
             continue;
         };
-        match task(row, &name, how) {
-            Ok((brought, remark)) => {
-                found.remarks.extend(remark.map(said));
-                found.tasks.push(Coming { place: place.clone(), text: text.clone(), name, brought });
+        match task(row, &name, options) {
+            Ok((item, remark)) => {
+                parsed.remarks.extend(remark.map(note));
+                parsed.tasks.push(ParsedTask { place: place.clone(), text: text.clone(), name, item });
             }
-            Err(Not::Over(reason)) => found.refused.push(said(reason)),
-            Err(Not::Read(reason)) => {
-                found.refused.push(said(reason));
-                found.staying.push(name);
+            Err(Refusal::Finished(reason)) => parsed.refused.push(note(reason)),
+            Err(Refusal::Invalid(reason)) => {
+                parsed.refused.push(note(reason));
+                parsed.retained.push(name);
             }
         }
     }
-    found
+    parsed
 }
 
-/// Why a row cannot come.
-enum Not {
-    /// Nothing of it is left to run.
-    Over(String),
-    /// It says what has no meaning here.
-    Read(String),
+/// Why a row cannot be imported.
+enum Refusal {
+    /// It has no occurrence left.
+    Finished(String),
+    /// A column has an unknown or invalid value.
+    Invalid(String),
 }
 
-impl From<String> for Not {
+impl From<String> for Refusal {
     fn from(reason: String) -> Self {
-        Not::Read(reason)
+        Refusal::Invalid(reason)
     }
 }
 
-fn task(row: &Row, name: &str, how: &Reading<'_>) -> Result<(ImportItem, Option<String>), Not> {
+fn task(row: &Row, name: &str, options: &Options<'_>) -> Result<(ImportItem, Option<String>), Refusal> {
     let column = |name: &'static str| row.text(name).ok_or_else(|| format!("its {name} is missing"));
     let paused = match column("status")? {
         "active" => false,
         "paused" => true,
-        "completed" => return Err(Not::Over("it is completed: nothing is left to run".into())),
+        "completed" => return Err(Refusal::Finished("it is completed".into())),
         other => return Err(format!("expected the status active, paused or completed, found {other:?}").into()),
     };
     let value = column("schedule_value")?;
-    let scheduled = |kind, value: &str| NewTask::scheduled(name, kind, value).time_zone(how.zone.name());
+    let scheduled = |kind, value: &str| NewTask::scheduled(name, kind, value).time_zone(options.zone.name());
     let (task, remark) = match column("schedule_type")? {
         "cron" => (scheduled(ScheduleKind::Cron, value), None),
         "interval" => (interval(row, name, value)?, None),
         "once" => {
-            let (value, remark) = once(row, value, paused, how)?;
+            let (value, remark) = once(row, value, paused, options)?;
             (scheduled(ScheduleKind::Once, &value), remark)
         }
         other => return Err(format!("expected the type cron, interval or once, found {other:?}").into()),
     };
-    let told: serde_json::Map<_, _> = TOLD.iter().map(|name| (name.to_string(), json!(row.text(name)))).collect();
+    let input: serde_json::Map<_, _> =
+        INPUT_COLUMNS.iter().map(|name| (name.to_string(), json!(row.text(name)))).collect();
     let payload = Payload {
-        argv: how.argv.to_vec(),
-        cwd: Some(how.cwd.to_owned()),
+        argv: options.argv.to_vec(),
+        cwd: Some(options.cwd.to_owned()),
         env: Default::default(),
         env_from: Vec::new(),
-        stdin: format!("{}\n", serde_json::Value::Object(told)),
+        stdin: format!("{}\n", serde_json::Value::Object(input)),
     };
     let payload = payload.checked()?;
     let key = format!("chat:{}", column("chat_jid")?);
@@ -103,8 +104,8 @@ fn task(row: &Row, name: &str, how: &Reading<'_>) -> Result<(ImportItem, Option<
     Ok((ImportItem { paused, ..task.into() }, remark))
 }
 
-/// Every so many milliseconds, on the grid that NanoClaw was on: reckoned from its beginning, so that the task is the same
-/// whenever it is imported.
+/// An interval in milliseconds, on the grid of NanoClaw. It starts near the creation of the row, so that each import gives the
+/// same task.
 fn interval(row: &Row, name: &str, value: &str) -> Result<NewTask, String> {
     let every = value.trim().parse().ok().filter(|every| *every > 0);
     let every: u64 = every.ok_or_else(|| format!("expected milliseconds, as in 300000, found {value:?}"))?;
@@ -121,40 +122,40 @@ fn interval(row: &Row, name: &str, value: &str) -> Result<NewTask, String> {
     })
 }
 
-/// The instant of a task that runs once, and what is to be known of it. NanoClaw goes by `next_run`, which does not change when
-/// the time is edited or the zone is another.
-fn once(row: &Row, value: &str, paused: bool, how: &Reading<'_>) -> Result<(String, Option<String>), Not> {
-    let told = how.zone.instant(value);
+/// Returns the instant of a one-time task, and a remark. NanoClaw uses `next_run`, which does not follow an edited time or a
+/// changed zone.
+fn once(row: &Row, value: &str, paused: bool, options: &Options<'_>) -> Result<(String, Option<String>), Refusal> {
+    let written = options.zone.instant(value);
     let next = row.text("next_run").and_then(|text| text.parse::<Timestamp>().ok());
-    let at = match (next, &told) {
+    let at = match (next, &written) {
         (Some(next), _) => next,
-        (None, Ok(told)) => *told,
+        (None, Ok(written)) => *written,
         (None, Err(error)) => {
-            let what = match error {
+            let reason = match error {
                 duly::Error::InvalidSchedule { reason, .. } => reason.clone(),
                 other => other.to_string(),
             };
-            return Err(format!("it has no next_run, and its time cannot be read: {what}").into());
+            return Err(format!("it has no next_run, and its time is invalid: {reason}").into());
         }
     };
-    let past = at <= how.now;
+    let past = at <= options.now;
     if let Some(last) = row.text("last_run").filter(|_| past) {
-        return Err(Not::Over(format!("it has run, at {last}")));
+        return Err(Refusal::Finished(format!("it has run at {last}")));
     }
     if past && next.is_none() {
-        return Err(Not::Over(format!(
-            "its time has passed ({at}), and NanoClaw has no run of it to come: its next_run is empty"
+        return Err(Refusal::Finished(format!(
+            "its time has passed ({at}), and NanoClaw plans no further run: its next_run is empty"
         )));
     }
-    let differs = told.as_ref().map_or(true, |told| *told != at);
+    let differs = written.as_ref().map_or(true, |written| *written != at);
     let remark = match (past, differs) {
         (true, _) if paused => {
-            Some(format!("its time has passed ({at}), and it never ran: it runs when it is resumed"))
+            Some(format!("its time has passed ({at}) without a run: it will run when it is resumed"))
         }
-        (true, _) => Some(format!("its time has passed ({at}), and it never ran: it runs as soon as a scheduler does")),
+        (true, _) => Some(format!("its time has passed ({at}) without a run: it will run when a scheduler starts")),
         (false, true) => Some(format!(
-            "it runs at {at}, which is when NanoClaw would run it; its time reads otherwise in {}: another --tz?",
-            how.zone.name()
+            "it will run at {at}, as planned by NanoClaw; its time in {} differs: check --tz",
+            options.zone.name()
         )),
         (false, false) => None,
     };

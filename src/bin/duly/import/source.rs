@@ -1,49 +1,49 @@
-//! What a source holds: tasks that can come, what cannot, and what is to be known of what comes.
+//! The parsed content of a source: tasks, refused entries and remarks.
 
 use duly::ImportItem;
 use serde::Serialize;
 
-/// Where in the source something stands.
+/// The place of an entry in the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct Place {
-    /// The line, from 1, of a source that has lines.
+    /// The line number, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) line: Option<usize>,
-    /// What the source itself calls it.
+    /// The ID of the entry in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
 }
 
-/// A task that can come, as far as the source goes.
+/// A task to import.
 #[derive(Debug)]
-pub(crate) struct Coming {
+pub(crate) struct ParsedTask {
     pub(crate) place: Place,
-    /// How it is written there.
+    /// The text of the entry.
     pub(crate) text: String,
     pub(crate) name: String,
-    pub(crate) brought: ImportItem,
+    pub(crate) item: ImportItem,
 }
 
-/// What is to be said of something in the source.
+/// A message about an entry of the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Said {
+pub(crate) struct Note {
     #[serde(flatten)]
     pub(crate) place: Place,
-    /// How it is written there.
+    /// The text of the entry.
     pub(crate) text: String,
     pub(crate) reason: String,
 }
 
-/// All of it.
+/// The parsed content of a source.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub(crate) tasks: Vec<Coming>,
-    /// What cannot come, and why.
-    pub(crate) refused: Vec<Said>,
-    /// The names of those of them that may have come before, and are still there: nothing to prune.
-    pub(crate) staying: Vec<String>,
-    /// What comes otherwise than somebody may think.
-    pub(crate) remarks: Vec<Said>,
+pub(crate) struct Parsed {
+    pub(crate) tasks: Vec<ParsedTask>,
+    /// Entries that cannot be imported, with the reason.
+    pub(crate) refused: Vec<Note>,
+    /// Names of refused entries that may have been imported before; they are not pruned.
+    pub(crate) retained: Vec<String>,
+    /// Tasks that behave differently from what the user may expect.
+    pub(crate) remarks: Vec<Note>,
 }
 
 impl Place {
@@ -55,8 +55,8 @@ impl Place {
         Place { line: None, id: Some(id.to_owned()) }
     }
 
-    /// As people read it.
-    pub(crate) fn shown(&self) -> String {
+    /// Returns the place as text.
+    pub(crate) fn text(&self) -> String {
         match (&self.line, &self.id) {
             (Some(line), _) => format!("line {line}"),
             (None, Some(id)) => id.clone(),

@@ -1,4 +1,4 @@
-//! Who runs this, and where people are at home: what cron reads in the table of users.
+//! Users of the machine and their home directories, from the table that cron reads.
 
 use std::collections::BTreeSet;
 
@@ -7,34 +7,34 @@ const USERS: &str = "/etc/passwd";
 
 /// A user of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Person {
+pub(crate) struct User {
     pub(crate) name: String,
-    /// The home folder, if anything tells.
+    /// The home directory, if it is known.
     pub(crate) home: Option<String>,
 }
 
-/// Whoever runs this.
-pub(crate) fn me() -> Person {
-    let told = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let found = my_number().and_then(|number| find(&users(), |fields| fields.get(2) == Some(&number.as_str())));
-    found.unwrap_or_else(|| Person {
-        name: told("LOGNAME").or_else(|| told("USERNAME")).unwrap_or_else(|| "nobody".to_owned()),
-        home: told("HOME").or_else(|| told("USERPROFILE")),
+/// Returns the current user.
+pub(crate) fn current() -> User {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let found = current_uid().and_then(|uid| find(&users(), |fields| fields.get(2) == Some(&uid.as_str())));
+    found.unwrap_or_else(|| User {
+        name: variable("LOGNAME").or_else(|| variable("USERNAME")).unwrap_or_else(|| "nobody".to_owned()),
+        home: variable("HOME").or_else(|| variable("USERPROFILE")),
     })
 }
 
-/// A user by name, who need not be known here.
-pub(crate) fn named(name: &str) -> Person {
-    let myself = me();
-    if myself.name == name {
-        return myself;
+/// Returns a user by name. An unknown user has no home directory.
+pub(crate) fn by_name(name: &str) -> User {
+    let current = current();
+    if current.name == name {
+        return current;
     }
     let found = find(&users(), |fields| fields.first() == Some(&name));
-    found.unwrap_or_else(|| Person { name: name.to_owned(), home: None })
+    found.unwrap_or_else(|| User { name: name.to_owned(), home: None })
 }
 
-/// The names of all who are known here.
-pub(crate) fn all() -> BTreeSet<String> {
+/// Returns the names of all users.
+pub(crate) fn names() -> BTreeSet<String> {
     users().lines().filter_map(|line| line.split(':').next()).map(str::to_owned).collect()
 }
 
@@ -42,33 +42,33 @@ fn users() -> String {
     std::fs::read_to_string(USERS).unwrap_or_default()
 }
 
-fn find(users: &str, is_it: impl Fn(&[&str]) -> bool) -> Option<Person> {
+fn find(users: &str, is_it: impl Fn(&[&str]) -> bool) -> Option<User> {
     let fields = users.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| is_it(fields))?;
     let home = fields.get(5).filter(|home| home.starts_with('/')).map(|home| (*home).to_owned());
-    Some(Person { name: fields.first()?.to_string(), home })
+    Some(User { name: fields.first()?.to_string(), home })
 }
 
 #[cfg(unix)]
-fn my_number() -> Option<String> {
+fn current_uid() -> Option<String> {
     Some(rustix::process::getuid().as_raw().to_string())
 }
 
 #[cfg(not(unix))]
-fn my_number() -> Option<String> {
+fn current_uid() -> Option<String> {
     None
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Person, find};
+    use super::{User, find};
 
     #[test]
     fn a_user_is_found_by_name_or_number() {
         let users = "root:x:0:0:root:/root:/bin/sh\nbroken\nanna:x:1000:1000::/home/anna:/bin/bash\nnone:x:7:7:::\n";
-        let anna = Person { name: "anna".into(), home: Some("/home/anna".into()) };
+        let anna = User { name: "anna".into(), home: Some("/home/anna".into()) };
         assert_eq!(find(users, |fields| fields.first() == Some(&"anna")), Some(anna.clone()));
         assert_eq!(find(users, |fields| fields.get(2) == Some(&"1000")), Some(anna));
-        assert_eq!(find(users, |fields| fields.get(2) == Some(&"7")), Some(Person { name: "none".into(), home: None }));
+        assert_eq!(find(users, |fields| fields.get(2) == Some(&"7")), Some(User { name: "none".into(), home: None }));
         assert_eq!(find(users, |fields| fields.first() == Some(&"eve")), None);
     }
 }

@@ -1,4 +1,4 @@
-//! One task of a manifest: its keys, with the defaults behind them, as a task that can be added.
+//! One `[[task]]` of a manifest, converted to a task.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Timestamp};
 use serde_json::json;
 use toml::{Table, Value};
 
-use crate::cli::values::{brief, expiry, length, rhythm};
+use crate::cli::values::{self, expiry, schedule_duration, truncated};
 use crate::exec::payload::Payload;
 
-/// One `[[task]]`, with the defaults behind it.
+/// One `[[task]]` with the `[defaults]` that apply to it.
 pub(crate) struct Entry<'a> {
     pub(crate) table: &'a Table,
     pub(crate) defaults: &'a Table,
@@ -25,11 +25,11 @@ impl Entry<'_> {
         let mut task = NewTask::scheduled(name, kind, value);
         task = match (self.command()?, self.text("handler")?) {
             (Some(payload), None) => {
-                self.unheeded(&["payload"], "a command")?;
+                self.reject_keys(&["payload"], "a command")?;
                 task.handler("command").payload(payload.checked()?)
             }
             (None, Some(handler)) => {
-                self.unheeded(&["cwd", "env", "env_from", "stdin"], "a handler")?;
+                self.reject_keys(&["cwd", "env", "env_from", "stdin"], "a handler")?;
                 let payload = self.table.get("payload").map(json_of).transpose()?;
                 let payload = payload.unwrap_or_default();
                 if handler == "command" {
@@ -73,10 +73,10 @@ impl Entry<'_> {
         Ok(self.instant("ends_at")?.into_iter().fold(task, NewTask::ends_at))
     }
 
-    /// Refuses a key of the task's own that nobody would read. A default is for those that it suits.
-    fn unheeded(&self, keys: &[&str], beside: &str) -> Result<(), String> {
+    /// Refuses a key of the task itself that would have no effect. A default applies only to the tasks that can use it.
+    fn reject_keys(&self, keys: &[&str], kind: &str) -> Result<(), String> {
         match keys.iter().find(|key| self.table.contains_key(**key)) {
-            Some(key) => Err(format!("{key}: means nothing beside {beside}")),
+            Some(key) => Err(format!("{key}: not allowed for {kind}")),
             None => Ok(()),
         }
     }
@@ -93,7 +93,7 @@ impl Entry<'_> {
         match (given.next(), given.next()) {
             (Some(("manual", kind)), None) => Ok((kind, String::new())),
             (Some((key, kind @ (ScheduleKind::Interval | ScheduleKind::Delay))), None) => {
-                Ok((kind, self.read(key, rhythm)?.unwrap_or_default()))
+                Ok((kind, self.read(key, schedule_duration)?.unwrap_or_default()))
             }
             (Some((key, kind)), None) => Ok((kind, self.time(key)?.unwrap_or_default())),
             (None, _) => Err("expected one of cron, every, after, at or manual".into()),
@@ -102,10 +102,10 @@ impl Entry<'_> {
     }
 
     fn retry(&self) -> Result<RetryPolicy, String> {
-        let usual = RetryPolicy::default();
+        let default = RetryPolicy::default();
         let attempts = self.number("max_attempts")?;
         let once = self.flag("at_most_once")?;
-        // What the task itself says goes before a default of the other name.
+        // A key of the task itself takes precedence over the other key in the defaults.
         let own = |key| self.table.contains_key(key);
         let max_attempts = match attempts {
             Some(_) if once && own("max_attempts") == own("at_most_once") => {
@@ -113,16 +113,16 @@ impl Entry<'_> {
             }
             Some(attempts) if !once || own("max_attempts") => attempts,
             _ if once => 1,
-            _ => usual.max_attempts,
+            _ => default.max_attempts,
         };
         Ok(RetryPolicy {
             max_attempts,
-            backoff: self.duration("backoff")?.unwrap_or(usual.backoff),
-            max_backoff: self.duration("backoff_cap")?.unwrap_or(usual.max_backoff),
+            backoff: self.duration("backoff")?.unwrap_or(default.backoff),
+            max_backoff: self.duration("backoff_cap")?.unwrap_or(default.max_backoff),
         })
     }
 
-    /// The payload of a command, if the task is one. A relative `cwd` counts from the manifest's folder.
+    /// Returns the payload of a command, if the task is one. A relative `cwd` is relative to the folder of the manifest.
     fn command(&self) -> Result<Option<Payload>, String> {
         let argv = match (self.list("command")?, self.text("shell")?) {
             (Some(_), Some(_)) => return Err("command and shell: expected one of them".into()),
@@ -133,7 +133,7 @@ impl Entry<'_> {
         };
         let cwd = self.text("cwd")?.map_or_else(|| self.folder.to_owned(), |cwd| self.folder.join(cwd));
         let cwd = cwd.into_os_string().into_string();
-        let cwd = cwd.map_err(|cwd| format!("cwd: expected a folder with a name in UTF-8, found {cwd:?}"))?;
+        let cwd = cwd.map_err(|cwd| format!("cwd: expected a directory with a name in UTF-8, found {cwd:?}"))?;
         let env_from = self.list("env_from")?.unwrap_or_default();
         let stdin = self.text("stdin")?.unwrap_or_default();
         Ok(Some(Payload { argv, cwd: Some(cwd), env: self.env()?, env_from, stdin }))
@@ -143,7 +143,7 @@ impl Entry<'_> {
         let Some(given) = self.get("env") else { return Ok(BTreeMap::new()) };
         let pair = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
         let env = given.as_table().and_then(|table| table.iter().map(pair).collect());
-        env.ok_or_else(|| wrong("env", "a table of strings", given))
+        env.ok_or_else(|| wrong_value("env", "a table of strings", given))
     }
 
     fn get(&self, key: &str) -> Option<&Value> {
@@ -154,7 +154,7 @@ impl Entry<'_> {
         match self.get(key) {
             None => Ok(false),
             Some(Value::Boolean(flag)) => Ok(*flag),
-            Some(other) => Err(wrong(key, "true or false", other)),
+            Some(other) => Err(wrong_value(key, "true or false", other)),
         }
     }
 
@@ -162,11 +162,11 @@ impl Entry<'_> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(other) => Err(wrong(key, "a string", other)),
+            Some(other) => Err(wrong_value(key, "a string", other)),
         }
     }
 
-    /// A text, or a date and time of TOML.
+    /// Returns a string, or a TOML date and time as text.
     fn time(&self, key: &str) -> Result<Option<String>, String> {
         match self.get(key) {
             Some(Value::Datetime(at)) => Ok(Some(at.to_string())),
@@ -179,33 +179,33 @@ impl Entry<'_> {
         text.parse().map(Some).map_err(|_| {
             format!(
                 "{key}: expected a date and time with its offset, such as 2027-03-14T07:00:00Z, found {:?}",
-                brief(&text)
+                truncated(&text)
             )
         })
     }
 
     fn duration(&self, key: &str) -> Result<Option<Duration>, String> {
-        self.read(key, length)
+        self.read(key, values::duration)
     }
 
     fn read<T>(&self, key: &str, read: fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
         let Some(text) = self.text(key)? else { return Ok(None) };
-        read(&text).map(Some).map_err(|reason| format!("{key}: {reason}, found {:?}", brief(&text)))
+        read(&text).map(Some).map_err(|reason| format!("{key}: {reason}, found {:?}", truncated(&text)))
     }
 
     fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<Option<T>, String> {
         match self.get(key) {
             None => Ok(None),
             Some(value @ Value::Integer(number)) => {
-                T::try_from(*number).map(Some).map_err(|_| wrong(key, "a smaller whole number, 0 or more", value))
+                T::try_from(*number).map(Some).map_err(|_| wrong_value(key, "a smaller whole number, 0 or more", value))
             }
-            Some(other) => Err(wrong(key, "a whole number", other)),
+            Some(other) => Err(wrong_value(key, "a whole number", other)),
         }
     }
 
     fn word<T>(&self, key: &str, parse: fn(&str) -> Option<T>, expected: &str) -> Result<Option<T>, String> {
         let Some(text) = self.text(key)? else { return Ok(None) };
-        parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {:?}", brief(&text)))
+        parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {:?}", truncated(&text)))
     }
 
     fn list(&self, key: &str) -> Result<Option<Vec<String>>, String> {
@@ -214,20 +214,20 @@ impl Entry<'_> {
             None => Ok(None),
             Some(value @ Value::Array(items)) => {
                 let texts: Option<Vec<String>> = items.iter().map(strings).collect();
-                texts.map(Some).ok_or_else(|| wrong(key, "an array of strings", value))
+                texts.map(Some).ok_or_else(|| wrong_value(key, "an array of strings", value))
             }
-            Some(other) => Err(wrong(key, "an array of strings", other)),
+            Some(other) => Err(wrong_value(key, "an array of strings", other)),
         }
     }
 }
 
-/// TOML as JSON; a date and time becomes its text. JSON knows no infinity.
+/// Converts TOML to JSON; a date and time becomes its text. Infinity and NaN are refused.
 fn json_of(value: &Value) -> Result<serde_json::Value, String> {
     Ok(match value {
         Value::String(text) => json!(text),
         Value::Integer(number) => json!(number),
         Value::Float(number) if !number.is_finite() => {
-            return Err(format!("payload: expected what JSON can say, found {number}"));
+            return Err(format!("payload: expected a value that JSON can represent, found {number}"));
         }
         Value::Float(number) => json!(number),
         Value::Boolean(truth) => json!(truth),
@@ -239,8 +239,8 @@ fn json_of(value: &Value) -> Result<serde_json::Value, String> {
     })
 }
 
-/// What is said of a value that will not do.
-pub(crate) fn wrong(key: &str, expected: &str, found: &Value) -> String {
+/// The error for a value of the wrong type.
+pub(crate) fn wrong_value(key: &str, expected: &str, found: &Value) -> String {
     let found = match found {
         Value::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
         Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => found.to_string(),

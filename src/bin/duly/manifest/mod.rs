@@ -1,4 +1,4 @@
-//! A manifest: the tasks of one TOML file.
+//! Manifests: tasks in a TOML file.
 //!
 //! ```toml
 //! [defaults]
@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 use duly::NewTask;
 use toml::{Table, Value};
 
-use crate::cli::values::brief;
-use crate::manifest::entry::{Entry, wrong};
+use crate::cli::values::truncated;
+use crate::manifest::entry::{Entry, wrong_value};
 
-/// Keys that say what a task is, and cannot have a default.
-const OF_A_TASK: &[&str] = &[
+/// Keys of a task that cannot have a default.
+const TASK_KEYS: &[&str] = &[
     "name",
     "cron",
     "every",
@@ -38,8 +38,8 @@ const OF_A_TASK: &[&str] = &[
     "starts_at",
     "ends_at",
 ];
-/// Keys that `[defaults]` may give too.
-const OF_ALL: &[&str] = &[
+/// Keys of a task and of `[defaults]`.
+const SHARED_KEYS: &[&str] = &[
     "time_zone",
     "cwd",
     "env",
@@ -63,40 +63,40 @@ const OF_ALL: &[&str] = &[
 /// Largest file that is read.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Most letters of a key that are looked at if it means nothing.
-const LONGEST_KEY: usize = 80;
+/// Most characters of an unknown key that are compared and printed.
+const MAX_KEY: usize = 80;
 
-/// Tasks, and the file that they are from.
+/// The tasks of a file.
 #[derive(Debug)]
 pub(crate) struct Manifest {
-    /// The one path of the file: what its tasks are kept by.
+    /// The canonical path of the file. It is stored with its tasks, as `managed_by`.
     pub(crate) name: String,
     pub(crate) tasks: Vec<NewTask>,
 }
 
-/// Reads a manifest. An error is one line that names the file, the task and the key, what was found, and what would do.
+/// Reads a manifest. An error is one line that names the file, the task and the key, and what is expected and found.
 pub(crate) fn read(path: &Path) -> Result<Manifest, String> {
     let in_file = |reason: String| format!("{}: {reason}", path.display());
     let failed = |error: io::Error| in_file(error.to_string());
-    // Nothing else is opened: a scheduler that reads its manifest anew would wait for somebody to write into a pipe.
+    // Only regular files are opened: opening a pipe would block until another process writes to it.
     let kind = std::fs::metadata(path).map_err(failed)?;
     if !kind.is_file() && !kind.is_dir() {
-        let expected = "expected a file whose path lasts, which its tasks are kept by";
+        let expected = "expected a regular file, because its path is stored with its tasks";
         return Err(in_file(format!("{expected}, found a pipe, a socket or a device")));
     }
-    let text = text_of(path).map_err(failed)?;
+    let text = read_text(path).map_err(failed)?;
     let file = std::fs::canonicalize(path).map_err(failed)?;
     let folder = file.parent().map_or_else(PathBuf::new, Path::to_owned);
     let tasks = parse(&text, &folder).map_err(in_file)?;
     Ok(Manifest { name: file.display().to_string(), tasks })
 }
 
-/// No more is read than is allowed, however long the file is by then.
-fn text_of(path: &Path) -> io::Result<String> {
+/// Reads at most [`MAX_BYTES`], also if the file grows.
+fn read_text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     let read = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if read as u64 > MAX_BYTES {
-        return Err(io::Error::other(format!("it is too long: expected at most {MAX_BYTES} bytes")));
+        return Err(io::Error::other(format!("the file is too large: expected at most {MAX_BYTES} bytes")));
     }
     String::from_utf8(bytes).map_err(|_| io::Error::other("expected text in UTF-8"))
 }
@@ -106,37 +106,37 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("line {line}: {}", error.message().replace('\n', ", "))
     })?;
-    known(&file, "", &[&["defaults", "task"]])?;
+    check_keys(&file, "", &[&["defaults", "task"]])?;
     let nothing = Table::new();
     let defaults = match file.get("defaults") {
         None => &nothing,
         Some(Value::Table(defaults)) => defaults,
-        Some(other) => return Err(wrong("defaults", "a table, [defaults]", other)),
+        Some(other) => return Err(wrong_value("defaults", "a table, [defaults]", other)),
     };
-    known(defaults, "defaults: ", &[OF_ALL])?;
+    check_keys(defaults, "defaults: ", &[SHARED_KEYS])?;
     let tasks = match file.get("task") {
         None => &Vec::new(),
         Some(Value::Array(tasks)) => tasks,
-        Some(other) => return Err(wrong("task", "tables, [[task]]", other)),
+        Some(other) => return Err(wrong_value("task", "tables, [[task]]", other)),
     };
     let read = |(number, task): (usize, &Value)| {
-        let Value::Table(table) = task else { return Err(wrong("task", "tables, [[task]]", task)) };
+        let Value::Table(table) = task else { return Err(wrong_value("task", "tables, [[task]]", task)) };
         let place = match table.get("name") {
-            Some(Value::String(name)) => format!("task {:?}: ", brief(name)),
+            Some(Value::String(name)) => format!("task {:?}: ", truncated(name)),
             _ => format!("task {}: ", number + 1),
         };
-        known(table, &place, &[OF_A_TASK, OF_ALL])?;
+        check_keys(table, &place, &[TASK_KEYS, SHARED_KEYS])?;
         Entry { table, defaults, folder }.task().map_err(|reason| format!("{place}{reason}"))
     };
     tasks.iter().enumerate().map(read).collect()
 }
 
-/// Refuses a key that means nothing, and names the one that may have been meant.
-fn known(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String> {
+/// Refuses an unknown key, and suggests a similar one.
+fn check_keys(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String> {
     let keys = || keys.iter().flat_map(|keys| keys.iter());
     let Some(unknown) = table.keys().find(|key| !keys().any(|known| known == key)) else { return Ok(()) };
-    // None is as long: it is not shown whole, nor compared letter by letter.
-    let unknown: String = unknown.chars().take(LONGEST_KEY).collect();
+    // No valid key is as long, and the comparison takes quadratic time.
+    let unknown: String = unknown.chars().take(MAX_KEY).collect();
     let near = keys().map(|known| (strsim::damerau_levenshtein(known, &unknown), known)).min();
     let hint = match near {
         Some((distance, known)) if distance <= 1 + unknown.len() / 4 => format!("did you mean {known:?}?"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place_and_what_would_do() {
+    fn errors_name_the_place_and_what_is_expected() {
         let command = "command = [\"true\"]\n";
         let every = format!("every = \"1m\"\n{command}");
         let handler = "every = \"1m\"\nhandler = \"h\"\n";
@@ -194,12 +194,18 @@ mod tests {
                 "task \"t\": command: expected an array of strings, found an array",
             ),
             (task("every = \"1m\"\ncommand = [\"\"]"), "task \"t\": argv: expected a program"),
-            (task("every = \"1m\"\ncommand = [\"a\", \"\\u0000\"]"), "task \"t\": argv[1]: no system can pass on"),
+            (
+                task("every = \"1m\"\ncommand = [\"a\", \"\\u0000\"]"),
+                "task \"t\": argv[1]: a NUL character cannot be passed",
+            ),
             (task(&format!("{every}env = {{ \"A=B\" = \"\" }}")), "task \"t\": env: expected the name of a variable"),
             (task(&format!("{every}env_from = [\"\"]")), "task \"t\": env_from: expected the name of a variable"),
-            (task(&format!("{every}payload = 1")), "task \"t\": payload: means nothing beside a command"),
-            (task(&format!("{handler}stdin = \"\"")), "task \"t\": stdin: means nothing beside a handler"),
-            (task(&format!("{handler}payload = [nan]")), "task \"t\": payload: expected what JSON can say, found NaN"),
+            (task(&format!("{every}payload = 1")), "task \"t\": payload: not allowed for a command"),
+            (task(&format!("{handler}stdin = \"\"")), "task \"t\": stdin: not allowed for a handler"),
+            (
+                task(&format!("{handler}payload = [nan]")),
+                "task \"t\": payload: expected a value that JSON can represent, found NaN",
+            ),
             (task("every = \"1m\"\nhandler = \"command\""), "task \"t\": the payload of a command: expected an object"),
             (
                 task(&format!("{every}max_attempts = 3\nat_most_once = true")),
@@ -247,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_stand_behind_each_task_and_a_folder_counts_from_the_file() {
+    fn defaults_apply_to_each_task_and_cwd_is_relative_to_the_file() {
         let text = "[defaults]\ntime_zone = \"Europe/Rome\"\npriority = 0\ncwd = \"bin\"\n
                     [[task]]\nname = \"a\"\ncron = \"@daily\"\nshell = \"echo $HOME\"\nenv = { A = \"1\" }\n
                     [[task]]\nname = \"b\"\nat = 2027-03-14T07:00:00\nhandler = \"h\"\npayload = { to = [1, \"x\"] }\npriority = 2";
@@ -265,14 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_read_as_on_the_command_line() {
+    fn durations_are_parsed_as_on_the_command_line() {
         let text = task("every = \"90s\"\nshell = \"true\"\ntimeout = \"0\"\njitter = \"90s\"");
         let tasks = format!("{:?}", parse(&text, Path::new("/etc")).unwrap());
         assert!(tasks.contains("timeout: Some(0ns)") && tasks.contains("jitter: 90s"), "{tasks}");
     }
 
     #[test]
-    fn how_often_a_run_is_tried_is_said_by_the_task_before_the_defaults() {
+    fn attempts_of_the_task_take_precedence_over_the_defaults() {
         for (default, own, attempts) in [
             ("at_most_once = true", "", 1),
             ("at_most_once = true", "max_attempts = 3", 3),
@@ -287,37 +293,37 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_an_end_is_told_in_a_line_that_can_be_read() {
+    fn a_very_long_key_is_shortened_in_the_error() {
         let error = refused(&task(&format!("{} = 1", "k".repeat(1_000_000))));
         assert!(error.starts_with("task \"t\": unknown key \"kkk") && error.len() < 1000, "{error:.300}");
     }
 
     #[test]
-    fn a_file_that_is_too_long_is_refused() {
+    fn a_file_that_is_too_large_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("tasks.toml");
         std::fs::File::create(&path).unwrap().set_len(16 * 1024 * 1024 + 1).unwrap();
         let error = super::read(&path).unwrap_err();
-        assert!(error.ends_with("tasks.toml: it is too long: expected at most 16777216 bytes"), "{error}");
+        assert!(error.ends_with("tasks.toml: the file is too large: expected at most 16777216 bytes"), "{error}");
     }
 
     #[cfg(unix)]
     #[test]
-    fn what_is_no_file_is_refused_unopened() {
+    fn a_device_is_refused_without_opening_it() {
         let error = super::read(Path::new("/dev/zero")).unwrap_err();
         let expected =
-            "expected a file whose path lasts, which its tasks are kept by, found a pipe, a socket or a device";
+            "expected a regular file, because its path is stored with its tasks, found a pipe, a socket or a device";
         assert_eq!(error, format!("/dev/zero: {expected}"));
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_folder_that_no_payload_can_name_is_refused() {
+    fn a_directory_whose_name_is_not_utf8_is_refused() {
         use std::os::unix::ffi::OsStrExt;
         let folder = Path::new(std::ffi::OsStr::from_bytes(b"/tmp/\xff"));
         let text = task("every = \"1m\"\nshell = \"true\"\n");
         assert!(
-            parse(&text, folder).unwrap_err().starts_with("task \"t\": cwd: expected a folder with a name in UTF-8")
+            parse(&text, folder).unwrap_err().starts_with("task \"t\": cwd: expected a directory with a name in UTF-8")
         );
         assert!(parse(&format!("{text}cwd = \"/tmp\""), folder).is_ok());
     }

@@ -1,4 +1,4 @@
-//! Rows as JSON: the keys are the column names, in their order; times are RFC 3339 in UTC with milliseconds.
+//! Rows as JSON: keys are the column names, in table order; times are RFC 3339 in UTC with milliseconds.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use duly::{Attempt, Effect, Recent, Run, Task, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// A task as its row has it.
+/// A row of `scheduled_tasks`.
 #[derive(Serialize)]
 pub(crate) struct TaskRow<'a> {
     id: i64,
@@ -50,7 +50,7 @@ pub(crate) struct TaskRow<'a> {
     updated_at: String,
 }
 
-/// A run as its row has it, with the name of its task.
+/// A row of `task_runs`, with the name of its task.
 #[derive(Serialize)]
 pub(crate) struct RunRow<'a> {
     id: i64,
@@ -84,14 +84,14 @@ pub(crate) struct RunRow<'a> {
     last_scheduled_for: Option<String>,
 }
 
-/// A run in short.
+/// A run of a sparkline.
 #[derive(Serialize)]
 pub(crate) struct RecentRow {
     status: &'static str,
     duration_ms: Option<u64>,
 }
 
-/// An attempt as its row has it.
+/// A row of `task_attempts`.
 #[derive(Serialize)]
 pub(crate) struct AttemptRow<'a> {
     run_id: i64,
@@ -106,7 +106,7 @@ pub(crate) struct AttemptRow<'a> {
     duration_ms: Option<u64>,
 }
 
-/// An effect as its row has it.
+/// A row of `task_effects`.
 #[derive(Serialize)]
 pub(crate) struct EffectRow<'a> {
     key: &'a str,
@@ -117,7 +117,7 @@ pub(crate) struct EffectRow<'a> {
     done_at: Option<String>,
 }
 
-/// A column that holds JSON: as it is, or as text if it was damaged.
+/// A JSON column: its value, or its text if it is no valid JSON.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Json {
@@ -129,61 +129,61 @@ fn json(text: &str) -> Json {
     RawValue::from_string(text.to_owned()).map_or_else(|_| Json::Text(text.to_owned()), Json::Value)
 }
 
-/// An instant as documents have it.
+/// Formats an instant.
 pub(crate) fn time(at: Timestamp) -> String {
     at.to_string()
 }
 
-fn maybe(at: Option<Timestamp>) -> Option<String> {
+fn optional_time(at: Option<Timestamp>) -> Option<String> {
     at.map(time)
 }
 
-/// A length of time as documents have it.
+/// Returns a duration in milliseconds.
 pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl<'a> From<&'a Task> for TaskRow<'a> {
     fn from(task: &'a Task) -> Self {
-        let said = &task.definition;
+        let definition = &task.definition;
         TaskRow {
             id: task.id,
-            name: &said.name,
-            handler: &said.handler,
-            payload: json(&said.payload),
-            schedule_type: said.schedule_type.as_str(),
-            schedule_value: &said.schedule_value,
-            time_zone: &said.time_zone,
-            starts_at: maybe(said.starts_at),
-            ends_at: maybe(said.ends_at),
+            name: &definition.name,
+            handler: &definition.handler,
+            payload: json(&definition.payload),
+            schedule_type: definition.schedule_type.as_str(),
+            schedule_value: &definition.schedule_value,
+            time_zone: &definition.time_zone,
+            starts_at: optional_time(definition.starts_at),
+            ends_at: optional_time(definition.ends_at),
             status: task.status.as_str(),
-            next_run: maybe(task.next_run),
+            next_run: optional_time(task.next_run),
             planned: task.planned,
-            resolved_until: maybe(task.resolved_until),
+            resolved_until: optional_time(task.resolved_until),
             active_since: time(task.active_since),
-            overlap: said.overlap.as_str(),
-            misfire: said.misfire.as_str(),
-            misfire_grace_ms: millis(said.misfire_grace),
-            catch_up_limit: said.catch_up_limit,
-            expires_ms: said.expires.map(millis),
-            max_attempts: said.retry.max_attempts,
-            backoff_ms: millis(said.retry.backoff),
-            backoff_cap_ms: millis(said.retry.max_backoff),
-            timeout_ms: said.timeout.map(millis),
-            jitter_ms: millis(said.jitter),
-            priority: said.priority,
-            concurrency_key: said.concurrency_key.as_deref(),
-            on_dead: said.on_dead.as_deref(),
-            pause_after_failures: said.pause_after_failures,
-            last_run: maybe(task.last_run),
-            last_finished: maybe(task.last_finished),
+            overlap: definition.overlap.as_str(),
+            misfire: definition.misfire.as_str(),
+            misfire_grace_ms: millis(definition.misfire_grace),
+            catch_up_limit: definition.catch_up_limit,
+            expires_ms: definition.expires.map(millis),
+            max_attempts: definition.retry.max_attempts,
+            backoff_ms: millis(definition.retry.backoff),
+            backoff_cap_ms: millis(definition.retry.max_backoff),
+            timeout_ms: definition.timeout.map(millis),
+            jitter_ms: millis(definition.jitter),
+            priority: definition.priority,
+            concurrency_key: definition.concurrency_key.as_deref(),
+            on_dead: definition.on_dead.as_deref(),
+            pause_after_failures: definition.pause_after_failures,
+            last_run: optional_time(task.last_run),
+            last_finished: optional_time(task.last_finished),
             last_status: task.last_status.map(|status| status.as_str()),
             last_duration_ms: task.last_duration.map(millis),
             last_error: task.last_error.as_deref(),
             failure_count: task.failure_count,
             invalid_reason: task.invalid_reason.as_deref(),
             paused_by: task.paused_by.as_deref(),
-            managed_by: said.managed_by.as_deref(),
+            managed_by: definition.managed_by.as_deref(),
             created_at: time(task.created_at),
             updated_at: time(task.updated_at),
         }
@@ -202,7 +202,7 @@ impl<'a> From<&'a Run> for RunRow<'a> {
             request_key: run.request_key.as_deref(),
             status: run.status.as_str(),
             run_at: time(run.run_at),
-            expires_at: maybe(run.expires_at),
+            expires_at: optional_time(run.expires_at),
             blocked: run.blocked.as_deref(),
             attempt: run.attempt,
             forgiven: run.forgiven,
@@ -210,9 +210,9 @@ impl<'a> From<&'a Run> for RunRow<'a> {
             concurrency_key: run.concurrency_key.as_deref(),
             payload: run.payload.as_deref().map(json),
             locked_by: run.locked_by.as_deref(),
-            locked_until: maybe(run.locked_until),
-            started_at: maybe(run.started_at),
-            finished_at: maybe(run.finished_at),
+            locked_until: optional_time(run.locked_until),
+            started_at: optional_time(run.started_at),
+            finished_at: optional_time(run.finished_at),
             duration_ms: run.duration.map(millis),
             error: run.error.as_deref(),
             exit_code: run.exit_code,
@@ -221,7 +221,7 @@ impl<'a> From<&'a Run> for RunRow<'a> {
             progress: run.progress.as_deref(),
             cancel_requested: run.cancel_requested,
             occurrences: run.occurrences,
-            last_scheduled_for: maybe(run.last_scheduled_for),
+            last_scheduled_for: optional_time(run.last_scheduled_for),
         }
     }
 }
@@ -242,7 +242,7 @@ impl<'a> From<&'a Attempt> for AttemptRow<'a> {
             output: attempt.output.as_deref(),
             exit_code: attempt.exit_code,
             locked_by: &attempt.locked_by,
-            started_at: maybe(attempt.started_at),
+            started_at: optional_time(attempt.started_at),
             finished_at: time(attempt.finished_at),
             duration_ms: attempt.duration.map(millis),
         }
@@ -257,7 +257,7 @@ impl<'a> From<&'a Effect> for EffectRow<'a> {
             state: effect.state.as_str(),
             value: effect.value.as_deref().map(json),
             created_at: time(effect.created_at),
-            done_at: maybe(effect.done_at),
+            done_at: optional_time(effect.done_at),
         }
     }
 }

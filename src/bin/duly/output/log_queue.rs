@@ -11,12 +11,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, after, bounded, select};
 use duly::{Clock, SystemClock};
 
-/// Lines that may wait to be written.
+/// Capacity of the queue, in lines.
 const LINES: usize = 1024;
-/// Longest that [`LogQueue::finish`] waits until what is queued is written.
-const MOMENT: Duration = Duration::from_secs(1);
-/// How long the thread waits before it writes again to an output that would block.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Longest time for which [`LogQueue::finish`] waits for the writer.
+const FINISH_LIMIT: Duration = Duration::from_secs(1);
+/// Wait of the thread before it writes again to an output that would block.
+const RETRY: Duration = Duration::from_millis(20);
 
 enum Message {
     Line(Vec<u8>),
@@ -32,12 +32,12 @@ pub(crate) struct LogQueue {
     dropped: Arc<AtomicU64>,
 }
 
-/// Puts lines into the queue, and never waits.
+/// Adds lines to the queue, without blocking.
 pub(crate) struct Lines {
     messages: Sender<Message>,
     dropped: Arc<AtomicU64>,
-    /// A line that has no end yet.
-    begun: Vec<u8>,
+    /// The beginning of an unfinished line.
+    partial: Vec<u8>,
 }
 
 impl LogQueue {
@@ -52,33 +52,33 @@ impl LogQueue {
 
     /// The queue as an output, for a logger.
     pub(crate) fn lines(&self) -> Lines {
-        Lines { messages: self.messages.clone(), dropped: Arc::clone(&self.dropped), begun: Vec::new() }
+        Lines { messages: self.messages.clone(), dropped: Arc::clone(&self.dropped), partial: Vec::new() }
     }
 
-    /// Writes all that is queued, and `last` behind it; what is not written within a moment is lost.
+    /// Writes all queued lines and then `last`. Lines that are not written within [`FINISH_LIMIT`] are lost.
     pub(crate) fn finish(&self, last: Option<&str>) {
         let (mark, written) = bounded(0);
         let line = last.map(|text| Message::Line(format!("{text}\n").into_bytes()));
-        let too_long = after(MOMENT);
+        let limit = after(FINISH_LIMIT);
         for message in line.into_iter().chain([Message::Mark { _written: mark }]) {
             select! {
                 send(self.messages, message) -> _ => {}
-                recv(too_long) -> _ => return,
+                recv(limit) -> _ => return,
             }
         }
         select! {
             recv(written) -> _ => {}
-            recv(too_long) -> _ => {}
+            recv(limit) -> _ => {}
         }
     }
 }
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.begun.extend_from_slice(bytes);
-        while let Some(end) = self.begun.iter().position(|byte| *byte == b'\n') {
-            let rest = self.begun.split_off(end + 1);
-            if self.messages.try_send(Message::Line(mem::replace(&mut self.begun, rest))).is_err() {
+        self.partial.extend_from_slice(bytes);
+        while let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
+            let rest = self.partial.split_off(end + 1);
+            if self.messages.try_send(Message::Line(mem::replace(&mut self.partial, rest))).is_err() {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -104,7 +104,7 @@ impl<W: Write> Writer<W> {
                 Message::Mark { .. } => self.report(),
             }
             unreported += 1;
-            // What was dropped is newer than what was queued then; a queue that is never empty reports it nevertheless.
+            // Dropped lines are newer than the queued ones. If the queue is never empty, the count is reported regularly.
             if queue.is_empty() || unreported >= LINES {
                 self.report();
                 unreported = 0;
@@ -122,14 +122,14 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes a text that stands for a number of lines: if it cannot be written, they are counted as dropped.
+    /// Writes a text. If that fails, `lines` are counted as dropped.
     fn write(&mut self, mut text: &[u8], lines: u64) {
         while !text.is_empty() {
             match self.output.write(text) {
                 Ok(0) => break,
                 Ok(written) => text = &text[written..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(RETRY),
                 Err(_) => break,
             }
         }
@@ -145,7 +145,7 @@ mod tests {
     use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
     use std::io::{self, Write};
 
-    /// An output that takes a line whenever the test lets it.
+    /// An output that takes a line when the test opens its gate.
     struct Gated {
         begun: Sender<()>,
         gate: Receiver<()>,
@@ -172,7 +172,7 @@ mod tests {
         let (taken, lines) = unbounded();
         let queue = LogQueue::start(Gated { begun, gate, taken }).unwrap();
         let mut log = queue.lines();
-        // The first is being written, which takes as long as the test likes; the others wait, and seven find no place.
+        // The first line is being written until the gate opens; the others wait, and seven exceed the capacity.
         write!(log, "line {}", 0).unwrap();
         writeln!(log, ".").unwrap();
         begins.recv().unwrap();
@@ -194,7 +194,7 @@ mod tests {
         );
     }
 
-    /// Takes what it is given in small pieces, and refuses each piece twice.
+    /// Takes small pieces, and refuses each piece twice.
     struct Stubborn(Sender<u8>, usize);
 
     impl Write for Stubborn {

@@ -1,4 +1,4 @@
-//! Where commands print: lines, tables and documents, in the form that was asked for.
+//! The output of commands: lines, tables and JSON documents, in the requested form.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -6,55 +6,54 @@ use std::io::{self, Write};
 use duly::Progress;
 use serde::Serialize;
 
-use crate::output::escape::{self, acts};
+use crate::output::escape::{self, is_control};
 use crate::output::progress_bar::Bars;
 use crate::output::sparkline::Heights;
 use crate::output::table::Table;
 use crate::output::times::Times;
 
-/// What commands print on.
+/// The output of a command.
 pub(crate) struct Printer<'a> {
     pub(crate) out: &'a mut dyn Write,
-    /// Where warnings go.
+    /// Output for warnings.
     pub(crate) err: &'a mut dyn Write,
-    /// One JSON document instead of text.
+    /// Print one JSON document instead of text.
     pub(crate) json: bool,
-    /// Nothing but what was asked for.
+    /// Print results only.
     pub(crate) quiet: bool,
     pub(crate) colour: bool,
-    /// Of the terminal, if the output is one.
+    /// Width of the terminal, if the output is one.
     pub(crate) width: Option<u16>,
-    /// How lines of runs are drawn.
+    /// Characters of sparklines.
     pub(crate) heights: Heights,
-    /// The terminal on which long work may show how far it has come, if there is one, and somebody wants to see it.
+    /// The terminal for progress bars, if they are shown.
     pub(crate) bars: Option<Bars>,
     pub(crate) times: Times,
 }
 
 impl Printer<'_> {
-    /// A line of what was asked for.
+    /// Prints a line of the result.
     pub(crate) fn line(&mut self, text: impl fmt::Display) -> io::Result<()> {
         writeln!(self.out, "{}", escape::one_line(&text.to_string()))
     }
 
-    /// A line that says what was done. Whoever wants quiet does without, and a document says it otherwise.
+    /// Prints a message about what was done, unless `quiet` or `json` is set.
     pub(crate) fn say(&mut self, text: impl fmt::Display) -> io::Result<()> {
         if self.quiet || self.json { Ok(()) } else { self.line(text) }
     }
 
-    /// A line about something that was done and may not work. It goes to standard error, beside whatever was asked for. Where nobody
-    /// can read that, the command goes on.
+    /// Prints a warning on standard error. An error while printing it is ignored.
     pub(crate) fn warn(&mut self, text: impl fmt::Display) {
         let _ = writeln!(self.err, "warning: {}", escape::one_line(&text.to_string()));
     }
 
-    /// Text of somebody else's, with its lines.
+    /// Prints foreign text, such as output of a command, with its line ends.
     pub(crate) fn block(&mut self, text: &str) -> io::Result<()> {
         let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         write!(self.out, "{}{end}", escape::lines(text))
     }
 
-    /// A table, or what there is to say if it is empty.
+    /// Prints a table; if it is empty, the message `empty`.
     pub(crate) fn table(&mut self, table: Table, empty: &str) -> io::Result<()> {
         if table.is_empty() {
             return self.say(empty);
@@ -62,34 +61,34 @@ impl Printer<'_> {
         table.lines(self.width, self.colour).iter().try_for_each(|line| writeln!(self.out, "{line}"))
     }
 
-    /// A JSON document.
+    /// Prints a JSON document.
     pub(crate) fn document(&mut self, document: &impl Serialize) -> io::Result<()> {
         self.json_text(&serde_json::to_string_pretty(document)?)?;
         writeln!(self.out)
     }
 
-    /// A JSON document that is an array, item by item: it begins, and looks at its end as if it had been printed whole.
+    /// Begins a JSON array that is printed item by item. It looks as if it were printed as a whole.
     pub(crate) fn list_begins(&mut self) -> io::Result<()> {
         write!(self.out, "[")
     }
 
-    /// An item of it, behind those before.
+    /// Prints the next item of the array.
     pub(crate) fn item(&mut self, item: &impl Serialize, is_first: bool) -> io::Result<()> {
         write!(self.out, "{}\n  ", if is_first { "" } else { "," })?;
         self.json_text(&serde_json::to_string_pretty(item)?.replace('\n', "\n  "))
     }
 
-    /// Its end. `is_empty`: it had no item.
+    /// Ends the array. `is_empty`: it has no items.
     pub(crate) fn list_ends(&mut self, is_empty: bool) -> io::Result<()> {
         writeln!(self.out, "{}]", if is_empty { "" } else { "\n" })
     }
 
     fn json_text(&mut self, text: &str) -> io::Result<()> {
-        // Outside its texts a document holds no such character, but for the ends of its lines.
+        // Outside of strings, a document contains no control characters other than line ends.
         let mut rest = text;
-        while let Some(at) = rest.find(|letter| acts(letter) && !"\n\t\r".contains(letter)) {
-            let (before, acting) = rest.split_at(at);
-            let mut letters = acting.chars();
+        while let Some(at) = rest.find(|letter| is_control(letter) && !"\n\t\r".contains(letter)) {
+            let (before, from) = rest.split_at(at);
+            let mut letters = from.chars();
             let letter = letters.next().map_or(0, u32::from);
             write!(self.out, "{before}\\u{letter:04x}")?;
             rest = letters.as_str();
@@ -97,7 +96,7 @@ impl Printer<'_> {
         write!(self.out, "{rest}")
     }
 
-    /// Does a piece of work that may take long, and shows how far it has come.
+    /// Does work that may take long, and shows its progress.
     pub(crate) fn watched<T>(&self, doing: &'static str, work: impl FnOnce(&Progress) -> T) -> T {
         match self.bars {
             Some(bars) => bars.watch(doing, work),
@@ -105,7 +104,7 @@ impl Printer<'_> {
         }
     }
 
-    /// What was printed is to be seen now.
+    /// Writes buffered output.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_stays_json_and_obeys_nobody() {
+    fn a_document_escapes_control_characters_and_stays_json() {
         let hostile = "\u{1b}[2J\u{9b}\u{202e}\n\"";
         let text = printed(true, false, |printer| printer.document(&[hostile]).unwrap());
         assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{text}");
@@ -136,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_with_its_line() {
+    fn a_block_ends_with_a_line_end() {
         let twice = |text: &str| {
             printed(false, true, |printer| {
                 printer.block(text).unwrap();
-                printer.say("unheard").unwrap();
+                printer.say("not printed").unwrap();
                 printer.line("end").unwrap();
             })
         };

@@ -1,5 +1,5 @@
-//! How far a long piece of work has come, as a bar on a terminal. It is drawn by a thread of its own: a terminal that is
-//! held up must not hold up the work, which may have a transaction in its hands.
+//! A progress bar on a terminal. A separate thread draws it: a blocked terminal must not block the work, which may hold a
+//! transaction.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -8,52 +8,52 @@ use std::time::Duration;
 
 use duly::Progress;
 
-/// What takes no longer needs no bar.
-const MOMENT: Duration = Duration::from_millis(500);
-/// How often the bar is drawn.
+/// Work that takes no longer shows no bar.
+const DELAY: Duration = Duration::from_millis(500);
+/// Interval at which the bar is drawn.
 const FRAME: Duration = Duration::from_millis(100);
-/// Widest and narrowest a bar is, in columns, and what stands beside it.
-const WIDEST: usize = 40;
-const NARROWEST: usize = 10;
-const BESIDE: usize = 20;
+/// Maximum and minimum width of the bar, and the width of the text around it, in columns.
+const MAX_WIDTH: usize = 40;
+const MIN_WIDTH: usize = 10;
+const LABEL_WIDTH: usize = 20;
 
 /// A terminal on which bars are drawn.
 #[derive(Clone, Copy)]
 pub(crate) struct Bars {
     /// Opens it.
     pub(crate) terminal: fn() -> Box<dyn Write + Send>,
-    /// Its width, if it tells.
+    /// Its width, if it is known.
     pub(crate) width: Option<u16>,
 }
 
 impl Bars {
-    /// Does a piece of work, and shows how far it has come as soon as it takes longer than a moment.
+    /// Does the work, and shows its progress once it has taken longer than [`DELAY`].
     pub(crate) fn watch<T>(self, doing: &'static str, work: impl FnOnce(&Progress) -> T) -> T {
-        let advance = Progress::default();
-        let (end, ends) = channel();
-        let seen = advance.clone();
+        let progress = Progress::default();
+        let (end, ended) = channel();
+        let shown = progress.clone();
         let draw = move || {
-            // Nobody needs a bar so much that its failure should be told.
-            let _ = self.draw(doing, &seen, &ends);
+            // A failure to draw is ignored.
+            let _ = self.draw(doing, &shown, &ended);
         };
         let thread = thread::Builder::new().name("duly-bar".into()).spawn(draw);
-        let answer = work(&advance);
+        let result = work(&progress);
         drop(end);
         let _ = thread.map(thread::JoinHandle::join);
-        answer
+        result
     }
 
-    /// Draws until the work has ended, and leaves nothing behind.
-    fn draw(self, doing: &str, advance: &Progress, ends: &Receiver<()>) -> std::io::Result<()> {
-        if ends.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) {
+    /// Draws until the work has ended, then erases the bar.
+    fn draw(self, doing: &str, progress: &Progress, ended: &Receiver<()>) -> std::io::Result<()> {
+        if ended.recv_timeout(DELAY) != Err(RecvTimeoutError::Timeout) {
             return Ok(());
         }
         let mut terminal = (self.terminal)();
-        let cells = usize::from(self.width.unwrap_or(80)).saturating_sub(BESIDE).clamp(NARROWEST, WIDEST);
+        let cells = usize::from(self.width.unwrap_or(80)).saturating_sub(LABEL_WIDTH).clamp(MIN_WIDTH, MAX_WIDTH);
         loop {
-            write!(terminal, "\r{}\u{1b}[K", line(doing, advance.share(), cells))?;
+            write!(terminal, "\r{}\u{1b}[K", line(doing, progress.share(), cells))?;
             terminal.flush()?;
-            if ends.recv_timeout(FRAME) != Err(RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(FRAME) != Err(RecvTimeoutError::Timeout) {
                 write!(terminal, "\r\u{1b}[K")?;
                 return terminal.flush();
             }
@@ -61,10 +61,10 @@ impl Bars {
     }
 }
 
-/// `copying [####......]  40%`; dots where nobody knows how much there is to do.
+/// The text of the bar: `copying [####......]  40%`; `copying ...` if the amount of work is unknown.
 fn line(doing: &str, share: Option<f64>, cells: usize) -> String {
     let Some(share) = share else { return format!("{doing} ...") };
-    // A part of the whole, 0 to 1: neither is lost nor negative.
+    // `share` is between 0 and 1, so that the casts lose nothing.
     let (full, percent) = ((share * cells as f64) as usize, (share * 100.0) as u32);
     format!("{doing} [{}{}] {percent:>3}%", "#".repeat(full), ".".repeat(cells.saturating_sub(full)))
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::line;
 
     #[test]
-    fn a_bar_shows_the_part_that_is_done() {
+    fn the_bar_shows_the_share_that_is_done() {
         assert_eq!(line("copying", None, 10), "copying ...");
         for (share, bar) in [
             (0.0, "copying [..........]   0%"),

@@ -1,5 +1,5 @@
-//! The last runs of a task as a line, oldest first, one character each. A block is a run that succeeded, as high as it took
-//! long, in eighths of the longest that is shown; any other has a letter, so that no colour is needed. Pure.
+//! Sparkline of the last runs of a task, oldest first, one character each. A bar is a run that succeeded; its height is its
+//! duration in eighths of the longest one. Other runs have a letter, so that no colour is needed. Pure.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use duly::{Recent, RunStatus};
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const DIGITS: [char; 8] = ['1', '2', '3', '4', '5', '6', '7', '8'];
 
-/// How high a run that succeeded is drawn.
+/// The characters of runs that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heights {
     /// For terminals that show Unicode.
     Blocks,
-    /// Digits, 1 to 8, for everything else.
+    /// Digits, 1 to 8, for other outputs.
     Digits,
 }
 
-/// The line.
+/// Returns the sparkline of `runs`.
 pub(crate) fn spark(runs: &[Recent], heights: Heights) -> String {
     let longest = runs.iter().filter_map(|run| run.duration).max().unwrap_or_default();
     let ladder = match heights {
@@ -39,7 +39,7 @@ pub(crate) fn spark(runs: &[Recent], heights: Heights) -> String {
         .collect()
 }
 
-/// Which eighth of the longest this is, from 0.
+/// The eighth of the longest duration, from 0.
 fn eighths(length: Duration, longest: Duration) -> usize {
     let (length, longest) = (length.as_millis(), longest.as_millis().max(1));
     usize::try_from((length * 8).div_ceil(longest)).unwrap_or(8).clamp(1, 8) - 1
@@ -51,7 +51,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_run_is_as_high_as_it_took_long() {
+    fn the_height_of_a_run_is_its_duration() {
         let ms = Duration::from_millis;
         for (length, longest, place) in
             [(0, 0, 0), (0, 80, 0), (10, 80, 0), (11, 80, 1), (40, 80, 3), (79, 80, 7), (80, 80, 7), (5, 5, 7)]

@@ -1,10 +1,10 @@
-//! Columns of text, as wide as they must be and no wider than the terminal.
+//! Tables of text, no wider than the terminal.
 
 use comfy_table::{Cell as Laid, Color, ContentArrangement, Table as Layout, presets};
 
 use crate::output::escape::one_line;
 
-/// How a cell is coloured, where there are colours.
+/// The meaning of a cell, shown as a colour if colours are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -14,7 +14,7 @@ pub(crate) enum Tone {
     Faint,
 }
 
-/// One cell: one line of text, whatever it is made of.
+/// One cell: one line of escaped text.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -39,16 +39,16 @@ impl From<String> for Cell {
     }
 }
 
-/// Rows of cells, under a head if there is one.
+/// Rows of cells, with an optional header.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
-    head: Vec<&'static str>,
+    header: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
-    pub(crate) fn new(head: &[&'static str]) -> Self {
-        Table { head: head.to_vec(), rows: Vec::new() }
+    pub(crate) fn new(header: &[&'static str]) -> Self {
+        Table { header: header.to_vec(), rows: Vec::new() }
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
@@ -59,7 +59,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines to print. `width`: of the terminal, if there is one; `colour`: whether tones show.
+    /// Returns the lines to print. `width`: of the terminal, if the output is one; `colour`: whether colours are used.
     pub(crate) fn lines(self, width: Option<u16>, colour: bool) -> Vec<String> {
         let mut layout = Layout::new();
         layout.load_style(presets::NOTHING).force_no_tty();
@@ -69,8 +69,8 @@ impl Table {
         if let Some(width) = width {
             layout.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }
-        if !self.head.is_empty() {
-            layout.set_header(self.head.iter().map(|title| laid(title.to_string(), Tone::Faint)).collect::<Vec<_>>());
+        if !self.header.is_empty() {
+            layout.set_header(self.header.iter().map(|title| laid(title.to_string(), Tone::Faint)).collect::<Vec<_>>());
         }
         for row in self.rows {
             layout.add_row(row.into_iter().map(|cell| laid(cell.text, cell.tone)).collect::<Vec<_>>());
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_each_other_and_lines_end_with_their_text() {
+    fn columns_are_aligned_and_lines_have_no_trailing_blanks() {
         let lines = table().lines(None, false);
         assert_eq!(
             lines,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn colour_is_there_only_when_it_is_wanted() {
+    fn colours_are_used_only_when_requested() {
         assert!(table().lines(None, true)[1].contains("\u{1b}["));
         assert!(!table().lines(Some(80), false).concat().contains('\u{1b}'));
     }

@@ -1,15 +1,15 @@
-//! Times as people read them: on the clock on their wall, and as a distance from now.
+//! Times as text: local time, and distance from now.
 
 use std::time::Duration;
 
-use duly::{Timestamp, Zone, duration_text};
+use duly::{Timestamp, Zone};
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 const YEAR: u64 = 365 * DAY + DAY / 4;
 
-/// Now and here, as whoever reads the output sees it.
+/// The current time, and the zone in which times are printed.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
     pub(crate) now: Timestamp,
@@ -17,12 +17,12 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// The time on the clock here: `2027-03-14 12:00`, with seconds if there are any.
+    /// Local time: `2027-03-14 12:00`, with seconds unless they are 0.
     pub(crate) fn local(&self, at: Timestamp) -> String {
         local_in(&self.zone, at)
     }
 
-    /// How far away: `in 4 min`, `2 h ago`, `now`.
+    /// Distance from now: `in 4 min`, `2 h ago`, `now`.
     pub(crate) fn relative(&self, at: Timestamp) -> String {
         let (ahead, behind) = (at.since(self.now), self.now.since(at));
         match (distance(ahead), distance(behind)) {
@@ -32,12 +32,12 @@ impl Times {
         }
     }
 
-    /// Both: `2027-03-14 12:00 (in 4 min)`.
+    /// Local time and distance: `2027-03-14 12:00 (in 4 min)`.
     pub(crate) fn both(&self, at: Timestamp) -> String {
         format!("{} ({})", self.local(at), self.relative(at))
     }
 
-    /// The time on the clock of another zone, where it shows something else: `2027-03-14 07:00 in America/New_York`.
+    /// The time in another zone, if it differs from the local time: `2027-03-14 07:00 in America/New_York`.
     pub(crate) fn elsewhere(&self, zone: &Zone, at: Timestamp) -> Option<String> {
         (zone.local_at(at) != self.zone.local_at(at)).then(|| format!("{} in {}", local_in(zone, at), zone.name()))
     }
@@ -49,7 +49,7 @@ fn local_in(zone: &Zone, at: Timestamp) -> String {
     zone.local_at(at).map_or_else(|| at.to_string(), |local| local.format(form).to_string())
 }
 
-/// A length in its largest unit of which there are two, or one of those that people count singly; `None`: no second.
+/// A distance in one unit; hours up to two days, days up to two years. `None`: less than a second.
 fn distance(length: Duration) -> Option<String> {
     let seconds = length.as_secs();
     Some(match seconds {
@@ -62,18 +62,9 @@ fn distance(length: Duration) -> Option<String> {
     })
 }
 
-/// How long something took: `350ms`, `2.4s`, `1m 5s`.
-pub(crate) fn took(length: Duration) -> String {
-    match length.as_secs() {
-        0 => format!("{}ms", length.as_millis()),
-        1..=9 => format!("{}.{}s", length.as_secs(), length.subsec_millis() / 100),
-        seconds => duration_text(Duration::from_secs(seconds)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Times, took};
+    use super::Times;
     use duly::{Timestamp, Zone};
     use std::time::Duration;
 
@@ -86,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_are_told_in_one_unit() {
+    fn distances_have_one_unit() {
         let times = rome();
         for (seconds, ahead, behind) in [
             (0, "now", "now"),
@@ -106,27 +97,20 @@ mod tests {
             assert_eq!(times.relative(times.now.minus(length)), behind);
         }
         assert_eq!(times.relative(times.now.plus(Duration::from_millis(999))), "now");
-        // Whatever stands in the file, it can be printed.
+        // Any value in the file can be printed.
         for extreme in [i64::MIN, i64::MAX] {
             assert!(times.both(Timestamp::from_millis(extreme)).contains("years"));
         }
     }
 
     #[test]
-    fn times_are_local_and_those_of_the_task_where_they_differ() {
+    fn times_are_local_and_in_the_zone_of_the_task_where_they_differ() {
         let times = rome();
         assert_eq!(times.both(at("2027-03-14T12:04:00Z")), "2027-03-14 13:04 (in 4 min)");
         assert_eq!(times.local(at("2027-07-14T12:00:07Z")), "2027-07-14 14:00:07");
         let (new_york, berlin) = (Zone::named("America/New_York").unwrap(), Zone::named("Europe/Berlin").unwrap());
         let noon = at("2027-03-14T12:00:00Z");
         assert_eq!(times.elsewhere(&new_york, noon).as_deref(), Some("2027-03-14 08:00 in America/New_York"));
-        assert_eq!(times.elsewhere(&berlin, noon), None, "its clock shows the same");
-    }
-
-    #[test]
-    fn how_long_it_took() {
-        for (millis, text) in [(0, "0ms"), (350, "350ms"), (2_449, "2.4s"), (65_900, "1m 5s"), (7_200_000, "2h")] {
-            assert_eq!(took(Duration::from_millis(millis)), text);
-        }
+        assert_eq!(times.elsewhere(&berlin, noon), None, "the same local time");
     }
 }

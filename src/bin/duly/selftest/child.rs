@@ -1,5 +1,5 @@
-//! What the program does when the selftest has started it: one part beside others, in the folder of one check, until its
-//! standard input ends. So nothing is left of it when whoever started it is gone, however that ended.
+//! The child processes of the selftest. Each has a role in one check, works in the folder of the check, and exits when its
+//! standard input ends. So it does not outlive the selftest, however that ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -10,89 +10,88 @@ use duly::{BoxError, Context, Retention, Scheduler};
 use serde::{Deserialize, Serialize};
 
 use crate::selftest::checker::Line;
-use crate::selftest::probe::{self, Found, Held};
+use crate::selftest::probe::{self, LockState, Locks};
 
-/// The variable that names the part.
-pub(crate) const PART: &str = "DULY_SELFTEST_PART";
+/// Environment variable that names the role.
+pub(crate) const ROLE: &str = "DULY_SELFTEST_PART";
 
-/// The files of a check, in its folder.
+/// Files in the folder of a check.
 pub(crate) const DATABASE: &str = "agent.db";
 pub(crate) const JOURNAL: &str = "journal";
-/// What a part that looks at locks found, and that one which holds them does.
+/// File with the lock states that a child found, and file that shows that a child holds the locks.
 pub(crate) const FOUND: &str = "found";
 pub(crate) const HOLDING: &str = "holding";
 
-/// The handler of the tasks.
+/// Handler of the tasks.
 pub(crate) const HANDLER: &str = "selftest";
-/// How many handlers a scheduler runs at once.
+/// Workers of a scheduler.
 const WORKERS: usize = 4;
-/// How often it looks for what others wrote.
+/// Poll interval of a scheduler.
 const POLL: Duration = Duration::from_millis(50);
-/// So long that nothing may wait for it.
+/// Lease: longer than the test, so that recovery must not depend on it.
 const LEASE: Duration = Duration::from_secs(600);
-/// How long handlers may take when it leaves.
+/// Drain time of a scheduler.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// A part.
+/// The role of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// Tries both locks, and writes down what it found.
-    Try,
-    /// Takes both locks, and keeps them.
-    Hold,
-    /// Counts in a database in which another counts too.
+pub(crate) enum Role {
+    /// Tries to take both locks, and writes the result to a file.
+    TryLocks,
+    /// Takes both locks, and holds them.
+    HoldLocks,
+    /// Increments a counter that another child increments too.
     Count,
-    /// A scheduler.
+    /// Runs a scheduler.
     Schedule,
 }
 
-impl Part {
-    const ALL: [Part; 4] = [Part::Try, Part::Hold, Part::Count, Part::Schedule];
+impl Role {
+    const ALL: [Role; 4] = [Role::TryLocks, Role::HoldLocks, Role::Count, Role::Schedule];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Part::Try => "try",
-            Part::Hold => "hold",
-            Part::Count => "count",
-            Part::Schedule => "schedule",
+            Role::TryLocks => "try",
+            Role::HoldLocks => "hold",
+            Role::Count => "count",
+            Role::Schedule => "schedule",
         }
     }
 
-    /// The part that this process is to play, if it is one of a selftest's.
-    pub(crate) fn asked() -> Option<Part> {
-        let name = std::env::var(PART).ok()?;
-        Part::ALL.into_iter().find(|part| part.name() == name)
+    /// Returns the role of this process, if it is a child of a selftest.
+    pub(crate) fn from_env() -> Option<Role> {
+        let name = std::env::var(ROLE).ok()?;
+        Role::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// Plays it, in the present folder.
-    pub(crate) fn play(self) -> Result<(), BoxError> {
-        let here = Path::new(".");
+    /// Does the work of the role, in the current directory.
+    pub(crate) fn run(self) -> Result<(), BoxError> {
+        let folder = Path::new(".");
         match self {
-            Part::Try => {
-                let found = [Found::of_file(here), Found::of_database(here)];
+            Role::TryLocks => {
+                let found = LockState::both(folder);
                 std::fs::write(FOUND, found.map(|found| format!("{found}\n")).concat())?;
             }
-            Part::Hold => {
-                let _held = Held::take(here)?;
+            Role::HoldLocks => {
+                let _locks = Locks::take(folder)?;
                 File::create(HOLDING)?;
-                until_left()?;
+                wait_for_end()?;
             }
-            Part::Count => probe::count(here)?,
-            Part::Schedule => schedule()?,
+            Role::Count => probe::count(folder)?,
+            Role::Schedule => schedule()?,
         }
         Ok(())
     }
 }
 
-/// Waits until whoever started this process is gone, or has closed its end.
-fn until_left() -> io::Result<()> {
+/// Waits until the parent has ended or has closed the pipe.
+fn wait_for_end() -> io::Result<()> {
     io::stdin().read_to_end(&mut Vec::new()).map(|_| ())
 }
 
-/// What a task of the selftest is to do.
+/// The work of a task.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Work {
-    /// How long it takes.
     pub(crate) millis: u64,
     /// The first attempt of each run fails.
     pub(crate) fails_first: bool,
@@ -100,7 +99,7 @@ pub(crate) struct Work {
 
 fn schedule() -> Result<(), BoxError> {
     let journal = OpenOptions::new().append(true).open(JOURNAL)?;
-    // All is held against all in the end.
+    // The checker needs every run.
     let (long, all) = (Duration::from_secs(10 * 365 * 86_400), u32::MAX);
     let keep = Retention { once: long, runs: long, least_runs: 0, most_runs: all, events: long };
     let scheduler = Scheduler::builder(DATABASE)
@@ -111,7 +110,7 @@ fn schedule() -> Result<(), BoxError> {
         .retention(keep)
         .handler(HANDLER, move |run: &Context| work(run, &journal))
         .start()?;
-    until_left()?;
+    wait_for_end()?;
     match scheduler.shutdown(DRAIN)?.unfinished {
         0 => Ok(()),
         count => Err(format!("{count} runs had not ended").into()),
@@ -128,7 +127,7 @@ fn work(run: &Context, mut journal: &File) -> Result<(), BoxError> {
     write(Line::Ended { run: id, attempt })?;
     match attempt {
         _ if stopped => Err("asked to stop".into()),
-        1 if fails_first => Err("the first attempt is to fail".into()),
+        1 if fails_first => Err("the first attempt fails on purpose".into()),
         _ => Ok(()),
     }
 }

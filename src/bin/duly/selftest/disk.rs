@@ -1,187 +1,199 @@
-//! What duly needs of a disk, tried one by one: that locks exclude other processes and are free when one dies, that processes
-//! share memory, and that what was written is waited for.
+//! Checks of the disk: locks exclude other processes and are released when a process dies, processes share memory, and a sync
+//! waits for the disk.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::output::sizes::bytes;
-use crate::selftest::child::{FOUND, HOLDING, Part};
-use crate::selftest::probe::{self, Found, Held, Watcher};
+use crate::output::units::bytes;
+use crate::selftest::child::{FOUND, HOLDING, Role};
+use crate::selftest::probe::{self, LockState, Locks, Reader};
 use crate::selftest::process::Process;
 use crate::selftest::report::Check;
 use crate::selftest::system::{self, Mount};
-use crate::selftest::wait::{Halt, Patience, failed};
+use crate::selftest::wait::{CheckError, Timer, failed};
 
-/// Less is soon full.
-const LITTLE: u64 = 256 << 20;
-/// How long it may take until a lock of a dead process is free.
-const FREED: Duration = Duration::from_secs(5);
-/// How long a part may take to begin.
-const BEGIN: Duration = Duration::from_secs(60);
-/// As much as a commit of one page writes into the log.
+/// Free space below which a note is printed.
+const MIN_FREE: u64 = 256 << 20;
+/// Time limit for the release of the locks of a dead process.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+/// Time limit for the start of a child.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// The size of a WAL frame: what a commit of one page writes.
 const PAGE: [u8; 4120] = [0x64; 4120];
-/// How often, and how long at most, it is tried how long a sync takes.
+/// Number of syncs that are measured, and their time limit.
 const SYNCS: usize = 200;
-const SYNCING: Duration = Duration::from_millis(1500);
-/// Few disks are faster, and few that wait are slower.
+const SYNC_LIMIT: Duration = Duration::from_millis(1500);
+/// Bounds of a plausible sync.
 const FASTEST: Duration = Duration::from_micros(50);
 const SLOWEST: Duration = Duration::from_millis(100);
 
-/// What other machines may hold, who know nothing of our locks.
+/// Network file systems: other machines do not see the locks.
 const NETWORK: [&str; 12] =
     ["nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "ncpfs"];
-/// What another system shares with this one.
+/// File systems that are shared with another operating system.
 const SHARED: [&str; 5] = ["9p", "virtiofs", "vboxsf", "prl_fs", "vmhgfs"];
-/// What is gone when the machine is.
+/// File systems in memory.
 const MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 
-const MOVE: &str = "keep the database on a disk of this machine; duly promises nothing on a network file system";
+const MOVE: &str = "keep the database on a local disk; duly does not support network file systems";
 
-/// Which file system it is.
+/// Checks the file system of a folder.
 pub(crate) fn file_system(folder: &Path) -> Check {
-    let left = system::room_left(folder);
-    let room = left.map_or_else(String::new, |left| format!("; {} left", bytes(left)));
+    let free = system::free_space(folder);
+    let free_text = free.map_or_else(String::new, |free| format!("; {} free", bytes(free)));
     match system::mount_of(folder) {
-        Some(mount) => kind(&mount, &room, left),
-        None => Check::good("file system", format!("this system does not tell which{room}")),
+        Some(mount) => check_mount(&mount, &free_text, free),
+        None => Check::good("file system", format!("unknown on this system{free_text}")),
     }
 }
 
-/// What is to be said of a file system of this kind.
-pub(crate) fn kind(mount: &Mount, room: &str, left: Option<u64>) -> Check {
+/// Checks a file system by its type and its free space.
+pub(crate) fn check_mount(mount: &Mount, free_text: &str, free: Option<u64>) -> Check {
     let Mount { kind, source } = mount;
     let name = "file system";
     let is = |kinds: &[&str]| kinds.iter().any(|one| kind == one || kind.strip_prefix("fuse.") == Some(one));
     if is(&NETWORK) || is(&["sshfs", "rclone", "s3fs"]) {
-        return Check::bad(name, format!("{kind} of {source}, over a network{room}"), MOVE);
+        return Check::bad(name, format!("{kind} of {source}, over a network{free_text}"), MOVE);
     }
     if is(&SHARED) || kind.starts_with("fuse") {
-        let found = format!("{kind} of {source}, kept by another program or system{room}");
-        return Check::odd(name, found, "open the database from this system alone: others may not see its locks");
+        let found = format!("{kind} of {source}, provided by another program or system{free_text}");
+        return Check::odd(name, found, "use the database from this system only: others may not see its locks");
     }
     if is(&MEMORY) {
-        let found = format!("{kind}, in memory{room}");
+        let found = format!("{kind}, in memory{free_text}");
         return Check::odd(
             name,
             found,
-            "what is in memory is gone when the machine stops: keep the database on a disk",
+            "a restart of the machine deletes this file system: keep the database on a disk",
         );
     }
-    let found = format!("{kind} on {source}{room}");
-    if left.is_some_and(|left| left < LITTLE) {
-        return Check::odd(name, found, "make room: on a full disk nothing starts, since nothing could be recorded");
+    let found = format!("{kind} on {source}{free_text}");
+    if free.is_some_and(|free| free < MIN_FREE) {
+        return Check::odd(
+            name,
+            found,
+            "free some space: on a full disk no run is started, because none can be recorded",
+        );
     }
     Check::good(name, found)
 }
 
-const NO_LOCKS: &str = "without locks two schedulers run everything twice: keep the database on another file system";
+const NO_LOCKS: &str = "without locks two schedulers run every task twice: keep the database on another file system";
 
-/// Whether locks exclude another process, both ways, and are free when it dies.
-pub(crate) fn locks(folder: &Path, patience: &Patience) -> Result<Check, Halt> {
-    probe::make(folder).map_err(failed("cannot make a database"))?;
-    let take = || Held::take(folder).map_err(failed("cannot take a lock"));
-    let held = take()?;
-    let refused = tried(folder, patience)?;
-    drop(held);
-    let given = tried(folder, patience)?;
-    let holder = Process::start(Part::Hold, folder)?;
+/// Checks that locks exclude another process, in both directions, and are released when it dies.
+pub(crate) fn locks(folder: &Path, timer: &Timer) -> Result<Check, CheckError> {
+    probe::create(folder).map_err(failed("cannot create a database"))?;
+    let locks = Locks::take(folder).map_err(failed("cannot take a lock"))?;
+    let while_held = states_in_child(folder, timer)?;
+    drop(locks);
+    let while_free = states_in_child(folder, timer)?;
+    let holder = Process::start(Role::HoldLocks, folder)?;
     let holding = folder.join(HOLDING);
-    patience.until("another process held the locks", BEGIN, || Ok(holding.exists()))?;
-    let seen = [Found::of_file(folder), Found::of_database(folder)];
+    timer.wait_until("another process held the locks", START_LIMIT, || Ok(holding.exists()))?;
+    let held_by_child = LockState::both(folder);
     holder.kill()?;
-    let free = patience.until("the locks of a process that was killed were free", FREED, || {
-        Ok([Found::of_file(folder), Found::of_database(folder)] == [Found::Free, Found::Free])
-    });
-    match free {
-        Err(Halt::Failed(error)) => Ok(Check::bad("locks", error, NO_LOCKS)),
-        Err(told) => Err(told),
-        Ok(free) => Ok(exclusion(&refused, &given, &seen, free)),
+    let free = [LockState::Free, LockState::Free];
+    let what = "the locks of a killed process were released";
+    match timer.wait_until(what, RELEASE_LIMIT, || Ok(LockState::both(folder) == free)) {
+        Err(CheckError::Failed(error)) => Ok(Check::bad("locks", error, NO_LOCKS)),
+        Err(interrupted) => Err(interrupted),
+        Ok(released) => Ok(check_locks(&while_held, &while_free, &held_by_child, released)),
     }
 }
 
-/// What locks are worth. Each pair is of the lock of a file, and of SQLite's: while we held them, when we did not, and while
-/// another did.
-pub(crate) fn exclusion(refused: &[Found], given: &[Found], seen: &[Found], free: Duration) -> Check {
-    let expected = [(refused, Found::Held, "they were held"), (given, Found::Free, "they were free")];
-    for (found, right, when) in expected.into_iter().chain([(seen, Found::Held, "another process held them")]) {
-        for (found, whose) in found.iter().zip(["of a file", "of SQLite"]) {
-            if *found != right {
-                let found = format!("the lock {whose} was found {found} while {when}: expected {right}");
+/// Checks lock states. Each pair is the file lock and the SQLite lock: seen by a child while this process held them and while
+/// they were free, and seen by this process while a child held them.
+pub(crate) fn check_locks(
+    while_held: &[LockState],
+    while_free: &[LockState],
+    held_by_child: &[LockState],
+    released: Duration,
+) -> Check {
+    let expected = [
+        (while_held, LockState::Held, "they were held"),
+        (while_free, LockState::Free, "they were free"),
+        (held_by_child, LockState::Held, "another process held them"),
+    ];
+    for (found, expected, when) in expected {
+        for (found, lock) in found.iter().zip(["file", "SQLite"]) {
+            if *found != expected {
+                let found = format!("the {lock} lock was found {found} while {when}: expected {expected}");
                 return Check::bad("locks", found, NO_LOCKS);
             }
         }
     }
-    let millis = free.as_millis();
-    Check::good("locks", format!("exclude another process, of files and of SQLite; free {millis} ms after its death"))
+    let millis = released.as_millis();
+    Check::good("locks", format!("file and SQLite locks exclude another process; released {millis} ms after its death"))
 }
 
-/// What another process finds of both locks.
-fn tried(folder: &Path, patience: &Patience) -> Result<Vec<Found>, Halt> {
-    Process::start(Part::Try, folder)?.end(patience)?;
-    let told = std::fs::read_to_string(folder.join(FOUND)).map_err(failed("cannot read what another process found"))?;
-    let found = told.lines().map(|line| match line {
-        "free" => Found::Free,
-        "held" => Found::Held,
-        error => Found::Broken(error.to_owned()),
+/// Returns the states of both locks as a child sees them.
+fn states_in_child(folder: &Path, timer: &Timer) -> Result<Vec<LockState>, CheckError> {
+    Process::start(Role::TryLocks, folder)?.end(timer)?;
+    let text = std::fs::read_to_string(folder.join(FOUND)).map_err(failed("cannot read the result of a child"))?;
+    let found = text.lines().map(|line| match line {
+        "free" => LockState::Free,
+        "held" => LockState::Held,
+        error => LockState::Broken(error.to_owned()),
     });
     Ok(found.collect())
 }
 
-/// Whether two processes that write at once, and one that looks on, see each other's commits.
-pub(crate) fn shared_memory(folder: &Path, patience: &Patience) -> Result<Check, Halt> {
-    let watcher = Watcher::open(folder).map_err(failed("cannot read a database"))?;
-    let counters = [Process::start(Part::Count, folder)?, Process::start(Part::Count, folder)?];
+/// Checks that two processes that write at the same time, and a third one that reads, see each other's commits.
+pub(crate) fn shared_memory(folder: &Path, timer: &Timer) -> Result<Check, CheckError> {
+    let reader = Reader::open(folder).map_err(failed("cannot read a database"))?;
+    let counters = [Process::start(Role::Count, folder)?, Process::start(Role::Count, folder)?];
     for counter in counters {
-        counter.end(patience)?;
+        counter.end(timer)?;
     }
-    Ok(counted(watcher.count().map_err(failed("cannot read a database"))?))
+    Ok(check_count(reader.count().map_err(failed("cannot read a database"))?))
 }
 
-/// What it means that the two came to this number.
-pub(crate) fn counted(found: u32) -> Check {
+/// Checks the final value of the counter.
+pub(crate) fn check_count(count: u32) -> Check {
     let all = 2 * probe::TIMES;
-    let found_of = format!("two processes counted to {found} of {all}, at once");
-    if found == all {
-        return Check::good("shared memory", found_of);
+    let found = format!("two processes counted to {count} of {all} at the same time");
+    if count == all {
+        return Check::good("shared memory", found);
     }
-    let advice = "what one process commits, another does not see: keep the database on another file system";
-    Check::bad("shared memory", found_of, advice)
+    let advice = "a process does not see the commits of another: keep the database on another file system";
+    Check::bad("shared memory", found, advice)
 }
 
-/// How long it takes until the disk says that it has what was written.
-pub(crate) fn syncs(folder: &Path, patience: &Patience) -> Result<Check, Halt> {
+/// Measures how long a sync takes.
+pub(crate) fn syncs(folder: &Path, timer: &Timer) -> Result<Check, CheckError> {
     let cannot = failed("cannot write and sync a file");
     let mut file = OpenOptions::new().append(true).create_new(true).open(folder.join("synced")).map_err(&cannot)?;
-    let begin = patience.passed();
+    let begin = timer.elapsed();
     let mut lengths = Vec::with_capacity(SYNCS);
-    while lengths.len() < SYNCS && (lengths.is_empty() || patience.passed() - begin < SYNCING) {
-        patience.rest(Duration::ZERO)?;
-        let before = patience.passed();
+    while lengths.len() < SYNCS && (lengths.is_empty() || timer.elapsed() - begin < SYNC_LIMIT) {
+        timer.sleep(Duration::ZERO)?;
+        let before = timer.elapsed();
         file.write_all(&PAGE).and_then(|()| file.sync_data()).map_err(&cannot)?;
-        lengths.push(patience.passed() - before);
+        lengths.push(timer.elapsed() - before);
     }
-    Ok(synced(lengths))
+    Ok(check_syncs(lengths))
 }
 
-/// What it means that syncs took so long.
-pub(crate) fn synced(mut lengths: Vec<Duration>) -> Check {
+/// Checks the durations of syncs.
+pub(crate) fn check_syncs(mut lengths: Vec<Duration>) -> Check {
     lengths.sort_unstable();
     let at = |share: usize| lengths.get(lengths.len() * share / 100).copied().unwrap_or_default();
     let (median, most) = (at(50), at(99));
     let found = format!("{} of a page: median {}, 99 of 100 within {}", lengths.len(), short(median), short(most));
     if median < FASTEST {
-        let advice = "no disk is so fast: this is memory, or one that does not wait; after a power cut the last commits may be gone";
+        let advice =
+            "faster than a disk: this is memory, or syncs do not wait; a power failure may lose the last commits";
         return Check::odd("syncs", found, advice);
     }
     if median > SLOWEST {
-        return Check::odd("syncs", found, "every start waits for one: expect no more than a few starts a second");
+        return Check::odd("syncs", found, "each start waits for a sync: expect at most a few starts per second");
     }
     Check::good("syncs", found)
 }
 
-/// A short time: `24 us`, `1.7 ms`, `240 ms`.
+/// A short duration: `24 us`, `1.7 ms`, `240 ms`.
 fn short(length: Duration) -> String {
     match length.as_micros() {
         micros @ ..1_000 => format!("{micros} us"),
@@ -192,19 +204,19 @@ fn short(length: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{LITTLE, counted, exclusion, kind, synced};
-    use crate::selftest::probe::{Found, TIMES};
+    use super::{MIN_FREE, check_count, check_locks, check_mount, check_syncs};
+    use crate::selftest::probe::{LockState, TIMES};
     use crate::selftest::report::{Check, Verdict};
     use crate::selftest::system::Mount;
     use std::time::Duration;
 
-    fn of(kind_of: &str, left: u64) -> Verdict {
-        kind(&Mount { kind: kind_of.into(), source: "there".into() }, "", Some(left)).verdict
+    fn verdict(kind: &str, free: u64) -> Verdict {
+        check_mount(&Mount { kind: kind.into(), source: "source".into() }, "", Some(free)).verdict
     }
 
     #[test]
-    fn a_network_is_refused_and_what_is_shared_or_in_memory_or_full_is_told() {
-        for (name, verdict) in [
+    fn a_network_file_system_fails_and_a_shared_volatile_or_full_one_is_noted() {
+        for (name, expected) in [
             ("ext4", Verdict::Good),
             ("btrfs", Verdict::Good),
             ("overlay", Verdict::Good),
@@ -216,28 +228,29 @@ mod tests {
             ("9p", Verdict::Odd),
             ("tmpfs", Verdict::Odd),
         ] {
-            assert_eq!(of(name, LITTLE), verdict, "{name}");
+            assert_eq!(verdict(name, MIN_FREE), expected, "{name}");
         }
-        assert_eq!(of("ext4", LITTLE - 1), Verdict::Odd);
+        assert_eq!(verdict("ext4", MIN_FREE - 1), Verdict::Odd);
     }
 
     #[test]
-    fn locks_that_exclude_nobody_or_never_end_are_no_locks() {
-        let verdict = |refused: [Found; 2], given: [Found; 2], seen: [Found; 2]| {
-            exclusion(&refused, &given, &seen, Duration::from_millis(3))
+    fn locks_that_do_not_exclude_or_are_not_released_fail() {
+        use LockState::{Broken, Free, Held};
+        let check = |while_held: [LockState; 2], while_free: [LockState; 2], held_by_child: [LockState; 2]| {
+            check_locks(&while_held, &while_free, &held_by_child, Duration::from_millis(3))
         };
-        let (free, held) = (|| [Found::Free, Found::Free], || [Found::Held, Found::Held]);
-        let said = |check: Check| (check.verdict, check.found);
-        let good = "exclude another process, of files and of SQLite; free 3 ms after its death";
-        assert_eq!(said(verdict(held(), free(), held())), (Verdict::Good, good.into()));
+        let (free, held) = (|| [Free, Free], || [Held, Held]);
+        let result = |check: Check| (check.verdict, check.found);
+        let good = "file and SQLite locks exclude another process; released 3 ms after its death";
+        assert_eq!(result(check(held(), free(), held())), (Verdict::Good, good.into()));
         for (check, found) in [
-            (verdict([Found::Free, Found::Held], free(), held()), "of a file was found free while they were held"),
-            (verdict([Found::Held, Found::Free], free(), held()), "of SQLite was found free while they were held"),
-            (verdict(held(), [Found::Free, Found::Held], held()), "of SQLite was found held while they were free"),
-            (verdict(held(), free(), free()), "of a file was found free while another process held them"),
+            (check([Free, Held], free(), held()), "file lock was found free while they were held"),
+            (check([Held, Free], free(), held()), "SQLite lock was found free while they were held"),
+            (check(held(), [Free, Held], held()), "SQLite lock was found held while they were free"),
+            (check(held(), free(), free()), "file lock was found free while another process held them"),
             (
-                verdict(held(), [Found::Broken("no locks available".into()), Found::Free], held()),
-                "of a file was found no locks available while they were free",
+                check(held(), [Broken("no locks available".into()), Free], held()),
+                "file lock was found no locks available while they were free",
             ),
         ] {
             assert!(check.verdict == Verdict::Bad && check.found.contains(found), "{check:?}");
@@ -245,21 +258,20 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_is_short_is_a_lost_update() {
-        assert_eq!(counted(2 * TIMES).verdict, Verdict::Good);
-        let short = counted(2 * TIMES - 1);
-        assert_eq!(
-            (short.verdict, short.found.as_str()),
-            (Verdict::Bad, "two processes counted to 399 of 400, at once")
-        );
+    fn a_count_that_is_too_small_is_a_lost_update() {
+        assert_eq!(check_count(2 * TIMES).verdict, Verdict::Good);
+        let small = check_count(2 * TIMES - 1);
+        let found = "two processes counted to 399 of 400 at the same time";
+        assert_eq!((small.verdict, small.found.as_str()), (Verdict::Bad, found));
     }
 
     #[test]
-    fn syncs_that_no_disk_makes_are_told_and_so_are_slow_ones() {
-        let of = |micros: u64| synced((0..100).map(|more| Duration::from_micros(micros + more / 10)).rev().collect());
+    fn syncs_that_are_too_fast_or_slow_are_noted() {
+        let of =
+            |micros: u64| check_syncs((0..100).map(|more| Duration::from_micros(micros + more / 10)).rev().collect());
         assert_eq!(of(1_700).found, "100 of a page: median 1.7 ms, 99 of 100 within 1.7 ms");
         let verdicts = [0, 1_700, 240_000].map(|micros| of(micros).verdict);
         assert_eq!(verdicts, [Verdict::Odd, Verdict::Good, Verdict::Odd]);
-        assert_eq!(synced(vec![Duration::from_millis(9)]).verdict, Verdict::Good, "one is enough to tell of");
+        assert_eq!(check_syncs(vec![Duration::from_millis(9)]).verdict, Verdict::Good, "one is enough");
     }
 }

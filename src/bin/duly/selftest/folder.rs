@@ -1,22 +1,22 @@
-//! The folder in which all of it happens: new, and gone afterwards, unless somebody should look at what was found there.
+//! The temporary folder of the selftest. It is kept if a check fails.
 
 use std::fs::DirBuilder;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A folder that goes away when it is let go.
+/// A folder that is removed when it is dropped.
 pub(crate) struct Folder {
     path: PathBuf,
     is_kept: bool,
 }
 
 impl Folder {
-    /// Makes one, with a name that nothing else has.
-    pub(crate) fn make(beside: &Path) -> io::Result<Self> {
-        // Its real name: mounts are told by it.
-        let beside = std::fs::canonicalize(beside)?;
+    /// Creates a folder with a unique name in `parent`.
+    pub(crate) fn create(parent: &Path) -> io::Result<Self> {
+        // Mounts are found by the canonical path.
+        let parent = std::fs::canonicalize(parent)?;
         loop {
-            let path = beside.join(format!("duly-selftest-{:08x}", fastrand::u32(..)));
+            let path = parent.join(format!("duly-selftest-{:08x}", fastrand::u32(..)));
             match private().create(&path) {
                 Ok(()) => return Ok(Folder { path, is_kept: false }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -25,8 +25,8 @@ impl Folder {
         }
     }
 
-    /// A new folder in it.
-    pub(crate) fn room(&self, name: &str) -> io::Result<PathBuf> {
+    /// Creates a folder in it.
+    pub(crate) fn subfolder(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path.join(name);
         private().create(&path)?;
         Ok(path)
@@ -36,13 +36,13 @@ impl Folder {
         &self.path
     }
 
-    /// It stays.
+    /// Keeps the folder, and returns its path.
     pub(crate) fn keep(mut self) -> PathBuf {
         self.is_kept = true;
         self.path.clone()
     }
 
-    /// It goes, now, and it is told if it does not.
+    /// Removes the folder, and reports an error.
     pub(crate) fn remove(mut self) -> io::Result<()> {
         self.is_kept = true;
         std::fs::remove_dir_all(&self.path)

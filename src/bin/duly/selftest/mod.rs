@@ -1,5 +1,5 @@
-//! The selftest: whether duly can be trusted on the disk and the machine that somebody has. It asks real processes on real
-//! files, in a folder of its own; the user's database is never opened.
+//! The selftest: whether a disk and a machine are safe for duly. It uses real processes and files in a temporary folder, and never
+//! opens the database of the user.
 
 pub(crate) mod bench;
 pub(crate) mod checker;

@@ -1,5 +1,5 @@
-//! The poll loop that people write, on a table of its own: it asks what is due, starts it, and moves `next_run` when the run
-//! has ended. Written with care; what breaks it is the idea.
+//! The naive poll loop, on its own table: it selects what is due, starts it, and advances `next_run` when the run has ended. The
+//! implementation is careful; the fault is in the design.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use duly::Timestamp;
 use rusqlite::{Connection, Result};
 
-/// A loop at work on one task, in the manner of a program with one thread: what it has started ends by itself.
+/// A loop with one task, as in a program with one thread. A started run ends by itself.
 pub(crate) struct Naive {
     connection: Connection,
     every: Duration,
     takes: Duration,
-    /// When what has been started ends.
+    /// The ends of the running runs.
     ends: Vec<Timestamp>,
     /// The occurrences that were started.
     pub(crate) started: Vec<Timestamp>,
 }
 
 impl Naive {
-    /// A task that is due for the first time at `first`.
+    /// Creates the table, with a task that is due at `first`.
     pub(crate) fn new(folder: &Path, first: Timestamp, every: Duration, takes: Duration) -> Result<Naive> {
         let connection = Connection::open(folder.join("naive.db"))?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
@@ -28,12 +28,12 @@ impl Naive {
         Ok(Naive { connection, every, takes, ends: Vec::new(), started: Vec::new() })
     }
 
-    /// One poll.
+    /// Polls once.
     pub(crate) fn poll(&mut self, now: Timestamp) -> Result<()> {
         let running = self.ends.len();
         self.ends.retain(|end| *end > now);
         for _ in self.ends.len()..running {
-            // The next one after now, as the schedule has it.
+            // The next occurrence after now.
             self.connection.execute(
                 "UPDATE tasks SET next_run = next_run + ?1 * (1 + max(0, ?2 - next_run) / ?1) WHERE next_run <= ?2",
                 [i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX), now.as_millis()],
@@ -55,7 +55,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn it_starts_what_it_is_at_work_on_at_each_poll_and_moves_on_afterwards() {
+    fn it_starts_a_running_task_at_each_poll_and_advances_afterwards() {
         let home = tempfile::tempdir().unwrap();
         let first: Timestamp = "2027-03-14T12:00:00Z".parse().unwrap();
         let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));

@@ -1,5 +1,5 @@
-//! Two files that are nobody's, on which it is tried what duly needs of a disk: the lock of a file, as an owner holds it, and
-//! a database with a log and shared memory, as SQLite keeps it.
+//! Two probe files: one for the file lock, as an owner holds it, and a database in WAL mode, for the locks and the shared memory
+//! of SQLite.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -10,16 +10,16 @@ use std::time::Duration;
 use duly::BoxError;
 use rusqlite::{Connection, ErrorCode};
 
-/// The two files.
+/// Names of the files.
 const OWNER: &str = "owner";
 const DATABASE: &str = "probe.db";
-/// How often each that counts does so.
+/// Increments of each child that counts.
 pub(crate) const TIMES: u32 = 200;
-/// How long one that counts waits for the other.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time for which a child waits for the other one.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes both.
-pub(crate) fn make(folder: &Path) -> Result<(), BoxError> {
+/// Creates both files.
+pub(crate) fn create(folder: &Path) -> Result<(), BoxError> {
     File::create_new(folder.join(OWNER))?;
     let connection = Connection::open(folder.join(DATABASE))?;
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
@@ -35,67 +35,72 @@ fn open(folder: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// What came of it to take a lock.
+/// The result of an attempt to take a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum LockState {
     Free,
     Held,
-    /// It could be neither had nor refused.
+    /// The attempt failed with an error.
     Broken(String),
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Found::Free => f.write_str("free"),
-            Found::Held => f.write_str("held"),
-            Found::Broken(error) => f.write_str(error),
+            LockState::Free => f.write_str("free"),
+            LockState::Held => f.write_str("held"),
+            LockState::Broken(error) => f.write_str(error),
         }
     }
 }
 
-impl Found {
-    /// Takes the lock of the file, and gives it back.
-    pub(crate) fn of_file(folder: &Path) -> Found {
+impl LockState {
+    /// Returns the states of the file lock and of the SQLite lock.
+    pub(crate) fn both(folder: &Path) -> [LockState; 2] {
+        [LockState::of_file(folder), LockState::of_database(folder)]
+    }
+
+    /// Takes and releases the file lock.
+    fn of_file(folder: &Path) -> LockState {
         let file = OpenOptions::new().read(true).write(true).open(folder.join(OWNER));
         match file.map(|file| file.try_lock()) {
-            Ok(Ok(())) => Found::Free,
-            Ok(Err(TryLockError::WouldBlock)) => Found::Held,
-            Ok(Err(TryLockError::Error(error))) | Err(error) => Found::Broken(error.to_string()),
+            Ok(Ok(())) => LockState::Free,
+            Ok(Err(TryLockError::WouldBlock)) => LockState::Held,
+            Ok(Err(TryLockError::Error(error))) | Err(error) => LockState::Broken(error.to_string()),
         }
     }
 
-    /// Takes the database's lock for writing, and gives it back.
-    pub(crate) fn of_database(folder: &Path) -> Found {
-        let tried = open(folder).and_then(|connection| connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK"));
-        match tried {
-            Ok(()) => Found::Free,
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Found::Held,
-            Err(error) => Found::Broken(error.to_string()),
+    /// Takes and releases the write lock of the database.
+    fn of_database(folder: &Path) -> LockState {
+        let locked = open(folder).and_then(|connection| connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK"));
+        match locked {
+            Ok(()) => LockState::Free,
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => LockState::Held,
+            Err(error) => LockState::Broken(error.to_string()),
         }
     }
 }
 
-/// Both locks, for as long as it lives.
-pub(crate) struct Held {
+/// Holds both locks until it is dropped.
+pub(crate) struct Locks {
     _file: File,
     _connection: Connection,
 }
 
-impl Held {
-    pub(crate) fn take(folder: &Path) -> Result<Held, BoxError> {
+impl Locks {
+    pub(crate) fn take(folder: &Path) -> Result<Locks, BoxError> {
         let file = OpenOptions::new().read(true).write(true).open(folder.join(OWNER))?;
         file.try_lock().map_err(io::Error::from)?;
         let connection = open(folder)?;
         connection.execute_batch("BEGIN IMMEDIATE")?;
-        Ok(Held { _file: file, _connection: connection })
+        Ok(Locks { _file: file, _connection: connection })
     }
 }
 
-/// Counts, one by one, in transactions of its own.
+/// Increments the counter [`TIMES`] times, in one transaction each.
 pub(crate) fn count(folder: &Path) -> Result<(), BoxError> {
     let connection = open(folder)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     for _ in 0..TIMES {
         connection.execute_batch("BEGIN IMMEDIATE")?;
         let n: u32 = connection.query_row("SELECT n FROM counts", [], |row| row.get(0))?;
@@ -105,14 +110,14 @@ pub(crate) fn count(folder: &Path) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A look at the count, by somebody who had opened the database before it changed.
-pub(crate) struct Watcher(Connection);
+/// Reads the counter on a connection that was opened before it changed.
+pub(crate) struct Reader(Connection);
 
-impl Watcher {
-    pub(crate) fn open(folder: &Path) -> rusqlite::Result<Watcher> {
-        let watcher = Watcher(open(folder)?);
-        watcher.count()?;
-        Ok(watcher)
+impl Reader {
+    pub(crate) fn open(folder: &Path) -> rusqlite::Result<Reader> {
+        let reader = Reader(open(folder)?);
+        reader.count()?;
+        Ok(reader)
     }
 
     pub(crate) fn count(&self) -> rusqlite::Result<u32> {

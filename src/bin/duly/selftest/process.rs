@@ -1,91 +1,91 @@
-//! A part of the selftest, at work in a process of its own. Whatever happens to whoever holds it, nothing is left of it.
+//! A child process of the selftest. It does not outlive its handle.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::selftest::child::{PART, Part};
+use crate::selftest::child::{ROLE, Role};
 use crate::selftest::system;
-use crate::selftest::wait::{Halt, Patience, failed};
+use crate::selftest::wait::{CheckError, Timer, failed};
 
-/// How long a part may take to end when it is to.
-const END: Duration = Duration::from_secs(60);
-/// What the parts of a check say when they fail.
+/// Time limit for the end of a child whose input was closed.
+const END_LIMIT: Duration = Duration::from_secs(60);
+/// File with the standard error of the children of a check.
 const LOG: &str = "log";
 
-/// A process.
+/// A child process.
 pub(crate) struct Process {
-    part: Part,
+    role: Role,
     folder: PathBuf,
     child: Child,
-    // While it is open, the part stays.
-    stay: Option<ChildStdin>,
+    /// The child exits when this is closed.
+    input: Option<ChildStdin>,
 }
 
 impl Process {
-    /// Starts one in the folder of a check.
-    pub(crate) fn start(part: Part, folder: &Path) -> Result<Self, Halt> {
+    /// Starts a child in the folder of a check.
+    pub(crate) fn start(role: Role, folder: &Path) -> Result<Self, CheckError> {
         let cannot = failed("cannot start a process");
         let log = OpenOptions::new().create(true).append(true).open(folder.join(LOG)).map_err(&cannot)?;
         let mut command = Command::new(std::env::current_exe().map_err(&cannot)?);
-        command.arg("selftest").env(PART, part.name()).current_dir(folder);
+        command.arg("selftest").env(ROLE, role.name()).current_dir(folder);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
-        system::apart(&mut command);
+        system::own_group(&mut command);
         let mut child = command.spawn().map_err(&cannot)?;
-        let stay = child.stdin.take();
-        Ok(Process { part, folder: folder.to_owned(), child, stay })
+        let input = child.stdin.take();
+        Ok(Process { role, folder: folder.to_owned(), child, input })
     }
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
-    fn ended(&mut self) -> Result<Option<ExitStatus>, Halt> {
+    /// Returns the exit status, if the child has ended.
+    fn exit_status(&mut self) -> Result<Option<ExitStatus>, CheckError> {
         self.child.try_wait().map_err(failed("cannot wait for a process"))
     }
 
-    /// Still at work. One that has ended by itself is a fault.
-    pub(crate) fn lives(&mut self) -> Result<(), Halt> {
-        match self.ended()? {
+    /// Fails if the child has ended.
+    pub(crate) fn check_alive(&mut self) -> Result<(), CheckError> {
+        match self.exit_status()? {
             None => Ok(()),
-            Some(status) => Err(Halt::Failed(self.said(status))),
+            Some(status) => Err(CheckError::Failed(self.describe_end(status))),
         }
     }
 
-    /// Lets it come to its end, which must be in order.
-    pub(crate) fn end(mut self, patience: &Patience) -> Result<(), Halt> {
-        drop(self.stay.take());
+    /// Closes the input of the child, waits for its end, and fails if it failed.
+    pub(crate) fn end(mut self, timer: &Timer) -> Result<(), CheckError> {
+        drop(self.input.take());
         let mut found = None;
-        let what = format!("the part {:?} had ended", self.part.name());
-        patience.until(&what, END, || {
-            found = self.ended()?;
+        let what = format!("the child process {:?} had ended", self.role.name());
+        timer.wait_until(&what, END_LIMIT, || {
+            found = self.exit_status()?;
             Ok(found.is_some())
         })?;
         match found {
-            Some(status) if !status.success() => Err(Halt::Failed(self.said(status))),
+            Some(status) if !status.success() => Err(CheckError::Failed(self.describe_end(status))),
             _ => Ok(()),
         }
     }
 
-    /// Ends it at once, and leaves it no time to do anything about it.
-    pub(crate) fn kill(mut self) -> Result<(), Halt> {
+    /// Kills the child with SIGKILL.
+    pub(crate) fn kill(mut self) -> Result<(), CheckError> {
         let ended = self.child.kill().and_then(|()| self.child.wait());
         ended.map(|_| ()).map_err(failed("cannot kill a process"))
     }
 
-    /// What the last line of its log says of its end.
-    fn said(&self, status: ExitStatus) -> String {
+    /// Describes the end of the child, with the last line of its log.
+    fn describe_end(&self, status: ExitStatus) -> String {
         let log = std::fs::read_to_string(self.folder.join(LOG)).unwrap_or_default();
-        let last = log.lines().last().unwrap_or("it said nothing").trim_start_matches("error: ");
-        format!("the part {:?} ended by itself, {status}: {last}", self.part.name())
+        let last = log.lines().last().unwrap_or("its log is empty").trim_start_matches("error: ");
+        format!("the child process {:?} ended by itself, {status}: {last}", self.role.name())
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended cannot be killed, and need not.
+        // Fails if the child has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

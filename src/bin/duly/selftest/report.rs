@@ -1,26 +1,26 @@
-//! What was looked at, and what was found.
+//! The results of checks.
 
 use serde::Serialize;
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Good,
-    /// As duly needs it, with something that one should know.
+    /// Passed, with a note.
     Odd,
-    /// Not to be trusted.
+    /// Failed.
     Bad,
 }
 
-/// One thing that was looked at.
+/// A check with its result.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Check {
     pub(crate) check: &'static str,
     pub(crate) verdict: Verdict,
-    /// What was done, with its figures.
+    /// What was found, with figures.
     pub(crate) found: String,
-    /// What to do about it; nothing where all is well.
+    /// What to do, unless the check is good.
     pub(crate) advice: Option<&'static str>,
 }
 
@@ -35,13 +35,5 @@ impl Check {
 
     pub(crate) fn bad(check: &'static str, found: impl Into<String>, advice: &'static str) -> Self {
         Check { check, verdict: Verdict::Bad, found: found.into(), advice: Some(advice) }
-    }
-}
-
-/// So many of a thing: `1 start`, `2 starts`.
-pub(crate) fn so_many(count: impl TryInto<u64>, one: &str) -> String {
-    match count.try_into().unwrap_or(u64::MAX) {
-        1 => format!("1 {one}"),
-        count => format!("{count} {one}s"),
     }
 }

@@ -1,30 +1,30 @@
-//! What differs between systems: which file system a folder is on, the room that is left there, and a process that the
-//! terminal does not reach. Where the system does not tell, nothing is said.
+//! Platform differences: the file system of a folder, its free space, and processes in their own group. What the system does not
+//! provide is `None`.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Has a process lead a group of its own: Ctrl-C is for the one that started it.
-pub(crate) fn apart(command: &mut Command) {
+/// Starts a process in its own group, so that Ctrl-C reaches only its parent.
+pub(crate) fn own_group(command: &mut Command) {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
     #[cfg(not(unix))]
     let _ = command;
 }
 
-/// How many bytes may still be written in a folder.
+/// Returns the free space of the file system of a folder, in bytes.
 #[cfg(unix)]
-pub(crate) fn room_left(folder: &Path) -> Option<u64> {
-    let told = rustix::fs::statvfs(folder).ok()?;
-    told.f_bavail.checked_mul(told.f_frsize)
+pub(crate) fn free_space(folder: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(folder).ok()?;
+    stat.f_bavail.checked_mul(stat.f_frsize)
 }
 
 #[cfg(not(unix))]
-pub(crate) fn room_left(_folder: &Path) -> Option<u64> {
+pub(crate) fn free_space(_folder: &Path) -> Option<u64> {
     None
 }
 
-/// A file system, as the kernel names it.
+/// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
     /// `ext4`, `nfs4`, `tmpfs`.
@@ -33,15 +33,15 @@ pub(crate) struct Mount {
     pub(crate) source: String,
 }
 
-/// The file system that a folder is on, given by its one name.
+/// Returns the file system of a folder, which is given by its canonical path.
 pub(crate) fn mount_of(folder: &Path) -> Option<Mount> {
     mount_in(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, folder)
 }
 
-/// The same, from the lines of `/proc/self/mountinfo`. Of two on one path the later hides the earlier.
+/// Finds the file system in the text of `/proc/self/mountinfo`. Of two mounts on one path, the later hides the earlier.
 fn mount_in(lines: &str, folder: &Path) -> Option<Mount> {
     let mounts = lines.lines().filter_map(|line| {
-        // Where it is mounted is the fifth word; a few more, then a dash, the kind, the source.
+        // The fifth word is the mount point; after " - " follow the type and the source.
         let (place, rest) = line.split_once(" - ")?;
         let point = unescaped(place.split(' ').nth(4)?);
         let mut words = rest.split(' ');
@@ -51,7 +51,7 @@ fn mount_in(lines: &str, folder: &Path) -> Option<Mount> {
     mounts.max_by_key(|(length, _)| *length).map(|(_, mount)| mount)
 }
 
-/// Blanks and the like stand as three octal digits after a backslash.
+/// Decodes octal escapes of blanks and other characters.
 fn unescaped(word: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), word.as_bytes());
     while let Some((first, after)) = rest.split_first() {
@@ -84,11 +84,11 @@ mod tests {
 broken";
 
     #[test]
-    fn the_deepest_mount_counts_and_of_two_the_later() {
+    fn the_deepest_and_latest_mount_is_found() {
         let of = |folder: &str| mount_in(LINES, Path::new(folder));
         let mount = |kind: &str, source: &str| Some(Mount { kind: kind.into(), source: source.into() });
         assert_eq!(of("/var/lib"), mount("ext4", "/dev/root"));
-        assert_eq!(of("/home/annabel"), mount("ext4", "/dev/root"), "a name that only begins alike");
+        assert_eq!(of("/home/annabel"), mount("ext4", "/dev/root"), "the same prefix");
         assert_eq!(of("/home/anna/bot"), mount("tmpfs", "none"));
         assert_eq!(of("/home/anna/My files/bot"), mount("nfs4", "server:/anna b"));
         assert_eq!(mount_in("", Path::new("/")), None);

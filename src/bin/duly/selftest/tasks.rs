@@ -1,14 +1,14 @@
-//! The tasks of the schedulers: short, slow, overlapping, failing, and what each of them promises. Pure.
+//! The tasks of the schedulers (short, slow, overlapping, failing), with what is expected of each. Pure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use duly::{NewTask, Overlap, RetryPolicy, Timestamp};
 
-use crate::selftest::checker::Promise;
+use crate::selftest::checker::Expectation;
 use crate::selftest::child::{HANDLER, Work};
 
-/// A task that is due on a grid, from one instant to another.
+/// An interval task.
 pub(crate) struct Grid {
     pub(crate) name: &'static str,
     pub(crate) every: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Grid {
 const PLAIN: Grid =
     Grid { name: "", every: 0, takes: 0, overlap: Overlap::Skip, fails_first: false, at_most_once: false };
 
-/// Of every kind one.
+/// One task of each kind.
 pub(crate) const GRIDS: [Grid; 7] = [
     Grid { name: "short", every: 250, takes: 5, ..PLAIN },
     Grid { name: "slow", every: 500, takes: 700, ..PLAIN },
@@ -32,7 +32,7 @@ pub(crate) const GRIDS: [Grid; 7] = [
     Grid { name: "at-most-once", every: 200, takes: 20, at_most_once: true, ..PLAIN },
 ];
 
-/// The one whose every occurrence takes longer than a poll loop waits.
+/// A task whose runs take longer than the poll interval.
 pub(crate) const BENCH: Grid = Grid { name: "bench", every: 500, takes: 350, ..PLAIN };
 
 impl Grid {
@@ -43,11 +43,10 @@ impl Grid {
         if self.at_most_once { task.at_most_once() } else { task }
     }
 
-    /// What must have become of it.
-    pub(crate) fn promise(&self, from: Timestamp, to: Timestamp) -> Promise {
+    pub(crate) fn expectation(&self, from: Timestamp, to: Timestamp) -> Expectation {
         let every = Duration::from_millis(self.every);
         let instants = std::iter::successors(Some(from), |at| Some(at.plus(every))).take_while(|at| *at <= to);
-        Promise {
+        Expectation {
             task: self.name.to_owned(),
             due: Some(instants.collect::<BTreeSet<_>>()),
             at_most_once: self.at_most_once,
@@ -56,29 +55,28 @@ impl Grid {
     }
 }
 
-/// On each second, by the clock.
-pub(crate) const TICK: &str = "tick";
-
-pub(crate) fn tick(from: Timestamp, to: Timestamp) -> (NewTask, Promise) {
+/// A cron task that is due every second.
+pub(crate) fn tick(from: Timestamp, to: Timestamp) -> (NewTask, Expectation) {
+    const TICK: &str = "tick";
     let work = Work { millis: 10, ..Work::default() };
     let task = NewTask::cron(TICK, "* * * * * *").starts_at(from).ends_at(to).handler(HANDLER).payload(work);
     let seconds = from.as_millis().div_euclid(1000) + i64::from(from.as_millis() % 1000 != 0);
     let due = (seconds..=to.as_millis().div_euclid(1000)).map(|second| Timestamp::from_millis(second * 1000));
-    let promise = Promise { task: TICK.to_owned(), due: Some(due.collect()), at_most_once: false, alone: true };
-    (soon(task.overlap(Overlap::BufferAll)), promise)
+    let expected = Expectation { task: TICK.to_owned(), due: Some(due.collect()), at_most_once: false, alone: true };
+    (soon(task.overlap(Overlap::BufferAll)), expected)
 }
 
-/// Never due: it runs when it is asked to.
-pub(crate) const ASKED: &str = "asked-for";
+/// The task that only runs when it is triggered.
+pub(crate) const MANUAL: &str = "manual";
 
-pub(crate) fn asked() -> (NewTask, Promise) {
-    // The last instant that a table holds is far enough.
-    let task = NewTask::once(ASKED, Timestamp::MAX).handler(HANDLER).payload(Work { millis: 30, ..Work::default() });
-    let promise = Promise { task: ASKED.to_owned(), due: Some(BTreeSet::new()), at_most_once: false, alone: true };
-    (soon(task), promise)
+pub(crate) fn manual() -> (NewTask, Expectation) {
+    // It is never due during the test.
+    let task = NewTask::once(MANUAL, Timestamp::MAX).handler(HANDLER).payload(Work { millis: 30, ..Work::default() });
+    let due = Some(BTreeSet::new());
+    (soon(task), Expectation { task: MANUAL.to_owned(), due, at_most_once: false, alone: true })
 }
 
-/// Tried again almost at once, and as often as it takes.
+/// Sets a short backoff and enough attempts for all kills.
 fn soon(task: NewTask) -> NewTask {
     let (backoff, max_backoff) = (Duration::from_millis(10), Duration::from_millis(100));
     task.retry(RetryPolicy { max_attempts: 100_000, backoff, max_backoff })

@@ -1,4 +1,4 @@
-//! Waiting: for a time, for something to come about, and always for somebody who has it stopped.
+//! Waiting with time limits. A signal interrupts every wait.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -9,56 +9,56 @@ use duly::{Clock, Progress, SystemClock, Timestamp};
 
 use crate::cli::signals::Request;
 
-/// How often it is looked whether something has come about.
-const LOOK: Duration = Duration::from_millis(5);
+/// Poll interval of [`Timer::wait_until`].
+const POLL: Duration = Duration::from_millis(5);
 
-/// Why a check came to no answer.
+/// Why a check has no result.
 #[derive(Clone, Debug)]
-pub(crate) enum Halt {
-    /// Somebody had it stopped, by the signal of this name.
-    Told(&'static str),
-    /// It could not be done, or did not come about.
+pub(crate) enum CheckError {
+    /// Interrupted by the signal of this name.
+    Interrupted(&'static str),
+    /// An action failed or took too long.
     Failed(String),
 }
 
-/// What can be said of anything that went wrong.
-pub(crate) fn failed<E: fmt::Display>(doing: &str) -> impl Fn(E) -> Halt {
-    move |error| Halt::Failed(format!("{doing}: {error}"))
+/// Converts any error, with a description of the action.
+pub(crate) fn failed<E: fmt::Display>(doing: &str) -> impl Fn(E) -> CheckError {
+    move |error| CheckError::Failed(format!("{doing}: {error}"))
 }
 
-/// The time that there is, and whoever may cut it short.
-pub(crate) struct Patience {
+/// The clock of the selftest, which reports progress and receives signals.
+pub(crate) struct Timer {
     clock: SystemClock,
     requests: Receiver<Request>,
-    advance: Progress,
-    whole: Duration,
+    progress: Progress,
+    expected: Duration,
 }
 
-impl Patience {
-    /// Begins to count. `whole`: how long all is expected to take.
-    pub(crate) fn new(requests: Receiver<Request>, advance: Progress, whole: Duration) -> Self {
-        Patience { clock: SystemClock::new(), requests, advance, whole }
+impl Timer {
+    /// Starts the timer. `expected`: the expected length of the selftest.
+    pub(crate) fn start(requests: Receiver<Request>, progress: Progress, expected: Duration) -> Self {
+        Timer { clock: SystemClock::new(), requests, progress, expected }
     }
 
-    /// How long it has been since the beginning, to the nanosecond.
-    pub(crate) fn passed(&self) -> Duration {
+    /// Returns the time since the start, with nanosecond precision.
+    pub(crate) fn elapsed(&self) -> Duration {
         Duration::MAX - self.clock.until(Duration::MAX)
     }
 
-    /// What the clock on the wall shows.
+    /// Returns the wall clock time.
     pub(crate) fn wall(&self) -> Timestamp {
         self.clock.now().wall
     }
 
-    /// Lets some time pass.
-    pub(crate) fn rest(&self, length: Duration) -> Result<(), Halt> {
+    /// Sleeps.
+    pub(crate) fn sleep(&self, length: Duration) -> Result<(), CheckError> {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-        self.advance.set(millis(self.passed()).min(millis(self.whole)), millis(self.whole));
+        self.progress.set(millis(self.elapsed()).min(millis(self.expected)), millis(self.expected));
         match self.requests.recv_timeout(length) {
-            Ok(Request::Leave(signal)) => Err(Halt::Told(signal)),
-            Ok(Request::Reload) => Err(Halt::Told("SIGHUP")),
+            Ok(Request::Stop(signal)) => Err(CheckError::Interrupted(signal)),
+            Ok(Request::Reload) => Err(CheckError::Interrupted("SIGHUP")),
             Err(RecvTimeoutError::Timeout) => Ok(()),
-            // Nobody listens for signals any more: there is only time to wait for.
+            // The thread that receives signals has ended.
             Err(RecvTimeoutError::Disconnected) => {
                 thread::sleep(length);
                 Ok(())
@@ -66,24 +66,24 @@ impl Patience {
         }
     }
 
-    /// Waits until something has come about, and answers how long that took.
-    pub(crate) fn until(
+    /// Waits until `condition` holds, and returns the time that it took.
+    pub(crate) fn wait_until(
         &self,
         what: &str,
         limit: Duration,
-        mut come_about: impl FnMut() -> Result<bool, Halt>,
-    ) -> Result<Duration, Halt> {
-        let begin = self.passed();
+        mut condition: impl FnMut() -> Result<bool, CheckError>,
+    ) -> Result<Duration, CheckError> {
+        let begin = self.elapsed();
         loop {
-            let done = come_about()?;
-            let length = self.passed() - begin;
+            let done = condition()?;
+            let length = self.elapsed() - begin;
             if done {
                 return Ok(length);
             }
             if length > limit {
-                return Err(Halt::Failed(format!("waited {} s in vain until {what}", limit.as_secs())));
+                return Err(CheckError::Failed(format!("timeout: waited {} s until {what}", limit.as_secs())));
             }
-            self.rest(LOOK)?;
+            self.sleep(POLL)?;
         }
     }
 }

@@ -1,6 +1,6 @@
 
-# Names of tasks are asked of the program, in the file that the line names. They may hold a colon or an at sign, at which
-# bash breaks words: what stands before the last break is not to be repeated.
+# Completes names of tasks, from the database that the command line names. Names may contain a colon or an at sign, at which
+# bash splits words: the part before the last separator must not be repeated.
 _duly_names() {
     local line="${COMP_LINE:0:COMP_POINT}" word name names command="" value="" named="" file=""
     local -a words

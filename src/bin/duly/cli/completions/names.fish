@@ -1,5 +1,5 @@
 
-# Names of tasks are asked of the program, in the file that the line names.
+# Completes names of tasks, from the database that the command line names.
 function __duly_names
     set -l file
     set -l words (commandline -opc)

@@ -1,4 +1,4 @@
-# Names of tasks are asked of the program, in the file that the line names.
+# Completes names of tasks, from the database that the command line names.
 (( $+functions[_duly_names] )) ||
 _duly_names() {
     local -a typed file names

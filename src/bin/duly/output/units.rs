@@ -1,0 +1,63 @@
+//! Sizes, counts and durations as text. Pure.
+
+use std::time::Duration;
+
+use duly::duration_text;
+
+/// A size in its largest unit: `335 B`, `12 KiB`, `1.4 MiB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let unit = UNITS.iter().enumerate().rfind(|(power, _)| bytes >> (10 * (power + 1)) > 0);
+    let (power, unit) = unit.unwrap_or((0, &UNITS[0]));
+    let tenths = (bytes >> (10 * power)) * 10 / 1024;
+    if tenths < 100 { format!("{}.{} {unit}", tenths / 10, tenths % 10) } else { format!("{} {unit}", tenths / 10) }
+}
+
+/// A number with its noun: `1 start`, `2 starts`.
+pub(crate) fn count_of(count: impl TryInto<u64>, noun: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
+/// The duration of a run: `350ms`, `2.4s`, `1m 5s`.
+pub(crate) fn short_duration(length: Duration) -> String {
+    match length.as_secs() {
+        0 => format!("{}ms", length.as_millis()),
+        1..=9 => format!("{}.{}s", length.as_secs(), length.subsec_millis() / 100),
+        seconds => duration_text(Duration::from_secs(seconds)),
+    }
+}
+
+/// A time that is left, in whole seconds, rounded up: `8s`, `1m 5s`; `None` if none is left.
+pub(crate) fn until(left: Duration) -> Option<String> {
+    let seconds = u64::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u64::MAX / 1000);
+    (seconds > 0).then(|| duration_text(Duration::from_secs(seconds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, short_duration, until};
+    use std::time::Duration;
+
+    #[test]
+    fn a_size_is_printed_in_its_largest_unit() {
+        let sizes = [0, 1023, 1024, 12_700, 5_000_000, 1 << 40].map(bytes);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "12 KiB", "4.7 MiB", "1.0 TiB"]);
+    }
+
+    #[test]
+    fn durations_are_short() {
+        for (millis, text) in [(0, "0ms"), (350, "350ms"), (2_449, "2.4s"), (65_900, "1m 5s"), (7_200_000, "2h")] {
+            assert_eq!(short_duration(Duration::from_millis(millis)), text);
+        }
+        for (millis, text) in [(0, None), (1, Some("1s")), (7_001, Some("8s")), (64_999, Some("1m 5s"))] {
+            assert_eq!(until(Duration::from_millis(millis)).as_deref(), text);
+        }
+        assert!(until(Duration::MAX).is_some());
+    }
+}
