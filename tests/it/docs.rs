@@ -119,6 +119,28 @@ fn imports(file: &str, files: &BTreeSet<String>) -> BTreeSet<String> {
     lead.filter(|to| to != file).collect()
 }
 
+/// ARCHITECTURE.md names files as `store/sqlite/runs.rs`, and functions as `Poller::turn` in `engine/poller.rs`.
+#[test]
+fn the_files_and_functions_that_the_architecture_names_exist() {
+    let (text, files) = (read(&tree().join("ARCHITECTURE.md")), sources("src"));
+    let quoted: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
+    let is_source = |name: &&&str| name.ends_with(".rs") && name.contains('/') && !name.starts_with("tests/");
+    for name in quoted.iter().filter(is_source) {
+        assert!(files.contains(*name), "ARCHITECTURE.md names {name}, which is not in src");
+    }
+    let mut functions = 0;
+    for (before, after) in text.match_indices("` in `").map(|(at, _)| (&text[..at], &text[at + 6..])) {
+        let (function, file) = (before.rsplit('`').next().unwrap(), after.split('`').next().unwrap());
+        if let Some(name) = function.rsplit("::").next().filter(|_| file.ends_with(".rs")) {
+            let kinds = ["fn", "enum", "struct"].map(|kind| format!("{kind} {name}"));
+            let code = code(file);
+            assert!(kinds.iter().any(|kind| code.contains(kind)), "ARCHITECTURE.md names {function} in {file}");
+            functions += 1;
+        }
+    }
+    assert!(functions > 10, "only {functions} functions were found");
+}
+
 #[test]
 fn imports_follow_the_layout() {
     let (layers, files) = (layers(), sources("src"));
