@@ -157,7 +157,7 @@ fn twenty_processes_that_add_the_same_work_add_it_once() {
             let line = [&["add", "post"], when, &["--", "true"]].concat();
             let printed = at_once(&db, &line);
             let count = |start: &str| printed.iter().filter(|text| text.starts_with(start)).count();
-            assert_eq!((count("added post"), count("post is there already")), (1, MANY - 1), "{printed:?}");
+            assert_eq!((count("added post"), count("post exists already")), (1, MANY - 1), "{printed:?}");
             assert_eq!(db.tasks().len(), 1);
         }
     }

@@ -176,7 +176,7 @@ fn a_failing_checkpoint_or_lock_file_is_reported_once() {
     assert_eq!(sidecar.log().matches(cannot).count(), 1, "{}", sidecar.log());
     std::fs::remove_file(&folder).expect("out of the way");
     three_heartbeats();
-    assert!(sidecar.log().contains("had been removed or overwritten; made again"), "{}", sidecar.log());
+    assert!(sidecar.log().contains("had been removed or overwritten; it is recreated"), "{}", sidecar.log());
     assert_eq!(sidecar.log().matches(cannot).count(), 2, "once more when it is over: {}", sidecar.log());
 
     // The log is long, and the database file cannot be written.
