@@ -132,7 +132,7 @@ fn the_files_and_functions_that_the_architecture_names_exist() {
     for (before, after) in text.match_indices("` in `").map(|(at, _)| (&text[..at], &text[at + 6..])) {
         let (function, file) = (before.rsplit('`').next().unwrap(), after.split('`').next().unwrap());
         if let Some(name) = function.rsplit("::").next().filter(|_| file.ends_with(".rs")) {
-            let kinds = ["fn", "enum", "struct"].map(|kind| format!("{kind} {name}"));
+            let kinds = ["fn", "enum", "struct", "trait"].map(|kind| format!("{kind} {name}"));
             let code = code(file);
             assert!(kinds.iter().any(|kind| code.contains(kind)), "ARCHITECTURE.md names {function} in {file}");
             functions += 1;
