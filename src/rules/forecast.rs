@@ -1,4 +1,4 @@
-//! Which occurrences lie ahead: of a task that is there, and of one that may be added. Nothing is opened or written.
+//! Forecasts the occurrences of a stored task, or of one that may be added. Opens and writes nothing.
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -8,19 +8,19 @@ use crate::model::task::{Definition, Task};
 use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
 use crate::schedule::{ClockNote, Schedule, Schedules, Zone};
 
-/// An occurrence to come.
+/// A future occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Upcoming {
     /// The instant.
     pub at: Timestamp,
-    /// The same as people in the task's zone write it: `2027-03-14T03:00:00-04:00`.
+    /// The instant as local time of the task's zone: `2027-03-14T03:00:00-04:00`.
     pub local: String,
-    /// Whether the clock there is set forward or back around it.
+    /// Whether local time moves forward or back around it.
     pub note: Option<ClockNote>,
 }
 
-/// What would become of some occurrences.
+/// The projected result of consecutive occurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Projection {
@@ -32,25 +32,25 @@ pub struct Projection {
     pub first: Timestamp,
     /// The newest of them.
     pub last: Timestamp,
-    /// How many.
+    /// Number of occurrences.
     pub count: u64,
-    /// Whether `count` is all of them, or as far as was counted.
+    /// Whether `count` is exact. If not, it is a lower bound.
     pub exact: bool,
 }
 
-/// What a task's policies would make of a time in which no scheduler runs.
+/// The projected effect of a period in which no scheduler runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outage {
-    /// What would become of what falls due meanwhile, oldest first.
+    /// Results of the occurrences that fall due in the period, oldest first.
     pub projections: Vec<Projection>,
-    /// When the task would be due again.
+    /// When the task would be due next.
     pub next: Option<Timestamp>,
 }
 
 impl NewTask {
-    /// What would follow if it were added at `now`: its first occurrences, at most `limit`. Of a delay only the first is
-    /// known. A database is not needed.
+    /// Returns the first occurrences, at most `limit`, that the task would have if it were added at `now`. Of a delay only
+    /// the first is known. Needs no database.
     ///
     /// ```
     /// use duly::NewTask;
@@ -66,7 +66,7 @@ impl NewTask {
         Ok(self.upcoming(now, limit)?.into_iter().map(|upcoming| upcoming.at).collect())
     }
 
-    /// The same, with the time there, and a word where the clock is set forward or back around it.
+    /// Returns the same occurrences as [`NewTask::occurrences`], with local times and clock changes.
     ///
     /// ```
     /// use duly::{ClockNote, NewTask};
@@ -90,8 +90,8 @@ impl NewTask {
         }
     }
 
-    /// What would become of its occurrences if no scheduler ran from `since` until `until`, and none of its runs was
-    /// unfinished then.
+    /// Projects what would happen to the occurrences if no scheduler ran from `since` until `until`, and no run of the task
+    /// was unfinished at `until`.
     ///
     /// ```
     /// use duly::{NewTask, RunStatus};
@@ -114,16 +114,16 @@ impl NewTask {
 }
 
 impl Task {
-    /// The occurrences that its schedule names after an instant, at most `limit`, whatever its status. Of a delay only the
-    /// next is known, and while a run of it is unfinished not even that.
+    /// Returns the occurrences of the schedule after an instant, at most `limit`, whatever the status of the task. Of a
+    /// delay only the next is known, and none while a run of the task is unfinished.
     ///
     /// # Errors
-    /// [`Error::InvalidSchedule`] or [`Error::InvalidTask`] if the task was written by someone else, and cannot be used.
+    /// [`Error::InvalidSchedule`] or [`Error::InvalidTask`] if the task was written by SQL and is not valid.
     pub fn occurrences(&self, after: Timestamp, limit: usize) -> Result<Vec<Timestamp>> {
         Ok(self.upcoming(after, limit)?.into_iter().map(|upcoming| upcoming.at).collect())
     }
 
-    /// The same, with the time there, and a word where the clock is set forward or back around it.
+    /// Returns the same occurrences as [`Task::occurrences`], with local times and clock changes.
     ///
     /// # Errors
     /// As [`Task::occurrences`].
@@ -139,8 +139,9 @@ impl Task {
         noted(&self.definition, &plan, ahead)
     }
 
-    /// The occurrences to come of the task as it stands, at most `limit`: `next_run` and what follows it. None where `next_run`
-    /// is: while the task is paused, waits for a run of its own or for a scheduler to look at it, or is over.
+    /// Returns the future occurrences of the task in its current state, at most `limit`: `next_run` and those after it.
+    /// Empty if `next_run` is `None`: the task is paused or completed, waits for its own run, or has not been planned by a
+    /// scheduler.
     ///
     /// # Errors
     /// As [`Task::occurrences`].
@@ -151,14 +152,14 @@ impl Task {
         noted(&self.definition, &plan, ahead)
     }
 
-    /// What would become of its occurrences if no scheduler ran from `since` until `until`, and none of its runs was
-    /// unfinished then.
+    /// Projects what would happen to the occurrences if no scheduler ran from `since` until `until`, and no run of the task
+    /// was unfinished at `until`.
     ///
     /// # Errors
     /// As [`Task::occurrences`].
     pub fn outage(&self, since: Timestamp, until: Timestamp) -> Result<Outage> {
         let schedule = self.definition.check(self.created_at, &mut Schedules::default())?;
-        // What was resolved by then is not due again, and a delay that counts is not begun anew.
+        // An occurrence that was resolved by `since` is not due again, and a delay that has started does not start again.
         let resolved_until = self.resolved_until.filter(|resolved| *resolved <= since);
         let plan = Plan::new(&self.definition, schedule, since, resolved_until, since);
         let first = match (&plan.schedule, self.next_run) {
@@ -175,7 +176,7 @@ fn noted(task: &Definition, plan: &Plan, ahead: Vec<Timestamp>) -> Result<Vec<Up
     Ok(ahead.into_iter().map(noted).collect())
 }
 
-/// Turns that an outage is worked off in, at most. What is due even then is told in one row.
+/// Most turns that a projection simulates. The last turn projects all that is still due as one span.
 const TURNS: usize = 50;
 
 fn outage(plan: Plan, first: Next, until: Timestamp) -> Outage {
@@ -191,7 +192,7 @@ fn outage(plan: Plan, first: Next, until: Timestamp) -> Outage {
         plan.next_run = next_run;
         let rest = if turn < TURNS { Rest::Later } else { Rest::Cut };
         let resolution = resolve::resolve(&plan, &waiting, until, rest);
-        resolution.steps.into_iter().for_each(|step| tell(step, &mut projections, &mut waiting));
+        resolution.steps.into_iter().for_each(|step| project(step, &mut projections, &mut waiting));
         plan.resolved_until = resolution.resolved_until;
         due = match resolution.next {
             Next::At(next) => Some(next),
@@ -201,26 +202,26 @@ fn outage(plan: Plan, first: Next, until: Timestamp) -> Outage {
     Outage { projections, next: due }
 }
 
-/// Adds what a step means for its occurrences. `waiting`: the runs that it and those before it open.
-fn tell(step: Step, projections: &mut Vec<Projection>, waiting: &mut Vec<Unfinished>) {
-    let told = |status, span: Span| {
+/// Adds the result of a step. `waiting`: the runs that this step and those before it open.
+fn project(step: Step, projections: &mut Vec<Projection>, waiting: &mut Vec<Unfinished>) {
+    let projection = |status, span: Span| {
         let Span { first, last, count, exact } = span;
         Projection { status, origin: Origin::Schedule, first, last, count, exact }
     };
     match step {
         Step::Open { scheduled_for: at, origin } => {
-            let one = told(RunStatus::Queued, Span { first: at, last: at, count: 1, exact: true });
+            let one = projection(RunStatus::Queued, Span { first: at, last: at, count: 1, exact: true });
             projections.push(Projection { origin, ..one });
             waiting.push(Unfinished { id: 0, origin, status: RunStatus::Queued, scheduled_for: at });
         }
         Step::Skip(span) => match projections.last_mut() {
-            // As in the table, where the row of the turn before grows.
-            Some(projection) if projection.status == RunStatus::Skipped => {
-                (projection.last, projection.count) = (span.last, projection.count + span.count)
+            // As in the table, where the row of the previous turn grows.
+            Some(last) if last.status == RunStatus::Skipped => {
+                (last.last, last.count) = (span.last, last.count + span.count)
             }
-            _ => projections.push(told(RunStatus::Skipped, span)),
+            _ => projections.push(projection(RunStatus::Skipped, span)),
         },
-        Step::Miss(span) | Step::Cut(span) => projections.push(told(RunStatus::Missed, span)),
+        Step::Miss(span) | Step::Cut(span) => projections.push(projection(RunStatus::Missed, span)),
         Step::CancelWaiting => {
             let queued = projections.iter_mut().filter(|projection| projection.status == RunStatus::Queued);
             queued.for_each(|projection| projection.status = RunStatus::Cancelled);
@@ -230,7 +231,7 @@ fn tell(step: Step, projections: &mut Vec<Projection>, waiting: &mut Vec<Unfinis
     }
 }
 
-/// The occurrences from the first on.
+/// Returns `first` and the occurrences after it, at most `limit`.
 fn from(plan: &Plan, first: Timestamp, limit: usize) -> Vec<Timestamp> {
     let next = |at: &Timestamp| match plan.schedule {
         Schedule::Delay(_) => None,
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_follow_is_told_before_anything_is_added() {
+    fn occurrences_are_known_before_the_task_is_added() {
         let now = at("2027-03-14T12:00:00Z");
         let ahead = |task: NewTask| task.handler("work").occurrences(now, 3);
         let hour = Duration::from_secs(3600);
@@ -258,7 +259,7 @@ mod tests {
         let two = [at("2027-03-14T18:30:00Z"), at("2027-03-14T19:30:00Z")];
         assert_eq!(ahead(bounded.ends_at(at("2027-03-14T20:00:00Z"))).unwrap(), two);
         assert_eq!(ahead(NewTask::delay("t", hour)).unwrap(), [at("2027-03-14T13:00:00Z")]);
-        // It is due at once.
+        // A past instant is due immediately.
         let past = at("2027-03-14T11:00:00Z");
         assert_eq!(ahead(NewTask::once("t", past)).unwrap(), [past]);
         let over = NewTask::cron("t", "@daily").ends_at(now);
@@ -267,27 +268,27 @@ mod tests {
         assert!(ahead(NewTask::cron("no spaces, please", "@daily")).unwrap_err().to_string().contains("invalid name"));
     }
 
-    /// What the scheduler leaves for its next turns is not missed.
+    /// Occurrences that the scheduler leaves for its next turns are not missed.
     #[test]
-    fn what_is_due_within_the_grace_is_told_to_its_end() {
+    fn every_occurrence_within_the_grace_is_projected() {
         let (since, until) = (at("2027-03-14T12:00:00Z"), at("2027-03-14T12:10:00Z"));
         let task = |every| NewTask::interval("t", every).misfire(Misfire::RunOnce, Duration::from_secs(3600));
-        let told = |task: NewTask| {
+        let projected = |task: NewTask| {
             let outage = task.handler("work").outage(since, until).unwrap();
             assert_eq!(outage.next, Some(at("2027-03-14T12:10:01Z")));
-            let mut told: Vec<(RunStatus, u64)> = Vec::new();
+            let mut counts: Vec<(RunStatus, u64)> = Vec::new();
             for projection in outage.projections {
-                match told.last_mut() {
+                match counts.last_mut() {
                     Some((status, count)) if *status == projection.status => *count += projection.count,
-                    _ => told.push((projection.status, projection.count)),
+                    _ => counts.push((projection.status, projection.count)),
                 }
             }
-            told
+            counts
         };
         let second = Duration::from_secs(1);
-        assert_eq!(told(task(second).overlap(Overlap::Allow)), [(RunStatus::Queued, 600)]);
+        assert_eq!(projected(task(second).overlap(Overlap::Allow)), [(RunStatus::Queued, 600)]);
         let cancelled = [(RunStatus::Cancelled, 599), (RunStatus::Queued, 1)];
-        assert_eq!(told(task(second).overlap(Overlap::CancelRunning)), cancelled);
+        assert_eq!(projected(task(second).overlap(Overlap::CancelRunning)), cancelled);
         let often = task(Duration::from_millis(20)).handler("work").outage(since, until).unwrap();
         let counts: Vec<_> =
             often.projections.iter().map(|projection| (projection.status, projection.count, projection.last)).collect();

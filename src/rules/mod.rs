@@ -1,5 +1,5 @@
-//! Pure decisions: what becomes of a due task, which waiting run may start, what lies ahead, what retention keeps and when it
-//! runs, what a step of the clock means.
+//! Pure decisions: how a due task is resolved, which waiting run may start, which occurrences follow, what retention removes
+//! and when, when failures pause a task, what a step of the clock means.
 
 pub(crate) mod clock_monitor;
 pub(crate) mod forecast;

@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::model::run::Origin;
 use crate::model::task::{Overlap, TaskStatus};
 
-/// Why a waiting run may not start. The first reason that holds is stored.
+/// Why a waiting run may not start. The store keeps the first reason that holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// Its task is paused or invalid.
@@ -21,7 +21,7 @@ pub(crate) enum Reason {
 impl Reason {
     const ALL: [Reason; 3] = [Reason::Paused, Reason::Order, Reason::Key];
 
-    /// Returns the spelling of the tables.
+    /// Returns the text that the tables store.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Reason::Paused => "paused",
@@ -30,23 +30,23 @@ impl Reason {
         }
     }
 
-    /// Reads the spelling of the tables.
+    /// Parses the text that the tables store.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         Reason::ALL.into_iter().find(|reason| reason.as_str() == text)
     }
 }
 
-/// What decides whether a waiting run may start.
+/// The facts that decide whether a waiting run may start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(crate) origin: Origin,
-    /// Of its task.
+    /// Status of its task.
     pub(crate) status: TaskStatus,
-    /// Of its task.
+    /// Overlap policy of its task.
     pub(crate) overlap: Overlap,
     /// Whether an older scheduled run of its task is unfinished.
     pub(crate) has_older: bool,
-    /// Whether a run holds its key, or another goes first behind it.
+    /// Whether a run holds its key, or another waiting run goes first behind the key.
     pub(crate) key_is_taken: bool,
 }
 
@@ -102,7 +102,7 @@ mod tests {
             key_is_taken: true,
         };
         assert_eq!(all.reason(), Some(Reason::Paused));
-        assert_eq!(Waiting { origin: Origin::Manual, ..all }.reason(), Some(Reason::Key), "a person asked for it");
+        assert_eq!(Waiting { origin: Origin::Manual, ..all }.reason(), Some(Reason::Key), "it ignores a pause");
         assert_eq!(Waiting { origin: Origin::OnDead, ..all }.reason(), Some(Reason::Paused));
         let active = Waiting { status: TaskStatus::Completed, ..all };
         assert_eq!(active.reason(), Some(Reason::Order));

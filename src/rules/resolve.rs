@@ -1,7 +1,9 @@
-//! What becomes of a due task: from the task, its unfinished runs and now to the runs to open, what was skipped or missed,
-//! and the next occurrence. Pure; the store applies the answer inside the transaction that also claims.
+//! Resolves a due task: decides from the task, its unfinished runs and the current time which runs to open, which
+//! occurrences are skipped or missed, and when the task is due next. Pure; the store applies the decision in the transaction
+//! that also claims.
 //!
-//! Bounded however long the gap: late occurrences are counted by arithmetic, or up to [`COUNT_LIMIT`] and then "at least".
+//! The work is bounded for a gap of any length: late occurrences are counted by arithmetic, or one by one up to
+//! [`COUNT_LIMIT`].
 
 use std::iter;
 use std::time::Duration;
@@ -11,14 +13,14 @@ use crate::model::run::{Origin, RunStatus};
 use crate::model::task::{Definition, Misfire, Overlap};
 use crate::schedule::Schedule;
 
-/// Occurrences that are counted one by one; a longer gap is told as "at least" so many.
+/// Most occurrences that are counted one by one. The count of a longer gap is a lower bound.
 pub(crate) const COUNT_LIMIT: u64 = 10_000;
-/// Occurrences within the grace that one resolution looks at; the rest stays due for the next turn.
+/// Most occurrences within the grace that one resolution examines; the rest stays due for the next turn.
 const LOOK_LIMIT: usize = 10_000;
-/// Runs that one resolution opens; the rest stays due for the next turn.
+/// Runs after which a resolution stops; the rest stays due for the next turn.
 const OPEN_LIMIT: usize = 200;
 
-/// What the rules need to know of a task.
+/// What the rules need of a task.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) schedule: Schedule,
@@ -34,7 +36,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The rules' view of a task whose schedule has been checked.
+    /// Creates the plan of a task whose schedule has been checked.
     pub(crate) fn new(
         task: &Definition,
         schedule: Schedule,
@@ -71,17 +73,17 @@ pub(crate) struct Unfinished {
     pub(crate) scheduled_for: Timestamp,
 }
 
-/// Several occurrences that are told in one row.
+/// Consecutive occurrences that are recorded in one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: Timestamp,
     pub(crate) last: Timestamp,
     pub(crate) count: u64,
-    /// Whether `count` is all of them, or all that were counted.
+    /// Whether `count` is exact. If not, it is a lower bound.
     pub(crate) exact: bool,
 }
 
-/// One thing to write, in order.
+/// One change to write. Steps are applied in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Open {
@@ -90,30 +92,30 @@ pub(crate) enum Step {
     },
     Skip(Span),
     Miss(Span),
-    /// Missed too: there was no other turn to look at them.
+    /// Also missed: no later turn can examine them one by one.
     Cut(Span),
-    /// The waiting scheduled runs of the task become cancelled, those just opened too.
+    /// Cancels the waiting scheduled runs of the task, including those that earlier steps opened.
     CancelWaiting,
-    /// A running run is asked to stop.
+    /// Requests a running run to stop.
     Stop {
         run: i64,
     },
 }
 
-/// What becomes of that part of a very long list which one resolution does not look at.
+/// What happens to the due occurrences that one resolution does not examine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// It stays due, for the next turn.
+    /// They stay due for the next turn.
     Later,
-    /// There will be none: the task is about to change. It is told in one row.
+    /// They are recorded as missed in one row: the task is about to change, so no later turn can resolve them.
     Cut,
 }
 
-/// When the task is due again.
+/// When a task is due next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     At(Timestamp),
-    /// A delay that counts from the end of a run which is not over.
+    /// A delay that counts from the end of an unfinished run.
     AfterTheRun,
     /// A manual task: only a request opens a run.
     OnRequest,
@@ -128,7 +130,7 @@ pub(crate) struct Resolution {
     pub(crate) resolved_until: Option<Timestamp>,
 }
 
-/// The first occurrence after `after` that lies within the task's bounds.
+/// Returns the first occurrence after `after` within the task's bounds.
 pub(crate) fn occurrence_after(plan: &Plan, after: Timestamp) -> Option<Timestamp> {
     let after = match plan.starts_at {
         Some(starts) => after.max(starts.minus(Duration::from_millis(1))),
@@ -137,7 +139,7 @@ pub(crate) fn occurrence_after(plan: &Plan, after: Timestamp) -> Option<Timestam
     plan.schedule.next_after(after).filter(|next| plan.ends_at.is_none_or(|ends| *next <= ends))
 }
 
-/// Returns when a delay is over that is counted from an instant. `bounds`: `starts_at` and `ends_at` of the task.
+/// Returns when a delay that counts from an instant is over. `bounds`: `starts_at` and `ends_at` of the task.
 pub(crate) fn delayed(bounds: (Option<Timestamp>, Option<Timestamp>), from: Timestamp, delay: Duration) -> Next {
     let (starts_at, ends_at) = bounds;
     let counted = from.plus(delay).min(Timestamp::MAX);
@@ -145,13 +147,14 @@ pub(crate) fn delayed(bounds: (Option<Timestamp>, Option<Timestamp>), from: Time
     if ends_at.is_none_or(|ends| next <= ends) { Next::At(next) } else { Next::Never }
 }
 
-/// When a task is due that has just been added, edited or resumed. `unfinished`: whether a run of it is.
+/// Returns when a task is due that has just been added, edited or resumed. `unfinished`: whether the task has an unfinished
+/// run.
 pub(crate) fn first(plan: &Plan, unfinished: bool) -> Next {
     let next = match &plan.schedule {
         Schedule::Delay(_) if unfinished => return Next::AfterTheRun,
         Schedule::Delay(delay) => return delayed(plan.bounds(), plan.active_since, *delay),
         Schedule::Manual => return Next::OnRequest,
-        // A past instant counts too, unless it was resolved: it is due at once.
+        // A past instant is due immediately, unless it was resolved.
         Schedule::Once(at) => Some(*at)
             .filter(|at| plan.resolved_until.is_none_or(|until| *at > until))
             .filter(|at| plan.starts_at.is_none_or(|starts| *at >= starts))
@@ -163,8 +166,8 @@ pub(crate) fn first(plan: &Plan, unfinished: bool) -> Next {
     next.map_or(Next::Never, Next::At)
 }
 
-/// Decides about everything that is due at `now`. Of a very long list, about the oldest part one by one; if the rest is for
-/// later, the answer's `next` is then still due.
+/// Resolves every occurrence that is due at `now`. If there are more than the limits of one resolution allow, `rest` decides
+/// about the newer ones; with [`Rest::Later`] the returned `next` is still due.
 pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, rest: Rest) -> Resolution {
     let mut work = Work {
         plan,
@@ -180,7 +183,7 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
         steps: Vec::new(),
         resolved_until: plan.resolved_until,
     };
-    // What somebody set, or an edit left behind, may lie before the newest occurrence that was resolved.
+    // A next_run that SQL set, or that an edit left, may be older than the newest resolved occurrence.
     let mut due = match plan.resolved_until {
         Some(until) if plan.next_run <= until => match plan.schedule {
             Schedule::Delay(_) if !unfinished.is_empty() => None,
@@ -188,7 +191,8 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
         },
         _ => Some(plan.next_run),
     };
-    // Lateness counts from the later of the occurrence and active_since: nothing is late that has not been active so long.
+    // Lateness counts from the later of the occurrence and active_since: nothing is late within the grace after
+    // active_since.
     let late_before = now.minus(plan.grace);
     if let Some(oldest) = due
         && oldest < late_before
@@ -211,7 +215,7 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
     let next = match (&plan.schedule, due) {
         (Schedule::Delay(_), None) if work.unfinished > 0 => Next::AfterTheRun,
         (Schedule::Delay(delay), None) => delayed(plan.bounds(), now, *delay),
-        // Somebody had set next_run, and that is resolved.
+        // SQL had set next_run; that occurrence is resolved.
         (Schedule::Manual, None) => Next::OnRequest,
         (_, due) => due.map_or(Next::Never, Next::At),
     };
@@ -224,7 +228,7 @@ fn count(unfinished: &[Unfinished], which: impl Fn(&Unfinished) -> bool) -> usiz
 
 struct Work<'a> {
     plan: &'a Plan,
-    /// Scheduled runs that are running, and have not been asked to stop.
+    /// Running scheduled runs that no step has requested to stop.
     running: Vec<i64>,
     unfinished: usize,
     waiting: usize,
@@ -235,7 +239,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The occurrence after one that is due. A delay has none: the next is counted when the run is over.
+    /// Returns the occurrence after one that is due. A delay has none: it counts from the end of the run.
     fn after(&self, occurrence: Timestamp) -> Option<Timestamp> {
         match self.plan.schedule {
             Schedule::Delay(_) => None,
@@ -243,12 +247,13 @@ impl Work<'_> {
         }
     }
 
-    /// The last occurrence before an instant, if that is not before `oldest`, which need not be on the schedule's own grid.
+    /// Returns the last occurrence before an instant, but none before `oldest`, which need not be an instant of the
+    /// schedule.
     fn before(&self, instant: Timestamp, oldest: Timestamp) -> Option<Timestamp> {
         let past_the_end = self.plan.ends_at.map(|ends| ends.plus(Duration::from_millis(1)));
         let instant = past_the_end.map_or(instant, |end| instant.min(end));
         match self.plan.schedule.previous_before(instant) {
-            // The oldest may have been set by hand to before the start: between the two there is nothing.
+            // SQL may have set the oldest to before starts_at: there is no occurrence between the two.
             Some(previous) if previous > oldest && self.plan.starts_at.is_none_or(|starts| previous >= starts) => {
                 Some(previous)
             }
@@ -256,7 +261,7 @@ impl Work<'_> {
         }
     }
 
-    /// Decides about what was due before `late_before`, and answers with the first occurrence from there on.
+    /// Applies the misfire policy to the occurrences before `late_before`. Returns the first occurrence after them.
     fn misfire(&mut self, oldest: Timestamp, late_before: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let newest = self.before(late_before, oldest).unwrap_or(oldest);
         let following = self.after(newest);
@@ -291,8 +296,8 @@ impl Work<'_> {
         following
     }
 
-    /// How many late occurrences get runs under `run_all`: the catch-up limit, less the occurrences within the grace, from
-    /// `timely` on, which are newer. Under `buffer_all` the limit also counts the runs that wait already.
+    /// Returns how many late occurrences get runs under `run_all`: the catch-up limit minus the newer occurrences within the
+    /// grace, from `timely` on. Under `buffer_all` the limit also counts the runs that already wait.
     fn room_for_late(&self, timely: Option<Timestamp>, now: Timestamp) -> usize {
         let waiting = if self.plan.overlap == Overlap::BufferAll { self.waiting } else { 0 };
         let room = self.plan.catch_up_limit.saturating_sub(waiting);
@@ -300,7 +305,7 @@ impl Work<'_> {
         room - timely.take(room).count()
     }
 
-    /// Tells the rest of a list in one row, and answers with the first occurrence after now.
+    /// Records the remaining due occurrences as one span. Returns the first occurrence after `now`.
     fn cut(&mut self, oldest: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let newest = self.before(now.plus(Duration::from_millis(1)), oldest).unwrap_or(oldest);
         let span = self.span(oldest, newest);
@@ -313,9 +318,9 @@ impl Work<'_> {
         self.steps.push(Step::Miss(span));
     }
 
-    /// The occurrences from one to another, which are resolved with that.
+    /// Returns the span from one occurrence to another, and marks both and those in between as resolved.
     fn span(&mut self, first: Timestamp, last: Timestamp) -> Span {
-        // The first may have been set by hand and lie off the schedule's grid, so it is counted for itself.
+        // SQL may have set the first to an instant that the schedule does not name, so it is counted separately.
         let further = match self.after(first) {
             Some(second) if second <= last => Some(self.plan.schedule.count_between(second, last, COUNT_LIMIT - 1)),
             _ => None,
@@ -325,7 +330,7 @@ impl Work<'_> {
         Span { first, last, count, exact }
     }
 
-    /// Opens a run for one occurrence, or skips it, as the overlap policy says.
+    /// Opens a run for one occurrence, or skips it if the overlap policy forbids a run.
     fn admit(&mut self, occurrence: Timestamp, origin: Origin) {
         self.resolved(occurrence);
         let room = match self.plan.overlap {

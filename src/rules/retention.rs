@@ -1,25 +1,25 @@
-//! What retention keeps of the runs of a task. Pure.
+//! Decides which runs of a task retention deletes. Pure.
 
 use crate::clock::Timestamp;
 use crate::model::run::RunStatus;
 use crate::model::settings::Retention;
 
-/// The settings of retention at an instant.
+/// The retention settings, applied to an instant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Completed `once` tasks that ended before this may go.
+    /// Completed `once` tasks that ended before this may be deleted.
     pub(crate) once_before: Timestamp,
-    /// Runs that ended before this may go.
+    /// Runs that ended before this may be deleted.
     runs_before: Timestamp,
-    /// Events and stopped instances from before this may go.
+    /// Events and stopped instances from before this may be deleted.
     pub(crate) events_before: Timestamp,
-    /// Runs that each task keeps, whatever their age.
+    /// Number of runs that each task keeps, whatever their age.
     pub(crate) least: usize,
-    /// Runs that no task exceeds, unless they are unfinished.
+    /// Most runs that a task keeps. Unfinished runs are never deleted.
     pub(crate) most: usize,
 }
 
-/// A run of a task, as far as retention asks.
+/// What retention needs of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OldRun {
     pub(crate) scheduled_for: Timestamp,
@@ -29,7 +29,7 @@ pub(crate) struct OldRun {
 }
 
 impl OldRun {
-    /// Returns what runs are sorted by, oldest first.
+    /// Returns the sort key by age, oldest first.
     pub(crate) fn age(&self) -> (Timestamp, i64) {
         (self.scheduled_for, self.id)
     }
@@ -47,13 +47,13 @@ impl Limits {
         }
     }
 
-    /// Returns how many of the oldest runs of a task with `runs` may go at most.
+    /// Returns how many of the oldest runs may be deleted, at most, of a task that has `runs`.
     pub(crate) fn spare(&self, runs: usize) -> usize {
         runs.saturating_sub(self.least)
     }
 
-    /// Returns whether a run goes, of a task that has `runs`: it is final, not among the newest, and old or one too many.
-    /// `place`: how many runs of the task are older.
+    /// Returns whether to delete a run of a task that has `runs`: it is final, not among the newest, and either old or more
+    /// than `most` allows. `place`: how many runs of the task are older.
     pub(crate) fn removes(&self, run: &OldRun, place: usize, runs: usize) -> bool {
         run.status.is_final()
             && place < self.spare(runs)
@@ -67,7 +67,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_old_go_and_the_oldest_of_too_many_and_never_the_newest() {
+    fn old_and_surplus_runs_are_deleted_but_never_the_newest() {
         let day = |n: u64| Timestamp::MIN.plus(Duration::from_secs(n * 86_400));
         let keep = Retention { least_runs: 2, most_runs: 5, ..Retention::default() };
         let limits = Limits::new(&keep, day(100));

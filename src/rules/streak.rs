@@ -1,9 +1,9 @@
-//! The streak of a task: how many of its runs died in a row. Pure.
+//! The streak of a task: how many of its runs became dead in a row. Pure.
 
 use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
 
-/// What the end of a run does to the streak: it becomes zero unless kept, and grows by `adds`.
+/// The effect of a run's end on the streak: it becomes zero unless `is_kept`, and then grows by `adds`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Streak {
     pub(crate) is_kept: bool,

@@ -130,7 +130,7 @@ fn an_on_dead_task_that_cannot_run_is_reported_by_an_event() {
     assert!(claims.is_empty());
     assert_eq!(reported().as_deref(), Some("subject alarm there is no such task"));
     let events = format!("SELECT detail FROM scheduler_events WHERE kind = 'on_dead' AND run_id = {dead}");
-    assert_eq!(db.rows(&events), ["\"alarm\" is not told: there is no such task"]);
+    assert_eq!(db.rows(&events), ["the on_dead task \"alarm\" cannot run: there is no such task"]);
 
     let invalid = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
                    VALUES ('alarm', 'alarm', 'cron', 'every day')";

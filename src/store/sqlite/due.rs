@@ -1,4 +1,4 @@
-//! Which tasks are due, and when the next will be.
+//! Reads which tasks are due, and when the next task is due.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::row;
 
-/// A task that is due, with what its runs need.
+/// A due task, with what its runs need.
 pub(crate) struct Due {
     pub(crate) id: i64,
     pub(crate) name: String,
@@ -29,8 +29,8 @@ pub(crate) struct Due {
     pub(crate) any_unfinished: bool,
 }
 
-// Many in one statement, in the order of the list: to begin and to end a statement costs a third of what it reads. By number:
-// after an ANALYZE of an empty file SQLite would read all that is due for each.
+// Reads many tasks in one statement, in the order of the list: starting and ending a statement costs a third as much as its
+// reads. NOT INDEXED looks tasks up by id: after an ANALYZE of an empty file SQLite would scan every due task for each id.
 const DUE: &str = "
     SELECT t.name, t.handler, t.payload, t.schedule_type, t.schedule_value, t.time_zone, t.starts_at, t.ends_at, t.next_run,
            t.resolved_until, t.active_since, t.overlap, t.misfire, t.misfire_grace_ms, t.catch_up_limit, t.expires_ms,
@@ -42,7 +42,7 @@ const DUE: &str = "
       FROM json_each(?1) CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = value
      WHERE t.status = 'active' AND t.planned = 1 AND t.next_run <= ?2";
 
-/// Those of the tasks that are due, with what is wrong with the rows of those that cannot be read.
+/// Returns those of the tasks that are due. A row that cannot be read yields its fault.
 pub(crate) fn due(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
@@ -59,7 +59,7 @@ pub(crate) fn due(
     Ok(due)
 }
 
-/// Columns by their place: this is read for every run.
+/// Reads columns by position, which is faster than by name: this runs for every run.
 fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fault> {
     let millis = |column| row::millis_at(row, column).map(Option::unwrap_or_default);
     let kind: ScheduleKind = row.get(3)?;
@@ -67,8 +67,8 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
     let (next_run, resolved_until): (Timestamp, Option<Timestamp>) = (row.get(8)?, row.get(9)?);
     let overlap: Overlap = row.get(11)?;
     let schedule = match kind {
-        // Its one occurrence is at hand; the text was checked when it was planned. One that somebody set to what is resolved
-        // already is not: then the text says when it is.
+        // next_run is its one occurrence, and the text was checked when it was planned. If SQL set next_run to an instant
+        // that is already resolved, the occurrence must be read from the text.
         ScheduleKind::Once if resolved_until.is_none_or(|until| next_run > until) => Schedule::Once(next_run),
         _ => {
             let (value, zone) = (row.get_ref(4)?.as_str(), row.get_ref(5)?.as_str());
@@ -107,7 +107,7 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
     })
 }
 
-/// The part of `whole` that belongs to a name: always the same, spread evenly over names (FNV-1a).
+/// Returns a part of `whole` that depends only on the name, spread evenly over names (FNV-1a).
 pub(crate) fn part_of(whole: Duration, name: &str) -> Duration {
     let hash = name
         .bytes()
@@ -121,7 +121,7 @@ const DUE_LIST: &str = "
      WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run <= :now
      ORDER BY next_run LIMIT :limit";
 
-/// Tasks that are due, by priority and then age; each list oldest first.
+/// Returns the due tasks, one list per priority, each oldest first.
 pub(crate) fn due_lists(
     tx: &Transaction<'_>,
     now: Timestamp,
@@ -144,7 +144,7 @@ const NEXT_DUE: &str = "
     SELECT min(next_run) FROM scheduled_tasks WHERE status = 'active' AND planned = 1 AND priority = :priority
        AND next_run IS NOT NULL";
 
-/// When the next task is due.
+/// Returns when the next task is due.
 pub(crate) fn next_due(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
     let mut statement = tx.prepare_cached(NEXT_DUE)?;
     let mut earliest: Option<Timestamp> = None;

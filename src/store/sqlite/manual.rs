@@ -1,4 +1,4 @@
-//! Runs that a person or a program asked for: beside the schedule, and behind their key alone.
+//! Opens runs that a user, a program or a dead run requests, outside of the schedule.
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
@@ -11,7 +11,7 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
 use crate::store::sqlite::runs::{self, Opening};
 
-/// While a run of a delay task is unfinished, nobody can say when it is due again: the next turn finds it so.
+/// A delay task with an unfinished run has no known next_run: the next turn plans it again.
 const DELAY_BEGINS: &str = "
     UPDATE scheduled_tasks SET next_run = NULL, planned = 0
      WHERE id = :task AND schedule_type = 'delay' AND status = 'active'";
@@ -20,7 +20,7 @@ const UNFINISHED_RETRY: &str = "
     SELECT id FROM task_runs
      WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running') AND retry_of = :run LIMIT 1";
 
-/// An unfinished run that retries this one.
+/// Returns an unfinished run that retries this run.
 pub(crate) fn unfinished_retry(tx: &Transaction<'_>, task: i64, run: i64) -> rusqlite::Result<Option<i64>> {
     let params = named_params! { ":task": task, ":run": run };
     tx.prepare_cached(UNFINISHED_RETRY)?.query_row(params, |row| row.get(0)).optional()
@@ -28,26 +28,26 @@ pub(crate) fn unfinished_retry(tx: &Transaction<'_>, task: i64, run: i64) -> rus
 
 const REQUESTED: &str = "SELECT id FROM task_runs WHERE task_id = :task AND request_key = :key";
 
-/// The run that a request with this key has opened.
+/// Returns the run that a request with this idempotency key has opened.
 pub(crate) fn requested(tx: &Transaction<'_>, task: i64, key: &str) -> rusqlite::Result<Option<i64>> {
     let params = named_params! { ":task": task, ":key": key };
     tx.prepare_cached(REQUESTED)?.query_row(params, |row| row.get(0)).optional()
 }
 
-/// Why a run is opened that keeps no occurrence, and with what.
+/// A request for a run outside of the schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) origin: Origin,
-    /// `None`: the task's.
+    /// `None`: the payload of the task.
     pub(crate) payload: Option<&'a str>,
     pub(crate) retry_of: Option<i64>,
-    /// Of a request that may be repeated.
+    /// The idempotency key of the request.
     pub(crate) key: Option<&'a str>,
 }
 
-/// Opens a run that was asked for. It consumes no occurrence, and waits for its key; one that a dead run asked for waits
-/// for a paused task too.
-pub(crate) fn open(tx: &Transaction<'_>, task: &Task, asked: Request<'_>, now: Timestamp) -> Result<i64, Fault> {
+/// Opens a requested run. It consumes no occurrence, and waits for its key; one of origin `on_dead` also waits while the
+/// task is paused.
+pub(crate) fn open(tx: &Transaction<'_>, task: &Task, request: Request<'_>, now: Timestamp) -> Result<i64, Fault> {
     let task_id = task.id;
     let task = &task.definition;
     let own_key = (task.overlap != Overlap::Allow).then(|| format!("#{task_id}"));
@@ -55,14 +55,14 @@ pub(crate) fn open(tx: &Transaction<'_>, task: &Task, asked: Request<'_>, now: T
         task: task_id,
         handler: &task.handler,
         scheduled_for: now,
-        origin: asked.origin,
+        origin: request.origin,
         run_at: now,
         expires_at: task.expires.map(|expires| now.plus(expires).min(Timestamp::MAX)),
         priority: task.priority,
         key: task.concurrency_key.as_deref().or(own_key.as_deref()),
-        payload: asked.payload,
-        retry_of: asked.retry_of,
-        request_key: asked.key,
+        payload: request.payload,
+        retry_of: request.retry_of,
+        request_key: request.key,
     };
     let blocked = run.key.map(|_| Reason::Key);
     tx.prepare_cached(DELAY_BEGINS)?.execute(named_params! { ":task": task_id })?;

@@ -1,6 +1,6 @@
-//! What follows from a dead run, in the transaction in which it dies: a run of the `on_dead` task, and a pause of its own task.
+//! Applies `on_dead` and `pause_after_failures` in the transaction in which a run becomes dead.
 //!
-//! Neither can prevent the death. If one of them fails, an event records why, and the run is dead.
+//! Neither can prevent that the run becomes dead: if no `on_dead` run can be opened, an event records why.
 
 use rusqlite::{OptionalExtension, named_params};
 use serde_json::json;
@@ -17,12 +17,12 @@ use crate::store::sqlite::manual::{self, Request};
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::{history, owners, row, tasks};
 
-/// Longest part of an error, and of what a command printed, that is told, in bytes. Escaped, both fit a payload.
-const MAX_TOLD: usize = 16 * 1024;
-/// Longest payload of the dead run that is told with it, in bytes.
-const MAX_TOLD_PAYLOAD: usize = 48 * 1024;
+/// Longest part of the error, and of the output, in the payload of an `on_dead` run, in bytes. Escaped, both fit a payload.
+const MAX_TEXT: usize = 16 * 1024;
+/// Longest payload of the dead run that the payload of the `on_dead` run includes, in bytes.
+const MAX_PAYLOAD: usize = 48 * 1024;
 
-/// A task that is due once keeps no streak.
+/// The failure count of a `once` task is always 0.
 const POLICY: &str = "
     SELECT on_dead, status, failure_count, pause_after_failures FROM scheduled_tasks WHERE id = :task";
 
@@ -36,11 +36,11 @@ pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, b
     });
     let Some((on_dead, failures)) = policy.optional()? else { return Ok((Vec::new(), false)) };
     let mut events = Vec::new();
-    // A dead run of origin on_dead opens no further run: that might never end.
+    // A dead run of origin on_dead opens no further run: the chain might never end.
     if let Some(target) = on_dead.filter(|_| dead.origin != Origin::OnDead)
-        && let Some(reason) = tell(cx, dead, &target)?
+        && let Some(reason) = try_open(cx, dead, &target)?
     {
-        let detail = format!("{target:?} is not told: {reason}");
+        let detail = format!("the on_dead task {target:?} cannot run: {reason}");
         owners::record(tx, now, "on_dead", Some(dead.task_id), Some(dead.run_id), Some(&detail))?;
         events.push(Event::OnDeadFailed { run: dead.run_id, task: dead.task.clone(), on_dead: target, reason });
     }
@@ -59,24 +59,24 @@ pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, b
     Ok((events, paused))
 }
 
-/// Opens a run of the `on_dead` task, or returns why there is none. A failure undoes only what this function wrote.
-fn tell(cx: &mut Change<'_>, dead: &Claim, target: &str) -> Result<Option<String>, Fault> {
+/// Opens a run of the `on_dead` task, or returns why it cannot. A failure undoes only what this function wrote.
+fn try_open(cx: &mut Change<'_>, dead: &Claim, target: &str) -> Result<Option<String>, Fault> {
     let tx = cx.tx;
-    tx.prepare_cached("SAVEPOINT telling")?.execute([])?;
+    tx.prepare_cached("SAVEPOINT on_dead")?.execute([])?;
     let refused = match open(cx, dead, target) {
         Ok(None) => {
-            // A run that ends later in this transaction may hold its key.
+            // A run that ends later in this transaction may hold the key of the new run.
             cx.written.blocked = true;
             None
         }
         Ok(refused) => refused,
         Err(fault) if fault.is_about_the_item() => {
-            tx.prepare_cached("ROLLBACK TO telling")?.execute([])?;
+            tx.prepare_cached("ROLLBACK TO on_dead")?.execute([])?;
             Some(fault.to_string())
         }
         Err(fault) => return Err(fault),
     };
-    tx.prepare_cached("RELEASE telling")?.execute([])?;
+    tx.prepare_cached("RELEASE on_dead")?.execute([])?;
     Ok(refused)
 }
 
@@ -92,16 +92,16 @@ fn open(cx: &mut Change<'_>, dead: &Claim, target: &str) -> Result<Option<String
         return Ok(Some(format!("it is invalid: {reason}")));
     }
     let Some(run) = history::run(tx, dead.run_id)? else { return Ok(Some("the run is gone".to_owned())) };
-    let payload = obituary(&run, &dead.payload).to_string();
-    let asked = Request { origin: Origin::OnDead, payload: Some(&payload), retry_of: None, key: None };
-    manual::open(tx, &target, asked, now)?;
+    let payload = describe(&run, &dead.payload).to_string();
+    let request = Request { origin: Origin::OnDead, payload: Some(&payload), retry_of: None, key: None };
+    manual::open(tx, &target, request, now)?;
     Ok(None)
 }
 
-/// Returns the dead run as a payload: keys are column names, times RFC 3339.
-fn obituary(run: &Run, payload: &str) -> serde_json::Value {
+/// Returns the payload of the `on_dead` run: the dead run as JSON. Keys are column names, times RFC 3339.
+fn describe(run: &Run, payload: &str) -> serde_json::Value {
     let payload: serde_json::Value = match payload.len() {
-        ..=MAX_TOLD_PAYLOAD => serde_json::from_str(payload).unwrap_or_default(),
+        ..=MAX_PAYLOAD => serde_json::from_str(payload).unwrap_or_default(),
         _ => serde_json::Value::Null,
     };
     let time = |at: Option<Timestamp>| at.map(|at| at.to_string());
@@ -119,8 +119,8 @@ fn obituary(run: &Run, payload: &str) -> serde_json::Value {
         "started_at": time(run.started_at),
         "finished_at": time(run.finished_at),
         "duration_ms": run.duration.map(millis),
-        "error": run.error.as_ref().map(|error| excerpt(error, MAX_TOLD)),
+        "error": run.error.as_ref().map(|error| excerpt(error, MAX_TEXT)),
         "exit_code": run.exit_code,
-        "output": run.output.as_ref().map(|output| excerpt(output, MAX_TOLD)),
+        "output": run.output.as_ref().map(|output| excerpt(output, MAX_TEXT)),
     })
 }

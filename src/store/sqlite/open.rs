@@ -1,6 +1,7 @@
-//! What is due becomes runs: the rules' answer for one task, applied inside the turn's transaction.
+//! Applies the resolution of a due task in the turn's transaction: opens its runs, records skipped and missed occurrences,
+//! and advances the task.
 //!
-//! A run is opened and claimed in one statement where nothing else waits and a worker is free; it is queued otherwise.
+//! A run that may start is opened and claimed in one statement if a worker is free. Otherwise it is queued.
 
 use std::sync::Arc;
 
@@ -45,34 +46,34 @@ fn miss_reason(due: &Due) -> String {
     }
 }
 
-/// What a transaction has written, for the poller to pass on once it is committed.
+/// What a transaction has written. The poller passes it on after the commit.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) claims: Vec<Arc<Claim>>,
     pub(crate) events: Vec<Event>,
-    /// `once` tasks that were resolved, for `once::finish`.
+    /// Resolved `once` tasks, for `once::finish`.
     pub(crate) once: Once,
-    /// Whether a task is still due that was resolved in part.
+    /// Whether a task was resolved only in part and is still due.
     pub(crate) more: bool,
-    /// Whether a run was opened that has expired already.
+    /// Whether a run was opened that has already expired.
     pub(crate) expired: bool,
-    /// Whether a run was written that waits behind something; see [`blocked::any_blocked`].
+    /// Whether a blocked run was written; see [`blocked::any_blocked`].
     pub(crate) blocked: bool,
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
     pub(crate) delayed: bool,
 }
 
-/// `once` tasks that the rules have decided about, and that `once::finish` is still to write.
+/// Resolved `once` tasks that `once::finish` must still write.
 #[derive(Debug, Default)]
 pub(crate) struct Once {
-    /// Where among the claims are those whose run is yet to be opened. It starts at its task's one occurrence, without delay
-    /// or expiry, behind nobody's key: of the claim, all but the number of the run is known.
+    /// Indexes of the claims whose run is not opened yet. Such a run starts at its task's one occurrence, has no jitter, no
+    /// expiry and no shared concurrency key, so the claim is complete except for the id of the run.
     pub(crate) starting: Vec<usize>,
-    /// Tasks whose occurrence was resolved.
+    /// Ids of the tasks whose occurrence is resolved.
     pub(crate) completed: Vec<i64>,
 }
 
-/// The id in a claim whose run is still to be opened.
+/// The run id of a claim whose run is not opened yet.
 pub(crate) const UNNUMBERED: i64 = 0;
 
 /// A transaction that changes runs, with what its functions need.
@@ -83,11 +84,11 @@ pub(crate) struct Change<'a> {
     pub(crate) written: &'a mut Written,
 }
 
-/// Most scheduled runs that a decision looks at: more than any policy lets wait.
+/// Most scheduled runs that a resolution reads: more than any policy lets wait.
 const MAX_LOOKED_AT: i64 = 2 * MAX_CATCH_UP as i64;
 
-// By name: after an ANALYZE SQLite would take the index that holds all that is over as well. Of the others it matters only
-// whether there are any.
+// INDEXED BY: after an ANALYZE SQLite would choose the index that also holds all final runs. Of the runs that are not
+// scheduled it matters only whether there is one.
 const UNFINISHED: &str = "
     SELECT * FROM (SELECT id, origin, status, scheduled_for FROM task_runs INDEXED BY task_runs_unfinished
      WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
@@ -99,7 +100,7 @@ const UNFINISHED: &str = "
        AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
      LIMIT 1)";
 
-/// What of a task is unfinished, as far as its overlap policy cares. A task may have any number of runs that wait.
+/// Returns the unfinished runs of a task that its overlap policy needs. Bounded, as any number of runs may wait.
 fn unfinished(tx: &Transaction<'_>, task: i64, overlap: Overlap) -> rusqlite::Result<Vec<Unfinished>> {
     let limit = match overlap {
         Overlap::Allow | Overlap::Skip => 1,
@@ -130,15 +131,15 @@ pub(crate) fn any_unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Resul
 const ANY_RUNNING: &str = "
     SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND task_id = :task)";
 
-/// Whether a run of the task is running.
+/// Returns whether a run of the task is running.
 pub(crate) fn any_running(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<bool> {
     tx.prepare_cached(ANY_RUNNING)?.query_row(named_params! { ":task": task }, |row| row.get(0))
 }
 
-/// Resolves what is due of one task and moves it on to its next occurrence. When all tasks are resolved, the caller must call
+/// Resolves the due occurrences of one task and advances it to its next occurrence. After the last task the caller must call
 /// `once::finish`.
 ///
-/// `seen`: what the look before this turn saw. `claimer`: starts what is opened, as far as it may.
+/// `seen`: what the poll before this turn saw. `claimer`: claims the opened runs that may start.
 pub(crate) fn resolve_due(
     cx: &mut Change<'_>,
     due: &Due,
@@ -158,7 +159,7 @@ pub(crate) fn resolve_due(
         newest: unfinished.iter().filter(|run| run.origin.is_scheduled()).map(|run| run.scheduled_for).max(),
         cx,
     };
-    // What a later step cancels must not start before that step.
+    // A run that a later step cancels must not start before that step.
     let cancelled = resolution.steps.iter().rposition(|step| *step == Step::CancelWaiting).unwrap_or(0);
     let (before, after) = resolution.steps.split_at(cancelled);
     before.iter().try_for_each(|step| opener.apply(step))?;
@@ -166,13 +167,13 @@ pub(crate) fn resolve_due(
     after.iter().try_for_each(|step| opener.apply(step))?;
     let unfinished = opener.unfinished;
     let next = match (&due.plan.schedule, resolution.next) {
-        // It had a row already, from a clock that was wrong: there is no run whose end could be waited for.
+        // The occurrence already has a row, from a clock that was wrong: there is no run for the delay to wait for.
         (Schedule::Delay(delay), Next::AfterTheRun) if unfinished == 0 => {
             resolve::delayed(due.plan.bounds(), now, *delay)
         }
         (_, next) => next,
     };
-    // Together with the others, unless what was resolved is not what next_run says: somebody had set that.
+    // `once::finish` writes these together, unless SQL set next_run to another instant than the resolved one.
     let as_planned = resolution.resolved_until == due.plan.resolved_until.max(Some(due.plan.next_run));
     if due.kind == ScheduleKind::Once && next == Next::Never && as_planned {
         cx.written.once.completed.push(id);
@@ -209,17 +210,18 @@ fn advance(
     Ok(())
 }
 
-/// Applies the rules' answer for one task, step by step.
+/// Applies the steps of the resolution of one task.
 struct Opener<'a, 'c> {
     cx: &'c mut Change<'a>,
     due: &'c Due,
-    /// Whether the task was written, or made due, since the last look.
+    /// Whether the task was written, or made due, since the last poll.
     is_new: bool,
     claimer: Option<(&'c Claimer<'c>, &'c mut Slots)>,
-    /// Runs of the task that are not final, and how many of them keep an occurrence.
+    /// Number of unfinished runs of the task.
     unfinished: usize,
+    /// Number of unfinished runs that are scheduled.
     scheduled: usize,
-    /// The newest occurrence that one of these keeps.
+    /// The newest occurrence of an unfinished scheduled run.
     newest: Option<Timestamp>,
 }
 
@@ -245,7 +247,7 @@ impl Opener<'_, '_> {
         if facts.reason().is_none() {
             facts.key_is_taken = match run.key {
                 None => false,
-                // A key of the task's own is free when no run of the task is unfinished.
+                // The task's own key is free if no run of the task is unfinished.
                 Some(key) if key.starts_with('#') => self.unfinished > 0,
                 Some(key) => !blocked::key_is_free(self.cx.tx, key)?,
             };
@@ -258,7 +260,7 @@ impl Opener<'_, '_> {
                 slots.admits(&self.due.retry) && claimer.handlers.contains(run.handler)
             });
         let opened = match &mut self.claimer {
-            // Nothing but its task tells it from others: it is started together with them.
+            // Its row follows from its task alone: `once::finish` starts such runs together.
             Some((_, slots)) if may_start && is_plain(self.due, &run) => {
                 let read_ahead = slots.take();
                 self.cx.written.once.starting.push(self.cx.written.claims.len());
@@ -294,7 +296,7 @@ impl Opener<'_, '_> {
         self.unfinished += 1;
         self.scheduled += 1;
         if self.newest.is_some_and(|newest| newest > scheduled_for) {
-            // A clock that was wrong has opened runs of occurrences to come: this one goes before them.
+            // A clock that was wrong has opened runs of later occurrences: this run must start before them.
             self.cx.written.blocked = true;
             blocked::derive_task(self.cx.tx, self.due.id, false, self.due.plan.overlap != Overlap::Allow, self.cx.now)?;
         }
@@ -312,7 +314,7 @@ impl Opener<'_, '_> {
             span: *span,
             reason: &reason,
         };
-        // After a clock that was wrong the oldest may have rows. What follows them has none, and is recorded by itself.
+        // After a clock that was wrong the oldest occurrences may have rows. Those after them form a shorter span.
         while !runs::pass_over(self.cx.tx, &row, self.cx.now)? {
             let Span { first, last, count, .. } = row.span;
             already(self.cx.tx, self.due.id, first, self.cx.now)?;
@@ -352,7 +354,7 @@ impl Opener<'_, '_> {
     }
 }
 
-/// An occurrence that has a row already is passed over with an event: never a second row, never an error.
+/// Records an event for an occurrence that already has a row: it gets no second row and is no error.
 pub(crate) fn already(
     tx: &Transaction<'_>,
     task: i64,
@@ -363,7 +365,7 @@ pub(crate) fn already(
     owners::record(tx, now, "passed_over", Some(task), None, Some(&detail))
 }
 
-/// A run of a due task, as it will be opened.
+/// Returns the row of a new run of a due task.
 fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
     let counted = scheduled_for.max(due.plan.active_since);
     Opening {
@@ -381,7 +383,7 @@ fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
     }
 }
 
-/// Whether the run of a `once` task can be told from the task alone.
+/// Returns whether the row of the run follows from the `once` task alone.
 fn is_plain(due: &Due, run: &Opening<'_>) -> bool {
     due.kind == ScheduleKind::Once
         && run.run_at == due.plan.next_run

@@ -1,4 +1,5 @@
-//! How attempts end: as their worker reported, by the death of their owner, by a request to stop, or un-begun.
+//! Ends attempts: as the worker reported, because the owner died, by a request to stop, or released before they began. Also
+//! cancels and expires waiting runs.
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
@@ -16,12 +17,13 @@ use crate::store::sqlite::runs::{self, End, Fence, Success, Wrote};
 use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners};
 use crate::store::turn_io::Seen;
 
-/// Longest result that is kept, in bytes.
+/// Longest result that is stored, in bytes.
 pub const MAX_RESULT_BYTES: usize = 256 * 1024;
-/// Longest part of a result that the event of a late outcome tells, in bytes.
+/// Longest part of a result in the event of a late outcome, in bytes.
 const MAX_DETAIL: usize = 16 * 1024;
 
-/// Settles one attempt under its claim. A claim that no longer holds changes nothing: its result is kept with the attempts.
+/// Settles one attempt under its claim. If the claim no longer holds, the run is not changed and the result is stored with
+/// the attempts.
 pub(crate) fn settle(
     cx: &mut Change<'_>,
     success: &mut Success<'_>,
@@ -32,7 +34,7 @@ pub(crate) fn settle(
     let (tx, now, claim) = (cx.tx, cx.now, &*finished.claim);
     let fence = Fence { run: claim.run_id, owner, attempt: claim.attempt };
     if finished.output.is_some() || finished.exit_code.is_some() {
-        // If the claim no longer holds, what follows finds out.
+        // If the claim no longer holds, the statement that settles the run reports it.
         let _ = attempts::keep_printed(tx, &fence, finished.output.as_deref(), finished.exit_code)?;
     }
     if let Some(progress) = &finished.progress {
@@ -40,11 +42,11 @@ pub(crate) fn settle(
     }
     let (status, error, next_attempt) = match &finished.outcome {
         Outcome::Succeeded { result } => {
-            // What the handler did is done: to try again for the sake of what it returned would do it twice.
-            let unkept = result.as_ref().and_then(|result| too_long(result));
-            let result = result.as_deref().filter(|_| unkept.is_none());
+            // The handler has had its effect: a retry because of the result would repeat it.
+            let too_long_remark = result.as_ref().and_then(|result| too_long(result));
+            let result = result.as_deref().filter(|_| too_long_remark.is_none());
             let mut remarks = finished.remarks();
-            remarks.extend(unkept);
+            remarks.extend(too_long_remark);
             let remark = (!remarks.is_empty()).then(|| remarks.join("; "));
             if let Some(remark) = &remark {
                 let _ = attempts::keep_remark(tx, &fence, remark)?;
@@ -58,8 +60,8 @@ pub(crate) fn settle(
             let error = runs::stored_error(error);
             let end = End { error: Some(&error), ..ended(finished) };
             let failure = Failure { how: (*how).into(), retry: *retry, end };
-            let stands = end_badly(cx, &fence, claim, &failure, random)?;
-            let Some((status, next)) = stands else { return superseded(cx, &fence, finished) };
+            let recorded = end_unsuccessfully(cx, &fence, claim, &failure, random)?;
+            let Some((status, next)) = recorded else { return superseded(cx, &fence, finished) };
             (status, Some(error), next)
         }
         Outcome::Released => match release(cx, &fence, None)? {
@@ -71,7 +73,7 @@ pub(crate) fn settle(
     if status.is_final() {
         after_the_end(tx, claim, finished.finished_at, now, cx.written)?;
     } else {
-        waits_again(cx, claim)?;
+        place_retry(cx, claim)?;
     }
     let mut next_due = None;
     if claim.recurring && status != RunStatus::Queued {
@@ -88,48 +90,48 @@ pub(crate) fn settle(
     Ok(())
 }
 
-/// The end of an attempt, as its worker reported it.
+/// Returns the end of an attempt as its worker reported it.
 fn ended(finished: &Finished) -> End<'static> {
     let (started, duration) = (Some(finished.started_at), finished.duration);
     End { started, finished: finished.finished_at, duration, error: None }
 }
 
-/// What became of an attempt that is given back.
+/// The result of releasing an attempt.
 enum Released {
     Queued,
-    /// It had been asked to stop.
+    /// The run had been requested to stop.
     Cancelled,
     Superseded,
 }
 
-/// running -> queued, for an attempt that never began: it does not count.
+/// running -> queued, for an attempt that never began. It does not count as an attempt.
 fn release(cx: &mut Change<'_>, fence: &Fence<'_>, error: Option<&str>) -> Result<Released, Fault> {
     let (tx, now) = (cx.tx, cx.now);
     if runs::give_back(tx, fence, now)? == Wrote::Superseded {
         return Ok(Released::Superseded);
     }
     attempts::keep_attempt(tx, fence, AttemptOutcome::Released, &End { error, ..End::unknown(now) }, None)?;
-    // The request is made once, and no claim takes a run that was asked to stop.
+    // The stop request is not repeated, and no claim takes a run that has one: cancel it now.
     let cancelled = runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, cx.written)?;
     Ok(if cancelled { Released::Cancelled } else { Released::Queued })
 }
 
-/// What is said of a result that is too long to be kept.
+/// Returns the remark about a result that is too long to be stored.
 fn too_long(result: &str) -> Option<String> {
     let length = result.len();
     (length > MAX_RESULT_BYTES)
         .then(|| format!("its result is not kept: expected at most {MAX_RESULT_BYTES} bytes of JSON, found {length}"))
 }
 
-/// The end of an attempt that did not succeed, and what its handler asks for.
+/// The end of an attempt that did not succeed, and the retry that its handler requests.
 struct Failure<'a> {
     how: AttemptOutcome,
     retry: Retry,
     end: End<'a>,
 }
 
-/// running -> failed, dead or cancelled. `None`: the claim no longer holds.
-fn end_badly(
+/// running -> failed, dead or cancelled. Returns `None` if the claim no longer holds.
+fn end_unsuccessfully(
     cx: &Change<'_>,
     fence: &Fence<'_>,
     claim: &Claim,
@@ -142,7 +144,7 @@ fn end_badly(
         attempts::keep_attempt(tx, fence, outcome, end, None)?;
         return Ok(Some((RunStatus::Cancelled, None)));
     }
-    // From the end of the attempt, by one clock: a step of it before this is written neither stretches nor cuts the wait.
+    // The wait counts from the end of the attempt, or from now if the clock has stepped back to before it.
     let ended = end.finished.min(cx.now);
     let (wrote, ended) = match claim.retry.judge(claim.counted(), retry, random) {
         Verdict::TryAgainIn(wait) => {
@@ -159,13 +161,13 @@ fn end_badly(
     Ok(Some(ended))
 }
 
-/// Places a run whose attempt has ended and that is to be tried again.
-fn waits_again(cx: &mut Change<'_>, claim: &Claim) -> Result<(), Fault> {
+/// Places a run that is to be tried again among the waiting runs.
+fn place_retry(cx: &mut Change<'_>, claim: &Claim) -> Result<(), Fault> {
     cx.written.blocked = true;
     Ok(blocked::place(cx.tx, claim.run_id, claim.concurrency_key.as_deref(), cx.now)?)
 }
 
-/// Unblocks the runs that waited for one that is final now, and lets a delay count from its end.
+/// Unblocks the runs that waited for a run that is now final, and starts a delay that counts from its end.
 fn after_the_end(
     tx: &Transaction<'_>,
     claim: &Claim,
@@ -182,7 +184,8 @@ fn after_the_end(
     Ok(())
 }
 
-/// The attempt's result comes too late: another owner has the run, or it is final, or gone. Nothing is thrown away.
+/// Keeps the result of an attempt whose run another owner has claimed, or which is final or deleted: with the attempts, or
+/// else as an event.
 fn superseded(cx: &mut Change<'_>, fence: &Fence<'_>, finished: &Finished) -> Result<(), Fault> {
     let (error, result) = match &finished.outcome {
         Outcome::Failed { error, .. } => (runs::stored_error(error), finished.output.as_deref()),
@@ -207,11 +210,11 @@ const KEEP_LAST: &str = "
      WHERE id = :task AND (last_run IS NULL OR last_run <= :started)
     RETURNING next_run";
 
-/// A run that began before the newest one and ended after it counts in the streak all the same.
+/// For a run that began before the newest one and ended after it: only the streak changes.
 const COUNT_STREAK: &str = "
     UPDATE scheduled_tasks SET failure_count = failure_count * :kept + :adds WHERE id = :task";
 
-/// Stores the end of the newest attempt with the task, and its streak of dead runs. Returns when the task is due next.
+/// Stores the end of the newest attempt and the streak of dead runs in the task. Returns when the task is due next.
 fn keep_last(tx: &Transaction<'_>, task: i64, status: RunStatus, end: &End<'_>) -> rusqlite::Result<Option<Timestamp>> {
     let streak = Streak::after(status);
     let params = named_params! {
@@ -226,21 +229,21 @@ fn keep_last(tx: &Transaction<'_>, task: i64, status: RunStatus, end: &End<'_>) 
     Ok(kept.flatten())
 }
 
-/// running -> failed, dead or cancelled, because the owner of the attempt is dead. A lost attempt counts.
+/// running -> failed, dead or cancelled, because the owner of the attempt is dead. A lost attempt counts as an attempt.
 pub(crate) fn recover(cx: &mut Change<'_>, fence: &Fence<'_>, random: &mut fastrand::Rng) -> Result<(), Fault> {
     let (tx, now) = (cx.tx, cx.now);
-    // The claim as it would be made now: a repaired task repairs its retries.
+    // The claim as it would be made now: retries use the current settings of the task.
     let Some(claim) = runs::ending(tx, fence.run, now)? else { return Ok(()) };
     let started = started_at(tx, fence.run)?;
     let error = "the scheduler that ran it died";
     let end = End { started, error: Some(error), ..End::unknown(now) };
     let failure = Failure { how: AttemptOutcome::Lost, retry: Retry::Backoff, end };
-    let ended = end_badly(cx, fence, &claim, &failure, random)?;
+    let ended = end_unsuccessfully(cx, fence, &claim, &failure, random)?;
     let Some((status, next_attempt)) = ended else { return Ok(()) };
     if status.is_final() {
         after_the_end(tx, &claim, now, now, cx.written)?;
     } else {
-        waits_again(cx, &claim)?;
+        place_retry(cx, &claim)?;
     }
     if claim.recurring {
         keep_last(tx, claim.task_id, status, &end)?;
@@ -255,13 +258,13 @@ pub(crate) fn recover(cx: &mut Change<'_>, fence: &Fence<'_>, random: &mut fastr
     Ok(())
 }
 
-/// running -> queued, because the owner of the attempt died before a worker began it. Such an attempt does not count, and a
-/// run that may start only once may still start.
+/// running -> queued, because the owner of the attempt died before a worker began it. The attempt does not count, so a run
+/// with `max_attempts` 1 can still start.
 pub(crate) fn recover_unbegun(cx: &mut Change<'_>, fence: &Fence<'_>) -> Result<(), Fault> {
     let Some(claim) = runs::ending(cx.tx, fence.run, cx.now)? else { return Ok(()) };
     let error = "the scheduler that had claimed it died before it began";
     if let Released::Queued = release(cx, fence, Some(error))? {
-        waits_again(cx, &claim)?;
+        place_retry(cx, &claim)?;
         let (run, task, attempt, status) = (fence.run, claim.task, fence.attempt, RunStatus::Queued);
         cx.written.events.push(Event::Lost { run, task, attempt, status, next_attempt: None });
     }
@@ -280,7 +283,7 @@ const CANCELLING: &str = "
      WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
        AND status <> 'running' AND cancel_requested = 1";
 
-/// Cancels the waiting runs of a task that somebody has asked to stop by SQL.
+/// Cancels the waiting runs of a task that SQL has requested to stop.
 pub(crate) fn cancel_asked(
     tx: &Transaction<'_>,
     task: i64,
@@ -303,19 +306,19 @@ const NEXT_EXPIRY: &str = "
     SELECT min(expires_at) FROM task_runs
      WHERE expires_at IS NOT NULL AND status = 'queued' AND attempt = forgiven";
 
-/// Waiting runs that have expired.
+/// Returns waiting runs that have expired, at most `limit`.
 pub(crate) fn expiring(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<i64>> {
     let mut statement = tx.prepare_cached(EXPIRING)?;
     let rows = statement.query_map(named_params! { ":now": now }, |row| row.get(0))?;
     rows.take(limit).collect()
 }
 
-/// When the next waiting run expires.
+/// Returns when the next waiting run expires.
 pub(crate) fn next_expiry(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
     tx.prepare_cached(NEXT_EXPIRY)?.query_row([], |row| row.get(0))
 }
 
-/// queued, failed -> cancelled, and what follows from it. `false`: it does not wait any more.
+/// queued, failed -> cancelled; unblocks other runs. Returns `false` if the run no longer waits.
 pub(crate) fn cancel_waiting(
     tx: &Transaction<'_>,
     run: i64,
@@ -335,7 +338,7 @@ pub(crate) fn cancel_waiting(
     Ok(true)
 }
 
-/// queued -> missed, and what follows from it. A run that was requested since the last look may be claimed first.
+/// queued -> missed; unblocks other runs. A run that was requested since the last poll can be claimed first.
 pub(crate) fn expire(
     tx: &Transaction<'_>,
     run: i64,

@@ -1,4 +1,4 @@
-//! The promises: added, looked up, changed, planned. What is due is resolved under the old state before a change.
+//! Looks up, changes, pauses, resumes, removes and plans tasks. A change first resolves what is due under the old state.
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
@@ -17,19 +17,21 @@ pub(crate) fn by_name(tx: &Transaction<'_>, name: &str) -> rusqlite::Result<Opti
     tx.prepare_cached(BY_NAME)?.query_row(named_params! { ":name": name }, row::shown_task).optional()
 }
 
-/// The task of this name, which somebody has asked for.
+/// Returns the task of this name.
+///
+/// Fails with [`Error::UnknownTask`] if there is none.
 pub(crate) fn expect(tx: &Transaction<'_>, name: &str) -> Result<Task, Fault> {
     by_name(tx, name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() }.into())
 }
 
 const BY_ID: &str = "SELECT * FROM scheduled_tasks WHERE id = :task";
 
-/// The task of this id. One with text that is not UTF-8 is invalid, as in [`row::shown_task`].
+/// Returns the task of this id. A task with text that is not UTF-8 is invalid, as in [`row::shown_task`].
 pub(crate) fn by_id(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
     tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::shown_task).optional()
 }
 
-/// The task of this id, which must be readable in full.
+/// Returns the task of this id. Fails if a column cannot be read.
 fn readable(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
     tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::task).optional()
 }
@@ -54,14 +56,14 @@ pub(crate) fn names(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<St
 
 const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = :manifest";
 
-/// The names of the tasks that a manifest declared: there may be many, and most are as they should be.
+/// Returns the names of the tasks that a manifest declared. Names only: there may be many, and most have not changed.
 pub(crate) fn managed_by(tx: &Transaction<'_>, manifest: &str) -> rusqlite::Result<Vec<String>> {
     tx.prepare_cached(MANAGED_BY)?
         .query_map(named_params! { ":manifest": manifest }, |row| row::shown(row, 0))?
         .collect()
 }
 
-/// The columns `status` and `next_run` for what comes next. `otherwise`: the status of a task that has a next.
+/// Returns the columns `status` and `next_run`. `otherwise`: the status of a task that is not completed.
 pub(crate) fn stored(next: Next, otherwise: TaskStatus) -> (TaskStatus, Option<Timestamp>) {
     match next {
         Next::At(at) => (otherwise, Some(at)),
@@ -70,8 +72,9 @@ pub(crate) fn stored(next: Next, otherwise: TaskStatus) -> (TaskStatus, Option<T
     }
 }
 
-/// One statement: a change of the schedule that leaves active_since alone is taken for one made by SQL, and so is any that
-/// leaves updated_at alone, as a second one in the same millisecond would: a trigger would read SQLite's clock for it.
+/// One statement, because triggers take two kinds of updates for changes by SQL: one of the schedule that does not change
+/// active_since, and any that does not change updated_at (for which a trigger would read SQLite's clock). Hence a second
+/// change in the same millisecond adds 1 to updated_at.
 const CHANGE: &str = "
     UPDATE scheduled_tasks
        SET handler = :handler, payload = :payload, schedule_type = :type, schedule_value = :value, time_zone = :zone,
@@ -83,7 +86,7 @@ const CHANGE: &str = "
            status = :status, next_run = :next, planned = :planned, active_since = :since, invalid_reason = :reason
      WHERE id = :task";
 
-/// Makes a stored task what another definition says. Its runs stay; a schedule with the same meaning moves nothing.
+/// Changes a stored task to another definition. Its runs stay; a schedule with the same meaning keeps next_run.
 pub(crate) fn change(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
@@ -130,7 +133,7 @@ pub(crate) fn change(
     Ok(recall(tx, old.id)?)
 }
 
-/// Resolves what is due of a task that is about to be changed, under its old state; answers with the task as it is then.
+/// Resolves the due occurrences of a task that is about to be changed, under its old state. Returns the task after that.
 pub(crate) fn resolve_before_a_change(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
@@ -144,7 +147,7 @@ pub(crate) fn resolve_before_a_change(
         match settle_plan(tx, schedules, task.id, now) {
             Ok(None) => {}
             Ok(Some(_)) => return Ok(by_id(tx, task.id)?.unwrap_or(task)),
-            // Nobody could say when it is due: that must not keep its zone from being put right.
+            // Its zone is unknown here, so when it is due is too. The change may correct the zone, so it must not fail.
             Err(fault) if fault.is_about_this_machine() => return Ok(task),
             Err(fault) => return Err(fault),
         }
@@ -160,17 +163,17 @@ pub(crate) fn resolve_before_a_change(
     Ok(by_id(tx, task.id)?.unwrap_or(task))
 }
 
-/// One that is over, and was given a next_run by SQL, is active as soon as somebody looks at it.
+/// Returns whether SQL set the next_run of a completed task. Planning makes such a task active.
 fn runs_again(task: &Task) -> bool {
     task.status == TaskStatus::Completed && task.next_run.is_some()
 }
 
-/// Now, or as soon after `before` as the clock allows: active_since tells the program's own change by having moved.
+/// Returns `now`, or `before` + 1 ms if that is later: triggers recognize a change by the program by its new active_since.
 fn after(now: Timestamp, before: Timestamp) -> Timestamp {
     now.max(Timestamp::from_millis(before.as_millis() + 1))
 }
 
-/// A waiting run that was asked to stop by SQL is cancelled by whoever looks at its task next: that is still to be done.
+/// Keeps a task unplanned while SQL has requested one of its waiting runs to stop: planning the task cancels the run.
 const RECALL: &str = "
     UPDATE scheduled_tasks SET planned = 0
      WHERE id = :task
@@ -182,7 +185,7 @@ fn recall(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(RECALL)?.execute(named_params! { ":task": task }).map(|_| ())
 }
 
-/// One statement, as above.
+/// One statement, as [`CHANGE`].
 const SET_STATUS: &str = "
     UPDATE scheduled_tasks
        SET status = :status, next_run = :next, planned = 1, active_since = :since, updated_at = :now, paused_by = :by
@@ -191,8 +194,8 @@ const SET_STATUS: &str = "
 /// The `paused_by` of a task that a user paused.
 const USER: &str = "user";
 
-/// Stops a task for a while. What is due is resolved first; its waiting runs wait on, but for those asked for by hand.
-/// `by`: who pauses it, and why, if it is not a user.
+/// Pauses a task after its due occurrences are resolved. Its waiting runs keep waiting, except manual runs, which may start.
+/// `by`: what pauses it and why; `None` for a user.
 pub(crate) fn pause(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
@@ -208,14 +211,14 @@ pub(crate) fn pause(
         TaskStatus::Completed | TaskStatus::Invalid => return Err(refused("pause", &task)),
     }
     let task = resolve_before_a_change(tx, schedules, task, now)?;
-    // Written by SQL, and looked at just now.
+    // Planning a row that SQL wrote may have found it invalid.
     if task.status == TaskStatus::Invalid {
         return Err(refused("pause", &task));
     }
     rest(tx, &task, by.unwrap_or(USER), now)
 }
 
-/// Pauses a task of which all that is due has been resolved.
+/// Pauses a task whose due occurrences are resolved.
 pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, by: &str, now: Timestamp) -> Result<(), Fault> {
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
         ":task": task.id, ":status": TaskStatus::Paused, ":next": None::<Timestamp>,
@@ -229,8 +232,8 @@ pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, by: &str, now: Timestamp) 
 
 const END_STREAK: &str = "UPDATE scheduled_tasks SET failure_count = 0 WHERE id = :task AND failure_count > 0";
 
-/// Lets a paused task's schedule count again, from now. What fell meanwhile is neither run nor missed, but for a `once`
-/// instant; an event says from when to when. Whoever resumes has looked: the streak of dead runs is over.
+/// Resumes a paused task: its schedule counts from now. Occurrences during the pause are neither run nor missed, except a
+/// `once` instant; an event records the period. Resets the streak of dead runs.
 pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str, now: Timestamp) -> Result<(), Fault> {
     let task = expect(tx, name)?;
     match task.status {
@@ -257,7 +260,7 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     Ok(())
 }
 
-/// Looks again at an invalid task. Refused, with what is wrong now, if it still cannot be used.
+/// Plans an invalid task again. Refused with the current reason if the task is still invalid.
 pub(crate) fn repair(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
@@ -282,7 +285,7 @@ fn refused(request: &str, task: &Task) -> Fault {
 
 const REMOVE: &str = "DELETE FROM scheduled_tasks WHERE id = :task";
 
-/// Removes a task with its history. Refused while a run of it is running.
+/// Removes a task and its history. Refused while a run of it is running.
 pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result<(), Fault> {
     let task = expect(tx, name)?;
     if open::any_running(tx, task.id)? {
@@ -297,14 +300,14 @@ pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result
     Ok(())
 }
 
-/// Deletes a task and its history. A trigger refuses it while a run is running.
+/// Deletes a task and its history. A trigger refuses this while a run is running.
 pub(crate) fn delete(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(REMOVE)?.execute(named_params! { ":task": task }).map(|_| ())
 }
 
 const UNPLANNED: &str = "SELECT id, time_zone FROM scheduled_tasks WHERE planned = 0 LIMIT :limit";
 
-/// Rows that somebody else wrote, and that a scheduler has still to look at: their ids and time zones.
+/// Returns the ids and time zones of tasks that SQL wrote and no scheduler has planned yet.
 pub(crate) fn unplanned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(i64, String)>> {
     tx.prepare_cached(UNPLANNED)?
         .query_map(named_params! { ":limit": bound(limit) }, |row| Ok((row.get(0)?, row::shown(row, 1)?)))?
@@ -313,12 +316,12 @@ pub(crate) fn unplanned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<
 
 const ZONE: &str = "SELECT time_zone FROM scheduled_tasks WHERE id = :task";
 
-/// The time zone of a task.
+/// Returns the time zone of a task.
 pub(crate) fn zone(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<String> {
     tx.prepare_cached(ZONE)?.query_row(named_params! { ":task": task }, |row| row::shown(row, 0))
 }
 
-// By name: the rows of one priority without a next run, in the order of their ids, are one range of this index.
+// INDEXED BY: the rows of one priority without a next_run, in the order of their ids, are one range of this index.
 const PLANLESS: &str = "
     SELECT id, schedule_type <> 'manual'
                AND (schedule_type <> 'delay'
@@ -329,9 +332,9 @@ const PLANLESS: &str = "
      WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run IS NULL AND id > :after
      ORDER BY id LIMIT :limit";
 
-/// Active tasks that count as planned, and have neither a next run nor a run to wait for: only SQL writes such a row (a manual
-/// task never has a next run). Looks at up to `limit` rows of each priority after the id `after`, and moves `after` on; 0 begins a
-/// new round.
+/// Returns active tasks that are marked as planned, but have neither a next_run nor an unfinished run: only SQL writes such
+/// a row. Manual tasks are left out, as they never have a next_run. Reads up to `limit` rows of each priority after the id
+/// `after`, and advances `after`; 0 starts a new round.
 pub(crate) fn planless(tx: &Transaction<'_>, after: &mut i64, limit: usize) -> rusqlite::Result<Vec<i64>> {
     let mut statement = tx.prepare_cached(PLANLESS)?;
     let (mut found, mut reached) = (Vec::new(), None);
@@ -352,7 +355,8 @@ fn bound(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// What is found to be over is over from now on: whoever counts from its end does not count the time in which nobody looked.
+/// A task that becomes completed here gets `updated_at` now: retention counts from then, not from the time before a
+/// scheduler ran.
 const SET_PLAN: &str = "
     UPDATE scheduled_tasks
        SET planned = 1, status = :status, next_run = :next, active_since = :since, invalid_reason = NULL,
@@ -360,11 +364,11 @@ const SET_PLAN: &str = "
            updated_at = iif(:status = 'completed' AND status <> 'completed', :now, updated_at)
      WHERE id = :task";
 
-/// When the newest of what became of a task came to its end.
+/// The latest end of a run, or of a recorded occurrence, of a task.
 const NEWEST_END: &str = "SELECT max(finished_at) FROM task_runs WHERE task_id = :task";
 
-/// Looks at a row that somebody else wrote: when it is due, or why it is invalid, which is answered. Fails before anything is
-/// written if the zone data of this machine does not answer for its zone.
+/// Plans a row that SQL wrote: stores when it is due, or that it is invalid. Returns the name and the reason of an invalid
+/// task. Fails before anything is written if the zone data of this machine does not have its zone.
 pub(crate) fn settle_plan(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
@@ -374,7 +378,7 @@ pub(crate) fn settle_plan(
     let Some(task) = readable(tx, id)? else { return Ok(None) };
     let schedule = match task.definition.check(task.created_at, schedules) {
         Ok(schedule) => schedule,
-        // Nothing is known of the row: another scheduler may know the zone, or a later try.
+        // The zone is unknown, the row is not invalid: another scheduler, or a later try, may find the zone.
         Err(error @ Error::ZoneUnavailable { .. }) => return Err(error.into()),
         Err(error) => {
             let reason = error.to_string();
@@ -383,16 +387,16 @@ pub(crate) fn settle_plan(
         }
     };
     let ordered = task.definition.overlap != Overlap::Allow;
-    // A repaired row counts from its repair, as one does whose schedule was changed.
+    // A repaired task counts from its repair, like a task whose schedule was changed.
     let since = if task.status == TaskStatus::Invalid { after(now, task.active_since) } else { task.active_since };
     let (status, next_run) = match (task.status, task.next_run) {
-        // Set by hand, to run then.
+        // SQL set next_run.
         (TaskStatus::Active | TaskStatus::Completed, Some(at)) => (TaskStatus::Active, Some(at)),
-        // Neither is undone by a change of something else, or by a request about one of its runs.
+        // A change of another column, or a request about a run, does not resume the task.
         (TaskStatus::Paused | TaskStatus::Completed, _) => (task.status, None),
         (TaskStatus::Active | TaskStatus::Invalid, _) => {
             let unfinished = open::any_unfinished(tx, id)?;
-            // A run may have ended while the row waited to be looked at: a delay counts from there.
+            // A run may have ended before the row was planned: a delay counts from its end.
             let counted = match schedule {
                 Schedule::Delay(_) => newest_end(tx, id)?.map_or(since, |end| end.min(now).max(since)),
                 _ => since,
@@ -417,7 +421,7 @@ const INVALIDATE: &str = "
        SET planned = 1, status = 'invalid', next_run = NULL, invalid_reason = :reason, paused_by = NULL, updated_at = :now
      WHERE id = :task";
 
-/// Takes a row out of the schedule that cannot be used, and says why.
+/// Marks a task as invalid, with the reason. An invalid task is not scheduled.
 pub(crate) fn invalidate(tx: &Transaction<'_>, id: i64, reason: &str, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(INVALIDATE)?.execute(named_params! { ":task": id, ":reason": reason, ":now": now })?;
     blocked::derive_task(tx, id, true, true, now)?;
