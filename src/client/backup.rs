@@ -18,7 +18,7 @@ use crate::store::sqlite::file::{Durability, Missing};
 
 const DOING: &str = "make a backup";
 
-/// The answer to a backup.
+/// The result of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backup {
@@ -88,7 +88,7 @@ impl Client {
 
     /// Writes the copy into `part`, and renames it `whole`.
     fn fill(&self, whole: &Path, part: &Path, progress: &Progress) -> Result<(u64, usize)> {
-        // Including a symbolic link without a target.
+        // Also finds a symbolic link without a target.
         if whole.symlink_metadata().is_ok() {
             return Err(refused(whole, "there is such a file: nothing is overwritten"));
         }
@@ -105,7 +105,7 @@ impl Client {
     }
 }
 
-/// Opens an existing database, and calls `f` with what only a file has.
+/// Opens an existing database, and calls `f` with its [`FileStore`].
 fn with_file<T>(path: &Path, f: impl FnOnce(&mut dyn FileStore) -> Result<T>) -> Result<T> {
     let mut store = sqlite::open(path, Missing::Refuse, Durability::Full)?;
     f(store.as_file().ok_or_else(|| refused(path, "it is not a file"))?)

@@ -24,7 +24,7 @@ use crate::schedule::{Zone, duration_text};
 
 /// An idle scheduler cuts its log beyond 16 MiB: with a much larger log it is never idle, or a reader never ends.
 const LARGE_LOG: u64 = 64 * 1024 * 1024;
-/// Where the kernel cannot be asked about a scheduler, it counts as alive for this time after a heartbeat.
+/// If the kernel cannot report whether a scheduler is alive, it counts as alive for this time after a heartbeat.
 const PRESUMED_ALIVE: Duration = Duration::from_secs(5 * 60);
 /// Longest part of an error that a problem quotes.
 const MAX_ERROR: usize = 200;
@@ -54,11 +54,11 @@ pub enum ProblemKind {
     UnknownOwner,
     /// Another program changed a final run to waiting or running, or changed its attempt.
     Reopened,
-    /// A run waits for something that does not block it: it would wait for ever.
+    /// A run waits for something that does not block it, and would wait forever.
     Blocked,
     /// A task had too many dead runs in a row.
     Failing,
-    /// A run is dead since less than a day, and no run of its task has succeeded since.
+    /// A run became dead within the last day, and no run of its task has succeeded since.
     Dead,
     /// A task cannot be scheduled.
     Invalid,
@@ -146,9 +146,9 @@ impl Client {
         let file = store.as_file().map(|file| (file.path().to_owned(), file.sizes().1));
         drop(store);
         let path = file.as_ref().map(|(path, _)| path.as_path());
-        let look = Look { now, path, health: &health, found: Vec::new() };
-        let any_alive = look.living().next().is_some();
-        let mut found = look.all();
+        let check = Check { now, path, health: &health, found: Vec::new() };
+        let any_alive = check.living().next().is_some();
+        let mut found = check.all();
         if let Some((path, log_bytes)) = &file {
             found.extend(of_the_file(path, *log_bytes, any_alive));
         }
@@ -156,8 +156,8 @@ impl Client {
     }
 }
 
-/// The problems of one snapshot.
-struct Look<'a> {
+/// Collects the problems of one snapshot.
+struct Check<'a> {
     now: Timestamp,
     /// The database, if it is a file.
     path: Option<&'a Path>,
@@ -165,7 +165,7 @@ struct Look<'a> {
     found: Vec<Problem>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Check<'a> {
     fn all(mut self) -> Vec<Problem> {
         self.clock();
         self.schedulers();
@@ -497,7 +497,7 @@ fn modes(path: &Path) -> Vec<Problem> {
     open.chain(folders.map(|fault| problem(ProblemKind::FileMode, fault.found, &fault.advice))).collect()
 }
 
-/// Names of handlers and errors may hold any text: a problem stays one line.
+/// Creates a problem of one line: names of handlers and errors may hold any text.
 fn problem(kind: ProblemKind, found: String, advice: &str) -> Problem {
     let line = |text: &str| text.replace(char::is_control, " ");
     Problem { kind, task: None, run: None, found: line(&found), advice: line(advice) }

@@ -14,7 +14,7 @@ impl Client {
     /// task exists if that transaction commits, and only then. Begin the transaction as `IMMEDIATE`: SQLite refuses a write in a
     /// transaction that has read first if another program wrote in between.
     ///
-    /// A scheduler sees the task within its poll interval after the commit; [`Client::wake`] makes it look at once.
+    /// A scheduler sees the task within its poll interval after the commit; [`Client::wake`] makes it check immediately.
     ///
     /// ```
     /// use duly::rusqlite::{Connection, TransactionBehavior};
@@ -49,7 +49,7 @@ impl Context {
     /// ```
     /// # use duly::{BoxError, Context, NewTask};
     /// fn step_one(run: &Context) -> Result<(), BoxError> {
-    ///     // The next step is due at once. Its name makes it unique, however many attempts this step needs.
+    ///     // The next step is due immediately. Its name makes it unique, even if this step needs several attempts.
     ///     let next = NewTask::once(format!("step-two:{}", run.run_id()), run.scheduled_for()).handler("step-two");
     ///     run.finish(|tx| {
     ///         run.add_in(tx, next)?;

@@ -1,4 +1,4 @@
-//! What is kept of attempts: what they printed and said, which process they are, and each that did not simply succeed.
+//! What is stored of attempts: output, exit code, progress, process, and a row for each attempt that did not simply succeed.
 
 use rusqlite::{Transaction, named_params};
 
@@ -11,7 +11,7 @@ const KEEP_PRINTED: &str = "
     UPDATE task_runs SET output = :output, exit_code = :exit_code
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-/// Keeps what a command printed, and what it exited with, before its attempt is settled.
+/// Stores the output and the exit code of a command before its attempt is settled.
 pub(crate) fn keep_printed(
     tx: &Transaction<'_>,
     fence: &Fence<'_>,
@@ -30,9 +30,9 @@ const KEEP_PROCESS: &str = "
     UPDATE task_runs SET process = :process
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-/// Keeps what an attempt that goes on tells of itself.
-pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, told: &ReportKind) -> rusqlite::Result<Wrote> {
-    match told {
+/// Stores a report of a running attempt.
+pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, report: &ReportKind) -> rusqlite::Result<Wrote> {
+    match report {
         ReportKind::Process(process) => keep_process(tx, fence, process),
         ReportKind::Progress(progress) => keep_progress(tx, fence, progress),
         ReportKind::Began(at) => keep_began(tx, fence, *at),
@@ -43,14 +43,14 @@ const KEEP_BEGAN: &str = "
     UPDATE task_runs SET started_at = :at
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-/// Keeps when an attempt that was read ahead began.
+/// Stores the start of an attempt that was read ahead.
 fn keep_began(tx: &Transaction<'_>, fence: &Fence<'_>, at: Timestamp) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(KEEP_BEGAN)?
         .execute(named_params! { ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":at": at })
         .map(judged)
 }
 
-/// Keeps what tells an attempt's command from every other process, as long as the attempt lasts.
+/// Stores what identifies the process of an attempt's command, until the attempt ends.
 fn keep_process(tx: &Transaction<'_>, fence: &Fence<'_>, process: &str) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(KEEP_PROCESS)?
         .execute(named_params! {
@@ -63,7 +63,7 @@ const KEEP_PROGRESS: &str = "
     UPDATE task_runs SET progress = :progress
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-/// Keeps how far an attempt says that it has come.
+/// Stores the progress that an attempt reports.
 pub(crate) fn keep_progress(tx: &Transaction<'_>, fence: &Fence<'_>, progress: &str) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(KEEP_PROGRESS)?
         .execute(named_params! {
@@ -76,7 +76,7 @@ const KEEP_REMARK: &str = "
     UPDATE task_runs SET error = :remark
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-/// Keeps what is to be said of an attempt although it succeeds.
+/// Stores a remark about an attempt that succeeds.
 pub(crate) fn keep_remark(tx: &Transaction<'_>, fence: &Fence<'_>, remark: &str) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(KEEP_REMARK)?
         .execute(named_params! {
@@ -93,8 +93,8 @@ const KEEP_ATTEMPT: &str = "
            (status = 'dead' OR status = 'cancelled') AND :outcome <> 'superseded'
       FROM task_runs WHERE id = :run";
 
-/// Keeps an attempt that did not simply succeed, with what its run tells of it. `output`: of one that ended too late, which
-/// the run no longer tells. `false`: its run is gone.
+/// Stores an attempt that did not simply succeed, with the output and exit code that its run stores. `output`: that of an
+/// attempt that ended after it was superseded, which its run does not store. Returns `false` if the run was deleted.
 pub(crate) fn keep_attempt(
     tx: &Transaction<'_>,
     fence: &Fence<'_>,

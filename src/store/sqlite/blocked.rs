@@ -1,7 +1,7 @@
 //! The `blocked` column of waiting runs: reads what `rules::placement` must know, and stores its answer.
 //!
-//! A blocked run is in no claimable index, so that a hundred thousand of them cost a turn nothing. In return, every operation
-//! that claims, ends, cancels, expires, delays or pauses a run derives the column again for the runs that depend on it.
+//! A blocked run is not in the index of claimable runs, so that a hundred thousand of them cost a turn nothing. In return, every
+//! operation that claims, ends, cancels, expires, delays or pauses a run derives the column again for the runs that depend on it.
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
@@ -11,7 +11,7 @@ use crate::model::task::{Overlap, TaskStatus};
 use crate::rules::placement::{self, Reason, Waiting};
 use crate::store::sqlite::row::{self, Raw, raw};
 
-/// Priorities a run may have.
+/// The priorities of runs.
 const PRIORITIES: std::ops::RangeInclusive<i64> = 0..=3;
 
 /// Returns whether any waiting run is blocked. If none is, the end of a run frees none.
@@ -224,7 +224,7 @@ const NEXT_TASK: &str = "
     SELECT min(task_id) FROM task_runs
      WHERE (status = 'queued' OR status = 'failed' OR status = 'running') AND task_id > :task";
 
-/// Looks at the first hundred runs only. A later round reaches the others.
+/// Reads the first hundred runs only. A later round reaches the others.
 const WRONGLY_PAUSED: &str = "
     SELECT t.overlap <> 'allow' FROM scheduled_tasks t
      WHERE t.id = :task AND t.status <> 'paused' AND t.status <> 'invalid'
@@ -273,20 +273,20 @@ mod tests {
 
     const NOON: i64 = 1_805_025_600_000;
 
-    /// What there is of the key of the run in question.
+    /// The state of the key of the run under test.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Key {
         None,
         Free,
         /// Another task's run holds it.
         Held,
-        /// Another task's run waits for it, and goes first.
+        /// Another task's run waits for it, and starts first.
         Behind,
-        /// Another task's run waits behind the run in question.
+        /// Another task's run waits behind the run under test.
         First,
     }
 
-    /// A task, its run in question and what the rule must be asked of it. Run ids are ten times the task's, and more.
+    /// A task, the facts of its run under test, and the state of the key. Run ids begin at ten times the task's id.
     #[derive(Clone, Copy, Debug)]
     struct Case {
         task: i64,
@@ -355,12 +355,12 @@ mod tests {
         blocked.expect("a run")
     }
 
-    /// Holds the rows of a case against the rule.
+    /// Compares the rows of a case with the rule.
     fn assert_placed(tx: &Transaction<'_>, case: &Case, when: &str) {
         let expected = case.waiting.reason();
         assert_eq!(stored(tx, case.task * 10 + 5), expected, "{case:?} {when}");
         if case.key == Key::First {
-            // What waits behind it goes first if it may not start.
+            // If it may not start, the run that waits behind it starts first.
             let behind = if expected.is_none() { Some(Reason::Key) } else { stored(tx, case.task * 10 + 7) };
             assert_eq!(stored(tx, case.task * 10 + 7), behind, "behind {case:?} {when}");
             assert!(expected != Some(Reason::Paused) || behind.is_none(), "behind {case:?} {when}: {behind:?}");

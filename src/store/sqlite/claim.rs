@@ -1,4 +1,4 @@
-//! Waiting runs that may start are claimed, most urgent first and every eighth by age.
+//! Claims waiting runs that may start: most urgent first, and every eighth by age.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::{self, Claimer, Wrote};
 use crate::store::turn_io::Slots;
 
-// By name: after an ANALYZE of an empty file SQLite would take another index, and read all that waits for other handlers.
+// INDEXED BY: after an ANALYZE of an empty file SQLite would choose another index, and read all runs of other handlers.
 const CLAIMABLE: &str = "
     SELECT run_at, id FROM task_runs INDEXED BY task_runs_claimable
      WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
@@ -49,7 +49,7 @@ const ANY_CLAIMABLE: &str = "
                     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
                       AND handler = :handler AND priority = :priority AND run_at <= :now)";
 
-/// Returns whether a run waits that may start here. What falls due then queues behind it.
+/// Returns whether a waiting run may start here. Runs that become due are then queued behind it.
 pub(crate) fn any(tx: &Transaction<'_>, handlers: &BTreeSet<String>, now: Timestamp) -> rusqlite::Result<bool> {
     let mut statement = tx.prepare_cached(ANY_CLAIMABLE)?;
     for handler in handlers {
@@ -88,20 +88,20 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     let (tx, now) = (cx.tx, cx.now);
     let Some(mut claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
     if !slots.admits(&claim.retry) {
-        // It waits for an idle worker. There would never be one if what comes after it were read ahead meanwhile.
+        // It waits for an idle worker. If later runs were read ahead meanwhile, no worker would ever be idle.
         slots.room = 0;
         return Ok(());
     }
     let key = claim.concurrency_key.as_deref();
-    // Another handler's run with the same key may have been claimed in this turn; or another program wrote the row. The
-    // reason is derived again.
+    // Another handler's run with the same key may have been claimed in this turn, or another program wrote the row: the reason is
+    // derived again.
     if runs::claim(tx, run, claimer, slots.started(now), now)? == Wrote::Superseded {
         return Ok(blocked::place(tx, run, key, now)?);
     }
     claim.attempt += 1;
     claim.read_ahead = slots.take();
     match key {
-        // Nothing waits behind a task's own key if nothing is blocked.
+        // If no run is blocked, no run waits behind a task's own key.
         Some(key) if cx.written.blocked || !key.starts_with('#') => blocked::derive_key(tx, key, now)?,
         _ => {}
     }
@@ -109,8 +109,8 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     Ok(())
 }
 
-/// One list of four, most urgent first; every eighth is the oldest of all, so that urgent work cannot starve the rest.
-/// `counter` counts what was taken, and goes on from turn to turn.
+/// Merges four lists into one, most urgent first; every eighth run is the oldest of all, so that urgent runs cannot starve the
+/// others. `counter` counts the runs taken, and continues from turn to turn.
 pub(crate) fn by_urgency<'a>(
     lists: [Vec<(Timestamp, i64)>; 4],
     counter: &'a mut u64,
@@ -140,6 +140,6 @@ mod tests {
         let mut counter = 0;
         let order: Vec<i64> = by_urgency([list(100..112), vec![], list(1..4), vec![]], &mut counter).collect();
         assert_eq!(order, [100, 101, 102, 103, 104, 105, 106, 1, 107, 108, 109, 110, 111, 2, 3]);
-        assert_eq!(counter, 15, "the count goes on in the next turn");
+        assert_eq!(counter, 15, "the count continues in the next turn");
     }
 }

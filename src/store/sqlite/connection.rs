@@ -1,6 +1,6 @@
 //! One connection to the file, and the only place where transactions begin.
 //!
-//! Nothing is written into a file that is not duly's, that the path no longer names, or whose tables are of a newer version.
+//! Never writes to a file that is not duly's, that the path no longer names, or whose tables are of a newer version.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -29,7 +29,7 @@ const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
 /// Steps of SQLite's virtual machine between two reports of a copy's progress: some milliseconds.
 const STEPS_BETWEEN_LOOKS: i32 = 100_000;
 
-/// What an application does with each connection that its handlers write on.
+/// The application's function that prepares each connection on which its handlers write.
 pub(crate) type Prepare = dyn Fn(&Connection) -> Result<(), BoxError> + Send + Sync;
 
 /// Logs a panic of the application's closure when it is dropped.
@@ -41,7 +41,7 @@ impl Drop for Disposed {
     }
 }
 
-/// An open database, with what is remembered between transactions.
+/// An open database, with the state that is kept between transactions.
 #[derive(Debug)]
 pub(crate) struct SqliteStore {
     connection: Connection,
@@ -59,7 +59,7 @@ pub(crate) struct SqliteStore {
     accepts_newer: bool,
     /// The state that turns keep; `None` before the first turn.
     memory: Option<Memory>,
-    /// How long a write waits for another connection's.
+    /// The time that a write waits for another connection's.
     busy_timeout: Duration,
 }
 
@@ -111,7 +111,7 @@ impl SqliteStore {
     }
 
     /// Runs `f` in a transaction that holds the write lock from its beginning, and commits if it succeeds. A deferred
-    /// transaction that became a writer would fail at once where this one waits. Fails if the path no longer names the file, or
+    /// transaction that became a writer would fail immediately where this one waits. Fails if the path no longer names the file, or
     /// the file has a second name.
     pub(crate) fn write<T>(
         &mut self,
@@ -144,7 +144,7 @@ impl SqliteStore {
         Ok(answer)
     }
 
-    /// Runs `f`, which is one statement that writes: a transaction of its own, for which SQLite takes the write lock before it
+    /// Runs `f`, which is one statement that writes: a separate transaction, for which SQLite takes the write lock before it
     /// reads anything, as for `BEGIN IMMEDIATE`. The statement checks the version of the tables, an argument of `f`, itself.
     pub(crate) fn write_alone<T>(
         &mut self,
@@ -153,7 +153,7 @@ impl SqliteStore {
         let before = cfg!(debug_assertions).then(|| self.found(invariants::hold)).transpose()?;
         self.transactions += 1;
         let answer = f(&self.connection, &mut self.schedules, &mut self.ids, self.version)?;
-        // Neither check is reliable if a table has become too large to look at.
+        // Neither check is reliable if a table has become too large to check.
         let broken = |(others, held)| held && self.found(invariants::are_broken).is_ok_and(|now| now == (others, true));
         debug_assert!(!before.is_some_and(broken), "one statement broke a rule that held");
         Ok(answer)
@@ -180,7 +180,7 @@ impl SqliteStore {
         self.accepts_newer = true;
     }
 
-    /// Forgets everything that is remembered between transactions, except prepared statements: a new owner uses the connection.
+    /// Resets the state that is kept between transactions, except prepared statements: a new owner uses the connection.
     pub(crate) fn reset(&mut self, random: fastrand::Rng) {
         (self.schedules, self.ids, self.memory) = (Schedules::default(), Ids::default(), Some(Memory::new(random)));
         (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
@@ -249,8 +249,7 @@ impl SqliteStore {
         copied.map(|_| ()).map_err(store)
     }
 
-    /// Leaves the content of the log there when this connection is closed, even if it is the last: a reader changes no byte of
-    /// the file.
+    /// Disables the checkpoint when this connection is closed, even if it is the last: a reader changes no byte of the file.
     pub(crate) fn leave_log(&self) -> Result<()> {
         let left = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         left.map(|_| ()).map_err(|error| Error::store("leave the log as it is", error))
@@ -261,11 +260,11 @@ impl SqliteStore {
         data_version(&self.connection).map_err(|error| Error::store("look for changes", error))
     }
 
-    /// Truncates the log if it has grown beyond what a busy hour needs. For an idle moment.
+    /// Truncates the log if it has grown beyond what a busy hour needs. Call it when the scheduler is idle.
     pub(crate) fn shrink_log(&self) -> Result<()> {
         if std::fs::metadata(file::log(&self.path)).is_ok_and(|metadata| metadata.len() > MAX_LOG_BYTES) {
-            // The answer says whether a reader was in the way; then the next idle moment will do. With a busy timeout, SQLite
-            // would wait for that reader while it holds the write lock: no run would start.
+            // If a reader prevents it, the next idle moment is soon enough. With a busy timeout, SQLite would wait for that reader
+            // while it holds the write lock: no run would start.
             let shrunk = self
                 .connection
                 .busy_timeout(Duration::ZERO)
@@ -276,7 +275,7 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Limits how long a write waits for another connection's.
+    /// Sets how long a write waits for another connection's.
     pub(crate) fn set_busy_timeout(&mut self, timeout: Duration) -> Result<()> {
         self.busy_timeout = timeout;
         self.connection.busy_timeout(timeout).map_err(|error| Error::store("set the busy timeout", error))
@@ -317,7 +316,8 @@ impl SqliteStore {
         self.files.check(&self.in_place()?, &self.connection)
     }
 
-    /// Also fails while the file has a second name. That can pass: no [`Error::UnusableDatabase`].
+    /// As [`SqliteStore::check_in_place`], and fails while the file has a second name. That may be temporary, so the error is no
+    /// [`Error::UnusableDatabase`].
     pub(crate) fn check_writable(&self) -> Result<(), Fault> {
         let metadata = self.in_place()?;
         self.files.check(&metadata, &self.connection)?;
@@ -338,7 +338,7 @@ impl SqliteStore {
         self.files.stamped(&self.connection);
     }
 
-    /// Renames the log of a damaged file, so that no program applies it to what is at the path now.
+    /// Renames the log of a damaged file, so that no program applies it to the file that is at the path now.
     pub(crate) fn set_log_aside(&self) {
         self.files.set_log_aside();
     }
@@ -354,7 +354,7 @@ impl SqliteStore {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Err(file::unusable(&self.path, format!("it was removed or moved while it was open ({error})")))
             }
-            // The disk or the folder does not answer: the file counts as in its place.
+            // The disk or the folder does not respond: an error, not evidence that the file was moved.
             Err(error) => Err(Error::store("look whether the database is in its place", error)),
         }
     }

@@ -1,5 +1,5 @@
-//! For tests: what a turn costs beside a hundred thousand runs that cannot start, in steps of SQLite's machine. No clock is
-//! asked: a step is a step on every machine.
+//! Tests: the cost of a turn with up to a hundred thousand runs that cannot start, in steps of SQLite's virtual machine. Unlike
+//! time, the number of steps is the same on every machine.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -22,12 +22,12 @@ use crate::store::turn_io::{Done, Registration, Slots, Work};
 const NOON: i64 = 1_805_025_600_000;
 const MINUTE: i64 = 60_000;
 
-/// How many may stand in the way: few, and many, as many as `DULY_CROWD` says.
+/// The two numbers of additional rows: few, and many, which `DULY_CROWD` sets.
 fn crowds() -> [i64; 2] {
-    [2_000, std::env::var("DULY_CROWD").map_or(10_000, |crowd| crowd.parse().expect("how many"))]
+    [2_000, std::env::var("DULY_CROWD").map_or(10_000, |crowd| crowd.parse().expect("a number"))]
 }
 
-/// A store and a turn to take on it.
+/// A store, and the input of the turns on it.
 struct Site {
     store: SqliteStore,
     handlers: BTreeSet<String>,
@@ -39,7 +39,7 @@ struct Site {
 }
 
 impl Site {
-    /// A file with these rows, and a healthy task every minute whose handler is `work`.
+    /// Creates a file with these rows, and a healthy task every minute whose handler is `work`.
     fn new(rows: &str, crowd: i64) -> Self {
         let home = tempfile::tempdir().expect("a folder");
         let file = home.path().join("t.db");
@@ -59,7 +59,7 @@ impl Site {
         Site { store, handlers, steps, now: NOON, claimed: Vec::new(), room: 4, _home: home }
     }
 
-    /// Takes a turn, and answers with what it cost.
+    /// Runs a turn. Returns its result and its cost.
     fn turn(&mut self, full: bool, finished: &[Finished]) -> (Done, u64) {
         let now = Timestamp::from_millis(self.now);
         let work = Work {
@@ -90,7 +90,7 @@ impl Site {
             draining: false,
             full,
             slots: Slots { room: self.room, idle: self.room },
-            // Its own limits bound it.
+            // Retention has its own limits and its own test.
             prune: None,
             ahead: 32,
         };
@@ -99,7 +99,7 @@ impl Site {
         (done, self.steps.load(Ordering::Relaxed) - before)
     }
 
-    /// What a few minutes cost, turn by turn: nothing due; all looked at; runs claimed; runs ended.
+    /// Returns the cost of each turn of three minutes: a task due; nothing to do; a full turn; runs ended.
     fn minutes(&mut self) -> Vec<(&'static str, u64)> {
         let mut costs = Vec::new();
         for _ in 0..3 {
@@ -110,25 +110,25 @@ impl Site {
             costs.push(("finds nothing to do", cost));
             self.claimed.extend(done.claims);
             let (done, cost) = self.turn(true, &[]);
-            costs.push(("looks at the whole", cost));
+            costs.push(("is a full turn", cost));
             self.claimed.extend(done.claims);
             let ended = self.ended();
-            assert!(!ended.is_empty(), "the healthy one runs every minute");
+            assert!(!ended.is_empty(), "the healthy task runs every minute");
             let (done, cost) = self.turn(false, &ended);
-            costs.push(("settles, and claims what comes next", cost));
+            costs.push(("settles, and claims the next run", cost));
             self.claimed.extend(done.claims);
             self.now += MINUTE;
         }
         costs
     }
 
-    /// All that is at work has succeeded.
+    /// Returns a success for each claimed run.
     fn ended(&mut self) -> Vec<Finished> {
         let now = Now { wall: Timestamp::from_millis(self.now), monotonic: Duration::ZERO };
         self.claimed.drain(..).map(|claim| Finished::new(claim, Outcome::succeeded(), now, now)).collect()
     }
 
-    /// Carries out runs of the crowd until so many are done, or none is left. Answers with their ids, in order.
+    /// Executes runs of the task `crowded` until at least `most` are done, or none is left. Returns their ids, in order.
     fn drain(&mut self, most: usize) -> Vec<i64> {
         let mut done = Vec::new();
         self.room = 200;
@@ -146,25 +146,26 @@ impl Site {
     }
 }
 
-/// Each turn costs the same beside few as beside many, but for a level or two of a tree. Answers with the many.
+/// Asserts that each turn costs the same with few rows as with many, except for a level or two of a B-tree. Returns the site with
+/// many.
 fn assert_level(rows: &str) -> Site {
     let [mut less, mut more] = crowds().map(|crowd| Site::new(rows, crowd));
     let (few, many) = (less.minutes(), more.minutes());
     for ((what, few), (_, many)) in few.iter().zip(&many) {
-        println!("{what}: {few} steps beside few, {many} beside many");
+        println!("{what}: {few} steps with few rows, {many} with many");
     }
     for ((what, few), (_, many)) in few.into_iter().zip(many) {
-        assert!(many <= few + few / 4 + 100, "a turn that {what}: {few} steps beside few, {many} beside many");
+        assert!(many <= few + few / 4 + 100, "a turn that {what}: {few} steps with few rows, {many} with many");
     }
     more
 }
 
-/// The oldest first.
+/// Asserts that at least `least` runs are done, oldest first.
 fn assert_in_order(runs: &[i64], least: i64) {
     assert!(runs.is_sorted() && runs.len() as i64 >= least, "{} runs: {:?}", runs.len(), &runs[..runs.len().min(20)]);
 }
 
-/// All behind one key, which one of them holds at a time; asked for by hand, of one task.
+/// Manual runs of one task, all with one key, of which one runs at a time.
 const BEHIND_A_KEY: &str = "
     INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned)
     VALUES (2, 'crowded', 'work', 'interval', '1m', 1805025600000, 1805025600000, 1805025600000, 1);
@@ -173,11 +174,11 @@ const BEHIND_A_KEY: &str = "
 
 #[test]
 fn runs_behind_one_key_cost_a_turn_nothing_and_drain_in_order() {
-    // One at a time: of a hundred thousand a few hundred will do.
+    // They run one at a time: a few hundred are enough.
     assert_in_order(&assert_level(BEHIND_A_KEY).drain(500), 500);
 }
 
-/// The same, but each of a task of its own.
+/// As [`BEHIND_A_KEY`], but each run belongs to a separate task.
 const OF_MANY_TASKS: &str = "
     INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned, status,
                                  concurrency_key)
@@ -191,18 +192,18 @@ fn runs_of_many_tasks_behind_one_key_cost_a_turn_nothing() {
     assert_level(OF_MANY_TASKS);
 }
 
-/// Nobody has the handler, and the task goes on to open runs.
+/// No scheduler has the handler, and the task continues to open runs.
 const WITHOUT_A_HANDLER: &str = "
     INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned,
                                  overlap)
-    VALUES (2, 'crowded', 'nobody', 'interval', '1m', 1805025600000, 1805025600000, 1805025600000, 1, 'allow');
+    VALUES (2, 'crowded', 'absent', 'interval', '1m', 1805025600000, 1805025600000, 1805025600000, 1, 'allow');
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
-    SELECT 2, 'nobody', 1805000000000 + i, 'schedule', 'queued', 1805000000000 + i FROM n";
+    SELECT 2, 'absent', 1805000000000 + i, 'schedule', 'queued', 1805000000000 + i FROM n";
 
 #[test]
-fn runs_of_a_handler_that_nobody_has_cost_a_turn_nothing_and_drain_in_order_when_somebody_has() {
+fn runs_without_a_handler_cost_a_turn_nothing_and_drain_in_order_once_it_is_registered() {
     let mut site = assert_level(WITHOUT_A_HANDLER);
-    site.handlers.insert("nobody".to_owned());
+    site.handlers.insert("absent".to_owned());
     assert_in_order(&site.drain(usize::MAX), crowds()[1]);
 }
 
@@ -230,8 +231,8 @@ fn tasks_that_are_not_due_for_long_cost_a_turn_nothing() {
     assert_level(NOT_DUE_FOR_LONG);
 }
 
-/// Long over; asked for by hand, but for every seventh, which is retried.
-const OVER: &str = "
+/// Expired manual runs, of which every seventh is a retry of the one before it.
+const EXPIRED: &str = "
     INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned)
     VALUES (2, 'crowded', 'work', 'interval', '1m', 1805025600000, 1805025600000, 1805025600000, 1);
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at, retry_of)
@@ -239,9 +240,9 @@ const OVER: &str = "
       FROM n";
 
 #[test]
-fn a_batch_of_retention_costs_the_same_beside_few_as_beside_many() {
+fn a_batch_of_retention_costs_the_same_with_few_rows_as_with_many() {
     let costs = crowds().map(|crowd| {
-        let mut site = Site::new(OVER, crowd);
+        let mut site = Site::new(EXPIRED, crowd);
         let keep = Retention { most_runs: 100, ..Retention::default() };
         let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
         let before = site.steps.load(Ordering::Relaxed);

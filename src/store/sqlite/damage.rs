@@ -1,8 +1,8 @@
 //! Damage that bypasses SQLite while the database is open: the log removed or replaced, the file emptied, cut or overwritten.
 //!
-//! SQLite reports none of it: it goes on with its open files and its cached pages. Only a checkpoint writes to the file, so what the
-//! file holds without its log is an earlier state of the same database, and never goes back. The file is examined with `stat`; if
-//! that changed, its header and its stamp are read through SQLite, since closing the file otherwise would drop SQLite's locks.
+//! SQLite does not report it: it continues with its open files and cached pages. Only a checkpoint writes to the file, so the file
+//! without its log is an earlier state of the same database, and never returns to an older one. The file is examined with `stat`;
+//! if that changed, its header and its stamp are read through SQLite: closing the file otherwise would drop SQLite's locks.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -19,8 +19,8 @@ use crate::store::sqlite::{fault, schema};
 /// Device and inode.
 type Identity = (u64, u64);
 
-/// What the file held at the last look. All connections of this process to one file share it; `None`: no scheduler of this process
-/// has the file open.
+/// The content of the file at the last check. All connections of this process to one file share it; `None`: no scheduler of this
+/// process has the file open.
 type Record = Arc<Mutex<Option<Known>>>;
 
 /// The records of the files that are open in this process.
@@ -30,12 +30,12 @@ static OPEN: Mutex<BTreeMap<Identity, Weak<Mutex<Option<Known>>>>> = Mutex::new(
 #[derive(Debug)]
 pub(crate) struct Files {
     path: PathBuf,
-    /// The log and its index, where the system tells an identity. Both exist as long as a connection is open.
+    /// The log and its index, if the system reports their identities. Both exist while a connection is open.
     beside: Vec<(PathBuf, Identity)>,
     record: Record,
 }
 
-/// What was known of the file at one look.
+/// What is known of the file since the last check.
 #[derive(Debug, Default)]
 struct Known {
     version: Option<platform::Version>,
@@ -55,17 +55,17 @@ struct Finding {
     lasts: bool,
 }
 
-/// The result of the last sound look.
+/// The result of the last check that found the file sound.
 #[derive(Clone, Debug)]
 struct Base {
-    /// In the file alone, and with its log.
+    /// The facts of the file alone; `live`: with its log.
     file: Facts,
     live: Facts,
     /// The size that the file may not fall below while the schema stays the same.
     bytes: u64,
 }
 
-/// What orders two states of one database.
+/// The values by which two states of one database are ordered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Facts {
     /// SQLite's schema cookie. It grows with each change of the schema, each VACUUM and each restore through SQLite.
@@ -73,7 +73,7 @@ struct Facts {
     stamp: Option<Stamp>,
 }
 
-/// The value of the row `stamp` of `scheduler_meta`: who wrote the first, and how many heartbeats were recorded since.
+/// The value of the row `stamp` of `scheduler_meta`: the owner that wrote the first stamp, and the number of heartbeats since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     lineage: Vec<u8>,
@@ -121,7 +121,7 @@ impl Files {
         }
     }
 
-    /// Records the stamp after a heartbeat: within one schema it never goes back.
+    /// Records the stamp after a heartbeat: while the schema stays the same, it never decreases.
     pub(crate) fn stamped(&self, connection: &Connection) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(base) = record.as_mut().and_then(|known| known.base.as_mut()) else { return };
@@ -133,7 +133,7 @@ impl Files {
         }
     }
 
-    /// Fails if the file or its log is damaged. An error while looking is no evidence.
+    /// Fails if the file or its log is damaged. An error during the check is no evidence of damage.
     pub(crate) fn check(&self, metadata: &Metadata, connection: &Connection) -> Result<(), Fault> {
         self.check_file(metadata, connection)?;
         self.check_log()
@@ -153,8 +153,8 @@ impl Files {
         }
     }
 
-    /// Renames the log of a file that was found damaged for some seconds, so that no program applies it to what is there now. From
-    /// now on no connection of this process uses the file.
+    /// Renames the log of a file that was found damaged for some seconds, so that no program applies it to the file that is there
+    /// now. From then on no connection of this process uses the file.
     pub(crate) fn set_log_aside(&self) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(finding) = record.as_mut().and_then(|known| known.finding.as_mut()) {
@@ -188,7 +188,7 @@ impl Files {
             if known.base.is_some() {
                 return Ok(known.sound);
             }
-            // A reader of an older snapshot kept the log from being written back: the file is compared as soon as it can be.
+            // A reader of an older snapshot prevented a checkpoint: the file is compared as soon as one succeeds.
             write_back(connection);
         }
         known.sound = false;
@@ -238,12 +238,12 @@ impl Files {
 }
 
 impl Known {
-    /// Compares the file with its last sound state. `None`: it could not be read.
+    /// Compares the file with its last sound state. Returns `None` if it could not be read.
     fn examine(&mut self, path: &Path, bytes: u64, connection: &Connection) -> Option<Verdict> {
         if let Some(Finding { how, lasts: true, .. }) = self.finding {
             return Some(Verdict::Damaged(how));
         }
-        // The file first: the database with its log is never behind it.
+        // The file first: the database with its log is never older than the file.
         let file = in_the_file(path);
         let snapshot = connection.unchecked_transaction().ok()?;
         let (size, live) = (Size::of(&snapshot), facts(&snapshot));
@@ -272,7 +272,7 @@ impl Known {
     }
 }
 
-/// Writes the log back as far as no reader prevents it. From then on the file holds the stamp, and one without it is another.
+/// Writes back as much of the log as readers allow. Afterwards the file holds the stamp, and a file without it is another one.
 fn write_back(connection: &Connection) {
     let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
 }
@@ -295,13 +295,13 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Returns whether the name is still that of the same file; `None`: there is none, or it cannot be known.
+/// Returns whether the name still refers to the same file; `None` if no such file exists, or it cannot be known.
 fn is_ours(name: &Path, known: Identity) -> Option<bool> {
     let found = std::fs::symlink_metadata(name).ok()?;
     platform::identity(&found).map(|found| found == known)
 }
 
-/// Reads the file without its log. SQLite closes it only when that drops no lock.
+/// Reads the file without its log. SQLite delays closing the file until that drops no lock.
 fn in_the_file(path: &Path) -> rusqlite::Result<Facts> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let file = Connection::open_with_flags(format!("{}?mode=ro&immutable=1", uri(path)), flags)?;
@@ -359,7 +359,7 @@ impl Size {
 }
 
 /// Returns whether the file has become smaller than SQLite would make it: only a VACUUM, or a restore, gives pages back.
-/// `size`: with its log, where SQLite may itself find pages missing.
+/// `size`: of the database with its log; an error if SQLite itself finds pages missing.
 fn is_cut(base: &Base, bytes: u64, size: &rusqlite::Result<Size>) -> bool {
     let for_no_reason = match size {
         Ok(size) => size.cookie == base.live.cookie && !size.shrinks,
@@ -376,14 +376,14 @@ fn has_gone_back(now: &Facts, before: &Facts) -> bool {
         && matches!((&now.stamp, &before.stamp), (Some(now), Some(before)) if is_earlier(now, before))
 }
 
-/// Returns whether the content of the file can be an earlier state of the database. Each fact is on a page of its own: a
-/// checkpoint that is under way, or was interrupted, leaves pages of several states.
+/// Returns whether the content of the file can be an earlier state of the database. Each fact is on a separate page: a checkpoint
+/// that is running, or was interrupted, leaves pages of several states.
 fn judge(base: Option<&Base>, file: &Facts, live: &Facts) -> Verdict {
     if let Some(base) = base {
         if file.cookie < base.file.cookie || file.cookie > live.cookie || has_gone_back(live, &base.live) {
             return Verdict::Damaged(OVERWRITTEN);
         }
-        // The stamp is on the same page as at the last look.
+        // The stamp is on the same page as at the last check.
         if file.cookie == base.file.cookie && file.cookie == live.cookie && went_back(base, file, live) {
             return Verdict::Damaged(OVERWRITTEN);
         }
@@ -396,8 +396,8 @@ fn judge(base: Option<&Base>, file: &Facts, live: &Facts) -> Verdict {
     if file.cookie == live.cookie && fits { Verdict::Sound } else { Verdict::Unknown }
 }
 
-/// Returns whether the stamp in the file is an earlier one than at the last look, or another one although the database keeps
-/// its own.
+/// Returns whether the stamp in the file is older than at the last check, or is another one while the database with its log keeps
+/// its stamp.
 fn went_back(base: &Base, file: &Facts, live: &Facts) -> bool {
     let kept = || matches!((&live.stamp, &base.live.stamp), (Some(live), Some(before)) if live.follows(before));
     match (&file.stamp, &base.file.stamp) {
@@ -418,7 +418,7 @@ pub(crate) fn stamp(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<()> {
 
 const FORGET_STAMP: &str = "DELETE FROM scheduler_meta WHERE key = 'stamp'";
 
-/// Makes a copy a database of its own, distinct from its original.
+/// Deletes the stamp of a copy, so that it counts as another database than its original.
 pub(crate) fn forget_stamp(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.prepare_cached(FORGET_STAMP)?.execute([]).map(|_| ())
 }
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sqlite_does_is_no_damage() {
+    fn changes_through_sqlite_are_no_damage() {
         let sound = [
             ("nothing", at(40, "a 5"), at(40, "a 9")),
             ("a checkpoint", at(40, "a 9"), at(40, "a 9")),
@@ -458,7 +458,7 @@ mod tests {
             ("a restore, in part written back", at(41, "a 5"), at(41, "a 3")),
             ("another database, in part written back", at(41, "a 5"), at(41, "b 100")),
             ("the row removed through SQLite", at(40, "a 5"), at(40, "")),
-            ("the same, written back; or a copy from before the first stamp", at(40, ""), at(40, "")),
+            ("the row removed and written back; or a copy from before the first stamp", at(40, ""), at(40, "")),
         ];
         for (what, file, live) in unknown {
             assert_eq!(judged(file, live), Verdict::Unknown, "{what}");
@@ -466,15 +466,15 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_back_is_damage() {
+    fn an_older_state_is_damage() {
         for (what, file, live) in [
             ("an older copy of the file", at(40, "a 4"), at(40, "a 9")),
-            ("the same, where the log has nothing", at(40, "a 4"), at(40, "a 4")),
-            ("one that was made since the last look, where the log has nothing", at(40, "a 6"), at(40, "a 7")),
+            ("an older copy of the file, where the log has nothing", at(40, "a 4"), at(40, "a 4")),
+            ("one that was made since the last check, where the log has nothing", at(40, "a 6"), at(40, "a 7")),
             ("a copy made by .backup", at(1, "a 9"), at(40, "a 9")),
             ("a copy made by VACUUM INTO", at(41, "a 9"), at(40, "a 9")),
             ("another database of duly", at(40, "b 99"), at(40, "a 9")),
-            ("a database without our tables", at(40, ""), at(40, "a 9")),
+            ("a database without duly's tables", at(40, ""), at(40, "a 9")),
         ] {
             assert_eq!(judged(file, live), Verdict::Damaged(OVERWRITTEN), "{what}");
         }

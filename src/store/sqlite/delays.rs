@@ -12,8 +12,8 @@ const ANY: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduled_tasks
                     WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run IS NULL)";
 
-/// Returns whether a delay task may wait for the end of a run. If none does, the end of a run looks no task up. A manual task
-/// counts too: it has no next_run either, and only its row says which of the two it is.
+/// Returns whether a delay task may wait for the end of a run. If not, the end of a run looks up no task. A manual task counts
+/// too: it has no `next_run` either, and the index does not distinguish the two.
 pub(crate) fn any(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
     let mut statement = tx.prepare_cached(ANY)?;
     for priority in 0..=3_i64 {
@@ -30,16 +30,16 @@ const AWAITED: &str = "
        AND NOT EXISTS (SELECT 1 FROM task_runs
                         WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))";
 
-const OVER: &str = "UPDATE scheduled_tasks SET next_run = :next, status = :status WHERE id = :task";
+const PLAN: &str = "UPDATE scheduled_tasks SET next_run = :next, status = :status WHERE id = :task";
 
-/// Plans a delay task again if the run that has ended was its last unfinished one. The delay is the one that the task has now:
-/// the run may be older than it.
-pub(crate) fn over(tx: &Transaction<'_>, task: i64, ended: Timestamp) -> rusqlite::Result<()> {
+/// Plans a delay task again if the run that has ended was its last unfinished one. Uses the current delay of the task, which may
+/// be newer than the run.
+pub(crate) fn plan_after(tx: &Transaction<'_>, task: i64, ended: Timestamp) -> rusqlite::Result<()> {
     let read = |row: &Row<'_>| Ok((row::shown(row, 0)?, (row.get(1)?, row.get(2)?)));
     let awaited = tx.prepare_cached(AWAITED)?.query_row(named_params! { ":task": task }, read).optional()?;
     let Some((value, bounds)) = awaited else { return Ok(()) };
     let Ok(delay) = parse_duration(&value) else { return Ok(()) };
     let (status, next) = tasks::stored(resolve::delayed(bounds, ended, delay), TaskStatus::Active);
-    tx.prepare_cached(OVER)?.execute(named_params! { ":task": task, ":next": next, ":status": status })?;
+    tx.prepare_cached(PLAN)?.execute(named_params! { ":task": task, ":next": next, ":status": status })?;
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Effects that are performed once however often their run is tried: what was begun, what was performed, and with what value.
+//! Effects: actions that are performed once, even if their run is retried. Stores the intent of each, its completion and its value.
 //!
-//! A row is kept under the first run of a chain of retries. It is an intent until its outcome is known. An intent that another
+//! A row belongs to the first run of a chain of retries. It is an intent until its outcome is known. An intent that another
 //! attempt finds is in doubt.
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
@@ -60,7 +60,7 @@ pub(crate) fn record(
 /// Deletes the intent of an effect that was not performed.
 pub(crate) fn undo(store: &mut SqliteStore, owner: &str, claim: &Claim, key: &str) -> Result<()> {
     store.write("undo an effect", |tx, _| {
-        // Under a superseded claim it stays, in doubt.
+        // If the claim is superseded, the intent stays, in doubt.
         let _ = delete_intent(tx, &fence(owner, claim), claim.first_id(), key)?;
         Ok(())
     })

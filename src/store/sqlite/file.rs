@@ -1,4 +1,4 @@
-//! Opens the file: examines it first, and reads each setting back.
+//! Opens the file: examines it first, and verifies each setting.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use crate::store::sqlite::{damage, fault};
 
 /// The busy timeout: how long a writer waits for another.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pages in the write-ahead log from which on a commit writes them back. A page that many turns change, as index pages do, is
-/// then written back once for four times as many commits as with SQLite's default of 1000.
+/// Pages in the write-ahead log from which on a commit runs a checkpoint. A page that many turns change, such as an index page, is
+/// then written back once per four times as many commits as with SQLite's default of 1000.
 const CHECKPOINT_PAGES: i64 = 4000;
 /// Older versions of SQLite can lose committed pages when two connections write and checkpoint at once.
 const LEAST_SQLITE: i32 = 3_051_003;
@@ -52,7 +52,7 @@ pub(crate) struct Opened {
     pub(crate) connection: Connection,
     /// The real path, whichever name was given.
     pub(crate) path: PathBuf,
-    /// Which file it is, if the system can tell.
+    /// Device and inode, if the system reports them.
     pub(crate) identity: Option<(u64, u64)>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     if let Some(reason) = file_aliases::mounted_alone(path) {
         return Err(unusable(path, reason).into());
     }
-    // Without CREATE: a missing file was just created if it was to be. An absolute name is never read as a URI.
+    // Without CREATE: `check_path` has created a missing file if `missing` says so. An absolute name is never read as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let has_log = std::fs::metadata(log(path)).is_ok();
     let mut connection = Connection::open_with_flags(path, flags)?;
@@ -90,7 +90,7 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     configure(&connection, path, durability)?;
     if contents != Contents::Ours(tables.version) {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Another program may have created them between the first look and the lock.
+        // Another program may have created them between the first check and the lock.
         match schema::examine(&transaction, path, tables.version)? {
             Contents::Free { .. } => schema::create(&transaction)?,
             Contents::Ours(version) if version < tables.version => {
@@ -218,8 +218,8 @@ pub(crate) fn open_error(path: &Path, fault: Fault) -> Error {
     }
 }
 
-/// Returns the error for the caller of an operation. A file that is corrupt or no database stays so, and so does a file whose tables
-/// fit no statement, which one flipped bit in their definition can cause.
+/// Returns the error for the caller of an operation. These faults are permanent: a file that is corrupt or no database, and a file
+/// whose tables fit no statement, which one flipped bit in their definition can cause.
 pub(crate) fn error(path: &Path, fault: Fault, doing: &'static str) -> Error {
     match fault {
         Fault::Tables(_) | Fault::Corrupt(_) => unusable(path, describe(&fault)),

@@ -90,7 +90,7 @@ fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter) -> rusqli
     }
 }
 
-/// By the index of a task's history: the newest few runs of each kind, however long the history is.
+/// Uses the index of a task's history: the cost does not depend on the length of the history.
 const RECENT: &str = "
     SELECT t.id, r.id, r.status, r.duration_ms
       FROM scheduled_tasks t CROSS JOIN task_runs r

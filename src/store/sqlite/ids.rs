@@ -29,7 +29,7 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Returns the next id, or `None` if SQLite may choose. Reserving ids is a transaction of its own.
+    /// Returns the next id, or `None` if SQLite chooses it. Reserving ids is a separate transaction.
     pub(crate) fn next(&mut self, connection: &Connection) -> rusqlite::Result<Option<i64>> {
         if self.reserved.is_empty() && self.chosen >= UNRESERVED {
             let mut reserve = connection.prepare_cached(RESERVE)?;

@@ -1,7 +1,7 @@
-//! What must be true of the rows, whatever happened: each rule as a statement that finds what breaks it.
+//! Invariants of the rows: each rule is a statement that finds the rows that break it.
 //!
-//! `doctor` asks them of a file; tests, the simulation among them, ask `doctor`; and in debug builds every transaction of ours
-//! is held against them before it is committed.
+//! `doctor` checks a file against them; tests and the simulation call `doctor`; and debug builds check every transaction of duly
+//! before it is committed.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, Transaction, named_params};
@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::rules::placement::Reason;
 use crate::store::sqlite::{blocked, row};
 
-/// A rule, and the statement that answers with a text for each row that breaks it.
+/// Each rule, and the statement that returns a text for each row that breaks it.
 const RULES: [(&str, &str); 10] = [
     ("each run has a task", RUNS_WITHOUT_TASK),
     ("each attempt has a run", ATTEMPTS_WITHOUT_RUN),
@@ -24,7 +24,7 @@ const RULES: [(&str, &str); 10] = [
     ("occurrences are counted", OCCURRENCES_MISCOUNTED),
 ];
 
-/// As [`misplaced`] finds what breaks them.
+/// Rules that [`misplaced`] checks.
 const FREE: &str = "a run that may start is held back by nothing";
 const HELD: &str = "a run that is held back is so by something";
 
@@ -36,7 +36,7 @@ const ATTEMPTS_WITHOUT_RUN: &str = "
     SELECT 'attempt ' || a.id || ' is of run ' || a.run_id FROM task_attempts a
      WHERE NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.id = a.run_id) LIMIT :limit";
 
-/// Without the indexes that refuse it: one that is damaged is what such rows come from.
+/// `NOT INDEXED`: such rows come from a damaged unique index, which would hide them.
 const OCCURRENCES_TWICE: &str = "
     SELECT 'task ' || task_id || ' at ' || scheduled_for || ': runs ' || group_concat(id, ', ')
       FROM task_runs NOT INDEXED WHERE origin = 'schedule' OR origin = 'catch_up'
@@ -47,7 +47,7 @@ const KEYS_TWICE: &str = "
       FROM task_runs NOT INDEXED WHERE status = 'running' AND concurrency_key IS NOT NULL
      GROUP BY concurrency_key HAVING count(*) > 1 LIMIT :limit";
 
-/// A delay counts from the end of a run: while there is one, nobody knows the next.
+/// A delay counts from the end of a run: a `delay` task with an unfinished run has no next run.
 const TASKS_WITHOUT_NEXT: &str = "
     SELECT 'task ' || t.name FROM scheduled_tasks t
      WHERE t.status = 'active' AND t.planned = 1 AND t.next_run IS NULL AND t.schedule_type <> 'manual'
@@ -64,7 +64,7 @@ const TASKS_WITH_A_NEXT: &str = "
 const MANUAL_COMPLETED: &str = "
     SELECT 'task ' || name FROM scheduled_tasks WHERE status = 'completed' AND schedule_type = 'manual' LIMIT :limit";
 
-/// Where a scheduler has still to look at a row, reasons are not all derived yet.
+/// Reasons are not all derived yet while a changed task waits to be planned (`planned = 0`).
 const FREE_TWICE: &str = "
     SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ') FROM task_runs
      WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND concurrency_key IS NOT NULL
@@ -79,12 +79,12 @@ const OCCURRENCES_MISCOUNTED: &str = "
     SELECT 'run ' || id || ' stands for ' || occurrences FROM task_runs
      WHERE (occurrences > 1 AND last_scheduled_for IS NULL) OR last_scheduled_for < scheduled_for LIMIT :limit";
 
-/// As [`reopened`] finds what breaks it.
+/// The rule that [`reopened`] checks.
 const FINAL: &str = "a final run stays final, and its attempt never decreases";
 
-/// Each attempt that ended without success has a row, which says whether its run was final with it. A run that another program
-/// reopened therefore has fewer such rows than attempts, or one that was final. A run that was final without an attempt has none: of
-/// that, only its own row tells, until it is claimed.
+/// Each attempt that ended without success has a row, which records whether its run was final with it. A run that another
+/// program reopened therefore has fewer such rows than attempts, or a row that was final. A run that was final without an attempt
+/// has no such row: only its own row shows that it was reopened, until it is claimed.
 const REOPENED: &str = "
     SELECT id, name,
            CASE WHEN was_final THEN 'was final after attempt ' || final || ', and is ' || status || ' at attempt ' || attempt
@@ -102,20 +102,20 @@ const REOPENED: &str = "
      WHERE was_final OR has_end OR kept <> attempt - (status = 'running' OR status = 'succeeded')
      ORDER BY id LIMIT :limit";
 
-/// What [`REOPENED`] looks at, and what is looked at in its place for unfinished runs.
+/// The runs that [`REOPENED`] reads, and the replacement that limits it to unfinished runs.
 const ALL: &str = "r WHERE r.status > ''";
 const UNFINISHED: &str = "
     r INDEXED BY task_runs_unfinished WHERE (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')";
 
 /// A run, its task, and what is wrong with it.
-pub(crate) type OfRun = (i64, String, String);
+pub(crate) type RunFinding = (i64, String, String);
 
-/// Unfinished runs of which the attempts tell that they were final, or had another attempt.
-pub(crate) fn reopened(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<OfRun>> {
-    of_runs(tx, &REOPENED.replace(ALL, UNFINISHED), limit)
+/// Returns unfinished runs whose attempts show that the run was final, or had another attempt.
+pub(crate) fn reopened(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<RunFinding>> {
+    run_findings(tx, &REOPENED.replace(ALL, UNFINISHED), limit)
 }
 
-/// As [`ownerless`] finds what breaks it. Tests claim for owners that they do not register, so no transaction is held against it.
+/// The rule that [`ownerless`] checks. Transactions are not checked against it: tests claim for owners that they do not register.
 const OWNED: &str = "each running run has a registered owner";
 
 const OWNERLESS: &str = "
@@ -123,20 +123,20 @@ const OWNERLESS: &str = "
      WHERE r.status = 'running' AND NOT EXISTS (SELECT 1 FROM scheduler_instances i WHERE i.id = r.locked_by)
      LIMIT :limit";
 
-/// Running runs whose owner is not registered: run, task and owner.
-pub(crate) fn ownerless(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<OfRun>> {
-    of_runs(tx, OWNERLESS, limit)
+/// Returns running runs whose owner is not registered: run, task and owner.
+pub(crate) fn ownerless(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<RunFinding>> {
+    run_findings(tx, OWNERLESS, limit)
 }
 
-fn of_runs(tx: &Transaction<'_>, statement: &str, limit: usize) -> rusqlite::Result<Vec<OfRun>> {
+fn run_findings(tx: &Transaction<'_>, statement: &str, limit: usize) -> rusqlite::Result<Vec<RunFinding>> {
     let read = |row: &Row<'_>| Ok((row.get(0)?, row::shown(row, 1)?, row::shown(row, 2)?));
-    tx.prepare_cached(statement)?.query_map(named_params! { ":limit": bound(limit) }, read)?.collect()
+    tx.prepare_cached(statement)?.query_map(named_params! { ":limit": sql_limit(limit) }, read)?.collect()
 }
 
-/// What breaks a rule: the rule, and the row.
+/// A violation: the rule, and the row that breaks it.
 pub(crate) type Broken = (&'static str, String);
 
-/// A waiting run, its task, and the reason that its row gives.
+/// A waiting run, its task, and the reason in its row.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) run: i64,
@@ -144,7 +144,7 @@ pub(crate) struct Held {
     pub(crate) reason: Option<String>,
 }
 
-/// The facts of each waiting run, as [`blocked::waiting`] reads them, and what its row says.
+/// The facts of each waiting run, as [`blocked::waiting`] reads them, and the reason in its row.
 const WAITING: &str = "
     SELECT r.origin, t.status, t.overlap,
            EXISTS (SELECT 1 FROM task_runs o
@@ -161,8 +161,8 @@ const WAITING: &str = "
      WHERE (r.status = 'queued' OR r.status = 'failed') AND (r.blocked IS NULL OR r.run_at < :before)
        AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)";
 
-/// Returns waiting runs whose `blocked` is not what the placement rule says: free though something holds them, or held by a
-/// reason that does not hold and for which they have waited since before an instant.
+/// Returns waiting runs whose `blocked` differs from the placement rule: not blocked although they must be, or blocked since
+/// before the given instant by a reason that does not apply.
 fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqlite::Result<Vec<Held>> {
     let mut found = Vec::new();
     let mut statement = tx.prepare_cached(statement)?;
@@ -181,13 +181,13 @@ fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqli
     Ok(found)
 }
 
-/// Returns runs that have waited since before an instant for something that does not hold them back.
+/// Returns runs that are blocked since before an instant by a reason that does not apply.
 pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
     let held = misplaced(tx, WAITING, before)?.into_iter();
     Ok(held.filter(|held| held.reason.is_some()).take(limit).collect())
 }
 
-/// With more rows in a table nothing is told of its rules: debug builds are to be of use with large tables too.
+/// Transactions are not checked if a table has more rows: debug builds must stay usable with large tables.
 const FEW: i64 = 300;
 const FEW_ROWS: &str = "
     SELECT (SELECT count(*) FROM (SELECT 1 FROM scheduled_tasks LIMIT ?1 + 1)) <= ?1
@@ -198,14 +198,14 @@ fn are_few(tx: &Transaction<'_>) -> bool {
     tx.prepare_cached(FEW_ROWS).and_then(|mut few| few.query_row([FEW], |row| row.get(0))).unwrap_or(false)
 }
 
-/// Whether it is certain that nothing breaks our rules. What others wrote that a scheduler has still to look at is no excuse
-/// here: when it has, it is none any more.
+/// Returns whether it is certain that no rule is broken. Also checks the rules that [`broken`] skips while a task is not planned:
+/// otherwise such a violation would be attributed to the transaction that plans the task.
 pub(crate) fn hold(tx: &Transaction<'_>) -> bool {
-    are_few(tx) && ask(tx, 1, without_excuse).is_ok_and(|broken| broken.is_empty())
+    are_few(tx) && violations(tx, 1, including_unplanned).is_ok_and(|broken| broken.is_empty())
 }
 
-/// Whether it is certain that something breaks them, in a file that SQLite finds sound. In one that is damaged they may have
-/// been broken before, unseen: an index that lacks a row hides it from a rule, or from the trigger that is to delete it.
+/// Returns whether it is certain that a rule is broken, in a file that passes SQLite's integrity check. In a damaged file the rule
+/// may have been broken before, unseen: an index that lacks a row hides it from a rule, or from the trigger that must delete it.
 pub(crate) fn are_broken(tx: &Transaction<'_>) -> bool {
     are_few(tx) && broken(tx, 1).is_ok_and(|broken| !broken.is_empty()) && is_intact(tx)
 }
@@ -215,24 +215,25 @@ fn is_intact(tx: &Transaction<'_>) -> bool {
     first.is_ok_and(|first| first == "ok")
 }
 
-fn without_excuse(statement: &str) -> String {
+/// Removes the condition by which a statement returns no rows while a task is not planned.
+fn including_unplanned(statement: &str) -> String {
     statement.replace("AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)", "")
 }
 
-/// What breaks our own rules, up to a limit for each.
+/// Returns the violations of the rules, at most `limit` for each.
 pub(crate) fn broken(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
-    ask(tx, limit, str::to_owned)
+    violations(tx, limit, str::to_owned)
 }
 
-fn ask(tx: &Transaction<'_>, limit: usize, asked: fn(&str) -> String) -> rusqlite::Result<Vec<Broken>> {
+fn violations(tx: &Transaction<'_>, limit: usize, rewrite: fn(&str) -> String) -> rusqlite::Result<Vec<Broken>> {
     let mut found = Vec::new();
     for (rule, statement) in RULES {
-        let mut statement = tx.prepare_cached(&asked(statement))?;
-        for row in statement.query_map(named_params! { ":limit": bound(limit) }, |row| row::shown(row, 0))? {
+        let mut statement = tx.prepare_cached(&rewrite(statement))?;
+        for row in statement.query_map(named_params! { ":limit": sql_limit(limit) }, |row| row::shown(row, 0))? {
             found.push((rule, row?));
         }
     }
-    let misplaced = misplaced(tx, &asked(WAITING), Timestamp::MAX)?;
+    let misplaced = misplaced(tx, &rewrite(WAITING), Timestamp::MAX)?;
     let (held, free): (Vec<Held>, Vec<Held>) = misplaced.into_iter().partition(|held| held.reason.is_some());
     for (rule, runs) in [(FREE, free), (HELD, held)] {
         found.extend(runs.into_iter().take(limit).map(|Held { run, task, reason }| {
@@ -240,27 +241,27 @@ fn ask(tx: &Transaction<'_>, limit: usize, asked: fn(&str) -> String) -> rusqlit
             (rule, format!("run {run} of task {task}{reason}"))
         }));
     }
-    for (run, task, why) in of_runs(tx, REOPENED, limit)? {
+    for (run, task, why) in run_findings(tx, REOPENED, limit)? {
         found.push((FINAL, format!("run {run} of task {task} {why}")));
     }
     Ok(found)
 }
 
-fn bound(limit: usize) -> i64 {
+fn sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// As [`unreadable`] finds what breaks it.
+/// The rule that [`unreadable`] checks.
 const TEXT: &str = "each text is UTF-8, and in a task without NUL";
 
-/// Rows whose text is looked at, the id and a name first. Programs print NUL, which their runs keep.
+/// Rows whose text is checked, with the id and a name first. Runs may hold NUL, which programs print.
 const TASK_TEXT: &str = "SELECT id, name, * FROM scheduled_tasks";
 const RUN_TEXT: &str = "SELECT id, task_id, * FROM task_runs";
-/// Without those that are invalid, which say so themselves, or over.
+/// Without tasks that are completed, or already marked as invalid.
 const LIVE_TASK_TEXT: &str = "
     SELECT id, name, * FROM scheduled_tasks WHERE status = 'active' OR status = 'paused'";
 
-/// Rows with text that is not UTF-8 or, with `refuses_nul`, holds NUL: the row's name, and what is wrong with it.
+/// Returns rows with text that is not UTF-8 or, with `refuses_nul`, holds NUL: id, name, and what is wrong.
 fn unreadable(
     tx: &Transaction<'_>,
     statement: &str,
@@ -289,13 +290,13 @@ fn unreadable(
     Ok(found)
 }
 
-/// Active and paused tasks whose row cannot be read: name, and what is wrong with it.
+/// Returns active and paused tasks whose row cannot be read: name, and what is wrong with it.
 pub(crate) fn unreadable_tasks(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(String, String)>> {
     let found = unreadable(tx, LIVE_TASK_TEXT, true, limit)?;
     Ok(found.into_iter().map(|(_, name, fault)| (name, fault)).collect())
 }
 
-/// Text of tasks and runs that breaks the rule about text. Another program wrote it, so no transaction is held against it.
+/// Returns the violations of the rule about text. Another program wrote it, so transactions are not checked against this rule.
 pub(crate) fn unreadable_text(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
     let tasks = unreadable(tx, TASK_TEXT, true, limit)?.into_iter();
     let tasks = tasks.map(|(id, name, fault)| format!("task {id}, {name}: {fault}"));
@@ -304,7 +305,7 @@ pub(crate) fn unreadable_text(tx: &Transaction<'_>, limit: usize) -> rusqlite::R
     Ok(tasks.chain(runs).map(|row| (TEXT, row)).collect())
 }
 
-/// Running runs that break the rule about owners.
+/// Returns the violations of the rule about owners.
 pub(crate) fn unowned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
     let runs = ownerless(tx, limit)?.into_iter();
     Ok(runs
@@ -312,7 +313,7 @@ pub(crate) fn unowned(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
         .collect())
 }
 
-/// What SQLite itself finds: damaged pages and indexes, broken constraints; and rows that refer to none.
+/// Returns what SQLite's own checks find: damaged pages and indexes, broken constraints, dangling foreign keys.
 pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<Broken>> {
     let mut found = Vec::new();
     let mut check = tx.prepare(&format!("PRAGMA integrity_check({limit})"))?;
@@ -337,21 +338,21 @@ pub(crate) fn damaged(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Ve
 #[cfg(test)]
 mod tests {
     use super::{
-        ALL, FINAL, FREE, FREE_TWICE, HELD, OWNED, REOPENED, RULES, TEXT, UNFINISHED, WAITING, without_excuse,
+        ALL, FINAL, FREE, FREE_TWICE, HELD, OWNED, REOPENED, RULES, TEXT, UNFINISHED, WAITING, including_unplanned,
     };
 
     #[test]
-    fn every_rule_is_told_to_whoever_reads_how_duly_is_tested() {
-        let told = include_str!("../../../docs/testing.md");
+    fn every_rule_is_documented_in_testing_md() {
+        let documented = include_str!("../../../docs/testing.md");
         for rule in RULES.iter().map(|(rule, _)| *rule).chain([FREE, HELD, FINAL, OWNED, TEXT]) {
-            assert!(told.contains(&format!("* {rule}\n")), "{rule}");
+            assert!(documented.contains(&format!("* {rule}\n")), "{rule}");
         }
     }
 
     #[test]
-    fn the_excuse_is_found_where_it_stands() {
+    fn including_unplanned_removes_the_condition() {
         for statement in [FREE_TWICE, WAITING] {
-            assert!(!without_excuse(statement).contains("planned"), "{statement}");
+            assert!(!including_unplanned(statement).contains("planned"), "{statement}");
         }
         assert!(REOPENED.replace(ALL, UNFINISHED).contains(UNFINISHED));
     }

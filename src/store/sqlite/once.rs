@@ -1,6 +1,6 @@
-//! Starts the runs of due `once` tasks and completes the tasks: those of a turn together, in two statements.
+//! Starts the runs of due `once` tasks and completes the tasks: all tasks of a turn together, in two statements.
 //!
-//! One statement per task would spend half of its time on starting, ending and on the triggers of the task's row.
+//! With one statement per task, half of the time goes to statement start and end and to the triggers of the task's row.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::store::sqlite::open::{self, Change, Once, UNNUMBERED};
 use crate::store::sqlite::row;
 use crate::store::sqlite::runs::Claimer;
 
-/// (due) -> running, for what the rules have decided is to start now; `next_run` is the one occurrence. What has a row
-/// already gets no second one.
+/// (due) -> running, for the tasks that the rules have decided to start now; `next_run` is the only occurrence. An occurrence
+/// that already has a row gets no second one.
 const START_ALL: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, concurrency_key,
                            attempt, locked_by, locked_until, started_at)
@@ -24,7 +24,7 @@ const START_ALL: &str = "
      WHERE true
     ON CONFLICT DO NOTHING";
 
-/// `next_run` is the one occurrence, which was resolved.
+/// `next_run` is the only occurrence, which was resolved.
 const COMPLETE_ALL: &str = "
     UPDATE scheduled_tasks
        SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
@@ -48,7 +48,7 @@ pub(crate) fn finish(cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Resu
     Ok(())
 }
 
-/// Numbers are not without gaps: one is spent on each occurrence that has a row already.
+/// Ids may have gaps: each occurrence that already has a row uses one up.
 const NEWEST: &str = "SELECT ifnull(max(id), 0) FROM task_runs";
 
 const STARTED: &str = "SELECT task_id, id FROM task_runs WHERE id > ?1 ORDER BY id";
@@ -60,7 +60,7 @@ fn start(cx: &mut Change<'_>, claimer: &Claimer<'_>, origin: Origin, places: &[u
         return Ok(());
     }
     let tasks = row::list(places.iter().map(|place| claims[*place].task_id));
-    // Idle workers take the first of them at once; the others are read ahead.
+    // Idle workers start the first of them immediately; the others are read ahead.
     let at_once = places.iter().filter(|place| !claims[**place].read_ahead).count();
     let at_once = i64::try_from(at_once).unwrap_or(i64::MAX);
     let params = params![claimer.owner, claimer.until, now, tasks, origin, at_once];
@@ -71,7 +71,7 @@ fn start(cx: &mut Change<'_>, claimer: &Claimer<'_>, origin: Origin, places: &[u
     let mut next = || -> rusqlite::Result<Option<(i64, i64)>> {
         rows.next()?.map(|row| Ok((row.get(0)?, row.get(1)?))).transpose()
     };
-    // In the order of the list, but for those that had a row already.
+    // In the order of the list, without the occurrences that already had a row.
     let mut run = next()?;
     for place in places {
         let claim = Arc::make_mut(&mut claims[*place]);

@@ -1,4 +1,4 @@
-//! Owners as the tables record them, and events that belong to no run.
+//! Owners and their leases, and events that belong to no run.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(crate) fn is_believed(tx: &Transaction<'_>, owner: &str, now: Timestamp) -> 
         .query_row(named_params! { ":owner": owner, ":boot_id": boot, ":now": now }, |row| row.get(0))
 }
 
-/// An owner that counted as dead and continues has not stopped: tables are not migrated while it runs.
+/// Clears `stopped_at`: an owner that counted as dead and continues is running, and tables are not migrated while it runs.
 const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now, stopped_at = NULL WHERE id = :owner";
 
 const EXTEND: &str = "
@@ -126,7 +126,7 @@ const IS_SILENT: &str = "
        AND NOT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_running
                         WHERE status = 'running' AND locked_by = :owner)";
 
-/// Returns whether the proof holds in the snapshot of this transaction.
+/// Returns whether the proof of an owner's death is still valid in the snapshot of this transaction.
 pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusqlite::Result<bool> {
     let seen = match dead.proof {
         Proof::Lock(_) => return Ok(true),
@@ -140,7 +140,7 @@ pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusq
     Ok(now.is_some() && now == seen)
 }
 
-/// The newest record of a stall that is recorded already. A new stall begins after a newer heartbeat.
+/// With the time of the newest record of the same stall. A new stall begins after a newer heartbeat.
 const STALLED: &str = "
     SELECT i.pid, i.host,
            (SELECT max(e.at) FROM scheduler_events e
@@ -180,8 +180,8 @@ const MOVE_STARTS: &str = "
        SET started_at = max(min(started_at + :by, 64060588800000), 1000000000000)
      WHERE status = 'running' AND locked_by = :owner";
 
-/// Moves the starts of an owner's running attempts along with a step of the wall clock, so that the time since then stays their
-/// running time, by which others see that they exceed their limit.
+/// Moves the starts of an owner's running attempts by a step of the wall clock, so that the time since the start stays their
+/// running time, by which other processes see that they exceed their timeout.
 pub(crate) fn move_starts(tx: &Transaction<'_>, owner: &str, by: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(MOVE_STARTS)?.execute(named_params! { ":owner": owner, ":by": by })?;
     Ok(())
@@ -190,7 +190,7 @@ pub(crate) fn move_starts(tx: &Transaction<'_>, owner: &str, by: i64) -> rusqlit
 const NOT_STOPPED: &str = "
     SELECT id, seen_at, lease_ms FROM scheduler_instances WHERE stopped_at IS NULL AND id <> :owner";
 
-/// Returns other owners that did not shut down, as far as is known, with the time of their last heartbeat.
+/// Returns other owners that are not known to have shut down, with the time of their last heartbeat.
 pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
     let read = |row: &rusqlite::Row<'_>| {
         let lease = row::millis_at(row, 2)?.unwrap_or_default();
@@ -241,12 +241,12 @@ const ASKED_TO_STOP: &str = "
     SELECT id FROM task_runs INDEXED BY task_runs_running
      WHERE status = 'running' AND locked_by = :owner AND cancel_requested = 1";
 
-/// Returns the runs of an owner that a user has asked to stop.
+/// Returns the running runs of an owner for which a stop is requested.
 pub(crate) fn asked_to_stop(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<i64>> {
     tx.prepare_cached(ASKED_TO_STOP)?.query_map(named_params! { ":owner": owner }, |row| row.get(0))?.collect()
 }
 
-/// The two above in one statement, for every turn: each of them reads all running runs.
+/// [`ASKED_TO_STOP`] and [`OTHERS`] in one statement, for every turn: each of them reads all running runs.
 const WATCHED: &str = "
     SELECT id, locked_by, locked_until, iif(cancel_requested = 1, process, NULL)
       FROM task_runs INDEXED BY task_runs_running
@@ -259,7 +259,7 @@ pub(crate) struct Watched {
     pub(crate) stop: Vec<i64>,
     /// As [`others`].
     pub(crate) others: Vec<Other>,
-    /// Runs of theirs whose command a user has declared gone.
+    /// Runs of other owners whose command a user has declared gone.
     pub(crate) declared_gone: Vec<i64>,
 }
 
@@ -289,7 +289,7 @@ pub(crate) fn watched(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Wat
     Ok(Watched { stop, others, declared_gone })
 }
 
-/// The kind of event by which `check` knows that a worker ended.
+/// The kind of event by which `check` finds workers that ended.
 const WORKER_ENDED: &str = "worker_ended";
 
 const RECORD: &str = "

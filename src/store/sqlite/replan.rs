@@ -1,4 +1,4 @@
-//! Plans again what a wrong clock, or other zone data, had planned. An occurrence that has a row keeps it, and so does not run
+//! Plans tasks again that a wrong clock, or other zone data, had planned. An occurrence that already has a row does not run
 //! again.
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
@@ -7,8 +7,8 @@ use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::store::sqlite::owners;
 
-/// A `once` instant keeps its time, whatever the clock showed, and runs if it is not resolved: a next_run that a user has set
-/// since the step back is not resolved. The grid of an interval may begin at created_at.
+/// A `once` task keeps its time, and runs if its occurrence is not resolved: a next_run that a user has set since the step back
+/// is not resolved. The grid of an interval may begin at created_at.
 const TASKS: &str = "
     UPDATE scheduled_tasks
        SET planned = 0, next_run = iif(schedule_type = 'once', next_run, NULL),
@@ -21,7 +21,7 @@ const TASKS: &str = "
 /// Otherwise no later run would be the newest of its task.
 const LAST_RUNS: &str = "UPDATE scheduled_tasks SET last_run = :now WHERE last_run > :now";
 
-/// Tasks that the wrong clock completed become active again, within their bounds; a task that is really over completes again
+/// Tasks that the wrong clock completed become active again, within their bounds; a task that has really ended completes again
 /// when it is planned. A completed `once` task has run. If active_since stayed the same, a trigger would set it from SQLite's
 /// clock.
 const ENDED: &str = "
@@ -30,9 +30,9 @@ const ENDED: &str = "
            active_since = :now + (active_since = :now), created_at = min(created_at, :now)
      WHERE status = 'completed' AND schedule_type <> 'once' AND (ends_at IS NULL OR ends_at > :now)";
 
-/// A run_at that the wrong clock counted is counted again from now, with the same wait: the backoff of a retry, the jitter of
-/// an occurrence. A run that was claimed and returned has waited already. A run_at that counts from an earlier time stays. For
-/// an end that the wrong clock recorded and a later clock counted from: at most the longest backoff.
+/// A run_at that was computed from the wrong clock is computed again from now, with the same wait: the backoff of a retry, the
+/// jitter of an occurrence. A run that was claimed and returned has waited already. A run_at computed from an earlier time stays.
+/// If the wrong clock recorded the end, and a later clock computed the run_at, the wait is at most the longest backoff.
 const WAITING: &str = "
     UPDATE task_runs
        SET run_at = CASE WHEN status = 'queued' THEN :now + iif(attempt = 0, max(run_at - scheduled_for, 0), 0)
@@ -49,7 +49,7 @@ const INSTANCES: &str = "
      WHERE seen_at > :now OR stopped_at > :now";
 
 /// Plans again from now on, and records the skipped time in an event. If another scheduler has done so already, nothing
-/// changes: what has come due since would be lost.
+/// changes: otherwise occurrences that became due since would be lost.
 pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
     if owners::newest_seen(tx)?.is_none_or(|newest| newest <= now) {
         return Ok(());
@@ -67,7 +67,7 @@ const SET_ZONE_DATA: &str = "
     INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', :version)
     ON CONFLICT (key) DO UPDATE SET value = :version";
 
-/// Local times in the future. What has come due is resolved as it was planned.
+/// Tasks with a local time in the future. An occurrence that is already due is resolved as it was planned.
 const LOCAL_TASKS: &str = "
     UPDATE scheduled_tasks SET planned = 0, next_run = NULL
      WHERE status = 'active' AND planned = 1 AND next_run > :now AND time_zone <> 'UTC'

@@ -1,4 +1,4 @@
-//! The arrows of a run's life, one guarded statement each. The row count is judged: 1 is done, 0 is superseded, 2 is a bug.
+//! The transitions of a run's status, one guarded statement each. The row count is checked: 1 is done, 0 is superseded, 2 is a bug.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,28 +16,29 @@ use crate::rules::resolve::Span;
 use crate::schedule::ScheduleKind;
 use crate::store::sqlite::row::{self, Replaced};
 
-/// Longest error text that is kept, in bytes.
+/// Longest error text that is stored, in bytes.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
 
-/// What became of a guarded statement.
+/// The result of a guarded statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrote {
     Done,
-    /// Somebody else was there before, which happens to healthy code.
+    /// No row matched: another owner has changed the run before. This happens to correct code.
     Superseded,
 }
 
+/// Returns the result of a guarded statement that changed this number of rows.
 pub(crate) fn judged(rows: usize) -> Wrote {
     debug_assert!(rows <= 1, "a guarded statement changed {rows} rows");
     if rows == 0 { Wrote::Superseded } else { Wrote::Done }
 }
 
-/// An error text as it is stored.
+/// Returns an error text, cut to the length that is stored.
 pub(crate) fn stored_error(error: &str) -> String {
     crate::error::excerpt(error, MAX_ERROR_BYTES)
 }
 
-/// (due) -> queued. Blocked, unless nothing can hold it back: the caller places it.
+/// (due) -> queued. The run is blocked unless nothing can block it; the caller then derives its reason.
 const OPEN: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, blocked, priority,
                            concurrency_key, payload, retry_of, request_key)
@@ -45,7 +46,7 @@ const OPEN: &str = "
             :retry_of, :request_key)
     ON CONFLICT DO NOTHING";
 
-/// A run that is to be opened.
+/// A run to open.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening<'a> {
     pub(crate) task: i64,
@@ -61,7 +62,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) request_key: Option<&'a str>,
 }
 
-/// Opens a run that waits. `None`: its occurrence has a row already, which is no error.
+/// Opens a waiting run. Returns `None` if its occurrence already has a row, which is no error.
 pub(crate) fn open(tx: &Transaction<'_>, run: &Opening<'_>, blocked: Option<Reason>) -> rusqlite::Result<Option<i64>> {
     let rows = tx.prepare_cached(OPEN)?.execute(named_params! {
         ":task": run.task, ":handler": run.handler, ":scheduled_for": run.scheduled_for, ":origin": run.origin,
@@ -71,7 +72,7 @@ pub(crate) fn open(tx: &Transaction<'_>, run: &Opening<'_>, blocked: Option<Reas
     Ok((rows == 1).then(|| tx.last_insert_rowid()))
 }
 
-/// (due) -> running: opened and claimed in one, where nothing else waits and a worker is free.
+/// (due) -> running: opens and claims a run in one statement, when no other run waits and a worker is free.
 const START: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, priority,
                            concurrency_key, attempt, locked_by, locked_until, started_at)
@@ -81,7 +82,7 @@ const START: &str = "
 
 /// Opens a run and claims its first attempt.
 ///
-/// `started`: now, if an idle worker begins at once; `None` if the run is read ahead.
+/// `started`: now if an idle worker starts it immediately; `None` if the run is read ahead.
 pub(crate) fn start(
     tx: &Transaction<'_>,
     run: &Opening<'_>,
@@ -89,7 +90,7 @@ pub(crate) fn start(
     until: Timestamp,
     started: Option<Timestamp>,
 ) -> rusqlite::Result<Option<i64>> {
-    // By place, as in the text: this is bound for every run, and looking names up costs a tenth of it.
+    // Bound by position, for every run: to look up the names takes a tenth of the time.
     let rows = tx.prepare_cached(START)?.execute(params![
         run.task,
         run.handler,
@@ -106,14 +107,14 @@ pub(crate) fn start(
     Ok((rows == 1).then(|| tx.last_insert_rowid()))
 }
 
-/// (due) -> skipped | missed, one row for all of a span.
+/// (due) -> skipped | missed, one row for a whole span.
 const PASS_OVER: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error,
                            occurrences, last_scheduled_for)
     VALUES (:task, :handler, :first, 'schedule', :status, :first, :priority, :now, :error, :count, :last)
     ON CONFLICT DO NOTHING";
 
-/// The newest row of a task's schedule grows, if it is a skip.
+/// Extends the newest scheduled run of a task if it is a skip.
 const GROW_SKIP: &str = "
     UPDATE task_runs
        SET occurrences = occurrences + :count, last_scheduled_for = :last, finished_at = :now
@@ -122,7 +123,7 @@ const GROW_SKIP: &str = "
                   ORDER BY scheduled_for DESC LIMIT 1)
        AND status = 'skipped' AND ifnull(last_scheduled_for, scheduled_for) < :first";
 
-/// Occurrences of a task that get no run.
+/// Occurrences of a task that are not run.
 pub(crate) struct PassedOver<'a> {
     pub(crate) task: i64,
     pub(crate) handler: &'a str,
@@ -132,7 +133,7 @@ pub(crate) struct PassedOver<'a> {
     pub(crate) reason: &'a str,
 }
 
-/// Records occurrences that get no run. Consecutive skips of a task are one row. Returns `false` if there is a row already.
+/// Records occurrences that are not run. Consecutive skips of a task are one row. Returns `false` if a row already exists.
 pub(crate) fn pass_over(tx: &Transaction<'_>, row: &PassedOver<'_>, now: Timestamp) -> rusqlite::Result<bool> {
     let span = &row.span;
     let count = i64::try_from(span.count).unwrap_or(i64::MAX);
@@ -152,8 +153,8 @@ pub(crate) fn pass_over(tx: &Transaction<'_>, row: &PassedOver<'_>, now: Timesta
     Ok(rows == 1)
 }
 
-/// queued, failed -> running, for a run that nothing holds back. The key is looked at once more: the row that says so may
-/// have been written by hand.
+/// queued, failed -> running, for a run that is not blocked. Checks the key again: another program may have changed
+/// `blocked`.
 const CLAIM: &str = "
     UPDATE task_runs
        SET status = 'running', attempt = attempt + 1, locked_by = :owner, locked_until = :until, started_at = :started,
@@ -165,6 +166,8 @@ const CLAIM: &str = "
                         WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key)";
 
 /// `started`: as for [`start`].
+///
+/// Claims the next attempt of a waiting run.
 pub(crate) fn claim(
     tx: &Transaction<'_>,
     run: i64,
@@ -178,16 +181,16 @@ pub(crate) fn claim(
         .map(judged)
 }
 
-/// Who claims.
+/// The owner that claims.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claimer<'a> {
     pub(crate) owner: &'a str,
     pub(crate) handlers: &'a BTreeSet<String>,
-    /// Until when the owner is believed.
+    /// The end of the owner's lease.
     pub(crate) until: Timestamp,
 }
 
-/// A running attempt, as its claim names it.
+/// Identifies a running attempt (fencing): its run, owner and number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fence<'a> {
     pub(crate) run: i64,
@@ -195,14 +198,14 @@ pub(crate) struct Fence<'a> {
     pub(crate) attempt: u32,
 }
 
-/// running -> succeeded, for the one attempt that this claim holds.
+/// running -> succeeded, for the fenced attempt only.
 const SUCCEED: &str = "
     UPDATE task_runs
        SET status = 'succeeded', started_at = :started, finished_at = :finished, duration_ms = :duration, result = :result,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-/// Records successes, one after another.
+/// The prepared statement that records successes.
 pub(crate) struct Success<'a>(CachedStatement<'a>);
 
 impl<'a> Success<'a> {
@@ -217,12 +220,12 @@ impl<'a> Success<'a> {
         result: Option<&str>,
     ) -> rusqlite::Result<Wrote> {
         let (started, ended, duration) = (finished.started_at, finished.finished_at, finished.duration.map(millis));
-        // By place, as in the text: this is bound for every run.
+        // Bound by position, for every run.
         self.0.execute(params![started, ended, duration, result, fence.run, fence.owner, fence.attempt]).map(judged)
     }
 }
 
-/// running -> failed: it will be tried again, by the handler that the task has now. Blocked until it is placed.
+/// running -> failed: it is retried, with the current handler of the task. Blocked until the caller derives its reason.
 const FAIL: &str = "
     UPDATE task_runs
        SET status = 'failed', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id),
@@ -231,19 +234,19 @@ const FAIL: &str = "
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-/// How an attempt ended that did not succeed.
+/// The end of an attempt that did not succeed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End<'a> {
-    /// `None` if nobody can say when it began.
+    /// `None` if its start is unknown.
     pub(crate) started: Option<Timestamp>,
     pub(crate) finished: Timestamp,
-    /// `None` if that cannot be known.
+    /// `None` if it cannot be known.
     pub(crate) duration: Option<Duration>,
     pub(crate) error: Option<&'a str>,
 }
 
 impl End<'_> {
-    /// Of an attempt of which nothing more is known than that it has ended.
+    /// Returns the end of an attempt of which only the fact that it ended is known.
     pub(crate) fn unknown(now: Timestamp) -> Self {
         End { started: None, finished: now, duration: None, error: None }
     }
@@ -265,16 +268,16 @@ pub(crate) fn fail(
         .map(judged)
 }
 
-/// running -> dead: the attempts are spent, or the handler gave up.
-const BURY: &str = "
+/// running -> dead: all attempts are used, or the handler refused a retry (`Retry::GiveUp`).
+const SET_DEAD: &str = "
     UPDATE task_runs
        SET status = 'dead', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
            error = :error,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
-pub(crate) fn bury(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(BURY)?
+pub(crate) fn set_dead(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(SET_DEAD)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
             ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
@@ -282,7 +285,7 @@ pub(crate) fn bury(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> ru
         .map(judged)
 }
 
-/// running -> cancelled: it had been asked to stop, and did not succeed all the same.
+/// running -> cancelled: a stop was requested, and the attempt did not succeed.
 const CANCEL_RUNNING: &str = "
     UPDATE task_runs
        SET status = 'cancelled', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
@@ -299,8 +302,8 @@ pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<
         .map(judged)
 }
 
-/// running -> queued: given back un-started, which does not count. It was due when it was claimed, whatever the clock shows
-/// since. Else as above.
+/// running -> queued: returned before it started. The attempt does not count. The run was due when it was claimed, so it stays
+/// due even if the clock was set back since. Otherwise as [`FAIL`].
 const GIVE_BACK: &str = "
     UPDATE task_runs
        SET status = 'queued', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id), forgiven = forgiven + 1, blocked = 'key', started_at = NULL, process = NULL, locked_by = NULL,
@@ -329,18 +332,19 @@ const HAS_BEGUN: &str = "
            OR EXISTS (SELECT 1 FROM task_attempts WHERE run_id = :run AND outcome <> 'released')
       FROM task_runs WHERE id = :run";
 
-/// Whether an attempt of a waiting run has begun. One that was cut short by a shutdown does not count, and did begin.
+/// Returns whether an attempt of a waiting run has begun. An attempt that a shutdown interrupted does not count against the
+/// limit, but has begun.
 pub(crate) fn has_begun(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<bool> {
     tx.prepare_cached(HAS_BEGUN)?.query_row(named_params! { ":run": run }, |row| row.get(0))
 }
 
-/// The newest attempted run waited for another try, and will not get it.
+/// The newest attempted run of the task waited for a retry, which is now cancelled.
 const LAST_CANCELLED: &str = "
     UPDATE scheduled_tasks SET last_status = 'cancelled'
      WHERE id = :task AND last_status = 'failed'
        AND last_run = (SELECT started_at FROM task_runs WHERE id = :run AND attempt > forgiven)";
 
-/// Says with the task that its newest run was cancelled.
+/// Records in the task that its newest run was cancelled.
 pub(crate) fn last_cancelled(tx: &Transaction<'_>, task: i64, run: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(LAST_CANCELLED)?.execute(named_params! { ":task": task, ":run": run })?;
     Ok(())
@@ -356,14 +360,14 @@ pub(crate) fn expire(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite
     tx.prepare_cached(EXPIRE)?.execute(named_params! { ":run": run, ":now": now }).map(judged)
 }
 
-/// A running run is asked to stop.
+/// Requests that a running run stops.
 const ASK_TO_STOP: &str = "UPDATE task_runs SET cancel_requested = 1 WHERE id = :run AND status = 'running'";
 
 pub(crate) fn ask_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(ASK_TO_STOP)?.execute(named_params! { ":run": run }).map(judged)
 }
 
-/// A running run of a dead owner: a user has declared that its command is gone. Whoever recovers it cancels it.
+/// For a running run of a dead owner: a user has declared that its command is gone. The scheduler that recovers it cancels it.
 const DECLARE_GONE: &str = "
     UPDATE task_runs SET cancel_requested = 1, process = :process
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
@@ -378,7 +382,7 @@ pub(crate) fn declare_gone(tx: &Transaction<'_>, fence: &Fence<'_>) -> rusqlite:
 
 const PROCESS: &str = "SELECT task_id, process FROM task_runs WHERE id = :run";
 
-/// The task of a run, and what is recorded of its command.
+/// Returns the task of a run, and the recorded process of its command.
 pub(crate) fn process(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<(i64, Option<String>)> {
     let read = |row: &Row<'_>| Ok((row.get(0)?, row::shown_if_any(row, 1)?));
     tx.prepare_cached(PROCESS)?.query_row(named_params! { ":run": run }, read)
@@ -397,14 +401,14 @@ const CLAIMED: &str = "
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
 
-/// What a worker needs of a run that is, or is about to be, claimed. Its policies are read anew at each claim, so that a
-/// repaired task repairs its retries.
+/// Returns the claim of a run that is claimed or about to be. The policies are read again at each claim, so that a change of
+/// the task applies to its retries.
 pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
     read_claim::<String>(tx, run, now)
 }
 
-/// The same of a run that is recovered or ends without an attempt. Text that is not UTF-8 is replaced: no handler gets it, and
-/// the run must not keep its key.
+/// As [`claimed`], for a run that is recovered or ends without an attempt. Text that is not UTF-8 is replaced: no handler
+/// receives it, and such a run must not hold its key forever.
 pub(crate) fn ending(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
     read_claim::<Replaced>(tx, run, now)
 }
@@ -429,11 +433,11 @@ fn read_claim<T: FromSql + Into<String>>(
 
 const RETRIED: &str = "SELECT id, origin, scheduled_for, retry_of FROM task_runs WHERE id = :run";
 
-/// The first of the runs that were retried one by another; `run` retries `retried`.
+/// Returns the first run of a chain of retries; `run` retries `retried`.
 fn first_of(tx: &Transaction<'_>, run: i64, retried: i64) -> rusqlite::Result<Option<FirstRun>> {
     let mut statement = tx.prepare_cached(RETRIED)?;
     let (mut first, mut newer, mut next) = (None, run, Some(retried));
-    // Ids grow: a circle that somebody wrote by hand must not hold the loop.
+    // Ids decrease along a valid chain. This ends the loop if another program wrote a cycle.
     while let Some(id) = next.filter(|id| *id < newer) {
         let read = |row: &Row<'_>| {
             Ok((FirstRun { id: row.get(0)?, origin: row.get(1)?, scheduled_for: row.get(2)? }, row.get(3)?))
@@ -444,7 +448,7 @@ fn first_of(tx: &Transaction<'_>, run: i64, retried: i64) -> rusqlite::Result<Op
     Ok(first)
 }
 
-/// Columns by their place: this is read for every run that has waited.
+/// Reads columns by position, because this is called for every run that has waited.
 fn as_claim<T: FromSql + Into<String>>(row: &Row<'_>, run_id: i64, now: Timestamp) -> rusqlite::Result<Claim> {
     let text = |column| row.get::<_, T>(column).map(Into::into);
     let text_if_any = |column| row.get::<_, Option<T>>(column).map(|text| text.map(Into::into));

@@ -12,8 +12,7 @@ pub(crate) const VERSION: i64 = 1;
 
 const SCHEMA: &str = include_str!("../../../schema.sql");
 
-/// Refuses every transition of a run's status that its life does not have. For tests and debug builds: it costs 15 to 20 % of a
-/// drain.
+/// Refuses every invalid transition of a run's status. For tests and debug builds only: it costs 15 to 20 % of the time of a drain.
 #[cfg(debug_assertions)]
 const WATCH: &str = "
     CREATE TEMP TRIGGER task_runs_moves BEFORE UPDATE ON main.task_runs
@@ -45,8 +44,8 @@ pub(crate) enum Contents {
     Ours(i64),
 }
 
-/// Examines a file's tables without writing. `known`: the newest version that is accepted. A table, view, index or trigger that
-/// has a name of duly's and is not duly's is refused: the file belongs to another program.
+/// Examines a file's tables without writing. `known`: the newest version that is accepted. Refuses a file with
+/// a table, view, index or trigger that has a name of duly's and is not duly's: it belongs to another program.
 pub(crate) fn examine(connection: &Connection, path: &Path, known: i64) -> Result<Contents, Fault> {
     let ours = names();
     let mut found = Vec::new();
@@ -105,7 +104,7 @@ fn newer(path: &Path, version: i64, known: i64) -> Fault {
     Fault::Newer(Error::UnusableDatabase { path: path.to_owned(), reason })
 }
 
-/// Has the database refuse a transition that this program should never make.
+/// Makes the database refuse transitions that this program must never make.
 #[cfg(debug_assertions)]
 pub(crate) fn watch_moves(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(WATCH)

@@ -152,7 +152,7 @@ fn end_unsuccessfully(
             (runs::fail(tx, fence, end, at, false)?, (RunStatus::Failed, Some(at)))
         }
         Verdict::TryAgain => (runs::fail(tx, fence, end, ended, true)?, (RunStatus::Failed, Some(ended))),
-        Verdict::Dead => (runs::bury(tx, fence, end)?, (RunStatus::Dead, None)),
+        Verdict::Dead => (runs::set_dead(tx, fence, end)?, (RunStatus::Dead, None)),
     };
     if wrote == Wrote::Superseded {
         return Ok(None);
@@ -179,7 +179,7 @@ fn after_the_end(
         blocked::after_the_end(tx, claim.task_id, claim.concurrency_key.as_deref(), now)?;
     }
     if written.delayed {
-        delays::over(tx, claim.task_id, ended)?;
+        delays::plan_after(tx, claim.task_id, ended)?;
     }
     Ok(())
 }
