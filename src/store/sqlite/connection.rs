@@ -281,7 +281,7 @@ impl SqliteStore {
         self.connection.busy_timeout(timeout).map_err(|error| Error::store("set the busy timeout", error))
     }
 
-    /// Returns how many write transactions were begun; for tests of what an idle loop costs.
+    /// Returns the number of write transactions begun; for tests of the cost of an idle loop.
     pub(crate) fn transactions(&self) -> u64 {
         self.transactions
     }

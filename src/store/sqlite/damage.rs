@@ -418,7 +418,7 @@ pub(crate) fn stamp(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<()> {
 
 const FORGET_STAMP: &str = "DELETE FROM scheduler_meta WHERE key = 'stamp'";
 
-/// Deletes the stamp of a copy, so that it counts as another database than its original.
+/// Deletes the stamp of a copy, so that it counts as another database.
 pub(crate) fn forget_stamp(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.prepare_cached(FORGET_STAMP)?.execute([]).map(|_| ())
 }

@@ -120,7 +120,7 @@ fn of_chain(tx: &Transaction<'_>, first: i64) -> rusqlite::Result<Vec<Effect>> {
 const INTEND: &str = "
     INSERT INTO task_effects (key, run_id, state, created_at) VALUES (:key, :first, 'intent', :now)";
 
-/// (nothing) -> intent. The caller has checked that there is no row.
+/// (nothing) -> intent. The caller has checked that no row exists.
 fn intend(tx: &Transaction<'_>, first: i64, key: &str, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(INTEND)?.execute(named_params! { ":first": first, ":key": key, ":now": now })?;
     Ok(())

@@ -360,7 +360,7 @@ pub(crate) fn expire(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite
     tx.prepare_cached(EXPIRE)?.execute(named_params! { ":run": run, ":now": now }).map(judged)
 }
 
-/// Requests that a running run stops.
+/// Requests that a running run stop.
 const ASK_TO_STOP: &str = "UPDATE task_runs SET cancel_requested = 1 WHERE id = :run AND status = 'running'";
 
 pub(crate) fn ask_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Wrote> {
