@@ -28,7 +28,7 @@ pub(crate) struct Health {
     pub(crate) clock: Option<ClockWait>,
     /// The newest heartbeat of any scheduler.
     pub(crate) newest_seen: Option<Timestamp>,
-    /// Whether a scheduler would find work now.
+    /// Whether a scheduler would find work now; false while one is alive.
     pub(crate) any_work: bool,
     /// Tasks that are overdue, and since when.
     pub(crate) overdue: Vec<(String, Timestamp)>,

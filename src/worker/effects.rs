@@ -107,8 +107,8 @@ impl Context {
         T: Serialize + DeserializeOwned,
     {
         let _at_work = AtWork::begin(self, key)?;
-        let begun =
-            self.connection().write(|store, owner| store.begin_effect(owner, self.claim(), key, self.now().wall))?;
+        let now = self.now().wall;
+        let begun = self.connection().write(|store, owner| store.begin_effect(owner, self.claim(), key, now))?;
         match begun {
             Begun::Done(value) => return self.read(key, &value),
             Begun::InDoubt => {
@@ -148,8 +148,8 @@ impl Context {
         // The effect was performed: a busy database is retried a few times.
         let (mut tries, mut wait) = RECORD;
         loop {
-            let recorded =
-                self.connection().write(|store, _| store.record_effect(self.claim(), key, &json, self.now().wall));
+            let now = self.now().wall;
+            let recorded = self.connection().write(|store, _| store.record_effect(self.claim(), key, &json, now));
             match recorded {
                 Ok(None) => return Ok(value),
                 Ok(Some(known)) => return self.read(key, &known),

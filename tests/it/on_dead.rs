@@ -366,3 +366,22 @@ fn only_a_finished_unsuccessful_run_is_retried() {
     assert_eq!(refused(missed), says);
     db.assert_sound();
 }
+
+/// The policy is read when a run dies: a value that the tables refuse, and newer ones may hold, must not keep the outcome out.
+#[test]
+fn a_policy_that_cannot_be_read_pauses_nothing_and_the_outcome_is_stored() {
+    let db = TestDb::new();
+    let mut stepper = stepper(&db);
+    let client = stepper.client().clone();
+    client.add(on_demand("subject").handler("work").pause_after_failures(1)).unwrap();
+    client.trigger("subject").unwrap();
+    let dead = claim(&mut stepper);
+    db.plain()
+        .execute_batch(
+            "PRAGMA ignore_check_constraints = ON; UPDATE scheduled_tasks SET pause_after_failures = 5000000000",
+        )
+        .unwrap();
+    stepper.finish(&dead, give_up());
+    stepper.step().unwrap();
+    assert_eq!(db.ask("SELECT status FROM task_runs"), "dead");
+}

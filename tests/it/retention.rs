@@ -397,3 +397,21 @@ fn a_dry_run_counts_what_the_prune_deletes() {
         db.assert_sound();
     }
 }
+
+/// A trigger of the application that ignores deletions must not make `prune` try for ever.
+#[test]
+fn a_task_that_a_trigger_keeps_is_not_counted_as_deleted() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
+    stepper.client().add_all(["kept", "gone"].map(|name| NewTask::once(name, at(NOON)).handler("work"))).unwrap();
+    work_off(&mut stepper);
+    db.plain()
+        .execute_batch(
+            "CREATE TRIGGER keep BEFORE DELETE ON scheduled_tasks WHEN OLD.name = 'kept' BEGIN SELECT RAISE(IGNORE); END",
+        )
+        .unwrap();
+    stepper.clock().advance(days(2));
+    let pruned = stepper.client().prune(Retention { once: seconds(1), ..Retention::default() }).unwrap();
+    assert_eq!((pruned.tasks, pruned.runs), (1, 0));
+    assert_eq!(stepper.client().names().unwrap(), ["kept"]);
+}

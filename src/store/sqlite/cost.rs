@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use crate::clock::{Now, Timestamp};
 use crate::model::finished::Finished;
+use crate::model::health::Limits;
 use crate::model::report::{Pass, Pruned};
 use crate::model::run::{Claim, Outcome};
 use crate::model::settings::Retention;
-use crate::rules::retention::Limits;
+use crate::rules::retention;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
-use crate::store::sqlite::prune;
-use crate::store::sqlite::{tasks, turn};
+use crate::store::sqlite::{health, invariants, prune, tasks, turn};
 use crate::store::turn_io::{Done, Registration, Slots, Work};
 
 const NOON: i64 = 1_805_025_600_000;
@@ -178,6 +178,21 @@ fn runs_behind_one_key_cost_a_turn_nothing_and_drain_in_order() {
     assert_in_order(&assert_level(BEHIND_A_KEY).drain(500), 500);
 }
 
+/// The second site has five times the rows of the first.
+#[test]
+fn the_cost_of_check_and_doctor_grows_no_faster_than_the_runs_behind_a_key() {
+    let costs = [2_000, 10_000].map(|crowd| {
+        let mut site = Site::new(BEHIND_A_KEY, crowd);
+        let now = Timestamp::from_millis(site.now + 60 * MINUTE);
+        let before = site.steps.load(Ordering::Relaxed);
+        let found = health::health(&mut site.store, &Limits::default(), now).expect("facts");
+        assert!(found.blocked.is_empty(), "{:?}", found.blocked);
+        site.store.read("check the rules", |tx, _| Ok(invariants::broken(tx, 1)?)).expect("rules");
+        site.steps.load(Ordering::Relaxed) - before
+    });
+    assert!(costs[1] < 7 * costs[0], "{costs:?} steps");
+}
+
 /// As [`BEHIND_A_KEY`], but each run belongs to a separate task.
 const OF_MANY_TASKS: &str = "
     INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned, status,
@@ -247,8 +262,9 @@ fn a_batch_of_retention_costs_the_same_with_few_rows_as_with_many() {
         let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
         let before = site.steps.load(Ordering::Relaxed);
         let now = Timestamp::from_millis(site.now);
-        let more =
-            site.store.write("prune", |tx, _| prune::batch(tx, &Limits::new(&keep, now), &mut pass, 200, &mut pruned));
+        let more = site
+            .store
+            .write("prune", |tx, _| prune::batch(tx, &retention::Limits::new(&keep, now), &mut pass, 200, &mut pruned));
         assert!(more.expect("a batch") && pruned.runs == 200, "{pruned:?}");
         site.steps.load(Ordering::Relaxed) - before
     });

@@ -26,15 +26,17 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
     let (before, recent) = (now.minus(limits.overdue), now.minus(RECENT));
     store.read("look for problems", |tx, _| {
         let with_runs = |one: Instance| at_work(tx, &one.id).map(|runs| (one, runs));
-        let instances = instances(tx, &path)?.into_iter();
+        let instances = instances(tx, &path)?;
+        let any_alive = instances.iter().any(|one| one.alive == Some(true));
         let held = invariants::held_for_nothing(tx, before, MAX_LISTED)?.into_iter();
         let mut invalid = invalid(tx)?;
         invalid.extend(invariants::unreadable_tasks(tx, MAX_LISTED)?);
         Ok(Health {
-            instances: instances.map(with_runs).collect::<rusqlite::Result<_>>()?,
+            instances: instances.into_iter().map(with_runs).collect::<rusqlite::Result<_>>()?,
             clock: clock_wait(tx, now)?,
             newest_seen: owners::newest_seen(tx)?,
-            any_work: any_work(tx, now)?,
+            // It reads whole tables, and only matters if no scheduler is alive.
+            any_work: !any_alive && any_work(tx, now)?,
             overdue: overdue(tx, before)?,
             waiting: waiting(tx, before)?,
             ownerless: ownerless(tx, &path)?,

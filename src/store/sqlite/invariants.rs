@@ -144,13 +144,14 @@ pub(crate) struct Held {
     pub(crate) reason: Option<String>,
 }
 
-/// The facts of each waiting run, as [`blocked::waiting`] reads them, and the reason in its row.
+/// The facts of each waiting run, as [`blocked::waiting`] reads them, and the reason in its row. An older scheduled run is found
+/// by the expression of its index: a task may have any number of waiting manual runs.
 const WAITING: &str = "
     SELECT r.origin, t.status, t.overlap,
-           EXISTS (SELECT 1 FROM task_runs o
+           EXISTS (SELECT 1 FROM task_runs o INDEXED BY task_runs_unfinished
                     WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
                       AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
-                      AND (o.origin = 'schedule' OR o.origin = 'catch_up')),
+                      AND (iif(o.origin = 'schedule' OR o.origin = 'catch_up', 0, o.id)) = 0),
            EXISTS (SELECT 1 FROM task_runs k WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key)
            OR (r.blocked IS NOT NULL
                AND EXISTS (SELECT 1 FROM task_runs k
@@ -160,6 +161,10 @@ const WAITING: &str = "
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE (r.status = 'queued' OR r.status = 'failed') AND (r.blocked IS NULL OR r.run_at < :before)
        AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)";
+
+/// The runs that [`WAITING`] reads, and the replacement that limits it to blocked runs.
+const ALL_WAITING: &str = "(r.blocked IS NULL OR r.run_at < :before)";
+const BLOCKED: &str = "r.blocked > '' AND r.run_at < :before";
 
 /// Returns waiting runs whose `blocked` differs from the placement rule: not blocked although they must be, or blocked since
 /// before the given instant by a reason that does not apply.
@@ -183,8 +188,9 @@ fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqli
 
 /// Returns runs that are blocked since before an instant by a reason that does not apply.
 pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
-    let held = misplaced(tx, WAITING, before)?.into_iter();
-    Ok(held.filter(|held| held.reason.is_some()).take(limit).collect())
+    let mut held = misplaced(tx, &WAITING.replace(ALL_WAITING, BLOCKED), before)?;
+    held.truncate(limit);
+    Ok(held)
 }
 
 /// Transactions are not checked if a table has more rows: debug builds must stay usable with large tables.

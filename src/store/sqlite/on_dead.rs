@@ -31,7 +31,9 @@ pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, b
     let (tx, now) = (cx.tx, cx.now);
     let policy = tx.prepare_cached(POLICY)?.query_row(named_params! { ":task": dead.task_id }, |row| {
         let failures = row::saturating(row, 2)?;
-        let pauses = streak::pauses(row.get(1)?, failures, row.get(3)?);
+        // A value that only another program writes pauses nothing, and must not keep the outcome from being stored.
+        let status = row.get(1).unwrap_or(TaskStatus::Completed);
+        let pauses = streak::pauses(status, failures, row.get(3).unwrap_or_default());
         Ok((row::shown_if_any(row, 0)?, pauses.then_some(failures)))
     });
     let Some((on_dead, failures)) = policy.optional()? else { return Ok((Vec::new(), false)) };

@@ -79,8 +79,7 @@ pub(crate) fn batch(
         if left == 0 || (is_expired && runs > left && left < limit) {
             return Ok(true);
         }
-        if is_expired && runs <= left && ended_before(tx, task, limits.once_before)? {
-            tasks::delete(tx, task)?;
+        if is_expired && runs <= left && ended_before(tx, task, limits.once_before)? && tasks::delete(tx, task)? {
             pruned.tasks += 1;
             left = left.saturating_sub(1 + runs);
         } else if let removed @ 1.. = remove_runs(tx, task, limits, runs, left)? {

@@ -125,8 +125,10 @@ pub(super) fn declare_gone(store: &mut SqliteStore, runs: Runs<'_>, now: Timesta
         Runs::OfTask(task) => store.write("declare commands gone", |tx, _| {
             let task = tasks::expect(tx, task)?;
             let mut declared = 0;
-            for (run, _) in history::unfinished(tx, task.id)? {
-                if let Some(run) = history::run(tx, run)? {
+            for (run, status) in history::unfinished(tx, task.id)? {
+                if status == RunStatus::Running
+                    && let Some(run) = history::run(tx, run)?
+                {
                     declared += usize::from(declare_one_gone(tx, &path, &run, now)?.is_none());
                 }
             }

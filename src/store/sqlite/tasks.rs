@@ -300,9 +300,10 @@ pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result
     Ok(())
 }
 
-/// Deletes a task and its history. A trigger refuses this while a run is running.
-pub(crate) fn delete(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
-    tx.prepare_cached(REMOVE)?.execute(named_params! { ":task": task }).map(|_| ())
+/// Deletes a task and its history. A trigger refuses this while a run is running. Returns whether the task is gone: a trigger of
+/// the application may ignore the deletion.
+pub(crate) fn delete(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<bool> {
+    tx.prepare_cached(REMOVE)?.execute(named_params! { ":task": task }).map(|rows| rows == 1)
 }
 
 const UNPLANNED: &str = "SELECT id, time_zone FROM scheduled_tasks WHERE planned = 0 LIMIT :limit";
