@@ -258,7 +258,7 @@ fn the_file_of_a_payload_goes_when_its_lost_run_is_recovered() {
     assert_eq!(files_of_runs(&db).len(), 2);
     first.signal("KILL");
     first.end();
-    assert!(files_of_runs(&db).contains(&format!("run-{run}-1.payload")), "nobody has removed it yet");
+    assert!(files_of_runs(&db).contains(&format!("run-{run}-1.payload")), "it is not removed yet");
     let mut second = Sidecar::start(&db, &[]);
     eventually("it has run again", || client.run(run).unwrap().unwrap().status == RunStatus::Succeeded);
     assert_eq!(std::fs::read_to_string(db.home().join("seen")).unwrap(), "\"anna\"");

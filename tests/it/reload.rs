@@ -77,7 +77,7 @@ fn without_a_manifest_sighup_is_only_logged_and_does_not_end_the_drain() {
     let mut sidecar = Sidecar::start(&db, &["--drain", "1h"]);
     told(&db, "gate.told");
     sidecar.signal("HUP");
-    eventually("it is told", || sidecar.log().contains("SIGHUP: ignored, because --tasks was not given"));
+    eventually("it is reported", || sidecar.log().contains("SIGHUP: ignored, because --tasks was not given"));
     // During the drain, SIGHUP is no second request to stop.
     sidecar.signal("TERM");
     eventually("it has heard", || sidecar.log().contains("SIGTERM: no more runs are started"));

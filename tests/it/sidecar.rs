@@ -285,7 +285,7 @@ fn a_shutdown_that_cannot_be_recorded_succeeds_and_the_next_scheduler_detects_it
     sidecar.leave();
     assert!(sidecar.log().contains("not now; the next scheduler counts this one as dead"), "{}", sidecar.log());
     let (there, left) = ("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL", "agent.db-owners");
-    assert_eq!(db.ask(there), "1", "nobody could write it down");
+    assert_eq!(db.ask(there), "1", "it cannot be recorded");
     db.plain().execute_batch("DROP TRIGGER nobody_leaves").unwrap();
     let mut next = Sidecar::start(&db, &[]);
     eventually("the next has found it out", || db.ask(there) == "1");

@@ -1,8 +1,8 @@
 //! What is stored of attempts: output, exit code, progress, process, and a row for each attempt that did not simply succeed.
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{ToSql, Transaction, named_params};
 
-use crate::clock::{Timestamp, millis};
+use crate::clock::millis;
 use crate::model::finished::ReportKind;
 use crate::model::run::AttemptOutcome;
 use crate::store::sqlite::runs::{End, Fence, Wrote, judged};
@@ -26,63 +26,49 @@ pub(crate) fn keep_printed(
         .map(judged)
 }
 
+/// What identifies the process of an attempt's command, until the attempt ends.
 const KEEP_PROCESS: &str = "
-    UPDATE task_runs SET process = :process
+    UPDATE task_runs SET process = :value
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
 /// Stores a report of a running attempt.
 pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, report: &ReportKind) -> rusqlite::Result<Wrote> {
     match report {
-        ReportKind::Process(process) => keep_process(tx, fence, process),
+        ReportKind::Process(process) => keep_value(tx, KEEP_PROCESS, fence, process),
         ReportKind::Progress(progress) => keep_progress(tx, fence, progress),
-        ReportKind::Began(at) => keep_began(tx, fence, *at),
+        ReportKind::Began(at) => keep_value(tx, KEEP_BEGAN, fence, at),
     }
 }
 
-const KEEP_BEGAN: &str = "
-    UPDATE task_runs SET started_at = :at
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
-
-/// Stores the start of an attempt that was read ahead.
-fn keep_began(tx: &Transaction<'_>, fence: &Fence<'_>, at: Timestamp) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(KEEP_BEGAN)?
-        .execute(named_params! { ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":at": at })
-        .map(judged)
-}
-
-/// Stores what identifies the process of an attempt's command, until the attempt ends.
-fn keep_process(tx: &Transaction<'_>, fence: &Fence<'_>, process: &str) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(KEEP_PROCESS)?
+fn keep_value(tx: &Transaction<'_>, statement: &str, fence: &Fence<'_>, value: &dyn ToSql) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(statement)?
         .execute(named_params! {
-            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":process": process,
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":value": value,
         })
         .map(judged)
 }
 
+/// The start of an attempt that was read ahead.
+const KEEP_BEGAN: &str = "
+    UPDATE task_runs SET started_at = :value
+     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+
 const KEEP_PROGRESS: &str = "
-    UPDATE task_runs SET progress = :progress
+    UPDATE task_runs SET progress = :value
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
 /// Stores the progress that an attempt reports.
 pub(crate) fn keep_progress(tx: &Transaction<'_>, fence: &Fence<'_>, progress: &str) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(KEEP_PROGRESS)?
-        .execute(named_params! {
-            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":progress": progress,
-        })
-        .map(judged)
+    keep_value(tx, KEEP_PROGRESS, fence, &progress)
 }
 
 const KEEP_REMARK: &str = "
-    UPDATE task_runs SET error = :remark
+    UPDATE task_runs SET error = :value
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
 /// Stores a remark about an attempt that succeeds.
 pub(crate) fn keep_remark(tx: &Transaction<'_>, fence: &Fence<'_>, remark: &str) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(KEEP_REMARK)?
-        .execute(named_params! {
-            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt, ":remark": remark,
-        })
-        .map(judged)
+    keep_value(tx, KEEP_REMARK, fence, &remark)
 }
 
 const KEEP_ATTEMPT: &str = "

@@ -201,14 +201,7 @@ impl SqliteStore {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_in_place().map_err(|fault| self.error(fault, doing))?;
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(|error| file::error(&self.path, error.into(), doing))?;
-        schema::check_version(&transaction, &self.path, self.version)
-            .and_then(|()| f(&transaction, &mut self.schedules))
-            .map_err(|fault| file::error(&self.path, fault, doing))
+        self.without_commit(TransactionBehavior::Immediate, f).map_err(|fault| self.error(fault, doing))
     }
 
     /// Runs `f` over one snapshot, without a lock that a writer would wait for. Fails if the path no longer names the file: a
@@ -218,26 +211,30 @@ impl SqliteStore {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.check_in_place().map_err(|fault| self.error(fault, doing))?;
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Deferred)
-            .map_err(|error| file::error(&self.path, error.into(), doing))?;
-        schema::check_version(&transaction, &self.path, self.version)
-            .and_then(|()| f(&transaction, &mut self.schedules))
-            .map_err(|fault| file::error(&self.path, fault, doing))
+        self.without_commit(TransactionBehavior::Deferred, f).map_err(|fault| self.error(fault, doing))
     }
 
-    /// Writes a snapshot of the whole database into another file, which is empty. Writers do not wait for it. `advance` counts
+    fn without_commit<T>(
+        &mut self,
+        behavior: TransactionBehavior,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.check_in_place()?;
+        let transaction = self.connection.transaction_with_behavior(behavior)?;
+        schema::check_version(&transaction, &self.path, self.version)?;
+        f(&transaction, &mut self.schedules)
+    }
+
+    /// Writes a snapshot of the whole database into another file, which is empty. Writers do not wait for it. `progress` counts
     /// the bytes that are written.
-    pub(crate) fn copy_into(&mut self, copy: &Path, advance: &Progress) -> Result<()> {
+    pub(crate) fn copy_into(&mut self, copy: &Path, progress: &Progress) -> Result<()> {
         let doing = "copy the database";
         let store = |error: rusqlite::Error| file::error(&self.path, error.into(), doing);
         let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
         let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let pages = number("page_count").and_then(|pages| Ok(pages - number("freelist_count")?)).map_err(store)?;
-        advance.set_total((pages * number("page_size").map_err(store)?).unsigned_abs());
-        let (looks, file) = (advance.clone(), copy.to_owned());
+        progress.set_total((pages * number("page_size").map_err(store)?).unsigned_abs());
+        let (looks, file) = (progress.clone(), copy.to_owned());
         // SQLite reports no progress; it calls this function now and then.
         let look = move || {
             looks.set_done(std::fs::metadata(&file).map_or(0, |metadata| metadata.len()));

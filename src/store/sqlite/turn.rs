@@ -31,7 +31,7 @@ use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, 
 /// Keys and tasks whose waiting runs a full turn checks again.
 const SWEEP: usize = 500;
 
-/// Rows that retention deletes beside other work. The turn writes so many items less.
+/// Rows that retention deletes beside other work. The turn writes that many fewer items.
 const PRESSING: usize = 200;
 
 /// Free slots from which on runs are known to be short. What is due is then resolved as far as it can start, in one write
