@@ -150,6 +150,8 @@ mod simulation;
 mod sql;
 /// Changes by SQL to tasks and runs that are due, waiting or at work.
 mod sql_edits;
+/// The SQL constants of the store: read from its source for other tests, and the texts that they share.
+mod store_sql;
 /// Handlers that exceed their time limit: their workers are replaced, up to a limit.
 mod stuck_workers;
 /// Schedulers that are alive but stalled, or whose state is unknown.

@@ -1,69 +1,15 @@
 //! Every statement of the store fits the schema, and the hot ones use an index: with no rows, with many, and with any
-//! statistics of ANALYZE. The statements are read from the source, where each is a constant.
-
-use std::collections::BTreeMap;
-use std::path::Path;
+//! statistics of ANALYZE.
 
 use duly::NewTask;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 use crate::fixtures::{TestDb, at};
+use crate::store_sql::statements;
 
 /// A statement's plan, a line for each step.
 type Plan = Vec<String>;
-
-/// Returns every SQL text of the store that is a constant, as `file::NAME`.
-fn statements() -> BTreeMap<String, String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sqlite");
-    let mut found = BTreeMap::new();
-    for file in std::fs::read_dir(folder).expect("the store's folder") {
-        let path = file.expect("a file").path();
-        let module = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        // The statements of its unit tests are not the store's.
-        if module == "cost" {
-            continue;
-        }
-        let source = std::fs::read_to_string(&path).expect("a source file");
-        for (name, text) in constants(&source) {
-            let first = text.split_whitespace().next().unwrap_or_default();
-            if ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].contains(&first) {
-                found.insert(format!("{module}::{name}"), text);
-            }
-        }
-    }
-    found
-}
-
-/// The string constants of a source file: `const NAME: &str = "text";`.
-fn constants(source: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut rest = source;
-    while let Some(begin) = rest.find("const ") {
-        rest = &rest[begin + "const ".len()..];
-        let Some((name, after)) = rest.split_once(": &str =") else { break };
-        if !name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_') {
-            continue;
-        }
-        let Some(literal) = after.trim_start().strip_prefix('"') else { continue };
-        let mut text = String::new();
-        let mut letters = literal.chars();
-        while let Some(letter) = letters.next().filter(|letter| *letter != '"') {
-            match letter {
-                '\\' => match letters.next() {
-                    // A continued line begins where its text does.
-                    Some('\n') => letters = letters.as_str().trim_start().chars(),
-                    Some('n') => text.push('\n'),
-                    Some(other) => text.push(other),
-                    None => {}
-                },
-                letter => text.push(letter),
-            }
-        }
-        found.push((name.to_owned(), text));
-    }
-    found
-}
 
 /// Opens a file with duly's tables, with the settings of duly's own connections.
 fn planner() -> (TestDb, Connection) {
@@ -344,7 +290,7 @@ fn check(connection: &Connection, when: &str) {
 fn every_statement_fits_the_schema() {
     let (_house, connection) = planner();
     let statements = statements();
-    assert!(statements.len() >= 60, "only {} statements were found: {:?}", statements.len(), statements.keys());
+    assert!(statements.len() >= 180, "only {} statements were found: {:?}", statements.len(), statements.keys());
     for (name, text) in &statements {
         connection.prepare(text).unwrap_or_else(|error| panic!("{name} does not fit the schema: {error}\n{text}"));
     }
@@ -364,23 +310,6 @@ fn hot_statements_use_their_index() {
     check(&connection, "many rows");
     connection.execute_batch("ANALYZE").expect("an analysis");
     check(&connection, "many rows, analysed");
-}
-
-#[test]
-fn the_extracted_text_equals_the_compiled_text() {
-    let source = r#"
-const ONE: &str = "SELECT 1";
-pub(crate) const TWO: &str = "
-    SELECT 'it''s' \
-        \"two\"";
-const LENGTH: usize = 3;
-const fn not_a_text(of: &str) -> bool { of.is_empty() }
-const THREE: &str = "UPDATE t SET a = 1";
-"#;
-    let found = constants(source);
-    let texts: Vec<(&str, &str)> = found.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    let expected = [("ONE", "SELECT 1"), ("TWO", "\n    SELECT 'it''s' \"two\""), ("THREE", "UPDATE t SET a = 1")];
-    assert_eq!(texts, expected);
 }
 
 /// Duly's pragmas are set, and a file that it opened has them.

@@ -10,25 +10,23 @@ use crate::model::run::Origin;
 use crate::model::task::{Overlap, TaskStatus};
 use crate::rules::placement::{self, Reason, Waiting};
 use crate::store::sqlite::row::{self, Raw, raw};
+use crate::store::sqlite::sql::sql;
 
 /// The priorities of runs.
 const PRIORITIES: std::ops::RangeInclusive<i64> = 0..=3;
 
 /// Returns whether any waiting run is blocked. If none is, the end of a run frees none.
-const ANY_BLOCKED: &str = "
-    SELECT EXISTS (SELECT 1 FROM task_runs WHERE (status = 'queued' OR status = 'failed') AND blocked > '')";
+const ANY_BLOCKED: &str = sql! {"SELECT EXISTS (SELECT 1 FROM task_runs WHERE {waiting} AND blocked > '')"};
 
 pub(crate) fn any_blocked(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
     tx.prepare_cached(ANY_BLOCKED)?.query_row([], |row| row.get(0))
 }
 
 /// A key is free if no run holds it or waits for it.
-const KEY_IS_FREE: &str = "
+const KEY_IS_FREE: &str = sql! {"
     SELECT NOT EXISTS (SELECT 1 FROM task_runs WHERE status = 'running' AND concurrency_key = :key)
-       AND NOT EXISTS (SELECT 1 FROM task_runs WHERE (status = 'queued' OR status = 'failed')
-                          AND blocked IS NULL AND concurrency_key = :key)
-       AND NOT EXISTS (SELECT 1 FROM task_runs WHERE (status = 'queued' OR status = 'failed')
-                          AND blocked = 'key' AND concurrency_key = :key)";
+       AND NOT EXISTS (SELECT 1 FROM task_runs WHERE {claimable} AND concurrency_key = :key)
+       AND NOT EXISTS (SELECT 1 FROM task_runs WHERE {waiting} AND blocked = 'key' AND concurrency_key = :key)"};
 
 pub(crate) fn key_is_free(tx: &Transaction<'_>, key: &str) -> rusqlite::Result<bool> {
     tx.prepare_cached(KEY_IS_FREE)?.query_row(named_params! { ":key": key }, |row| row.get(0))
@@ -36,15 +34,14 @@ pub(crate) fn key_is_free(tx: &Transaction<'_>, key: &str) -> rusqlite::Result<b
 
 /// What [`placement`] must know of one waiting run. Whether its key is taken is derived for all runs of the key at once: see
 /// [`derive_key`].
-const FACTS: &str = "
+const FACTS: &str = sql! {"
     SELECT r.origin, t.status, t.overlap,
            EXISTS (SELECT 1 FROM task_runs o INDEXED BY task_runs_unfinished
                     WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
-                      AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
-                      AND (iif(o.origin = 'schedule' OR o.origin = 'catch_up', 0, o.id)) = 0),
+                      AND {unfinished:o} AND {unscheduled_id:o} = 0),
            r.concurrency_key IS NOT NULL
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE r.id = :run";
+     WHERE r.id = :run"};
 
 /// Reads the facts from a row that begins with them. A value that only another program writes must not keep an outcome from
 /// being stored: it neither pauses a task nor lets its runs overlap.
@@ -58,9 +55,9 @@ pub(crate) fn waiting(row: &Row<'_>) -> rusqlite::Result<Waiting> {
     })
 }
 
-const SET_REASON: &str = "
+const SET_REASON: &str = sql! {"
     UPDATE task_runs SET blocked = :blocked
-     WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NOT :blocked";
+     WHERE id = :run AND {waiting} AND blocked IS NOT :blocked"};
 
 /// Derives the reason of one waiting run again, and with it which runs go first behind its key.
 pub(crate) fn place(
@@ -78,37 +75,36 @@ pub(crate) fn place(
 
 const HOLDS_KEY: &str = "SELECT EXISTS (SELECT 1 FROM task_runs WHERE status = 'running' AND concurrency_key = :key)";
 
-const BLOCK_ALL: &str = "
+const BLOCK_ALL: &str = sql! {"
     UPDATE task_runs SET blocked = 'key'
-     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND concurrency_key = :key";
+     WHERE {claimable} AND concurrency_key = :key"};
 
-const NEXT_HANDLER: &str = "
+const NEXT_HANDLER: &str = sql! {"
     SELECT min(h) FROM (
         SELECT min(handler) AS h FROM task_runs
-         WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND concurrency_key = :key AND handler > :after
+         WHERE {claimable} AND concurrency_key = :key AND handler > :after
         UNION ALL
         SELECT min(handler) FROM task_runs
-         WHERE (status = 'queued' OR status = 'failed') AND blocked = 'key' AND concurrency_key = :key AND handler > :after)";
+         WHERE {waiting} AND blocked = 'key' AND concurrency_key = :key AND handler > :after)"};
 
-const FIRST_WAITING: &str = "
+const FIRST_WAITING: &str = sql! {"
     SELECT id, run_at FROM (
         SELECT * FROM (SELECT id, run_at FROM task_runs
-         WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
+         WHERE {claimable}
            AND concurrency_key = :key AND handler = :handler AND priority = :priority ORDER BY run_at LIMIT 1)
         UNION ALL
         SELECT * FROM (SELECT id, run_at FROM task_runs
-         WHERE (status = 'queued' OR status = 'failed') AND blocked = 'key'
+         WHERE {waiting} AND blocked = 'key'
            AND concurrency_key = :key AND handler = :handler AND priority = :priority ORDER BY run_at LIMIT 1))
-     ORDER BY run_at, id LIMIT 1";
+     ORDER BY run_at, id LIMIT 1"};
 
-const BLOCK_OTHERS: &str = "
+const BLOCK_OTHERS: &str = sql! {"
     UPDATE task_runs SET blocked = 'key'
-     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
-       AND concurrency_key = :key AND handler = :handler AND id <> :run";
+     WHERE {claimable} AND concurrency_key = :key AND handler = :handler AND id <> :run"};
 
-const UNBLOCK: &str = "
+const UNBLOCK: &str = sql! {"
     UPDATE task_runs SET blocked = NULL
-     WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked = 'key'";
+     WHERE id = :run AND {waiting} AND blocked = 'key'"};
 
 /// Derives which runs may start behind a key. While a run holds it: none. Otherwise the first due run of each *handler*, since
 /// another process may have only one of them; if none is due, the run that will be due first. Keys and handlers are compared as
@@ -139,11 +135,10 @@ pub(crate) fn derive_key(tx: &Transaction<'_>, key: impl AsRef<[u8]>, now: Times
     }
 }
 
-const OLDEST_SCHEDULED: &str = "
+const OLDEST_SCHEDULED: &str = sql! {"
     SELECT id, blocked, concurrency_key FROM task_runs INDEXED BY task_runs_unfinished
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
-       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
-     ORDER BY scheduled_for LIMIT 1";
+     WHERE task_id = :task AND {unfinished} AND {unscheduled_id} = 0
+     ORDER BY scheduled_for LIMIT 1"};
 
 /// Places the oldest scheduled run of a task, if it waited for an older one that has ended.
 pub(crate) fn derive_order(tx: &Transaction<'_>, task: i64, now: Timestamp) -> rusqlite::Result<()> {
@@ -170,21 +165,20 @@ pub(crate) fn after_the_end(
     key.map_or(Ok(()), |key| derive_key(tx, key, now))
 }
 
-const KEYS_OF_TASK: &str = "
+const KEYS_OF_TASK: &str = sql! {"
     SELECT DISTINCT concurrency_key FROM task_runs
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
-       AND concurrency_key IS NOT NULL";
+     WHERE task_id = :task AND {unfinished} AND concurrency_key IS NOT NULL"};
 
-const PAUSE: &str = "
+const PAUSE: &str = sql! {"
     UPDATE task_runs SET blocked = 'paused'
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running'
-       AND origin <> 'manual' AND blocked IS NOT 'paused'";
+     WHERE task_id = :task AND {unfinished} AND status <> 'running'
+       AND origin <> 'manual' AND blocked IS NOT 'paused'"};
 
-const RESUME: &str = "
+const RESUME: &str = sql! {"
     UPDATE task_runs
        SET blocked = iif(:ordered AND (origin = 'schedule' OR origin = 'catch_up'), 'order',
                          iif(concurrency_key IS NULL, NULL, 'key'))
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running'";
+     WHERE task_id = :task AND {unfinished} AND status <> 'running'"};
 
 /// Derives the reasons of all waiting runs of a task, after its status, handler or overlap policy has changed.
 pub(crate) fn derive_task(
@@ -216,22 +210,22 @@ pub(crate) struct Round {
     task: i64,
 }
 
-const NEXT_KEY: &str = "
+const NEXT_KEY: &str = sql! {"
     SELECT min(concurrency_key) FROM task_runs
-     WHERE (status = 'queued' OR status = 'failed') AND blocked = 'key' AND concurrency_key > :key";
+     WHERE {waiting} AND blocked = 'key' AND concurrency_key > :key"};
 
-const NEXT_TASK: &str = "
+const NEXT_TASK: &str = sql! {"
     SELECT min(task_id) FROM task_runs
-     WHERE (status = 'queued' OR status = 'failed' OR status = 'running') AND task_id > :task";
+     WHERE {unfinished} AND task_id > :task"};
 
 /// Reads the first hundred runs only. A later round reaches the others.
-const WRONGLY_PAUSED: &str = "
+const WRONGLY_PAUSED: &str = sql! {"
     SELECT t.overlap <> 'allow' FROM scheduled_tasks t
      WHERE t.id = :task AND t.status <> 'paused' AND t.status <> 'invalid'
        AND EXISTS (SELECT 1 FROM (SELECT r.blocked FROM task_runs r INDEXED BY task_runs_unfinished
                                    WHERE r.task_id = :task
-                                     AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running') LIMIT 100)
-                    WHERE blocked = 'paused')";
+                                     AND {unfinished:r} LIMIT 100)
+                    WHERE blocked = 'paused')"};
 
 /// Derives the reasons of up to `limit` keys and tasks again, round robin. This repairs rows that another program changed.
 pub(crate) fn sweep(tx: &Transaction<'_>, round: &mut Round, limit: usize, now: Timestamp) -> rusqlite::Result<()> {

@@ -12,6 +12,7 @@ use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
 use crate::schedule::zone_data;
 use crate::store::sqlite::connection::{SqliteStore, sqlite_version};
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{claim, due, health, owners, row, tasks};
 
 /// A task that has been due for longer is overdue.
@@ -61,10 +62,9 @@ fn tasks_by_status(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>>
     tx.prepare_cached(TASKS)?.query_map([], pair)?.collect()
 }
 
-const UNFINISHED: &str = "
+const UNFINISHED: &str = sql! {"
     SELECT iif(status = 'running' OR blocked IS NULL, status, 'blocked'), count(*) FROM task_runs
-     WHERE status = 'queued' OR status = 'failed' OR status = 'running'
-     GROUP BY 1";
+     WHERE {unfinished} GROUP BY 1"};
 
 /// Counts the unfinished runs: running, queued or failed where they may start, and blocked where they may not.
 fn unfinished(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
@@ -72,12 +72,12 @@ fn unfinished(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
 }
 
 /// The condition of `OVERDUE` in `health` and of the view `overdue_tasks`.
-const OVERDUE: &str = "
+const OVERDUE: &str = sql! {"
     SELECT count(*) FROM scheduled_tasks
-     WHERE (status = 'active' AND planned = 1 AND next_run < :before)
+     WHERE ({active_planned} AND next_run < :before)
         OR (planned = 0 AND ((status = 'active' AND (schedule_type <> 'manual' OR next_run IS NOT NULL)
                               AND coalesce(next_run, updated_at) < :before)
-                             OR (status = 'completed' AND next_run < :before)))";
+                             OR (status = 'completed' AND next_run < :before)))"};
 
 /// Counts the tasks that have been due, or have waited for a scheduler to examine them, since before an instant.
 fn overdue(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<u64> {
@@ -92,10 +92,10 @@ fn failing(tx: &Transaction<'_>) -> rusqlite::Result<Vec<String>> {
     tx.prepare_cached(FAILING)?.query_map([], |row| row::shown(row, 0))?.collect()
 }
 
-const NEXT: &str = "
+const NEXT: &str = sql! {"
     SELECT name, next_run FROM scheduled_tasks
-     WHERE status = 'active' AND planned = 1 AND next_run IS NOT NULL
-     ORDER BY next_run LIMIT 1";
+     WHERE {active_planned} AND next_run IS NOT NULL
+     ORDER BY next_run LIMIT 1"};
 
 /// Returns the task that is due next, and when.
 fn next(tx: &Transaction<'_>) -> rusqlite::Result<Option<(String, Timestamp)>> {

@@ -10,14 +10,14 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::{self, Claimer, Wrote};
+use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::Slots;
 
 // INDEXED BY: after an ANALYZE of an empty file SQLite would choose another index, and read all runs of other handlers.
-const CLAIMABLE: &str = "
+const CLAIMABLE: &str = sql! {"
     SELECT run_at, id FROM task_runs INDEXED BY task_runs_claimable
-     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
-       AND handler = :handler AND priority = :priority AND run_at <= :now
-     ORDER BY run_at LIMIT :limit";
+     WHERE {claimable} AND handler = :handler AND priority = :priority AND run_at <= :now
+     ORDER BY run_at LIMIT :limit"};
 
 /// Returns runs that may start here, by priority, each list oldest first. Reads no run that may not start.
 pub(crate) fn claimable(
@@ -44,10 +44,10 @@ pub(crate) fn claimable(
     Ok(lists)
 }
 
-const ANY_CLAIMABLE: &str = "
+const ANY_CLAIMABLE: &str = sql! {"
     SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_claimable
-                    WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
-                      AND handler = :handler AND priority = :priority AND run_at <= :now)";
+                    WHERE {claimable}
+                      AND handler = :handler AND priority = :priority AND run_at <= :now)"};
 
 /// Returns whether a waiting run may start here. Runs that become due are then queued behind it.
 pub(crate) fn any(tx: &Transaction<'_>, handlers: &BTreeSet<String>, now: Timestamp) -> rusqlite::Result<bool> {
@@ -63,11 +63,10 @@ pub(crate) fn any(tx: &Transaction<'_>, handlers: &BTreeSet<String>, now: Timest
     Ok(false)
 }
 
-const NEXT_CLAIMABLE: &str = "
+const NEXT_CLAIMABLE: &str = sql! {"
     SELECT run_at FROM task_runs INDEXED BY task_runs_claimable
-     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL
-       AND handler = :handler AND priority = :priority
-     ORDER BY run_at LIMIT 1";
+     WHERE {claimable} AND handler = :handler AND priority = :priority
+     ORDER BY run_at LIMIT 1"};
 
 /// Returns when the next waiting run may start here.
 pub(crate) fn next(tx: &Transaction<'_>, handlers: &BTreeSet<String>) -> rusqlite::Result<Option<Timestamp>> {

@@ -6,11 +6,12 @@ use crate::clock::Timestamp;
 use crate::model::task::TaskStatus;
 use crate::rules::resolve;
 use crate::schedule::parse_duration;
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{row, tasks};
 
-const ANY: &str = "
+const ANY: &str = sql! {"
     SELECT EXISTS (SELECT 1 FROM scheduled_tasks
-                    WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run IS NULL)";
+                    WHERE {active_planned} AND priority = :priority AND next_run IS NULL)"};
 
 /// Returns whether a delay task may wait for the end of a run. If not, the end of a run looks up no task. A manual task counts
 /// too: it has no `next_run` either, and the index does not distinguish the two.
@@ -24,11 +25,11 @@ pub(crate) fn any(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
     Ok(false)
 }
 
-const AWAITED: &str = "
+const AWAITED: &str = sql! {"
     SELECT schedule_value, starts_at, ends_at FROM scheduled_tasks
-     WHERE id = :task AND schedule_type = 'delay' AND status = 'active' AND planned = 1 AND next_run IS NULL
+     WHERE id = :task AND schedule_type = 'delay' AND {active_planned} AND next_run IS NULL
        AND NOT EXISTS (SELECT 1 FROM task_runs
-                        WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))";
+                        WHERE task_id = :task AND {unfinished})"};
 
 const PLAN: &str = "UPDATE scheduled_tasks SET next_run = :next, status = :status WHERE id = :task";
 

@@ -11,6 +11,7 @@ use crate::rules::resolve::Plan;
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::row;
+use crate::store::sqlite::sql::sql;
 
 /// A due task, with what its runs need.
 pub(crate) struct Due {
@@ -31,16 +32,16 @@ pub(crate) struct Due {
 
 // Reads many tasks in one statement, in the order of the list: starting and ending a statement costs a third as much as its
 // reads. NOT INDEXED looks tasks up by id: after an ANALYZE of an empty file SQLite would scan every due task for each id.
-const DUE: &str = "
+const DUE: &str = sql! {"
     SELECT t.name, t.handler, t.payload, t.schedule_type, t.schedule_value, t.time_zone, t.starts_at, t.ends_at, t.next_run,
            t.resolved_until, t.active_since, t.overlap, t.misfire, t.misfire_grace_ms, t.catch_up_limit, t.expires_ms,
            t.max_attempts, t.backoff_ms, t.backoff_cap_ms, t.timeout_ms, t.jitter_ms, t.priority, t.concurrency_key,
            t.created_at,
            EXISTS (SELECT 1 FROM task_runs r
-                    WHERE r.task_id = t.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')),
+                    WHERE r.task_id = t.id AND {unfinished:r}),
            t.id
       FROM json_each(?1) CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = value
-     WHERE t.status = 'active' AND t.planned = 1 AND t.next_run <= ?2";
+     WHERE {active_planned:t} AND t.next_run <= ?2"};
 
 /// Returns those of the tasks that are due. A row that cannot be read yields its fault.
 pub(crate) fn due(
@@ -116,10 +117,10 @@ pub(crate) fn part_of(whole: Duration, name: &str) -> Duration {
     Duration::from_millis(hash.checked_rem(millis).unwrap_or(0))
 }
 
-const DUE_LIST: &str = "
+const DUE_LIST: &str = sql! {"
     SELECT next_run, id FROM scheduled_tasks
-     WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run <= :now
-     ORDER BY next_run LIMIT :limit";
+     WHERE {active_planned} AND priority = :priority AND next_run <= :now
+     ORDER BY next_run LIMIT :limit"};
 
 /// Returns the due tasks, one list per priority, each oldest first.
 pub(crate) fn due_lists(
@@ -140,9 +141,9 @@ pub(crate) fn due_lists(
     Ok(lists)
 }
 
-const NEXT_DUE: &str = "
-    SELECT min(next_run) FROM scheduled_tasks WHERE status = 'active' AND planned = 1 AND priority = :priority
-       AND next_run IS NOT NULL";
+const NEXT_DUE: &str = sql! {"
+    SELECT min(next_run) FROM scheduled_tasks WHERE {active_planned} AND priority = :priority
+       AND next_run IS NOT NULL"};
 
 /// Returns when the next task is due.
 pub(crate) fn next_due(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {

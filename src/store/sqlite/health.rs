@@ -12,6 +12,7 @@ use crate::model::health::{DeadRun, EndedWorkers, Failing, Health, Limits, Liven
 use crate::model::report::{ClockWait, Finding, Instance};
 use crate::rules::clock_monitor::NOTICED;
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{invariants, owners, row};
 
 /// Longest list of facts of one kind.
@@ -133,13 +134,13 @@ fn ownerless(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<Ownerles
     Ok(runs.map(|(run, task, owner)| Ownerless { run, task, liveness: liveness(file, &owner), owner }).collect())
 }
 
-const OVERDUE: &str = "
+const OVERDUE: &str = sql! {"
     SELECT name, coalesce(next_run, updated_at) FROM scheduled_tasks
-     WHERE (status = 'active' AND planned = 1 AND next_run < :before)
+     WHERE ({active_planned} AND next_run < :before)
         OR (planned = 0 AND ((status = 'active' AND (schedule_type <> 'manual' OR next_run IS NOT NULL)
                               AND coalesce(next_run, updated_at) < :before)
                              OR (status = 'completed' AND next_run < :before)))
-     ORDER BY 2, name LIMIT :limit";
+     ORDER BY 2, name LIMIT :limit"};
 
 /// Returns the tasks that have been due, or have not been examined, since before an instant, and since when.
 fn overdue(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<(String, Timestamp)>> {
@@ -231,7 +232,7 @@ fn zones(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, u32)>> {
         .collect()
 }
 
-const UNREPORTED: &str = "
+const UNREPORTED: &str = sql! {"
     SELECT t.name, t.on_dead,
            CASE WHEN o.id IS NULL THEN 'there is no such task'
                 WHEN o.status = 'invalid' THEN 'that is invalid: ' || ifnull(o.invalid_reason, 'no reason is given')
@@ -243,8 +244,8 @@ const UNREPORTED: &str = "
                 AND iif(json_valid(o.payload), ifnull(json_type(o.payload, '$.argv'), '') <> 'array', 1)))
        AND (t.status <> 'completed'
             OR EXISTS (SELECT 1 FROM task_runs r
-                        WHERE r.task_id = t.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
-     ORDER BY t.name LIMIT :limit";
+                        WHERE r.task_id = t.id AND {unfinished:r}))
+     ORDER BY t.name LIMIT :limit"};
 
 /// Returns the tasks whose dead runs would be reported nowhere, the task that each names, and what is wrong with that.
 fn unreported(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, String)>> {
@@ -255,10 +256,10 @@ fn unreported(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, Str
         .collect()
 }
 
-const WAITING: &str = "
+const WAITING: &str = sql! {"
     SELECT handler, count(*), min(run_at) FROM task_runs INDEXED BY task_runs_claimable
-     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND run_at < :before
-     GROUP BY handler ORDER BY handler LIMIT :limit";
+     WHERE {claimable} AND run_at < :before
+     GROUP BY handler ORDER BY handler LIMIT :limit"};
 
 /// Returns the runs that could have started before an instant, by handler.
 fn waiting(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<Waiting>> {
@@ -279,13 +280,13 @@ fn at_work(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<u32> {
     tx.prepare_cached(AT_WORK)?.query_row(named_params! { ":owner": owner }, |row| row.get(0))
 }
 
-const ANY_WORK: &str = "
+const ANY_WORK: &str = sql! {"
     SELECT EXISTS (SELECT 1 FROM scheduled_tasks
-                    WHERE (status = 'active' AND planned = 1 AND next_run <= :now)
+                    WHERE ({active_planned} AND next_run <= :now)
                        OR (planned = 0 AND (status = 'active' OR (status = 'completed' AND next_run <= :now))))
         OR EXISTS (SELECT 1 FROM task_runs
                     WHERE status = 'running'
-                       OR ((status = 'queued' OR status = 'failed') AND blocked IS NULL AND run_at <= :now))";
+                       OR ({claimable} AND run_at <= :now))"};
 
 /// Reports whether a scheduler would find work now.
 fn any_work(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<bool> {
@@ -317,7 +318,7 @@ fn ended_workers(tx: &Transaction<'_>, since: Timestamp) -> rusqlite::Result<Vec
 }
 
 /// A schedule counts from the newest of these; a retry from the end of its attempt, unless it was planned anew since.
-const COUNTED_BEYOND: &str = "
+const COUNTED_BEYOND: &str = sql! {"
     SELECT count(*), max(until)
       FROM (SELECT max(active_since, ifnull(resolved_until, 0),
                        iif(schedule_type = 'delay' AND next_run >= last_finished, last_finished, 0)) AS until
@@ -325,9 +326,9 @@ const COUNTED_BEYOND: &str = "
              WHERE status = 'active' AND schedule_type <> 'once' AND schedule_type <> 'manual'
             UNION ALL
             SELECT finished_at FROM task_runs
-             WHERE (status = 'queued' OR status = 'failed' OR status = 'running') AND status = 'failed'
+             WHERE {unfinished} AND status = 'failed'
                AND run_at >= finished_at)
-     WHERE until > :after";
+     WHERE until > :after"};
 
 /// Schedules and retries that count from a time after an instant: how many, and the newest of these times.
 pub(crate) fn counted_beyond(tx: &Transaction<'_>, after: Timestamp) -> rusqlite::Result<(u64, Option<Timestamp>)> {

@@ -10,6 +10,7 @@ use crate::model::run::{Attempt, Run, RunFilter, RunStatus};
 use crate::model::task::Task;
 use crate::schedule::ScheduleKind;
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{row, tasks};
 
 /// Most tasks that one look-up returns.
@@ -91,19 +92,18 @@ fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter) -> rusqli
 }
 
 /// Uses the index of a task's history: the cost does not depend on the length of the history.
-const RECENT: &str = "
+const RECENT: &str = sql! {"
     SELECT t.id, r.id, r.status, r.duration_ms
       FROM scheduled_tasks t CROSS JOIN task_runs r
      WHERE r.id IN (SELECT id FROM (SELECT n.id FROM task_runs n
                                      WHERE n.task_id = t.id
-                                       AND (iif(n.origin = 'schedule' OR n.origin = 'catch_up', 0, n.id)) = 0
+                                       AND {unscheduled_id:n} = 0
                                      ORDER BY n.scheduled_for DESC LIMIT :limit)
                     UNION ALL
                     SELECT id FROM (SELECT n.id FROM task_runs n
                                      WHERE n.task_id = t.id
-                                       AND (iif(n.origin = 'schedule' OR n.origin = 'catch_up', 0, n.id)) > 0
-                                     ORDER BY (iif(n.origin = 'schedule' OR n.origin = 'catch_up', 0, n.id)) DESC
-                                     LIMIT :limit))";
+                                       AND {unscheduled_id:n} > 0 ORDER BY {unscheduled_id:n} DESC
+                                     LIMIT :limit))"};
 
 /// Returns the newest runs of every task, with the ids of task and run: up to `limit` scheduled runs, and `limit` others.
 fn newest_of_each(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(i64, i64, Recent)>> {
@@ -114,9 +114,9 @@ fn newest_of_each(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<Vec<(i
     tx.prepare_cached(RECENT)?.query_map(named_params! { ":limit": limit }, read)?.collect()
 }
 
-const UNFINISHED: &str = "
+const UNFINISHED: &str = sql! {"
     SELECT r.id, r.status FROM task_runs r
-     WHERE r.task_id = :task AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')";
+     WHERE r.task_id = :task AND {unfinished:r}"};
 
 /// Returns the runs of a task that are not final.
 pub(crate) fn unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<(i64, RunStatus)>> {

@@ -8,6 +8,7 @@ use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::rules::placement::Reason;
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{blocked, row};
 
 /// Each rule, and the statement that returns a text for each row that breaks it.
@@ -48,14 +49,14 @@ const KEYS_TWICE: &str = "
      GROUP BY concurrency_key HAVING count(*) > 1 LIMIT :limit";
 
 /// A delay counts from the end of a run: a `delay` task with an unfinished run has no next run.
-const TASKS_WITHOUT_NEXT: &str = "
+const TASKS_WITHOUT_NEXT: &str = sql! {"
     SELECT 'task ' || t.name FROM scheduled_tasks t
-     WHERE t.status = 'active' AND t.planned = 1 AND t.next_run IS NULL AND t.schedule_type <> 'manual'
+     WHERE {active_planned:t} AND t.next_run IS NULL AND t.schedule_type <> 'manual'
        AND (t.schedule_type <> 'delay'
             OR NOT EXISTS (SELECT 1 FROM task_runs r
                             WHERE r.task_id = t.id
-                              AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
-     LIMIT :limit";
+                              AND {unfinished:r}))
+     LIMIT :limit"};
 
 const TASKS_WITH_A_NEXT: &str = "
     SELECT 'task ' || name FROM scheduled_tasks
@@ -65,11 +66,11 @@ const MANUAL_COMPLETED: &str = "
     SELECT 'task ' || name FROM scheduled_tasks WHERE status = 'completed' AND schedule_type = 'manual' LIMIT :limit";
 
 /// Reasons are not all derived yet while a changed task waits to be planned (`planned = 0`).
-const FREE_TWICE: &str = "
+const FREE_TWICE: &str = sql! {"
     SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ') FROM task_runs
-     WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL AND concurrency_key IS NOT NULL
+     WHERE {claimable} AND concurrency_key IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
-     GROUP BY concurrency_key, handler HAVING count(*) > 1 LIMIT :limit";
+     GROUP BY concurrency_key, handler HAVING count(*) > 1 LIMIT :limit"};
 
 const ATTEMPTS_BEYOND: &str = "
     SELECT 'attempt ' || a.attempt || ' of run ' || r.id || ', which had ' || r.attempt
@@ -104,8 +105,7 @@ const REOPENED: &str = "
 
 /// The runs that [`REOPENED`] reads, and the replacement that limits it to unfinished runs.
 const ALL: &str = "r WHERE r.status > ''";
-const UNFINISHED: &str = "
-    r INDEXED BY task_runs_unfinished WHERE (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')";
+const UNFINISHED: &str = sql! {"r INDEXED BY task_runs_unfinished WHERE {unfinished:r}"};
 
 /// A run, its task, and what is wrong with it.
 pub(crate) type RunFinding = (i64, String, String);
@@ -146,21 +146,20 @@ pub(crate) struct Held {
 
 /// The facts of each waiting run, as [`blocked::waiting`] reads them, and the reason in its row. An older scheduled run is found
 /// by the expression of its index: a task may have any number of waiting manual runs.
-const WAITING: &str = "
+const WAITING: &str = sql! {"
     SELECT r.origin, t.status, t.overlap,
            EXISTS (SELECT 1 FROM task_runs o INDEXED BY task_runs_unfinished
                     WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
-                      AND (o.status = 'queued' OR o.status = 'failed' OR o.status = 'running')
-                      AND (iif(o.origin = 'schedule' OR o.origin = 'catch_up', 0, o.id)) = 0),
+                      AND {unfinished:o} AND {unscheduled_id:o} = 0),
            EXISTS (SELECT 1 FROM task_runs k WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key)
            OR (r.blocked IS NOT NULL
                AND EXISTS (SELECT 1 FROM task_runs k
-                            WHERE (k.status = 'queued' OR k.status = 'failed') AND k.blocked IS NULL
+                            WHERE {claimable:k}
                               AND k.concurrency_key = r.concurrency_key AND k.handler = r.handler)),
            r.blocked, r.id, t.name
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE (r.status = 'queued' OR r.status = 'failed') AND (r.blocked IS NULL OR r.run_at < :before)
-       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)";
+     WHERE {waiting:r} AND (r.blocked IS NULL OR r.run_at < :before)
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)"};
 
 /// The runs that [`WAITING`] reads, and the replacement that limits it to blocked runs.
 const ALL_WAITING: &str = "(r.blocked IS NULL OR r.run_at < :before)";

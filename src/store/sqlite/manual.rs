@@ -10,15 +10,16 @@ use crate::rules::placement::Reason;
 use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
 use crate::store::sqlite::runs::{self, Opening};
+use crate::store::sqlite::sql::sql;
 
 /// A delay task with an unfinished run has no known next_run: the next turn plans it again.
 const DELAY_BEGINS: &str = "
     UPDATE scheduled_tasks SET next_run = NULL, planned = 0
      WHERE id = :task AND schedule_type = 'delay' AND status = 'active'";
 
-const UNFINISHED_RETRY: &str = "
+const UNFINISHED_RETRY: &str = sql! {"
     SELECT id FROM task_runs
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running') AND retry_of = :run LIMIT 1";
+     WHERE task_id = :task AND {unfinished} AND retry_of = :run LIMIT 1"};
 
 /// Returns an unfinished run that retries this run.
 pub(crate) fn unfinished_retry(tx: &Transaction<'_>, task: i64, run: i64) -> rusqlite::Result<Option<i64>> {

@@ -36,6 +36,7 @@ pub(crate) mod row;
 pub(crate) mod runs;
 pub(crate) mod schema;
 pub(crate) mod settle;
+mod sql;
 pub(crate) mod tasks;
 pub(crate) mod turn;
 

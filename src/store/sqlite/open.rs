@@ -18,6 +18,7 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, Wrote};
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{blocked, owners};
 use crate::store::turn_io::{Seen, Slots};
 
@@ -89,16 +90,13 @@ const MAX_LOOKED_AT: i64 = 2 * MAX_CATCH_UP as i64;
 
 // INDEXED BY: after an ANALYZE SQLite would choose the index that also holds all final runs. Of the runs that are not
 // scheduled it matters only whether there is one.
-const UNFINISHED: &str = "
+const UNFINISHED: &str = sql! {"
     SELECT * FROM (SELECT id, origin, status, scheduled_for FROM task_runs INDEXED BY task_runs_unfinished
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
-       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+     WHERE task_id = :task AND {unfinished} AND {unscheduled_id} = 0
      ORDER BY scheduled_for LIMIT :limit)
     UNION ALL
     SELECT * FROM (SELECT id, origin, status, scheduled_for FROM task_runs INDEXED BY task_runs_unfinished
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
-       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
-     LIMIT 1)";
+     WHERE task_id = :task AND {unfinished} AND {unscheduled_id} > 0 LIMIT 1)"};
 
 /// Returns the unfinished runs of a task that its overlap policy needs. Bounded, as any number of runs may wait.
 fn unfinished(tx: &Transaction<'_>, task: i64, overlap: Overlap) -> rusqlite::Result<Vec<Unfinished>> {
@@ -114,15 +112,14 @@ fn unfinished(tx: &Transaction<'_>, task: i64, overlap: Overlap) -> rusqlite::Re
     rows.collect()
 }
 
-const WAITING: &str = "
+const WAITING: &str = sql! {"
     SELECT id FROM task_runs
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running'
-       AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
-     ORDER BY scheduled_for";
+     WHERE task_id = :task AND {unfinished} AND status <> 'running' AND {unscheduled_id} = 0
+     ORDER BY scheduled_for"};
 
-const ANY_UNFINISHED: &str = "
+const ANY_UNFINISHED: &str = sql! {"
     SELECT EXISTS (SELECT 1 FROM task_runs
-                    WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))";
+                    WHERE task_id = :task AND {unfinished})"};
 
 pub(crate) fn any_unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<bool> {
     tx.prepare_cached(ANY_UNFINISHED)?.query_row(named_params! { ":task": task }, |row| row.get(0))

@@ -9,6 +9,7 @@ use crate::model::settings::Retention;
 use crate::rules::retention::{Limits, OldRun};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::tasks;
 use crate::store::turn_io::MAX_ITEMS;
 
@@ -173,10 +174,10 @@ fn sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-const ENDED_BEFORE: &str = "
+const ENDED_BEFORE: &str = sql! {"
     SELECT NOT EXISTS (SELECT 1 FROM task_runs
-                        WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running'))
-       AND NOT EXISTS (SELECT 1 FROM task_runs WHERE task_id = :task AND finished_at >= :before)";
+                        WHERE task_id = :task AND {unfinished})
+       AND NOT EXISTS (SELECT 1 FROM task_runs WHERE task_id = :task AND finished_at >= :before)"};
 
 /// Returns whether all runs of a task ended before an instant.
 fn ended_before(tx: &Transaction<'_>, task: i64, before: Timestamp) -> rusqlite::Result<bool> {
@@ -185,17 +186,17 @@ fn ended_before(tx: &Transaction<'_>, task: i64, before: Timestamp) -> rusqlite:
 
 // Both in the order of the index of a task's history: scheduled runs by occurrence, the others by id. A run that was retried is
 // kept while its retry is: a later retry finds its idempotency key and the recorded effects through both.
-const OLDEST_SCHEDULED: &str = "
+const OLDEST_SCHEDULED: &str = sql! {"
     SELECT scheduled_for, id, status, finished_at FROM task_runs
-     WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+     WHERE task_id = :task AND {unscheduled_id} = 0
        AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.retry_of = task_runs.id)
-     ORDER BY scheduled_for LIMIT :limit";
+     ORDER BY scheduled_for LIMIT :limit"};
 
-const OLDEST_OTHERS: &str = "
+const OLDEST_OTHERS: &str = sql! {"
     SELECT scheduled_for, id, status, finished_at FROM task_runs
-     WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) > 0
+     WHERE task_id = :task AND {unscheduled_id} > 0
        AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = :task AND r.retry_of = task_runs.id)
-     ORDER BY (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) LIMIT :limit";
+     ORDER BY {unscheduled_id} LIMIT :limit"};
 
 const REMOVE_RUN: &str = "
     DELETE FROM task_runs WHERE id = :run AND status <> 'queued' AND status <> 'failed' AND status <> 'running'";

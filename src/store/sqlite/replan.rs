@@ -6,6 +6,7 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::store::sqlite::owners;
+use crate::store::sqlite::sql::sql;
 
 /// A `once` task keeps its time, and runs if its occurrence is not resolved: a next_run that a user has set since the step back
 /// is not resolved. The grid of an interval may begin at created_at.
@@ -33,14 +34,14 @@ const ENDED: &str = "
 /// A run_at that was computed from the wrong clock is computed again from now, with the same wait: the backoff of a retry, the
 /// jitter of an occurrence. A run that was claimed and returned has waited already. A run_at computed from an earlier time stays.
 /// If the wrong clock recorded the end, and a later clock computed the run_at, the wait is at most the longest backoff.
-const WAITING: &str = "
+const WAITING: &str = sql! {"
     UPDATE task_runs
        SET run_at = CASE WHEN status = 'queued' THEN :now + iif(attempt = 0, max(run_at - scheduled_for, 0), 0)
                          WHEN run_at >= finished_at THEN :now + run_at - finished_at
                          ELSE min(run_at, :now + (SELECT backoff_cap_ms FROM scheduled_tasks t WHERE t.id = task_id))
                      END
-     WHERE (status = 'queued' OR status = 'failed') AND run_at > :now
-       AND CASE WHEN status = 'failed' THEN finished_at WHEN attempt = 0 THEN scheduled_for ELSE run_at END > :now";
+     WHERE {waiting} AND run_at > :now
+       AND CASE WHEN status = 'failed' THEN finished_at WHEN attempt = 0 THEN scheduled_for ELSE run_at END > :now"};
 
 /// Otherwise the next start would take the clock for wrong again.
 const INSTANCES: &str = "
@@ -68,12 +69,12 @@ const SET_ZONE_DATA: &str = "
     ON CONFLICT (key) DO UPDATE SET value = :version";
 
 /// Tasks with a local time in the future. An occurrence that is already due is resolved as it was planned.
-const LOCAL_TASKS: &str = "
+const LOCAL_TASKS: &str = sql! {"
     UPDATE scheduled_tasks SET planned = 0, next_run = NULL
-     WHERE status = 'active' AND planned = 1 AND next_run > :now AND time_zone <> 'UTC'
+     WHERE {active_planned} AND next_run > :now AND time_zone <> 'UTC'
        AND (schedule_type = 'cron'
             OR (schedule_type = 'once' AND schedule_value NOT GLOB '*[Zz]'
-                AND schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))";
+                AND schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))"};
 
 /// Records the zone data of this process. Returns the recorded zone data if it differs: local times are then planned again.
 pub(crate) fn zone_data(tx: &Transaction<'_>, version: &str, now: Timestamp) -> rusqlite::Result<Option<String>> {

@@ -15,6 +15,7 @@ use crate::rules::placement::Reason;
 use crate::rules::resolve::Span;
 use crate::schedule::ScheduleKind;
 use crate::store::sqlite::row::{self, Replaced};
+use crate::store::sqlite::sql::sql;
 
 /// Longest error text that is stored, in bytes.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
@@ -115,13 +116,13 @@ const PASS_OVER: &str = "
     ON CONFLICT DO NOTHING";
 
 /// Extends the newest scheduled run of a task if it is a skip.
-const GROW_SKIP: &str = "
+const GROW_SKIP: &str = sql! {"
     UPDATE task_runs
        SET occurrences = occurrences + :count, last_scheduled_for = :last, finished_at = :now
      WHERE id = (SELECT id FROM task_runs
-                  WHERE task_id = :task AND (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) = 0
+                  WHERE task_id = :task AND {unscheduled_id} = 0
                   ORDER BY scheduled_for DESC LIMIT 1)
-       AND status = 'skipped' AND ifnull(last_scheduled_for, scheduled_for) < :first";
+       AND status = 'skipped' AND ifnull(last_scheduled_for, scheduled_for) < :first"};
 
 /// Occurrences of a task that are not run.
 pub(crate) struct PassedOver<'a> {
@@ -155,15 +156,15 @@ pub(crate) fn pass_over(tx: &Transaction<'_>, row: &PassedOver<'_>, now: Timesta
 
 /// queued, failed -> running, for a run that is not blocked. Checks the key again: another program may have changed
 /// `blocked`.
-const CLAIM: &str = "
+const CLAIM: &str = sql! {"
     UPDATE task_runs
        SET status = 'running', attempt = attempt + 1, locked_by = :owner, locked_until = :until, started_at = :started,
            finished_at = NULL, error = NULL, exit_code = NULL, output = NULL, progress = NULL,
            duration_ms = NULL
-     WHERE id = :run AND (status = 'queued' OR status = 'failed') AND blocked IS NULL AND cancel_requested = 0
+     WHERE id = :run AND {claimable} AND cancel_requested = 0
        AND (expires_at IS NULL OR expires_at > :now OR attempt > forgiven OR status = 'failed')
        AND NOT EXISTS (SELECT 1 FROM task_runs k
-                        WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key)";
+                        WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key)"};
 
 /// `started`: as for [`start`].
 ///
@@ -317,9 +318,9 @@ pub(crate) fn give_back(tx: &Transaction<'_>, fence: &Fence<'_>, now: Timestamp)
 }
 
 /// queued, failed -> cancelled.
-const CANCEL_WAITING: &str = "
+const CANCEL_WAITING: &str = sql! {"
     UPDATE task_runs SET status = 'cancelled', blocked = NULL, finished_at = :now, error = :reason
-     WHERE id = :run AND (status = 'queued' OR status = 'failed')";
+     WHERE id = :run AND {waiting}"};
 
 pub(crate) fn cancel_waiting(tx: &Transaction<'_>, run: i64, reason: &str, now: Timestamp) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(CANCEL_WAITING)?

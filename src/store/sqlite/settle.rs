@@ -14,6 +14,7 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::open::{Change, Written};
 use crate::store::sqlite::runs::{self, End, Fence, Success, Wrote};
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners};
 use crate::store::turn_io::Seen;
 
@@ -278,10 +279,9 @@ fn started_at(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<Timesta
     Ok(found?.flatten())
 }
 
-const CANCELLING: &str = "
+const CANCELLING: &str = sql! {"
     SELECT id FROM task_runs
-     WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
-       AND status <> 'running' AND cancel_requested = 1";
+     WHERE task_id = :task AND {unfinished} AND status <> 'running' AND cancel_requested = 1"};
 
 /// Cancels the waiting runs of a task that SQL has requested to stop.
 pub(crate) fn cancel_asked(

@@ -9,6 +9,7 @@ use crate::rules::resolve::{self, Next, Plan, Rest};
 use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::open::{self, Change, Written};
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{blocked, due, once, owners, row};
 
 const BY_NAME: &str = "SELECT * FROM scheduled_tasks WHERE name = :name";
@@ -174,12 +175,12 @@ fn after(now: Timestamp, before: Timestamp) -> Timestamp {
 }
 
 /// Keeps a task unplanned while SQL has requested one of its waiting runs to stop: planning the task cancels the run.
-const RECALL: &str = "
+const RECALL: &str = sql! {"
     UPDATE scheduled_tasks SET planned = 0
      WHERE id = :task
        AND EXISTS (SELECT 1 FROM task_runs
-                    WHERE task_id = :task AND (status = 'queued' OR status = 'failed' OR status = 'running')
-                      AND status <> 'running' AND cancel_requested = 1)";
+                    WHERE task_id = :task AND {unfinished}
+                      AND status <> 'running' AND cancel_requested = 1)"};
 
 fn recall(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(RECALL)?.execute(named_params! { ":task": task }).map(|_| ())
@@ -323,15 +324,15 @@ pub(crate) fn zone(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<String> 
 }
 
 // INDEXED BY: the rows of one priority without a next_run, in the order of their ids, are one range of this index.
-const PLANLESS: &str = "
+const PLANLESS: &str = sql! {"
     SELECT id, schedule_type <> 'manual'
                AND (schedule_type <> 'delay'
                     OR NOT EXISTS (SELECT 1 FROM task_runs r
                                     WHERE r.task_id = t.id
-                                      AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')))
+                                      AND {unfinished:r}))
       FROM scheduled_tasks t INDEXED BY scheduled_tasks_due
-     WHERE status = 'active' AND planned = 1 AND priority = :priority AND next_run IS NULL AND id > :after
-     ORDER BY id LIMIT :limit";
+     WHERE {active_planned} AND priority = :priority AND next_run IS NULL AND id > :after
+     ORDER BY id LIMIT :limit"};
 
 /// Returns active tasks that are marked as planned, but have neither a next_run nor an unfinished run: only SQL writes such
 /// a row. Manual tasks are left out, as they never have a next_run. Reads up to `limit` rows of each priority after the id

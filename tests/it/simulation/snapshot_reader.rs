@@ -9,6 +9,7 @@ use rusqlite::{Connection, Row};
 use crate::simulation::history::Check;
 use crate::simulation::rows::Tables;
 use crate::simulation::scenario::Scenario;
+use crate::store_sql::constants;
 
 /// The rules, each a query that finds violations. They are evaluated in this connection's snapshot.
 const RULES: &str = include_str!("../../../src/store/sqlite/invariants.rs");
@@ -96,7 +97,7 @@ impl Reader {
 
     /// Each rule holds in this snapshot, whatever was committed since.
     fn check_rules(&self) -> Check {
-        let texts = RULES.split(": &str = \"").skip(1).filter_map(|rest| rest.split_once("\";")).map(|(text, _)| text);
+        let texts = constants(RULES).into_iter().map(|(_, text)| text);
         for text in texts.filter(|text| text.trim_start().starts_with("SELECT") && text.contains(":limit")) {
             let broken = self.rows(&text.replace(":limit", "5").replace(":before", LATE), |row| {
                 Ok(format!("{:?}", row.get_ref(0)?))

@@ -1,0 +1,116 @@
+//! The conditions and expressions of indexes, which many statements must repeat word by word: each is defined here once, and
+//! `sql!` writes it into a statement at compile time.
+//!
+//! SQLite uses a partial index only for a statement whose WHERE holds the terms of the index's condition.
+
+/// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
+/// where the text has a dot. Each is the condition of the index that its comment names, or a column of it.
+pub(crate) const SHARED: [(&str, &str); 5] = [
+    // task_runs_unfinished: runs that are not final.
+    ("unfinished", "(.status = 'queued' OR .status = 'failed' OR .status = 'running')"),
+    // task_runs_waiting: runs that wait for their first or next attempt.
+    ("waiting", "(.status = 'queued' OR .status = 'failed')"),
+    // task_runs_claimable: waiting runs that nothing blocks.
+    ("claimable", "(.status = 'queued' OR .status = 'failed') AND .blocked IS NULL"),
+    // task_runs_one_per_occurrence, task_runs_unfinished: 0 for a scheduled run, which its occurrence identifies; else the id.
+    ("unscheduled_id", "(iif(.origin = 'schedule' OR .origin = 'catch_up', 0, .id))"),
+    // scheduled_tasks_due: active tasks whose next_run stands.
+    ("active_planned", ".status = 'active' AND .planned = 1"),
+];
+
+/// Replaces the placeholders of a statement. An unknown placeholder does not compile.
+macro_rules! sql {
+    ($statement:literal) => {{
+        use crate::store::sqlite::sql::expand;
+        const LENGTH: usize = expand($statement, &mut []);
+        const BYTES: [u8; LENGTH] = {
+            let mut bytes = [0; LENGTH];
+            expand($statement, &mut bytes);
+            bytes
+        };
+        match std::str::from_utf8(&BYTES) {
+            Ok(text) => text,
+            Err(_) => panic!("a placeholder is not ASCII"),
+        }
+    }};
+}
+pub(crate) use sql;
+
+/// Writes the text of a statement to `into` as far as it fits, and returns its length. Panics at an unknown placeholder.
+pub(crate) const fn expand(statement: &str, into: &mut [u8]) -> usize {
+    let mut rest = statement.as_bytes();
+    let mut length = 0;
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if *byte == b'{' {
+            let Some((placeholder, after)) = split(after, b'}') else { panic!("a placeholder without its end") };
+            rest = after;
+            let (name, alias) = match split(placeholder, b':') {
+                Some((name, alias)) => (name, alias),
+                None => (placeholder, placeholder.split_at(0).0),
+            };
+            length = put_shared(text_of(name), alias, into, length);
+        } else {
+            length = put(*byte, into, length);
+        }
+    }
+    length
+}
+
+const fn put_shared(mut text: &[u8], alias: &[u8], into: &mut [u8], mut length: usize) -> usize {
+    while let [byte, after @ ..] = text {
+        text = after;
+        if *byte != b'.' {
+            length = put(*byte, into, length);
+        } else if !alias.is_empty() {
+            let mut rest = alias;
+            while let [byte, after @ ..] = rest {
+                rest = after;
+                length = put(*byte, into, length);
+            }
+            length = put(b'.', into, length);
+        }
+    }
+    length
+}
+
+const fn put(byte: u8, into: &mut [u8], at: usize) -> usize {
+    if at < into.len() {
+        into[at] = byte;
+    }
+    at + 1
+}
+
+/// Returns the text before and after the first `separator`.
+const fn split(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    let mut at = 0;
+    while at < text.len() {
+        if text[at] == separator {
+            return Some((text.split_at(at).0, text.split_at(at + 1).1));
+        }
+        at += 1;
+    }
+    None
+}
+
+const fn text_of(name: &[u8]) -> &'static [u8] {
+    let mut at = 0;
+    while at < SHARED.len() {
+        let (known, text) = SHARED[at];
+        if equal(known.as_bytes(), name) {
+            return text.as_bytes();
+        }
+        at += 1;
+    }
+    panic!("a placeholder that store/sqlite/sql.rs does not define")
+}
+
+const fn equal(mut one: &[u8], mut other: &[u8]) -> bool {
+    while let ([a, rest_of_one @ ..], [b, rest_of_other @ ..]) = (one, other) {
+        if *a != *b {
+            return false;
+        }
+        (one, other) = (rest_of_one, rest_of_other);
+    }
+    one.is_empty() && other.is_empty()
+}
