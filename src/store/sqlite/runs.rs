@@ -1,6 +1,7 @@
 //! The transitions of a run's status, one guarded statement each. The row count is checked: 1 is done, 0 is superseded, 2 is a bug.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use rusqlite::types::FromSql;
@@ -224,6 +225,26 @@ impl<'a> Success<'a> {
         // Bound by position, for every run.
         self.0.execute(params![started, ended, duration, result, fence.run, fence.owner, fence.attempt]).map(judged)
     }
+}
+
+/// running -> succeeded, for the first attempts of consecutive runs.
+const SUCCEED_SPAN: &str = "
+    UPDATE task_runs
+       SET status = 'succeeded', started_at = :started, finished_at = :finished, duration_ms = :duration,
+           locked_by = NULL, locked_until = NULL, process = NULL
+     WHERE id BETWEEN :first AND :last AND locked_by = :owner AND attempt = 1 AND status = 'running'";
+
+/// Records that the first attempts of these runs succeeded, with the times of `finished`. Returns how many claims held.
+pub(crate) fn succeed_span(
+    tx: &Transaction<'_>,
+    owner: &str,
+    runs: RangeInclusive<i64>,
+    finished: &Finished,
+) -> rusqlite::Result<usize> {
+    tx.prepare_cached(SUCCEED_SPAN)?.execute(named_params! {
+        ":owner": owner, ":first": runs.start(), ":last": runs.end(), ":started": finished.started_at,
+        ":finished": finished.finished_at, ":duration": finished.duration.map(millis),
+    })
 }
 
 /// running -> failed: it is retried, with the current handler of the task. Blocked until the caller derives its reason.

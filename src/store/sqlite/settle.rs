@@ -4,7 +4,7 @@
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
-use crate::error::excerpt;
+use crate::error::{Error, excerpt};
 use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::retry::{Retry, Verdict};
@@ -32,7 +32,7 @@ pub(crate) fn settle(
     finished: &Finished,
     random: &mut fastrand::Rng,
 ) -> Result<(), Fault> {
-    let (tx, now, claim) = (cx.tx, cx.now, &*finished.claim);
+    let (tx, claim) = (cx.tx, &*finished.claim);
     let fence = Fence { run: claim.run_id, owner, attempt: claim.attempt };
     if finished.output.is_some() || finished.exit_code.is_some() {
         // If the claim no longer holds, the statement that settles the run reports it.
@@ -71,10 +71,23 @@ pub(crate) fn settle(
             Released::Superseded => return superseded(cx, &fence, finished),
         },
     };
-    if status.is_final() {
-        after_the_end(tx, claim, finished.finished_at, now, cx.written)?;
-    } else {
+    if !status.is_final() {
         place_retry(cx, claim)?;
+    }
+    follow_up(cx, finished, status, error, next_attempt)
+}
+
+/// Writes what follows from the outcome of an attempt, and emits its event.
+fn follow_up(
+    cx: &mut Change<'_>,
+    finished: &Finished,
+    status: RunStatus,
+    error: Option<String>,
+    next_attempt: Option<Timestamp>,
+) -> Result<(), Fault> {
+    let (tx, claim) = (cx.tx, &*finished.claim);
+    if status.is_final() {
+        after_the_end(tx, claim, finished.finished_at, cx.now, cx.written)?;
     }
     let mut next_due = None;
     if claim.recurring && status != RunStatus::Queued {
@@ -89,6 +102,36 @@ pub(crate) fn settle(
     cx.written.events.push(Event::Finished { claim, status, error, took, next_attempt, next_due });
     cx.written.events.append(&mut follows);
     Ok(())
+}
+
+/// Settles first attempts that simply succeeded at the same times and have consecutive run ids. An error if a claim no longer holds: the
+/// turn is then repeated with one attempt at a time.
+pub(crate) fn settle_span(cx: &mut Change<'_>, owner: &str, span: &[&Finished]) -> Result<(), Fault> {
+    let [first, .., last] = span else { return Ok(()) };
+    let rows = runs::succeed_span(cx.tx, owner, first.claim.run_id..=last.claim.run_id, first)?;
+    if rows != span.len() {
+        let reason = format!("{rows} of {} runs were still claimed", span.len());
+        return Err(Error::store("settle attempts together", reason).into());
+    }
+    span.iter().try_for_each(|finished| follow_up(cx, finished, RunStatus::Succeeded, None, None))
+}
+
+/// Returns whether the attempt may be settled in a span: nothing but its times has to be stored.
+pub(crate) fn is_plain(finished: &Finished) -> bool {
+    matches!(finished.outcome, Outcome::Succeeded { result: None })
+        && finished.claim.attempt == 1
+        && !finished.claim.recurring
+        && finished.late.is_none()
+        && finished.remark.is_none()
+        && finished.output.is_none()
+        && finished.exit_code.is_none()
+        && finished.progress.is_none()
+}
+
+/// Returns whether `next` can be settled by the same statement as the plain attempt before it.
+pub(crate) fn continues(before: &Finished, next: &Finished) -> bool {
+    let times = |finished: &Finished| (finished.started_at, finished.finished_at, finished.duration.map(millis));
+    next.claim.run_id == before.claim.run_id + 1 && times(next) == times(before)
 }
 
 /// Returns the end of an attempt as its worker reported it.

@@ -34,6 +34,9 @@ const SWEEP: usize = 500;
 /// Rows that retention deletes beside other work. The turn writes that many fewer items.
 const PRESSING: usize = 200;
 
+/// Fewest outcomes that are settled by one statement. Two cost as much as one by one.
+const SPAN: usize = 3;
+
 /// Free slots from which on runs are known to be short. What is due is then resolved as far as it can start, in one write
 /// instead of two.
 const QUICK: usize = 32;
@@ -127,10 +130,7 @@ impl<'a> Turning<'a> {
         // Before anything is settled: no outcome is deleted in the turn in which it is written, however long it had to wait for
         // that.
         self.prune(false, PRESSING)?;
-        let mut success = Success::new(tx)?;
-        for finished in self.work.finished {
-            self.settle(&mut success, finished)?;
-        }
+        self.settle_all()?;
         for report in self.work.reports {
             let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };
             // Reports for finished attempts match no row and are ignored.
@@ -327,6 +327,25 @@ impl<'a> Turning<'a> {
     fn leave(&mut self, task: i64, fault: &Fault) -> Result<(), Fault> {
         self.memory.zoneless.insert(task, tasks::zone(self.tx, task)?);
         self.set_aside(Item::Task(task), fault)
+    }
+
+    /// Settles what has finished. Consecutive runs of short handlers have the same times: one statement settles all of them.
+    fn settle_all(&mut self) -> Result<(), Fault> {
+        let mut success = Success::new(self.tx)?;
+        let (mut plain, others): (Vec<_>, Vec<_>) =
+            self.work.finished.iter().partition(|finished| self.mode == Mode::Together && settle::is_plain(finished));
+        plain.sort_unstable_by_key(|finished| finished.claim.run_id);
+        for span in plain.chunk_by(|before, next| settle::continues(before, next)) {
+            if span.len() < SPAN {
+                span.iter().try_for_each(|finished| self.settle(&mut success, finished))?;
+                continue;
+            }
+            self.budget = self.budget.saturating_sub(span.len());
+            let mut cx =
+                Change { tx: self.tx, now: self.work.now, schedules: self.schedules, written: &mut self.written };
+            settle::settle_span(&mut cx, self.work.owner, span)?;
+        }
+        others.into_iter().try_for_each(|finished| self.settle(&mut success, finished))
     }
 
     /// Settles an outcome. If its text cannot be stored, the end of the attempt is stored without it.
