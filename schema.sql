@@ -274,13 +274,13 @@ CREATE UNIQUE INDEX task_runs_running ON task_runs (concurrency_key) WHERE statu
 -- What a task has not finished: scheduled runs, oldest first, then the others, of which there may be any number.
 CREATE INDEX task_runs_unfinished ON task_runs
     (task_id, (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)), scheduled_for)
-    WHERE status = 'queued' OR status = 'failed' OR status = 'running';
+    WHERE locked_by IS NOT NULL OR status = 'queued' OR status = 'failed';
 -- What may start, by handler, most urgent first. What may not start is not in it, and so costs a claim nothing.
 CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
-    WHERE (status = 'queued' OR status = 'failed') AND blocked IS NULL;
+    WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL;
 -- What waits for a key, and for what else: who is next when the key is free.
 CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at)
-    WHERE status = 'queued' OR status = 'failed';
+    WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 -- What will expire if it does not begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
 -- One run for all requests with the same key.
@@ -364,24 +364,25 @@ BEGIN
     UPDATE task_runs SET blocked = NULL
      WHERE NEW.status = 'paused'
        AND id IN (SELECT (SELECT n.id FROM task_runs n
-                           WHERE (n.status = 'queued' OR n.status = 'failed') AND n.blocked = 'key'
+                           WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
+                             AND n.blocked = 'key'
                              AND n.concurrency_key = r.concurrency_key AND n.handler = r.handler
                              AND (n.task_id <> r.task_id OR n.origin = 'manual')
                            ORDER BY n.run_at, n.id LIMIT 1)
                     FROM task_runs r
-                   WHERE r.task_id = NEW.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')
+                   WHERE r.task_id = NEW.id AND (r.locked_by IS NOT NULL OR r.status = 'queued' OR r.status = 'failed')
                      AND r.status <> 'running' AND r.blocked IS NULL AND r.origin <> 'manual'
                      AND r.concurrency_key IS NOT NULL);
     UPDATE task_runs SET blocked = 'paused'
      WHERE NEW.status = 'paused' AND task_id = NEW.id AND origin <> 'manual'
-       AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running';
+       AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed') AND status <> 'running';
 
     -- Resumed: cautiously blocked by the next reason that may hold; the loop, which planned = 0 calls, unblocks.
     UPDATE task_runs
        SET blocked = iif(NEW.overlap <> 'allow' AND (origin = 'schedule' OR origin = 'catch_up'), 'order',
                          iif(concurrency_key IS NULL, NULL, 'key'))
      WHERE NEW.status <> 'paused' AND task_id = NEW.id AND blocked = 'paused'
-       AND (status = 'queued' OR status = 'failed' OR status = 'running');
+       AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed');
 END;
 
 -- next_run moved on by SQL, to run now, over an occurrence that had come due: that is told, as above; the one of a 'once'
@@ -415,7 +416,7 @@ WHEN NEW.handler IS NOT OLD.handler OR NEW.overlap IS NOT OLD.overlap
 BEGIN
     UPDATE task_runs SET handler = NEW.handler
      WHERE task_id = NEW.id AND handler <> NEW.handler
-       AND (status = 'queued' OR status = 'failed' OR status = 'running') AND status <> 'running';
+       AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed') AND status <> 'running';
     UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.id;
 END;
 
@@ -431,16 +432,17 @@ CREATE TRIGGER scheduled_tasks_removed BEFORE DELETE ON scheduled_tasks
 BEGIN
     SELECT RAISE(ABORT, 'the task has a running run: cancel it, or pause the task and wait')
      WHERE EXISTS (SELECT 1 FROM task_runs
-                    WHERE task_id = OLD.id AND (status = 'queued' OR status = 'failed' OR status = 'running')
+                    WHERE task_id = OLD.id AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed')
                       AND status = 'running');
     UPDATE task_runs SET blocked = NULL
      WHERE id IN (SELECT (SELECT n.id FROM task_runs n
-                           WHERE (n.status = 'queued' OR n.status = 'failed') AND n.blocked = 'key'
+                           WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
+                             AND n.blocked = 'key'
                              AND n.concurrency_key = r.concurrency_key AND n.handler = r.handler
                              AND n.task_id <> r.task_id
                            ORDER BY n.run_at, n.id LIMIT 1)
                     FROM task_runs r
-                   WHERE r.task_id = OLD.id AND (r.status = 'queued' OR r.status = 'failed' OR r.status = 'running')
+                   WHERE r.task_id = OLD.id AND (r.locked_by IS NOT NULL OR r.status = 'queued' OR r.status = 'failed')
                      AND r.blocked IS NULL AND r.concurrency_key IS NOT NULL);
     DELETE FROM task_runs WHERE task_id = OLD.id;
     DELETE FROM scheduler_events WHERE task_id = OLD.id;
