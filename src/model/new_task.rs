@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::retry::RetryPolicy;
-use crate::model::task::{Definition, Misfire, Overlap};
+use crate::model::task::{DEFAULT_GRACE, Definition, Misfire, Overlap};
 use crate::schedule::{ScheduleKind, duration_text};
 
 /// A task to be added: its name and schedule, and everything that differs from the defaults.
@@ -111,7 +111,7 @@ impl NewTask {
             ends_at: None,
             overlap: Overlap::Skip,
             misfire: Misfire::RunOnce,
-            misfire_grace: Duration::from_secs(60),
+            misfire_grace: DEFAULT_GRACE,
             catch_up_limit: 100,
             expires: None,
             retry: RetryPolicy::default(),

@@ -18,6 +18,8 @@ pub const MAX_DURATION: Duration = Duration::from_millis(315_576_000_000);
 pub const MAX_JITTER: Duration = Duration::from_secs(86_400);
 /// The maximum number of runs that one catch-up opens.
 pub const MAX_CATCH_UP: u32 = 200;
+/// The misfire grace of a task that names none.
+pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(60);
 
 text_enum! {
     /// The status of a task.

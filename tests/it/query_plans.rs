@@ -16,6 +16,7 @@ fn planner() -> (TestDb, Connection) {
     let db = TestDb::new();
     db.stepper("2027-03-14T12:00:00Z").stop().expect("an end");
     let connection = db.plain();
+    rusqlite::vtab::array::load_module(&connection).expect("lists of ids");
     assert!(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).expect("a setting"));
     (db, connection)
 }
@@ -68,7 +69,7 @@ const HOT: &[(&str, &[&str])] = &[
     (
         "due::DUE",
         &[
-            "SCAN json_each VIRTUAL TABLE INDEX 1:",
+            "SCAN rarray VIRTUAL TABLE INDEX 1:",
             "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)",
             "CORRELATED SCALAR SUBQUERY 1",
             "SEARCH r USING INDEX task_runs_unfinished (task_id=?)",

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params, params};
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::model::retry::RetryPolicy;
-use crate::model::task::Overlap;
+use crate::model::task::{DEFAULT_GRACE, MAX_CATCH_UP, Misfire, Overlap};
 use crate::rules::resolve::Plan;
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
@@ -39,8 +39,12 @@ const DUE: &str = sql! {"
            t.created_at,
            EXISTS (SELECT 1 FROM task_runs r
                     WHERE r.task_id = t.id AND {unfinished:r}),
-           t.id
-      FROM json_each(?1) CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = value
+           t.id,
+           iif(t.schedule_type = 'once' AND t.overlap = 'skip' AND t.misfire = 'run_once' AND t.misfire_grace_ms = ?3
+               AND t.expires_ms IS NULL AND t.max_attempts = ?4 AND t.backoff_ms = ?5 AND t.backoff_cap_ms = ?6
+               AND t.timeout_ms IS NULL AND t.jitter_ms = 0 AND t.concurrency_key IS NULL AND t.starts_at IS NULL
+               AND t.ends_at IS NULL AND t.resolved_until IS NULL, 1, 0)
+      FROM rarray(?1) CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = value
      WHERE {active_planned:t} AND t.next_run <= ?2"};
 
 /// Returns those of the tasks that are due. A row that cannot be read yields its fault.
@@ -52,17 +56,52 @@ pub(crate) fn due(
 ) -> rusqlite::Result<Vec<(i64, Result<Due, Fault>)>> {
     let mut due = Vec::with_capacity(ids.len());
     let mut statement = tx.prepare_cached(DUE)?;
-    let mut rows = statement.query(params![row::list(ids.iter().copied()), now])?;
+    let RetryPolicy { max_attempts, backoff, max_backoff } = RetryPolicy::default();
+    let (grace, backoff, max_backoff) = (millis(DEFAULT_GRACE), millis(backoff), millis(max_backoff));
+    let params = params![row::list(ids.iter().copied()), now, grace, max_attempts, backoff, max_backoff];
+    let mut rows = statement.query(params)?;
     while let Some(row) = rows.next()? {
         let id = row.get(25)?;
-        due.push((id, read_due(row, id, schedules)));
+        let task = if row.get(26)? { read_plain(row, id) } else { read_due(row, id, schedules) };
+        due.push((id, task));
     }
     Ok(due)
 }
 
+/// Reads a `once` task with default policies that was never resolved: of 25 columns only 7 differ. Most queued work is such.
+fn read_plain(row: &Row<'_>, id: i64) -> Result<Due, Fault> {
+    let next_run = row.get(8)?;
+    Ok(Due {
+        id,
+        name: row.get(0)?,
+        handler: row.get(1)?,
+        payload: row.get(2)?,
+        kind: ScheduleKind::Once,
+        plan: Plan {
+            schedule: Schedule::Once(next_run),
+            next_run,
+            resolved_until: None,
+            active_since: row.get(10)?,
+            starts_at: None,
+            ends_at: None,
+            overlap: Overlap::Skip,
+            misfire: Misfire::RunOnce,
+            grace: DEFAULT_GRACE,
+            catch_up_limit: MAX_CATCH_UP as usize,
+        },
+        expires: None,
+        retry: RetryPolicy::default(),
+        timeout: None,
+        jitter: Duration::ZERO,
+        priority: row.get(21)?,
+        key: Some(format!("#{id}")),
+        any_unfinished: row.get(24)?,
+    })
+}
+
 /// Reads columns by position, which is faster than by name: this runs for every run.
 fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fault> {
-    let millis = |column| row::millis_at(row, column).map(Option::unwrap_or_default);
+    let length = |column| row::millis_at(row, column).map(Option::unwrap_or_default);
     let kind: ScheduleKind = row.get(3)?;
     let starts_at: Option<Timestamp> = row.get(6)?;
     let (next_run, resolved_until): (Timestamp, Option<Timestamp>) = (row.get(8)?, row.get(9)?);
@@ -95,13 +134,13 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
             ends_at: row.get(7)?,
             overlap,
             misfire: row.get(12)?,
-            grace: millis(13)?,
+            grace: length(13)?,
             catch_up_limit: row.get::<_, u32>(14)? as usize,
         },
         expires: row::millis_at(row, 15)?,
-        retry: RetryPolicy { max_attempts: row.get(16)?, backoff: millis(17)?, max_backoff: millis(18)? },
+        retry: RetryPolicy { max_attempts: row.get(16)?, backoff: length(17)?, max_backoff: length(18)? },
         timeout: row::millis_at(row, 19)?,
-        jitter: millis(20)?,
+        jitter: length(20)?,
         priority: row.get(21)?,
         key: key.or_else(own_key),
         any_unfinished: row.get(24)?,

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
+use rusqlite::vtab::array;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::error::{Error, Result};
@@ -188,6 +189,8 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
     // and no test sees a plan that depends on a value.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    // Lists of ids as parameters.
+    array::load_module(connection)?;
     Ok(())
 }
 

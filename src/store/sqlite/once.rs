@@ -19,8 +19,8 @@ const START_ALL: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, concurrency_key,
                            attempt, locked_by, locked_until, started_at)
     SELECT t.id, t.handler, t.next_run, ?5, 'running', t.next_run, t.priority,
-           iif(t.overlap = 'allow', NULL, '#' || t.id), 1, ?1, ?2, iif(key < ?6, ?3, NULL)
-      FROM json_each(?4) CROSS JOIN scheduled_tasks t ON t.id = value
+           iif(t.overlap = 'allow', NULL, '#' || t.id), 1, ?1, ?2, iif(place.rowid <= ?6, ?3, NULL)
+      FROM rarray(?4) place CROSS JOIN scheduled_tasks t ON t.id = place.value
      WHERE true
     ON CONFLICT DO NOTHING";
 
@@ -29,7 +29,14 @@ const COMPLETE_ALL: &str = "
     UPDATE scheduled_tasks
        SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
            updated_at = ?2
-     WHERE id IN (SELECT value FROM json_each(?1))";
+     WHERE id IN (SELECT value FROM rarray(?1))";
+
+/// As [`COMPLETE_ALL`], for consecutive ids: a list costs a fifteenth of the statement.
+const COMPLETE_SPAN: &str = "
+    UPDATE scheduled_tasks
+       SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
+           updated_at = ?3
+     WHERE id BETWEEN ?1 AND ?2";
 
 /// Starts and completes the `once` tasks that were resolved, and stores the id of each run with its claim.
 pub(crate) fn finish(cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
@@ -41,7 +48,11 @@ pub(crate) fn finish(cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Resu
         start(cx, claimer, Origin::CatchUp, &late)?;
         cx.written.claims.retain(|claim| claim.run_id != UNNUMBERED);
     }
-    if !completed.is_empty() {
+    if let [first, .., last] = completed[..]
+        && completed.iter().copied().eq(first..=last)
+    {
+        cx.tx.prepare_cached(COMPLETE_SPAN)?.execute(params![first, last, cx.now])?;
+    } else if !completed.is_empty() {
         let params = params![row::list(completed.into_iter()), cx.now];
         cx.tx.prepare_cached(COMPLETE_ALL)?.execute(params)?;
     }
