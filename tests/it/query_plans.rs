@@ -108,6 +108,8 @@ const HOT: &[(&str, &[&str])] = &[
         ],
     ),
     ("runs::SUCCEED", &["SEARCH task_runs USING INTEGER PRIMARY KEY (rowid=?)"]),
+    ("runs::SUCCEED_SPAN", &["SEARCH task_runs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"]),
+    ("once::COMPLETE_SPAN", &["SEARCH scheduled_tasks USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"]),
     (
         "runs::FAIL",
         &[

@@ -90,7 +90,7 @@ const THREE: &str = sql! {"UPDATE t SET a = {unscheduled_id} WHERE {claimable:t}
     let found = constants(source);
     let texts: Vec<(&str, &str)> = found.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let three = "UPDATE t SET a = (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)) \
-                 WHERE (t.status = 'queued' OR t.status = 'failed') AND t.blocked IS NULL";
+                 WHERE t.locked_by IS NULL AND (t.status = 'queued' OR t.status = 'failed') AND t.blocked IS NULL";
     let expected = [("ONE", "SELECT 1"), ("TWO", "\n    SELECT 'it''s' \"two\""), ("THREE", three)];
     assert_eq!(texts, expected);
 }

@@ -33,7 +33,7 @@ const COMPLETE_ALL: &str = "
 
 /// As [`COMPLETE_ALL`], for consecutive ids: a list costs a fifteenth of the statement.
 const COMPLETE_SPAN: &str = "
-    UPDATE scheduled_tasks
+    UPDATE scheduled_tasks NOT INDEXED
        SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
            updated_at = ?3
      WHERE id BETWEEN ?1 AND ?2";
