@@ -2,7 +2,7 @@
 
 use duly::{Applied, Apply, Client, Done, ImportItem, NewTask, Outcome, Progress, TaskStatus};
 
-use crate::fixtures::{NOON, TestDb, at, minutes};
+use crate::fixtures::{TestDb, at, minutes};
 
 const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 
@@ -26,8 +26,7 @@ fn changes(applied: &[Applied]) -> Vec<(&str, &str)> {
 
 #[test]
 fn applying_again_changes_nothing_and_an_edit_changes_only_its_fields() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(hourly("by-hand")).unwrap();
     let tasks = || ["a", "b"].map(hourly);
     assert_eq!(changes(&client.apply("m", tasks(), PRUNE).unwrap()), [("a", "created"), ("b", "created")]);
@@ -50,8 +49,7 @@ fn applying_again_changes_nothing_and_an_edit_changes_only_its_fields() {
 
 #[test]
 fn a_dry_run_reports_the_same_changes_and_writes_nothing() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.apply("m", ["a", "b"].map(hourly), PRUNE).unwrap();
     let before = db.tasks();
     let manifest = || [hourly("a").priority(0), hourly("c")];
@@ -65,8 +63,7 @@ fn a_dry_run_reports_the_same_changes_and_writes_nothing() {
 
 #[test]
 fn prune_removes_only_tasks_that_the_manifest_no_longer_declares() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     client.add(hourly("by-hand")).unwrap();
     client.apply("other", [hourly("theirs")], PRUNE).unwrap();
@@ -90,8 +87,7 @@ fn prune_removes_only_tasks_that_the_manifest_no_longer_declares() {
 
 #[test]
 fn a_task_paused_by_prune_is_resumed_when_declared_again_unless_the_user_paused_it() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     let manifest = || ["by-us", "by-hand"].map(|name| NewTask::interval(name, minutes(10)).handler("work"));
     client.apply("m", manifest(), PRUNE).unwrap();
@@ -122,8 +118,7 @@ fn a_task_paused_by_prune_is_resumed_when_declared_again_unless_the_user_paused_
 
 #[test]
 fn a_task_paused_by_prune_is_resumed_after_its_events_have_expired() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     let names = ["by-us", "by-person", "by-sql", "edited"];
     let manifest = || names.map(|name| NewTask::interval(name, minutes(10)).handler("work"));
@@ -161,8 +156,7 @@ fn a_task_paused_by_prune_is_resumed_after_its_events_have_expired() {
 
 #[test]
 fn one_invalid_task_prevents_the_whole_apply() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.apply("other", [hourly("theirs")], PRUNE).unwrap();
     client.add(hourly("by-hand")).unwrap();
     let before = db.tasks();
@@ -205,8 +199,7 @@ fn reason(applied: &Applied) -> &str {
 
 #[test]
 fn import_refuses_single_tasks_and_leaves_tasks_of_other_sources_alone() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(hourly("by-hand")).unwrap();
     client.apply("other", [hourly("theirs")], PRUNE).unwrap();
     let others = db.tasks();
@@ -264,8 +257,7 @@ fn import_refuses_single_tasks_and_leaves_tasks_of_other_sources_alone() {
 
 #[test]
 fn import_keeps_paused_tasks_paused_and_starts_no_run() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     let past = || NewTask::once("past", at("2027-03-01T12:00:00Z")).handler("work");
     let tasks = || [past(), hourly("rests")].map(|task| ImportItem { paused: true, ..task.into() }).into();
@@ -285,8 +277,7 @@ fn import_keeps_paused_tasks_paused_and_starts_no_run() {
 /// A moved manifest takes over the tasks that it declares, and no others.
 #[test]
 fn tasks_of_another_manifest_are_adopted_only_with_adopt() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.apply("old/tasks.toml", ["a", "b", "c"].map(hourly), PRUNE).unwrap();
     let before = db.tasks();
     let error = client.apply("new/tasks.toml", ["a", "b"].map(hourly), PRUNE).unwrap_err().to_string();

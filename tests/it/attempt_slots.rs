@@ -157,7 +157,7 @@ fn an_attempt_with_an_input_file_or_a_recorded_process_counts_as_begun() {
     // No slot shows that they began, as in a lock file restored from an older copy.
     assert_eq!(first.claim(0).unwrap().len(), 3);
     first.crash();
-    std::fs::write(db.home().join("agent.db-owners/run-1-1"), "").unwrap();
+    std::fs::write(db.input_file(), "").unwrap();
     db.plain().execute("UPDATE task_runs SET process = '{\"pid\":2000000000,\"started\":1}' WHERE id = 2", []).unwrap();
     db.stepper(NOON).step().unwrap();
     let expected = [
@@ -246,8 +246,7 @@ fn a_start_is_reported_by_the_worker_that_starts_the_run() {
 fn commands_that_kill_their_scheduler_do_not_use_up_the_attempts_of_other_runs() {
     let (ordinary, killers, restarts) =
         if std::env::var_os("DULY_ROUNDS").is_some() { (450, 49, 60) } else { (90, 9, 12) };
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let mark = db.home().join("begun");
     let write = format!("echo $DULY_RUN_ID $DULY_ATTEMPT >>{}", mark.display());
     let due = |name: String, line: String| {
@@ -270,7 +269,7 @@ fn commands_that_kill_their_scheduler_do_not_use_up_the_attempts_of_other_runs()
             ended || db.ask(over) == "0"
         });
         if !ended {
-            sidecar.leave();
+            sidecar.terminate();
             break;
         }
     }

@@ -60,8 +60,7 @@ fn a_backup_under_load_holds_everything_that_was_committed_before() {
 #[test]
 fn a_backup_has_mode_600_and_overwrites_nothing() {
     use std::os::unix::fs::{PermissionsExt, symlink};
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let copy = db.home().join("copy.db");
     client.backup(&copy).expect("a copy");
     assert_eq!(std::fs::metadata(&copy).expect("a file").permissions().mode() & 0o777, 0o600);

@@ -126,17 +126,17 @@ fn the_carousel_bot_posts_each_picture_once_although_it_is_killed_twice() {
         let runs = db.rows(&format!(
             "SELECT r.scheduled_for / 1000, r.status {from} WHERE t.name = '{chat}' ORDER BY r.scheduled_for"
         ));
-        let (seconds, stands): (Vec<i64>, Vec<&str>) = runs
+        let (seconds, statuses): (Vec<i64>, Vec<&str>) = runs
             .iter()
             .map(|row| row.split_once('|').expect("two columns"))
             .map(|(second, status)| (second.parse::<i64>().expect("a second"), status))
             .unzip();
         let named = (seconds[0]..=seconds[seconds.len() - 1]).filter(|second| [0, 7, 14].contains(&(second % 20)));
         assert_eq!(seconds, named.collect::<Vec<_>>(), "{chat}");
-        let waits = stands.iter().rev().take_while(|status| **status == "queued").count();
+        let waits = statuses.iter().rev().take_while(|status| **status == "queued").count();
         assert!(waits <= 1, "{chat}: {runs:?}");
-        assert!(stands[..stands.len() - waits].iter().all(|status| *status == "succeeded"), "{chat}: {runs:?}");
+        assert!(statuses[..statuses.len() - waits].iter().all(|status| *status == "succeeded"), "{chat}: {runs:?}");
     }
-    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    assert_eq!(db.registered_schedulers(), 0);
     db.assert_sound();
 }

@@ -3,7 +3,7 @@
 use duly::{Error, Misfire, NewTask, Overlap, RunStatus};
 
 use crate::fixtures::{TestDb, minutes, seconds, work_off};
-use crate::misfire::{DOWN, after_an_outage, outage};
+use crate::misfire::{DOWN, after_an_outage, assert_after_outage};
 
 /// The reason of the first run with a status.
 fn reason(db: &TestDb, status: RunStatus) -> String {
@@ -39,9 +39,9 @@ fn run_all_runs_the_newest_oldest_first_and_misses_the_rest() {
         "2027-03-16 07:00:00 catch_up succeeded",
         "2027-03-17 07:00:00 catch_up succeeded",
     ];
-    outage(daily(3), "2027-03-17T12:00:00Z", &three, "2027-03-18 07:00:00 active");
-    outage(daily(200), "2027-03-17T12:00:00Z", &three, "2027-03-18 07:00:00 active");
-    outage(
+    assert_after_outage(daily(3), "2027-03-17T12:00:00Z", &three, "2027-03-18 07:00:00 active");
+    assert_after_outage(daily(200), "2027-03-17T12:00:00Z", &three, "2027-03-18 07:00:00 active");
+    assert_after_outage(
         daily(2),
         "2027-03-17T12:00:00Z",
         &["2027-03-15 07:00:00 schedule missed", three[1], three[2]],
@@ -49,14 +49,14 @@ fn run_all_runs_the_newest_oldest_first_and_misses_the_rest() {
     );
     // The newest occurrence is within the grace, and counts.
     for overlap in [Overlap::BufferAll, Overlap::Allow] {
-        outage(
+        assert_after_outage(
             daily(2).overlap(overlap),
             "2027-03-17T07:00:30Z",
             &["2027-03-15 07:00:00 schedule missed", three[1], "2027-03-17 07:00:00 schedule succeeded"],
             "2027-03-18 07:00:00 active",
         );
     }
-    outage(
+    assert_after_outage(
         daily(1),
         "2027-03-17T07:00:30Z",
         &["2027-03-15 07:00:00 schedule missed x2 to 2027-03-16 07:00:00", "2027-03-17 07:00:00 schedule succeeded"],

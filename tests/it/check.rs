@@ -88,8 +88,7 @@ fn due_work_without_a_scheduler_is_a_problem() {
 
 #[test]
 fn a_completed_task_with_a_next_run_is_due_work() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add(once("subject")).expect("a task");
     work_off(&mut stepper);
     let (clock, client) = (stepper.clock().clone(), stepper.client().clone());
@@ -134,8 +133,7 @@ fn runs_of_an_unknown_handler_are_a_problem() {
 
 #[test]
 fn dead_runs_failing_tasks_and_invalid_rows_are_problems() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     client.add(once("once").at_most_once()).expect("a task");
     client.add(NewTask::cron("often", "* * * * *").handler("work").at_most_once()).expect("a task");
@@ -175,8 +173,7 @@ fn dead_runs_failing_tasks_and_invalid_rows_are_problems() {
 
 #[test]
 fn an_on_dead_task_that_cannot_run_is_a_problem() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     client.add(NewTask::cron("alarm", "@yearly").handler("work")).expect("a task");
     let task = |name: &str| once(name).on_dead("alarm");
@@ -215,8 +212,7 @@ fn an_on_dead_task_that_cannot_run_is_a_problem() {
 
 #[test]
 fn stuck_and_lost_runs_are_problems() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (_db, mut stepper) = TestDb::with_stepper();
     let (client, clock) = (stepper.client().clone(), stepper.clock().clone());
     client.add(once("slow").timeout(minutes(3))).expect("a task");
     claim(&mut stepper);
@@ -238,8 +234,7 @@ fn stuck_and_lost_runs_are_problems() {
 #[cfg(target_os = "linux")]
 #[test]
 fn an_orphan_process_is_a_problem() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let (client, clock) = (stepper.client().clone(), stepper.clock().clone());
     client.add(once("orphaned")).expect("a task");
     client.add(once("lost")).expect("a task");
@@ -270,8 +265,7 @@ fn an_orphan_process_is_a_problem() {
 #[test]
 fn blocked_runs_that_nothing_blocks_are_problems() {
     for (reason, of_key) in [("paused", "NULL"), ("order", "NULL"), ("key", "'#1'")] {
-        let db = TestDb::new();
-        let mut stepper = db.stepper(NOON);
+        let (db, mut stepper) = TestDb::with_stepper();
         let client = stepper.client().clone();
         client.add(NewTask::cron("task", "@yearly").handler("work")).expect("a task");
         step(&mut stepper, 0);

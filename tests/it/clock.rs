@@ -128,8 +128,7 @@ fn a_large_step_back_replans_everything_from_now() {
 
 #[test]
 fn a_completed_task_with_a_next_run_runs_after_a_step_back() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     for name in ["again", "other"] {
         stepper.client().add(once(name)).expect("a task");
     }

@@ -25,8 +25,7 @@ fn clock_problems(client: &Client) -> Vec<String> {
 
 #[test]
 fn every_step_is_an_event() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let bystander = db.add_bystander(&stepper);
     step(&mut stepper, 0);
     // A drift of four seconds is no step.
@@ -146,8 +145,7 @@ fn tasks_that_do_not_wait_for_the_clock_are_not_reported() {
 
 #[test]
 fn a_retry_waits_for_the_clock_too() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (_db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     client.add(once("t")).expect("a task");
     let failing = claim(&mut stepper);
@@ -165,8 +163,7 @@ fn a_retry_waits_for_the_clock_too() {
 
 #[test]
 fn a_clock_that_is_not_set_is_a_problem() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (_db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     stepper.clock().set_wall(at(UNSET));
     step(&mut stepper, 0);
@@ -342,8 +339,7 @@ fn failed(retry: Retry) -> Outcome {
 
 #[test]
 fn a_retry_waits_its_backoff_after_a_glitch_and_not_the_maximum() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (_db, mut stepper) = TestDb::with_stepper();
     step(&mut stepper, 0);
     stepper.clock().set_wall(at(GLITCH));
     // The default backoff: ten seconds at first, an hour at most.
@@ -434,8 +430,7 @@ fn retries_planned_by_a_wrong_clock_wait_their_backoff() {
 #[test]
 fn a_step_before_the_outcome_is_recorded_does_not_change_the_wait() {
     for (wall, expected) in [("2027-03-14T14:00:00Z", NOON), ("2027-03-14T11:00:00Z", "2027-03-14T11:00:00Z")] {
-        let db = TestDb::new();
-        let mut stepper = db.stepper(NOON);
+        let (db, mut stepper) = TestDb::with_stepper();
         stepper.client().add(once("t").retry(patient())).expect("a task");
         let failing = claim(&mut stepper);
         stepper.finish(&failing, failed(Retry::After(minutes(180))));
@@ -447,8 +442,7 @@ fn a_step_before_the_outcome_is_recorded_does_not_change_the_wait() {
 
 #[test]
 fn the_last_run_is_the_newest_run_after_a_glitch() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add(NewTask::interval("t", minutes(10)).handler("work").at_most_once()).expect("a task");
     step(&mut stepper, 0);
     stepper.clock().set_wall(at(GLITCH));

@@ -6,13 +6,12 @@ use std::time::Duration;
 use duly::{AttemptOutcome, Cancel, NewTask, RetryPolicy, RunStatus};
 use serde_json::json;
 
-use crate::fixtures::{TestDb, eventually, seconds};
-use crate::sidecar::{Sidecar, command, group_size, shell, signal, stands, told};
+use crate::fixtures::{TestDb, eventually, seconds, skip, wait_for_status};
+use crate::sidecar::{Sidecar, command, group_size, shell, signal, wait_for_line};
 
 #[test]
 fn a_command_gets_its_payload_and_the_variables_of_its_run() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let folder = db.home().join("its own");
     std::fs::create_dir(&folder).unwrap();
     let line = r#"pwd; cat; echo "$GREETING $1"; echo "$DULY_TASK $DULY_RUN_ID $DULY_ATTEMPT $DULY_SCHEDULED_FOR $DULY_ORIGIN";
@@ -23,7 +22,7 @@ fn a_command_gets_its_payload_and_the_variables_of_its_run() {
     });
     client.add(command("whole", payload)).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    let run = stands(&client, "whole", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "whole", RunStatus::Succeeded);
     let expected = format!(
         "{}\nfrom stdin\nhello $HOME; no shell reads this\nwhole {} 1 2020-01-01T00:00:00.000Z schedule\n\
          whole/2020-01-01T00:00:00.000Z\n--- stderr ---\nodd: \0\u{1b}[2J\u{fffd}",
@@ -32,13 +31,12 @@ fn a_command_gets_its_payload_and_the_variables_of_its_run() {
     );
     assert_eq!(run.output.as_deref(), Some(&*expected));
     assert_eq!((run.exit_code, run.error, run.attempt), (Some(0), None, 1));
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 #[test]
 fn the_failure_of_a_command_is_recorded() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let script = db.home().join("script");
     std::fs::write(&script, "not executable").unwrap();
     let argv = |argv: &[&str]| json!({ "argv": argv });
@@ -56,28 +54,27 @@ fn the_failure_of_a_command_is_recorded() {
         client.add(command(name, payload.clone())).unwrap();
     }
     let mut sidecar = Sidecar::start(&db, &[]);
-    for (name, _, told) in cases {
+    for (name, _, expected) in cases {
         // A retry cannot repair a payload or the environment.
         let hopeless = ["payload", "variable"].contains(&name);
-        let run = stands(&client, name, if hopeless { RunStatus::Dead } else { RunStatus::Failed });
+        let run = wait_for_status(&client, name, if hopeless { RunStatus::Dead } else { RunStatus::Failed });
         let error = run.error.unwrap();
-        assert!(error.contains(told), "{name}: {error}");
+        assert!(error.contains(expected), "{name}: {error}");
         let printed = (name == "code").then_some(("no\n".to_owned(), 3)).unzip();
         assert_eq!((run.output, run.exit_code), printed, "{name}");
         assert_eq!(client.attempts(run.id).unwrap()[0].outcome, AttemptOutcome::Failed);
     }
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 #[test]
 fn two_hundred_megabytes_on_both_pipes_need_little_memory() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let line =
         "echo first; yes out | head -c 209715200 & yes err | head -c 209715200 >&2; wait; echo last; echo end >&2";
     client.add(shell("loud", line)).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    let output = stands(&client, "loud", RunStatus::Succeeded).output.unwrap();
+    let output = wait_for_status(&client, "loud", RunStatus::Succeeded).output.unwrap();
     let peak = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).unwrap();
     let peak = peak.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
     println!("VmHWM {peak}");
@@ -87,25 +84,24 @@ fn two_hundred_megabytes_on_both_pipes_need_little_memory() {
     let (out, err) = output.split_once("--- stderr ---\n").unwrap();
     assert!(out.contains(&format!("[... {} bytes in all", 209_715_200 + 11)) && out.ends_with("out\nlast\n"));
     assert!(err.contains(&format!("[... {} bytes in all", 209_715_200 + 4)) && err.starts_with("err\n"));
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 #[test]
 fn a_process_that_left_the_group_and_holds_the_pipe_is_not_waited_for() {
-    let db = TestDb::new();
-    let client = db.client();
-    let told_to = db.home().join("daemon");
-    let line = format!("setsid sh -c 'echo $$ >{}; exec sleep 1000' & echo started", told_to.display());
+    let (db, client) = TestDb::with_client();
+    let pid_file = db.home().join("daemon");
+    let line = format!("setsid sh -c 'echo $$ >{}; exec sleep 1000' & echo started", pid_file.display());
     // It shares the standard input of the command.
     client.add(shell("daemon", &line)).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    let run = stands(&client, "daemon", RunStatus::Succeeded);
-    let daemon = told(&db, "daemon");
+    let run = wait_for_status(&client, "daemon", RunStatus::Succeeded);
+    let daemon = wait_for_line(&db, "daemon");
     assert_eq!(run.output.as_deref(), Some("started\n"));
     let took = run.finished_at.unwrap().since(run.started_at.unwrap());
     assert!(took < seconds(30), "{took:?}");
-    assert_eq!(group_size(&daemon), 1, "it lives on");
-    sidecar.leave();
+    assert_eq!(group_size(&daemon), 1, "it is still running");
+    sidecar.terminate();
     assert_eq!(group_size(&daemon), 1, "and outlives the sidecar");
     signal("KILL", &daemon);
 }
@@ -113,92 +109,85 @@ fn a_process_that_left_the_group_and_holds_the_pipe_is_not_waited_for() {
 #[test]
 fn a_command_cannot_join_another_group() {
     if std::process::Command::new("perl").arg("-v").output().is_err() {
-        assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "perl is missing");
-        return println!("skipped: no perl");
+        return skip("no perl");
     }
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     // The group of the sidecar.
-    let line = "$| = 1; print setpgrp(0, getpgrp(getppid())) ? 'gone over' : \"stays: $!\"; sleep 1000";
-    let task = command("deserter", json!({ "argv": ["perl", "-e", line] }));
+    let line = "$| = 1; print setpgrp(0, getpgrp(getppid())) ? 'moved' : \"stays: $!\"; sleep 1000";
+    let task = command("mover", json!({ "argv": ["perl", "-e", line] }));
     client.add(task.timeout(seconds(1)).at_most_once()).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    let run = stands(&client, "deserter", RunStatus::Dead);
+    let run = wait_for_status(&client, "mover", RunStatus::Dead);
     assert_eq!(run.output.as_deref(), Some("stays: Operation not permitted"));
     assert_eq!(run.error.as_deref(), Some("it took longer than 1s: killed by SIGTERM"));
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 #[test]
 fn remaining_processes_of_the_group_are_ended_after_the_command() {
-    let db = TestDb::new();
-    let client = db.client();
-    let told_to = db.home().join("group");
-    client.add(shell("leftover", &format!("sleep 1000 & echo $$ >{}", told_to.display()))).unwrap();
+    let (db, client) = TestDb::with_client();
+    let group_file = db.home().join("group");
+    client.add(shell("leftover", &format!("sleep 1000 & echo $$ >{}", group_file.display()))).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    let run = stands(&client, "leftover", RunStatus::Succeeded);
-    assert_eq!(group_size(&told(&db, "group")), 0);
+    let run = wait_for_status(&client, "leftover", RunStatus::Succeeded);
+    assert_eq!(group_size(&wait_for_line(&db, "group")), 0);
     let took = run.finished_at.unwrap().since(run.started_at.unwrap());
     assert!(took >= Duration::from_secs(2), "it had two seconds: {took:?}");
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 #[test]
 fn a_group_that_ignores_sigterm_is_killed() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let stubborn = |name: &str| {
-        let told_to = db.home().join(name);
-        format!("trap '' TERM; sh -c 'sleep 1000; sleep 1000' & echo $$ >{}; wait; sleep 1000", told_to.display())
+        let group_file = db.home().join(name);
+        format!("trap '' TERM; sh -c 'sleep 1000; sleep 1000' & echo $$ >{}; wait; sleep 1000", group_file.display())
     };
     // Together, because each takes the full ten seconds.
     client.add(shell("slow", &stubborn("slow")).timeout(Duration::from_millis(500)).at_most_once()).unwrap();
-    client.add(shell("asked", &stubborn("asked"))).unwrap();
+    client.add(shell("cancelled", &stubborn("cancelled"))).unwrap();
     // The leader ends, its child does not.
-    let path = db.home().join("half").display().to_string();
-    let half = format!("sh -c 'trap \"\" TERM; echo $PPID >{path}; sleep 1000; sleep 1000'; true");
-    client.add(shell("half", &half)).unwrap();
+    let path = db.home().join("child-ignores").display().to_string();
+    let line = format!("sh -c 'trap \"\" TERM; echo $PPID >{path}; sleep 1000; sleep 1000'; true");
+    client.add(shell("child-ignores", &line)).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    let groups = ["slow", "asked", "half"].map(|name| told(&db, name));
-    for name in ["asked", "half"] {
-        let run = stands(&client, name, RunStatus::Running);
+    let groups = ["slow", "cancelled", "child-ignores"].map(|name| wait_for_line(&db, name));
+    for name in ["cancelled", "child-ignores"] {
+        let run = wait_for_status(&client, name, RunStatus::Running);
         assert_eq!(client.cancel(run.id).unwrap(), Cancel::Asked);
     }
-    let slow = stands(&client, "slow", RunStatus::Dead);
+    let slow = wait_for_status(&client, "slow", RunStatus::Dead);
     let attempt = &client.attempts(slow.id).unwrap()[0];
     assert_eq!(
         (attempt.outcome, attempt.error.as_deref()),
         (AttemptOutcome::TimedOut, Some("it took longer than 500ms: killed by SIGKILL"))
     );
-    let asked = stands(&client, "asked", RunStatus::Cancelled);
-    assert_eq!(asked.error.as_deref(), Some("it was asked to stop: killed by SIGKILL"));
-    let took = asked.finished_at.unwrap().since(asked.started_at.unwrap());
+    let cancelled = wait_for_status(&client, "cancelled", RunStatus::Cancelled);
+    assert_eq!(cancelled.error.as_deref(), Some("it was asked to stop: killed by SIGKILL"));
+    let took = cancelled.finished_at.unwrap().since(cancelled.started_at.unwrap());
     assert!(took >= seconds(10), "it had ten seconds: {took:?}");
-    let half = stands(&client, "half", RunStatus::Cancelled);
-    assert_eq!(half.error.as_deref(), Some("it was asked to stop: killed by SIGTERM"));
+    let child_ignores = wait_for_status(&client, "child-ignores", RunStatus::Cancelled);
+    assert_eq!(child_ignores.error.as_deref(), Some("it was asked to stop: killed by SIGTERM"));
     assert_eq!(groups.map(|group| group_size(&group)), [0, 0, 0]);
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 /// A manual task that prints its input and the variables of its payload.
-fn teller(name: &str, stdin: Option<&str>) -> NewTask {
+fn printing_task(name: &str, stdin: Option<&str>) -> NewTask {
     let line = r#"cat; echo; echo "$DULY_DEAD_TASK, $DULY_DEAD_RUN_ID, $DULY_DEAD_STATUS,${DULY_DEAD_ERROR:+ $DULY_DEAD_ERROR}"
         if [ -n "$DULY_PAYLOAD_FILE" ]; then stat -c %a "$DULY_PAYLOAD_FILE"; cat "$DULY_PAYLOAD_FILE"; fi"#;
     NewTask::manual(name).handler("command").payload(json!({ "argv": ["sh", "-c", line], "stdin": stdin }))
 }
 
-/// Returns the files of runs in the folder of owners.
+/// Returns the names of the files of runs in the folder of the lock files.
 fn files_of_runs(db: &TestDb) -> Vec<String> {
-    let entries = std::fs::read_dir(db.home().join("agent.db-owners")).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name.starts_with("run-")).collect()
+    db.lock_files().into_iter().filter(|name| name.starts_with("run-")).collect()
 }
 
 #[test]
 fn a_payload_of_the_run_reaches_the_command_which_keeps_its_own_argv() {
-    let db = TestDb::new();
-    let client = db.client();
-    client.add_all([teller("plain", None), teller("own", Some("its own"))]).unwrap();
+    let (db, client) = TestDb::with_client();
+    client.add_all([printing_task("plain", None), printing_task("own", Some("its own"))]).unwrap();
     // Variables of the run that started the scheduler are not inherited.
     let inherited = [("DULY_PAYLOAD_FILE", "/etc/passwd"), ("DULY_DEAD_TASK", "another"), ("DULY_DEAD_ERROR", "old")];
     let mut sidecar = Sidecar::spawn_with(&db, &[], &inherited);
@@ -212,41 +201,39 @@ fn a_payload_of_the_run_reaches_the_command_which_keeps_its_own_argv() {
         (client.trigger_with("plain", &dead).unwrap(), format!("{dead}\njob, 7, dead, no\u{fffd} luck\n600\n{dead}")),
     ];
     for (run, expected) in runs {
-        eventually("the run is over", || client.run(run).unwrap().unwrap().status.is_final());
-        let run = client.run(run).unwrap().unwrap();
+        eventually("the run is over", || db.run(run).status.is_final());
+        let run = db.run(run);
         assert_eq!(
             (run.status, run.error, run.output.as_deref().map(str::trim_end)),
             (RunStatus::Succeeded, None, Some(&*expected))
         );
     }
     assert_eq!(files_of_runs(&db), Vec::<String>::new(), "they end with the attempt");
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 #[test]
 fn a_dead_run_reaches_a_command_and_so_does_a_retry_of_its_alarm() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let alarm = r#"cat >/dev/null; echo "$DULY_DEAD_TASK, $DULY_DEAD_RUN_ID, $DULY_DEAD_STATUS, $DULY_DEAD_ERROR"; test -e mended"#;
     let alarm = json!({ "argv": ["sh", "-c", alarm], "cwd": db.home() });
     client.add(NewTask::manual("alarm").handler("command").at_most_once().payload(alarm)).unwrap();
     client.add(shell("job", "echo 'disk full' >&2; exit 28").at_most_once().on_dead("alarm")).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    let job = stands(&client, "job", RunStatus::Dead);
-    let told = format!("job, {}, dead, exit code 28\n", job.id);
-    let alarm = stands(&client, "alarm", RunStatus::Dead);
-    assert_eq!((alarm.output.as_deref(), alarm.error.as_deref()), (Some(&*told), Some("exit code 1")));
+    let job = wait_for_status(&client, "job", RunStatus::Dead);
+    let expected = format!("job, {}, dead, exit code 28\n", job.id);
+    let alarm = wait_for_status(&client, "alarm", RunStatus::Dead);
+    assert_eq!((alarm.output.as_deref(), alarm.error.as_deref()), (Some(&*expected), Some("exit code 1")));
     std::fs::write(db.home().join("mended"), "").unwrap();
     let retry = client.retry(alarm.id).unwrap();
-    eventually("the retry is over", || client.run(retry).unwrap().unwrap().status == RunStatus::Succeeded);
-    assert_eq!(client.run(retry).unwrap().unwrap().output.as_deref(), Some(&*told));
-    sidecar.leave();
+    eventually("the retry is over", || db.run(retry).status == RunStatus::Succeeded);
+    assert_eq!(db.run(retry).output.as_deref(), Some(&*expected));
+    sidecar.terminate();
 }
 
 #[test]
 fn the_file_of_a_payload_goes_when_its_lost_run_is_recovered() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let line = "echo $$ >pid; cat \"$DULY_PAYLOAD_FILE\" >seen; test -e again || { touch again; sleep 1000; }; true";
     let payload = json!({ "argv": ["sh", "-c", line], "cwd": db.home() });
     let retry = RetryPolicy { backoff: Duration::from_millis(1), ..RetryPolicy::default() };
@@ -256,12 +243,11 @@ fn the_file_of_a_payload_goes_when_its_lost_run_is_recovered() {
     let recorded = "SELECT count(*) FROM task_runs WHERE process IS NOT NULL";
     eventually("its command is at work", || db.home().join("again").exists() && db.ask(recorded) == "1");
     assert_eq!(files_of_runs(&db).len(), 2);
-    first.signal("KILL");
-    first.end();
+    first.kill();
     assert!(files_of_runs(&db).contains(&format!("run-{run}-1.payload")), "it is not removed yet");
     let mut second = Sidecar::start(&db, &[]);
-    eventually("it has run again", || client.run(run).unwrap().unwrap().status == RunStatus::Succeeded);
+    eventually("it has run again", || db.run(run).status == RunStatus::Succeeded);
     assert_eq!(std::fs::read_to_string(db.home().join("seen")).unwrap(), "\"anna\"");
     assert_eq!(files_of_runs(&db), Vec::<String>::new());
-    second.leave();
+    second.terminate();
 }

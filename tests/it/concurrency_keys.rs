@@ -9,7 +9,7 @@ use crate::fixtures::{TestDb, at};
 use crate::sql::{names, programs};
 
 /// Three runs that wait for a key, the first of them unblocked, while the only worker is busy.
-fn behind_a_key(db: &TestDb, shape: impl Fn(NewTask) -> NewTask) -> (Stepper, Arc<Claim>) {
+fn three_waiting_for_a_key(db: &TestDb, shape: impl Fn(NewTask) -> NewTask) -> (Stepper, Arc<Claim>) {
     let mut stepper = db.builder("2027-03-14T11:58:00Z").accept("work").workers(1).start().unwrap();
     stepper.client().add(NewTask::once("busy", at("2027-03-14T11:58:00Z")).handler("work")).unwrap();
     let busy = stepper.step().unwrap().remove(0);
@@ -50,7 +50,7 @@ fn the_next_run_behind_a_key_is_freed_when_the_first_is_paused_or_deleted() {
             ("DELETE FROM scheduled_tasks WHERE name = 'first'", vec!["second|-", "third|key"]),
         ] {
             let db = TestDb::new();
-            let (mut stepper, busy) = behind_a_key(&db, |task| task);
+            let (mut stepper, busy) = three_waiting_for_a_key(&db, |task| task);
             program.execute(&db, sql);
             assert_eq!(waiting(&db)[..2], ["aside|-", "behind|key"]);
             assert_eq!(waiting(&db)[2..], left, "in the same transaction: {sql}");
@@ -64,7 +64,7 @@ fn the_next_run_behind_a_key_is_freed_when_the_first_is_paused_or_deleted() {
 #[test]
 fn the_next_run_behind_a_key_is_freed_when_a_newer_occurrence_replaces_the_first() {
     let db = TestDb::new();
-    let (mut stepper, _busy) = behind_a_key(&db, |task| task.overlap(Overlap::CancelRunning));
+    let (mut stepper, _busy) = three_waiting_for_a_key(&db, |task| task.overlap(Overlap::CancelRunning));
     let client = stepper.client().clone();
     let moved = NewTask::cron("first", "0 * * * *").handler("work").concurrency_key("other").priority(0);
     client.replace(moved.overlap(Overlap::CancelRunning)).unwrap();

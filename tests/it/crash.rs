@@ -16,8 +16,7 @@ use crate::fixtures::{
 
 #[test]
 fn an_at_most_once_run_is_dead_after_a_crash_between_claim_and_start() {
-    let db = TestDb::new();
-    let mut first = db.stepper(NOON);
+    let (db, mut first) = TestDb::with_stepper();
     first.client().add(once("pay").at_most_once()).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
     let owner = first.owner().to_owned();
@@ -37,8 +36,7 @@ fn an_at_most_once_run_is_dead_after_a_crash_between_claim_and_start() {
 
 #[test]
 fn a_run_is_retried_after_a_crash_between_claim_and_start() {
-    let db = TestDb::new();
-    let mut first = db.stepper(NOON);
+    let (db, mut first) = TestDb::with_stepper();
     first.client().add(once("post")).unwrap();
     assert_eq!(first.step().unwrap()[0].attempt, 1);
     first.crash();
@@ -80,8 +78,7 @@ fn every_crash_costs_one_attempt_until_none_is_left() {
 
 #[test]
 fn a_live_owner_keeps_its_runs_whatever_the_wall_clock_does() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(NOON);
+    let (db, mut owner) = TestDb::with_stepper();
     let mut observer = db.builder(NOON).accept("work").clock(owner.clock()).start().unwrap();
     owner.client().add(once("long")).unwrap();
     let claims = owner.step().unwrap();
@@ -105,8 +102,7 @@ fn a_live_owner_keeps_its_runs_whatever_the_wall_clock_does() {
 
 #[test]
 fn an_owner_without_a_lock_file_counts_as_alive_for_a_full_lease() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(NOON);
+    let (db, mut owner) = TestDb::with_stepper();
     let mut observer = db.builder(NOON).accept("work").clock(owner.clock()).start().unwrap();
     let clock = owner.clock().clone();
     owner.client().add(once("long")).unwrap();
@@ -146,8 +142,7 @@ fn an_owner_without_a_lock_file_counts_as_alive_for_a_full_lease() {
 
 #[test]
 fn an_owner_that_dies_between_two_turns_is_recovered_at_the_second() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(NOON);
+    let (db, mut owner) = TestDb::with_stepper();
     let mut observer = db.builder(NOON).accept("work").clock(owner.clock()).start().unwrap();
     observer.step().unwrap();
     owner.client().add(once("post")).unwrap();

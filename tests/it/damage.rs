@@ -1,6 +1,6 @@
-//! Damage that bypasses SQLite while a scheduler is at work: the log removed or replaced, the file emptied, cut or copied over. The
-//! scheduler stops with exit code 4 within seconds and writes nothing into a file that is no longer its own. Changes that SQLite
-//! itself makes to the file are no damage.
+//! Damage that bypasses SQLite while a scheduler is running: the log removed or replaced, the file emptied, cut or copied over.
+//! The scheduler stops with exit code 4 within seconds and writes nothing into a file that is no longer its own. Changes that
+//! SQLite itself makes to the file are no damage.
 #![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use duly::{Client, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::evidence::can;
-use crate::fixtures::{NOON, TestDb, at, eventually, listen, seconds};
-use crate::sidecar::{Gate, Sidecar, group_size, shell, stands, told};
+use crate::evidence::tool_works;
+use crate::fixtures::{NOON, TestDb, eventually, far_future, listen, seconds, wait_for_status};
+use crate::sidecar::{Gate, Sidecar, group_size, shell, wait_for_line};
 
 const OVERWRITTEN: &str =
     "another database, or an older copy, was written over it while it was open: stop every program";
@@ -26,6 +26,7 @@ fn sqlite_shell(file: &Path, command: &str) {
     run("sqlite3", &[&"-cmd", &".timeout 5000", &file, &command]);
 }
 
+/// Returns the path of a file that SQLite keeps beside the database.
 fn companion(db: &TestDb, name: &str) -> PathBuf {
     db.file().with_file_name(format!("agent.db{name}"))
 }
@@ -33,8 +34,8 @@ fn companion(db: &TestDb, name: &str) -> PathBuf {
 /// Recorded runs, in a file whose log was not checkpointed since.
 const RUNS: usize = 20;
 
-/// Starts a scheduler that has recorded [`RUNS`] runs, most of them only in the log, and has a command at work.
-fn at_work(db: &TestDb) -> (Sidecar, Gate, String) {
+/// Starts a scheduler that has recorded [`RUNS`] runs, most of them only in the log, and runs a command.
+fn start_with_command(db: &TestDb) -> (Sidecar, Gate, String) {
     let gate = Gate::new(db, "gate");
     let client = db.client();
     (0..RUNS).for_each(|run| drop(client.add(shell(&format!("fine-{run}"), "true")).unwrap()));
@@ -42,23 +43,22 @@ fn at_work(db: &TestDb) -> (Sidecar, Gate, String) {
     client.add(shell("long", &format!("echo $$ >{home}/group; read line <{home}/gate"))).unwrap();
     drop(client);
     let sidecar = Sidecar::start(db, &["--lease", "1s"]);
-    let group = told(db, "group");
-    let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-    eventually("all is recorded", || db.ask(succeeded) == RUNS.to_string());
+    let group = wait_for_line(db, "group");
+    eventually("all is recorded", || db.count(RunStatus::Succeeded) == RUNS);
     (sidecar, gate, group)
 }
 
-/// Damages the file of a scheduler at work. Asserts that it stops with exit code 4, logs one error with these words, and leaves
-/// no command. Returns the log.
-fn stops(what: &str, says: &str, db: &TestDb, harm: impl FnOnce(&TestDb)) -> String {
-    let (mut sidecar, _gate, group) = at_work(db);
+/// Damages the file of a scheduler that runs a command. Asserts that it stops with exit code 4, logs one error with these
+/// words, and leaves no command. Returns the log.
+fn assert_stops(what: &str, says: &str, db: &TestDb, harm: impl FnOnce(&TestDb)) -> String {
+    let (mut sidecar, _gate, group) = start_with_command(db);
     harm(db);
     assert_eq!(sidecar.end().code(), Some(4), "{what}: {}", sidecar.log());
     let log = sidecar.log();
     let errors: Vec<&str> = log.lines().filter(|line| line.starts_with("error: ")).collect();
     let [error] = errors[..] else { panic!("{what}: {log}") };
     assert!(error.starts_with("error: cannot use ") && error.contains(says), "{what}: {log}");
-    assert_eq!(group_size(&group), 0, "{what}: nothing is left at work");
+    assert_eq!(group_size(&group), 0, "{what}: no process is left");
     log
 }
 
@@ -70,9 +70,8 @@ fn a_removed_log_stops_the_scheduler_and_loses_no_record() {
             "agent.db{name}, which is part of it, was removed while it was open: stop every program that uses the database, and \
              run duly doctor before you start again; when the last program closes the database, what it held is written back"
         );
-        stops(name, &says, &db, |db| std::fs::remove_file(companion(db, name)).unwrap());
-        let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-        assert_eq!(db.ask(succeeded), RUNS.to_string(), "{name}");
+        assert_stops(name, &says, &db, |db| std::fs::remove_file(companion(db, name)).unwrap());
+        assert_eq!(db.count(RunStatus::Succeeded), RUNS, "{name}");
         db.assert_sound();
     }
 }
@@ -81,7 +80,7 @@ fn a_removed_log_stops_the_scheduler_and_loses_no_record() {
 fn a_replaced_log_stops_the_scheduler_and_nothing_is_written() {
     let db = TestDb::new();
     let mut before = Vec::new();
-    stops("replaced", "agent.db-wal, which is part of it, was replaced while it was open", &db, |db| {
+    assert_stops("replaced", "agent.db-wal, which is part of it, was replaced while it was open", &db, |db| {
         let (log, other) = (companion(db, "-wal"), db.home().join("other"));
         std::fs::write(&other, "").unwrap();
         before = std::fs::read(db.file()).unwrap();
@@ -95,7 +94,7 @@ fn a_replaced_log_stops_the_scheduler_and_nothing_is_written() {
 fn an_emptied_or_truncated_file_stops_the_scheduler_and_stays_unchanged() {
     for (length, says) in [(0, "it was emptied while it was open"), (8192, "it was cut short while it was open")] {
         let db = TestDb::new();
-        let log = stops("cut", says, &db, |db| {
+        let log = assert_stops("cut", says, &db, |db| {
             std::fs::OpenOptions::new().write(true).open(db.file()).unwrap().set_len(length).unwrap();
         });
         assert_eq!(std::fs::metadata(db.file()).unwrap().len(), length, "nothing was written into it");
@@ -105,12 +104,12 @@ fn an_emptied_or_truncated_file_stops_the_scheduler_and_stays_unchanged() {
 }
 
 /// Copies the file that `make` made over the database. Asserts that the scheduler stops and that the copy stays unchanged.
-fn copied_over(what: &str, make: impl FnOnce(&TestDb, &Path)) {
+fn assert_stops_when_copied_over(what: &str, make: impl FnOnce(&TestDb, &Path)) {
     let db = TestDb::new();
     let copy = db.home().join("backup.db");
-    db.client().add(NewTask::once("kept", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    db.client().add(far_future("kept").handler("command")).unwrap();
     make(&db, &copy);
-    let log = stops(what, OVERWRITTEN, &db, |db| run("cp", &[&copy, &db.file()]));
+    let log = assert_stops(what, OVERWRITTEN, &db, |db| run("cp", &[&copy, &db.file()]));
     assert!(std::fs::read(db.file()).unwrap() == std::fs::read(&copy).unwrap(), "{what}: nothing was written into it");
     assert!(log.contains("belongs to the file as it was: it was renamed"), "{what}: {log}");
     // The file holds the copy, and no page of the former database.
@@ -120,17 +119,19 @@ fn copied_over(what: &str, make: impl FnOnce(&TestDb, &Path)) {
 
 #[test]
 fn an_overwritten_file_stops_the_scheduler() {
-    copied_over("the file alone, from before", |db, copy| run("cp", &[&db.file(), &copy]));
-    copied_over("duly backup", |db, copy| drop(db.client().backup(copy).unwrap()));
-    copied_over("VACUUM INTO", |db, copy| {
+    assert_stops_when_copied_over("the file alone, from before", |db, copy| run("cp", &[&db.file(), &copy]));
+    assert_stops_when_copied_over("duly backup", |db, copy| drop(db.client().backup(copy).unwrap()));
+    assert_stops_when_copied_over("VACUUM INTO", |db, copy| {
         db.plain().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
     });
-    copied_over("another database of duly", |_, copy| {
+    assert_stops_when_copied_over("another database of duly", |_, copy| {
         let other = Client::open(copy).unwrap();
-        other.add(NewTask::once("kept", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+        other.add(far_future("kept").handler("command")).unwrap();
     });
-    if can("sqlite3", &["--version"]) {
-        copied_over(".backup", |db, copy| sqlite_shell(db.file(), &format!(".backup {}", copy.display())));
+    if tool_works("sqlite3", &["--version"]) {
+        assert_stops_when_copied_over(".backup", |db, copy| {
+            sqlite_shell(db.file(), &format!(".backup {}", copy.display()))
+        });
     }
 }
 
@@ -138,24 +139,24 @@ fn an_overwritten_file_stops_the_scheduler() {
 #[test]
 fn a_recent_copy_over_the_file_stops_an_idle_scheduler() {
     let db = TestDb::new();
-    db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    db.client().add(far_future("far").handler("command")).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
     let copy = db.home().join("backup.db");
-    let written_back = || db.plain().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
-    written_back();
+    let checkpoint = || db.plain().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    checkpoint();
     run("cp", &[&db.file(), &copy]);
-    beats(&db, 2);
-    written_back();
+    wait_for_heartbeats(&db, 2);
+    checkpoint();
     run("cp", &[&copy, &db.file()]);
     assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
     assert!(sidecar.log().contains(OVERWRITTEN), "{}", sidecar.log());
 }
 
-/// A reader keeps the first look from seeing a sound file: the look is repeated until it succeeds.
+/// While a reader prevents the first examination of the file, the examination is repeated.
 #[test]
 fn a_copy_over_the_file_ends_a_scheduler_that_started_beside_a_reader() {
     let db = TestDb::new();
-    db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    db.client().add(far_future("far").handler("command")).unwrap();
     let copy = db.home().join("backup.db");
     run("cp", &[&db.file(), &copy]);
     let reader = db.plain();
@@ -163,16 +164,16 @@ fn a_copy_over_the_file_ends_a_scheduler_that_started_beside_a_reader() {
     snapshot.query_row("SELECT count(*) FROM scheduled_tasks", [], |_| Ok(())).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
     eventually("it is registered", || db.ask("SELECT count(*) FROM scheduler_meta WHERE key = 'stamp'") == "1");
-    beats(&db, 1);
+    wait_for_heartbeats(&db, 1);
     drop(snapshot);
-    beats(&db, 2);
+    wait_for_heartbeats(&db, 2);
     run("cp", &[&copy, &db.file()]);
     assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
     assert!(sidecar.log().contains(OVERWRITTEN), "{}", sidecar.log());
 }
 
 /// Waits for `more` recorded heartbeats, between which the scheduler examines the file.
-fn beats(db: &TestDb, more: i64) {
+fn wait_for_heartbeats(db: &TestDb, more: i64) {
     let count = || {
         let stamp = db.ask("SELECT substr(value, 38) FROM scheduler_meta WHERE key = 'stamp'");
         stamp.parse::<i64>().unwrap_or_else(|_| panic!("{stamp}"))
@@ -183,8 +184,7 @@ fn beats(db: &TestDb, more: i64) {
 
 #[test]
 fn changes_by_sqlite_are_no_damage() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client
         .add(
             NewTask::interval("often", Duration::from_millis(200))
@@ -194,22 +194,22 @@ fn changes_by_sqlite_are_no_damage() {
         .unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
     let plain = db.plain();
-    let written_back = || plain.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    let checkpoint = || plain.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     let mut changes = 0;
-    let mut goes_on = |what: &str| {
+    let mut assert_continues = |what: &str| {
         // Once while the change is in the log, once after a checkpoint.
-        beats(&db, 2);
-        written_back();
-        beats(&db, 2);
+        wait_for_heartbeats(&db, 2);
+        checkpoint();
+        wait_for_heartbeats(&db, 2);
         changes += 1;
         let name = format!("after-{changes}");
         client.add(shell(&name, "true")).unwrap_or_else(|error| panic!("{what}: {error}"));
-        stands(&client, &name, RunStatus::Succeeded);
+        wait_for_status(&client, &name, RunStatus::Succeeded);
     };
     let copy = db.home().join("copy.db");
-    client.add(NewTask::once("early", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    client.add(far_future("early").handler("command")).unwrap();
     client.backup(&copy).unwrap();
-    goes_on("a backup");
+    assert_continues("a backup");
     for statement in [
         "PRAGMA wal_checkpoint(PASSIVE)",
         "PRAGMA wal_checkpoint(TRUNCATE)",
@@ -223,52 +223,51 @@ fn changes_by_sqlite_are_no_damage() {
         let other = db.plain();
         other.execute_batch(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
         drop(other);
-        goes_on(statement);
+        assert_continues(statement);
     }
     let mut second = Sidecar::start(&db, &["--lease", "1s"]);
-    beats(&db, 2);
-    second.leave();
-    goes_on("a second scheduler");
+    wait_for_heartbeats(&db, 2);
+    second.terminate();
+    assert_continues("a second scheduler");
     run("touch", &[&db.file()]);
     run("cp", &[&db.file(), &db.home().join("read.db")]);
-    goes_on("other programs that read it");
-    if can("sqlite3", &["--version"]) {
+    assert_continues("other programs that read it");
+    if tool_works("sqlite3", &["--version"]) {
         let backup = db.home().join("backup.db");
         sqlite_shell(db.file(), &format!(".backup {}", backup.display()));
-        goes_on(".backup");
+        assert_continues(".backup");
         // An older state of the same database, and one with another history: `.restore` writes both in a transaction.
         for (name, from) in [("its own", &backup), ("another", &copy)] {
             sqlite_shell(db.file(), &format!(".restore {}", from.display()));
             eventually("it is restored", || db.ask("SELECT count(*) FROM scheduled_tasks WHERE name = 'early'") == "1");
-            written_back();
+            checkpoint();
             eventually("it is stamped", || db.ask("SELECT count(*) FROM scheduler_meta WHERE key = 'stamp'") == "1");
-            goes_on(&format!("restore {name}"));
+            assert_continues(&format!("restore {name}"));
         }
     }
     let log = sidecar.log();
     assert!(!log.contains("cannot be written") && !log.contains("while it was open"), "{log}");
-    sidecar.leave();
+    sidecar.terminate();
     db.assert_sound();
 }
 
 /// Without file descriptors the file cannot be examined: that is no evidence of damage.
 #[test]
 fn a_failed_examination_stops_nothing() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    beats(&db, 1);
+    wait_for_heartbeats(&db, 1);
     let limit = |files: &str| run("prlimit", &[&"--pid", &sidecar.pid().to_string(), &format!("--nofile={files}:")]);
     limit("1");
     for _ in 0..3 {
         db.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-        beats(&db, 2);
+        wait_for_heartbeats(&db, 2);
     }
     assert!(!sidecar.log().contains("while it was open"), "{}", sidecar.log());
     limit("1024");
     client.add(shell("fine", "true")).unwrap();
-    stands(&client, "fine", RunStatus::Succeeded);
-    sidecar.leave();
+    wait_for_status(&client, "fine", RunStatus::Succeeded);
+    sidecar.terminate();
     db.assert_sound();
 }
 
@@ -277,13 +276,13 @@ fn a_failed_examination_stops_nothing() {
 fn an_embedded_scheduler_stops_with_the_same_error() {
     let db = TestDb::new();
     let copy = db.home().join("backup.db");
-    db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("work")).unwrap();
+    db.client().add(far_future("far")).unwrap();
     let start = || Scheduler::builder(db.file()).lease(seconds(1)).poll(Duration::from_millis(20)).start().unwrap();
     start().shutdown(seconds(1)).unwrap();
     run("cp", &[&db.file(), &copy]);
     let scheduler = start();
     let client = scheduler.client().clone();
-    beats(&db, 3);
+    wait_for_heartbeats(&db, 3);
     run("cp", &[&copy, &db.file()]);
     eventually("it has stopped", || scheduler.has_stopped());
     let ended = scheduler.shutdown(seconds(1)).unwrap_err();

@@ -84,5 +84,5 @@ fn a_full_disk_is_reported_while_it_lasts() {
     eventually("check reports it no longer", || problems(&client).is_empty());
     assert_eq!(sidecar.log().matches("the database cannot be written").count(), 1, "{}", sidecar.log());
     client.pause("tick").expect("a pause");
-    sidecar.leave();
+    sidecar.terminate();
 }

@@ -203,8 +203,7 @@ fn after_a_crash_a_delay_counts_from_the_end_of_the_retry() {
 
 /// A run of the task, due ten minutes after noon, and a twin that has ended and that no test changes.
 fn begun(task: NewTask) -> (TestDb, Stepper, Arc<Claim>) {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add(task).unwrap();
     stepper.client().add(NewTask::delay("twin", minutes(10)).handler("work")).unwrap();
     stepper.clock().advance(minutes(10));
@@ -279,12 +278,12 @@ fn a_run_that_ends_before_an_sql_edit_is_planned_counts() {
 fn a_completed_delay_stays_completed_when_its_handler_is_changed() {
     let (db, mut stepper, subject) = begun(every_ten().ends_at(at("2027-03-14T12:24:00Z")));
     end(&mut stepper, &subject);
-    let stands = "SELECT status, next_run, planned FROM scheduled_tasks WHERE name = 't'";
-    assert_eq!(db.rows(stands), ["completed|-|1"], "12:25 would be too late");
+    let state = "SELECT status, next_run, planned FROM scheduled_tasks WHERE name = 't'";
+    assert_eq!(db.rows(state), ["completed|-|1"], "12:25 would be too late");
     db.plain().execute("UPDATE scheduled_tasks SET handler = 'other' WHERE name = 't'", []).unwrap();
     db.plain().execute("UPDATE scheduled_tasks SET handler = 'work' WHERE name = 't'", []).unwrap();
     assert!(stepper.step().unwrap().is_empty());
-    assert_eq!(db.rows(stands), ["completed|-|1"]);
+    assert_eq!(db.rows(state), ["completed|-|1"]);
     assert_eq!(db.history("t").len(), 1);
 }
 

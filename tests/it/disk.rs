@@ -6,11 +6,10 @@
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use duly::{NewTask, RetryPolicy};
+use duly::NewTask;
 
-use crate::fixtures::TestDb;
+use crate::fixtures::{TestDb, retry_soon};
 use crate::sidecar::shell;
 
 /// The file: replaced, removed, corrupt, foreign, newer, read-only.
@@ -35,8 +34,7 @@ fn all() -> bool {
 
 /// Retries as soon as possible.
 fn soon(task: NewTask) -> NewTask {
-    let (backoff, max_backoff) = (Duration::from_millis(10), Duration::from_millis(50));
-    task.retry(RetryPolicy { backoff, max_backoff, ..RetryPolicy::default() })
+    retry_soon(task, 5)
 }
 
 /// Returns a task whose command records its start in the file `starts`, and then runs `work`.

@@ -130,8 +130,7 @@ fn claimable_runs_that_must_wait_are_found() {
             "each key has one running run",
         ),
     ] {
-        let db = TestDb::new();
-        let client = db.client();
+        let (db, client) = TestDb::with_client();
         client.add(NewTask::cron("task", "@yearly").handler("work")).expect("a task");
         assert_eq!(broken(&client), [""; 0]);
         db.plain().execute_batch(&harm).unwrap_or_else(|error| panic!("{harm}: {error}"));
@@ -203,8 +202,7 @@ fn doctor_changes_no_byte() {
 /// A debug build checks the rules after each of its writes, unless there are many rows. This write leaves few.
 #[test]
 fn a_write_that_leaves_few_rows_is_not_blamed_for_earlier_damage() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(once("once")).expect("a task");
     client.add(NewTask::cron("crowded", "@yearly").handler("work")).expect("a task");
     let many = "UPDATE scheduled_tasks SET status = 'completed' WHERE name = 'once';

@@ -29,20 +29,20 @@ const HEADLINE: [&str; 3] = [
     "duly:          one start, and recovered after the crash.",
 ];
 
-fn live(naive: &dyn Loop, day: Day) -> Journal {
+fn journal_of(naive: &dyn Loop, day: Day) -> Journal {
     bench::process::live(&day, naive).unwrap_or_else(|error| panic!("{} on {day}: {error}", naive.name()))
 }
 
-fn judge(naive: &dyn Loop, day: Day) -> Judgement {
-    live(naive, day).judge()
+fn judgement_of(naive: &dyn Loop, day: Day) -> Judgement {
+    journal_of(naive, day).judge()
 }
 
 /// A day without a crash: `starts` starts, all but one of them duplicates, all finished.
-fn doubled(starts: usize, at_once: usize) -> Judgement {
+fn with_duplicates(starts: usize, at_once: usize) -> Judgement {
     Judgement { starts, doubled: starts - 1, at_once, ended: starts, died: 0, waited: None }
 }
 
-fn kept() -> Judgement {
+fn started_once() -> Judgement {
     Judgement { starts: 1, doubled: 0, at_once: 1, ended: 1, died: 0, waited: None }
 }
 
@@ -56,52 +56,52 @@ fn times(journal: &Journal) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn a_next_run_that_moves_after_the_run_is_due_at_every_poll_until_then() {
-    let journal = live(&MoveAfter, Day::quiet());
+    let journal = journal_of(&MoveAfter, Day::quiet());
     let (starts, ends) = times(&journal);
     assert_eq!(starts, ["13:00", "13:01", "13:02", "13:03", "13:04"]);
     assert_eq!(ends, ["13:05", "13:06", "13:07", "13:08", "13:09"]);
-    assert_eq!(journal.judge(), doubled(5, 5));
+    assert_eq!(journal.judge(), with_duplicates(5, 5));
 }
 
 #[test]
 fn deduplication_of_pending_jobs_does_not_see_running_ones() {
-    assert_eq!(judge(&FREE, Day::quiet()), doubled(5, 5));
+    assert_eq!(judgement_of(&FREE, Day::quiet()), with_duplicates(5, 5));
     // A job is pending only where runs wait for each other: then the check reduces five starts to two.
-    let journal = live(&ONE_AT_A_TIME, Day::quiet());
+    let journal = journal_of(&ONE_AT_A_TIME, Day::quiet());
     assert_eq!(times(&journal).0, ["13:00", "13:05"]);
-    assert_eq!(journal.judge(), doubled(2, 1));
+    assert_eq!(journal.judge(), with_duplicates(2, 1));
 }
 
 #[test]
 fn moving_next_run_first_loses_a_killed_run_and_doubles_a_single_one() {
-    let lost = judge(&MoveBefore, Day::killed());
+    let lost = judgement_of(&MoveBefore, Day::killed());
     assert_eq!(lost, Judgement { starts: 1, doubled: 0, at_once: 1, ended: 0, died: 1, waited: None });
     assert_eq!(lost.verdict(), Verdict::Lost);
-    assert_eq!(judge(&MoveBefore, Day::once()), doubled(5, 5));
+    assert_eq!(judgement_of(&MoveBefore, Day::once()), with_duplicates(5, 5));
 }
 
 #[test]
 fn a_stale_lock_timeout_is_too_short_for_a_slow_run_and_too_long_for_a_killed_one() {
-    let journal = live(&STATUS, Day::slow(minutes(12)));
+    let journal = journal_of(&STATUS, Day::slow(minutes(12)));
     assert_eq!(times(&journal).0, ["13:00", "13:10"]);
-    assert_eq!(journal.judge(), doubled(2, 2));
+    assert_eq!(journal.judge(), with_duplicates(2, 2));
 
-    let late = judge(&STATUS, Day::killed());
+    let late = judgement_of(&STATUS, Day::killed());
     assert_eq!(late, Judgement { starts: 2, doubled: 0, at_once: 1, ended: 1, died: 1, waited: Some(minutes(7)) });
     assert_eq!(late.verdict(), Verdict::Late);
     // The two other loops make the same guess.
-    assert_eq!(judge(&LOCK, Day::slow(minutes(12))), doubled(2, 2));
-    assert_eq!(judge(&LOCK, Day::killed()), late);
-    assert_eq!(judge(&KEY, Day::slow(minutes(6))), doubled(2, 2));
-    assert_eq!(judge(&KEY, Day::killed()).verdict(), Verdict::Late);
+    assert_eq!(judgement_of(&LOCK, Day::slow(minutes(12))), with_duplicates(2, 2));
+    assert_eq!(judgement_of(&LOCK, Day::killed()), late);
+    assert_eq!(judgement_of(&KEY, Day::slow(minutes(6))), with_duplicates(2, 2));
+    assert_eq!(judgement_of(&KEY, Day::killed()).verdict(), Verdict::Late);
 }
 
 #[test]
 fn a_free_lock_does_not_show_whether_the_work_is_done() {
     for naive in [&STATUS as &dyn Loop, &LOCK, &KEY] {
-        let journal = live(naive, Day::stalled());
+        let journal = journal_of(naive, Day::stalled());
         assert_eq!(times(&journal).0, ["13:00", "13:02"], "{}", naive.name());
-        assert_eq!(journal.judge(), doubled(2, 1), "{}", naive.name());
+        assert_eq!(journal.judge(), with_duplicates(2, 1), "{}", naive.name());
     }
 }
 
@@ -109,10 +109,15 @@ fn a_free_lock_does_not_show_whether_the_work_is_done() {
 #[test]
 fn every_remedy_holds_on_a_quiet_day() {
     for naive in [&MoveBefore as &dyn Loop, &STATUS, &LOCK, &KEY] {
-        assert_eq!(judge(naive, Day::quiet()), kept(), "{}", naive.name());
+        assert_eq!(judgement_of(naive, Day::quiet()), started_once(), "{}", naive.name());
     }
     for naive in [&MoveAfter as &dyn Loop, &FREE, &ONE_AT_A_TIME] {
-        assert_eq!(judge(naive, Day::slow(seconds(59))), kept(), "{}: shorter than a poll", naive.name());
+        assert_eq!(
+            judgement_of(naive, Day::slow(seconds(59))),
+            started_once(),
+            "{}: shorter than a poll",
+            naive.name()
+        );
     }
 }
 
@@ -121,7 +126,7 @@ fn duly_starts_an_occurrence_once_on_every_day_without_a_crash() {
     for day in [Day::quiet(), Day::once(), Day::slow(minutes(6)), Day::slow(minutes(12)), Day::stalled()] {
         let db = TestDb::new();
         let journal = bench::duly_day::live_in(&day, db.file()).unwrap_or_else(|error| panic!("{day}: {error}"));
-        assert_eq!(journal.judge(), kept(), "{day}");
+        assert_eq!(journal.judge(), started_once(), "{day}");
         assert_eq!(times(&journal).0, ["13:00"], "{day}");
         assert_eq!(db.states(), ["carousel|succeeded|1"], "{day}");
         assert_eq!(db.outcomes(), [""; 0], "{day}");

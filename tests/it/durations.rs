@@ -55,8 +55,7 @@ fn a_step_of_the_clock_changes_no_duration() {
 
 #[test]
 fn a_retried_run_has_the_duration_of_its_newest_attempt() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     let policy = RetryPolicy { max_attempts: 3, backoff: minutes(10), max_backoff: minutes(10) };
     client.add(once("stubborn").retry(policy)).unwrap();
@@ -103,8 +102,7 @@ fn an_unknown_duration_is_not_recorded() {
 /// A run is stuck when its time limit is over by the monotonic clock.
 #[test]
 fn a_step_of_the_clock_makes_no_run_stuck_and_hides_none() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     client.add(once("slow").at_most_once().timeout(minutes(3))).unwrap();
     stepper.step().unwrap();

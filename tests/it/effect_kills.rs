@@ -16,7 +16,7 @@ const FILE: &str = "DULY_TEST_DEEDS_FILE";
 const STOP: &str = "DULY_TEST_DEEDS_STOP";
 
 /// The outside world: a file to which each effect adds a line.
-fn world(file: &Path) -> PathBuf {
+fn effects_file(file: &Path) -> PathBuf {
     file.with_extension("world")
 }
 
@@ -31,7 +31,7 @@ fn as_a_scheduler() {
     let Some(file) = std::env::var_os(FILE).map(PathBuf::from) else { return };
     let stop = std::env::var(STOP).unwrap_or_default();
     let database = file.clone();
-    let stand = move |place: &str| {
+    let block_at = move |place: &str| {
         if place == stop {
             File::create(marker(&file)).expect("a marker");
             loop {
@@ -39,7 +39,7 @@ fn as_a_scheduler() {
             }
         }
     };
-    let (outside, pause) = (world(&database), stand.clone());
+    let (outside, pause) = (effects_file(&database), block_at.clone());
     let pay = move |run: &Context| -> Result<String, BoxError> {
         pause("before");
         let act = || {
@@ -54,16 +54,16 @@ fn as_a_scheduler() {
         Ok(value)
     };
     let import = move |run: &Context| -> Result<(), BoxError> {
-        stand("before");
+        block_at("before");
         run.finish(|tx| {
             // Two rows, so that half of them would show.
             for part in 1..=2 {
                 tx.execute("INSERT INTO imported (run, part) VALUES (?1, ?2)", [run.run_id(), part])?;
-                stand("within");
+                block_at("within");
             }
             Ok(())
         })?;
-        stand("after");
+        block_at("after");
         Ok(())
     };
     let scheduler = Scheduler::builder(database)
@@ -89,12 +89,12 @@ fn database() -> TestDb {
     drop(db.client());
     let table = "CREATE TABLE imported (run INTEGER, part INTEGER) STRICT; CREATE INDEX imported_run ON imported (run)";
     db.plain().execute_batch(table).unwrap();
-    File::create_new(world(db.file())).expect("the outside world");
+    File::create_new(effects_file(db.file())).expect("the outside world");
     db
 }
 
 /// Kills a scheduler when its handler is at a place, then runs another until the run is final.
-fn killed_at(db: &TestDb, place: &str) {
+fn kill_at(db: &TestDb, place: &str) {
     let killed = start(db, place);
     eventually("the handler is there", || marker(db.file()).exists());
     killed.kill();
@@ -121,8 +121,8 @@ fn an_effect_whose_process_is_killed_is_done_once_or_in_doubt() {
     ] {
         let db = database();
         db.client().add(due("subject", "pay").payload(looks)).unwrap();
-        killed_at(&db, place);
-        let done = std::fs::read_to_string(world(db.file())).unwrap().lines().count();
+        kill_at(&db, place);
+        let done = std::fs::read_to_string(effects_file(db.file())).unwrap().lines().count();
         assert_eq!(done, effects, "{place}, {looks}");
         let row = db.rows("SELECT status, attempt, result, error FROM task_runs").concat();
         assert!(row.starts_with(end), "{place}, {looks}: {row}");
@@ -136,7 +136,7 @@ fn a_run_whose_process_is_killed_around_its_end_is_finished_once() {
     {
         let db = database();
         db.client().add(due("subject", "import")).unwrap();
-        killed_at(&db, place);
+        kill_at(&db, place);
         assert_eq!(db.states(), [end], "{place}");
         assert_eq!(db.rows("SELECT run, part FROM imported"), ["1|1", "1|2"], "{place}");
     }

@@ -26,7 +26,10 @@ impl World {
 }
 
 /// A stepper with this handler for `work` and one task of it, beside an effect of another run.
-fn with(db: &TestDb, handler: impl Fn(&Context) -> Result<String, BoxError> + Send + Sync + 'static) -> Stepper {
+fn stepper_with(
+    db: &TestDb,
+    handler: impl Fn(&Context) -> Result<String, BoxError> + Send + Sync + 'static,
+) -> Stepper {
     let stepper = db.builder(NOON).handler("work", handler).start().unwrap();
     stepper.client().add(once("subject")).unwrap();
     let bystander = "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 999, 'intent', 1)";
@@ -43,7 +46,7 @@ fn effects(db: &TestDb, run: i64) -> Vec<String> {
     all.iter().filter_map(|row| row.strip_prefix(&of_run)).map(str::to_owned).collect()
 }
 
-fn run(db: &TestDb, run: i64) -> (RunStatus, Option<String>, Option<String>) {
+fn run_outcome(db: &TestDb, run: i64) -> (RunStatus, Option<String>, Option<String>) {
     let run = db.run(run);
     (run.status, run.result, run.error)
 }
@@ -52,7 +55,7 @@ fn run(db: &TestDb, run: i64) -> (RunStatus, Option<String>, Option<String>) {
 fn an_effect_is_done_once_however_often_its_run_is_retried() {
     let (db, world) = (TestDb::new(), World::default());
     let outside = world.clone();
-    let mut stepper = with(&db, move |run| {
+    let mut stepper = stepper_with(&db, move |run| {
         let paid: String = run.effect("pay", || Ok(outside.act("paid")))?;
         let sent: String = run.effect("send", || Ok(outside.act("sent")))?;
         match run.run_id() {
@@ -63,12 +66,12 @@ fn an_effect_is_done_once_however_often_its_run_is_retried() {
     stepper.client().replace(once("subject").retry(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() })).unwrap();
     assert_eq!(stepper.run_until(at(END)).unwrap().len(), 3, "three attempts");
     assert_eq!(world.actions(), ["paid", "sent"]);
-    assert_eq!(run(&db, 1).0, RunStatus::Dead);
+    assert_eq!(run_outcome(&db, 1).0, RunStatus::Dead);
 
     // A manual retry is another run with the same effects, and so is the retry of a retry.
     assert_eq!(stepper.client().retry(1).unwrap(), 2);
     stepper.run_until(at(END)).unwrap();
-    assert_eq!(run(&db, 2).1.as_deref(), Some(r#""paid 1, sent 2""#));
+    assert_eq!(run_outcome(&db, 2).1.as_deref(), Some(r#""paid 1, sent 2""#));
     assert_eq!(world.actions(), ["paid", "sent"]);
     assert_eq!(effects(&db, 1), [r#"pay|done|"paid 1""#, r#"send|done|"sent 2""#], "kept under the first run");
 
@@ -102,7 +105,7 @@ fn a_failed_effect_is_repeated_and_an_unknown_one_is_in_doubt() {
     ] {
         let (db, world) = (TestDb::new(), World::default());
         let outside = world.clone();
-        let mut stepper = with(&db, move |run| {
+        let mut stepper = stepper_with(&db, move |run| {
             let first = run.attempt() == 1 && run.run_id() == 1;
             if ends == Ends::NoJson && first {
                 let nan = || Ok(std::collections::BTreeMap::from([(outside.act("paid").into_bytes(), 1)]));
@@ -119,7 +122,7 @@ fn a_failed_effect_is_repeated_and_an_unknown_one_is_in_doubt() {
         stepper.run_until(at("2027-03-14T12:00:01Z")).unwrap();
         assert_eq!(effects(&db, 1).join(" "), kept, "{ends:?}");
         stepper.run_until(at(END)).unwrap();
-        let (found, _, error) = run(&db, 1);
+        let (found, _, error) = run_outcome(&db, 1);
         assert_eq!(found, status, "{ends:?}: {error:?}");
         assert!(error.clone().unwrap_or_default().contains(says), "{ends:?}: {error:?}");
         assert_eq!(world.actions().len(), usize::from(matches!(ends, Ends::Fails | Ends::NoJson)), "{ends:?}");
@@ -136,7 +139,7 @@ fn a_failed_effect_is_repeated_and_an_unknown_one_is_in_doubt() {
             stepper.client().retry(1).unwrap();
             stepper.run_until(at(END)).unwrap();
             let result = if was_done { "\"found\"" } else { "\"paid 1\"" };
-            assert_eq!(run(&db, 2).1.as_deref(), Some(result), "{ends:?}");
+            assert_eq!(run_outcome(&db, 2).1.as_deref(), Some(result), "{ends:?}");
             assert_eq!(world.actions(), ["paid"], "{ends:?}");
         }
         db.assert_sound();
@@ -146,7 +149,7 @@ fn a_failed_effect_is_repeated_and_an_unknown_one_is_in_doubt() {
 #[test]
 fn the_error_of_a_doubt_names_the_effect_the_run_and_the_remedy() {
     let db = TestDb::new();
-    let mut stepper = with(&db, |run| {
+    let mut stepper = stepper_with(&db, |run| {
         let failed = run.effect("pay", || Ok(String::new())).unwrap_err();
         let failure = failed.downcast_ref::<Failure>().expect("a failure that gives up");
         let doubt = failure.error().downcast_ref::<Error>().expect("an error of duly");
@@ -165,7 +168,7 @@ fn the_error_of_a_doubt_names_the_effect_the_run_and_the_remedy() {
     stepper.step().unwrap();
     stepper.client().retry(1).unwrap();
     stepper.run_until(at(END)).unwrap();
-    let (status, _, error) = run(&db, 2);
+    let (status, _, error) = run_outcome(&db, 2);
     assert_eq!(status, RunStatus::Dead, "it is not tried again");
     assert_eq!(
         error.unwrap(),
@@ -188,7 +191,7 @@ fn a_handler_with_a_look_up_settles_the_doubt() {
         let (outside, looks) = (world.clone(), Arc::new(Mutex::new(found.into_iter())));
         let looked = Arc::new(Mutex::new(0));
         let counts = looked.clone();
-        let mut stepper = with(&db, move |run| {
+        let mut stepper = stepper_with(&db, move |run| {
             let look_up = || {
                 *counts.lock().unwrap() += 1;
                 let found = looks.lock().unwrap().next().expect("another look-up");
@@ -201,7 +204,7 @@ fn a_handler_with_a_look_up_settles_the_doubt() {
         });
         stepper.run_until(at(END)).unwrap();
         assert_eq!((world.actions().len(), *looked.lock().unwrap()), (actions, doubts), "{result}");
-        assert_eq!(run(&db, 1).1, Some(format!("\"{result}\"")));
+        assert_eq!(run_outcome(&db, 1).1, Some(format!("\"{result}\"")));
         assert_eq!(effects(&db, 1), [format!("pay|done|\"{result}\"")]);
     }
 }
@@ -228,9 +231,9 @@ fn invalid_uses_of_effects_are_refused_and_not_retried() {
     ];
     for (says, asks) in cases {
         let db = TestDb::new();
-        let mut stepper = with(&db, asks);
+        let mut stepper = stepper_with(&db, asks);
         stepper.run_until(at(END)).unwrap();
-        let (status, _, error) = run(&db, 1);
+        let (status, _, error) = run_outcome(&db, 1);
         if says.contains("is finished") {
             assert_eq!((status, error), (RunStatus::Succeeded, None));
             continue;
@@ -247,15 +250,15 @@ fn invalid_uses_of_effects_are_refused_and_not_retried() {
 fn an_effect_that_cannot_be_recorded_is_in_doubt() {
     let (db, world) = (TestDb::new(), World::default());
     let outside = world.clone();
-    let mut stepper = with(&db, move |run| run.effect("pay", || Ok(outside.act("paid"))));
+    let mut stepper = stepper_with(&db, move |run| run.effect("pay", || Ok(outside.act("paid"))));
     let full = "CREATE TRIGGER full BEFORE UPDATE ON task_effects BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
     db.plain().execute_batch(full).unwrap();
     stepper.run_until(at("2027-03-14T12:00:01Z")).unwrap();
     let error = "cannot record an effect: the disk is full";
-    assert_eq!(run(&db, 1), (RunStatus::Failed, None, Some(error.to_owned())));
+    assert_eq!(run_outcome(&db, 1), (RunStatus::Failed, None, Some(error.to_owned())));
     db.plain().execute_batch("DROP TRIGGER full").unwrap();
     stepper.run_until(at(END)).unwrap();
-    let (status, _, error) = run(&db, 1);
+    let (status, _, error) = run_outcome(&db, 1);
     assert_eq!((status, world.actions().len()), (RunStatus::Dead, 1));
     assert!(error.unwrap().contains("is in doubt"));
 }
@@ -280,7 +283,7 @@ fn a_superseded_claim_begins_no_effect() {
     ] {
         let (db, world) = (TestDb::new(), World::default());
         let (file, outside) = (db.file().to_owned(), world.clone());
-        let mut stepper = with(&db, move |run| {
+        let mut stepper = stepper_with(&db, move |run| {
             let take = || {
                 let plain = rusqlite::Connection::open(&file).unwrap();
                 plain.execute("UPDATE task_runs SET locked_by = 'another' WHERE id = 1", []).unwrap();
@@ -325,7 +328,7 @@ fn effects_are_kept_as_long_as_a_run_that_retries_theirs() {
     let db = TestDb::new();
     let paid = Arc::new(Mutex::new(0));
     let counts = paid.clone();
-    let mut stepper = with(&db, move |run| {
+    let mut stepper = stepper_with(&db, move |run| {
         run.effect("pay", || {
             *counts.lock().unwrap() += 1;
             Ok("paid".to_owned())
@@ -354,7 +357,7 @@ fn effects_are_kept_as_long_as_a_run_that_retries_theirs() {
 #[test]
 fn effects_are_deleted_with_their_run() {
     let db = TestDb::new();
-    let mut stepper = with(&db, |run| run.effect("pay", || Ok("paid".to_owned())));
+    let mut stepper = stepper_with(&db, |run| run.effect("pay", || Ok("paid".to_owned())));
     stepper.run_until(at(END)).unwrap();
     assert_eq!(effects(&db, 1).len(), 1);
     stepper.client().remove("subject").unwrap();

@@ -8,32 +8,36 @@ use std::process::{Command, Stdio};
 use duly::{Clock, RunStatus, SystemClock};
 
 use crate::disk::tools::{succeeds, without};
-use crate::fixtures::{TestDb, eventually, retry_soon, seconds};
-use crate::sidecar::{Gate, Sidecar, group_size, shell, signal, stands, told};
+use crate::fixtures::{TestDb, eventually, retry_soon, seconds, wait_for_status};
+use crate::sidecar::{
+    Gate, ProcessStat, Sidecar, group_size, live_processes, shell, signal, wait_for_line, wait_for_process_record,
+    with_gate,
+};
 
-/// Whether a tool exists and may do this here. Prints `skipped` if not.
-pub(crate) fn can(tool: &str, arguments: &[&str]) -> bool {
-    let can = succeeds(tool, arguments);
-    if !can {
+/// Returns whether a tool exists and succeeds here. Prints `skipped` if not.
+pub(crate) fn tool_works(tool: &str, arguments: &[&str]) -> bool {
+    let works = succeeds(tool, arguments);
+    if !works {
         without(tool, "this is not tested");
     }
-    can
+    works
 }
 
-/// A shell line that appends `alone`, or `together` if another attempt is at work, to the file `witness`, writes its process
+/// A shell line that appends `alone`, or `together` if another attempt is running, to the file `overlap`, writes its process
 /// group to `group-ATTEMPT`, and waits at the gate. It ignores SIGTERM.
-fn alone(db: &TestDb) -> String {
+fn overlap_probe(db: &TestDb) -> String {
     let home = db.home().display();
     format!(
         "trap '' TERM
-         exec 9>>{home}/lock; if flock -n 9; then echo alone >>{home}/witness; else echo together >>{home}/witness; fi
+         exec 9>>{home}/lock; if flock -n 9; then echo alone >>{home}/overlap; else echo together >>{home}/overlap; fi
          echo $$ >{home}/group-$DULY_ATTEMPT
          read line <{home}/gate; echo passed"
     )
 }
 
-fn witness(db: &TestDb) -> String {
-    db.lines("witness").join(" ")
+/// Returns the lines that the probe has written.
+fn overlap_lines(db: &TestDb) -> String {
+    db.lines("overlap").join(" ")
 }
 
 /// A process group that is killed at the end of the test.
@@ -51,10 +55,6 @@ fn state(db: &TestDb) -> String {
     db.ask("SELECT status || ' ' || attempt FROM task_runs WHERE id = 1")
 }
 
-fn wait_for_process_record(db: &TestDb) {
-    eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
-}
-
 /// Runs the program, and returns what it prints and its exit code.
 fn duly(db: &TestDb, words: &[&str]) -> (String, Option<i32>) {
     let done = db.duly(words).output().expect("duly");
@@ -62,122 +62,103 @@ fn duly(db: &TestDb, words: &[&str]) -> (String, Option<i32>) {
     (text, done.status.code())
 }
 
-/// The processes whose pid, parent and name in `/proc/PID/stat` the filter accepts.
-fn processes(mut which: impl FnMut(u32, u32, &str) -> bool) -> Vec<u32> {
-    let pids =
-        std::fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is_it = |pid: &u32| {
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-        let (begin, end) = (stat.find('(').expect("a name"), stat.rfind(')').expect("a name"));
-        let parent = stat[end + 2..].split(' ').nth(1).expect("a parent").parse().expect("a number");
-        !stat[end..].starts_with(") Z") && which(*pid, parent, &stat[begin + 1..end])
-    };
-    pids.filter(is_it).collect()
-}
-
 /// Options of `unshare` for a PID namespace that is killed with it.
 pub(crate) const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 
 /// The first process of the PID namespace of an `unshare`, by its pid in the namespace of the test.
-pub(crate) fn first_in(unshare: u32) -> Option<u32> {
-    processes(|_, parent, _| parent == unshare).pop()
+pub(crate) fn first_process_in(unshare: u32) -> Option<u32> {
+    live_processes().filter(|process| process.is_child_of(unshare)).last().map(|process| process.pid)
 }
 
 /// The scheduler in the PID namespace of an `unshare`.
 pub(crate) fn scheduler_in(unshare: u32) -> Option<u32> {
-    let first = first_in(unshare)?;
-    processes(|_, parent, name| parent == first && name == "duly").pop()
+    let first = first_process_in(unshare)?;
+    live_processes().find(|process| process.is_child_of(first) && process.name == "duly").map(|process| process.pid)
 }
 
 /// Starts a scheduler in a PID namespace of its own, which survives it.
-fn apart(db: &TestDb, options: &[&str]) -> Sidecar {
-    let registered = || db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL");
-    let before = registered();
+fn start_in_namespace(db: &TestDb, options: &[&str]) -> Sidecar {
+    let before = db.registered_schedulers();
     let script = "\"$@\" & wait; exec sleep 1000";
     let arguments = [&UNSHARE[..], &["sh", "-c", script, "sh"]].concat();
     let sidecar = Sidecar::spawn_within(db, options, "unshare", &arguments);
-    eventually("the scheduler apart is registered", || registered() != before);
+    eventually("the scheduler in the namespace is registered", || db.registered_schedulers() != before);
     sidecar
 }
 
-// ------------------------------------------------------------------------------------------------ what cannot be seen --
+// ------------------------------------------------------------------------------------------------ hidden processes --
 
 #[test]
 fn an_observer_without_free_file_descriptors_waits_and_reports_it() {
-    if !can("prlimit", &["--version"]) {
+    if !tool_works("prlimit", &["--version"]) {
         return;
     }
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
-    client.add(retry_soon(shell("post", &alone(&db)), 5)).unwrap();
+    let (db, client, mut gate) = with_gate();
+    client.add(retry_soon(shell("post", &overlap_probe(&db)), 5)).unwrap();
     let mut first = Sidecar::start(&db, &[]);
-    let group = told(&db, "group-1");
+    let group = wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
     let mut second = Sidecar::start(&db, &[]);
-    first.signal("KILL");
-    let _ = first.end();
+    first.kill();
     eventually("the second ends it", || second.log().contains("ending the orphan command of a dead scheduler"));
     let limit = |files: &str| {
         let pid = second.pid().to_string();
-        assert!(can("prlimit", &["--pid", &pid, &format!("--nofile={files}:")]));
+        assert!(tool_works("prlimit", &["--pid", &pid, &format!("--nofile={files}:")]));
     };
     limit("3");
     let doubts = "cannot be known: ";
     eventually("it has examined the orphan", || second.log().contains(doubts) || state(&db) != "running 1");
     limit("1024");
-    assert_eq!((state(&db).as_str(), witness(&db).as_str()), ("running 1", "alone"));
+    assert_eq!((state(&db).as_str(), overlap_lines(&db).as_str()), ("running 1", "alone"));
     let events =
         "SELECT count(*), max(detail LIKE '%Too many open files%') FROM scheduler_events WHERE kind = 'orphan_unknown'";
     assert_eq!(db.rows(events), ["1|1"], "it is recorded once");
     signal("KILL", &format!("-{group}"));
-    told(&db, "group-2");
+    wait_for_line(&db, "group-2");
     gate.open();
-    assert_eq!(stands(&client, "post", RunStatus::Succeeded).attempt, 2);
-    assert_eq!(witness(&db), "alone alone");
+    assert_eq!(wait_for_status(&client, "post", RunStatus::Succeeded).attempt, 2);
+    assert_eq!(overlap_lines(&db), "alone alone");
     assert_eq!(second.log().matches(doubts).count(), 1, "it is reported once: {}", second.log());
-    second.leave();
+    second.terminate();
     db.assert_sound();
 }
 
 #[test]
 fn a_command_in_another_pid_namespace_is_waited_for_until_the_namespace_is_killed() {
-    if !can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
+    if !tool_works("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         return;
     }
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
-    client.add(retry_soon(shell("post", &alone(&db)), 5)).unwrap();
-    let mut first = apart(&db, &[]);
-    told(&db, "group-1");
+    let (db, client, mut gate) = with_gate();
+    client.add(retry_soon(shell("post", &overlap_probe(&db)), 5)).unwrap();
+    let mut first = start_in_namespace(&db, &[]);
+    wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
-    let second = apart(&db, &[]);
+    let second = start_in_namespace(&db, &[]);
     let scheduler = scheduler_in(first.pid()).expect("the first scheduler");
     signal("KILL", &scheduler.to_string());
     let waits = "its command is still running; the run waits for it";
     eventually("the second has examined it", || second.log().contains(waits) || state(&db) != "running 1");
-    assert_eq!((state(&db).as_str(), witness(&db).as_str()), ("running 1", "alone"));
+    assert_eq!((state(&db).as_str(), overlap_lines(&db).as_str()), ("running 1", "alone"));
     // Neither sees the other's processes, so neither may keep the lock from a scheduler that does.
     let (status, _) = duly(&db, &["status", "--json"]);
     assert!(status.contains(r#""alive": false"#), "{status}");
     db.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
     let (check, code) = duly(&db, &["check"]);
-    let holder = processes(|pid, _, _| {
-        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let holds_input = |process: &ProcessStat| {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
         let mut files = files.filter_map(|file| std::fs::read_link(file.path()).ok());
-        files.any(|file| file.ends_with(db.home().join("agent.db-owners/run-1-1").strip_prefix("/").unwrap()))
-    });
-    let expected = format!("end it: kill {}; or, if that is not the command: duly cancel 1 --gone", holder[0]);
+        files.any(|file| file.ends_with(db.input_file().strip_prefix("/").unwrap()))
+    };
+    let holder = live_processes().find(holds_input).expect("a process that holds the input file").pid;
+    let expected = format!("end it: kill {}; or, if that is not the command: duly cancel 1 --gone", holder);
     assert!(code == Some(1) && check.contains("is in another PID namespace") && check.contains(&expected), "{check}");
 
     // All processes of a namespace die with its first.
-    first.signal("KILL");
-    let _ = first.end();
-    told(&db, "group-2");
+    first.kill();
+    wait_for_line(&db, "group-2");
     gate.open();
-    assert_eq!(stands(&client, "post", RunStatus::Succeeded).attempt, 2);
-    assert_eq!(witness(&db), "alone alone");
+    assert_eq!(wait_for_status(&client, "post", RunStatus::Succeeded).attempt, 2);
+    assert_eq!(overlap_lines(&db), "alone alone");
     db.assert_sound();
 }
 
@@ -185,7 +166,9 @@ fn a_command_in_another_pid_namespace_is_waited_for_until_the_namespace_is_kille
 fn a_command_hidden_in_proc_is_waited_for() {
     let hide = "mount -t proc -o hidepid=2 proc /proc";
     let other = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
-    if !can("unshare", &["--mount", "sh", "-c", hide]) || !can("setpriv", &[&other[..], &["true"]].concat()) {
+    if !tool_works("unshare", &["--mount", "sh", "-c", hide])
+        || !tool_works("setpriv", &[&other[..], &["true"]].concat())
+    {
         return;
     }
     let db = TestDb::new();
@@ -193,10 +176,10 @@ fn a_command_hidden_in_proc_is_waited_for() {
     let napper = db.home().join("napper");
     std::fs::copy("/bin/sleep", &napper).expect("a copy");
     std::fs::set_permissions(&napper, PermissionsExt::from_mode(0o4755)).expect("a mode");
-    assert!(can("chown", &["65534:65534", &home]));
+    assert!(tool_works("chown", &["65534:65534", &home]));
     let as_other = |words: &[&str]| {
         let program = [&other[..], &[env!("CARGO_BIN_EXE_duly"), "--db", db.file().to_str().unwrap()], words].concat();
-        assert!(can("setpriv", &program), "{words:?}");
+        assert!(tool_works("setpriv", &program), "{words:?}");
     };
     // It starts as the user of the scheduler, and becomes another user's.
     let line = format!("echo $$ >{home}/group-$DULY_ATTEMPT; read line <{home}/gate; exec {home}/napper 1000");
@@ -206,23 +189,24 @@ fn a_command_hidden_in_proc_is_waited_for() {
     let script = format!("{hide} && exec setpriv {} \"$@\"", other.join(" "));
     let start = || Sidecar::spawn_within(&db, &[], "unshare", &["--mount", "sh", "-c", &script, "sh"]);
     let mut first = start();
-    let napping = told(&db, "group-1");
+    let napping = wait_for_line(&db, "group-1");
     let _ends = KilledAtEnd(napping.clone());
     wait_for_process_record(&db);
     gate.open();
-    let nappers = || processes(|_, _, name| name == "napper");
-    eventually("the command is another user's", || nappers().iter().any(|pid| pid.to_string() == napping));
+    let is_napper = |process: &ProcessStat| process.name == "napper";
+    eventually("the command is another user's", || {
+        live_processes().any(|p| is_napper(&p) && p.pid.to_string() == napping)
+    });
     let second = start();
     eventually("the second is registered", || db.ask("SELECT count(*) FROM scheduler_instances") == "2");
-    first.signal("KILL");
-    let _ = first.end();
+    first.kill();
     let waits = "its command is still running; the run waits for it";
     eventually("the second has examined it", || second.log().contains(waits) || state(&db) != "running 1");
     assert_eq!(state(&db), "running 1");
     signal("KILL", &napping);
     eventually("the run is recovered", || state(&db) == "running 2");
-    let _shell = KilledAtEnd(told(&db, "group-2"));
-    assert!(nappers().is_empty());
+    let _shell = KilledAtEnd(wait_for_line(&db, "group-2"));
+    assert!(!live_processes().any(|process| is_napper(&process)));
 }
 
 // ------------------------------------------------------------------------------------------------------------- copies --
@@ -234,24 +218,24 @@ fn a_copy_leaves_the_original_alone(copy: impl Fn(&TestDb, &TestDb)) {
     let mut gate = Gate::new(&db, "gate");
     let home = db.home().display();
     let line = format!(
-        "trap 'echo signalled >>{home}/witness; exit 9' TERM
+        "trap 'echo signalled >>{home}/overlap; exit 9' TERM
          echo $$ >{home}/group-1; read line <{home}/gate; echo passed"
     );
     client.add(shell("post", &line).at_most_once()).unwrap();
     let mut first = Sidecar::start(&db, &["--lease", "1s"]);
-    let group = told(&db, "group-1");
+    let group = wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
     copy(&db, &other);
     let mut second = Sidecar::start(&other, &["--lease", "1s"]);
-    let ended = || state(&other) != "running 1" || !witness(&db).is_empty();
+    let ended = || state(&other) != "running 1" || !overlap_lines(&db).is_empty();
     eventually("the copy's run is recovered", ended);
-    assert_eq!((witness(&db).as_str(), state(&other).as_str()), ("", "dead 1"));
+    assert_eq!((overlap_lines(&db).as_str(), state(&other).as_str()), ("", "dead 1"));
     assert!(group_size(&group) > 0);
-    second.leave();
+    second.terminate();
     gate.open();
-    let run = stands(&client, "post", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "post", RunStatus::Succeeded);
     assert_eq!((run.attempt, run.output.as_deref()), (1, Some("passed\n")));
-    first.leave();
+    first.terminate();
     db.assert_sound();
     other.assert_sound();
 }
@@ -261,20 +245,20 @@ fn a_copy_of_the_folder_touches_no_process_of_the_original() {
     a_copy_leaves_the_original_alone(|db, other| {
         for name in ["agent.db", "agent.db-wal", "agent.db-owners"] {
             let (from, to) = (db.home().join(name), other.home().join(name));
-            assert!(can("cp", &["-a", from.to_str().unwrap(), to.to_str().unwrap()]), "{name}");
+            assert!(tool_works("cp", &["-a", from.to_str().unwrap(), to.to_str().unwrap()]), "{name}");
         }
-        assert!(other.home().join("agent.db-owners/run-1-1").exists());
+        assert!(other.input_file().exists());
     });
 }
 
 #[test]
 fn a_raw_copy_of_the_database_touches_no_process_of_the_original() {
-    if !can("sqlite3", &["--version"]) {
+    if !tool_works("sqlite3", &["--version"]) {
         return;
     }
     a_copy_leaves_the_original_alone(|db, other| {
         let order = format!(".backup {}", other.file().display());
-        assert!(can("sqlite3", &[db.file().to_str().unwrap(), &order]));
+        assert!(tool_works("sqlite3", &[db.file().to_str().unwrap(), &order]));
     });
 }
 
@@ -282,50 +266,44 @@ fn a_raw_copy_of_the_database_touches_no_process_of_the_original() {
 
 #[test]
 fn a_group_without_leader_is_identified_by_the_environment_of_its_members() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let home = db.home().display();
     let line = format!(
         "echo $$ >{home}/group-$DULY_ATTEMPT; if [ $DULY_ATTEMPT = 1 ]; then sleep 1000 & sleep 1000; fi; echo passed"
     );
     client.add(retry_soon(shell("post", &line), 5)).unwrap();
     let mut first = Sidecar::start(&db, &[]);
-    let group = told(&db, "group-1");
+    let group = wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
     let _ends = KilledAtEnd(group.clone());
     eventually("both are at work", || group_size(&group) == 3);
-    first.signal("KILL");
-    let _ = first.end();
+    first.kill();
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);
     let mut second = Sidecar::start(&db, &[]);
-    let run = stands(&client, "post", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "post", RunStatus::Succeeded);
     assert_eq!((run.attempt, run.output.as_deref(), group_size(&group)), (2, Some("passed\n"), 0));
-    second.leave();
+    second.terminate();
     db.assert_sound();
 }
 
 #[test]
 fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let home = db.home().display();
     let line = format!("echo $$ >{home}/group-1; env -i sleep 1000 & env -i sleep 1000; true");
     client.add(shell("post", &line)).unwrap();
     let lease = ["--lease", "1s"];
     let mut first = Sidecar::start(&db, &lease);
-    let group = told(&db, "group-1");
+    let group = wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
     let sleepers = || {
-        processes(|pid, _, name| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            name == "sleep" && stat[stat.rfind(')').unwrap_or_default()..].split(' ').nth(3) == Some(&group)
-        })
+        let sleepers = live_processes().filter(|process| process.name == "sleep" && process.is_in_group(&group));
+        sleepers.map(|process| process.pid).collect::<Vec<_>>()
     };
     let _ends = KilledAtEnd(group.clone());
     eventually("both are at work", || sleepers().len() == 2);
-    first.signal("KILL");
-    let _ = first.end();
+    first.kill();
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);
     let mut second = Sidecar::start(&db, &lease);
@@ -352,10 +330,10 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
 
     let (text, code) = duly(&db, &["cancel", "1", "--gone"]);
     assert!(code == Some(0) && text.contains("the command of run 1 is declared gone"), "{text}");
-    let run = stands(&client, "post", RunStatus::Cancelled);
+    let run = wait_for_status(&client, "post", RunStatus::Cancelled);
     assert_eq!((run.attempt, sleepers().len()), (1, 2));
     eventually("the dead scheduler is no longer shown", || !duly(&db, &["status"]).0.contains("dead, "));
-    second.leave();
+    second.terminate();
     db.assert_sound();
 }
 
@@ -363,15 +341,12 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
 
 #[test]
 fn a_scheduler_without_the_handler_leaves_the_lock_to_one_that_has_it() {
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
-    client.add(retry_soon(shell("post", &alone(&db).replace("trap '' TERM", "")), 5)).unwrap();
+    let (db, client, mut gate) = with_gate();
+    client.add(retry_soon(shell("post", &overlap_probe(&db).replace("trap '' TERM", "")), 5)).unwrap();
     let mut first = Sidecar::start(&db, &[]);
-    let group = told(&db, "group-1");
+    let group = wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
-    first.signal("KILL");
-    let _ = first.end();
+    first.kill();
     let now = SystemClock::new().now().wall.to_string();
     let mut observer = db.stepper(&now);
     for _ in 0..3 {
@@ -379,43 +354,41 @@ fn a_scheduler_without_the_handler_leaves_the_lock_to_one_that_has_it() {
         observer.clock().advance(seconds(1));
     }
     let mut second = Sidecar::start(&db, &[]);
-    told(&db, "group-2");
-    assert_eq!((group_size(&group), witness(&db).as_str()), (0, "alone alone"));
+    wait_for_line(&db, "group-2");
+    assert_eq!((group_size(&group), overlap_lines(&db).as_str()), (0, "alone alone"));
     gate.open();
-    assert_eq!(stands(&client, "post", RunStatus::Succeeded).attempt, 2);
+    assert_eq!(wait_for_status(&client, "post", RunStatus::Succeeded).attempt, 2);
     // The outdated view of the scheduler without the handler does no harm.
     observer.clock().advance(seconds(60));
     assert!(observer.step().unwrap().is_empty());
-    second.leave();
+    second.terminate();
     db.assert_sound();
 }
 
 #[test]
 fn a_removed_input_file_is_no_evidence_where_the_group_cannot_be_read() {
-    if !can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
+    if !tool_works("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         return;
     }
-    let db = TestDb::new();
-    let client = db.client();
-    let _gate = Gate::new(&db, "gate");
-    client.add(retry_soon(shell("post", &alone(&db)), 5)).unwrap();
-    let first = apart(&db, &[]);
-    told(&db, "group-1");
+    let (db, client, _gate) = with_gate();
+    client.add(retry_soon(shell("post", &overlap_probe(&db)), 5)).unwrap();
+    let first = start_in_namespace(&db, &[]);
+    wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
     let mut second = Sidecar::start(&db, &["--lease", "1s"]);
     signal("KILL", &scheduler_in(first.pid()).expect("the first scheduler").to_string());
     eventually("the second has examined it", || second.log().contains("its command is still running"));
     // As a cleaner does.
-    std::fs::remove_file(db.home().join("agent.db-owners/run-1-1")).unwrap();
+    std::fs::remove_file(db.input_file()).unwrap();
     eventually("it doubts", || second.log().contains("cannot be known: ") || state(&db) != "running 1");
-    assert_eq!((state(&db).as_str(), witness(&db).as_str()), ("running 1", "alone"));
+    assert_eq!((state(&db).as_str(), overlap_lines(&db).as_str()), ("running 1", "alone"));
     db.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
     let (check, _) = duly(&db, &["check"]);
     let expected = "its input file is missing, and its process is in another PID namespace: \
                     remove the cause; or, if the command is gone: duly cancel 1 --gone";
     assert!(check.contains(expected), "{check}");
     assert_eq!(duly(&db, &["cancel", "post", "--gone"]).0, "1 run of post: its command is declared gone\n");
-    stands(&client, "post", RunStatus::Cancelled);
-    second.leave();
+    wait_for_status(&client, "post", RunStatus::Cancelled);
+    second.terminate();
     db.assert_sound();
 }

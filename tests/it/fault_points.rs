@@ -32,8 +32,8 @@ mod with_faults {
     use duly::RunStatus;
 
     use super::{TestDb, killed_program, probe, retry_soon, state};
-    use crate::fixtures::eventually;
-    use crate::sidecar::{Gate, Sidecar, shell, stands, told};
+    use crate::fixtures::{eventually, wait_for_status};
+    use crate::sidecar::{Gate, Sidecar, shell, wait_for_line};
 
     const KILL: Option<i32> = Some(9);
 
@@ -48,7 +48,7 @@ mod with_faults {
         assert_eq!(first.end().signal(), KILL, "{point}: {}", first.log());
         let mut second = Sidecar::spawn(&db, &lease);
         assert_eq!(second.end().code(), Some(0), "{point}: {}", second.log());
-        assert_eq!(db.lock_files().len(), 0, "{point}");
+        assert_eq!(db.lock_files(), [""; 0], "{point}");
         db.assert_sound();
         db
     }
@@ -114,25 +114,25 @@ mod with_faults {
             client.add(if at_most_once { task.at_most_once() } else { task }).unwrap();
             let mut first = killed_program(&db, "spawned", &["--lease", "10m"]);
             assert_eq!(first.end().signal(), KILL, "{}", first.log());
-            assert_eq!(told(&db, "log"), "start 1");
+            assert_eq!(wait_for_line(&db, "log"), "start 1");
             assert_eq!(db.ask("SELECT process IS NULL FROM task_runs"), "1");
             let mut second = Sidecar::start(&db, &["--lease", "10m"]);
             eventually("it waits", || second.log().contains("its command is still running; the run waits for it"));
             assert_eq!((state(&db).as_str(), db.lines("log")), ("running 1", lines(&["start 1"])));
             gate.open();
             if at_most_once {
-                stands(&client, "probe", RunStatus::Dead);
+                wait_for_status(&client, "probe", RunStatus::Dead);
             } else {
                 eventually("it is begun again", || db.lines("log").contains(&"start 2".to_owned()));
                 gate.open();
-                stands(&client, "probe", RunStatus::Succeeded);
+                wait_for_status(&client, "probe", RunStatus::Succeeded);
             }
             let all = lines(&["start 1", "end 1", "start 2", "end 2"]);
             assert_eq!(
                 (state(&db).as_str(), db.lines("log")),
                 (ends, all[..if at_most_once { 2 } else { 4 }].to_vec())
             );
-            second.leave();
+            second.terminate();
             db.assert_sound();
         }
     }
@@ -150,8 +150,8 @@ mod with_faults {
         assert_eq!(files(), 1, "its own");
         let mut third = Sidecar::start(&db, &[]);
         assert_eq!(files(), 2);
-        third.leave();
-        other.leave();
+        third.terminate();
+        other.terminate();
         assert_eq!(files(), 0);
     }
 }

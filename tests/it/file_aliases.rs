@@ -8,9 +8,9 @@ use std::process::Command;
 use duly::{Client, Event, NewTask, Outcome, RunStatus};
 
 use crate::disk::tools::may_mount;
-use crate::fixtures::{NOON, TestDb, at, eventually, listen, once, seconds, step};
+use crate::fixtures::{NOON, TestDb, at, eventually, listen, once, seconds, step, wait_for_status};
 use crate::opening::refused;
-use crate::sidecar::{Gate, Sidecar, group_size, shell, stands, told};
+use crate::sidecar::{Gate, Sidecar, group_size, shell, wait_for_line};
 
 #[test]
 fn a_file_with_hard_links_is_refused_under_each_name() {
@@ -48,7 +48,7 @@ fn a_run_does_not_start_under_a_second_name() {
     let line = format!("echo $$ >>{home}/starts; test $(wc -l <{home}/starts) -gt 1 || read line <{home}/gate");
     db.client().add(shell("due", &line)).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    told(&db, "starts");
+    wait_for_line(&db, "starts");
     let second = db.home().join("second.db");
     std::fs::hard_link(db.file(), &second).unwrap();
     let other =
@@ -64,11 +64,11 @@ fn a_run_does_not_start_under_a_second_name() {
     gate.open();
     assert_eq!(db.ask("SELECT status FROM task_runs"), "running", "the outcome waits");
     std::fs::remove_file(second).unwrap();
-    stands(&Client::open(db.file()).unwrap(), "due", RunStatus::Succeeded);
+    wait_for_status(&Client::open(db.file()).unwrap(), "due", RunStatus::Succeeded);
     let log = sidecar.log();
     let refusals: Vec<&str> = log.lines().filter(|line| line.contains("hard links")).collect();
     assert!(matches!(&refusals[..], [one] if one.contains("nothing starts until it can, retrying")), "{log}");
-    sidecar.leave();
+    sidecar.terminate();
     db.assert_sound();
 }
 
@@ -143,7 +143,7 @@ fn ends_when_moved(what: &str, says: &str, harm: impl FnOnce(&TestDb, &Path)) {
     let home = db.home().display();
     db.client().add(shell("long", &format!("echo $$ >{home}/group; read line <{home}/gate"))).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    let group = told(&db, "group");
+    let group = wait_for_line(&db, "group");
     harm(&db, &db.home().join("elsewhere"));
     assert_eq!(sidecar.end().code(), Some(4), "{what}: {}", sidecar.log());
     let log = sidecar.log();

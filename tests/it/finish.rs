@@ -13,7 +13,7 @@ const SOON: &str = "2027-03-14T12:00:05Z";
 const END: &str = "2027-03-14T12:05:00Z";
 
 /// A database with a table of the application.
-fn shop() -> TestDb {
+fn database_with_sales() -> TestDb {
     let db = TestDb::new();
     drop(db.client());
     db.plain().execute_batch("CREATE TABLE sold (run INTEGER, what TEXT) STRICT").unwrap();
@@ -21,7 +21,7 @@ fn shop() -> TestDb {
 }
 
 /// A stepper with this handler for `work`, one task of it, and a bystander.
-fn with<T: serde::Serialize + 'static>(
+fn stepper_with<T: serde::Serialize + 'static>(
     db: &TestDb,
     handler: impl Fn(&Context) -> Result<T, BoxError> + Send + Sync + 'static,
 ) -> (Stepper, Vec<String>) {
@@ -31,24 +31,24 @@ fn with<T: serde::Serialize + 'static>(
     (stepper, bystander)
 }
 
-fn sell(run: &Context, what: &str) -> Result<usize, BoxError> {
+fn record_sale(run: &Context, what: &str) -> Result<usize, BoxError> {
     run.finish(|tx| Ok(tx.execute("INSERT INTO sold (run, what) VALUES (?1, ?2)", (run.run_id(), what))?))
 }
 
-fn subject(db: &TestDb) -> Vec<String> {
+fn subject_runs(db: &TestDb) -> Vec<String> {
     db.rows(
         "SELECT r.status, r.attempt, r.result, r.error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
           WHERE t.name = 'subject' ORDER BY r.id",
     )
 }
 
-fn sold(db: &TestDb) -> Vec<String> {
+fn sales(db: &TestDb) -> Vec<String> {
     db.rows("SELECT what FROM sold ORDER BY rowid")
 }
 
 #[test]
 fn rows_and_outcome_are_committed_together_and_reported_once() {
-    let db = shop();
+    let db = database_with_sales();
     let (observer, events) = listen();
     let file = db.file().to_owned();
     let mut stepper = db
@@ -73,8 +73,8 @@ fn rows_and_outcome_are_committed_together_and_reported_once() {
     stepper.client().trigger("subject").unwrap();
     stepper.run_until(at("2027-03-14T12:00:02Z")).unwrap();
 
-    assert_eq!(subject(&db), ["succeeded|1|[1,2]|-"]);
-    assert_eq!(sold(&db), ["tea"]);
+    assert_eq!(subject_runs(&db), ["succeeded|1|[1,2]|-"]);
+    assert_eq!(sales(&db), ["tea"]);
     let row =
         "SELECT output || progress || (finished_at IS NOT NULL) || (locked_by IS NULL) FROM task_runs WHERE id = 2";
     assert_eq!(db.ask(row), "printedhalf way11");
@@ -92,14 +92,14 @@ fn rows_and_outcome_are_committed_together_and_reported_once() {
 
 #[test]
 fn runs_that_wait_for_a_finished_run_start() {
-    let db = shop();
-    let (mut stepper, bystander) = with(&db, |run| sell(run, run.task()));
+    let db = database_with_sales();
+    let (mut stepper, bystander) = stepper_with(&db, |run| record_sale(run, run.task()));
     for name in ["a", "b", "c"] {
         stepper.client().add(once(name).concurrency_key("till")).unwrap();
     }
     let done = stepper.run_until(at(SOON)).unwrap();
     assert_eq!(done.len(), 4);
-    let mut sold = sold(&db);
+    let mut sold = sales(&db);
     sold.sort();
     assert_eq!(sold, ["a", "b", "c", "subject"]);
     assert_eq!(stepper.running().len(), 0);
@@ -134,7 +134,7 @@ fn nothing_is_committed_partially() {
                     Err::<(), _>("no change".into())
                 });
                 assert_eq!(failed.unwrap_err().to_string(), "no change");
-                sell(run, "whole")
+                record_sale(run, "whole")
             },
             "succeeded|1|1|-",
             "succeeded|1|1|-",
@@ -163,7 +163,7 @@ fn nothing_is_committed_partially() {
         (
             "the handler fails after its end",
             |run| {
-                sell(run, "tea")?;
+                record_sale(run, "tea")?;
                 Err("too late to say so".into())
             },
             "succeeded|1|1|-",
@@ -173,7 +173,7 @@ fn nothing_is_committed_partially() {
         (
             "the handler panics after its end, and says something else",
             |run| {
-                sell(run, "tea")?;
+                record_sale(run, "tea")?;
                 run.record_output("too late to say so");
                 panic!("too late to say so")
             },
@@ -184,8 +184,8 @@ fn nothing_is_committed_partially() {
         (
             "a second end",
             |run| {
-                sell(run, "tea")?;
-                let refused = sell(run, "more tea").unwrap_err().to_string();
+                record_sale(run, "tea")?;
+                let refused = record_sale(run, "more tea").unwrap_err().to_string();
                 assert_eq!(refused, "cannot finish run 2 of \"subject\": it is finished already");
                 Ok(3)
             },
@@ -195,7 +195,7 @@ fn nothing_is_committed_partially() {
         ),
         (
             "a finish within a finish",
-            |run| run.finish(|_| sell(run, "tea")),
+            |run| run.finish(|_| record_sale(run, "tea")),
             "failed|1|-|cannot finish run 2 of \"subject\": it is being finished already",
             "dead|5|-|cannot finish run 2 of \"subject\": it is being finished already",
             &[],
@@ -209,13 +209,13 @@ fn nothing_is_committed_partially() {
         ),
     ];
     for (what, handler, first, at_last, rows) in cases {
-        let db = shop();
-        let (mut stepper, bystander) = with(&db, handler);
+        let db = database_with_sales();
+        let (mut stepper, bystander) = stepper_with(&db, handler);
         stepper.run_until(at(SOON)).unwrap();
-        assert_eq!(subject(&db), [first], "{what}");
+        assert_eq!(subject_runs(&db), [first], "{what}");
         stepper.run_until(at(END)).unwrap();
-        assert_eq!(subject(&db), [at_last], "{what}");
-        assert_eq!(sold(&db), rows, "{what}");
+        assert_eq!(subject_runs(&db), [at_last], "{what}");
+        assert_eq!(sales(&db), rows, "{what}");
         assert!(db.runs().iter().all(|run| run.output.is_none()), "{what}");
         db.assert_bystander(&bystander);
         db.assert_sound();
@@ -228,17 +228,17 @@ fn a_superseded_attempt_commits_nothing() {
         ("UPDATE task_runs SET locked_by = 'another' WHERE id = 2", "no longer belongs to attempt 1"),
         ("UPDATE task_runs SET attempt = 2 WHERE id = 2", "no longer belongs to attempt 1"),
     ] {
-        let db = shop();
+        let db = database_with_sales();
         let file = db.file().to_owned();
-        let (mut stepper, bystander) = with(&db, move |run| {
+        let (mut stepper, bystander) = stepper_with(&db, move |run| {
             rusqlite::Connection::open(&file).unwrap().execute(taken, []).unwrap();
-            let refused = sell(run, "tea").unwrap_err();
+            let refused = record_sale(run, "tea").unwrap_err();
             assert!(refused.to_string().contains(says), "{refused}");
             assert!(matches!(refused.downcast_ref::<Error>(), Some(Error::Superseded { run: 2, .. })));
             Err::<(), _>(refused)
         });
         stepper.run_until(at(SOON)).unwrap();
-        assert!(sold(&db).is_empty(), "{says}");
+        assert!(sales(&db).is_empty(), "{says}");
         assert_eq!(db.outcomes(), ["1|superseded"]);
         db.assert_bystander(&bystander);
     }
@@ -246,17 +246,17 @@ fn a_superseded_attempt_commits_nothing() {
 
 #[test]
 fn a_claim_lost_within_the_closure_discards_its_rows() {
-    let db = shop();
-    let (mut stepper, bystander) = with(&db, |run| {
+    let db = database_with_sales();
+    let (mut stepper, bystander) = stepper_with(&db, |run| {
         let refused = run.finish(|tx| {
             tx.execute("INSERT INTO sold VALUES (1, 'half')", [])?;
             Ok(tx.execute("UPDATE task_runs SET locked_by = 'another' WHERE id = 2", [])?)
         });
         assert!(matches!(refused.unwrap_err().downcast_ref::<Error>(), Some(Error::Superseded { .. })));
-        sell(run, "tea")
+        record_sale(run, "tea")
     });
     stepper.run_until(at(SOON)).unwrap();
-    assert_eq!((subject(&db), sold(&db)), (vec!["succeeded|1|1|-".to_owned()], vec!["tea".to_owned()]));
+    assert_eq!((subject_runs(&db), sales(&db)), (vec!["succeeded|1|1|-".to_owned()], vec!["tea".to_owned()]));
     db.assert_bystander(&bystander);
 }
 
@@ -264,7 +264,7 @@ fn a_claim_lost_within_the_closure_discards_its_rows() {
 
 #[test]
 fn each_worker_prepares_one_connection_and_keeps_the_required_pragmas() {
-    let db = shop();
+    let db = database_with_sales();
     let prepared = Arc::new(AtomicUsize::new(0));
     let count = prepared.clone();
     let scheduler = Scheduler::builder(db.file())
@@ -290,7 +290,7 @@ fn each_worker_prepares_one_connection_and_keeps_the_required_pragmas() {
     eventually("the idle one is done", || succeeded("1"));
     assert_eq!(prepared.load(Ordering::Relaxed), 0, "opened when it is needed");
     for n in 0..20 {
-        scheduler.add(NewTask::once(format!("t{n}"), at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+        scheduler.add(overdue(&format!("t{n}"))).unwrap();
     }
     eventually("all are done", || succeeded("21"));
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
@@ -305,11 +305,11 @@ fn a_connection_that_cannot_be_prepared_fails_the_attempt_which_is_retried() {
         ("SELECT no_such_function()", "no such function: no_such_function"),
         ("BEGIN", "it was left within a transaction: commit what it begins"),
     ] {
-        let db = shop();
+        let db = database_with_sales();
         let tries = AtomicUsize::new(0);
         let mut stepper = db
             .builder(NOON)
-            .handler("work", |run: &Context| sell(run, "tea"))
+            .handler("work", |run: &Context| record_sale(run, "tea"))
             .on_connect(move |connection| match tries.fetch_add(1, Ordering::Relaxed) {
                 0 => Ok(connection.execute_batch(broken)?),
                 _ => Ok(()),
@@ -322,7 +322,7 @@ fn a_connection_that_cannot_be_prepared_fails_the_attempt_which_is_retried() {
         assert!(error.starts_with("cannot prepare a worker's connection (on_connect): "), "{error}");
         assert!(error.contains(says), "{error}");
         stepper.run_until(at(END)).unwrap();
-        assert_eq!((subject(&db), sold(&db)), (vec!["succeeded|2|1|-".to_owned()], vec!["tea".to_owned()]));
+        assert_eq!((subject_runs(&db), sales(&db)), (vec!["succeeded|2|1|-".to_owned()], vec!["tea".to_owned()]));
     }
 }
 
@@ -330,7 +330,7 @@ fn a_connection_that_cannot_be_prepared_fails_the_attempt_which_is_retried() {
 
 #[test]
 fn the_event_loop_does_not_record_a_finished_run_again() {
-    let db = shop();
+    let db = database_with_sales();
     let (observer, events) = listen();
     let (open, gate) = std::sync::mpsc::channel::<()>();
     let gate = Mutex::new(gate);
@@ -340,7 +340,7 @@ fn the_event_loop_does_not_record_a_finished_run_again() {
         // Heartbeats come between the end of the run and the return of its handler.
         .lease(seconds(1))
         .handler("work", move |run: &Context| {
-            sell(run, run.task())?;
+            record_sale(run, run.task())?;
             gate.lock().unwrap().recv()?;
             Ok::<_, BoxError>("something else")
         })
@@ -348,7 +348,7 @@ fn the_event_loop_does_not_record_a_finished_run_again() {
         .start()
         .unwrap();
     scheduler.add(overdue("subject")).unwrap();
-    eventually("the run is over", || subject(&db) == ["succeeded|1|1|-"]);
+    eventually("the run is over", || subject_runs(&db) == ["succeeded|1|1|-"]);
     let seen = db.ask("SELECT seen_at FROM scheduler_instances");
     eventually("a heartbeat", || db.ask("SELECT seen_at FROM scheduler_instances") != seen);
     let row = db.rows("SELECT * FROM task_runs");

@@ -29,6 +29,20 @@ impl TestDb {
         Self::of(tempfile::tempdir().expect("a temporary folder"))
     }
 
+    /// A new database and a client with the machine's clock.
+    pub(crate) fn with_client() -> (Self, Client) {
+        let db = Self::new();
+        let client = db.client();
+        (db, client)
+    }
+
+    /// A new database and a stepper that starts at [`NOON`] and accepts runs of the handler `work`.
+    pub(crate) fn with_stepper() -> (Self, Stepper) {
+        let db = Self::new();
+        let stepper = db.stepper(NOON);
+        (db, stepper)
+    }
+
     /// Uses a folder in memory where the system has one: a loop over many databases would otherwise mostly wait for the disk.
     pub(crate) fn brief() -> Self {
         Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder"))
@@ -62,6 +76,11 @@ impl TestDb {
 
     pub(crate) fn lock_file(&self, stepper: &Stepper) -> PathBuf {
         self.lock_folder().join(stepper.owner())
+    }
+
+    /// The input file of the first attempt of run 1.
+    pub(crate) fn input_file(&self) -> PathBuf {
+        self.lock_folder().join("run-1-1")
     }
 
     /// The names of all files in the folder of the lock files.
@@ -186,6 +205,11 @@ impl TestDb {
         attempts.map(|attempt| format!("{}|{}", attempt.attempt, attempt.outcome)).collect()
     }
 
+    /// The number of schedulers that have registered and not stopped.
+    pub(crate) fn registered_schedulers(&self) -> usize {
+        self.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL").parse().expect("a count")
+    }
+
     /// The number of runs with a status.
     pub(crate) fn count(&self, status: RunStatus) -> usize {
         self.reader().runs(&RunFilter::newest(100_000).status(status)).expect("the runs").len()
@@ -202,6 +226,11 @@ pub(crate) fn overdue(name: &str) -> NewTask {
     NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work")
 }
 
+/// A task of the handler `work` that is not due during any test.
+pub(crate) fn far_future(name: &str) -> NewTask {
+    NewTask::once(name, at("3999-01-01T00:00:00Z")).handler("work")
+}
+
 /// Retries the task after milliseconds.
 pub(crate) fn retry_soon(task: NewTask, max_attempts: u32) -> NewTask {
     let (backoff, max_backoff) = (Duration::from_millis(10), Duration::from_millis(50));
@@ -210,8 +239,7 @@ pub(crate) fn retry_soon(task: NewTask, max_attempts: u32) -> NewTask {
 
 /// A database with one task of the handler `work`, added at [`NOON`].
 pub(crate) fn with_task(task: NewTask) -> (TestDb, Stepper) {
-    let db = TestDb::new();
-    let stepper = db.stepper(NOON);
+    let (db, stepper) = TestDb::with_stepper();
     stepper.client().add(task.handler("work")).expect("a task");
     (db, stepper)
 }
@@ -230,6 +258,12 @@ pub(crate) fn findings(client: &Client) -> Vec<String> {
 pub(crate) fn listen() -> (impl Fn(&Event) + Send + Sync + 'static, Receiver<Event>) {
     let (sender, events) = channel();
     (move |event: &Event| drop(sender.send(event.clone())), events)
+}
+
+/// Reports that a test cannot run here. In CI that is a failure.
+pub(crate) fn skip(why: &str) {
+    assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "{why}");
+    println!("skipped: {why}");
 }
 
 #[cfg(unix)]
@@ -251,8 +285,7 @@ pub(crate) fn example(name: &str) -> Option<PathBuf> {
     let built = test.ancestors().nth(2).expect("a folder").join("examples").join(name);
     let built = built.with_extension(std::env::consts::EXE_EXTENSION);
     if !built.exists() {
-        assert!(std::env::var_os("DULY_CI").is_none(), "no {}", built.display());
-        println!("skipped: no {} (cargo build --examples)", built.display());
+        skip(&format!("no {} (cargo build --examples)", built.display()));
         return None;
     }
     Some(built)
@@ -273,6 +306,12 @@ impl Process {
     pub(crate) fn kill(mut self) {
         self.0.kill().expect("a process that can be killed");
         self.0.wait().expect("an end");
+    }
+
+    /// Waits for its end and returns its exit code; none if a signal ended it.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        eventually("the process has ended", || self.has_ended());
+        self.0.wait().expect("an end").code()
     }
 
     /// Closes its standard input and waits for its end, which must be a success.
@@ -310,6 +349,16 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until the newest run of a task has a status, and returns the run.
+pub(crate) fn wait_for_status(client: &Client, task: &str, status: RunStatus) -> Run {
+    let mut newest = None;
+    eventually(&format!("the run of {task} is {status}"), || {
+        newest = client.history(task, 1).expect("a history").pop();
+        newest.as_ref().is_some_and(|run| run.status == status)
+    });
+    newest.expect("a run")
+}
+
 impl TestDb {
     /// Every run of a task, oldest occurrence first: the occurrence, origin and status; for a row of several occurrences also
     /// their number and the last one. Milliseconds are shown unless they are zero.
@@ -335,7 +384,7 @@ impl TestDb {
 
     /// Adds a task that no test touches, and a waiting run of it; see [`TestDb::assert_bystander`].
     pub(crate) fn add_bystander(&self, stepper: &Stepper) -> Vec<String> {
-        let never = NewTask::once("bystander", at("3999-01-01T00:00:00Z")).handler("missing").priority(3);
+        let never = far_future("bystander").handler("missing").priority(3);
         stepper.client().add(never).expect("a bystander");
         stepper.client().trigger("bystander").expect("a run of the bystander");
         self.bystander()

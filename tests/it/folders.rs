@@ -10,11 +10,11 @@ use std::process::Stdio;
 use duly::testing::Stepper;
 use duly::{Context, Error, Limits, NewTask, ProblemKind, Scheduler};
 
-use crate::fixtures::{NOON, Process, TestDb, at, eventually, problems, seconds, set_mode};
+use crate::fixtures::{NOON, Process, TestDb, at, eventually, problems, seconds, set_mode, skip};
 use crate::sidecar::Sidecar;
 
-/// A database and a folder of lock files that `harm` has changed.
-fn changed(harm: impl FnOnce(&TestDb, &Path)) -> TestDb {
+/// Returns a database with a folder of lock files, after `harm` has changed the folder.
+fn database_with_folder(harm: impl FnOnce(&TestDb, &Path)) -> TestDb {
     let db = TestDb::new();
     db.client().add(NewTask::cron("task", "@yearly").handler("work")).unwrap();
     let owners = db.lock_folder();
@@ -25,7 +25,7 @@ fn changed(harm: impl FnOnce(&TestDb, &Path)) -> TestDb {
 }
 
 /// Asserts that no scheduler starts with such a folder, a client works, and `check` reports it.
-fn is_refused(db: &TestDb, found: &str, advice: &str) {
+fn assert_refused(db: &TestDb, found: &str, advice: &str) {
     let starts = [
         Scheduler::builder(db.file()).start().map(drop).err(),
         Stepper::builder(db.file(), at(NOON)).start().map(drop).err(),
@@ -53,26 +53,26 @@ fn is_refused(db: &TestDb, found: &str, advice: &str) {
 #[test]
 fn an_unsafe_folder_of_lock_files_is_refused() {
     for mode in [0o770, 0o720, 0o702, 0o777, 0o1777] {
-        let db = changed(|_, owners| set_mode(owners, mode));
-        is_refused(&db, "agent.db-owners, and so decide which scheduler counts as dead", "chmod go-w it");
+        let db = database_with_folder(|_, owners| set_mode(owners, mode));
+        assert_refused(&db, "agent.db-owners, and so decide which scheduler counts as dead", "chmod go-w it");
     }
     let makes = "duly makes the folder itself";
-    let db = changed(|_, owners| {
+    let db = database_with_folder(|_, owners| {
         std::fs::remove_dir(owners).unwrap();
         std::fs::write(owners, "").unwrap();
     });
-    is_refused(&db, "agent.db-owners is not a folder", &format!("move it away; {makes}"));
+    assert_refused(&db, "agent.db-owners is not a folder", &format!("move it away; {makes}"));
     // The target of a link is not swept: a file there is not the lock of a dead scheduler.
-    let db = changed(|db, owners| {
+    let db = database_with_folder(|db, owners| {
         std::fs::rename(owners, db.home().join("private")).unwrap();
         std::fs::write(db.home().join("private").join("notes"), "mine").unwrap();
         symlink(db.home().join("private"), owners).unwrap();
     });
-    is_refused(&db, "agent.db-owners is a symbolic link", &format!("remove the link; {makes}"));
+    assert_refused(&db, "agent.db-owners is a symbolic link", &format!("remove the link; {makes}"));
     assert_eq!(std::fs::read_to_string(db.home().join("private").join("notes")).unwrap(), "mine");
     // The mode that a scheduler sets, and read access for others, are accepted.
     for mode in [0o700, 0o750, 0o755] {
-        let db = changed(|_, owners| set_mode(owners, mode));
+        let db = database_with_folder(|_, owners| set_mode(owners, mode));
         drop(db.stepper(NOON));
         let problems = db.client().check(&Limits::default()).unwrap();
         assert_eq!(problems, [], "{mode:o}");
@@ -81,35 +81,33 @@ fn an_unsafe_folder_of_lock_files_is_refused() {
 
 #[test]
 fn a_folder_of_lock_files_of_another_user_is_refused() {
-    let db = changed(|_, _| {});
+    let db = database_with_folder(|_, _| {});
     let owners = db.lock_folder();
     if std::fs::metadata(&owners).unwrap().uid() != 0 || chown(&owners, Some(4242), None).is_err() {
-        assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "not root");
-        return println!("skipped: only root may give a folder away");
+        return skip("only root may give a folder away");
     }
     let advice = "run duly as user 4242, or remove the folder while no scheduler runs";
-    is_refused(&db, "agent.db-owners belongs to user 4242, expected user 0", advice);
-    assert!(file_modes(&db).len() == 1);
+    assert_refused(&db, "agent.db-owners belongs to user 4242, expected user 0", advice);
+    assert!(file_mode_problems(&db).len() == 1);
 }
 
-/// What `check` reports of modes and owners.
-fn file_modes(db: &TestDb) -> Vec<String> {
+/// Returns the problems of file modes and owners that `check` reports.
+fn file_mode_problems(db: &TestDb) -> Vec<String> {
     problems(&db.client()).into_iter().filter(|line| line.starts_with("file_mode: ")).collect()
 }
 
 /// Whether this process may give a file away. Prints `skipped` if not.
 fn is_root(db: &TestDb) -> bool {
-    let is_root = std::fs::metadata(db.file()).unwrap().uid() == 0 && chown(db.file(), Some(NOBODY), None).is_ok();
-    assert!(is_root || std::env::var("DULY_CI").as_deref() != Ok("1"), "not root");
+    let is_root = std::fs::metadata(db.file()).unwrap().uid() == 0 && chown(db.file(), Some(OTHER_USER), None).is_ok();
     if is_root {
         chown(db.file(), Some(0), None).unwrap();
     } else {
-        println!("skipped: only root may give a file away");
+        skip("only root may give a file away");
     }
     is_root
 }
 
-const NOBODY: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 /// Runs `duly run --until-idle` as a user.
 fn run_as(db: &TestDb, user: u32) -> (Option<i32>, String) {
@@ -119,16 +117,16 @@ fn run_as(db: &TestDb, user: u32) -> (Option<i32>, String) {
 
 #[test]
 fn root_refuses_to_run_a_database_of_another_user() {
-    let db = changed(|_, owners| std::fs::remove_dir(owners).unwrap());
+    let db = database_with_folder(|_, owners| std::fs::remove_dir(owners).unwrap());
     if !is_root(&db) {
         return;
     }
-    assert_eq!((run_as(&db, 0).0, file_modes(&db)), (Some(0), vec![]), "its own");
+    assert_eq!((run_as(&db, 0).0, file_mode_problems(&db)), (Some(0), vec![]), "its own");
     let rows = "SELECT count(*) FROM scheduler_instances";
     assert_eq!(db.ask(rows), "1");
     let owners = db.lock_folder();
     std::fs::remove_dir(&owners).unwrap();
-    chown(db.file(), Some(NOBODY), None).unwrap();
+    chown(db.file(), Some(OTHER_USER), None).unwrap();
     let found = format!("{} belongs to user 65534, and its commands would run as root", db.file().display());
     let advice = "start the scheduler as that user (sudo -u '#65534' duly run), or give the file to root (chown root)";
     let (code, log) = run_as(&db, 0);
@@ -140,40 +138,38 @@ fn root_refuses_to_run_a_database_of_another_user() {
     assert_eq!(db.ask(rows), "1");
     // Root may read and trigger; the run starts as the owner. `check` reports the refusal.
     db.client().trigger("task").unwrap();
-    assert_eq!(file_modes(&db), [format!("file_mode: {found}: {advice}")]);
+    assert_eq!(file_mode_problems(&db), [format!("file_mode: {found}: {advice}")]);
     assert!(!owners.exists());
 
     // A scheduler of the owner is at work: there is no problem.
-    chown(db.home(), Some(NOBODY), None).unwrap();
-    let scheduler = Process::spawn(db.duly(&["run"]).uid(NOBODY).stderr(Stdio::null()));
-    eventually("it is registered", || {
-        db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL") == "1"
-    });
-    assert_eq!(file_modes(&db), [""; 0]);
+    chown(db.home(), Some(OTHER_USER), None).unwrap();
+    let scheduler = Process::spawn(db.duly(&["run"]).uid(OTHER_USER).stderr(Stdio::null()));
+    eventually("it is registered", || db.registered_schedulers() == 1);
+    assert_eq!(file_mode_problems(&db), [""; 0]);
     scheduler.kill();
 }
 
 #[test]
 fn a_folder_of_another_user_who_may_replace_the_database_is_reported() {
-    let db = changed(|_, _| {});
+    let db = database_with_folder(|_, _| {});
     if !is_root(&db) {
         return;
     }
-    let found = format!("user {NOBODY} owns the folder {}, and so may replace the database", db.home().display());
+    let found = format!("user {OTHER_USER} owns the folder {}, and so may replace the database", db.home().display());
     let line =
         format!("file_mode: {found}: give the folder to the owner of the database (chown), or move the database");
-    chown(db.home(), Some(NOBODY), None).unwrap();
-    assert_eq!(file_modes(&db), [line]);
+    chown(db.home(), Some(OTHER_USER), None).unwrap();
+    assert_eq!(file_mode_problems(&db), [line]);
     let (code, log) = run_as(&db, 0);
     assert!(code == Some(0) && log.contains(&found), "{code:?} {log}");
     // Not if that user is root or the owner of the database.
     chown(db.home(), Some(0), None).unwrap();
-    assert_eq!((run_as(&db, 0).1.contains("owns the folder"), file_modes(&db)), (false, vec![]));
+    assert_eq!((run_as(&db, 0).1.contains("owns the folder"), file_mode_problems(&db)), (false, vec![]));
 }
 
 #[test]
 fn a_replaced_folder_of_lock_files_is_not_written_to() {
-    let db = changed(|_, _| {});
+    let db = database_with_folder(|_, _| {});
     let mut stepper = db.stepper(NOON);
     let (owners, other) = (db.lock_folder(), db.home().join("other"));
     std::fs::rename(&owners, db.home().join("away")).unwrap();
@@ -204,7 +200,7 @@ fn a_folder_in_which_anyone_may_replace_the_database_is_reported() {
     for (mode, times) in [(0o777, 1), (0o1777, 0)] {
         set_mode(folder, mode);
         let mut sidecar = Sidecar::start(&db, &[]);
-        sidecar.leave();
+        sidecar.terminate();
         assert_eq!(sidecar.log().matches(&found).count(), times, "{mode:o}: {}", sidecar.log());
     }
 }

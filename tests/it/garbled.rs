@@ -44,8 +44,7 @@ fn text_that_sqlite_can_recognize_as_malformed_is_refused() {
 
 #[test]
 fn a_garbled_handler_does_not_block_the_runs_behind_its_key() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(NOON);
+    let (db, mut owner) = TestDb::with_stepper();
     for name in ["first", "bad", "good"] {
         owner.client().add(keyed(name)).unwrap();
     }
@@ -66,8 +65,7 @@ fn a_garbled_handler_does_not_block_the_runs_behind_its_key() {
 #[test]
 fn an_outcome_is_recorded_although_its_task_was_garbled_meanwhile() {
     for column in ["payload", "handler", "on_dead", "concurrency_key", "managed_by"] {
-        let db = TestDb::new();
-        let mut owner = db.stepper(NOON);
+        let (db, mut owner) = TestDb::with_stepper();
         let bad = NewTask::interval("bad", minutes(1)).handler("work").concurrency_key("shared").at_most_once();
         owner.client().add(bad.pause_after_failures(1)).unwrap();
         owner.clock().advance(minutes(1));
@@ -87,8 +85,7 @@ fn an_outcome_is_recorded_although_its_task_was_garbled_meanwhile() {
 #[test]
 fn the_run_of_a_garbled_task_is_recovered_and_frees_its_key() {
     for column in ["payload", "handler", "on_dead", "concurrency_key", "managed_by"] {
-        let db = TestDb::new();
-        let mut owner = db.stepper(NOON);
+        let (db, mut owner) = TestDb::with_stepper();
         let retry = RetryPolicy { backoff: minutes(10), ..RetryPolicy::default() };
         owner.client().add(keyed("bad").retry(retry)).unwrap();
         let lost = claim(&mut owner);
@@ -111,8 +108,7 @@ fn the_run_of_a_garbled_task_is_recovered_and_frees_its_key() {
 
 #[test]
 fn a_waiting_run_of_a_garbled_task_can_be_cancelled() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(NOON);
+    let (db, mut owner) = TestDb::with_stepper();
     for name in ["bad", "good"] {
         owner.client().add(NewTask::interval(name, minutes(1)).handler("elsewhere")).unwrap();
     }
@@ -131,8 +127,7 @@ fn a_waiting_run_of_a_garbled_task_can_be_cancelled() {
 /// An older version of the tables accepts such a name.
 #[test]
 fn a_garbled_name_is_invalid_and_reported_and_harms_no_other_row() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(NOON);
+    let (db, mut owner) = TestDb::with_stepper();
     owner.client().add(NewTask::interval("good", minutes(1)).handler("work")).unwrap();
     let insert = "PRAGMA ignore_check_constraints = 1;
         INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
@@ -167,8 +162,7 @@ fn a_garbled_name_is_invalid_and_reported_and_harms_no_other_row() {
 
 #[test]
 fn a_row_marked_as_planned_without_a_next_run_is_planned() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(NOON);
+    let (db, mut owner) = TestDb::with_stepper();
     let sooner = NewTask::delay("waits", minutes(1)).handler("work");
     owner.client().add(sooner).unwrap();
     owner.clock().advance(minutes(1));
@@ -193,8 +187,7 @@ fn a_row_marked_as_planned_without_a_next_run_is_planned() {
 /// A debug build checks the rules after each write. It must not panic over a row that a damaged index hides.
 #[test]
 fn a_row_hidden_by_a_damaged_index_does_not_fail_the_write_that_misses_it() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(NOON);
+    let (db, mut owner) = TestDb::with_stepper();
     for name in ["hidden", "other"] {
         owner.client().add(NewTask::once(name, at("2027-03-14T12:01:00Z")).handler("work")).unwrap();
     }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use duly::{Client, NewTask};
 
-use crate::fixtures::{TestDb, at, eventually};
+use crate::fixtures::{TestDb, at, eventually, skip};
 use crate::nanoclaw::nanoclaw;
 use crate::sidecar::signal;
 
@@ -19,7 +19,7 @@ const PROGRAMS: [(&str, &str); 3] = [
 ];
 
 /// Returns the indented lines below `heading`, without their indentation.
-fn below<'a>(help: &'a str, heading: &str) -> Vec<&'a str> {
+fn lines_below<'a>(help: &'a str, heading: &str) -> Vec<&'a str> {
     let (_, rest) = help.split_once(heading).unwrap_or_else(|| panic!("no {heading:?} in {help}"));
     rest.lines().skip(1).take_while(|line| line.starts_with("  ")).map(|line| &line[2..]).collect()
 }
@@ -35,29 +35,31 @@ fn examples() -> Vec<(String, String)> {
     let names = |help: &str| -> Vec<String> {
         let name = |line: &&str| line.split(' ').next().map(str::to_owned).filter(|name| !name.is_empty());
         // A continued line is indented further.
-        below(help, "Commands:").iter().filter_map(name).filter(|name| name != "help").collect()
+        lines_below(help, "Commands:").iter().filter_map(name).filter(|name| name != "help").collect()
     };
     let mut found = Vec::new();
     for command in names(&help(&[])) {
         let text = help(&[&command]);
-        found.extend(below(&text, "Examples:").iter().map(|example| (command.clone(), (*example).to_owned())));
+        found.extend(lines_below(&text, "Examples:").iter().map(|example| (command.clone(), (*example).to_owned())));
         if command == "import" {
             for source in names(&text) {
                 let text = help(&["import", &source]);
-                found.extend(below(&text, "Examples:").iter().map(|example| (command.clone(), (*example).to_owned())));
+                found.extend(
+                    lines_below(&text, "Examples:").iter().map(|example| (command.clone(), (*example).to_owned())),
+                );
             }
         }
     }
     found
 }
 
-fn program(path: &Path, text: &str) {
+fn write_program(path: &Path, text: &str) {
     std::fs::write(path, text).expect("a program");
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("its mode");
 }
 
 /// Creates a folder with the files that the examples name.
-fn furnish(command: &str) -> (TestDb, PathBuf) {
+fn create_files(command: &str) -> (TestDb, PathBuf) {
     let db = TestDb::new();
     let home = db.home().to_owned();
     for folder in
@@ -66,8 +68,8 @@ fn furnish(command: &str) -> (TestDb, PathBuf) {
         std::fs::create_dir_all(home.join(folder)).expect("a folder");
     }
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_duly"), home.join("bin/duly")).expect("the program");
-    PROGRAMS.iter().for_each(|(name, text)| program(&home.join("bin").join(name), text));
-    program(&home.join("backup.sh"), PROGRAMS[2].1);
+    PROGRAMS.iter().for_each(|(name, text)| write_program(&home.join("bin").join(name), text));
+    write_program(&home.join("backup.sh"), PROGRAMS[2].1);
     std::fs::write(home.join("tasks.toml"), "[[task]]\nname = \"t\"\nevery = \"1h\"\ncommand = [\"true\"]\n")
         .expect("a file");
     for file in ["etc/crontab", "etc/cron.d/certbot"] {
@@ -107,7 +109,7 @@ fn start(home: &Path, line: &str) -> Child {
 }
 
 /// Waits until the scheduler is registered, and stops it.
-fn end(home: &Path, child: Child) -> Output {
+fn stop_scheduler(home: &Path, child: Child) -> Output {
     let file = home.join("agent.db");
     let mut pid = 0;
     eventually("the scheduler is registered", || {
@@ -121,8 +123,8 @@ fn end(home: &Path, child: Child) -> Output {
     child.wait_with_output().expect("its output")
 }
 
-fn run(command: &str, example: &str) -> Output {
-    let (_house, home) = furnish(command);
+fn run_example(command: &str, example: &str) -> Output {
+    let (_db, home) = create_files(command);
     let line = match command {
         // Shortened.
         "selftest" => example.replace("--for 10m", "").replace("/var/lib/agent", ".") + " --for 1s",
@@ -131,7 +133,7 @@ fn run(command: &str, example: &str) -> Output {
     };
     if command == "run" && !example.contains("--until-idle") {
         let child = start(&home, &format!("exec {line}"));
-        return end(&home, child);
+        return stop_scheduler(&home, child);
     }
     if example.contains("--gone") {
         // Its scheduler is dead: it has no lock file, and its lease has expired.
@@ -141,21 +143,20 @@ fn run(command: &str, example: &str) -> Output {
     }
     let helper = example.contains("--wait").then(|| start(&home, "exec duly run"));
     let output = start(&home, &line).wait_with_output().expect("its output");
-    helper.into_iter().for_each(|helper| assert!(end(&home, helper).status.success()));
+    helper.into_iter().for_each(|helper| assert!(stop_scheduler(&home, helper).status.success()));
     output
 }
 
 #[test]
 fn every_example_of_every_help_text_runs() {
     if Command::new("bash").arg("--version").output().is_err() {
-        assert!(std::env::var_os("DULY_CI").is_none(), "bash is missing");
-        return println!("skipped: no bash");
+        return skip("no bash");
     }
     let examples = examples();
     assert!(examples.len() >= 45, "only {} examples were found", examples.len());
     let mut failed = Vec::new();
     for (command, example) in &examples {
-        let output = run(command, example);
+        let output = run_example(command, example);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         let is_well = match command.as_str() {
             // It reports that no scheduler is alive and that a run is dead.

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use duly::{Change, Client, Error, NewRun, NewTask, Outcome, Retention, Retry};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, step, succeed};
+use crate::fixtures::{TestDb, at, claim, minutes, step, succeed};
 use crate::sql::{insert, programs};
 
 /// The number of concurrent processes.
@@ -25,8 +25,7 @@ fn differs(client: &Client, task: NewTask) -> &'static str {
 
 #[test]
 fn adding_a_task_that_counts_from_its_addition_again_changes_nothing() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     assert_eq!(client.add(tea()).unwrap().change, Change::Created);
     stepper.clock().advance(minutes(59));
@@ -71,8 +70,7 @@ fn adding_a_task_that_counts_from_its_addition_again_changes_nothing() {
 
 #[test]
 fn an_invalid_row_is_not_the_same_task() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     programs()[0].execute(&db, &insert("tea", "once", "at five"));
     stepper.step().unwrap();
     let again = NewTask::once_in("tea", minutes(1)).handler("work");
@@ -81,8 +79,7 @@ fn an_invalid_row_is_not_the_same_task() {
 
 #[test]
 fn a_request_with_a_key_opens_one_run() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     client.add_all(["invoice", "other"].map(|name| NewTask::manual(name).handler("work").at_most_once())).unwrap();
     let request = || NewRun::of("invoice").key("order-17");

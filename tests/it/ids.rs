@@ -69,8 +69,7 @@ fn ids_are_reserved_in_a_file_with_too_many_rows_for_the_debug_checks() {
 
 #[test]
 fn a_task_with_a_reserved_id_writes_a_page_less() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add_all((0..200).map(|n| once(&format!("all-{n}")))).unwrap();
     let log = db.home().join("agent.db-wal");
     // The minimum, since some inserts split a page.
@@ -88,8 +87,7 @@ fn a_task_with_a_reserved_id_writes_a_page_less() {
 
 #[test]
 fn a_refused_task_uses_no_id() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     add(&client, "one", 0..UNRESERVED + 2);
     let newest = id(&db, "one-17");
     for _ in 0..2 * RESERVED {
@@ -107,8 +105,7 @@ fn a_refused_task_uses_no_id() {
 
 #[test]
 fn a_task_that_a_trigger_ignores_is_not_reported_as_created() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     add(&client, "one", 0..UNRESERVED + 2);
     db.plain()
         .execute_batch("CREATE TRIGGER no BEFORE INSERT ON scheduled_tasks BEGIN SELECT RAISE(IGNORE); END")
@@ -125,8 +122,7 @@ fn a_task_that_a_trigger_ignores_is_not_reported_as_created() {
 
 #[test]
 fn a_foreign_row_with_a_reserved_id_is_skipped() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     add(&client, "one", 0..UNRESERVED + 1);
     let next = id(&db, &format!("one-{UNRESERVED}")) + 1;
     insert(&db, &next.to_string(), "by-hand");
@@ -145,8 +141,7 @@ fn a_foreign_row_with_a_reserved_id_is_skipped() {
 #[test]
 fn without_a_usable_sequence_sqlite_assigns_the_ids() {
     for count in ["DELETE FROM sqlite_sequence", "UPDATE sqlite_sequence SET seq = 9223372036854775800"] {
-        let db = TestDb::new();
-        let client = db.client();
+        let (db, client) = TestDb::with_client();
         add(&client, "one", 0..UNRESERVED);
         db.plain().execute_batch(&format!("{count} WHERE name = 'scheduled_tasks'")).unwrap();
         add(&client, "one", UNRESERVED..UNRESERVED + 3);
@@ -158,8 +153,7 @@ fn without_a_usable_sequence_sqlite_assigns_the_ids() {
 
 #[test]
 fn an_existing_task_is_found_although_no_id_is_left() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     add(&client, "one", 0..3);
     insert(&db, &i64::MAX.to_string(), "last");
     assert_eq!(client.add(once("one-1")).unwrap().change, Change::Unchanged);

@@ -25,14 +25,14 @@ pub(crate) fn duly(db: &TestDb, line: &[&str]) -> Output {
 }
 
 /// Returns the standard output of a run that must have succeeded.
-pub(crate) fn said(output: Output) -> String {
+pub(crate) fn stdout_of(output: Output) -> String {
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && err.is_empty(), "{}: {err}", output.status);
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 pub(crate) fn document(db: &TestDb, line: &[&str]) -> Value {
-    serde_json::from_str(&said(duly(db, &[line, &["--json"]].concat()))).expect("one document")
+    serde_json::from_str(&stdout_of(duly(db, &[line, &["--json"]].concat()))).expect("one document")
 }
 
 pub(crate) fn write(db: &TestDb, name: &str, text: &str) -> PathBuf {
@@ -41,17 +41,13 @@ pub(crate) fn write(db: &TestDb, name: &str, text: &str) -> PathBuf {
     path
 }
 
-pub(crate) fn places(document: &Value, list: &str) -> Vec<String> {
+pub(crate) fn entries(document: &Value, list: &str) -> Vec<String> {
     let place = |said: &Value| {
         let of = |key: &str| said[key].as_str().map(str::to_owned);
         let place = of("id").unwrap_or_else(|| said["line"].to_string());
         format!("{place}: {}", of("reason").or(of("change")).expect("a word"))
     };
     document[list].as_array().expect("a list").iter().map(place).collect()
-}
-
-pub(crate) fn all(db: &TestDb) -> Vec<String> {
-    db.rows("SELECT * FROM scheduled_tasks ORDER BY id")
 }
 
 /// The crontab of a server, with entries of each kind. `crontab_weeks` compares it with cron.
@@ -100,7 +96,7 @@ fn valid_entries_are_imported_and_a_second_import_changes_nothing() {
     let first = document(&db, &line);
     assert_eq!(first["source"].as_str(), std::fs::canonicalize(&file).unwrap().to_str());
     assert_eq!(
-        places(&first, "refused"),
+        entries(&first, "refused"),
         [
             "4: duly sends no mail: see duly logs for output, duly check for problems, and --on-dead to run a task",
             "25: @reboot names no time: run the command when the program starts instead",
@@ -113,18 +109,18 @@ fn valid_entries_are_imported_and_a_second_import_changes_nothing() {
         ]
     );
     let came = (8..=24).chain(32..=33).map(|line| format!("{line}: added"));
-    assert_eq!(places(&first, "tasks"), came.collect::<Vec<_>>());
+    assert_eq!(entries(&first, "tasks"), came.collect::<Vec<_>>());
     let habits = "SELECT DISTINCT handler, overlap, misfire, max_attempts, timeout_ms, status FROM scheduled_tasks
                    WHERE managed_by IS NOT NULL";
     assert_eq!(db.rows(habits), ["command|allow|skip|1|0|active"]);
     let zones = "SELECT time_zone, count(*) FROM scheduled_tasks WHERE managed_by IS NOT NULL GROUP BY 1";
     assert_eq!(db.rows(zones), ["America/New_York|2", "Europe/Rome|17"]);
 
-    let rows = all(&db);
+    let rows = db.tasks();
     let second = document(&db, &line);
-    assert!(places(&second, "tasks").iter().all(|place| place.ends_with(": unchanged")), "{second}");
+    assert!(entries(&second, "tasks").iter().all(|place| place.ends_with(": unchanged")), "{second}");
     assert_eq!(second["refused"], first["refused"]);
-    assert_eq!(all(&db), rows);
+    assert_eq!(db.tasks(), rows);
     db.assert_sound();
 }
 
@@ -138,7 +134,7 @@ fn payload(db: &TestDb, word: &str) -> Value {
 fn a_command_gets_the_shell_the_input_the_variables_and_the_home_that_the_crontab_names() {
     let db = TestDb::new();
     write(&db, "crontab", CRONTAB);
-    said(duly(&db, &["import", "crontab", "crontab"]));
+    stdout_of(duly(&db, &["import", "crontab", "crontab"]));
     let mail = payload(&db, "mail");
     let argv = ["/bin/bash", "-c", "mail -s \"$GREETING\" anna"].map(Value::from);
     assert_eq!(mail["argv"].as_array().unwrap()[..], argv);
@@ -160,7 +156,7 @@ fn a_command_gets_the_shell_the_input_the_variables_and_the_home_that_the_cronta
     let zone = "SELECT time_zone FROM scheduled_tasks WHERE name GLOB '*:last-*'";
     assert_eq!(db.ask(zone), "Europe/Rome", "as with cron, TZ is the commands' affair");
     let remark = "5: passed to the commands only, as under cron; their schedules are in Europe/Rome";
-    assert_eq!(places(&document, "remarks"), [remark]);
+    assert_eq!(entries(&document, "remarks"), [remark]);
 }
 
 #[cfg(target_os = "linux")]
@@ -170,9 +166,9 @@ fn imported_tasks_run_as_under_cron() {
     let text =
         format!("SHELL=/bin/bash\nHOME={}\nWORD=a b\n@daily echo \"$0 $WORD $PWD\"; cat%in%put\n", db.home().display());
     write(&db, "crontab", &text);
-    said(duly(&db, &["import", "crontab", "crontab"]));
+    stdout_of(duly(&db, &["import", "crontab", "crontab"]));
     let name = db.ask("SELECT name FROM scheduled_tasks");
-    said(duly(&db, &["trigger", &name]));
+    stdout_of(duly(&db, &["trigger", &name]));
     assert!(duly(&db, &["run", "--until-idle"]).status.success());
     let home = db.home().display();
     assert_eq!(db.ask("SELECT output FROM task_runs"), format!("/bin/bash a b {home}\nin\nput\n"));
@@ -184,19 +180,19 @@ fn entries_may_be_moved_and_inserted_and_only_prune_removes_tasks() {
     let line = ["import", "crontab", "crontab"];
     write(&db, "crontab", "0 1 * * * a\n0 2 * * * a\n0 1 * * * a\n@daily b\n");
     document(&db, &line);
-    let rows = all(&db);
+    let rows = db.tasks();
     assert_eq!(rows.len(), 4, "a line that stands there twice runs twice");
     let names = db.rows("SELECT name FROM scheduled_tasks ORDER BY id");
     assert_eq!(names[2], format!("{}-2", names[0]));
 
     write(&db, "crontab", "# moved\n@daily b\n0 2 * * * a\n0 3 * * * a\n0 1 * * * a\n0 1 * * * a\n");
-    let words = places(&document(&db, &line), "tasks");
+    let words = entries(&document(&db, &line), "tasks");
     assert_eq!(words, ["2: unchanged", "3: unchanged", "4: added", "5: unchanged", "6: unchanged"]);
-    assert_eq!(all(&db)[..4], rows, "and their next occurrences with them");
+    assert_eq!(db.tasks()[..4], rows, "and their next occurrences with them");
 
     write(&db, "crontab", "PATH=/bin\n0 2 * * * a\n");
     let dry = document(&db, &["import", "crontab", "crontab", "--prune", "--dry-run"]);
-    assert_eq!(all(&db)[..4], rows);
+    assert_eq!(db.tasks()[..4], rows);
     let change = |task: &Value| task["change"].as_str().unwrap_or_default().to_owned();
     let changes = |document: &Value| document["tasks"].as_array().unwrap().iter().map(change).collect::<Vec<_>>();
     assert_eq!(changes(&dry), ["changed", "removed", "removed", "removed", "removed"]);
@@ -213,7 +209,7 @@ fn standard_input_is_a_source_of_its_own() {
         let mut child = program(&db, &["import", "crontab", "-", "--prune", "--prefix", prefix]);
         let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        said(child.wait_with_output().unwrap())
+        stdout_of(child.wait_with_output().unwrap())
     };
     assert!(import("@daily a\n", "one").ends_with("1 added\n"));
     assert!(import("@daily b\n", "two").ends_with("1 added\n"));
@@ -235,7 +231,7 @@ fn a_pipe_of_a_shell_is_like_standard_input() {
         let _ = child.stdin.take().unwrap().write_all(b"@daily a\n");
         child.wait_with_output().unwrap()
     };
-    let import = |file: &str| said(piped(&["import", "crontab", file]));
+    let import = |file: &str| stdout_of(piped(&["import", "crontab", file]));
     // As in bash: <(crontab -l).
     assert!(import("/dev/fd/0").ends_with("1 added\n"));
     assert!(import("-").ends_with("1 unchanged\n"), "the same source");
@@ -249,9 +245,9 @@ fn invalid_utf8_affects_one_line_only() {
     let db = TestDb::new();
     std::fs::write(db.home().join("crontab"), b"# caf\xe9\n@daily a\n@daily caf\xe9\n@daily b\0c\n@daily d").unwrap();
     let document = document(&db, &["import", "crontab", "crontab"]);
-    assert_eq!(places(&document, "tasks"), ["2: added", "5: added"]);
+    assert_eq!(entries(&document, "tasks"), ["2: added", "5: added"]);
     assert_eq!(
-        places(&document, "refused"),
+        entries(&document, "refused"),
         [
             "3: expected UTF-8, found an invalid byte at offset 10",
             "4: argv[2]: a NUL character cannot be passed to a command"
@@ -264,10 +260,10 @@ fn an_invalid_variable_affects_its_own_line_only() {
     let db = TestDb::new();
     write(&db, "crontab", "\"A=B\" = c\nN=a\0b\nHOME=/\0\nKEPT=1\n@daily a\n");
     let document = document(&db, &["import", "crontab", "crontab"]);
-    assert_eq!(places(&document, "tasks"), ["5: added"]);
+    assert_eq!(entries(&document, "tasks"), ["5: added"]);
     let nul = "a NUL character cannot be passed to a command";
     assert_eq!(
-        places(&document, "refused"),
+        entries(&document, "refused"),
         ["1: expected the name of a variable, found \"A=B\"".to_owned(), format!("2: {nul}"), format!("3: {nul}")]
     );
     assert_eq!(payload(&db, "a")["env"], serde_json::json!({ "KEPT": "1" }));
@@ -277,7 +273,7 @@ fn an_invalid_variable_affects_its_own_line_only() {
 fn a_dry_run_leaves_nothing_behind() {
     let db = TestDb::new();
     write(&db, "crontab", CRONTAB);
-    let said = said(duly(&db, &["import", "crontab", "crontab", "--dry-run"]));
+    let said = stdout_of(duly(&db, &["import", "crontab", "crontab", "--dry-run"]));
     assert!(said.ends_with("dry run, nothing was written; would be: 19 added; 7 not imported\n"), "{said}");
     let left: Vec<_> = db.home().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["crontab"]);
@@ -295,8 +291,8 @@ fn a_dry_run_leaves_nothing_behind() {
 fn an_empty_crontab_prunes_only_with_allow_empty() {
     let db = TestDb::new();
     write(&db, "crontab", "0 3 * * * backup\n30 3 * * * rotate\n");
-    said(duly(&db, &["import", "crontab", "crontab"]));
-    let before = all(&db);
+    stdout_of(duly(&db, &["import", "crontab", "crontab"]));
+    let before = db.tasks();
     for text in ["", "# nothing but a comment\n\n"] {
         write(&db, "crontab", text);
         for more in [&["--prune"][..], &["--prune", "--dry-run"]] {
@@ -305,13 +301,13 @@ fn an_empty_crontab_prunes_only_with_allow_empty() {
             assert_eq!(refused.status.code(), Some(1), "{error}");
             assert!(error.contains("crontab: it contains no task") && error.contains("--allow-empty"), "{error}");
         }
-        assert_eq!(all(&db), before);
+        assert_eq!(db.tasks(), before);
     }
     // Without --prune nothing is removed; an invalid entry that may have been imported before keeps its task.
-    said(duly(&db, &["import", "crontab", "crontab"]));
-    assert_eq!(all(&db), before);
-    said(duly(&db, &["import", "crontab", "crontab", "--prune", "--allow-empty"]));
-    assert_eq!(all(&db), [""; 0]);
+    stdout_of(duly(&db, &["import", "crontab", "crontab"]));
+    assert_eq!(db.tasks(), before);
+    stdout_of(duly(&db, &["import", "crontab", "crontab", "--prune", "--allow-empty"]));
+    assert_eq!(db.tasks(), [""; 0]);
 }
 
 /// Entries that cannot be imported cause exit code 1, after the others were imported.
@@ -334,10 +330,10 @@ fn a_partial_import_is_a_failure_without_partial() {
         error,
         "error: 1 not imported, the others were imported: correct the source, or accept this with --partial\n"
     );
-    assert_eq!(all(&db).len(), 1);
+    assert_eq!(db.tasks().len(), 1);
     let json = run(&["--json"]);
     assert_eq!(json.status.code(), Some(1));
-    assert_eq!(places(&serde_json::from_slice(&json.stdout).unwrap(), "refused").len(), 1);
+    assert_eq!(entries(&serde_json::from_slice(&json.stdout).unwrap(), "refused").len(), 1);
     assert_eq!(run(&["--partial"]).status.code(), Some(0));
     write(&db, "crontab", "0 3 * * * backup\n");
     assert_eq!(run(&[]).status.code(), Some(0), "all of it came");
@@ -347,7 +343,7 @@ fn a_partial_import_is_a_failure_without_partial() {
 fn a_moved_crontab_takes_over_its_tasks_with_adopt() {
     let db = TestDb::new();
     write(&db, "crontab", "0 3 * * * backup\n");
-    said(duly(&db, &["import", "crontab", "crontab"]));
+    stdout_of(duly(&db, &["import", "crontab", "crontab"]));
     std::fs::rename(db.home().join("crontab"), db.home().join("moved")).unwrap();
     let refused = duly(&db, &["import", "crontab", "moved"]);
     assert!(String::from_utf8_lossy(&refused.stdout).contains("use --adopt"), "{refused:?}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::{Apply, Change, Client, Done, Error, NewTask, TaskStatus};
 
 use crate::fixtures::TestDb;
-use crate::import::said;
+use crate::import::stdout_of;
 
 fn duly(db: &TestDb, line: &[&str]) -> Output {
     db.duly(line).env("TZ", "Europe/Rome").output().expect("the program")
@@ -28,8 +28,7 @@ fn unreadable() -> [(String, &'static str); 3] {
 
 #[test]
 fn a_payload_that_no_handler_can_read_is_refused() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(NewTask::cron("t", "@daily").handler("work")).expect("a task");
     let raw = |text: &str| serde_json::value::RawValue::from_string(text.to_owned()).expect("JSON by its grammar");
     for (payload, why) in unreadable() {
@@ -59,8 +58,7 @@ fn a_payload_that_no_handler_can_read_is_refused() {
 
 #[test]
 fn a_timeout_below_a_millisecond_is_rounded_up() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let task = |timeout| NewTask::cron("t", "@daily").handler("work").timeout(timeout);
     client.add(task(Duration::from_nanos(1))).expect("a task");
     assert_eq!(db.ask("SELECT timeout_ms FROM scheduled_tasks"), "1");
@@ -86,7 +84,7 @@ fn a_negative_value_names_its_field() {
     }
     assert!(!db.file().exists());
     // An option after a value is still an option.
-    said(duly(&db, &["add", "t", "--every", "5s", "--timeout", "1m", "--", "true"]));
+    stdout_of(duly(&db, &["add", "t", "--every", "5s", "--timeout", "1m", "--", "true"]));
 }
 
 #[test]
@@ -100,7 +98,7 @@ fn a_tz_rule_is_no_local_zone() {
         assert!(error.starts_with("error: --tz local: TZ=\"EST5EDT4\" is not the name of a time zone"), "{error}");
     }
     assert!(!db.file().exists());
-    said(with_rule(&["add", "t", "--cron", "@daily", "--", "true"]));
+    stdout_of(with_rule(&["add", "t", "--cron", "@daily", "--", "true"]));
 }
 
 #[test]
@@ -108,7 +106,7 @@ fn next_accepts_dates_and_reads_local_times_in_the_given_zone() {
     let db = TestDb::new();
     let first = |line: &[&str]| {
         let line = [&["next", "0 7 * * *", "-n", "1", "--json"], line].concat();
-        let rows: serde_json::Value = serde_json::from_str(&said(duly(&db, &line))).expect("JSON");
+        let rows: serde_json::Value = serde_json::from_str(&stdout_of(duly(&db, &line))).expect("JSON");
         rows[0]["scheduled_for"].as_str().expect("an instant").to_owned()
     };
     assert_eq!(first(&["--from", "2027-03-27"]), "2027-03-27T07:00:00.000Z");
@@ -125,7 +123,7 @@ fn next_accepts_dates_and_reads_local_times_in_the_given_zone() {
 /// A list that is longer than memory begins at once, and ends when its reader closes the pipe.
 #[cfg(target_os = "linux")]
 #[test]
-fn next_streams() {
+fn next_prints_a_long_list_without_collecting_it() {
     use std::io::{BufRead, BufReader};
     use std::process::Stdio;
 
@@ -140,18 +138,18 @@ fn next_streams() {
         assert!(child.wait().expect("an end").success());
     }
     // The pages form one array, without a repeated or missing occurrence.
-    let text = said(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27", "--json"]));
+    let text = stdout_of(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27", "--json"]));
     let rows: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
     let instants: Vec<duly::Timestamp> =
         rows.iter().map(|row| row["scheduled_for"].as_str().expect("text").parse().expect("an instant")).collect();
     assert_eq!(instants.len(), 2500);
     assert!(instants.is_sorted_by(|a, b| b.as_millis() - a.as_millis() == 60_000));
     assert!(text.starts_with("[\n  {\n    \"scheduled_for\": \"2027-") && text.ends_with("\"note\": null\n  }\n]\n"));
-    let lines = said(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27"]));
+    let lines = stdout_of(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27"]));
     assert_eq!(lines.lines().count(), 2501);
     // A schedule that ends before the number is reached ends the list.
-    said(duly(&db, &["add", "once", "--at", "2999-01-01T00:00:00Z", "--", "true"]));
-    assert_eq!(said(duly(&db, &["next", "once", "-n", "5000"])).lines().count(), 2);
+    stdout_of(duly(&db, &["add", "once", "--at", "2999-01-01T00:00:00Z", "--", "true"]));
+    assert_eq!(stdout_of(duly(&db, &["next", "once", "-n", "5000"])).lines().count(), 2);
 }
 
 /// Damage to the mark of duly's tables is reported as damage, without the advice to rename them.

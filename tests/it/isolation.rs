@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use duly::{Context, Error, NewTask, Overlap, RunStatus, Scheduler};
 
-use crate::fixtures::{Process, TestDb, eventually, overdue, retry_soon, seconds, test_process};
-use crate::sidecar::{signal, stands};
+use crate::fixtures::{Process, TestDb, eventually, overdue, retry_soon, seconds, test_process, wait_for_status};
+use crate::sidecar::signal;
 
 /// The variable that holds the database of another process.
 const FILE: &str = "DULY_TEST_NEIGHBOUR";
+
 /// The variable that holds the names of its handlers, separated by commas.
 const HANDLERS: &str = "DULY_TEST_HANDLERS";
 const WORKERS: usize = 2;
@@ -68,7 +69,7 @@ impl Neighbour {
         Neighbour(child)
     }
 
-    fn lives(&mut self) -> bool {
+    fn is_running(&mut self) -> bool {
         !self.0.has_ended()
     }
 
@@ -91,8 +92,7 @@ fn due(name: &str, handler: &str) -> NewTask {
 #[test]
 fn a_healthy_task_keeps_its_occurrences_beside_tasks_that_panic_hang_or_kill_their_scheduler() {
     const TRIES: u32 = 3;
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let number = |query: &str| db.ask(query).parse::<u64>().expect("a number");
     let every = |name: &str| NewTask::interval(name, seconds(1)).handler(name).overlap(Overlap::BufferAll);
     client.add(retry_soon(every("beat"), 100)).unwrap();
@@ -105,13 +105,13 @@ fn a_healthy_task_keeps_its_occurrences_beside_tasks_that_panic_hang_or_kill_the
     eventually("it beats", || number(beats) >= 1);
     client.add(retry_soon(overdue("kills").handler("kill"), TRIES)).unwrap();
     let mut deaths = 0;
-    let status = || client.history("kills", 1).unwrap().first().map(|run| run.status);
+    let is_dead = || client.history("kills", 1).unwrap().first().is_some_and(|run| run.status == RunStatus::Dead);
     eventually("the one that kills is dead", || {
-        if !scheduler.lives() {
+        if !scheduler.is_running() {
             deaths += 1;
             scheduler = Neighbour::start(&db, all);
         }
-        status() == Some(RunStatus::Dead)
+        is_dead()
     });
     assert_eq!(deaths, TRIES, "each attempt kills its scheduler");
     let run = client.history("kills", 1).unwrap().remove(0);
@@ -120,7 +120,7 @@ fn a_healthy_task_keeps_its_occurrences_beside_tasks_that_panic_hang_or_kill_the
 
     let before = number(beats);
     eventually("it beats on", || number(beats) >= before + 3);
-    assert!(scheduler.lives(), "no task kills it any more");
+    assert!(scheduler.is_running(), "no task kills it any more");
     // The hanging runs have lost an attempt with each scheduler, and hang again.
     let hanging = "SELECT count(*) FROM task_runs WHERE handler = 'hang' AND status = 'running'";
     eventually("they hang again", || number(hanging) == WORKERS as u64);
@@ -146,8 +146,7 @@ fn a_healthy_task_keeps_its_occurrences_beside_tasks_that_panic_hang_or_kill_the
 
 #[test]
 fn handlers_that_share_a_key_wait_for_each_other_and_not_for_a_dead_process() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let number = |query: &str| db.ask(query).parse::<u64>().expect("a number");
     let count = |handler: &str, status: &str| {
         number(&format!("SELECT count(*) FROM task_runs WHERE handler = '{handler}' AND status = '{status}'"))
@@ -181,7 +180,7 @@ fn handlers_that_share_a_key_wait_for_each_other_and_not_for_a_dead_process() {
     eventually("those of b wait", || number(waiting) == 5);
     a.0.kill();
     eventually("those of b are done", || count("b", "succeeded") == 15);
-    stands(&client, "holds", RunStatus::Failed);
+    wait_for_status(&client, "holds", RunStatus::Failed);
     assert_eq!(db.outcomes(), ["1|lost"]);
     add("b", 15);
     eventually("those of b are done", || count("b", "succeeded") == 20);

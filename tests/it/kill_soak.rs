@@ -11,6 +11,7 @@ use crate::sidecar::{Sidecar, shell};
 
 /// Rounds without `DULY_ROUNDS`.
 const ROUNDS: usize = 6;
+
 /// Tasks that each round adds; every fourth is at-most-once.
 const TASKS: usize = 12;
 
@@ -51,8 +52,7 @@ fn under_random_kills_each_run_starts_once_or_again_after_a_lost_attempt() {
     let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
     println!("{rounds} rounds, DULY_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let tick = NewTask::interval("tick", seconds(1)).handler("command").overlap(Overlap::BufferAll);
     let payload = serde_json::json!({ "argv": ["sh", "-c", probe(&db, "sleep 0.01")] });
     client.add(retry_soon(tick.payload(payload), 1000)).expect("a task");
@@ -66,8 +66,7 @@ fn under_random_kills_each_run_starts_once_or_again_after_a_lost_attempt() {
         let both = random.u8(..4) == 0;
         let first = random.usize(..2);
         for index in [first, 1 - first].into_iter().take(if both { 2 } else { 1 }) {
-            sidecars[index].signal("KILL");
-            let _ = sidecars[index].end();
+            sidecars[index].kill();
             let pid = sidecars[index].pid();
             let next = start(&db);
             // The new scheduler recovers them in its first turn, or the other one in its next.
@@ -82,7 +81,7 @@ fn under_random_kills_each_run_starts_once_or_again_after_a_lost_attempt() {
     client.cancel_all("tick").expect("what waits is cancelled");
     let unfinished = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running', 'failed')";
     eventually("nothing is left to do", || db.ask(unfinished) == "0");
-    sidecars.iter_mut().for_each(Sidecar::leave);
+    sidecars.iter_mut().for_each(Sidecar::terminate);
     assert_eq!(db.lock_files(), [""; 0]);
     db.assert_sound();
     assert_eq!(db.count(RunStatus::Missed), 0);

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use duly::testing::Stepper;
 use duly::{Context, Error, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, eventually, once, overdue, seconds, set_mode};
+use crate::fixtures::{NOON, TestDb, eventually, once, overdue, seconds, set_mode, wait_for_status};
 use crate::run_transitions::{Pair, as_is};
-use crate::sidecar::{Gate, Sidecar, shell, signal, stands, told};
+use crate::sidecar::{Sidecar, shell, signal, wait_for_line, wait_for_process_record, with_gate};
 
 fn task(name: &str) -> NewTask {
     once(name).at_most_once()
@@ -23,8 +23,8 @@ fn runs(db: &TestDb) -> Vec<String> {
     db.runs().iter().map(|run| format!("{}|{}|{}", run.status, run.attempt, run.forgiven)).collect()
 }
 
-/// A scheduler that has begun a run.
-fn at_work() -> (TestDb, Stepper) {
+/// Returns a scheduler that has begun a run.
+fn with_begun_run() -> (TestDb, Stepper) {
     let db = TestDb::new();
     let mut first = db.builder(NOON).accept("work").poll(seconds(1)).lease(seconds(60)).start().unwrap();
     first.client().add(task("first")).unwrap();
@@ -40,7 +40,7 @@ fn second_scheduler(db: &TestDb, first: &Stepper) -> Stepper {
 
 #[test]
 fn nothing_is_claimed_while_other_users_may_write_the_folder() {
-    let (db, mut first) = at_work();
+    let (db, mut first) = with_begun_run();
     first.client().add(task("second")).unwrap();
     set_mode(&db.lock_folder(), 0o777);
     for _ in 0..3 {
@@ -69,7 +69,7 @@ fn a_run_claimed_before_the_folder_became_unsafe_is_released() {
         .start()
         .unwrap();
     scheduler.add(overdue("before").at_most_once()).unwrap();
-    stands(&scheduler, "before", RunStatus::Succeeded);
+    wait_for_status(&scheduler, "before", RunStatus::Succeeded);
     // A worker checks the folder again after 100 ms.
     let began = Instant::now();
     eventually("the check is outdated", || began.elapsed() > Duration::from_millis(200));
@@ -78,7 +78,7 @@ fn a_run_claimed_before_the_folder_became_unsafe_is_released() {
     eventually("it is released", || runs(&db).get(1).is_some_and(|run| !run.ends_with("|0") || !run.contains("ing|")));
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     set_mode(&db.lock_folder(), 0o700);
-    stands(&scheduler, "after", RunStatus::Succeeded);
+    wait_for_status(&scheduler, "after", RunStatus::Succeeded);
     let run = db.run(2);
     assert_eq!(run.attempt - run.forgiven, 1);
     assert_eq!(calls.load(Ordering::SeqCst), 2);
@@ -87,23 +87,22 @@ fn a_run_claimed_before_the_folder_became_unsafe_is_released() {
 
 #[test]
 fn an_at_most_once_command_waits_for_a_safe_folder() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let mut sidecar = Sidecar::start(&db, &[]);
     set_mode(&db.lock_folder(), 0o777);
     client.add(shell("post", "echo passed").at_most_once()).unwrap();
     let says = "the lock file of this scheduler cannot be kept, so it starts nothing: other users may write ";
     eventually("it is reported", || sidecar.log().contains(says));
     set_mode(&db.lock_folder(), 0o700);
-    let run = stands(&client, "post", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "post", RunStatus::Succeeded);
     assert_eq!(run.output.as_deref(), Some("passed\n"));
     // A removed folder is made again.
     std::fs::remove_dir_all(db.lock_folder()).unwrap();
     client.add(shell("again", "echo passed").at_most_once()).unwrap();
-    stands(&client, "again", RunStatus::Succeeded);
+    wait_for_status(&client, "again", RunStatus::Succeeded);
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
     assert_eq!(sidecar.log().matches(says).count(), 1, "once: {}", sidecar.log());
-    sidecar.leave();
+    sidecar.terminate();
     db.assert_sound();
 }
 
@@ -112,7 +111,7 @@ fn an_at_most_once_command_waits_for_a_safe_folder() {
 #[test]
 fn a_copy_of_a_lock_file_in_its_place_is_no_evidence_of_death() {
     for dies_before_it_is_seen in [false, true] {
-        let (db, mut first) = at_work();
+        let (db, mut first) = with_begun_run();
         let (lock, backup) = (db.lock_file(&first), db.home().join("backup"));
         std::fs::copy(&lock, &backup).unwrap();
         std::fs::remove_file(&lock).unwrap();
@@ -129,7 +128,7 @@ fn a_copy_of_a_lock_file_in_its_place_is_no_evidence_of_death() {
         if !dies_before_it_is_seen {
             clock.advance(seconds(1));
             first.step().unwrap();
-            assert_eq!(is_alive(&second, first.owner()), Some(true), "the owner has made its own again");
+            assert_eq!(is_alive(&second, first.owner()), Some(true), "the owner has created its own again");
             waits = seconds(1);
         }
         first.crash();
@@ -144,7 +143,7 @@ fn a_copy_of_a_lock_file_in_its_place_is_no_evidence_of_death() {
 
 #[test]
 fn in_a_copy_of_the_folder_the_original_owners_count_as_dead_at_once() {
-    let (db, mut first) = at_work();
+    let (db, mut first) = with_begun_run();
     first.client().add(task("ahead")).unwrap();
     assert_eq!(first.claim(0).unwrap().len(), 1);
     let other = TestDb::new();
@@ -162,7 +161,7 @@ fn in_a_copy_of_the_folder_the_original_owners_count_as_dead_at_once() {
 
 #[test]
 fn a_lock_file_that_is_overwritten_is_written_again() {
-    let (db, mut first) = at_work();
+    let (db, mut first) = with_begun_run();
     let lock = db.lock_file(&first);
     let older = std::fs::read(&lock).unwrap();
     first.client().add(task("second")).unwrap();
@@ -214,18 +213,15 @@ fn a_command_is_not_declared_gone_while_its_scheduler_is_within_its_lease() {
 
 #[test]
 fn check_names_the_stopped_scheduler_that_must_recover_a_run() {
-    let db = TestDb::new();
-    let client = db.client();
-    let _gate = Gate::new(&db, "gate");
+    let (db, client, _gate) = with_gate();
     let home = db.home().display();
     let line = format!("trap '' TERM; echo $$ >{home}/group; read line <{home}/gate");
     client.add(shell("post", &line).at_most_once()).unwrap();
     let mut first = Sidecar::start(&db, &["--lease", "1s"]);
-    let group = told(&db, "group");
-    eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+    let group = wait_for_line(&db, "group");
+    wait_for_process_record(&db);
     let mut successor = Sidecar::start(&db, &["--lease", "1s"]);
-    first.signal("KILL");
-    let _ = first.end();
+    first.kill();
     eventually("it recovers the run", || successor.log().contains("ending the orphan command of a dead scheduler"));
     successor.signal("STOP");
     let check = || String::from_utf8(db.duly(&["check"]).output().unwrap().stdout).unwrap();
@@ -239,8 +235,8 @@ fn check_names_the_stopped_scheduler_that_must_recover_a_run() {
     eventually("check names it", || expected.iter().all(|part| check().contains(part)));
     successor.signal("CONT");
     signal("KILL", &format!("-{group}"));
-    stands(&client, "post", RunStatus::Dead);
-    successor.leave();
+    wait_for_status(&client, "post", RunStatus::Dead);
+    successor.terminate();
     db.assert_sound();
 }
 
@@ -305,8 +301,8 @@ fn files_of_dead_schedulers_are_removed_at_the_next_start() {
     let input = make("run-9-1", false);
     input.lock().unwrap();
     let scheduler = Scheduler::builder(db.file()).start().unwrap();
-    let is_there = |name: &str| folder.join(name).exists();
-    assert_eq!([&old, &young, &held].map(|name| is_there(name)), [false, true, true]);
-    assert_eq!(["run-8-1.payload", "run-9-1.payload", "run-9-1"].map(is_there), [false, true, true]);
+    let exists = |name: &str| folder.join(name).exists();
+    assert_eq!([&old, &young, &held].map(|name| exists(name)), [false, true, true]);
+    assert_eq!(["run-8-1.payload", "run-9-1.payload", "run-9-1"].map(exists), [false, true, true]);
     drop(scheduler);
 }

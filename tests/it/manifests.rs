@@ -4,12 +4,7 @@ use duly::{Apply, Done, NewTask};
 
 use crate::fixtures::{TestDb, minutes};
 
-const NOON: &str = "2027-03-14T12:00:00Z";
 const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
-
-fn all(db: &TestDb) -> Vec<String> {
-    db.rows("SELECT * FROM scheduled_tasks ORDER BY id")
-}
 
 /// The program is killed with uncommitted rows in the WAL: the database contains none of them.
 #[cfg(target_os = "linux")]
@@ -35,7 +30,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
         };
         std::fs::write(&manifest, &small).unwrap();
         assert!(apply().wait().unwrap().success());
-        let before = all(&db);
+        let before = db.tasks();
         std::fs::write(&manifest, &large).unwrap();
         // An open reader prevents the last close from removing the WAL.
         let _reader = db.client();
@@ -44,7 +39,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
         eventually("it is in the middle", || log() > 1 << 20 || killed.try_wait().expect("its state").is_some());
         killed.kill().expect("it can be killed");
         let was_killed = !killed.wait().unwrap().success();
-        let after = all(&db);
+        let after = db.tasks();
         db.assert_sound();
         if !was_killed || after != before {
             assert_eq!(after.len(), 1500, "all or nothing");
@@ -52,7 +47,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
         }
         // The next apply does everything.
         assert!(apply().wait().unwrap().success());
-        let rows = all(&db);
+        let rows = db.tasks();
         assert_eq!((rows.len(), &rows[0], &rows[1..3]), (1500, &before[0], &before[2..4]), "and moves nothing else");
         return;
     }
@@ -60,8 +55,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
 
 #[test]
 fn an_edit_changes_one_task_and_names_the_field() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     let many = |minute: u32| {
         (0..50).map(move |n| {
@@ -72,14 +66,14 @@ fn an_edit_changes_one_task_and_names_the_field() {
     client.apply("m", many(5), PRUNE).unwrap();
     stepper.clock().advance(minutes(5));
     stepper.step().unwrap();
-    let before = all(&db);
+    let before = db.tasks();
     let applied = client.apply("m", many(6), PRUNE).unwrap();
     let fields = vec![("schedule_value", "5 7 * * *".to_owned(), "6 7 * * *".to_owned())];
     for (place, one) in applied.iter().enumerate() {
         let done = if place == 17 { Done::Replaced { fields: fields.clone() } } else { Done::Unchanged };
         assert_eq!(one.done, done, "{}", one.name);
     }
-    let after = all(&db);
+    let after = db.tasks();
     let moved: Vec<usize> = (0..50).filter(|place| before[*place] != after[*place]).collect();
     assert_eq!(moved, [17], "the others keep their next run, and all else");
     assert_eq!(db.next("task-17"), "2027-03-15 07:06:00 active");
@@ -96,7 +90,7 @@ fn an_empty_manifest_prunes_only_with_allow_empty() {
     };
     std::fs::write(&manifest, "[[task]]\nname = \"one\"\nevery = \"1h\"\ncommand = [\"true\"]\n").unwrap();
     assert!(apply(&["--prune"]).status.success());
-    let before = all(&db);
+    let before = db.tasks();
     for text in ["", "[defaults]\nmax_attempts = 3\n"] {
         std::fs::write(&manifest, text).unwrap();
         for more in [&["--prune"][..], &["--prune", "--dry-run"]] {
@@ -104,13 +98,13 @@ fn an_empty_manifest_prunes_only_with_allow_empty() {
             let error = String::from_utf8_lossy(&refused.stderr).into_owned();
             assert_eq!(refused.status.code(), Some(1), "{error}");
             assert!(error.contains("tasks.toml declares no task") && error.contains("--allow-empty"), "{error}");
-            assert_eq!(all(&db), before);
+            assert_eq!(db.tasks(), before);
         }
     }
     assert!(apply(&[]).status.success(), "without --prune nothing is removed");
-    assert_eq!(all(&db), before);
+    assert_eq!(db.tasks(), before);
     assert!(apply(&["--prune", "--allow-empty", "--dry-run"]).status.success());
-    assert_eq!(all(&db), before);
+    assert_eq!(db.tasks(), before);
     assert!(apply(&["--prune", "--allow-empty"]).status.success());
-    assert_eq!(all(&db), [""; 0]);
+    assert_eq!(db.tasks(), [""; 0]);
 }

@@ -13,8 +13,7 @@ fn alarm() -> NewTask {
 
 /// A database with a manual task, and a stepper that has planned it.
 fn manual_task() -> (TestDb, Stepper) {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add(alarm()).unwrap();
     step(&mut stepper, 0);
     (db, stepper)
@@ -143,9 +142,9 @@ fn a_task_becomes_manual_and_is_scheduled_again() {
 fn sql_can_add_a_manual_task_make_a_task_manual_and_make_it_due() {
     let (db, mut stepper) = manual_task();
     let plain = db.plain();
-    let sql = |text: &str| plain.execute(text, []);
+    let execute = |statement: &str| plain.execute(statement, []);
     let insert = |name: &str, kind: &str, value: &str| {
-        sql(&format!(
+        execute(&format!(
             "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, created_at, updated_at, active_since)
              VALUES ('{name}', 'work', '{kind}', '{value}', 1700000000000, 1700000000000, 1700000000000)"
         ))
@@ -163,22 +162,24 @@ fn sql_can_add_a_manual_task_make_a_task_manual_and_make_it_due() {
     assert_eq!(db.next("t"), "- active");
 
     // A completed task becomes manual.
-    sql("UPDATE scheduled_tasks SET schedule_type = 'once', schedule_value = '2027-03-14T11:00:00Z' WHERE name = 't'")
-        .unwrap();
+    execute(
+        "UPDATE scheduled_tasks SET schedule_type = 'once', schedule_value = '2027-03-14T11:00:00Z' WHERE name = 't'",
+    )
+    .unwrap();
     let once = claim(&mut stepper);
     succeed(&mut stepper, &once);
     assert_eq!(db.next("t"), "- completed");
-    sql("UPDATE scheduled_tasks SET schedule_type = 'manual', schedule_value = '' WHERE name = 't'").unwrap();
+    execute("UPDATE scheduled_tasks SET schedule_type = 'manual', schedule_value = '' WHERE name = 't'").unwrap();
     step(&mut stepper, 0);
     assert_eq!(db.next("t"), "- active");
 
     // SQL may make any task due.
     stepper.clock().advance(minutes(30));
     let now = stepper.clock().now().wall.as_millis();
-    sql(&format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 't'")).unwrap();
-    let asked = claim(&mut stepper);
-    assert_eq!(asked.task, "t");
-    succeed(&mut stepper, &asked);
+    execute(&format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 't'")).unwrap();
+    let requested = claim(&mut stepper);
+    assert_eq!(requested.task, "t");
+    succeed(&mut stepper, &requested);
     assert_eq!(db.next("t"), "- active");
     assert_eq!(db.history("t").len(), 2);
     assert_eq!(stepper.client().task("t").unwrap().unwrap().definition.schedule_type, ScheduleKind::Manual);

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use duly::testing::Stepper;
 use duly::{Event, ImportItem, NewTask, Outcome, Retry, RetryPolicy, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, claim, listen, minutes, once, problems, seconds, step, work_off};
+use crate::fixtures::{NOON, TestDb, claim, listen, minutes, once, problems, seconds, step, wait_for_status, work_off};
 
 #[test]
 fn the_reason_of_a_cancellation_shows_whether_an_attempt_began() {
@@ -61,8 +61,7 @@ fn the_reason_of_a_cancellation_shows_whether_an_attempt_began() {
 
 #[test]
 fn check_does_not_advise_to_pause_a_paused_task() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (_db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     let minutely = |name: &str| NewTask::interval(name, minutes(1)).handler("work").at_most_once();
     client.add(minutely("paused").pause_after_failures(2)).unwrap();
@@ -90,8 +89,7 @@ fn paused_by(db: &TestDb) -> Vec<String> {
 
 #[test]
 fn the_reason_of_a_pause_is_shown_until_the_task_is_resumed() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     let daily = |name: &str| NewTask::cron(name, "0 7 * * *").handler("work");
     for name in ["active", "user", "sql", "reason"] {
@@ -148,8 +146,7 @@ fn the_reason_of_a_pause_is_shown_until_the_task_is_resumed() {
 
 #[test]
 fn logs_of_a_retry_name_the_run_that_it_retries() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
     client.add(once("subject").at_most_once()).unwrap();
     let run = claim(&mut stepper);
@@ -223,9 +220,8 @@ fn a_stalled_owner_is_reported_once_by_each_of_its_peers_and_recorded_once() {
 #[test]
 #[cfg(target_os = "linux")]
 fn processes_that_a_command_left_and_duly_ended_are_in_its_logs() {
-    use crate::sidecar::{Sidecar, shell, stands, told};
-    let db = TestDb::new();
-    let client = db.client();
+    use crate::sidecar::{Sidecar, shell, wait_for_line};
+    let (db, client) = TestDb::with_client();
     let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
     let line =
         |name: &str, exit: &str| format!("sleep 1000 & echo $! >{}; exec {exit}", db.home().join(name).display());
@@ -236,12 +232,13 @@ fn processes_that_a_command_left_and_duly_ended_are_in_its_logs() {
     for (name, status, label, error) in
         [("succeeds", RunStatus::Succeeded, "remark", ""), ("fails", RunStatus::Dead, "error", "exit code 1; ")]
     {
-        let run = stands(&client, name, status);
-        let error = format!("{error}ended remaining processes of the command: sleep (pid {})", told(&db, name));
+        let run = wait_for_status(&client, name, status);
+        let error =
+            format!("{error}ended remaining processes of the command: sleep (pid {})", wait_for_line(&db, name));
         assert_eq!(run.error.as_deref(), Some(&*error));
         let logs = db.printed(&["logs", &run.id.to_string()]);
         assert!(logs.contains(&format!("\n{label}: {error}\n")), "{logs}");
     }
-    assert_eq!(stands(&client, "tidy", RunStatus::Succeeded).error, None);
-    sidecar.leave();
+    assert_eq!(wait_for_status(&client, "tidy", RunStatus::Succeeded).error, None);
+    sidecar.terminate();
 }

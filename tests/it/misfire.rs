@@ -27,7 +27,7 @@ pub(crate) fn after_an_outage(db: &TestDb, task: NewTask, up: &str) -> Stepper {
 }
 
 #[track_caller]
-pub(crate) fn outage(task: NewTask, up: &str, expected: &[&str], next: &str) {
+pub(crate) fn assert_after_outage(task: NewTask, up: &str, expected: &[&str], next: &str) {
     let db = TestDb::new();
     after_an_outage(&db, task, up);
     db.assert_history("t", expected);
@@ -41,20 +41,25 @@ fn every_minute() -> NewTask {
 #[test]
 fn run_once_runs_the_newest_and_records_the_others_in_one_row() {
     let late = || every_minute().misfire(Misfire::RunOnce, seconds(10));
-    outage(
+    assert_after_outage(
         late(),
         "2027-03-14T13:01:30Z",
         &["2027-03-14 12:01:00 schedule missed x60 to 2027-03-14 13:00:00", "2027-03-14 13:01:00 catch_up succeeded"],
         "2027-03-14 13:02:00 active",
     );
-    outage(late(), "2027-03-14T12:01:11Z", &["2027-03-14 12:01:00 catch_up succeeded"], "2027-03-14 12:02:00 active");
-    outage(
+    assert_after_outage(
+        late(),
+        "2027-03-14T12:01:11Z",
+        &["2027-03-14 12:01:00 catch_up succeeded"],
+        "2027-03-14 12:02:00 active",
+    );
+    assert_after_outage(
         late(),
         "2027-03-14T12:02:11Z",
         &["2027-03-14 12:01:00 schedule missed", "2027-03-14 12:02:00 catch_up succeeded"],
         "2027-03-14 12:03:00 active",
     );
-    outage(
+    assert_after_outage(
         NewTask::cron("t", "0 7 * * *"),
         "2037-03-14T12:00:00Z",
         &["2027-03-15 07:00:00 schedule missed x3652 to 2037-03-13 07:00:00", "2037-03-14 07:00:00 catch_up succeeded"],
@@ -89,18 +94,28 @@ fn missed_intervals_are_counted_exactly_and_cron_lines_up_to_ten_thousand() {
     let rest = ["2037-03-14 11:59:00 schedule succeeded", "2037-03-14 12:00:00 schedule skipped"];
     let counted = |count: &str| format!("2027-03-14 12:01:00 schedule missed x{count}");
     let cron = counted("10000 to 2037-03-14 11:58:00 at least");
-    outage(every_minute(), up, &[&cron, rest[0], rest[1]], "2037-03-14 12:01:00 active");
+    assert_after_outage(every_minute(), up, &[&cron, rest[0], rest[1]], "2037-03-14 12:01:00 active");
     let grid = counted("5260318 to 2037-03-14 11:58:00");
-    outage(NewTask::interval("t", minutes(1)), up, &[&grid, rest[0], rest[1]], "2037-03-14 12:01:00 active");
+    assert_after_outage(
+        NewTask::interval("t", minutes(1)),
+        up,
+        &[&grid, rest[0], rest[1]],
+        "2037-03-14 12:01:00 active",
+    );
 
     let up = "2027-03-21T10:40:00Z";
     let exactly = counted("10000 to 2027-03-21 10:40:00");
     let task = || every_minute().misfire(Misfire::Skip, seconds(10));
-    outage(task(), "2027-03-21T10:40:11Z", &[&exactly], "2027-03-21 10:41:00 active");
+    assert_after_outage(task(), "2027-03-21T10:40:11Z", &[&exactly], "2027-03-21 10:41:00 active");
     let all_but_one = counted("9999 to 2027-03-21 10:39:00");
-    outage(task(), up, &[&all_but_one, "2027-03-21 10:40:00 schedule succeeded"], "2027-03-21 10:41:00 active");
+    assert_after_outage(
+        task(),
+        up,
+        &[&all_but_one, "2027-03-21 10:40:00 schedule succeeded"],
+        "2027-03-21 10:41:00 active",
+    );
     let more = counted("10000 to 2027-03-21 10:41:00 at least");
-    outage(task(), "2027-03-21T10:41:11Z", &[&more], "2027-03-21 10:42:00 active");
+    assert_after_outage(task(), "2027-03-21T10:41:11Z", &[&more], "2027-03-21 10:42:00 active");
 }
 
 #[test]
@@ -137,7 +152,7 @@ fn every_second_after_each_outage() {
 #[test]
 fn skip_misses_late_occurrences_and_runs_those_within_the_grace() {
     let skip = |grace| move |task: NewTask| task.misfire(Misfire::Skip, seconds(grace));
-    outage(
+    assert_after_outage(
         skip(60)(every_minute()),
         "2027-03-14T13:01:00Z",
         &[
@@ -147,33 +162,53 @@ fn skip_misses_late_occurrences_and_runs_those_within_the_grace() {
         ],
         "2027-03-14 13:02:00 active",
     );
-    outage(
+    assert_after_outage(
         skip(0)(NewTask::cron("t", "0 7 * * *")),
         "2027-03-17T12:00:00Z",
         &["2027-03-15 07:00:00 schedule missed x3 to 2027-03-17 07:00:00"],
         "2027-03-18 07:00:00 active",
     );
     let once = || NewTask::once("t", at("2027-03-14T12:30:00Z"));
-    outage(skip(60)(once()), "2027-03-14T12:31:00.001Z", &["2027-03-14 12:30:00 schedule missed"], "- completed");
-    outage(skip(60)(once()), "2027-03-14T12:31:00Z", &["2027-03-14 12:30:00 schedule succeeded"], "- completed");
-    outage(skip(0)(once()), "2027-03-14T12:30:00Z", &["2027-03-14 12:30:00 schedule succeeded"], "- completed");
-    outage(once(), "2037-03-14T12:31:00Z", &["2027-03-14 12:30:00 catch_up succeeded"], "- completed");
+    assert_after_outage(
+        skip(60)(once()),
+        "2027-03-14T12:31:00.001Z",
+        &["2027-03-14 12:30:00 schedule missed"],
+        "- completed",
+    );
+    assert_after_outage(
+        skip(60)(once()),
+        "2027-03-14T12:31:00Z",
+        &["2027-03-14 12:30:00 schedule succeeded"],
+        "- completed",
+    );
+    assert_after_outage(
+        skip(0)(once()),
+        "2027-03-14T12:30:00Z",
+        &["2027-03-14 12:30:00 schedule succeeded"],
+        "- completed",
+    );
+    assert_after_outage(once(), "2037-03-14T12:31:00Z", &["2027-03-14 12:30:00 catch_up succeeded"], "- completed");
     // A missed delay counts from the turn that records it.
     let delay = || NewTask::delay("t", minutes(10));
-    outage(
+    assert_after_outage(
         skip(60)(delay()),
         "2027-03-14T13:01:00Z",
         &["2027-03-14 12:10:00 schedule missed"],
         "2027-03-14 13:11:00 active",
     );
-    outage(delay(), "2037-03-14T12:00:00Z", &["2027-03-14 12:10:00 catch_up succeeded"], "2037-03-14 12:10:00 active");
+    assert_after_outage(
+        delay(),
+        "2037-03-14T12:00:00Z",
+        &["2027-03-14 12:10:00 catch_up succeeded"],
+        "2037-03-14 12:10:00 active",
+    );
 }
 
 /// However wide the grace, a turn resolves at most ten thousand occurrences, and the next turn continues.
 #[test]
 fn a_grace_with_more_occurrences_than_a_turn_resolves_takes_several_turns() {
     let wide = |task: NewTask| task.misfire(Misfire::Skip, minutes(24 * 60));
-    outage(
+    assert_after_outage(
         wide(NewTask::interval("t", seconds(1))),
         "2027-03-14T20:00:00Z",
         // Each first run ends between two turns, so the first occurrence of the next turn overlaps no run.
@@ -245,7 +280,7 @@ fn no_occurrence_is_due_before_starts_at_or_after_ends_at() {
         }
     }
     // An occurrence exactly at the end is not after it, and runs in time.
-    outage(
+    assert_after_outage(
         NewTask::cron("t", "*/10 * * * *").ends_at(end).misfire(Misfire::Skip, minutes(1)),
         "2027-03-14T12:20:00Z",
         &["2027-03-14 12:10:00 schedule missed", "2027-03-14 12:20:00 schedule succeeded"],

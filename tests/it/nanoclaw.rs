@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use serde_json::Value;
 
 use crate::fixtures::TestDb;
-use crate::import::{all, duly, places, said};
+use crate::import::{duly, entries, stdout_of};
 
 /// Creates the table of NanoClaw, with the columns of later versions.
 pub(crate) fn nanoclaw(path: &Path) -> Connection {
@@ -61,12 +61,12 @@ fn tasks_are_imported_or_refused_with_a_reason() {
     }
     drop(source);
     let line = ["import", "nanoclaw", "messages.db", "--json", "--", "node", "run-task.js"];
-    let import = || -> Value { serde_json::from_str(&said(duly(&db, &line))).expect("one document") };
+    let import = || -> Value { serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document") };
     let first = import();
-    let came = ["1-cron00", "2-every0", "3-once00", "4-other0", "5-late00", "6-paused"];
-    assert_eq!(places(&first, "tasks"), came.map(|id| format!("task-{id}: added")));
+    let imported = ["1-cron00", "2-every0", "3-once00", "4-other0", "5-late00", "6-paused"];
+    assert_eq!(entries(&first, "tasks"), imported.map(|id| format!("task-{id}: added")));
     assert_eq!(
-        places(&first, "refused"),
+        entries(&first, "refused"),
         [
             "task-7-done00: it is completed",
             "task-8-ran000: it has run at 2026-02-01T14:30:00.000Z",
@@ -79,7 +79,7 @@ fn tasks_are_imported_or_refused_with_a_reason() {
         ]
     );
     assert_eq!(
-        places(&first, "remarks"),
+        entries(&first, "remarks"),
         [
             "task-4-other0: it will run at 2999-07-01T13:30:00.000Z, as planned by NanoClaw; its time in Europe/Rome differs: check \
              --tz",
@@ -100,16 +100,16 @@ fn tasks_are_imported_or_refused_with_a_reason() {
             "nanoclaw:task-6-paused|cron|30 8 * * 1-5|Europe/Rome|paused|chat:120363@g.us|-",
         ]
     );
-    let rows = all(&db);
+    let rows = db.tasks();
     let second = import();
-    assert_eq!(places(&second, "tasks"), came.map(|id| format!("task-{id}: unchanged")));
-    assert_eq!(all(&db), rows);
+    assert_eq!(entries(&second, "tasks"), imported.map(|id| format!("task-{id}: unchanged")));
+    assert_eq!(db.tasks(), rows);
 
     // The command reads the task.
     let task: Value = serde_json::from_str(&db.ask("SELECT payload FROM scheduled_tasks WHERE id = 1")).unwrap();
     assert_eq!(task["argv"], serde_json::json!(["node", "run-task.js"]));
-    let told: Value = serde_json::from_str(task["stdin"].as_str().unwrap().strip_suffix('\n').unwrap()).unwrap();
-    let part = |key: &str| told[key].as_str().unwrap_or("none").to_owned();
+    let input: Value = serde_json::from_str(task["stdin"].as_str().unwrap().strip_suffix('\n').unwrap()).unwrap();
+    let part = |key: &str| input[key].as_str().unwrap_or("none").to_owned();
     assert_eq!(part("prompt"), "Say \"hi\"\nto task-1-cron00");
     let rest = ["id", "chat_jid", "group_folder", "context_mode", "script", "schedule_value"].map(part);
     assert_eq!(rest, ["task-1-cron00", "120363@g.us", "family", "isolated", "none", "0 13 * * *"]);
@@ -131,23 +131,23 @@ fn a_task_that_became_invalid_is_not_pruned_and_a_completed_one_is() {
     }
     let import = || -> Value {
         let line = ["import", "nanoclaw", "messages.db", "--prune", "--json", "--", "true"];
-        serde_json::from_str(&said(duly(&db, &line))).expect("one document")
+        serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document")
     };
     import();
-    let rows = all(&db);
+    let rows = db.tasks();
     source.execute_batch("UPDATE scheduled_tasks SET schedule_value = 'soon', next_run = NULL").unwrap();
     source.execute_batch("UPDATE scheduled_tasks SET status = 'asleep' WHERE id = 's'").unwrap();
     let second = import();
-    assert_eq!(places(&second, "tasks"), [""; 0]);
-    assert_eq!(second["refused"].as_array().unwrap().len(), 4, "each is told once: {second}");
-    assert_eq!(all(&db), rows);
+    assert_eq!(entries(&second, "tasks"), [""; 0]);
+    assert_eq!(second["refused"].as_array().unwrap().len(), 4, "each is reported once: {second}");
+    assert_eq!(db.tasks(), rows);
     source.execute_batch("UPDATE scheduled_tasks SET status = 'completed' WHERE id = 'o'").unwrap();
     let third = import();
     assert_eq!(third["tasks"][0]["name"], "nanoclaw:o");
-    assert_eq!(all(&db).len(), 3, "{third}");
+    assert_eq!(db.tasks().len(), 3, "{third}");
 }
 
-/// NanoClaw would start it at its next start.
+/// NanoClaw would run the task when it starts.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_overdue_task_runs_at_once_and_only_once() {
@@ -156,11 +156,11 @@ fn an_overdue_task_runs_at_once_and_only_once() {
     let past = "'2026-02-01T14:30:00.000Z'";
     row(&source, "late", "once", "2026-02-01T15:30:00", past, "NULL", "active");
     for _ in 0..2 {
-        said(duly(&db, &["import", "nanoclaw", "messages.db", "--", "cat"]));
+        stdout_of(duly(&db, &["import", "nanoclaw", "messages.db", "--", "cat"]));
         assert!(duly(&db, &["run", "--until-idle"]).status.success());
     }
-    let told = "SELECT group_concat(r.status || json_extract(output, '$.id')) FROM task_runs r";
-    assert_eq!(db.ask(told), "succeededlate", "the same text again is the same promise, which was kept");
+    let runs = "SELECT group_concat(r.status || json_extract(output, '$.id')) FROM task_runs r";
+    assert_eq!(db.ask(runs), "succeededlate", "the second import starts no second run");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_database_in_use_is_read_with_its_wal_and_not_written() {
     let import = || {
         let file = path.to_str().expect("UTF-8");
         let line = ["import", "nanoclaw", file, "--dry-run", "--json", "--", "true"];
-        let document: Value = serde_json::from_str(&said(duly(&db, &line))).expect("one document");
+        let document: Value = serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document");
         document["tasks"].as_array().unwrap().len()
     };
     let source = nanoclaw(&path);
@@ -188,9 +188,12 @@ fn a_database_in_use_is_read_with_its_wal_and_not_written() {
     row(&source, "task-2", "cron", "0 14 * * *", "NULL", "NULL", "active");
     let live = listed();
     assert_eq!((import(), listed()), (2, live), "the second is in the log alone");
-    assert!(std::fs::metadata(folder.join("messages.db-wal")).unwrap().len() > 0, "nor was it written back");
+    assert!(
+        std::fs::metadata(folder.join("messages.db-wal")).unwrap().len() > 0,
+        "no checkpoint has moved it into the database"
+    );
     drop(source);
     let before = std::fs::read(&path).unwrap();
-    assert_eq!((import(), listed()), (2, vec!["messages.db".to_owned()]), "in that mode, and nobody at work");
+    assert_eq!((import(), listed()), (2, vec!["messages.db".to_owned()]), "in WAL mode, without another connection");
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }

@@ -4,9 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use duly::{Cancel, Context, Error, Event, NewTask, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, eventually, once};
 
 /// Returns an observer that records the runs cancelled before they began.
 fn cancelled() -> (impl Fn(&Event) + Send + Sync + 'static, Arc<Mutex<Vec<i64>>>) {
@@ -38,7 +36,7 @@ fn a_waiting_run_that_a_client_cancels_is_reported_once() {
     assert_eq!(*reported.lock().unwrap(), runs, "once");
 
     // A running run is asked to stop, and is not reported as cancelled before it began.
-    client.add(NewTask::once("runs", at(NOON)).handler("work")).unwrap();
+    client.add(once("runs")).unwrap();
     let run = stepper.step().unwrap().remove(0);
     assert_eq!(client.cancel(run.run_id).unwrap(), Cancel::Asked);
     // The client of another process has no observers.

@@ -1,14 +1,10 @@
 //! Dead runs: `on_dead` starts another task, `pause_after_failures` pauses the task after consecutive deaths, and a user may
 //! retry the run.
 
-use std::sync::mpsc::channel;
-
 use duly::testing::Stepper;
 use duly::{Error, Event, FailureKind, NewTask, Origin, Outcome, Retry, RunStatus, TaskStatus};
 
-use crate::fixtures::{TestDb, at, claim, minutes, step, succeed};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, claim, far_future, listen, minutes, step, succeed};
 
 fn minutely(name: &str) -> NewTask {
     NewTask::interval(name, minutes(1)).handler("work")
@@ -16,7 +12,7 @@ fn minutely(name: &str) -> NewTask {
 
 /// A task that becomes due only by a trigger or by `on_dead`.
 fn on_demand(name: &str) -> NewTask {
-    NewTask::once(name, at("3999-01-01T00:00:00Z")).handler("alarm")
+    far_future(name).handler("alarm")
 }
 
 fn stepper(db: &TestDb) -> Stepper {
@@ -110,18 +106,17 @@ fn a_dead_on_dead_run_starts_no_other() {
         stepper.finish(&claims[0], give_up());
         step(&mut stepper, 0);
     }
-    assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "4");
+    assert_eq!(db.runs().len(), 4);
 }
 
 #[test]
 fn an_on_dead_task_that_cannot_run_is_reported_by_an_event() {
     let db = TestDb::new();
-    let (sender, receiver) = channel();
-    let observer = move |event: &Event| drop(sender.send(event.clone()));
+    let (observer, events) = listen();
     let mut stepper = db.builder(NOON).accept("work").accept("alarm").observe(observer).start().unwrap();
     stepper.client().add(on_demand("subject").handler("work").on_dead("alarm")).unwrap();
     let reported = || {
-        receiver.try_iter().find_map(|event| match event {
+        events.try_iter().find_map(|event| match event {
             Event::OnDeadFailed { task, on_dead, reason, .. } => Some(format!("{task} {on_dead} {reason}")),
             _ => None,
         })
@@ -198,8 +193,7 @@ fn deaths_until_paused(stepper: &mut Stepper, task: &str) -> usize {
 #[test]
 fn a_task_is_paused_after_consecutive_dead_runs() {
     let db = TestDb::new();
-    let (sender, receiver) = channel();
-    let observer = move |event: &Event| drop(sender.send(event.clone()));
+    let (observer, events) = listen();
     let mut stepper = db.builder(NOON).accept("work").accept("alarm").observe(observer).start().unwrap();
     let client = stepper.client().clone();
     client.add(minutely("subject").pause_after_failures(3)).unwrap();
@@ -225,7 +219,7 @@ fn a_task_is_paused_after_consecutive_dead_runs() {
     assert_eq!(db.next("subject"), "- paused");
     assert!(db.next("twin").ends_with(" active"));
     let paused = |event: Event| matches!(event, Event::Paused { task, failures: 3, .. } if task == "subject");
-    assert!(receiver.try_iter().any(paused));
+    assert!(events.try_iter().any(paused));
     let events = "SELECT detail FROM scheduler_events WHERE kind = 'paused'";
     assert_eq!(db.rows(events), ["pause_after_failures: 3 dead runs in a row"]);
 
@@ -264,8 +258,7 @@ fn waiting_runs_of_a_paused_task_keep_waiting() {
 
 #[test]
 fn on_dead_and_pause_after_failures_are_stored_compared_and_checked() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (_db, client) = TestDb::with_client();
     let policies = || minutely("subject").on_dead("alarm").pause_after_failures(3);
     client.add(policies()).unwrap();
     let definition = client.task("subject").unwrap().unwrap().definition;

@@ -10,9 +10,7 @@ use duly::testing::Stepper;
 use duly::{Client, Error, NewTask, Outcome, Scheduler};
 use rusqlite::Connection;
 
-use crate::fixtures::{TestDb, at, seconds};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, once, seconds, set_mode, skip};
 
 /// Returns all files of a folder with their contents; folders end with a slash.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -200,17 +198,10 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[cfg(unix)]
-fn set_mode(path: &Path, mode: u32) {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-}
-
-#[cfg(unix)]
 #[test]
 fn new_files_are_readable_by_their_owner_alone() {
-    let db = TestDb::new();
-    let stepper = db.stepper(NOON);
-    let owners = db.home().join("agent.db-owners");
+    let (db, stepper) = TestDb::with_stepper();
+    let owners = db.lock_folder();
     let files = ["agent.db", "agent.db-wal", "agent.db-shm"].map(|name| mode(&db.home().join(name)));
     assert_eq!((files, mode(&owners), mode(&owners.join(stepper.owner()))), ([0o600; 3], 0o700, 0o600));
     drop(stepper);
@@ -263,8 +254,7 @@ fn a_file_that_cannot_be_written_is_refused() {
         let mut dropped = Command::new("setpriv");
         dropped.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
         if dropped.get_program() != "setpriv" || Command::new("setpriv").arg("--version").output().is_err() {
-            assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "setpriv is missing");
-            return println!("skipped: no setpriv");
+            return skip("no setpriv");
         }
         another_process(dropped, db.home(), "agent.db")
     } else {
@@ -321,9 +311,8 @@ fn a_scheduler_stops_when_its_file_is_gone() {
 #[test]
 fn a_client_refuses_to_write_to_a_removed_file() {
     for harm in [remove_file as fn(&TestDb) -> &'static str, replace] {
-        let db = TestDb::new();
-        let mut stepper = db.stepper(NOON);
-        stepper.client().add(NewTask::once("now", at(NOON)).handler("work")).unwrap();
+        let (db, mut stepper) = TestDb::with_stepper();
+        stepper.client().add(once("now")).unwrap();
         let claims = stepper.step().unwrap();
         let says = harm(&db);
         // A client reports it at once; the loop at its next heartbeat.
@@ -339,8 +328,7 @@ fn a_client_refuses_to_write_to_a_removed_file() {
 #[test]
 fn a_client_reports_a_removed_or_replaced_file_on_read() {
     for harm in [remove_file as fn(&TestDb) -> &'static str, replace] {
-        let db = TestDb::new();
-        let client = db.client();
+        let (db, client) = TestDb::with_client();
         client.add(NewTask::cron("digest", "0 7 * * *").handler("digest")).unwrap();
         let run = client.trigger("digest").unwrap();
         let reason = harm(&db);

@@ -1,4 +1,5 @@
-//! Orphan processes: commands that outlive their scheduler. Who waits for them, who ends them, and when their run continues.
+//! Orphan processes: commands that outlive their scheduler. Which scheduler waits for them or ends them, and when their run
+//! continues.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
@@ -13,10 +14,10 @@ use duly::testing::Stepper;
 use duly::{BoxError, Clock, Context, Event, Handler, NewTask, Orphan, RetryPolicy, RunStatus, Scheduler, SystemClock};
 use serde_json::json;
 
-use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
-use crate::sidecar::{Gate, Sidecar, command, group_size, shell, stands, told};
-
-const START: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, eventually, listen, minutes, once, overdue, seconds, wait_for_status};
+use crate::sidecar::{
+    ProcessStat, Sidecar, command, group_size, shell, wait_for_line, wait_for_process_record, with_gate,
+};
 
 // ------------------------------------------------------------------------------------------ in one process, by steps --
 
@@ -34,8 +35,7 @@ impl Leader {
 
     fn record(&self) -> String {
         let pid = self.child.id();
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its state");
-        let started: u64 = stat[stat.rfind(')').expect("a name") + 2..].split(' ').nth(19).unwrap().parse().unwrap();
+        let started: u64 = ProcessStat::read(pid).expect("its state").fields[19].parse().unwrap();
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot's id");
         let namespace = std::fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
         json!({ "pid": pid, "started": started, "boot": boot.trim(), "pid_ns": namespace }).to_string()
@@ -55,10 +55,9 @@ impl Drop for Leader {
     }
 }
 
-/// Returns a database in which a scheduler has claimed a run, recorded this of its command, and died.
-fn dead_owner(task: NewTask, process: Option<&str>) -> TestDb {
-    let db = TestDb::new();
-    let mut first = db.stepper(START);
+/// Returns a database in which a scheduler has claimed a run, recorded `process` as that of its command, and died.
+fn with_dead_owner(task: NewTask, process: Option<&str>) -> TestDb {
+    let (db, mut first) = TestDb::with_stepper();
     first.client().add(task).unwrap();
     assert_eq!(first.step().unwrap().len(), 1);
     db.plain().execute("UPDATE task_runs SET process = ?1", [process]).unwrap();
@@ -66,12 +65,8 @@ fn dead_owner(task: NewTask, process: Option<&str>) -> TestDb {
     db
 }
 
-fn once(name: &str) -> NewTask {
-    NewTask::once(name, at(START)).handler("work")
-}
-
-/// Returns the run's status, whether a process is recorded, and its attempts' outcomes.
-fn stand(db: &TestDb) -> String {
+/// Returns the status of run 1, whether a process is recorded, and the outcomes of its attempts.
+fn run_state(db: &TestDb) -> String {
     db.ask(
         "SELECT status || iif(process IS NULL, '', ' with process')
                 || ifnull(' ' || (SELECT group_concat(outcome) FROM task_attempts), '') FROM task_runs WHERE id = 1",
@@ -79,55 +74,51 @@ fn stand(db: &TestDb) -> String {
 }
 
 /// Locks the input file of the command of attempt 1 of run 1, as if the command were running.
-fn held_input(db: &TestDb) -> File {
-    let file = File::create_new(db.home().join("agent.db-owners").join("run-1-1")).expect("an input");
+fn lock_input_file(db: &TestDb) -> File {
+    let file = File::create_new(db.input_file()).expect("an input");
     file.lock().expect("a lock");
     file
 }
 
-fn holds_no_input(db: &TestDb) -> bool {
-    !db.home().join("agent.db-owners").join("run-1-1").exists()
+fn has_input_file(db: &TestDb) -> bool {
+    db.input_file().exists()
 }
 
 #[test]
 fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let mut leader = Leader::start("sleep 1000; true");
-    let db = dead_owner(once("post").concurrency_key("chat"), Some(&leader.record()));
-    let _input = held_input(&db);
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let log = events.clone();
-    let observer = move |event: &Event| {
-        let others = Event::LeftGroup { run: 1, task: "post".into(), attempt: 1 };
-        if matches!(event, Event::Orphaned { .. } | Event::Lost { .. } | Event::OwnerLost { .. }) || *event == others {
-            log.lock().unwrap().push(event.to_string());
-        }
-    };
-    let mut next = db.builder(START).accept("work").observe(observer).start().unwrap();
+    let db = with_dead_owner(once("post").concurrency_key("chat"), Some(&leader.record()));
+    let _input = lock_input_file(&db);
+    let (observer, events) = listen();
+    let mut next = db.builder(NOON).accept("work").observe(observer).start().unwrap();
     next.client().add(once("other").concurrency_key("chat")).unwrap();
     for _ in 0..12 {
         assert!(next.step().unwrap().is_empty(), "the key is held");
         next.clock().advance(minutes(5));
     }
-    assert_eq!(stand(&db), "running with process");
+    assert_eq!(run_state(&db), "running with process");
     // The leader has exited, its child has not.
     leader.kill();
     assert_eq!(group_size(&leader.child.id().to_string()), 1);
     assert!(next.step().unwrap().is_empty());
-    assert_eq!(stand(&db), "running with process");
+    assert_eq!(run_state(&db), "running with process");
     crate::sidecar::signal("KILL", &format!("-{}", leader.child.id()));
     eventually("the group is empty", || group_size(&leader.child.id().to_string()) == 0);
     // The input is still locked by a process that left the group: that delays nothing.
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!(stand(&db), "failed lost");
-    assert!(holds_no_input(&db), "the file goes with the recovery");
-    let events = events.lock().unwrap();
-    let begin = |event: &String| event.split([';', '(']).next().unwrap().to_owned();
-    let events: Vec<_> = events.iter().map(begin).collect();
+    assert_eq!(run_state(&db), "failed lost");
+    assert!(!has_input_file(&db), "the file goes with the recovery");
+    let gone = Event::LeftGroup { run: 1, task: "post".into(), attempt: 1 };
+    let is_of_orphan = |event: &Event| {
+        *event == gone || matches!(event, Event::Orphaned { .. } | Event::Lost { .. } | Event::OwnerLost { .. })
+    };
+    let begin = |event: Event| event.to_string().split([';', '(']).next().unwrap().to_owned();
+    let events: Vec<_> = events.try_iter().filter(is_of_orphan).map(begin).collect();
     let waits = r#"run 1 of "post": the owner of attempt 1 died, and its command is still running"#;
     let left = r#"run 1 of "post": the command of attempt 1 is gone"#;
     assert_eq!(events[..3], [waits, left, r#"run 1 of "post": the owner of attempt 1 died"#], "each is reported once");
-    assert_eq!(events.len(), 4, "and then the owner is done with: {events:?}");
+    assert_eq!(events.len(), 4, "the fourth reports the dead owner: {events:?}");
     assert_eq!(db.rows("SELECT kind, task_id, run_id FROM scheduler_events LIMIT 1"), ["left_group|1|1"]);
     db.assert_sound();
 }
@@ -141,10 +132,10 @@ fn a_process_with_another_identity_is_not_waited_for() {
     assert!(another_start != record && another_boot != record);
     let gone = r#"{"pid": 2000000000, "started": 1, "boot": "x"}"#;
     for process in [None, Some("{}"), Some("[]"), Some(&*another_start), Some(&*another_boot), Some(gone)] {
-        let db = dead_owner(once("post"), process);
-        let mut next = db.stepper(START);
+        let db = with_dead_owner(once("post"), process);
+        let mut next = db.stepper(NOON);
         next.step().unwrap();
-        assert_eq!(stand(&db), "failed lost", "{process:?}");
+        assert_eq!(run_state(&db), "failed lost", "{process:?}");
     }
     assert!(group_size(&leader.child.id().to_string()) > 0, "it was not signalled");
 }
@@ -152,42 +143,39 @@ fn a_process_with_another_identity_is_not_waited_for() {
 #[test]
 fn without_a_process_record_the_input_lock_decides() {
     for process in [None, Some("{}")] {
-        let db = dead_owner(once("pay").at_most_once(), process);
-        let input = held_input(&db);
-        let mut next = db.stepper(START);
+        let db = with_dead_owner(once("pay").at_most_once(), process);
+        let input = lock_input_file(&db);
+        let mut next = db.stepper(NOON);
         for _ in 0..3 {
             assert!(next.step().unwrap().is_empty());
             next.clock().advance(minutes(5));
         }
-        assert!(stand(&db).starts_with("running"), "{process:?}");
+        assert!(run_state(&db).starts_with("running"), "{process:?}");
         drop(input);
         next.step().unwrap();
-        assert_eq!(stand(&db), "dead lost", "it may start only once");
-        assert!(holds_no_input(&db));
+        assert_eq!(run_state(&db), "dead lost", "it may start only once");
+        assert!(!has_input_file(&db));
     }
 }
 
 #[test]
 fn an_unknown_process_is_checked_with_backoff_and_reported_once() {
-    let db = dead_owner(once("post"), None);
+    let db = with_dead_owner(once("post"), None);
     // Only the error "no such file" proves that there is none.
-    let input = db.home().join("agent.db-owners").join("run-1-1");
+    let input = db.input_file();
     symlink(&input, &input).unwrap();
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let log = events.clone();
-    let observer = move |event: &Event| {
-        if matches!(event, Event::OrphanUnknown { .. } | Event::Orphaned { .. } | Event::Lost { .. }) {
-            log.lock().unwrap().push(event.to_string());
-        }
-    };
-    let mut next = db.builder(START).accept("work").observe(observer).start().unwrap();
+    let (observer, events) = listen();
+    let mut next = db.builder(NOON).accept("work").observe(observer).start().unwrap();
     for _ in 0..170 {
         assert!(next.step().unwrap().is_empty());
         next.clock().advance(seconds(1));
     }
-    assert_eq!(stand(&db), "running");
-    let events = move || events.lock().unwrap().clone();
-    let [doubt] = &events()[..] else { panic!("{:#?}", events()) };
+    assert_eq!(run_state(&db), "running");
+    let is_of_orphan =
+        |event: &Event| matches!(event, Event::OrphanUnknown { .. } | Event::Orphaned { .. } | Event::Lost { .. });
+    let reports = || events.try_iter().filter(is_of_orphan).map(|event| event.to_string()).collect::<Vec<_>>();
+    let first_reports = reports();
+    let [doubt] = &first_reports[..] else { panic!("{first_reports:#?}") };
     assert!(
         doubt.starts_with(r#"run 1 of "post": the owner of attempt 1 died, and whether its command is gone cannot"#)
     );
@@ -201,20 +189,20 @@ fn an_unknown_process_is_checked_with_backoff_and_reported_once() {
     // Checked after 1, 3, 7, 15, 31, 61, .. 151 s; the check after 181 s finds the answer.
     std::fs::remove_file(&input).unwrap();
     let mut waited = 0;
-    while stand(&db) == "running" {
+    while run_state(&db) == "running" {
         next.clock().advance(seconds(1));
         next.step().unwrap();
         waited += 1;
     }
-    assert_eq!((stand(&db).as_str(), events().len(), waited), ("failed lost", 2, 11));
+    assert_eq!((run_state(&db).as_str(), reports().len(), waited), ("failed lost", 1, 11));
     db.assert_sound();
 }
 
 #[test]
 fn a_user_declares_an_unobservable_command_gone() {
-    let db = dead_owner(once("post"), None);
-    let input = held_input(&db);
-    let mut next = db.stepper(START);
+    let db = with_dead_owner(once("post"), None);
+    let input = lock_input_file(&db);
+    let mut next = db.stepper(NOON);
     let client = next.client().clone();
     client.add(once("other")).unwrap();
     assert_eq!(next.step().unwrap().len(), 1, "the other");
@@ -228,15 +216,15 @@ fn a_user_declares_an_unobservable_command_gone() {
     let before = next.transactions();
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!((stand(&db).as_str(), next.transactions()), ("running", before), "it waits, and costs nothing");
+    assert_eq!((run_state(&db).as_str(), next.transactions()), ("running", before), "it waits, and costs nothing");
     client.declare_gone(1).unwrap();
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!(stand(&db), "cancelled lost");
+    assert_eq!(run_state(&db), "cancelled lost");
     assert_eq!(refused(1), "cannot declare the command of run 1 gone: it is not running: cancelled");
     let events = "SELECT kind, task_id, run_id FROM scheduler_events ORDER BY id";
     assert_eq!(db.rows(events), ["declared_gone|1|1", "owner_lost|-|-"]);
-    assert_eq!(db.ask("SELECT status FROM task_runs WHERE id = 2"), "running");
+    assert_eq!(db.run(2).status, RunStatus::Running);
     drop(input);
     db.assert_sound();
 }
@@ -244,14 +232,14 @@ fn a_user_declares_an_unobservable_command_gone() {
 #[test]
 fn a_dead_owner_is_shown_as_dead_while_its_command_runs() {
     let mut leader = Leader::start("exec sleep 1000");
-    let db = dead_owner(once("post"), Some(&leader.record()));
-    let input = held_input(&db);
+    let db = with_dead_owner(once("post"), Some(&leader.record()));
+    let input = lock_input_file(&db);
     // Its input is the recorded one: the next scheduler may end it, and keeps the lock.
     let found = input.metadata().unwrap();
     let recorded =
         format!("UPDATE task_runs SET process = json_set(process, '$.dev', {}, '$.ino', {})", found.dev(), found.ino());
     db.plain().execute(&recorded, []).unwrap();
-    let mut next = db.stepper(START);
+    let mut next = db.stepper(NOON);
     next.step().unwrap();
     let alive: Vec<Option<bool>> = next.client().status().unwrap().instances.iter().map(|one| one.alive).collect();
     assert_eq!(alive.iter().filter(|alive| **alive == Some(true)).count(), 1, "{alive:?}");
@@ -266,7 +254,7 @@ fn a_dead_owner_is_shown_as_dead_while_its_command_runs() {
     leader.kill();
     drop(input);
     next.step().unwrap();
-    assert_eq!(stand(&db), "failed lost");
+    assert_eq!(run_state(&db), "failed lost");
     assert_eq!(next.client().status().unwrap().instances.len(), 1);
 }
 
@@ -290,12 +278,12 @@ impl Handler for EndsSecondTime {
 
 #[test]
 fn an_orphan_that_is_still_running_is_ended_again_at_the_next_heartbeat() {
-    let db = dead_owner(once("post").at_most_once(), None);
+    let db = with_dead_owner(once("post").at_most_once(), None);
     let calls = Arc::new(AtomicUsize::new(0));
-    let handler = EndsSecondTime { input: Mutex::new(Some(held_input(&db))), calls: calls.clone() };
+    let handler = EndsSecondTime { input: Mutex::new(Some(lock_input_file(&db))), calls: calls.clone() };
     let builder = Scheduler::builder(db.file()).handler_type("work", handler).poll(Duration::from_millis(20));
     let scheduler = builder.lease(seconds(1)).start().unwrap();
-    stands(&scheduler, "post", RunStatus::Dead);
+    wait_for_status(&scheduler, "post", RunStatus::Dead);
     assert_eq!(calls.load(Ordering::SeqCst), 2, "not a third time");
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
@@ -319,55 +307,55 @@ fn the_input_file_is_kept_until_the_outcome_is_recorded() {
     let refuse = "CREATE TRIGGER not_now BEFORE UPDATE OF status ON task_runs WHEN new.status <> 'running'
                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
     db.plain().execute_batch(refuse).unwrap();
-    scheduler.add(NewTask::once("post", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+    scheduler.add(overdue("post")).unwrap();
     let next = || receiver.recv_timeout(seconds(60)).unwrap();
     let aside = next();
     assert!(aside.starts_with("set aside the outcome of run 1: not now"), "{aside}");
-    assert!(!holds_no_input(&db));
+    assert!(has_input_file(&db));
     db.plain().execute_batch("DROP TRIGGER not_now").unwrap();
     let finished = next();
     assert!(finished.starts_with(r#"run 1 of "post" succeeded"#), "{finished}");
-    eventually("the input is removed", || holds_no_input(&db));
+    eventually("the input is removed", || !has_input_file(&db));
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
     // Killed before it could remove the file: the next scheduler removes it, unless it is locked.
-    let input = held_input(&db);
-    Sidecar::start(&db, &[]).leave();
-    assert!(!holds_no_input(&db));
+    let input = lock_input_file(&db);
+    Sidecar::start(&db, &[]).terminate();
+    assert!(has_input_file(&db));
     drop(input);
-    Sidecar::start(&db, &[]).leave();
-    assert!(holds_no_input(&db));
+    Sidecar::start(&db, &[]).terminate();
+    assert!(!has_input_file(&db));
 }
 
 #[test]
 fn a_cancelled_orphan_run_is_cancelled_when_its_command_has_ended() {
-    let db = dead_owner(once("post"), None);
-    let input = held_input(&db);
-    let mut next = db.stepper(START);
+    let db = with_dead_owner(once("post"), None);
+    let input = lock_input_file(&db);
+    let mut next = db.stepper(NOON);
     next.step().unwrap();
     assert_eq!(next.client().cancel(1).unwrap(), duly::Cancel::Asked);
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!(stand(&db), "running");
+    assert_eq!(run_state(&db), "running");
     drop(input);
     next.clock().advance(seconds(1));
     next.step().unwrap();
-    assert_eq!(stand(&db), "cancelled lost");
+    assert_eq!(run_state(&db), "cancelled lost");
 }
 
 #[test]
 fn the_next_scheduler_continues_the_wait_for_an_orphan() {
     let mut leader = Leader::start("exec sleep 1000");
-    let db = dead_owner(once("post"), Some(&leader.record()));
-    let mut second = db.stepper(START);
+    let db = with_dead_owner(once("post"), Some(&leader.record()));
+    let mut second = db.stepper(NOON);
     second.step().unwrap();
     second.crash();
-    let mut third = db.stepper(START);
+    let mut third = db.stepper(NOON);
     third.step().unwrap();
-    assert_eq!(stand(&db), "running with process");
+    assert_eq!(run_state(&db), "running with process");
     leader.kill();
     third.clock().advance(seconds(1));
     third.step().unwrap();
-    assert_eq!(stand(&db), "failed lost");
+    assert_eq!(run_state(&db), "failed lost");
 }
 
 // --------------------------------------------------------------------------------------- real processes, SIGKILL --
@@ -387,9 +375,7 @@ fn ignores_sigterm_for_a_second(db: &TestDb) -> String {
 
 #[test]
 fn a_second_scheduler_ends_the_orphan_before_the_next_attempt() {
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
+    let (db, client, mut gate) = with_gate();
     let mut sidecars = [Sidecar::start(&db, &[]), Sidecar::start(&db, &[])];
     // Six occurrences in all.
     let begin = SystemClock::new().now().wall.plus(seconds(1));
@@ -404,65 +390,57 @@ fn a_second_scheduler_ends_the_orphan_before_the_next_attempt() {
     let rows = "SELECT origin, status, occurrences FROM task_runs ORDER BY id";
     eventually("all have fallen due", || db.ask("SELECT sum(occurrences) FROM task_runs") == "6");
     assert_eq!(db.rows(rows), ["schedule|running|1", "schedule|skipped|5"]);
-    let group = told(&db, "group-1");
+    let group = wait_for_line(&db, "group-1");
     let first = "SELECT i.pid FROM task_runs r JOIN scheduler_instances i ON i.id = r.locked_by";
     if db.ask(first) != sidecars[0].pid().to_string() {
         sidecars.swap(0, 1);
     }
     assert_eq!(db.ask(first), sidecars[0].pid().to_string());
-    sidecars[0].signal("KILL");
-    let _ = sidecars[0].end();
+    sidecars[0].kill();
 
-    told(&db, "group-2");
+    wait_for_line(&db, "group-2");
     assert_eq!(group_size(&group), 0);
     assert!(sidecars[1].log().contains("its command is still running"), "{}", sidecars[1].log());
     gate.open();
-    let run = stands(&client, "every-second", RunStatus::Skipped);
+    let run = wait_for_status(&client, "every-second", RunStatus::Skipped);
     assert_eq!(run.occurrences, 5);
-    let run = client.run(run.id - 1).unwrap().unwrap();
-    eventually("the second attempt has succeeded", || {
-        client.run(run.id).unwrap().unwrap().status == RunStatus::Succeeded
-    });
-    let run = client.run(run.id).unwrap().unwrap();
+    let first_run = run.id - 1;
+    eventually("the second attempt has succeeded", || db.run(first_run).status == RunStatus::Succeeded);
+    let run = db.run(first_run);
     assert_eq!((run.attempt, run.output.as_deref()), (2, Some("alone\n")));
     let attempts = "SELECT attempt, outcome FROM task_attempts";
     assert_eq!(db.rows(attempts), ["1|lost"]);
-    sidecars[1].leave();
-    assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count(), 0, "nothing is left");
+    sidecars[1].terminate();
+    assert_eq!(db.lock_files(), [""; 0], "no lock file is left");
     db.assert_sound();
 }
 
 #[test]
 fn an_orphan_that_ignores_sigterm_is_killed_with_its_group() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     // The leader exits; its child ignores the signal.
     let group = db.home().join("group");
     let line =
         format!("sh -c 'trap \"\" TERM; echo $PPID >{}; sleep 1000; sleep 1000' </dev/null; true", group.display());
     client.add(shell("stubborn", &line).at_most_once()).unwrap();
     let mut first = Sidecar::start(&db, &[]);
-    let group = told(&db, "group");
-    eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
-    first.signal("KILL");
-    let _ = first.end();
+    let group = wait_for_line(&db, "group");
+    wait_for_process_record(&db);
+    first.kill();
     let mut second = Sidecar::start(&db, &[]);
-    stands(&client, "stubborn", RunStatus::Dead);
+    wait_for_status(&client, "stubborn", RunStatus::Dead);
     assert_eq!(group_size(&group), 0);
-    second.leave();
+    second.terminate();
 }
 
 #[test]
 fn an_orphan_without_a_scheduler_for_its_handler_is_left_to_end() {
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
+    let (db, client, mut gate) = with_gate();
     client.add(command("lone", json!({ "argv": ["sh", "-c", ignores_sigterm_for_a_second(&db)] }))).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    let group = told(&db, "group-1");
-    eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
-    sidecar.signal("KILL");
-    let _ = sidecar.end();
+    let group = wait_for_line(&db, "group-1");
+    wait_for_process_record(&db);
+    sidecar.kill();
 
     let now = SystemClock::new().now().wall.to_string();
     let mut next: Stepper = db.stepper(&now);
@@ -470,10 +448,10 @@ fn an_orphan_without_a_scheduler_for_its_handler_is_left_to_end() {
         assert!(next.step().unwrap().is_empty());
         next.clock().advance(minutes(5));
     }
-    assert_eq!(stands(&client, "lone", RunStatus::Running).attempt, 1);
+    assert_eq!(wait_for_status(&client, "lone", RunStatus::Running).attempt, 1);
     assert!(group_size(&group) > 0, "it was not ended");
     gate.open();
     eventually("it has ended", || group_size(&group) == 0);
     next.step().unwrap();
-    stands(&client, "lone", RunStatus::Failed);
+    wait_for_status(&client, "lone", RunStatus::Failed);
 }

@@ -3,18 +3,15 @@
 use duly::{BoxError, Change, Client, Context, Error, NewTask};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use crate::fixtures::{TestDb, at};
+use crate::fixtures::{NOON, TestDb, at, once};
 
-const START: &str = "2027-03-14T12:00:00Z";
-
-fn ship(order: i64) -> NewTask {
-    NewTask::once(format!("ship:{order}"), at(START)).handler("work").payload(order)
+fn shipping_task(order: i64) -> NewTask {
+    once(&format!("ship:{order}")).payload(order)
 }
 
 /// Returns a database with a table of the application, and the application's connection.
-fn shop() -> (TestDb, Client, Connection) {
-    let db = TestDb::new();
-    let client = db.client();
+fn database_with_orders() -> (TestDb, Client, Connection) {
+    let (db, client) = TestDb::with_client();
     let plain = db.plain();
     plain.execute_batch("CREATE TABLE orders (id INTEGER) STRICT; INSERT INTO orders VALUES (0)").unwrap();
     (db, client, plain)
@@ -27,14 +24,18 @@ fn begin(plain: &mut Connection) -> Transaction<'_> {
 #[test]
 fn a_task_is_stored_if_and_only_if_the_transaction_commits() {
     for commits in [true, false] {
-        let (db, client, mut plain) = shop();
-        client.add(ship(0)).unwrap();
+        let (db, client, mut plain) = database_with_orders();
+        client.add(shipping_task(0)).unwrap();
         let bystander = db.rows("SELECT * FROM scheduled_tasks");
         let tx = begin(&mut plain);
         tx.execute("INSERT INTO orders VALUES (7)", []).unwrap();
-        let added = client.add_in(&tx, ship(7)).unwrap();
-        assert_eq!((added.name.as_str(), added.change, added.next_run), ("ship:7", Change::Created, Some(at(START))));
-        assert_eq!(client.add_in(&tx, ship(7)).unwrap().change, Change::Unchanged, "a name is an idempotency key");
+        let added = client.add_in(&tx, shipping_task(7)).unwrap();
+        assert_eq!((added.name.as_str(), added.change, added.next_run), ("ship:7", Change::Created, Some(at(NOON))));
+        assert_eq!(
+            client.add_in(&tx, shipping_task(7)).unwrap().change,
+            Change::Unchanged,
+            "a name is an idempotency key"
+        );
         assert!(client.task("ship:7").unwrap().is_none(), "it is not committed yet");
         if commits {
             tx.commit().unwrap()
@@ -46,24 +47,21 @@ fn a_task_is_stored_if_and_only_if_the_transaction_commits() {
         assert_eq!(db.rows("SELECT * FROM scheduled_tasks WHERE name = 'ship:0'"), bystander);
 
         // A scheduler runs it like any other.
-        let mut stepper = db.stepper(START);
+        let mut stepper = db.stepper(NOON);
         assert_eq!(stepper.step().unwrap().len(), 1 + usize::from(commits));
     }
 }
 
 #[test]
 fn a_refused_task_leaves_the_transaction_unchanged() {
-    let (db, client, mut plain) = shop();
-    client.add(ship(0)).unwrap();
+    let (db, client, mut plain) = database_with_orders();
+    client.add(shipping_task(0)).unwrap();
     let tx = begin(&mut plain);
     tx.execute("INSERT INTO orders VALUES (7)", []).unwrap();
     let refused = |task: NewTask| client.add_in(&tx, task).unwrap_err();
-    assert!(matches!(refused(ship(0).priority(3)), Error::TaskDiffers { field: "priority", .. }));
+    assert!(matches!(refused(shipping_task(0).priority(3)), Error::TaskDiffers { field: "priority", .. }));
     assert!(matches!(refused(NewTask::cron("x", "every day").handler("work")), Error::InvalidSchedule { .. }));
-    assert!(matches!(
-        refused(NewTask::once("no spaces, please", at(START)).handler("work")),
-        Error::InvalidTask { .. }
-    ));
+    assert!(matches!(refused(NewTask::once("no spaces, please", at(NOON)).handler("work")), Error::InvalidTask { .. }));
     // This one is refused by the table, when its row is written.
     let never = NewTask::cron("never", "0 7 * * *").handler("work").ends_at(at("2020-01-01T00:00:00Z"));
     assert!(matches!(refused(never), Error::InvalidSchedule { .. }));
@@ -74,13 +72,13 @@ fn a_refused_task_leaves_the_transaction_unchanged() {
 
 #[test]
 fn a_transaction_on_another_file_is_refused() {
-    let (db, client, _plain) = shop();
+    let (db, client, _plain) = database_with_orders();
     let elsewhere = db.home().join("other.db");
     let mut memory = Connection::open_in_memory().unwrap();
     let mut other = Connection::open(&elsewhere).unwrap();
     other.execute("ATTACH ?1 AS duly", [db.file().to_str()]).unwrap();
     for (connection, found) in [(&mut memory, "it is on a database in memory"), (&mut other, "other.db")] {
-        let error = client.add_in(&connection.transaction().unwrap(), ship(7)).unwrap_err();
+        let error = client.add_in(&connection.transaction().unwrap(), shipping_task(7)).unwrap_err();
         assert!(matches!(error, Error::Refused { .. }), "{error}");
         let text = error.to_string();
         assert!(text.starts_with("cannot add task \"ship:7\" in a transaction: it is on "), "{text}");
@@ -93,18 +91,18 @@ fn a_transaction_on_another_file_is_refused() {
         std::os::unix::fs::symlink(db.file(), &link).unwrap();
         let mut linked = Connection::open(&link).unwrap();
         let tx = begin(&mut linked);
-        assert_eq!(client.add_in(&tx, ship(7)).unwrap().change, Change::Created);
+        assert_eq!(client.add_in(&tx, shipping_task(7)).unwrap().change, Change::Created);
     }
     assert!(client.task("ship:7").unwrap().is_none());
 }
 
 #[test]
 fn no_task_is_added_after_the_transaction_has_ended() {
-    let (db, client, mut plain) = shop();
+    let (db, client, mut plain) = database_with_orders();
     for end in ["COMMIT", "ROLLBACK"] {
         let tx = begin(&mut plain);
         tx.execute_batch(end).unwrap();
-        let error = client.add_in(&tx, ship(7)).unwrap_err();
+        let error = client.add_in(&tx, shipping_task(7)).unwrap_err();
         assert!(matches!(error, Error::Refused { .. }) && error.to_string().ends_with("it has ended"), "{error}");
     }
     assert!(db.rows("SELECT name FROM scheduled_tasks").is_empty(), "the task was stored outside of a transaction");
@@ -112,9 +110,9 @@ fn no_task_is_added_after_the_transaction_has_ended() {
 
 #[test]
 fn only_a_finished_run_adds_its_next_task() {
-    let (db, _, _plain) = shop();
+    let (db, _, _plain) = database_with_orders();
     let mut stepper = db
-        .builder(START)
+        .builder(NOON)
         .handler("work", |run: &Context| {
             let order: i64 = run.payload()?;
             if order == 9 {
@@ -130,7 +128,7 @@ fn only_a_finished_run_adds_its_next_task() {
         })
         .start()
         .unwrap();
-    stepper.client().add(ship(7)).unwrap();
+    stepper.client().add(shipping_task(7)).unwrap();
     let tasks = |db: &TestDb| db.rows("SELECT name, status FROM scheduled_tasks ORDER BY id");
     stepper.run_until(at("2027-03-14T12:00:15Z")).unwrap();
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "2");

@@ -4,16 +4,13 @@ use std::collections::BTreeSet;
 
 use duly::{Clock, Limits, NewTask, Outcome, ProblemKind};
 
-use crate::fixtures::{TestDb, at, claim, minutes};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{TestDb, claim, minutes, once};
 
 #[test]
 fn status_counts_the_tasks_that_check_names() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
-    client.add(NewTask::once("again", at(NOON)).handler("work")).unwrap();
+    client.add(once("again")).unwrap();
     let run = claim(&mut stepper);
     stepper.finish(&run, Outcome::succeeded());
     stepper.step().unwrap();

@@ -6,9 +6,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Misfire, NewTask, Outcome, Overlap, RetryPolicy};
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_off};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, seconds, step, succeed, work_off};
 
 /// A minutely task, added at noon.
 fn minutely(db: &TestDb, overlap: Overlap, limit: u32) -> Stepper {
@@ -32,7 +30,7 @@ fn skipped(from: &str, count: u32, to: &str) -> String {
 /// Five are due at once, all within the grace: each meets the run that the one before it opened, even if a worker is free to
 /// start it in the same turn.
 #[test]
-fn several_at_once() {
+fn several_occurrences_due_at_once_follow_each_policy() {
     let one = |minute: u32, status: &str| format!("2027-03-14 12:{minute:02}:00 schedule {status}");
     let each =
         |statuses: [&str; 5]| (1..).zip(statuses).map(|(minute, status)| one(minute, status)).collect::<Vec<_>>();
@@ -74,7 +72,7 @@ fn several_at_once() {
 
 /// Each stretch of skips has one row, which grows until another row is written.
 #[test]
-fn skip() {
+fn skip_records_occurrences_during_a_run_as_skipped() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::Skip, 1);
     stepper.clock().advance(minutes(1));
@@ -136,7 +134,7 @@ fn a_row_of_skips_grows_over_a_restart() {
 }
 
 #[test]
-fn buffer_one() {
+fn buffer_one_keeps_one_waiting_run() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::BufferOne, 100);
     stepper.clock().advance(minutes(1));
@@ -218,7 +216,7 @@ fn buffer_all_holds_as_many_as_its_limit() {
 }
 
 #[test]
-fn cancel_running() {
+fn cancel_running_cancels_the_older_run() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::CancelRunning, 100);
     let before = db.add_bystander(&stepper);
@@ -284,8 +282,7 @@ fn allow_runs_side_by_side_up_to_workers_and_key() {
     assert_eq!((fifth.len(), fifth[0].scheduled_for), (1, at("2027-03-14T12:05:00Z")));
     db.assert_sound();
 
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let keyed = NewTask::cron("t", "* * * * *").handler("work").overlap(Overlap::Allow).concurrency_key("chat:7");
     stepper.client().add(keyed).expect("a task");
     next_minute(&mut stepper, 1);
@@ -301,9 +298,8 @@ fn allow_runs_side_by_side_up_to_workers_and_key() {
 /// A scheduled run waits for every older scheduled run of its task, also for one that waits for its retry. A manual run
 /// waits for the key alone, and runs alone.
 #[test]
-fn order() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+fn waiting_runs_start_in_order_and_behind_a_retry() {
+    let (db, mut stepper) = TestDb::with_stepper();
     let retry = RetryPolicy { max_attempts: 3, backoff: minutes(10), max_backoff: minutes(10) };
     let task = NewTask::cron("t", "* * * * *").handler("work").overlap(Overlap::BufferAll).retry(retry);
     stepper.client().add(task.misfire(Misfire::RunOnce, minutes(30))).expect("a task");

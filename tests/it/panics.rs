@@ -9,7 +9,7 @@ use duly::{
 };
 use serde::{Serialize, Serializer};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::fixtures::{TestDb, eventually, listen, overdue, seconds, wait_for_status};
 
 /// A panic payload that panics when it is dropped, with a payload that does the same.
 struct PanicsOnDrop;
@@ -74,8 +74,8 @@ impl Handler for PanicsInTimeout {
     }
 }
 
-fn now(name: &str, handler: &str) -> NewTask {
-    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler(handler).at_most_once()
+fn due(name: &str, handler: &str) -> NewTask {
+    overdue(name).handler(handler).at_most_once()
 }
 
 /// Starts a scheduler with one worker, and a handler `work` that succeeds.
@@ -83,16 +83,10 @@ fn one_worker(db: &TestDb) -> Builder {
     Scheduler::builder(db.file()).workers(1).handler("work", |_: &Context| Ok::<_, BoxError>(()))
 }
 
-fn ends(scheduler: &Scheduler, task: &str) -> duly::Run {
-    let newest = || scheduler.history(task, 1).unwrap().pop().filter(|run| run.status.is_final());
-    eventually(&format!("{task} has ended"), || newest().is_some());
-    newest().unwrap()
-}
-
 /// Checks that the worker still runs attempts.
 fn assert_works(scheduler: &Scheduler, name: &str) {
-    scheduler.add(now(name, "work")).unwrap();
-    assert_eq!(ends(scheduler, name).status, RunStatus::Succeeded);
+    scheduler.add(due(name, "work")).unwrap();
+    wait_for_status(scheduler, name, RunStatus::Succeeded);
 }
 
 #[test]
@@ -111,16 +105,15 @@ fn a_panic_of_a_handler_loses_no_worker() {
         .unwrap();
     for handler in ["payload", "error displayed", "result serialized", "effect", "finish", "limit"] {
         let task = handler.replace(' ', "-");
-        scheduler.add(now(&task, handler)).unwrap();
-        let run = ends(&scheduler, &task);
-        let expected = (RunStatus::Dead, Some("the handler panicked: without a message"));
-        assert_eq!((run.status, run.error.as_deref()), expected, "{handler}");
+        scheduler.add(due(&task, handler)).unwrap();
+        let run = wait_for_status(&scheduler, &task, RunStatus::Dead);
+        assert_eq!(run.error.as_deref(), Some("the handler panicked: without a message"), "{handler}");
     }
     // The handler's result is recorded, although the value cannot be dropped.
-    scheduler.add(now("error", "error dropped")).unwrap();
-    assert_eq!(ends(&scheduler, "error").error.as_deref(), Some("it is brittle"));
-    scheduler.add(now("result", "result dropped")).unwrap();
-    assert_eq!(ends(&scheduler, "result").status, RunStatus::Succeeded);
+    scheduler.add(due("error", "error dropped")).unwrap();
+    assert_eq!(wait_for_status(&scheduler, "error", RunStatus::Dead).error.as_deref(), Some("it is brittle"));
+    scheduler.add(due("result", "result dropped")).unwrap();
+    wait_for_status(&scheduler, "result", RunStatus::Succeeded);
     assert_works(&scheduler, "next");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'worker_ended'"), "0");
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
@@ -177,25 +170,21 @@ fn a_worker_that_panics_is_replaced_and_its_run_settled() {
         let db = TestDb::new();
         let calls_left = Arc::new(AtomicUsize::new(0));
         let clock = FaultyClock { clock: SystemClock::new(), calls_left: calls_left.clone() };
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let scheduler = one_worker(&db)
-            .clock(clock)
-            .observe(move |event: &Event| drop(sender.send(event.clone())))
-            .start()
-            .unwrap();
+        let (observer, events) = listen();
+        let scheduler = one_worker(&db).clock(clock).observe(observer).start().unwrap();
         assert_works(&scheduler, "before");
         calls_left.store(nth, Ordering::SeqCst);
-        scheduler.add(now("unlucky", "work")).unwrap();
-        let run = ends(&scheduler, "unlucky");
+        scheduler.add(due("unlucky", "work")).unwrap();
+        let run = wait_for_status(&scheduler, "unlucky", RunStatus::Dead);
         let error = "the worker ended before the attempt did: the clock is broken";
-        assert_eq!((run.status, run.error.as_deref()), (RunStatus::Dead, Some(error)), "{nth}");
+        assert_eq!(run.error.as_deref(), Some(error), "{nth}");
         assert_works(&scheduler, "after");
         assert_works(&scheduler, "later");
         let rows = "SELECT run_id, detail LIKE '%: the clock is broken' FROM scheduler_events
                      WHERE kind = 'worker_ended'";
         eventually("it is recorded", || db.rows(rows) == [format!("{}|1", run.id)]);
         let ended = |event: &Event| matches!(event, Event::WorkerEnded { run: Some(ended), .. } if *ended == run.id);
-        assert_eq!(receiver.try_iter().filter(ended).count(), 1);
+        assert_eq!(events.try_iter().filter(ended).count(), 1);
         let problems = scheduler.check(&Limits::default()).unwrap();
         let found: Vec<_> = problems.iter().filter(|problem| problem.kind == ProblemKind::WorkerEnded).collect();
         assert!(found.len() == 1 && found[0].to_string().contains("the clock is broken"), "{problems:?}");

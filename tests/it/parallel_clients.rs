@@ -14,6 +14,7 @@ use crate::sidecar::Sidecar;
 /// Number of changers that use the program, and of those that use SQL.
 const PROGRAMS: usize = 16;
 const WRITERS: usize = 4;
+
 /// Changes of each of them, unless `DULY_ROUNDS` is set.
 const CHANGES: usize = 20;
 const TASKS: usize = 4;
@@ -75,8 +76,7 @@ fn by_sql(plain: &Connection, random: &mut fastrand::Rng) -> Option<String> {
 
 #[test]
 fn parallel_changes_break_no_rule_and_start_no_attempt_twice() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     for task in 0..TASKS {
         let payload = serde_json::json!({ "argv": ["sh", "-c", probe(&db)] });
         let task = NewTask::interval(format!("task-{task}"), seconds(1)).handler("command").payload(payload);
@@ -114,7 +114,7 @@ fn parallel_changes_break_no_rule_and_start_no_attempt_twice() {
     let unfinished = "SELECT count(*) FROM task_runs
                        WHERE status IN ('queued', 'running', 'failed') AND blocked IS NOT 'paused'";
     eventually("nothing is left to do", || db.ask(unfinished) == "0");
-    sidecar.leave();
+    sidecar.terminate();
     db.assert_sound();
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'set_aside' OR kind = 'invalid'"), "0");
     assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks WHERE status <> 'paused'"), "0");

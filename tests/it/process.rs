@@ -9,8 +9,8 @@ use std::time::Duration;
 use duly::{NewTask, RunStatus};
 
 use crate::disk::tools::{succeeds, without};
-use crate::fixtures::{TestDb, eventually, seconds};
-use crate::sidecar::{Gate, Sidecar, shell, signal, stands, told};
+use crate::fixtures::{TestDb, eventually, seconds, wait_for_status};
+use crate::sidecar::{Gate, Sidecar, processes, shell, signal, wait_for_line, with_gate};
 
 #[test]
 fn an_exit_status_is_known_even_if_the_parent_ignored_sigchld() {
@@ -19,16 +19,15 @@ fn an_exit_status_is_known_even_if_the_parent_ignored_sigchld() {
     if !succeeds("env", &[ignored, "true"]) {
         return without("env", "nothing");
     }
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(shell("fine", "true")).unwrap();
     client.add(shell("fails", "exit 3").at_most_once()).unwrap();
     // In hexadecimal, the lowest bit for signal 1.
     client.add(shell("signals", "sed -n 's/^Sig\\(Ign\\|Blk\\)://p' /proc/self/status")).unwrap();
     let mut sidecar = Sidecar::spawn_within(&db, &[], "env", &[ignored]);
-    assert_eq!(stands(&client, "fails", RunStatus::Dead).error.as_deref(), Some("exit code 3"));
-    stands(&client, "fine", RunStatus::Succeeded);
-    let masks = stands(&client, "signals", RunStatus::Succeeded).output.unwrap();
+    assert_eq!(wait_for_status(&client, "fails", RunStatus::Dead).error.as_deref(), Some("exit code 3"));
+    wait_for_status(&client, "fine", RunStatus::Succeeded);
+    let masks = wait_for_status(&client, "signals", RunStatus::Succeeded).output.unwrap();
     for mask in masks.split_whitespace() {
         let mask = u64::from_str_radix(mask, 16).expect("a mask");
         for signal in [17, 10, 12, 14, 26, 27, 29, 1, 2, 15] {
@@ -39,18 +38,16 @@ fn an_exit_status_is_known_even_if_the_parent_ignored_sigchld() {
             );
         }
     }
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 #[test]
 fn other_signals_are_ignored() {
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
+    let (db, client, mut gate) = with_gate();
     let home = db.home().display();
     client.add(shell("long", &format!("echo up >{home}/up; read line <{home}/gate"))).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    told(&db, "up");
+    wait_for_line(&db, "up");
     for name in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "CHLD"] {
         sidecar.signal(name);
         if name != "CHLD" {
@@ -61,8 +58,8 @@ fn other_signals_are_ignored() {
     }
     assert!(!sidecar.log().contains("no more runs are started"), "{}", sidecar.log());
     gate.open();
-    stands(&client, "long", RunStatus::Succeeded);
-    sidecar.leave();
+    wait_for_status(&client, "long", RunStatus::Succeeded);
+    sidecar.terminate();
 }
 
 #[test]
@@ -77,32 +74,23 @@ fn the_host_name_is_that_of_the_kernel() {
 
 // ------------------------------------------------------------------------------------- children that it did not start --
 
-/// Returns the PID and state of the children of a process.
-fn children(of: u32) -> Vec<(u32, String)> {
-    let entries = std::fs::read_dir("/proc").expect("/proc");
-    let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok());
-    let child = |stat: String| {
-        let mut fields = stat[stat.rfind(')')? + 2..].split(' ');
-        let (state, parent) = (fields.next()?, fields.next()?);
-        (parent == of.to_string()).then(|| Some((stat.split(' ').next()?.parse().ok()?, state.to_owned())))?
-    };
-    stats.filter_map(child).collect()
+/// Returns the PIDs of the children of a process.
+fn children(parent: u32) -> Vec<u32> {
+    processes().filter(|process| process.is_child_of(parent)).map(|process| process.pid).collect()
 }
 
 #[test]
 fn a_child_from_before_exec_is_reaped() {
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
+    let (db, client, mut gate) = with_gate();
     let line = format!("(read line <{}/gate) & exec \"$@\"", db.home().display());
     let mut sidecar = Sidecar::spawn_within(&db, &[], "sh", &["-c", &line, "sh"]);
     eventually("it has started", || sidecar.log().contains("started, with"));
     client.add(shell("fine", "true")).unwrap();
-    stands(&client, "fine", RunStatus::Succeeded);
+    wait_for_status(&client, "fine", RunStatus::Succeeded);
     assert_eq!(children(sidecar.pid()).len(), 1, "it lives");
     gate.open();
-    eventually("it is reaped", || children(sidecar.pid()).is_empty());
-    sidecar.leave();
+    eventually("the child is reaped", || children(sidecar.pid()).is_empty());
+    sidecar.terminate();
 }
 
 /// nix cannot represent a child that a real-time signal ended.
@@ -119,9 +107,9 @@ fn a_child_ended_by_a_real_time_signal_is_reaped_and_so_is_another() {
     assert_eq!(children(sidecar.pid()).len(), 2, "they live");
     for (gate, left) in gates.iter_mut().zip([1, 0]) {
         gate.open();
-        eventually("it is reaped", || children(sidecar.pid()).len() == left);
+        eventually("the child is reaped", || children(sidecar.pid()).len() == left);
     }
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 #[test]
@@ -132,26 +120,24 @@ fn as_pid_1_it_reaps_orphan_processes() {
     }
     // With its own /proc, as in a container; and with that of another namespace, in which its PIDs belong to other processes.
     for proc in [&["--mount-proc"][..], &[]] {
-        let db = TestDb::new();
-        let client = db.client();
-        let mut gate = Gate::new(&db, "gate");
+        let (db, client, mut gate) = with_gate();
         let home = db.home().display();
         let daemon = format!("(setsid sh -c 'echo up >{home}/up; read line <{home}/gate' >/dev/null 2>&1 &)");
         client.add(shell("daemon", &format!("{daemon}; exit 0"))).unwrap();
         let mut sidecar = Sidecar::spawn_within(&db, &[], "unshare", &[&namespace[..], proc].concat());
-        told(&db, "up");
-        stands(&client, "daemon", RunStatus::Succeeded);
-        let init = children(sidecar.pid())[0].0;
+        wait_for_line(&db, "up");
+        wait_for_status(&client, "daemon", RunStatus::Succeeded);
+        let init = children(sidecar.pid())[0];
         assert_eq!(db.ask("SELECT pid FROM scheduler_instances"), "1");
-        assert_eq!(children(init).len(), 1, "it was given the daemon");
+        assert_eq!(children(init).len(), 1, "it is the parent of the daemon");
         // The exit status of commands that end at the same time is known.
         let left = |code: u8| format!("(setsid true &) ; (sleep 0.1 &) ; exit {code}");
         let tasks = (0..40).map(|n| shell(&format!("task-{n}"), &left(n % 2)).at_most_once().timeout(seconds(50)));
         client.add_all(tasks).unwrap();
-        let ended = "SELECT count(*) FROM task_runs WHERE status IN ('succeeded', 'dead')";
-        eventually("all have ended", || db.ask(ended) == "41");
-        let told = "SELECT status, exit_code, error, count(*) FROM task_runs GROUP BY 1, 2, 3 ORDER BY 1";
-        assert_eq!(db.rows(told), ["dead|1|exit code 1|20", "succeeded|0|-|21"]);
+        let ended = || db.count(RunStatus::Succeeded) + db.count(RunStatus::Dead);
+        eventually("all have ended", || ended() == 41);
+        let outcomes = "SELECT status, exit_code, error, count(*) FROM task_runs GROUP BY 1, 2, 3 ORDER BY 1";
+        assert_eq!(db.rows(outcomes), ["dead|1|exit code 1|20", "succeeded|0|-|21"]);
         eventually("they are reaped", || children(init).len() == 1);
         gate.open();
         eventually("the daemon is reaped", || children(init).is_empty());
@@ -170,21 +156,21 @@ struct Terminal {
 
 impl Terminal {
     fn run(db: TestDb) -> Self {
-        let shown = File::create_new(db.home().join("shown")).unwrap();
+        let output = File::create_new(db.home().join("terminal-output")).unwrap();
         let line = format!("exec {} --db {} run --poll 50ms", env!("CARGO_BIN_EXE_duly"), db.file().display());
         let mut script = Command::new("script");
         script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh");
-        let script = script.stdin(Stdio::piped()).stdout(shown).stderr(Stdio::null()).spawn().expect("script");
+        let script = script.stdin(Stdio::piped()).stdout(output).stderr(Stdio::null()).spawn().expect("script");
         Terminal { script, db }
     }
 
-    fn shown(&self) -> String {
-        std::fs::read_to_string(self.db.home().join("shown")).unwrap()
+    fn output(&self) -> String {
+        std::fs::read_to_string(self.db.home().join("terminal-output")).unwrap()
     }
 
     fn ends_with(&mut self, code: i32) {
         eventually("it has ended", || self.script.try_wait().unwrap().is_some());
-        assert_eq!(self.script.wait().unwrap().code(), Some(code), "{}", self.shown());
+        assert_eq!(self.script.wait().unwrap().code(), Some(code), "{}", self.output());
     }
 }
 
@@ -200,17 +186,15 @@ fn a_command_has_no_terminal_and_ctrl_c_still_ends_the_program_in_order() {
     if !succeeds("script", &["-qec", "true", "/dev/null"]) {
         return without("script", "nothing");
     }
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
+    let (db, client, mut gate) = with_gate();
     let home = db.home().display();
     // A command that a terminal stops would only end at its timeout.
-    let asks =
+    let with_timeout =
         |name: &str, line: &str| -> NewTask { shell(name, line).at_most_once().timeout(Duration::from_secs(10)) };
-    client.add(asks("reads", "read line </dev/tty")).unwrap();
-    client.add(asks("asks", "cat </dev/tty")).unwrap();
+    client.add(with_timeout("reads", "read line </dev/tty")).unwrap();
+    client.add(with_timeout("asks", "cat </dev/tty")).unwrap();
     client
-        .add(asks(
+        .add(with_timeout(
             "leads",
             "read number name state parent group session rest </proc/self/stat; echo $group $session $$",
         ))
@@ -218,17 +202,19 @@ fn a_command_has_no_terminal_and_ctrl_c_still_ends_the_program_in_order() {
     client.add(shell("long", &format!("echo up >{home}/up; read line <{home}/gate; echo passed"))).unwrap();
     let mut terminal = Terminal::run(db);
     for name in ["reads", "asks"] {
-        let run = stands(&client, name, RunStatus::Dead);
+        let run = wait_for_status(&client, name, RunStatus::Dead);
         let (error, output) = (run.error.unwrap_or_default(), run.output.unwrap_or_default());
         assert!(error.starts_with("exit code ") && output.contains("/dev/tty"), "{name}: {error}: {output}");
     }
-    let leads = stands(&client, "leads", RunStatus::Succeeded).output.unwrap();
+    let leads = wait_for_status(&client, "leads", RunStatus::Succeeded).output.unwrap();
     let numbers: Vec<&str> = leads.split_whitespace().collect();
     assert!(matches!(numbers[..], [group, session, pid] if group == pid && session == pid), "{leads}");
-    told(&terminal.db, "up");
+    wait_for_line(&terminal.db, "up");
     terminal.script.stdin.as_mut().unwrap().write_all(&[3]).unwrap();
-    eventually("it has heard", || terminal.shown().contains("SIGINT: no more runs are started; running commands: 1"));
+    eventually("the signal is logged", || {
+        terminal.output().contains("SIGINT: no more runs are started; running commands: 1")
+    });
     gate.open();
     terminal.ends_with(0);
-    assert_eq!(stands(&client, "long", RunStatus::Succeeded).output.as_deref(), Some("passed\n"));
+    assert_eq!(wait_for_status(&client, "long", RunStatus::Succeeded).output.as_deref(), Some("passed\n"));
 }

@@ -5,14 +5,9 @@ use std::sync::Mutex;
 
 use duly::{BoxError, Context, Event, MAX_RESULT_BYTES, NewTask, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::fixtures::{NOON, TestDb, at, eventually, once, overdue, seconds};
 
-const START: &str = "2027-03-14T12:00:00Z";
 const SOON: &str = "2027-03-14T12:00:05Z";
-
-fn once(name: &str) -> NewTask {
-    NewTask::once(name, at(START)).handler("work")
-}
 
 fn progress(db: &TestDb) -> Vec<String> {
     db.rows(
@@ -24,7 +19,7 @@ fn progress(db: &TestDb) -> Vec<String> {
 fn the_last_progress_is_kept_after_every_outcome() {
     let db = TestDb::new();
     let mut stepper = db
-        .builder(START)
+        .builder(NOON)
         .handler("work", |run: &Context| {
             for n in 1..=1000 {
                 run.progress(format!("{n} of 1000"));
@@ -47,7 +42,7 @@ fn the_last_progress_is_kept_after_every_outcome() {
     for name in ["fails", "finishes", "long", "panics", "returns"] {
         stepper.client().add(once(name)).unwrap();
     }
-    stepper.client().add(NewTask::once("mute", at(START)).handler("mute")).unwrap();
+    stepper.client().add(NewTask::once("mute", at(NOON)).handler("mute")).unwrap();
     stepper.run_until(at(SOON)).unwrap();
     let long = format!("long|succeeded|{}...", "é".repeat(512));
     assert_eq!(
@@ -85,7 +80,7 @@ fn progress_is_written_at_most_once_a_second_with_the_newest_text() {
         })
         .start()
         .unwrap();
-    scheduler.add(NewTask::once("words", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+    scheduler.add(overdue("words")).unwrap();
     eventually("the first words are shown", || progress(&db) == ["words|running|begun"]);
     // Each write of the progress leaves a trace.
     db.plain()
@@ -112,7 +107,7 @@ fn an_attempt_starts_without_progress_and_a_superseded_one_writes_none() {
     let db = TestDb::new();
     let file = db.file().to_owned();
     let mut stepper = db
-        .builder(START)
+        .builder(NOON)
         .handler("work", move |run: &Context| {
             if run.attempt() == 1 {
                 run.progress("first");
@@ -140,7 +135,7 @@ fn a_result_that_is_too_long_is_reported_and_the_run_succeeds() {
     let db = TestDb::new();
     let (sender, receiver) = std::sync::mpsc::channel();
     let mut stepper = db
-        .builder(START)
+        .builder(NOON)
         .handler("work", |run: &Context| {
             // Two of them are the quotes of JSON.
             let text = "x".repeat(MAX_RESULT_BYTES - 2 + usize::from(run.task() != "fits"));
@@ -168,7 +163,7 @@ fn a_result_that_is_too_long_is_reported_and_the_run_succeeds() {
 fn a_result_that_is_no_json_is_reported_and_the_run_is_not_repeated() {
     let db = TestDb::new();
     let mut stepper = db
-        .builder(START)
+        .builder(NOON)
         .handler("work", |_: &Context| Ok::<_, BoxError>(BTreeMap::from([((1, 2), 3)])))
         .start()
         .unwrap();

@@ -291,7 +291,7 @@ fn check(connection: &Connection, when: &str) {
 
 #[test]
 fn every_statement_fits_the_schema() {
-    let (_house, connection) = planner();
+    let (_db, connection) = planner();
     let statements = statements();
     assert!(statements.len() >= 180, "only {} statements were found: {:?}", statements.len(), statements.keys());
     for (name, text) in &statements {
@@ -304,7 +304,7 @@ fn every_statement_fits_the_schema() {
 
 #[test]
 fn hot_statements_use_their_index() {
-    let (_house, connection) = planner();
+    let (_db, connection) = planner();
     check(&connection, "no rows");
     connection.execute_batch("ANALYZE").expect("an analysis");
     check(&connection, "no rows, analysed");
@@ -317,7 +317,7 @@ fn hot_statements_use_their_index() {
 
 /// Duly's pragmas are set, and a file that it opened has them.
 #[test]
-fn pragmas_hold() {
+fn the_pragmas_of_duly_are_set_and_stay() {
     let (db, connection) = planner();
     assert_eq!(db.ask("PRAGMA journal_mode"), "wal");
     assert_eq!(db.ask("PRAGMA user_version"), "0", "it may be an application's");

@@ -3,9 +3,7 @@
 use duly::testing::Stepper;
 use duly::{FailureKind, Misfire, NewTask, Outcome, Overlap, Retry, RetryPolicy};
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed};
-
-const START: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, succeed};
 
 fn day(time: &str) -> String {
     format!("2027-03-14T{time}:00Z")
@@ -19,9 +17,8 @@ fn step_at(stepper: &mut Stepper, time: &str, claims: usize) {
 
 #[test]
 fn an_interrupted_run_continues_after_its_expiry() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(START);
-    owner.client().add(NewTask::once("post", at(START)).handler("work").expires(seconds(20))).unwrap();
+    let (_db, mut owner) = TestDb::with_stepper();
+    owner.client().add(once("post").expires(seconds(20))).unwrap();
     let first = claim(&mut owner);
     let error = "cut short".to_owned();
     owner.finish(&first, Outcome::Failed { how: FailureKind::Failed, error, retry: Retry::Interrupted });
@@ -56,12 +53,11 @@ fn an_occurrence_with_a_row_does_not_hide_later_missed_ones() {
 
 #[test]
 fn a_run_behind_a_key_starts_when_due_before_a_later_one() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(START);
+    let (_db, mut owner) = TestDb::with_stepper();
     let retry = RetryPolicy { backoff: minutes(10), ..RetryPolicy::default() };
     let keyed = |name: &str, due| NewTask::once(name, due).handler("work").concurrency_key("chat").retry(retry);
-    owner.client().add(keyed("first", at(START))).unwrap();
-    owner.client().add(keyed("second", at(START).plus(seconds(10)))).unwrap();
+    owner.client().add(keyed("first", at(NOON))).unwrap();
+    owner.client().add(keyed("second", at(NOON).plus(seconds(10)))).unwrap();
     let first = claim(&mut owner);
     owner.finish(&first, Outcome::failed("offline"));
     step(&mut owner, 0);
@@ -71,10 +67,9 @@ fn a_run_behind_a_key_starts_when_due_before_a_later_one() {
 
 #[test]
 fn an_observer_that_slept_does_not_judge_by_an_old_lease() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(START);
-    let mut observer = db.builder(START).accept("work").clock(owner.clock()).start().unwrap();
-    owner.client().add(NewTask::once("long", at(START)).handler("work")).unwrap();
+    let (db, mut owner) = TestDb::with_stepper();
+    let mut observer = db.builder(NOON).accept("work").clock(owner.clock()).start().unwrap();
+    owner.client().add(once("long")).unwrap();
     claim(&mut owner);
     step(&mut observer, 0);
     // The observer does not step; the owner extends its lease. Then its lock file is removed.
@@ -82,7 +77,7 @@ fn an_observer_that_slept_does_not_judge_by_an_old_lease() {
         owner.clock().advance(seconds(20));
         step(&mut owner, 0);
     }
-    std::fs::remove_file(db.home().join("agent.db-owners").join(owner.owner())).unwrap();
+    std::fs::remove_file(db.lock_file(&owner)).unwrap();
     step(&mut observer, 0);
     assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "running1", "its lease has not stood still");
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "0");
@@ -107,8 +102,7 @@ fn a_run_opened_by_a_wrong_clock_waits_for_older_occurrences() {
 
 #[test]
 fn a_cancel_by_sql_survives_a_pause_or_edit_of_the_task() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(START);
+    let (db, mut owner) = TestDb::with_stepper();
     let hourly = |handler: &str| NewTask::cron("hourly", "0 * * * *").handler("absent").payload(handler);
     for change in ["pause", "resume", "replace"] {
         let _ = owner.client().remove("hourly");
@@ -125,15 +119,13 @@ fn a_cancel_by_sql_survives_a_pause_or_edit_of_the_task() {
             _ => _ = owner.client().replace(NewTask::cron("hourly", "30 * * * *").handler("absent")).unwrap(),
         }
         step(&mut owner, 0);
-        let stands = owner.client().run(run).unwrap().unwrap().status;
-        assert_eq!(stands, duly::RunStatus::Cancelled, "{change}");
+        assert_eq!(db.run(run).status, duly::RunStatus::Cancelled, "{change}");
     }
 }
 
 #[test]
 fn a_delay_continues_if_its_occurrence_has_a_row() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(START);
+    let (db, mut owner) = TestDb::with_stepper();
     owner.client().add(NewTask::delay("hourly", minutes(60)).handler("work")).unwrap();
     for _ in 0..4 {
         owner.clock().advance(minutes(60));
@@ -174,11 +166,10 @@ fn a_row_of_skips_does_not_shrink_when_the_clock_is_corrected() {
 
 #[test]
 fn next_run_set_to_now_does_not_start_a_delay_before_starts_at() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(START);
+    let (db, mut owner) = TestDb::with_stepper();
     let delay = NewTask::delay("late", minutes(10)).handler("work").misfire(Misfire::Skip, seconds(0));
     owner.client().add(delay.starts_at(at(&day("15:00")))).unwrap();
-    let now = at(START).as_millis();
+    let now = at(NOON).as_millis();
     db.plain().execute("UPDATE scheduled_tasks SET next_run = ?1", [now]).unwrap();
     step_at(&mut owner, "12:30", 0);
     db.assert_history("late", &["2027-03-14 12:00:00 schedule missed"]);
@@ -251,8 +242,7 @@ fn due_occurrences_are_resolved_before_a_pause_despite_a_cancel_by_sql() {
 
 #[test]
 fn no_occurrence_is_resolved_between_a_set_next_run_and_starts_at() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(START);
+    let (db, mut owner) = TestDb::with_stepper();
     let task = NewTask::cron("late", "*/10 * * * *").handler("work").misfire(Misfire::RunOnce, seconds(0));
     owner.client().add(task.starts_at(at(&day("15:00")))).unwrap();
     set_next_run(&db, "late", "12:05");
@@ -287,13 +277,13 @@ fn a_run_started_beside_a_resolved_occurrence_is_recorded_as_started() {
 #[test]
 fn recording_expired_occurrences_does_not_delay_a_retry() {
     let db = TestDb::new();
-    let mut owner = db.builder(START).accept("work").poll(minutes(60)).start().unwrap();
+    let mut owner = db.builder(NOON).accept("work").poll(minutes(60)).start().unwrap();
     let late = NewTask::cron("late", "0 * * * *").handler("work").expires(minutes(10));
     let retry = RetryPolicy { max_attempts: 2, backoff: seconds(2), max_backoff: seconds(2) };
     owner.client().add(late).unwrap();
-    owner.client().add(NewTask::once("soon", at(START)).handler("work").retry(retry)).unwrap();
+    owner.client().add(once("soon").retry(retry)).unwrap();
     let soon = claim(&mut owner);
-    owner.clock().set_wall(at(START).plus(minutes(100)));
+    owner.clock().set_wall(at(NOON).plus(minutes(100)));
     owner.finish(&soon, Outcome::failed("not yet"));
     step(&mut owner, 0);
     assert!(owner.sleeps() <= seconds(2), "{:?}", owner.sleeps());
@@ -303,15 +293,14 @@ fn recording_expired_occurrences_does_not_delay_a_retry() {
 
 #[test]
 fn retention_counts_from_the_turn_that_completes_a_task() {
-    let db = TestDb::new();
-    let mut owner = db.stepper(START);
-    owner.client().add(NewTask::once("over", at(START)).handler("work")).unwrap();
+    let (db, mut owner) = TestDb::with_stepper();
+    owner.client().add(once("over")).unwrap();
     let run = claim(&mut owner);
     succeed(&mut owner, &run);
     // It is resumed, and no scheduler reads the file for a month; it has no occurrence left.
     let shell = db.plain();
     shell.execute("UPDATE scheduled_tasks SET status = 'active'", []).unwrap();
-    let start = at(START).as_millis();
+    let start = at(NOON).as_millis();
     shell.execute("UPDATE scheduled_tasks SET updated_at = ?1, active_since = ?1", [start]).unwrap();
     let mut pass = |time| {
         owner.clock().advance(time);

@@ -2,11 +2,10 @@
 //! `doctor` names every run that contradicts its recorded attempts, and `check` names the unfinished ones.
 
 use duly::testing::Stepper;
-use duly::{Client, Limits, NewTask, Outcome};
+use duly::{Client, NewTask, Outcome};
 
-use crate::fixtures::{TestDb, at, claim, minutes, step, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim, findings, minutes, problems, step, work_off};
 
-const NOON: &str = "2027-03-14T12:00:00Z";
 const RULE: &str = "a final run stays final, and its attempt never decreases";
 
 /// Creates runs that ended in every way, in tasks of that name. The first attempt of `retried` failed.
@@ -30,36 +29,31 @@ fn ended() -> (TestDb, Stepper) {
         }
     }
     stepper.step().expect("a turn");
-    client.cancel(run(&db, "waited")).expect("a run that waits");
+    client.cancel(run_of(&db, "waited")).expect("a run that waits");
     stepper.clock().advance(minutes(1));
     let again = claim(&mut stepper);
     stepper.finish(&again, Outcome::succeeded());
     work_off(&mut stepper);
-    let stands = "SELECT t.name || ' ' || r.status || ' ' || r.attempt FROM task_runs r JOIN scheduled_tasks t
+    let states = "SELECT t.name || ' ' || r.status || ' ' || r.attempt FROM task_runs r JOIN scheduled_tasks t
                    ON t.id = r.task_id ORDER BY t.id";
     let expected =
         ["succeeded succeeded 1", "retried succeeded 2", "dead dead 1", "cancelled cancelled 1", "waited cancelled 0"];
-    assert_eq!(db.rows(stands)[..5], expected);
-    assert_eq!((found(&client), shown(&client)), (vec![], vec![]));
+    assert_eq!(db.rows(states)[..5], expected);
+    assert_eq!((findings(&client), reopened_runs(&client)), (vec![], vec![]));
     (db, stepper)
 }
 
-fn run(db: &TestDb, task: &str) -> i64 {
-    let run = "SELECT id FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = ";
-    db.ask(&format!("{run}'{task}')")).parse().expect("a run")
+fn run_of(db: &TestDb, task: &str) -> i64 {
+    let query = "SELECT id FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = ";
+    db.ask(&format!("{query}'{task}')")).parse().expect("a run")
 }
 
-fn set(db: &TestDb, task: &str, values: &str) -> rusqlite::Result<usize> {
-    db.plain().execute(&format!("UPDATE task_runs SET {values} WHERE id = {}", run(db, task)), [])
+fn set_columns(db: &TestDb, task: &str, values: &str) -> rusqlite::Result<usize> {
+    db.plain().execute(&format!("UPDATE task_runs SET {values} WHERE id = {}", run_of(db, task)), [])
 }
 
-fn found(client: &Client) -> Vec<String> {
-    client.doctor().expect("a look").iter().map(ToString::to_string).collect()
-}
-
-fn shown(client: &Client) -> Vec<String> {
-    let problems = client.check(&Limits::default()).expect("a look");
-    problems.iter().map(ToString::to_string).filter(|line| line.starts_with("reopened")).collect()
+fn reopened_runs(client: &Client) -> Vec<String> {
+    problems(client).into_iter().filter(|line| line.starts_with("reopened")).collect()
 }
 
 #[test]
@@ -80,12 +74,12 @@ fn a_final_run_that_another_program_reopened_is_named() {
         ("waited", again, "is queued, with the end of an earlier attempt"),
     ] {
         let (db, stepper) = ended();
-        set(&db, task, values).unwrap_or_else(|error| panic!("{task}, {values}: {error}"));
-        let number = run(&db, task);
-        assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{values}");
+        set_columns(&db, task, values).unwrap_or_else(|error| panic!("{task}, {values}: {error}"));
+        let number = run_of(&db, task);
+        assert_eq!(findings(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{values}");
         let line =
             format!("reopened: run {number} of {task} {why}: another program changed its row: duly cancel {number}");
-        let lines = shown(stepper.client());
+        let lines = reopened_runs(stepper.client());
         assert_eq!(lines.len(), usize::from(!values.contains("succeeded")), "{lines:?}");
         assert!(lines.iter().all(|found| found.starts_with(&line)), "{lines:?}");
     }
@@ -99,14 +93,14 @@ fn a_reopened_run_that_ran_again_is_named_as_well() {
         ("dead", "was final after attempt 1, and is succeeded at attempt 2"),
     ] {
         let (db, mut stepper) = ended();
-        set(&db, task, "status = 'queued', finished_at = NULL, cancel_requested = 0").expect("an update");
+        set_columns(&db, task, "status = 'queued', finished_at = NULL, cancel_requested = 0").expect("an update");
         let again = claim(&mut stepper);
         assert_eq!(again.task, task);
         stepper.finish(&again, Outcome::succeeded());
         work_off(&mut stepper);
-        let number = run(&db, task);
-        assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")]);
-        assert!(shown(stepper.client()).is_empty(), "it is over");
+        let number = run_of(&db, task);
+        assert_eq!(findings(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")]);
+        assert!(reopened_runs(stepper.client()).is_empty(), "it is over");
     }
 }
 
@@ -119,23 +113,23 @@ fn an_attempt_that_another_program_changed_is_named() {
         ("waited", 1, "is cancelled at attempt 1, ended attempts on record: 0"),
     ] {
         let (db, stepper) = ended();
-        set(&db, task, &format!("attempt = {attempt}")).expect("an update");
-        let number = run(&db, task);
-        assert_eq!(found(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{attempt}");
+        set_columns(&db, task, &format!("attempt = {attempt}")).expect("an update");
+        let number = run_of(&db, task);
+        assert_eq!(findings(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{attempt}");
     }
     // A run that fails, is released, and continues is not named.
-    let (_house, mut stepper) = ended();
+    let (_db, mut stepper) = ended();
     let client = stepper.client().clone();
     let mut claims = Vec::new();
     client.add(NewTask::interval("neighbour", minutes(1)).handler("work")).expect("a task");
     for outcome in [Outcome::failed("no"), Outcome::Released, Outcome::failed("no"), Outcome::succeeded()] {
         stepper.clock().advance(minutes(5));
         claims.extend(stepper.step().expect("a turn"));
-        assert_eq!((found(&client), claims.len()), (vec![], 1));
+        assert_eq!((findings(&client), claims.len()), (vec![], 1));
         stepper.finish(&claims.remove(0), outcome);
         // A released run may be claimed again at once.
         claims.extend(stepper.step().expect("a turn"));
-        assert!(found(&client).is_empty() && shown(&client).is_empty());
+        assert!(findings(&client).is_empty() && reopened_runs(&client).is_empty());
     }
 }
 
@@ -144,9 +138,9 @@ fn a_run_with_finished_at_cannot_become_queued_or_running() {
     let (db, stepper) = ended();
     for task in ["succeeded", "dead", "waited"] {
         for values in ["status = 'queued'", "status = 'running', locked_by = 'me', locked_until = 1805025600000"] {
-            let refused = set(&db, task, values).expect_err("an end").to_string();
+            let refused = set_columns(&db, task, values).expect_err("an end").to_string();
             assert!(refused.contains("CHECK"), "{task}, {values}: {refused}");
         }
     }
-    assert_eq!(found(stepper.client()), [""; 0]);
+    assert_eq!(findings(stepper.client()), [""; 0]);
 }

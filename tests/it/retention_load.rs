@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use duly::{Clock, NewTask, Retention};
 
-use crate::fixtures::{TestDb, minutes, work_off};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, minutes, work_off};
 
 /// More completed tasks are added in each minute than one batch of retention reads.
 #[test]

@@ -9,10 +9,9 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Cancel, Claim, Error, FailureKind, NewTask, Outcome, Overlap, Retry, RetryPolicy};
 
-use crate::fixtures::{TestDb, at, minutes, seconds};
+use crate::fixtures::{NOON, TestDb, at, minutes, seconds};
 
 pub(crate) const BEFORE: &str = "2027-03-14T11:59:30Z";
-const NOON: &str = "2027-03-14T12:00:00Z";
 
 /// Two tasks that are due at noon, and a stepper that has claimed both.
 pub(crate) struct Pair {
@@ -46,7 +45,7 @@ impl Pair {
             pair.stepper.finish(&claim, Outcome::failed("no luck"));
         }
         assert!(pair.stepper.step().unwrap().is_empty(), "the retry is not due yet");
-        assert_eq!((pair.subject_is(), pair.row(pair.twin.run_id).contains("|failed|")), ("failed".into(), true));
+        assert_eq!((pair.subject_status(), pair.row(pair.twin.run_id).contains("|failed|")), ("failed".into(), true));
         pair
     }
 
@@ -54,7 +53,7 @@ impl Pair {
         row(&self.db, run)
     }
 
-    pub(crate) fn subject_is(&self) -> String {
+    pub(crate) fn subject_status(&self) -> String {
         status(&self.db, self.subject.run_id)
     }
 
@@ -114,7 +113,7 @@ fn a_due_occurrence_is_running_queued_skipped_or_missed_once() {
     let taken = second.step().unwrap();
     assert_eq!(taken.iter().map(|claim| (claim.run_id, claim.attempt)).collect::<Vec<_>>(), [(2, 1)]);
     assert!(second.step().unwrap().is_empty());
-    assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "2");
+    assert_eq!(db.runs().len(), 2);
 
     // An hour later both still run: one task skips and the other buffers. Then no scheduler runs for three hours.
     let running = "SELECT id, status, attempt, locked_by, started_at FROM task_runs WHERE id <= 2";
@@ -164,7 +163,7 @@ fn a_failed_attempt_waits_longer_each_time_until_the_run_is_dead() {
     let mut pair = Pair::running(|task| task.retry(policy));
     for (attempt, longest) in [(1, 4_000), (2, 8_000), (3, 10_000)] {
         pair.settle(Outcome::failed(format!("failure {attempt}")));
-        assert_eq!(pair.subject_is(), "failed");
+        assert_eq!(pair.subject_status(), "failed");
         let wait = "SELECT run_at - finished_at FROM task_runs WHERE task_id = 1";
         let wait: u64 = pair.db.ask(wait).parse().unwrap();
         assert!((longest / 2..=longest).contains(&wait), "attempt {attempt}: waits {wait} ms");
@@ -179,7 +178,7 @@ fn a_failed_attempt_waits_longer_each_time_until_the_run_is_dead() {
         pair.subject = claims[0].clone();
     }
     pair.settle(Outcome::failed("failure 4"));
-    assert_eq!(pair.subject_is(), "dead");
+    assert_eq!(pair.subject_status(), "dead");
     let error = "SELECT error, attempt, forgiven, ifnull(locked_by, locked_until) FROM task_runs WHERE task_id = 1";
     assert_eq!(pair.db.rows(error), ["failure 4|4|0|-"]);
     assert_eq!(pair.attempts(), [1, 2, 3, 4].map(|attempt| format!("{attempt}|failed|failure {attempt}|-")));
@@ -198,11 +197,11 @@ fn the_handler_may_set_the_time_of_the_retry_or_give_up() {
     pair.stepper.clock().advance(minutes(7));
     pair.subject = pair.stepper.step().unwrap().remove(0);
     pair.settle(give_up());
-    assert_eq!(pair.subject_is(), "dead", "with three attempts left");
+    assert_eq!(pair.subject_status(), "dead", "with three attempts left");
     // A requested retry does not add an attempt.
     let mut pair = Pair::running(NewTask::at_most_once);
     pair.settle(later(seconds(1)));
-    assert_eq!(pair.subject_is(), "dead");
+    assert_eq!(pair.subject_status(), "dead");
 }
 
 #[test]
@@ -242,13 +241,13 @@ fn a_cancelled_running_run_ends_by_its_outcome() {
         let mut pair = Pair::running(as_is);
         let twin = pair.row(pair.twin.run_id);
         assert_eq!(pair.stepper.client().cancel(pair.subject.run_id).unwrap(), Cancel::Asked);
-        assert_eq!(pair.subject_is(), "running", "it is its handler's to end it");
+        assert_eq!(pair.subject_status(), "running", "it is its handler's to end it");
         pair.stepper.step().unwrap();
         assert_eq!(pair.stepper.stopped(), [pair.subject.run_id]);
         assert_eq!(pair.row(pair.twin.run_id), twin);
         pair.settle(end.clone());
         assert_eq!(
-            (pair.subject_is().as_str(), pair.attempts()),
+            (pair.subject_status().as_str(), pair.attempts()),
             (becomes, kept.iter().map(|&s| s.into()).collect()),
             "{end:?}"
         );
@@ -277,7 +276,7 @@ fn a_released_attempt_does_not_count_and_the_run_starts_again() {
     assert_eq!(pair.row(pair.subject.run_id), before);
     pair.subject = claims[0].clone();
     pair.settle(Outcome::failed("once was enough"));
-    assert_eq!(pair.subject_is(), "dead", "one attempt counted, and one was allowed");
+    assert_eq!(pair.subject_status(), "dead", "one attempt counted, and one was allowed");
 }
 
 /// The handler of the subject is changed while it runs; after any end of the attempt the next one uses the new handler.
@@ -360,5 +359,5 @@ fn a_run_that_another_owner_has_claimed_is_not_claimed() {
     pair.stepper.clock().advance(seconds(20));
     let claims = pair.stepper.step().unwrap();
     assert_eq!(claims.iter().map(|claim| (claim.run_id, claim.attempt)).collect::<Vec<_>>(), [(2, 3)]);
-    assert_eq!(pair.subject_is(), "cancelled");
+    assert_eq!(pair.subject_status(), "cancelled");
 }

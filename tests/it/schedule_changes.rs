@@ -7,17 +7,8 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Change, Misfire, NewTask, Outcome, Overlap, ScheduleKind};
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, seconds, step, succeed, with_task, work_off};
 use crate::sql::{at_machine_time, due, insert, names, programs, turn};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
-
-fn database_with(task: NewTask) -> (TestDb, Stepper) {
-    let db = TestDb::new();
-    let stepper = db.stepper(NOON);
-    stepper.client().add(task.handler("work")).expect("a task");
-    (db, stepper)
-}
 
 /// Returns the events of tasks: kind and detail.
 fn events(db: &TestDb) -> Vec<String> {
@@ -27,7 +18,7 @@ fn events(db: &TestDb) -> Vec<String> {
 #[test]
 fn occurrences_during_a_pause_are_passed_over() {
     for task in [NewTask::cron("t", "* * * * *"), NewTask::interval("t", minutes(1))] {
-        let (db, mut stepper) = database_with(task);
+        let (db, mut stepper) = with_task(task);
         let before = db.add_bystander(&stepper);
         stepper.clock().advance(seconds(90));
         // Due occurrences are resolved before the pause, without a turn; the run waits.
@@ -66,8 +57,7 @@ fn occurrences_during_a_pause_are_passed_over() {
 #[test]
 fn a_one_time_task_that_became_due_in_a_pause_runs_on_resume() {
     for misfire in [Misfire::RunOnce, Misfire::Skip] {
-        let (db, mut stepper) =
-            database_with(NewTask::once("t", at("2027-03-14T12:30:00Z")).misfire(misfire, minutes(1)));
+        let (db, mut stepper) = with_task(NewTask::once("t", at("2027-03-14T12:30:00Z")).misfire(misfire, minutes(1)));
         stepper.client().pause("t").expect("a pause");
         stepper.clock().set_wall(at("2027-03-15T12:00:00Z"));
         step(&mut stepper, 0);
@@ -82,13 +72,13 @@ fn a_one_time_task_that_became_due_in_a_pause_runs_on_resume() {
 
 #[test]
 fn a_trigger_does_not_change_a_paused_or_completed_task() {
-    let (db, mut stepper) = database_with(NewTask::cron("t", "0 7 * * *"));
+    let (db, mut stepper) = with_task(NewTask::cron("t", "0 7 * * *"));
     stepper.client().pause("t").expect("a pause");
     stepper.client().trigger("t").expect("a run");
     work_off(&mut stepper);
     db.assert_history("t", &["2027-03-14 12:00:00 manual succeeded"]);
     assert_eq!(db.next("t"), "- paused");
-    let (db, mut stepper) = database_with(NewTask::once("t", at(NOON)));
+    let (db, mut stepper) = with_task(NewTask::once("t", at(NOON)));
     work_off(&mut stepper);
     stepper.client().trigger("t").expect("a run");
     work_off(&mut stepper);
@@ -99,7 +89,7 @@ fn a_trigger_does_not_change_a_paused_or_completed_task() {
 /// Due occurrences belong to the old schedule; the new one counts from the edit.
 #[test]
 fn an_edit_resolves_due_occurrences_by_the_old_schedule() {
-    let (db, stepper) = database_with(NewTask::cron("t", "* * * * *").misfire(Misfire::Skip, minutes(1)));
+    let (db, stepper) = with_task(NewTask::cron("t", "* * * * *").misfire(Misfire::Skip, minutes(1)));
     stepper.crash();
     let mut stepper = db.stepper("2027-03-14T12:30:00Z");
     let hourly = || NewTask::cron("t", "45 * * * *").handler("work").misfire(Misfire::RunOnce, minutes(1));
@@ -125,7 +115,7 @@ fn an_edit_resolves_due_occurrences_by_the_old_schedule() {
 /// A new task or a change that would never be due is refused; the old task stays unchanged.
 #[test]
 fn a_change_that_names_no_occurrence_is_refused() {
-    let (db, mut stepper) = database_with(NewTask::cron("t", "0 * * * *"));
+    let (db, mut stepper) = with_task(NewTask::cron("t", "0 * * * *"));
     stepper.clock().advance(minutes(60));
     let run = claim(&mut stepper);
     succeed(&mut stepper, &run);
@@ -158,7 +148,7 @@ fn a_change_records_every_due_occurrence() {
     ];
     for (what, change) in changes {
         for overlap in [Overlap::Skip, Overlap::Allow, Overlap::BufferAll] {
-            let (db, stepper) = database_with(wide(overlap));
+            let (db, stepper) = with_task(wide(overlap));
             stepper.crash();
             let stepper = db.stepper("2027-03-14T20:00:00Z");
             change(&stepper);
@@ -182,8 +172,7 @@ fn an_equivalent_schedule_keeps_the_next_run() {
     ];
     for (kind, old, new) in same {
         let task = |text: &str| NewTask::scheduled("t", kind, text).handler("work");
-        let db = TestDb::new();
-        let stepper = db.stepper(NOON);
+        let (db, stepper) = TestDb::with_stepper();
         stepper.client().add(task(old)).expect("a task");
         let row = db.rows("SELECT * FROM scheduled_tasks");
         stepper.clock().advance(minutes(7));
@@ -193,14 +182,14 @@ fn an_equivalent_schedule_keeps_the_next_run() {
         assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), row, "{old} {new}");
         // Another change in the same edit is made, and the schedule does not move.
         let schedule = "SELECT schedule_value, next_run, active_since, planned, status FROM scheduled_tasks";
-        let stood = db.rows(schedule);
+        let before_step = db.rows(schedule);
         let answer = stepper.client().replace(task(new).priority(0)).expect("an edit");
         assert_eq!(answer.change, Change::Replaced);
-        assert_eq!(db.rows(schedule), stood, "{old} {new}");
+        assert_eq!(db.rows(schedule), before_step, "{old} {new}");
         assert_eq!(db.ask("SELECT priority FROM scheduled_tasks"), "0");
     }
     // A different schedule moves it; the grid of an interval keeps its anchor.
-    let (db, stepper) = database_with(NewTask::interval("t", minutes(15)));
+    let (db, stepper) = with_task(NewTask::interval("t", minutes(15)));
     stepper.clock().advance(minutes(7));
     stepper.client().replace(NewTask::interval("t", minutes(20)).handler("work")).expect("an edit");
     assert_eq!(db.next("t"), "2027-03-14 12:20:00 active");
@@ -214,7 +203,7 @@ fn a_step_back_of_the_clock_runs_nothing_twice() {
         ("interval", NewTask::interval("t", minutes(1))),
         ("once", NewTask::once("t", at("2027-03-14T12:02:00Z"))),
     ] {
-        let (db, mut stepper) = database_with(task.clone());
+        let (db, mut stepper) = with_task(task.clone());
         for _ in 0..5 {
             stepper.clock().advance(minutes(1));
             work_off(&mut stepper);
@@ -254,7 +243,7 @@ fn jitter_moves_the_start_and_nothing_else() {
     let part = "SELECT DISTINCT run_at - scheduled_for FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id";
     let mut parts = Vec::new();
     for round in 0..2 {
-        let (db, mut stepper) = database_with(jittered("t"));
+        let (db, mut stepper) = with_task(jittered("t"));
         assert_eq!(db.next("t"), "2027-03-14 13:00:00 active");
         stepper.clock().advance(minutes(60));
         step(&mut stepper, 0);
@@ -279,8 +268,7 @@ fn jitter_moves_the_start_and_nothing_else() {
     assert_eq!(parts[0], parts[1]);
 
     // Spread over names; none waits for the whole maximum, and a manual run does not wait.
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     for number in 0..200 {
         stepper.client().add(jittered(&format!("t:{number}"))).expect("a task");
     }
@@ -323,7 +311,7 @@ fn next_run_set_by_sql_loses_no_occurrence() {
             ["now", "anew", "delay"].map(|name| format!("{name}|{missed_text}")),
             "{program:?}"
         );
-        assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'missed'"), "3");
+        assert_eq!(db.count(duly::RunStatus::Missed), 3);
         let planned = "SELECT planned, next_run > created_at FROM scheduled_tasks WHERE name = 'ahead'";
         assert_eq!(db.rows(planned), ["1|1"]);
         db.assert_sound();
@@ -333,7 +321,7 @@ fn next_run_set_by_sql_loses_no_occurrence() {
 #[test]
 fn two_changes_in_one_millisecond_use_one_clock() {
     let task = || NewTask::cron("t", "0 13 * * *").handler("work");
-    let (_db, stepper) = database_with(task());
+    let (_db, stepper) = with_task(task());
     for priority in [0, 3] {
         stepper.client().replace(task().priority(priority)).expect("a change");
         let changed = stepper.client().task("t").unwrap().expect("a task").updated_at;

@@ -5,14 +5,12 @@ use std::collections::BTreeSet;
 
 use duly::{AttemptOutcome, NewTask, Outcome, RunStatus, Timestamp};
 
-use crate::fixtures::{TestDb, at, seconds};
+use crate::fixtures::{NOON, TestDb, at, seconds};
 
 #[path = "../../src/bin/duly/selftest/checker.rs"]
 pub(crate) mod checker;
 
 use checker::{Counts, Expectation, Fault, Line, Tables};
-
-const START: &str = "2027-03-14T12:00:00Z";
 
 /// A journal of a few seconds, and the tables.
 #[derive(Clone)]
@@ -25,8 +23,8 @@ struct Case {
 impl Case {
     /// Three occurrences of a task whose first attempts fail, and of an at-most-once task.
     fn new() -> Case {
-        let (db, start) = (TestDb::new(), at(START));
-        let mut stepper = db.builder(START).accept("work").start().expect("a stepper");
+        let (db, start) = (TestDb::new(), at(NOON));
+        let mut stepper = db.builder(NOON).accept("work").start().expect("a stepper");
         let task = |name: &str| NewTask::interval(name, seconds(10)).starts_at(start.plus(seconds(10))).handler("work");
         let end = start.plus(seconds(30));
         stepper.client().add(task("again").ends_at(end)).expect("a task");

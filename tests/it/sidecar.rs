@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use duly::{Client, NewTask, Run, RunStatus};
+use duly::{Client, NewTask, RunStatus};
 use serde_json::{Value, json};
 
-use crate::fixtures::{TestDb, at, eventually};
+use crate::fixtures::{TestDb, eventually, far_future, overdue, wait_for_status};
 
 /// A task of the handler `command` that is overdue.
 pub(crate) fn command(name: &str, payload: Value) -> NewTask {
-    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("command").payload(payload)
+    overdue(name).handler("command").payload(payload)
 }
 
 /// The same with a command line for the shell.
@@ -99,8 +99,14 @@ impl Sidecar {
         status.expect("a status")
     }
 
+    /// Sends SIGKILL, and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        self.signal("KILL");
+        self.end();
+    }
+
     /// Sends SIGTERM, and waits for an end with exit code 0.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn terminate(&mut self) {
         self.signal("TERM");
         assert_eq!(self.end().code(), Some(0), "{}", self.log());
     }
@@ -143,19 +149,55 @@ impl Gate {
     }
 }
 
-/// Returns the number of live processes in the group whose ID is in a file. Zombies do not count.
-pub(crate) fn group_size(group: &str) -> usize {
+/// Returns a new database, a client, and the gate `gate` in the folder of the database.
+pub(crate) fn with_gate() -> (TestDb, Client, Gate) {
+    let (db, client) = TestDb::with_client();
+    let gate = Gate::new(&db, "gate");
+    (db, client, gate)
+}
+
+/// A process, as `/proc/PID/stat` describes it.
+pub(crate) struct ProcessStat {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    /// The fields after the name: state, parent, process group, session, ..
+    pub(crate) fields: Vec<String>,
+}
+
+impl ProcessStat {
+    pub(crate) fn read(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (name, fields) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        Some(ProcessStat { pid, name: name.to_owned(), fields: fields.split(' ').map(str::to_owned).collect() })
+    }
+
+    pub(crate) fn is_child_of(&self, parent: u32) -> bool {
+        self.fields[1] == parent.to_string()
+    }
+
+    pub(crate) fn is_in_group(&self, group: &str) -> bool {
+        self.fields[2] == group
+    }
+}
+
+/// Returns all processes but zombies.
+pub(crate) fn live_processes() -> impl Iterator<Item = ProcessStat> {
+    processes().filter(|process| !matches!(&*process.fields[0], "Z" | "X"))
+}
+
+/// Returns all processes.
+pub(crate) fn processes() -> impl Iterator<Item = ProcessStat> {
     let entries = std::fs::read_dir("/proc").expect("/proc");
-    let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok());
-    let in_it = |stat: &String| {
-        let fields: Vec<&str> = stat[stat.rfind(')').expect("a name") + 2..].split(' ').collect();
-        fields[2] == group && !matches!(fields[0], "Z" | "X")
-    };
-    stats.filter(in_it).count()
+    entries.filter_map(|entry| ProcessStat::read(entry.ok()?.file_name().to_str()?.parse().ok()?))
+}
+
+/// Returns the number of live processes in a process group.
+pub(crate) fn group_size(group: &str) -> usize {
+    live_processes().filter(|process| process.is_in_group(group)).count()
 }
 
 /// Waits until a file contains a complete line, and returns it.
-pub(crate) fn told(db: &TestDb, name: &str) -> String {
+pub(crate) fn wait_for_line(db: &TestDb, name: &str) -> String {
     let mut text = String::new();
     eventually(&format!("{name} is written"), || {
         text = std::fs::read_to_string(db.home().join(name)).unwrap_or_default();
@@ -164,18 +206,14 @@ pub(crate) fn told(db: &TestDb, name: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// Waits until the newest run of a task has a status, and returns it.
-pub(crate) fn stands(client: &Client, task: &str, status: RunStatus) -> Run {
-    let mut found = None;
-    eventually(&format!("the run of {task} is {status}"), || {
-        found = client.history(task, 1).expect("a history").pop();
-        found.as_ref().is_some_and(|run| run.status == status)
-    });
-    found.expect("a run")
+/// Waits until the process of a running command is recorded.
+pub(crate) fn wait_for_process_record(db: &TestDb) {
+    let recorded = "SELECT count(*) FROM task_runs WHERE process IS NOT NULL";
+    eventually("the process of the command is recorded", || db.ask(recorded) != "0");
 }
 
 /// A command line that writes its group to `NAME.group`, then waits at the gate `NAME`.
-fn waiting(db: &TestDb, name: &str) -> String {
+fn gated_line(db: &TestDb, name: &str) -> String {
     let path = db.home().join(name);
     let path = path.to_str().expect("a path of UTF-8");
     format!("echo $$ >{path}.group; read line <{path}; echo passed")
@@ -183,59 +221,55 @@ fn waiting(db: &TestDb, name: &str) -> String {
 
 #[test]
 fn a_signal_lets_running_commands_end_and_their_outcome_is_kept() {
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
-    client.add(shell("long", &waiting(&db, "gate"))).unwrap();
+    let (db, client, mut gate) = with_gate();
+    client.add(shell("long", &gated_line(&db, "gate"))).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    told(&db, "gate.group");
+    wait_for_line(&db, "gate.group");
     sidecar.signal("TERM");
-    eventually("it has heard", || sidecar.log().contains("SIGTERM: no more runs are started; running commands: 1"));
+    eventually("the signal is logged", || {
+        sidecar.log().contains("SIGTERM: no more runs are started; running commands: 1")
+    });
     gate.open();
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
-    let run = stands(&client, "long", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "long", RunStatus::Succeeded);
     assert_eq!((run.output.as_deref(), run.exit_code, run.attempt), (Some("passed\n"), Some(0), 1));
-    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
-    assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count(), 0, "nothing is left");
+    assert_eq!(db.registered_schedulers(), 0);
+    assert_eq!(db.lock_files(), [""; 0], "nothing is left");
     db.assert_sound();
 }
 
 #[test]
 fn commands_that_exceed_the_drain_are_ended_and_run_again() {
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
-    client.add(shell("long", &waiting(&db, "gate"))).unwrap();
-    client.add(shell("once", &waiting(&db, "gate-once")).at_most_once()).unwrap();
+    let (db, client, mut gate) = with_gate();
+    client.add(shell("long", &gated_line(&db, "gate"))).unwrap();
+    client.add(shell("once", &gated_line(&db, "gate-once")).at_most_once()).unwrap();
     let _held = Gate::new(&db, "gate-once");
     let mut sidecar = Sidecar::start(&db, &["--drain", "1s"]);
-    let groups = [told(&db, "gate.group"), told(&db, "gate-once.group")];
+    let groups = [wait_for_line(&db, "gate.group"), wait_for_line(&db, "gate-once.group")];
     sidecar.signal("INT");
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert_eq!(groups.map(|group| group_size(&group)), [0, 0]);
-    let run = stands(&client, "long", RunStatus::Failed);
+    let run = wait_for_status(&client, "long", RunStatus::Failed);
     assert_eq!(run.error.as_deref(), Some("the scheduler stopped before the command had ended: killed by SIGTERM"));
-    stands(&client, "once", RunStatus::Dead);
+    wait_for_status(&client, "once", RunStatus::Dead);
 
     std::fs::remove_file(db.home().join("gate.group")).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    told(&db, "gate.group");
+    wait_for_line(&db, "gate.group");
     gate.open();
-    let run = stands(&client, "long", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "long", RunStatus::Succeeded);
     assert_eq!((run.attempt, db.ask("SELECT sum(forgiven) FROM task_runs").as_str()), (2, "1"));
-    sidecar.leave();
+    sidecar.terminate();
 }
 
 #[test]
 fn a_second_signal_ends_the_drain() {
-    let db = TestDb::new();
-    let client = db.client();
-    let _gate = Gate::new(&db, "gate");
-    client.add(shell("long", &waiting(&db, "gate"))).unwrap();
+    let (db, client, _gate) = with_gate();
+    client.add(shell("long", &gated_line(&db, "gate"))).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--drain", "1h"]);
-    let group = told(&db, "gate.group");
+    let group = wait_for_line(&db, "gate.group");
     sidecar.signal("TERM");
-    eventually("it has heard", || sidecar.log().contains("SIGTERM: no more runs"));
+    eventually("the signal is logged", || sidecar.log().contains("SIGTERM: no more runs"));
     // A signal that follows at once is the same request.
     eventually("a later one counts", || {
         sidecar.signal("INT");
@@ -243,73 +277,68 @@ fn a_second_signal_ends_the_drain() {
     });
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert_eq!(group_size(&group), 0);
-    stands(&client, "long", RunStatus::Failed);
+    wait_for_status(&client, "long", RunStatus::Failed);
 }
 
 /// A wrapper that forwards a signal, in the same process group, makes it arrive twice.
 #[test]
 fn two_signals_at_once_are_one_request() {
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
-    client.add(shell("long", &waiting(&db, "gate"))).unwrap();
+    let (db, client, mut gate) = with_gate();
+    client.add(shell("long", &gated_line(&db, "gate"))).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--drain", "1h"]);
-    told(&db, "gate.group");
+    wait_for_line(&db, "gate.group");
     // Both are pending while the process is stopped.
     sidecar.signal("STOP");
     sidecar.signal("TERM");
     sidecar.signal("INT");
     sidecar.signal("CONT");
-    let heard = |sidecar: &Sidecar| {
+    let is_logged = |sidecar: &Sidecar| {
         ["it belongs to the signal before it", "running commands are ended now"]
             .iter()
             .any(|x| sidecar.log().contains(x))
     };
-    eventually("it has heard both", || heard(&sidecar));
+    eventually("both signals are logged", || is_logged(&sidecar));
     gate.open();
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
-    let run = stands(&client, "long", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "long", RunStatus::Succeeded);
     assert_eq!((run.output.as_deref(), run.attempt), (Some("passed\n"), 1));
 }
 
 #[test]
 fn a_shutdown_that_cannot_be_recorded_succeeds_and_the_next_scheduler_detects_it() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(shell("fine", "true")).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
-    stands(&client, "fine", RunStatus::Succeeded);
-    let refuse = "CREATE TRIGGER nobody_leaves BEFORE UPDATE OF stopped_at ON scheduler_instances
+    wait_for_status(&client, "fine", RunStatus::Succeeded);
+    let refuse = "CREATE TRIGGER refuse_stop BEFORE UPDATE OF stopped_at ON scheduler_instances
                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
     db.plain().execute_batch(refuse).unwrap();
-    sidecar.leave();
+    sidecar.terminate();
     assert!(sidecar.log().contains("not now; the next scheduler counts this one as dead"), "{}", sidecar.log());
-    let (there, left) = ("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL", "agent.db-owners");
-    assert_eq!(db.ask(there), "1", "it cannot be recorded");
-    db.plain().execute_batch("DROP TRIGGER nobody_leaves").unwrap();
+    assert_eq!(db.registered_schedulers(), 1, "it cannot be recorded");
+    db.plain().execute_batch("DROP TRIGGER refuse_stop").unwrap();
     let mut next = Sidecar::start(&db, &[]);
-    eventually("the next has found it out", || db.ask(there) == "1");
-    next.leave();
-    assert_eq!(std::fs::read_dir(db.home().join(left)).unwrap().count(), 0, "nothing is left");
+    eventually("the next scheduler has recorded it", || db.registered_schedulers() == 1);
+    next.terminate();
+    assert_eq!(db.lock_files(), [""; 0], "nothing is left");
     db.assert_sound();
 }
 
 #[test]
 fn until_idle_finishes_all_work_and_exits() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     let policy = duly::RetryPolicy { backoff: Duration::from_millis(100), ..duly::RetryPolicy::default() };
     let flag = db.home().join("flag");
     // It fails once; the retry is awaited.
     let line = format!("test -e {0} || {{ touch {0}; exit 7; }}", flag.display());
     client.add(shell("second-try", &line).retry(policy)).unwrap();
     client.add(shell("fine", "echo fine")).unwrap();
-    client.add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    client.add(far_future("far").handler("command")).unwrap();
     let mut sidecar = Sidecar::spawn(&db, &["--until-idle"]);
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
-    let run = stands(&client, "second-try", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "second-try", RunStatus::Succeeded);
     assert_eq!(client.attempts(run.id).unwrap()[0].error.as_deref(), Some("exit code 7"));
-    stands(&client, "fine", RunStatus::Succeeded);
+    wait_for_status(&client, "fine", RunStatus::Succeeded);
     // Each start and end is a log line with its time; a failure names the next attempt.
     let log = sidecar.log();
     let line = |with: &str| log.lines().find(|line| line.contains(with)).unwrap_or_else(|| panic!("{with}: {log}"));
@@ -327,7 +356,7 @@ fn a_missing_file_is_created_only_with_an_option() {
     assert_eq!(sidecar.end().code(), Some(4));
     let log = sidecar.log();
     assert!(log.starts_with("error: cannot use ") && log.lines().count() == 1, "{log}");
-    assert!(!db.file().exists() && !db.home().join("agent.db-owners").exists());
+    assert!(!db.file().exists() && !db.lock_folder().exists());
     let mut sidecar = Sidecar::spawn(&db, &["--until-idle", "--create"]);
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks"), "0");
@@ -337,70 +366,67 @@ fn a_missing_file_is_created_only_with_an_option() {
 fn a_removed_file_ends_the_scheduler_and_its_commands() {
     let db = TestDb::new();
     let _gate = Gate::new(&db, "gate");
-    db.client().add(shell("long", &waiting(&db, "gate"))).unwrap();
+    db.client().add(shell("long", &gated_line(&db, "gate"))).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    let group = told(&db, "gate.group");
+    let group = wait_for_line(&db, "gate.group");
     std::fs::remove_file(db.file()).unwrap();
     let status = sidecar.end();
     assert_eq!((status.code(), status.signal()), (Some(4), None), "{}", sidecar.log());
     assert!(sidecar.log().contains("it was removed or moved while it was open"), "{}", sidecar.log());
-    assert_eq!(group_size(&group), 0, "nobody is left to see to it");
-    assert!(!db.file().exists(), "nothing was made again");
+    assert_eq!(group_size(&group), 0, "no scheduler is left to end it");
+    assert!(!db.file().exists(), "it was not created again");
 }
 
 #[test]
 fn an_unreadable_file_leaves_no_command_running() {
     let db = TestDb::new();
     let _gate = Gate::new(&db, "gate");
-    db.client().add(shell("long", &waiting(&db, "gate"))).unwrap();
+    db.client().add(shell("long", &gated_line(&db, "gate"))).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--until-idle", "--drain", "1s"]);
-    let group = told(&db, "gate.group");
+    let group = wait_for_line(&db, "gate.group");
     let mut file = OpenOptions::new().write(true).open(db.file()).unwrap();
     file.write_all(&[0xff; 4096]).unwrap();
     assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
     let log = sidecar.log();
     let last = log.lines().last().expect("a line");
     assert!(last.starts_with("error: cannot use ") && last.contains("it is "), "{log}");
-    assert_eq!(group_size(&group), 0, "nobody is left to see to it");
+    assert_eq!(group_size(&group), 0, "no scheduler is left to end it");
 }
 
 #[test]
 fn an_idle_scheduler_uses_little_processor_time() {
     let db = TestDb::new();
-    db.client().add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    db.client().add(far_future("far").handler("command")).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--poll", "1s"]);
-    let ticks = |field: usize| {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", sidecar.pid())).unwrap();
-        stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(field).unwrap().parse::<u64>().unwrap()
-    };
+    let ticks = |field: usize| ProcessStat::read(sidecar.pid()).unwrap().fields[field].parse::<u64>().unwrap();
     // Age and processor time of the process, in hundredths of a second.
     let age = || {
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         (uptime.split('.').next().unwrap().parse::<u64>().unwrap() * 100).saturating_sub(ticks(19))
     };
     let size = || std::fs::metadata(db.file()).unwrap().len();
-    let (work, made) = (|| ticks(11) + ticks(12), size());
+    let (processor_time, initial_size) = (|| ticks(11) + ticks(12), size());
     eventually("it has settled down", || age() >= 150);
-    let begun = work();
+    let begun = processor_time();
     eventually("five seconds have passed", || age() >= 650);
-    let spent = work() - begun;
+    let spent = processor_time() - begun;
     // 0.2 s a minute would be 2; the kernel may add a tick.
     assert!(spent <= 4, "{spent} hundredths of a second in five seconds of rest");
-    assert_eq!(size(), made, "the file has grown");
-    sidecar.leave();
+    assert_eq!(size(), initial_size, "the file has grown");
+    sidecar.terminate();
 }
 
 /// The first command of the README: a new database and running commands, until Ctrl-C.
 #[test]
-fn a_manifest_is_sufficient() {
+fn a_manifest_creates_the_database_and_its_commands_run() {
     let db = TestDb::new();
     let tasks = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tasks.toml");
     let mut sidecar = Sidecar::spawn(&db, &["--tasks", tasks]);
     eventually("it has started", || sidecar.log().contains("started, with 4 workers"));
     assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks WHERE managed_by LIKE '%/examples/tasks.toml'"), "5");
-    let beaten = "SELECT count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+    let heartbeats = "SELECT count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                    WHERE t.name = 'heartbeat' AND r.status = 'succeeded' AND r.output LIKE '%UTC%'";
-    eventually("the first command has run", || db.ask(beaten) != "0");
+    eventually("the first command has run", || db.ask(heartbeats) != "0");
     sidecar.signal("INT");
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     db.assert_sound();

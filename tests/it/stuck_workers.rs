@@ -7,15 +7,11 @@ use std::time::Duration;
 
 use duly::{AttemptOutcome, Builder, Context, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
-
-fn due(name: &str, handler: &str) -> NewTask {
-    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler(handler).at_most_once()
-}
+use crate::fixtures::{TestDb, eventually, listen, overdue, seconds};
 
 /// A task whose handler ignores requests, with a time limit that is over at once.
-fn hanging(name: &str) -> NewTask {
-    due(name, "hang").timeout(Duration::from_millis(20)).priority(0)
+fn hanging_task(name: &str) -> NewTask {
+    overdue(name).handler("hang").at_most_once().timeout(Duration::from_millis(20)).priority(0)
 }
 
 /// Starts a scheduler whose handler `hang` reports that it has begun, and returns when a message is sent or the sender
@@ -37,11 +33,10 @@ fn with_hanging(db: &TestDb) -> (Builder, Receiver<i64>, crossbeam_channel::Send
 fn a_healthy_task_misses_nothing_beside_a_hanging_one() {
     let db = TestDb::new();
     let (builder, begins, open) = with_hanging(&db);
-    let (sender, receiver) = channel();
-    let observer = move |event: &Event| drop(sender.send(event.clone()));
+    let (observer, events) = listen();
     let beat = |_: &Context| Ok::<_, Error>(());
     let scheduler = builder.workers(1).handler("beat", beat).observe(observer).start().unwrap();
-    scheduler.add(hanging("hangs")).unwrap();
+    scheduler.add(hanging_task("hangs")).unwrap();
     let run = begins.recv_timeout(seconds(30)).unwrap();
     scheduler.add(NewTask::interval("beat", seconds(1)).handler("beat")).unwrap();
     let beats = "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status = 'succeeded'";
@@ -49,12 +44,12 @@ fn a_healthy_task_misses_nothing_beside_a_hanging_one() {
     let other =
         "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status <> 'succeeded' AND status <> 'running'";
     assert_eq!(db.ask(other), "0");
-    let held = |event: Event| matches!(event, Event::WorkerHeld { claim } if claim.run_id == run);
-    assert_eq!(receiver.try_iter().filter(|event| held(event.clone())).count(), 1);
-    assert_eq!(scheduler.run(run).unwrap().unwrap().status, RunStatus::Running, "it holds its run, and its key");
+    let held = |event: &Event| matches!(event, Event::WorkerHeld { claim } if claim.run_id == run);
+    assert_eq!(events.try_iter().filter(held).count(), 1);
+    assert_eq!(db.run(run).status, RunStatus::Running, "it holds its run, and its key");
 
     open.send(()).unwrap();
-    eventually("its end is recorded", || scheduler.run(run).unwrap().unwrap().status == RunStatus::Dead);
+    eventually("the end of the attempt is recorded", || db.run(run).status == RunStatus::Dead);
     assert_eq!(scheduler.attempts(run).unwrap()[0].outcome, AttemptOutcome::TimedOut);
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
     db.assert_sound();
@@ -65,13 +60,13 @@ fn at_most_the_configured_number_of_workers_is_replaced() {
     let db = TestDb::new();
     let (builder, begins, open) = with_hanging(&db);
     let scheduler = builder.workers(2).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
-    scheduler.add_all((0..6).map(|number| hanging(&format!("hangs-{number}")))).unwrap();
+    scheduler.add_all((0..6).map(|number| hanging_task(&format!("hangs-{number}")))).unwrap();
     for _ in 0..4 {
         begins.recv_timeout(seconds(30)).unwrap();
     }
-    scheduler.add(due("work", "work")).unwrap();
+    scheduler.add(overdue("work").at_most_once()).unwrap();
     assert!(begins.recv_timeout(Duration::from_millis(600)).is_err(), "two workers, and two in their place");
-    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'running'"), "4", "no claim without a worker");
+    assert_eq!(db.count(RunStatus::Running), 4, "no claim without a worker");
     open.send(()).unwrap();
     begins.recv_timeout(seconds(30)).unwrap();
     drop(open);
@@ -100,16 +95,16 @@ fn the_number_of_workers_is_restored_when_blocked_ones_return() {
         Ok::<_, Error>(())
     };
     let scheduler = builder.workers(2).handler("work", work).start().unwrap();
-    scheduler.add_all((0..2).map(|number| hanging(&format!("hangs-{number}")))).unwrap();
+    scheduler.add_all((0..2).map(|number| hanging_task(&format!("hangs-{number}")))).unwrap();
     assert_eq!((0..2).filter(|_| begins.recv_timeout(seconds(30)).is_ok()).count(), 2);
     let succeeded =
         |count: &str| db.ask("SELECT count(*) FROM task_runs WHERE handler = 'work' AND status = 'succeeded'") == count;
-    scheduler.add_all((0..20).map(|number| due(&format!("during-{number}"), "work"))).unwrap();
+    scheduler.add_all((0..20).map(|number| overdue(&format!("during-{number}")).at_most_once())).unwrap();
     eventually("others work in their place", || succeeded("20"));
     drop(open);
     let ended = "SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'";
     eventually("those that were held have returned", || db.ask(ended) == "2");
-    scheduler.add_all((0..100).map(|number| due(&format!("after-{number}"), "work"))).unwrap();
+    scheduler.add_all((0..100).map(|number| overdue(&format!("after-{number}")).at_most_once())).unwrap();
     eventually("all are done", || succeeded("120"));
     assert_eq!((at_once.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (0, 2));
     db.assert_sound();
@@ -118,12 +113,12 @@ fn the_number_of_workers_is_restored_when_blocked_ones_return() {
 #[test]
 fn a_handler_that_stops_on_request_is_not_replaced() {
     let db = TestDb::new();
-    let (sender, receiver) = channel();
-    let observer = move |event: &Event| drop(sender.send(event.clone()));
-    let heeds = |run: &Context| if run.wait_cancelled(seconds(30)) { Err("out of time") } else { Ok(()) };
-    let scheduler = Scheduler::builder(db.file()).workers(1).handler("hang", heeds).observe(observer).start().unwrap();
-    scheduler.add(hanging("heeds")).unwrap();
+    let (observer, events) = listen();
+    let stops_on_request = |run: &Context| if run.wait_cancelled(seconds(30)) { Err("out of time") } else { Ok(()) };
+    let scheduler =
+        Scheduler::builder(db.file()).workers(1).handler("hang", stops_on_request).observe(observer).start().unwrap();
+    scheduler.add(hanging_task("stops")).unwrap();
     eventually("it has ended", || db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'") == "1");
     scheduler.shutdown(seconds(30)).unwrap();
-    assert!(!receiver.try_iter().any(|event| matches!(event, Event::WorkerHeld { .. })));
+    assert!(!events.try_iter().any(|event| matches!(event, Event::WorkerHeld { .. })));
 }

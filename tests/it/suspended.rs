@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use duly::{Client, Limits, ProblemKind, RunStatus};
 
-use crate::fixtures::{TestDb, eventually};
-use crate::sidecar::{Gate, Sidecar, shell, stands, told};
+use crate::fixtures::{TestDb, eventually, wait_for_status};
+use crate::sidecar::{Gate, Sidecar, shell, wait_for_line, wait_for_process_record};
 
 const LEASE: [&str; 2] = ["--lease", "2s"];
 
@@ -22,28 +22,27 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let db = TestDb::new();
-        let client = db.client();
+        let (db, client) = TestDb::with_client();
         let gate = Gate::new(&db, "gate");
         let home = db.home().display();
         let line = format!("echo $DULY_ATTEMPT >>{home}/starts; read line <{home}/gate; echo passed");
         client.add(shell("long", &line)).unwrap();
         let owner = Sidecar::start(&db, &LEASE);
-        assert_eq!(told(&db, "starts"), "1");
-        eventually("its process is recorded", || db.ask("SELECT process IS NOT NULL FROM task_runs") == "1");
+        assert_eq!(wait_for_line(&db, "starts"), "1");
+        wait_for_process_record(&db);
         let other = Sidecar::start(&db, &LEASE);
         Pair { owner, other, client, gate, db }
     }
 
     fn starts(&self) -> String {
-        told(&self.db, "starts")
+        wait_for_line(&self.db, "starts")
     }
 
     fn now(&self) -> u64 {
         self.number("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
     }
 
-    fn until(&self) -> u64 {
+    fn locked_until(&self) -> u64 {
         self.number("SELECT locked_until FROM task_runs")
     }
 
@@ -52,12 +51,12 @@ impl Pair {
     }
 
     /// Waits until the second scheduler has taken two full turns.
-    fn other_has_turned(&self) {
+    fn wait_for_turns_of_other(&self) {
         let pid = self.other.pid();
         let seen = || self.number(&format!("SELECT seen_at FROM scheduler_instances WHERE pid = {pid}"));
         for _ in 0..2 {
             let before = seen();
-            eventually("the other has looked at the whole", || seen() > before);
+            eventually("the other has taken a full turn", || seen() > before);
         }
     }
 
@@ -72,7 +71,7 @@ impl Pair {
 
     fn lock_file(&self) -> PathBuf {
         let owner = self.db.ask("SELECT locked_by FROM task_runs");
-        self.db.home().join("agent.db-owners").join(owner)
+        self.db.lock_folder().join(owner)
     }
 }
 
@@ -80,9 +79,9 @@ impl Pair {
 fn an_owner_stopped_past_its_lease_is_reported_and_keeps_its_runs() {
     let mut pair = Pair::new();
     pair.stop();
-    let until = pair.until();
+    let until = pair.locked_until();
     eventually("its lease has run out", || pair.now() > until);
-    pair.other_has_turned();
+    pair.wait_for_turns_of_other();
     let problems = pair.client.check(&Limits::default()).unwrap();
     let kinds: Vec<_> = problems.iter().map(|problem| (problem.kind, problem.run)).collect();
     assert_eq!(kinds, [(ProblemKind::Stuck, Some(1))], "{problems:?}");
@@ -95,28 +94,28 @@ fn an_owner_stopped_past_its_lease_is_reported_and_keeps_its_runs() {
         sidecar.log().lines().filter(|logged| logged.contains(&line) && logged.contains("is alive and stalled")).count()
     };
     eventually("it is in the log", || lines(&pair.other) == 1);
-    pair.other_has_turned();
+    pair.wait_for_turns_of_other();
     // The next scheduler finds it recorded.
-    pair.other.leave();
+    pair.other.terminate();
     pair.other = Sidecar::start(&pair.db, &LEASE);
-    (0..4).for_each(|_| pair.other_has_turned());
+    (0..4).for_each(|_| pair.wait_for_turns_of_other());
     assert_eq!((pair.db.ask(recorded).as_str(), lines(&pair.other)), ("1", 0));
 
     // The command ends while its owner is stopped. The other scheduler runs everything else.
     pair.gate.open();
     pair.client.add(shell("beside", "true")).unwrap();
-    stands(&pair.client, "beside", RunStatus::Succeeded);
-    pair.other_has_turned();
+    wait_for_status(&pair.client, "beside", RunStatus::Succeeded);
+    pair.wait_for_turns_of_other();
     assert_eq!(pair.db.rows("SELECT status, attempt FROM task_runs WHERE id = 1"), ["running|1"]);
 
     pair.owner.signal("CONT");
-    let run = stands(&pair.client, "long", RunStatus::Succeeded);
+    let run = wait_for_status(&pair.client, "long", RunStatus::Succeeded);
     assert_eq!((run.attempt, run.output.as_deref(), pair.starts().as_str()), (1, Some("passed\n"), "1"));
     assert!(
         pair.client.attempts(run.id).unwrap().is_empty() && pair.client.check(&Limits::default()).unwrap().is_empty()
     );
-    pair.owner.leave();
-    pair.other.leave();
+    pair.owner.terminate();
+    pair.other.terminate();
     pair.db.assert_sound();
 }
 
@@ -129,15 +128,14 @@ fn an_owner_without_its_lock_file_loses_its_runs_only_a_lease_after_its_death() 
         std::fs::remove_file(&lock).unwrap();
         eventually("the file is there again", || lock.exists());
     }
-    pair.other_has_turned();
+    pair.wait_for_turns_of_other();
     assert_eq!(pair.db.rows("SELECT status, attempt FROM task_runs"), ["running|1"]);
 
     // It dies without a lock file: nothing proves its death. Stopped first, so that it cannot create it again.
     pair.stop();
     std::fs::remove_file(&lock).unwrap();
-    let until = pair.until();
-    pair.owner.signal("KILL");
-    let _ = pair.owner.end();
+    let until = pair.locked_until();
+    pair.owner.kill();
     let lost = || pair.db.ask("SELECT max(finished_at) FROM task_attempts WHERE outcome = 'lost'");
     eventually("its run is recovered", || lost() != "NULL");
     // Its lease was last extended two seconds before `until`, and the other scheduler has seen it no earlier.
@@ -145,8 +143,8 @@ fn an_owner_without_its_lock_file_loses_its_runs_only_a_lease_after_its_death() 
     assert!(lost + 50 >= until, "after its lease, not {} ms before", until.saturating_sub(lost));
     eventually("it is begun again", || pair.starts() == "1\n2");
     pair.gate.open();
-    assert_eq!(stands(&pair.client, "long", RunStatus::Succeeded).attempt, 2);
+    assert_eq!(wait_for_status(&pair.client, "long", RunStatus::Succeeded).attempt, 2);
     assert_eq!(pair.db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
-    pair.other.leave();
+    pair.other.terminate();
     pair.db.assert_sound();
 }

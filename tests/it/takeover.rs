@@ -7,7 +7,7 @@ use crossbeam_channel::unbounded;
 use duly::testing::Stepper;
 use duly::{Cancel, Context, NewTask, Outcome, RunStatus, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
+use crate::fixtures::{TestDb, at, eventually, minutes, overdue, seconds};
 use crate::run_transitions::{BEFORE, Pair, as_is, attempts, result, status};
 
 #[test]
@@ -50,13 +50,13 @@ fn taken_over() -> (Pair, Stepper) {
     let pair = Pair::running(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
-    std::fs::remove_file(pair.db.home().join("agent.db-owners").join(pair.stepper.owner())).unwrap();
+    std::fs::remove_file(pair.db.lock_file(&pair.stepper)).unwrap();
     pair.stepper.clock().advance(seconds(60));
     second.step().unwrap();
-    assert_eq!(pair.subject_is(), "running", "a missing file proves nothing before the lease has stood still");
+    assert_eq!(pair.subject_status(), "running", "a missing file proves nothing before the lease has stood still");
     pair.stepper.clock().advance(Duration::from_millis(1));
     assert!(second.step().unwrap().is_empty());
-    assert_eq!(pair.subject_is(), "failed");
+    assert_eq!(pair.subject_status(), "failed");
     (pair, second)
 }
 
@@ -78,7 +78,7 @@ fn the_longer_of_two_leases_counts() {
         let clock = first.clock().clone();
         let mut second = db.builder(BEFORE).clock(&clock).accept("work").lease(own).start().unwrap();
         second.step().unwrap();
-        std::fs::remove_file(db.home().join("agent.db-owners").join(first.owner())).unwrap();
+        std::fs::remove_file(db.lock_file(&first)).unwrap();
         clock.advance(minutes(60));
         second.step().unwrap();
         assert_eq!(status(&db, 1), "running", "{own:?} and {of_the_other:?}");
@@ -99,7 +99,7 @@ fn an_owner_of_unknown_state_keeps_its_runs() {
     let pair = Pair::running(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
-    let lock = pair.db.home().join("agent.db-owners").join(pair.stepper.owner());
+    let lock = pair.db.lock_file(&pair.stepper);
     std::fs::remove_file(&lock).unwrap();
     // A lock file that cannot be opened is not a missing one.
     std::fs::create_dir(&lock).unwrap();
@@ -107,7 +107,7 @@ fn an_owner_of_unknown_state_keeps_its_runs() {
         pair.stepper.clock().advance(minutes(1));
         assert!(second.step().unwrap().is_empty());
     }
-    assert_eq!((pair.subject_is().as_str(), pair.attempts().len()), ("running", 0));
+    assert_eq!((pair.subject_status().as_str(), pair.attempts().len()), ("running", 0));
     let client = second.client();
     let status = client.status().unwrap();
     let one = status.instances.iter().find(|one| one.id == pair.stepper.owner()).unwrap();
@@ -156,7 +156,7 @@ fn an_owner_that_returns_before_its_death_is_recorded_keeps_its_runs() {
     let mut pair = Pair::running(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
-    std::fs::remove_file(pair.db.home().join("agent.db-owners").join(pair.stepper.owner())).unwrap();
+    std::fs::remove_file(pair.db.lock_file(&pair.stepper)).unwrap();
     pair.stepper.clock().advance(seconds(61));
     // The second finds the first dead, and cannot record it.
     let broken = "CREATE TRIGGER broken AFTER INSERT ON scheduler_events BEGIN SELECT no_such_function(); END";
@@ -167,9 +167,9 @@ fn an_owner_that_returns_before_its_death_is_recorded_keeps_its_runs() {
     pair.stepper.step().unwrap();
     pair.stepper.clock().advance(seconds(1));
     second.step().unwrap();
-    assert_eq!(pair.subject_is(), "running");
+    assert_eq!(pair.subject_status(), "running");
     pair.settle(result("1"));
-    assert_eq!(pair.subject_is(), "succeeded");
+    assert_eq!(pair.subject_status(), "succeeded");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
         })
         .start()
         .unwrap();
-    scheduler.add(NewTask::once("long", at("2020-01-01T00:00:00Z")).handler("work")).unwrap();
+    scheduler.add(overdue("long")).unwrap();
     let next = || receiver.recv_timeout(seconds(60)).unwrap();
     assert_eq!(next(), (1, "begins"));
     // As an owner does that declares this one dead. Then this one claims the run again.

@@ -8,20 +8,7 @@ use duly::{
     AttemptOutcome, BoxError, Cancel, Context, Error, Event, Failure, NewTask, RetryPolicy, RunStatus, Scheduler,
 };
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
-
-/// A task that has been due for years.
-fn due(name: &str) -> NewTask {
-    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work")
-}
-
-/// Returns an observer, and the events that it receives.
-fn event_channel() -> (impl Fn(&Event) + Send + Sync, Receiver<Event>) {
-    let (sender, receiver) = channel();
-    let sender = Mutex::new(sender);
-    let observer = move |event: &Event| drop(sender.lock().unwrap().send(event.clone()));
-    (observer, receiver)
-}
+use crate::fixtures::{TestDb, at, eventually, listen, overdue, seconds, wait_for_status};
 
 /// A handler that reports that it has begun, and returns when it receives a message.
 fn gated() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i64>, Sender<()>) {
@@ -39,7 +26,7 @@ fn gated() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i6
 #[test]
 fn a_panic_is_a_failed_attempt_and_the_worker_continues() {
     let db = TestDb::new();
-    let (observer, events) = event_channel();
+    let (observer, events) = listen();
     let scheduler = Scheduler::builder(db.file())
         .workers(1)
         .observe(observer)
@@ -49,8 +36,8 @@ fn a_panic_is_a_failed_attempt_and_the_worker_continues() {
         })
         .start()
         .unwrap();
-    scheduler.add(due("bad").at_most_once()).unwrap();
-    scheduler.add(due("good").priority(3)).unwrap();
+    scheduler.add(overdue("bad").at_most_once()).unwrap();
+    scheduler.add(overdue("good").priority(3)).unwrap();
     let ended = |task: &str| loop {
         match events.recv_timeout(seconds(30)).unwrap() {
             Event::Finished { claim, status, .. } if claim.task == task => return status,
@@ -84,12 +71,11 @@ fn an_error_that_panics_when_displayed_is_a_panic_of_the_handler() {
         .handler("work", |run: &Context| if run.task() == "bad" { Err(PanicsWhenDisplayed) } else { Ok(()) })
         .start()
         .unwrap();
-    scheduler.add(due("bad").at_most_once()).unwrap();
-    scheduler.add(due("good").priority(3)).unwrap();
-    let status = |name: &str| scheduler.history(name, 1).unwrap().first().map(|run| run.status);
-    eventually("the worker has gone on", || status("good") == Some(RunStatus::Succeeded));
-    assert_eq!(status("bad"), Some(RunStatus::Dead));
-    let attempts = scheduler.attempts(scheduler.history("bad", 1).unwrap()[0].id).unwrap();
+    scheduler.add(overdue("bad").at_most_once()).unwrap();
+    scheduler.add(overdue("good").priority(3)).unwrap();
+    wait_for_status(&scheduler, "good", RunStatus::Succeeded);
+    let bad = wait_for_status(&scheduler, "bad", RunStatus::Dead);
+    let attempts = scheduler.attempts(bad.id).unwrap();
     assert_eq!(attempts[0].outcome, AttemptOutcome::Panicked);
     assert!(attempts[0].error.as_ref().unwrap().contains("no words for it"));
 }
@@ -107,19 +93,13 @@ fn the_result_of_a_handler_decides_the_outcome() {
         .start()
         .unwrap();
     for name in ["gives-up", "waits", "fails", "succeeds"] {
-        scheduler.add(due(name)).unwrap();
+        scheduler.add(overdue(name)).unwrap();
     }
-    let status = |name: &str| scheduler.history(name, 1).unwrap().first().map(|run| run.status);
-    eventually("all four have been tried", || {
-        status("gives-up") == Some(RunStatus::Dead)
-            && status("waits") == Some(RunStatus::Failed)
-            && status("fails") == Some(RunStatus::Failed)
-            && status("succeeds") == Some(RunStatus::Succeeded)
-    });
-    assert_eq!(scheduler.history("succeeds", 1).unwrap()[0].result.as_deref(), Some("42"));
-    let waits = &scheduler.history("waits", 1).unwrap()[0];
+    wait_for_status(&scheduler, "gives-up", RunStatus::Dead);
+    assert_eq!(wait_for_status(&scheduler, "succeeds", RunStatus::Succeeded).result.as_deref(), Some("42"));
+    let waits = wait_for_status(&scheduler, "waits", RunStatus::Failed);
     assert!(waits.run_at.since(waits.finished_at.unwrap()) >= seconds(7_200));
-    let fails = &scheduler.history("fails", 1).unwrap()[0];
+    let fails = wait_for_status(&scheduler, "fails", RunStatus::Failed);
     let wait = fails.run_at.since(fails.started_at.unwrap());
     assert!((seconds(5)..seconds(60)).contains(&wait), "the first backoff is 5 to 10 s: {wait:?}");
 }
@@ -136,10 +116,10 @@ fn a_failure_after_a_cancel_request_is_a_cancellation() {
         })
         .start()
         .unwrap();
-    scheduler.add(due("long")).unwrap();
+    scheduler.add(overdue("long")).unwrap();
     let run = begins.recv_timeout(seconds(30)).unwrap();
     assert_eq!(scheduler.cancel(run).unwrap(), Cancel::Asked);
-    eventually("the run is cancelled", || scheduler.run(run).unwrap().unwrap().status == RunStatus::Cancelled);
+    eventually("the run is cancelled", || db.run(run).status == RunStatus::Cancelled);
     assert!(matches!(scheduler.cancel(run), Err(Error::Refused { .. })), "what is over cannot be cancelled");
 }
 
@@ -155,11 +135,9 @@ fn a_handler_past_its_limit_is_asked_to_stop_and_recorded_when_it_returns() {
         .unwrap();
     let limit = std::time::Duration::from_millis(50);
     // Four attempts are left, but the handler has given up.
-    scheduler.add(due("slow").timeout(limit)).unwrap();
-    eventually("the attempt has ended", || {
-        scheduler.history("slow", 1).unwrap().first().is_some_and(|run| run.status == RunStatus::Dead)
-    });
-    let attempts = scheduler.attempts(scheduler.history("slow", 1).unwrap()[0].id).unwrap();
+    scheduler.add(overdue("slow").timeout(limit)).unwrap();
+    let slow = wait_for_status(&scheduler, "slow", RunStatus::Dead);
+    let attempts = scheduler.attempts(slow.id).unwrap();
     assert_eq!(attempts[0].outcome, AttemptOutcome::TimedOut);
     assert_eq!(attempts[0].error.as_deref(), Some("it took longer than 50ms: half is sent"));
 }
@@ -170,18 +148,17 @@ fn a_shutdown_waits_for_running_attempts_and_releases_the_others() {
     let (handler, begins, gate) = gated();
     let scheduler = Scheduler::builder(db.file()).workers(1).handler("work", handler).start().unwrap();
     let client = scheduler.client().clone();
-    client.add(due("first")).unwrap();
-    client.add(due("second").priority(3)).unwrap();
+    client.add(overdue("first")).unwrap();
+    client.add(overdue("second").priority(3)).unwrap();
     let first = begins.recv_timeout(seconds(30)).unwrap();
-    let leaving = std::thread::spawn(move || scheduler.shutdown(seconds(30)));
+    let shutdown = std::thread::spawn(move || scheduler.shutdown(seconds(30)));
     // What the worker begins before it learns of the shutdown ends at once.
     drop(gate);
-    assert_eq!(leaving.join().unwrap().unwrap().unfinished, 0);
-    assert_eq!(client.run(first).unwrap().unwrap().status, RunStatus::Succeeded);
-    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'running'"), "0");
-    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
-    let owners = db.home().join("agent.db-owners");
-    assert_eq!(std::fs::read_dir(owners).unwrap().count(), 0, "no lock file is left");
+    assert_eq!(shutdown.join().unwrap().unwrap().unfinished, 0);
+    assert_eq!(db.run(first).status, RunStatus::Succeeded);
+    assert_eq!(db.count(RunStatus::Running), 0);
+    assert_eq!(db.registered_schedulers(), 0);
+    assert_eq!(db.lock_files(), [""; 0], "no lock file is left");
     // The attempt that had not begun is left to the next scheduler.
     let next = Scheduler::builder(db.file()).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let ends = "SELECT group_concat(status || ' ' || (attempt - forgiven)) FROM task_runs";
@@ -196,37 +173,36 @@ fn a_handler_that_returns_after_the_deadline_still_records_its_outcome() {
     let (handler, begins, gate) = gated();
     let scheduler = Scheduler::builder(db.file()).handler("work", handler).start().unwrap();
     let client = scheduler.client().clone();
-    client.add(due("long")).unwrap();
+    client.add(overdue("long")).unwrap();
     let run = begins.recv_timeout(seconds(30)).unwrap();
     assert_eq!(scheduler.shutdown(std::time::Duration::ZERO).unwrap().unfinished, 1);
-    assert_eq!(client.run(run).unwrap().unwrap().status, RunStatus::Running);
+    assert_eq!(db.run(run).status, RunStatus::Running);
 
     // No other scheduler takes the run: its owner is alive as long as its worker is.
     let mut other = db.builder("2027-01-01T00:00:00Z").accept("work").start().unwrap();
     assert!(other.step().unwrap().is_empty());
     gate.send(()).unwrap();
-    eventually("the outcome is stored", || client.run(run).unwrap().unwrap().status == RunStatus::Succeeded);
+    eventually("the outcome is stored", || db.run(run).status == RunStatus::Succeeded);
     assert!(client.attempts(run).unwrap().is_empty(), "it was one attempt");
 }
 
 #[test]
 fn a_shutdown_counts_an_outcome_that_could_not_be_recorded() {
     let db = TestDb::new();
-    let (observer, events) = event_channel();
+    let (observer, events) = listen();
     let builder = Scheduler::builder(db.file()).lease(seconds(1)).observe(observer);
     let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let client = scheduler.client().clone();
     let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.status = 'succeeded'
                   BEGIN SELECT RAISE(ABORT, 'not today'); END";
     db.plain().execute_batch(refuse).unwrap();
-    client.add(due("short")).unwrap();
+    client.add(overdue("short")).unwrap();
     assert!(events.iter().any(|event| matches!(event, Event::SetAside { .. })));
     assert_eq!(scheduler.shutdown(std::time::Duration::ZERO).unwrap().unfinished, 1, "its handler has returned");
-    let status = || client.history("short", 1).unwrap()[0].status;
-    assert_eq!(status(), RunStatus::Running);
+    assert_eq!(db.count(RunStatus::Running), 1);
 
     db.plain().execute_batch("DROP TRIGGER refuse").unwrap();
-    eventually("it is written down after all", || status() == RunStatus::Succeeded);
+    wait_for_status(&client, "short", RunStatus::Succeeded);
 }
 
 #[test]
@@ -235,7 +211,7 @@ fn claims_that_no_worker_begins_are_released_and_do_not_count() {
     let (begun, begins) = channel();
     let (open, gate) = channel::<()>();
     let (begun, gate) = (Mutex::new(begun), Mutex::new(gate));
-    let (observer, events) = event_channel();
+    let (observer, events) = listen();
     // Quick runs let the scheduler read ahead; then one hangs, and the claims that were read ahead wait behind it.
     let scheduler = Scheduler::builder(db.file())
         .workers(1)
@@ -249,18 +225,16 @@ fn claims_that_no_worker_begins_are_released_and_do_not_count() {
         })
         .start()
         .unwrap();
-    let quick = |n: usize| due(&format!("quick-{n}")).priority(if n < 200 { 1 } else { 3 });
-    scheduler.add_all((0..400).map(quick).chain([due("hangs").priority(2)])).unwrap();
+    let quick = |n: usize| overdue(&format!("quick-{n}")).priority(if n < 200 { 1 } else { 3 });
+    scheduler.add_all((0..400).map(quick).chain([overdue("hangs").priority(2)])).unwrap();
     begins.recv_timeout(seconds(30)).unwrap();
-    eventually("what waited un-started was given back", || {
+    eventually("claims that have not begun are released", || {
         events.try_iter().any(|event| matches!(event, Event::Finished { status: RunStatus::Queued, .. }))
     });
-    let running = "SELECT count(*) FROM task_runs WHERE status = 'running'";
-    eventually("only the one that has begun is running", || db.ask(running) == "1");
+    eventually("only the one that has begun is running", || db.count(RunStatus::Running) == 1);
     open.send(()).unwrap();
-    let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-    eventually("all have succeeded", || db.ask(succeeded) == "401");
-    assert_eq!(db.ask("SELECT max(attempt - forgiven) FROM task_runs"), "1", "what was given back does not count");
+    eventually("all have succeeded", || db.count(RunStatus::Succeeded) == 401);
+    assert_eq!(db.ask("SELECT max(attempt - forgiven) FROM task_runs"), "1", "a released attempt does not count");
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
 }
 
@@ -273,10 +247,8 @@ fn an_observer_that_panics_stops_nothing() {
         .start()
         .unwrap();
     for name in ["one", "two"] {
-        scheduler.add(due(name)).unwrap();
-        eventually("the run has succeeded", || {
-            scheduler.history(name, 1).unwrap().first().is_some_and(|run| run.status == RunStatus::Succeeded)
-        });
+        scheduler.add(overdue(name)).unwrap();
+        wait_for_status(&scheduler, name, RunStatus::Succeeded);
     }
 }
 
@@ -293,8 +265,8 @@ fn two_schedulers_in_one_process_share_the_runs() {
         Scheduler::builder(db.file()).workers(2).handler("work", handler).start().unwrap()
     };
     let (one, other) = (start(), start());
-    one.add_all((0..500).map(|n| due(&format!("task-{n}")).retry(RetryPolicy::default()))).unwrap();
-    eventually("all have succeeded", || db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") == "500");
+    one.add_all((0..500).map(|n| overdue(&format!("task-{n}")).retry(RetryPolicy::default()))).unwrap();
+    eventually("all have succeeded", || db.count(RunStatus::Succeeded) == 500);
     drop((one, other));
     assert_eq!(starts.load(Ordering::Relaxed), 500);
     db.assert_sound();
@@ -317,9 +289,8 @@ fn workers_write_one_after_another_without_busy_errors() {
         })
         .start()
         .unwrap();
-    scheduler.add_all((0..WORKERS).map(|n| due(&format!("t{n}")).at_most_once())).unwrap();
-    let over = "SELECT count(*) FROM task_runs WHERE status = 'succeeded' OR status = 'dead'";
-    eventually("all are over", || db.ask(over) == WORKERS.to_string());
+    scheduler.add_all((0..WORKERS).map(|n| overdue(&format!("t{n}")).at_most_once())).unwrap();
+    eventually("all are final", || db.count(RunStatus::Succeeded) + db.count(RunStatus::Dead) == WORKERS as usize);
     assert_eq!(db.rows("SELECT DISTINCT status, error FROM task_runs"), ["succeeded|-"]);
     drop(scheduler);
     db.assert_sound();
@@ -341,7 +312,7 @@ fn handlers_are_asked_to_stop_when_the_file_is_removed() {
         })
         .start()
         .unwrap();
-    scheduler.add(due("long")).unwrap();
+    scheduler.add(overdue("long")).unwrap();
     begins.recv_timeout(seconds(30)).unwrap();
     std::fs::remove_file(db.file()).unwrap();
     assert_eq!(receiver.recv_timeout(seconds(30)).unwrap(), Some(duly::StopReason::Shutdown));
@@ -374,7 +345,7 @@ fn begun_before(once: NewTask) -> Option<usize> {
     let db = TestDb::new();
     let (work, begins, open) = gated();
     let scheduler = Scheduler::builder(db.file()).workers(2).handler("work", work).start().unwrap();
-    scheduler.add_all((0..200).map(|number| due(&format!("bulk-{number}")))).unwrap();
+    scheduler.add_all((0..200).map(|number| overdue(&format!("bulk-{number}")))).unwrap();
     let next = || begins.recv_timeout(seconds(30)).unwrap();
     let more = || {
         open.send(()).unwrap();
@@ -390,7 +361,7 @@ fn begun_before(once: NewTask) -> Option<usize> {
 
 #[test]
 fn a_run_that_may_start_only_once_is_not_starved_by_read_ahead() {
-    let urgent = begun_before(due("once").priority(0));
+    let urgent = begun_before(overdue("once").priority(0));
     assert!(urgent.is_some_and(|before| before < 20), "more than were read ahead when it came: {urgent:?}");
     let oldest = begun_before(NewTask::once("once", at("2019-01-01T00:00:00Z")).handler("work").priority(3));
     assert!(oldest.is_some_and(|before| before < 40), "it is the oldest, and every eighth goes by age: {oldest:?}");

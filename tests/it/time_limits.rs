@@ -5,15 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::ManualClock;
-use duly::{AttemptOutcome, Context, Event, NewTask, Outcome, RunStatus, Scheduler};
+use duly::{AttemptOutcome, Context, Event, Outcome, RunStatus, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
-
-fn due(name: &str) -> NewTask {
-    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work").at_most_once()
-}
+use crate::fixtures::{NOON, TestDb, at, eventually, listen, overdue, seconds, wait_for_status};
 
 fn ends(db: &TestDb) -> Vec<String> {
     db.rows(
@@ -25,14 +19,9 @@ fn ends(db: &TestDb) -> Vec<String> {
 #[test]
 fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
     let db = TestDb::new();
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let log = events.clone();
+    let (observer, events) = listen();
     let scheduler = Scheduler::builder(db.file())
-        .observe(move |event: &Event| {
-            if let Event::Finished { claim, .. } = event {
-                log.lock().unwrap().push((claim.task.clone(), event.level(), event.to_string()));
-            }
-        })
+        .observe(observer)
         .handler("work", |run: &Context| {
             assert!(run.task() == "quick" || run.wait_cancelled(seconds(30)));
             if run.task() == "error" { Err("half is sent") } else { Ok(5) }
@@ -41,10 +30,13 @@ fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
         .unwrap();
     let limit = Duration::from_millis(50);
     scheduler
-        .add_all([due("ok").timeout(limit), due("error").timeout(limit), due("quick").timeout(seconds(60))])
+        .add_all([
+            overdue("ok").at_most_once().timeout(limit),
+            overdue("error").at_most_once().timeout(limit),
+            overdue("quick").at_most_once().timeout(seconds(60)),
+        ])
         .unwrap();
-    let over = "SELECT count(*) FROM task_runs WHERE status = 'succeeded' OR status = 'dead'";
-    eventually("all have ended", || db.ask(over) == "3");
+    eventually("all have ended", || db.count(RunStatus::Succeeded) + db.count(RunStatus::Dead) == 3);
     scheduler.shutdown(seconds(30)).unwrap();
     assert_eq!(
         ends(&db),
@@ -55,10 +47,12 @@ fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
         ]
     );
     assert_eq!(db.ask("SELECT result FROM task_runs WHERE error LIKE 'it ended late%'"), "5");
-    let events = events.lock().unwrap();
-    let event = |task: &str| events.iter().find(|(name, ..)| name == task).expect("an event");
-    assert!(event("ok").2.ends_with("(attempt 1 of 1): it ended late: it took longer than 50ms"), "{events:?}");
-    assert_eq!((event("ok").1, event("quick").1), (log::Level::Warn, log::Level::Info));
+    let events: Vec<Event> = events.try_iter().collect();
+    let is_end_of = |event: &&Event, task: &str| matches!(event, Event::Finished { claim, .. } if claim.task == task);
+    let event = |task: &str| events.iter().find(|event| is_end_of(event, task)).expect("an event");
+    let line = event("ok").to_string();
+    assert!(line.ends_with("(attempt 1 of 1): it ended late: it took longer than 50ms"), "{line}");
+    assert_eq!((event("ok").level(), event("quick").level()), (log::Level::Warn, log::Level::Info));
 }
 
 /// Rows written with `finish` are committed after the limit too: it is the same success.
@@ -76,8 +70,8 @@ fn finish_after_the_time_limit_commits_and_is_reported_as_late() {
         .start()
         .unwrap();
     *clock.lock().unwrap() = Some(stepper.clock().clone());
-    stepper.client().add(due("late").timeout(seconds(60))).unwrap();
-    stepper.client().add(due("unlimited").timeout(seconds(0))).unwrap();
+    stepper.client().add(overdue("late").at_most_once().timeout(seconds(60))).unwrap();
+    stepper.client().add(overdue("unlimited").at_most_once().timeout(seconds(0))).unwrap();
     stepper.run_until(at("2027-03-14T13:00:00Z")).unwrap();
     assert_eq!(ends(&db), ["late|succeeded|it ended late: it took longer than 1m|-", "unlimited|succeeded|-|-"]);
 }
@@ -85,10 +79,9 @@ fn finish_after_the_time_limit_commits_and_is_reported_as_late() {
 /// After a request to stop, a success is a success, and any other end cancels the run, at any time.
 #[test]
 fn a_cancelled_run_that_ends_late_keeps_its_success() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
-    client.add_all(["error", "ok"].map(|name| due(name).timeout(seconds(5)))).unwrap();
+    client.add_all(["error", "ok"].map(|name| overdue(name).at_most_once().timeout(seconds(5)))).unwrap();
     let claims = stepper.step().unwrap();
     stepper.clock().advance(seconds(6));
     for claim in &claims {
@@ -109,19 +102,17 @@ fn a_cancelled_run_that_ends_late_keeps_its_success() {
 #[cfg(target_os = "linux")]
 mod commands {
     use super::*;
-    use crate::sidecar::{Gate, Sidecar, shell, stands, told};
+    use crate::sidecar::{Sidecar, shell, wait_for_line, with_gate};
 
     /// The scheduler is stopped while its command succeeds, for longer than the command's limit.
     #[test]
     fn a_command_that_succeeds_while_its_scheduler_is_stopped_has_succeeded() {
-        let db = TestDb::new();
-        let client = db.client();
-        let mut gate = Gate::new(&db, "gate");
+        let (db, client, mut gate) = with_gate();
         let home = db.home().display();
         let line = format!("echo $$ >{home}/pid; read line <{home}/gate; echo done");
         client.add(shell("long", &line).timeout(seconds(2)).at_most_once()).unwrap();
         let mut sidecar = Sidecar::start(&db, &[]);
-        let pid = told(&db, "pid");
+        let pid = wait_for_line(&db, "pid");
         sidecar.signal("STOP");
         gate.open();
         let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -129,25 +120,24 @@ mod commands {
         let began = std::time::Instant::now();
         eventually("its time is up", || began.elapsed() > seconds(3));
         sidecar.signal("CONT");
-        let run = stands(&client, "long", RunStatus::Succeeded);
+        let run = wait_for_status(&client, "long", RunStatus::Succeeded);
         assert_eq!(run.error.as_deref(), Some("it ended late: it took longer than 2s"));
         assert_eq!((run.output.as_deref(), run.exit_code, run.attempt), (Some("done\n"), Some(0), 1));
-        sidecar.leave();
+        sidecar.terminate();
         assert!(sidecar.log().contains("it ended late: it took longer than 2s"), "{}", sidecar.log());
     }
 
     /// Children that a command leaves are waited for past its limit; the command itself ended in time.
     #[test]
     fn child_processes_of_a_command_do_not_count_against_its_limit() {
-        let db = TestDb::new();
-        let client = db.client();
+        let (db, client) = TestDb::with_client();
         let limited = |name: &str, line: &str| shell(name, line).timeout(seconds(1)).at_most_once();
         client.add(limited("good", "sleep 1000 & exit 0")).unwrap();
         client.add(limited("bad", "sleep 1000 & exit 3")).unwrap();
         // Ended at its time limit: no exit code is a success then.
         client.add(limited("obeys", "trap 'exit 0' TERM; sleep 1000 & wait")).unwrap();
         let mut sidecar = Sidecar::start(&db, &[]);
-        let good = stands(&client, "good", RunStatus::Succeeded);
+        let good = wait_for_status(&client, "good", RunStatus::Succeeded);
         let remark = good.error.expect("what it left is named");
         assert!(remark.starts_with("ended remaining processes of the command: sleep (pid "), "{remark}");
         assert_eq!(good.exit_code, Some(0));
@@ -155,11 +145,11 @@ mod commands {
             ("bad", AttemptOutcome::Failed, "exit code 3; ended remaining processes of the command: sleep (pid "),
             ("obeys", AttemptOutcome::TimedOut, "it took longer than 1s: exit code 0"),
         ] {
-            let run = stands(&client, name, RunStatus::Dead);
+            let run = wait_for_status(&client, name, RunStatus::Dead);
             let attempt = &client.attempts(run.id).unwrap()[0];
             assert_eq!(attempt.outcome, outcome, "{name}");
             assert!(attempt.error.as_deref().is_some_and(|found| found.starts_with(error)), "{name}: {attempt:?}");
         }
-        sidecar.leave();
+        sidecar.terminate();
     }
 }

@@ -12,11 +12,12 @@ mod tasks;
 
 use std::time::{Duration, Instant};
 
-use crate::evidence::{UNSHARE, can};
+use crate::evidence::{UNSHARE, tool_works};
 use crate::torture::scenario::Scenario;
 
 /// The default length.
 const LENGTH: Duration = Duration::from_secs(5);
+
 fn length() -> Duration {
     let Ok(text) = std::env::var("DULY_TORTURE") else { return LENGTH };
     let seconds = text.parse().map(Duration::from_secs).map_err(|_| ());
@@ -31,7 +32,7 @@ fn every_occurrence_is_recorded_once_and_all_work_finishes_under_faults() {
 /// The schedulers of commands do not see each other's processes. Some are killed with their namespace, others alone.
 #[test]
 fn schedulers_in_two_pid_namespaces_start_nothing_beside_a_running_attempt() {
-    if can("unshare", &[&UNSHARE[..], &["true"]].concat()) {
+    if tool_works("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         torture(true);
     }
 }

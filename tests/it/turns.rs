@@ -1,15 +1,12 @@
 //! The cost and the order of a turn: it writes nothing while nothing is due, starts urgent runs first, and outcomes never
 //! fill a turn so that no run starts.
 
-use std::sync::mpsc;
 use std::time::Duration;
 
 use duly::testing::Stepper;
 use duly::{Event, NewTask, Outcome, Retention, RunStatus};
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, step, succeed};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, claim, listen, minutes, once, seconds, step, succeed};
 
 /// Tasks that are due at this instant.
 fn due(count: usize, instant: &str) -> impl Iterator<Item = NewTask> {
@@ -81,7 +78,7 @@ fn next(stepper: &mut Stepper) -> Vec<String> {
 fn urgent_runs_start_first_and_every_eighth_by_age() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(1).start().expect("a stepper");
-    let at_work = NewTask::once("at-work", at(NOON)).handler("work");
+    let at_work = once("at-work");
     stepper.client().add(at_work).expect("a task");
     claim(&mut stepper);
     // The least urgent are the oldest.
@@ -112,11 +109,11 @@ fn a_turn_with_many_outcomes_still_starts_due_runs() {
     first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
     // At most half of a turn's items are outcomes; the other half is for waiting runs.
     let second = stepper.step().expect("a step");
-    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "250");
+    assert_eq!(db.count(RunStatus::Succeeded), 250);
     assert!(second.len() >= 200, "{}", second.len());
     assert_eq!(stepper.sleeps(), Duration::ZERO, "six outcomes are yet to be written");
     second.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
-    while db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") != "700" {
+    while db.count(RunStatus::Succeeded) != 700 {
         next(&mut stepper);
     }
     db.assert_sound();
@@ -125,26 +122,25 @@ fn a_turn_with_many_outcomes_still_starts_due_runs() {
 #[test]
 fn a_database_that_is_locked_delays_and_loses_nothing() {
     let db = TestDb::new();
-    let (sender, receiver) = mpsc::channel();
-    let observer = move |event: &Event| drop(sender.send(event.clone()));
+    let (observer, events) = listen();
     let mut stepper = db.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
     stepper.client().add_all(due(2, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let locked = db.plain();
     locked.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     stepper.finish(&claims[0], Outcome::succeeded());
-    receiver.try_iter().for_each(drop);
+    events.try_iter().for_each(drop);
     step(&mut stepper, 0);
     assert_eq!(stepper.sleeps(), Duration::from_millis(100), "it tries again soon");
     step(&mut stepper, 0);
-    let events: Vec<Event> = receiver.try_iter().collect();
-    assert!(matches!(&events[..], [Event::Degraded { reason }] if reason.contains("locked")), "{events:?}");
+    let reported: Vec<Event> = events.try_iter().collect();
+    assert!(matches!(&reported[..], [Event::Degraded { reason }] if reason.contains("locked")), "{reported:?}");
     locked.execute_batch("ROLLBACK").expect("the lock is free");
 
     stepper.clock().advance(Duration::from_millis(100));
     step(&mut stepper, 0);
-    let events: Vec<Event> = receiver.try_iter().collect();
-    assert!(matches!(&events[..], [Event::Recovered, Event::Finished { .. }]), "{events:?}");
+    let reported: Vec<Event> = events.try_iter().collect();
+    assert!(matches!(&reported[..], [Event::Recovered, Event::Finished { .. }]), "{reported:?}");
     let statuses = [&claims[0], &claims[1]]
         .map(|claim| stepper.client().run(claim.run_id).expect("a look-up").expect("a run").status);
     assert_eq!(statuses, [RunStatus::Succeeded, RunStatus::Running]);
@@ -191,16 +187,15 @@ fn refuse_all_of(db: &TestDb, last: usize) {
 #[test]
 fn rows_that_are_set_aside_delay_no_other() {
     let db = TestDb::new();
-    let (sender, receiver) = mpsc::channel();
-    let observer = move |event: &Event| drop(sender.send(event.clone()));
+    let (observer, events) = listen();
     let mut stepper = db.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
     stepper.client().add_all(due(40, "2027-03-14T11:00:00Z")).expect("tasks");
     refuse_all_of(&db, 40);
-    stepper.client().add(NewTask::once("last", at(NOON)).handler("work")).expect("a task");
+    stepper.client().add(once("last")).expect("a task");
     let began = (0..4).flat_map(|_| stepper.step().expect("a step")).collect::<Vec<_>>();
     assert_eq!(began.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), ["last"]);
     assert!(sleep_through(&mut stepper, minutes(2)) <= 130, "it looks for changes, and does not spin");
-    let aside = || receiver.try_iter().filter(|event| matches!(event, Event::SetAside { .. })).count();
+    let aside = || events.try_iter().filter(|event| matches!(event, Event::SetAside { .. })).count();
     assert_eq!(aside(), 40, "each is reported once");
 }
 
@@ -223,8 +218,7 @@ fn a_run_behind_a_refused_claim_starts_in_the_same_turn() {
 
 #[test]
 fn a_task_that_was_set_aside_is_on_time_after_its_repair() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add(NewTask::interval("minutely", minutes(1)).handler("work")).expect("a task");
     refuse_all_of(&db, 1);
     step(&mut stepper, 0);
@@ -244,8 +238,7 @@ fn a_task_that_was_set_aside_is_on_time_after_its_repair() {
 
 #[test]
 fn a_refused_outcome_is_retried_until_it_is_accepted() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add_all(due(2, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let triggers = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1

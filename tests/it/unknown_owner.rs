@@ -1,39 +1,26 @@
 //! Running runs whose owner is not registered: another program wrote them, or deleted the owner's row. `check` and `doctor`
 //! name each with its owner; once the lease has not changed for its whole length, a scheduler recovers them as lost.
 
-use duly::{Client, Limits, NewTask};
-
-use crate::fixtures::{TestDb, at, seconds, step, succeed};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
-
-fn shown(client: &Client) -> Vec<String> {
-    client.check(&Limits::default()).expect("a look").iter().map(ToString::to_string).collect()
-}
-
-fn found(client: &Client) -> Vec<String> {
-    client.doctor().expect("a look").iter().map(ToString::to_string).collect()
-}
+use crate::fixtures::{NOON, TestDb, findings, once, problems, seconds, step, succeed};
 
 #[test]
 fn a_run_of_an_unregistered_owner_is_named_and_recovered() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     let client = stepper.client().clone();
-    client.add(NewTask::once("ours", at(NOON)).handler("work")).expect("a task");
-    client.add(NewTask::once("theirs", at(NOON)).handler("work")).expect("a task");
+    client.add(once("ours")).expect("a task");
+    client.add(once("theirs")).expect("a task");
     let ours = step(&mut stepper, 2).remove(0);
-    assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
+    assert_eq!((problems(&client), findings(&client)), (vec![], vec![]));
     let take = "UPDATE task_runs SET locked_by = 'my-script', locked_until = 64060588800000 WHERE id = 2";
     db.plain().execute(take, []).expect("an update");
     let rule = "each running run has a registered owner: run 2 of task theirs is running for owner my-script";
-    assert_eq!(found(&client), [rule]);
+    assert_eq!(findings(&client), [rule]);
     let line = "unknown_owner: run 2 of theirs is running for owner my-script, which is not registered and has no lock file: \
                 a scheduler recovers it when its lease has not changed for a full lease (duly run); only schedulers may claim runs";
-    assert_eq!(shown(&client), [line]);
+    assert_eq!(problems(&client), [line]);
     // With its lease in the past it is one problem, not two.
     db.plain().execute("UPDATE task_runs SET locked_until = started_at WHERE id = 2", []).expect("an update");
-    assert_eq!(shown(&client), [line]);
+    assert_eq!(problems(&client), [line]);
 
     // Its lease is first seen in its present value after 14 s.
     for _ in 0..6 {
@@ -41,11 +28,11 @@ fn a_run_of_an_unregistered_owner_is_named_and_recovered() {
         stepper.clock().advance(seconds(14));
         stepper.step().expect("a turn");
     }
-    assert_eq!(db.ask("SELECT status FROM task_runs WHERE id = 2"), "failed");
+    assert_eq!(db.run(2).status, duly::RunStatus::Failed);
     assert_eq!(db.rows("SELECT run_id, outcome, locked_by FROM task_attempts"), ["2|lost|my-script"]);
-    assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
+    assert_eq!((problems(&client), findings(&client)), (vec![], vec![]));
     succeed(&mut stepper, &ours);
-    assert_eq!(db.ask("SELECT status FROM task_runs WHERE id = 1"), "succeeded");
+    assert_eq!(db.run(1).status, duly::RunStatus::Succeeded);
 }
 
 #[test]
@@ -53,7 +40,7 @@ fn a_scheduler_whose_row_was_deleted_is_named_while_alive_and_when_dead() {
     let db = TestDb::new();
     let (mut stepper, mut other) = (db.stepper(NOON), db.stepper(NOON));
     let client = other.client().clone();
-    client.add(NewTask::once("ours", at(NOON)).handler("work")).expect("a task");
+    client.add(once("ours")).expect("a task");
     step(&mut stepper, 1);
     step(&mut other, 0);
     let owner = stepper.owner().to_owned();
@@ -61,12 +48,12 @@ fn a_scheduler_whose_row_was_deleted_is_named_while_alive_and_when_dead() {
     db.plain().execute(&remove, []).expect("a removal");
     let begin = format!("unknown_owner: run 1 of ours is running for owner {owner}, which is not registered");
     let advice = "its row was removed while it was running; it registers again at its next heartbeat";
-    assert_eq!(shown(&client), [format!("{begin} and is alive: {advice}")]);
+    assert_eq!(problems(&client), [format!("{begin} and is alive: {advice}")]);
     stepper.crash();
-    assert_eq!(shown(&client), [format!("{begin} and is dead: the next turn of a scheduler recovers it: duly run")]);
+    assert_eq!(problems(&client), [format!("{begin} and is dead: the next turn of a scheduler recovers it: duly run")]);
     other.clock().advance(seconds(1));
     other.step().expect("a turn");
-    assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
+    assert_eq!((problems(&client), findings(&client)), (vec![], vec![]));
 }
 
 #[test]
@@ -74,7 +61,7 @@ fn a_scheduler_whose_row_was_deleted_registers_again_at_its_next_heartbeat() {
     let db = TestDb::new();
     let (mut stepper, mut other) = (db.stepper(NOON), db.stepper(NOON));
     let client = other.client().clone();
-    client.add(NewTask::once("ours", at(NOON)).handler("work")).expect("a task");
+    client.add(once("ours")).expect("a task");
     let ours = step(&mut stepper, 1).remove(0);
     step(&mut other, 0);
     let rows = "SELECT id, host, pid, workers, lease_ms, stopped_at FROM scheduler_instances ORDER BY id";
@@ -86,6 +73,6 @@ fn a_scheduler_whose_row_was_deleted_registers_again_at_its_next_heartbeat() {
         step(scheduler, 0);
     }
     assert_eq!(db.rows(rows), before);
-    assert_eq!((shown(&client), found(&client)), (vec![], vec![]));
+    assert_eq!((problems(&client), findings(&client)), (vec![], vec![]));
     succeed(&mut stepper, &ours);
 }

@@ -5,16 +5,17 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::fixtures::{TestDb, eventually};
+use duly::RunStatus;
+
+use crate::fixtures::{Process, TestDb, eventually};
 use crate::sidecar::{shell, signal};
 
 const O_NONBLOCK: i32 = 0o4000;
-/// What fills the pipe.
-const FILLING: &str = "filling\n";
 
-const SUCCEEDED: &str = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
+/// A line that is repeated until the pipe is full.
+const FILLING: &str = "filling\n";
 
 /// A full pipe.
 struct FullPipe {
@@ -44,15 +45,15 @@ impl FullPipe {
         FullPipe { reader, writer: open(OpenOptions::new().write(true)) }
     }
 
-    fn spawn(&self, db: &TestDb, options: &[&str]) -> Running {
+    fn spawn(&self, db: &TestDb, options: &[&str]) -> Process {
         let stderr = self.writer.try_clone().expect("the pipe");
         let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
         command.arg("--db").arg(db.file()).arg("run").args(options);
-        Running(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().expect("the program"))
+        Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr))
     }
 
     /// Appends the available output to a text.
-    fn read_on(&mut self, text: &mut String) {
+    fn read_available(&mut self, text: &mut String) {
         let mut bytes = Vec::new();
         if let Err(error) = self.reader.read_to_end(&mut bytes) {
             assert_eq!(error.kind(), ErrorKind::WouldBlock);
@@ -61,41 +62,19 @@ impl FullPipe {
     }
 }
 
-/// Killed when it is dropped.
-struct Running(Child);
-
-impl Running {
-    fn end(&mut self) -> ExitStatus {
-        let mut status = None;
-        eventually("the program has ended", || {
-            status = self.0.try_wait().expect("its status");
-            status.is_some()
-        });
-        status.expect("a status")
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn runs_start_heartbeats_come_and_a_signal_ends_it() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(shell("t", "true")).expect("a task");
     let pipe = FullPipe::new(&db);
     let mut running = pipe.spawn(&db, &["-v", "--poll", "20ms", "--lease", "1s"]);
-    eventually("its run has succeeded", || db.ask(SUCCEEDED) == "1");
+    eventually("its run has succeeded", || db.count(RunStatus::Succeeded) == 1);
     let seen = || db.ask("SELECT max(seen_at) FROM scheduler_instances");
     let before = seen();
     eventually("a heartbeat comes", || seen() != before);
     signal("TERM", &running.0.id().to_string());
-    assert_eq!(running.end().code(), Some(0));
-    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
+    assert_eq!(running.exit_code(), Some(0));
+    assert_eq!(db.registered_schedulers(), 0);
 }
 
 /// The line that reports a failure does not wait for a reader either.
@@ -103,30 +82,32 @@ fn runs_start_heartbeats_come_and_a_signal_ends_it() {
 fn a_failure_ends_the_program_too() {
     let db = TestDb::new();
     let pipe = FullPipe::new(&db);
-    assert_eq!(pipe.spawn(&db, &[]).end().code(), Some(4), "there is no database");
+    assert_eq!(pipe.spawn(&db, &[]).exit_code(), Some(4), "there is no database");
 }
 
 /// Output that is read before the program ends is complete and in order.
 #[test]
 fn queued_lines_are_written_once_the_pipe_is_read() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(shell("t", "true")).expect("a task");
     let mut pipe = FullPipe::new(&db);
     let mut running = pipe.spawn(&db, &["--poll", "20ms"]);
-    eventually("its run has succeeded", || db.ask(SUCCEEDED) == "1");
+    eventually("its run has succeeded", || db.count(RunStatus::Succeeded) == 1);
     let mut text = String::new();
     eventually("the log is read", || {
-        pipe.read_on(&mut text);
+        pipe.read_available(&mut text);
         text.contains("succeeded")
     });
     signal("TERM", &running.0.id().to_string());
-    assert_eq!(running.end().code(), Some(0));
-    pipe.read_on(&mut text);
+    assert_eq!(running.exit_code(), Some(0));
+    pipe.read_available(&mut text);
     let lines: Vec<&str> = text.lines().collect();
-    let place =
+    let line_number =
         |what: &str| lines.iter().position(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {text}"));
-    assert!(place("with 4 workers") < place("succeeded") && place("succeeded") < place("SIGTERM"), "{text}");
+    assert!(
+        line_number("with 4 workers") < line_number("succeeded") && line_number("succeeded") < line_number("SIGTERM"),
+        "{text}"
+    );
     assert!(lines.last().is_some_and(|line| line.ends_with("scheduler stopped")), "{text}");
     assert!(!text.contains("dropped"), "{text}");
 }

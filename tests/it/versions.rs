@@ -3,11 +3,10 @@
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-use duly::{Client, Context, Error, Event, NewTask, Outcome, Scheduler};
+use duly::{Client, Context, Error, Event, Outcome, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::fixtures::{NOON, TestDb, eventually, listen, overdue, seconds};
 
-const NOON: &str = "2027-03-14T12:00:00Z";
 const NEWER: &str =
     "its tables are of version 2, written by a newer duly; this one knows version 1: use the newer program";
 
@@ -20,25 +19,20 @@ const RAISE: &str = "
     VALUES ('late', 'work', 'once', '2020-01-01T00:00:00Z'), ('late-command', 'command', 'once', '2020-01-01T00:00:00Z');
     COMMIT";
 
-fn due(name: &str) -> NewTask {
-    NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work")
-}
-
 fn is_newer(error: &Error) -> bool {
     matches!(error, Error::UnusableDatabase { .. }) && error.to_string().ends_with(NEWER)
 }
 
 /// Returns status and attempt of each run.
-fn stand(db: &TestDb) -> Vec<String> {
+fn run_states(db: &TestDb) -> Vec<String> {
     db.rows("SELECT t.name, r.status, r.attempt FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY 1")
 }
 
 #[test]
 fn a_task_is_not_added_to_newer_tables() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     // Further tasks are added without another check of the version.
-    client.add(due("first")).unwrap();
+    client.add(overdue("first")).unwrap();
     db.plain()
         .execute_batch(
             "PRAGMA writable_schema = ON;
@@ -48,8 +42,8 @@ fn a_task_is_not_added_to_newer_tables() {
              UPDATE scheduler_meta SET value = '2' WHERE key = 'schema_version'",
         )
         .unwrap();
-    assert!(is_newer(&client.add(due("another")).unwrap_err()));
-    assert!(is_newer(&client.add_if_absent(due("another")).unwrap_err()));
+    assert!(is_newer(&client.add(overdue("another")).unwrap_err()));
+    assert!(is_newer(&client.add_if_absent(overdue("another")).unwrap_err()));
     assert_eq!(db.ask("SELECT group_concat(name) FROM scheduled_tasks"), "first");
 }
 
@@ -73,7 +67,7 @@ fn a_scheduler_with_newer_tables_stops_after_its_running_attempts() {
         .start()
         .unwrap();
     let client = scheduler.client().clone();
-    client.add_all([due("fails"), due("works")]).unwrap();
+    client.add_all([overdue("fails"), overdue("works")]).unwrap();
     (0..2).for_each(|_| _ = begins.recv_timeout(seconds(30)).unwrap());
     db.plain().execute_batch(RAISE).unwrap();
     let outlived =
@@ -84,28 +78,27 @@ fn a_scheduler_with_newer_tables_stops_after_its_running_attempts() {
     let before = lease();
     eventually("its lease is extended", || lease() > before);
     assert!(!scheduler.has_stopped());
-    assert!(is_newer(&client.add(due("another")).unwrap_err()), "an older client writes into newer tables");
+    assert!(is_newer(&client.add(overdue("another")).unwrap_err()), "an older client writes into newer tables");
     assert!(is_newer(&client.tasks().unwrap_err()));
 
     open.send(()).unwrap();
     open.send(()).unwrap();
     assert!(is_newer(&scheduler.wait().unwrap_err()));
-    assert_eq!(stand(&db), ["fails|failed|1", "works|succeeded|1"], "what has ended is written down, and no more");
+    assert_eq!(run_states(&db), ["fails|failed|1", "works|succeeded|1"], "what has ended is written down, and no more");
     assert_eq!(db.ask("SELECT result FROM task_runs WHERE status = 'succeeded'"), "\"sent\"");
     assert_eq!(db.ask("SELECT group_concat(outcome) FROM task_attempts"), "failed");
-    assert_eq!(db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), "0");
-    assert_eq!(std::fs::read_dir(db.home().join("agent.db-owners")).unwrap().count(), 0, "lock files are left");
+    assert_eq!(db.registered_schedulers(), 0);
+    assert_eq!(db.lock_files(), [""; 0], "lock files are left");
     assert!(begins.try_recv().is_err(), "another attempt was begun");
 }
 
 #[test]
 fn an_idle_scheduler_with_newer_tables_stops_at_once() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
+    let (db, mut stepper) = TestDb::with_stepper();
     assert!(stepper.step().unwrap().is_empty());
     db.plain().execute_batch(RAISE).unwrap();
     assert!(is_newer(&stepper.step().unwrap_err()));
-    assert!(stand(&db).is_empty());
+    assert!(run_states(&db).is_empty());
     assert!(is_newer(&db.builder(NOON).start().unwrap_err()), "and none starts");
 }
 
@@ -116,34 +109,32 @@ fn no_task_is_added_to_newer_tables_in_a_transaction_of_the_application() {
     plain.execute_batch(RAISE).unwrap();
     let tasks = db.rows("SELECT name FROM scheduled_tasks");
     let tx = plain.transaction().unwrap();
-    assert!(is_newer(&client.add_in(&tx, due("one")).unwrap_err()));
+    assert!(is_newer(&client.add_in(&tx, overdue("one")).unwrap_err()));
     tx.commit().unwrap();
     assert_eq!(db.rows("SELECT name FROM scheduled_tasks"), tasks);
 }
 
 #[test]
 fn claims_that_no_worker_has_begun_are_released() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper(NOON);
-    stepper.client().add_all([due("one"), due("other")]).unwrap();
+    let (db, mut stepper) = TestDb::with_stepper();
+    stepper.client().add_all([overdue("one"), overdue("other")]).unwrap();
     let claims = stepper.step().unwrap();
     db.plain().execute_batch(RAISE).unwrap();
     assert!(stepper.step().unwrap().is_empty());
     stepper.finish(&claims[0], Outcome::Released);
     assert!(stepper.step().unwrap().is_empty(), "one is still at work");
-    assert_eq!(stand(&db), ["one|queued|1", "other|running|1"]);
+    assert_eq!(run_states(&db), ["one|queued|1", "other|running|1"]);
     stepper.finish(&claims[1], Outcome::succeeded());
     assert!(is_newer(&stepper.step().unwrap_err()));
-    assert_eq!(stand(&db), ["one|queued|1", "other|succeeded|1"]);
+    assert_eq!(run_states(&db), ["one|queued|1", "other|succeeded|1"]);
 }
 
 #[test]
 fn an_outcome_that_newer_tables_refuse_is_left_to_the_newer_program() {
     let db = TestDb::new();
-    let (sender, receiver) = channel();
-    let observer = move |event: &Event| drop(sender.send(event.clone()));
+    let (observer, events) = listen();
     let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
-    stepper.client().add_all([due("fails"), due("works")]).unwrap();
+    stepper.client().add_all([overdue("fails"), overdue("works")]).unwrap();
     let claims = stepper.step().unwrap();
     let of = |name: &str| claims.iter().find(|claim| claim.task == name).unwrap();
     db.plain().execute_batch(RAISE).unwrap();
@@ -155,9 +146,9 @@ fn an_outcome_that_newer_tables_refuse_is_left_to_the_newer_program() {
     stepper.finish(of("fails"), Outcome::failed("no route to host"));
     stepper.finish(of("works"), Outcome::succeeded());
     assert!(is_newer(&stepper.step().unwrap_err()), "it does not try for ever");
-    assert_eq!(stand(&db), ["fails|failed|1", "works|running|1"]);
+    assert_eq!(run_states(&db), ["fails|failed|1", "works|running|1"]);
     let aside = |event: &Event| matches!(event, Event::SetAside { item, .. } if item.contains("the outcome of run"));
-    assert_eq!(receiver.try_iter().filter(aside).count(), 1);
+    assert_eq!(events.try_iter().filter(aside).count(), 1);
     let owner = stepper.owner().to_owned();
     stepper.crash();
 
@@ -173,7 +164,7 @@ fn an_outcome_that_newer_tables_refuse_is_left_to_the_newer_program() {
 #[cfg(target_os = "linux")]
 #[test]
 fn the_program_waits_for_its_commands_and_exits_with_4() {
-    use crate::sidecar::{Gate, Sidecar, shell, told};
+    use crate::sidecar::{Gate, Sidecar, shell, wait_for_line};
 
     let db = TestDb::new();
     let mut gate = Gate::new(&db, "gate");
@@ -181,7 +172,7 @@ fn the_program_waits_for_its_commands_and_exits_with_4() {
     let line = format!("echo $$ >{0}.group; read line <{0}; echo passed", path.display());
     db.client().add(shell("long", &line)).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    told(&db, "gate.group");
+    wait_for_line(&db, "gate.group");
     db.plain().execute_batch(RAISE).unwrap();
     eventually("it has seen them", || sidecar.log().contains("no further run starts; waiting for 1 running"));
     gate.open();

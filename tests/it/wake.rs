@@ -6,7 +6,7 @@ use crossbeam_channel::unbounded;
 use duly::{Apply, Cancel, Client, Context, NewTask, RunStatus, Scheduler, SystemClock, Timestamp};
 use rusqlite::TransactionBehavior;
 
-use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
+use crate::fixtures::{TestDb, at, minutes, seconds, wait_for_status};
 
 fn task(name: &str, at: Timestamp) -> NewTask {
     NewTask::once(name, at).handler("work").at_most_once()
@@ -35,10 +35,7 @@ fn a_request_of_the_own_client_wakes_the_scheduler() {
     let (past, far) = (at("2020-01-01T00:00:00Z"), now().plus(minutes(60 * 24)));
     let begins = |name: &str| assert_eq!(receiver.recv_timeout(seconds(30)).as_deref(), Ok(name));
     // Its outcome is recorded, and the loop sleeps again.
-    let ends = |name: &str, status| {
-        let ended = || client.history(name, 1).unwrap().first().is_some_and(|run| run.status == status);
-        eventually("its end is written down", ended);
-    };
+    let ends = |name: &str, status| wait_for_status(client, name, status);
     let passes = |name: &str| {
         begins(name);
         ends(name, RunStatus::Succeeded);

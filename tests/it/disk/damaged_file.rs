@@ -13,8 +13,8 @@ use rusqlite::Connection;
 
 use crate::disk::tools::{SmallDisk, may_mount};
 use crate::disk::{all, probe};
-use crate::fixtures::{TestDb, at};
-use crate::sidecar::{Gate, Sidecar, group_size, shell, told};
+use crate::fixtures::{TestDb, far_future};
+use crate::sidecar::{Gate, Sidecar, group_size, shell, wait_for_line};
 
 const PAGE: u64 = 4096;
 
@@ -50,10 +50,10 @@ fn assert_program_exits(what: &str, word: &str, harm: impl FnOnce(&TestDb)) {
     let client = db.client();
     client.add(probe(&db, "long", &format!("echo $$ >{home}/group; read line <{home}/gate"))).unwrap();
     // Never due: the damage can also be found in a row that is not running.
-    client.add(NewTask::once("far", at("3999-01-01T00:00:00Z")).handler("command")).unwrap();
+    client.add(far_future("far").handler("command")).unwrap();
     drop(client);
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    let group = told(&db, "group");
+    let group = wait_for_line(&db, "group");
     let there = |db: &TestDb| std::fs::read(db.file()).map_or(0, |bytes| bytes.len());
     harm(&db);
     let left = there(&db);
@@ -104,8 +104,7 @@ fn the_program_exits_when_its_file_becomes_corrupt() {
 /// Only retention reads these pages, at heartbeats without other work: turns in between succeed.
 #[test]
 fn a_busy_program_exits_on_a_corrupt_history_page() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(NewTask::cron("old", "@yearly").handler("command")).unwrap();
     let busy = NewTask::interval("busy", Duration::from_millis(50)).handler("command");
     client.add(busy.payload(serde_json::json!({ "argv": ["true"] }))).unwrap();
@@ -145,7 +144,7 @@ fn the_program_exits_when_its_tables_are_changed() {
 }
 
 /// Returns output and exit code of a command. It has a minute.
-fn says(file: &Path, arguments: &[&str]) -> (i32, String, String) {
+fn exit_and_output(file: &Path, arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new("timeout")
         .args(["--signal=KILL", "60"])
         .arg(env!("CARGO_BIN_EXE_duly"))
@@ -163,8 +162,7 @@ const LOOKS: [&[&str]; 7] =
 
 #[test]
 fn a_corrupt_page_is_reported_or_not_needed() {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     for number in 1..=40 {
         let payload = serde_json::json!({ "argv": ["true"], "env": { "PADDING": "x".repeat(700) } });
         let task = NewTask::cron(format!("task-{number}"), "@yearly").handler("command").payload(payload);
@@ -174,7 +172,7 @@ fn a_corrupt_page_is_reported_or_not_needed() {
         client.add(shell(&format!("once-{number}"), "exit 1").at_most_once()).unwrap();
     }
     drop(client);
-    assert_eq!(says(db.file(), &["run", "--until-idle"]).0, 0);
+    assert_eq!(exit_and_output(db.file(), &["run", "--until-idle"]).0, 0);
     let plain = db.plain();
     plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("all is in the file");
     let pages: u64 = db.ask("PRAGMA page_count").parse().expect("a number");
@@ -199,7 +197,7 @@ fn a_corrupt_page_is_reported_or_not_needed() {
                     let _ = std::fs::remove_file(format!("{}{end}", db.file().display()));
                 });
                 damage(db.file(), *page, with);
-                let (code, out, err) = says(db.file(), arguments);
+                let (code, out, err) = exit_and_output(db.file(), arguments);
                 assert!(matches!(code, 0 | 1 | 4), "{what}: {arguments:?}: exit {code}: {out}{err}");
                 assert!(!err.contains("panicked"), "{what}: {arguments:?}: {err}");
                 let errors = err.lines().filter(|line| line.starts_with("error: ")).count();
@@ -241,7 +239,7 @@ fn a_foreign_file_is_not_changed() {
         make(&file);
         let before = std::fs::read(&file).ok();
         for arguments in LOOKS.into_iter().chain([["run"].as_slice(), &["run", "--until-idle"], &["prune"]]) {
-            let (code, out, err) = says(&file, arguments);
+            let (code, out, err) = exit_and_output(&file, arguments);
             assert_eq!((code, out.as_str()), (4, ""), "{what}: {arguments:?}: {err}");
             assert!(err.starts_with("error: cannot use ") && err.contains(reason), "{what}: {arguments:?}: {err}");
             assert_eq!(err.lines().count(), 1, "{what}: {arguments:?}: {err}");
@@ -261,7 +259,7 @@ fn nothing_starts_on_a_read_only_disk() {
     db.client().add(probe(&db, "due", "true")).unwrap();
     disk.seal();
     for arguments in LOOKS.into_iter().chain([["run"].as_slice(), &["run", "--until-idle"]]) {
-        let (code, out, err) = says(db.file(), arguments);
+        let (code, out, err) = exit_and_output(db.file(), arguments);
         assert_eq!((code, out.as_str()), (4, ""), "{arguments:?}: {err}");
         assert!(err.contains("it is read-only") && err.lines().count() == 1, "{arguments:?}: {err}");
     }

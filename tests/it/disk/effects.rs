@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use duly::{BoxError, Context, NewTask, Scheduler};
+use duly::{BoxError, Context, Scheduler};
 
 use crate::disk::injected::each;
 use crate::disk::soon;
 use crate::disk::tools::{arguments, has_strace, injected, without};
-use crate::fixtures::{TestDb, at, eventually, seconds};
+use crate::fixtures::{TestDb, eventually, overdue, seconds};
 
 /// The file on which a scheduler in another process runs.
 const FILE: &str = "DULY_TEST_DISK_FILE";
@@ -63,32 +63,30 @@ fn after_any_failed_write_of_a_handler_its_effect_is_done_once() {
     }
     for (calls, error, some) in [("pwrite64", "EIO", [2, 5, 10, 14]), ("fsync", "EIO", [1, 2, 3, 4])] {
         let failed = each(calls, error, &some, |what, when| {
-            let db = TestDb::new();
-            let client = db.client();
-            let due =
-                |name: &str, handler: &str| soon(NewTask::once(name, at("2020-01-01T00:00:00Z")).handler(handler));
+            let (db, client) = TestDb::with_client();
+            let due = |name: &str, handler: &str| soon(overdue(name).handler(handler));
             client.add_all([due("looks", "pay"), due("plain", "pay"), due("rows", "import")]).unwrap();
             db.plain().execute_batch("CREATE TABLE imported (run, part, PRIMARY KEY (run, part))").unwrap();
             let log = db.home().join("strace");
             let this = std::env::current_exe().expect("the test program");
             let run = |program: &mut Command| {
                 let program = program.args(["--exact", "disk::effects::scheduler_entry", "--nocapture"]);
-                let status = program.env(FILE, db.file()).stdout(Stdio::null()).status().expect("a process");
-                assert!(status.success(), "{what}: {status}");
+                let exit = program.env(FILE, db.file()).stdout(Stdio::null()).status().expect("a process");
+                assert!(exit.success(), "{what}: {exit}");
             };
             let arguments = arguments(&db, &log, calls, error, when);
             run(Command::new("strace").args(arguments).arg(&this));
             run(&mut Command::new(&this));
-            let stand = |name: &str| {
+            let status = |name: &str| {
                 db.ask(&format!(
                     "SELECT r.status || coalesce(': ' || r.error, '') FROM task_runs r
                        JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name = '{name}'"
                 ))
             };
-            assert_eq!((stand("looks").as_str(), lines(&effect_file(db.file(), "looks"))), ("succeeded", 1), "{what}");
+            assert_eq!((status("looks").as_str(), lines(&effect_file(db.file(), "looks"))), ("succeeded", 1), "{what}");
             // That an effect is done is recorded again and again: one fault leaves none in doubt.
-            assert_eq!((stand("plain").as_str(), lines(&effect_file(db.file(), "plain"))), ("succeeded", 1), "{what}");
-            assert_eq!(stand("rows"), "succeeded", "{what}");
+            assert_eq!((status("plain").as_str(), lines(&effect_file(db.file(), "plain"))), ("succeeded", 1), "{what}");
+            assert_eq!(status("rows"), "succeeded", "{what}");
             assert_eq!(db.ask("SELECT count(*) FROM imported"), "2", "{what}");
             db.assert_sound();
             injected(&log) > 0

@@ -22,8 +22,7 @@ const READS: [(&str, &str); 3] = [("pread64", "EIO"), ("statx,newfstatat", "EIO"
 
 /// Creates a database with three due tasks: one succeeds, one may start only once, one fails first.
 fn db() -> TestDb {
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(probe(&db, "fine", "echo fine")).unwrap();
     client.add(probe(&db, "once", "true").at_most_once()).unwrap();
     client.add(probe(&db, "second-try", "test $DULY_ATTEMPT -gt 1")).unwrap();

@@ -1,6 +1,6 @@
 //! A writer that holds the lock for hours, and a reader that holds an old snapshot, step by step on a manual clock.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use duly::testing::Stepper;
@@ -8,21 +8,18 @@ use duly::{Clock, Event, NewTask, Outcome, RunStatus};
 
 use crate::disk::tools::{Strace, may_attach, without};
 use crate::disk::{REFUSES, count_outages, probe, starts};
-use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
-use crate::sidecar::{Gate, Sidecar, shell, stands, told};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
+use crate::fixtures::{NOON, TestDb, at, eventually, listen, minutes, once, seconds, wait_for_status};
+use crate::sidecar::{Sidecar, shell, wait_for_line, with_gate};
 
 /// Starts a stepper that does not wait for locks. Returns it with its events.
 fn stepper_without_waiting(db: &TestDb) -> (Stepper, Receiver<Event>) {
-    let (sender, receiver) = channel();
-    let observer = move |event: &Event| drop(sender.send(event.clone()));
+    let (observer, events) = listen();
     let builder = db.builder(NOON).accept("work").busy_timeout(Duration::ZERO).observe(observer);
-    (builder.start().expect("a stepper"), receiver)
+    (builder.start().expect("a stepper"), events)
 }
 
 /// Advances as the loop would, and returns the number of steps.
-fn pass(stepper: &mut Stepper, time: Duration) -> u32 {
+fn advance_by(stepper: &mut Stepper, time: Duration) -> u32 {
     let end = stepper.clock().now().wall.plus(time);
     let mut steps = 0;
     loop {
@@ -42,27 +39,30 @@ fn pass(stepper: &mut Stepper, time: Duration) -> u32 {
 #[test]
 fn an_hour_long_write_lock_causes_two_events_and_loses_no_outcome() {
     let db = TestDb::new();
-    let (mut stepper, receiver) = stepper_without_waiting(&db);
-    stepper.client().add(NewTask::once("long", at(NOON)).handler("work")).unwrap();
+    let (mut stepper, events) = stepper_without_waiting(&db);
+    stepper.client().add(once("long")).unwrap();
     let claims = stepper.step().unwrap();
     stepper.client().add(NewTask::interval("minutely", minutes(1)).starts_at(at(NOON)).handler("work")).unwrap();
     let writer = db.plain();
     writer.execute_batch("BEGIN IMMEDIATE").expect("the lock");
-    receiver.try_iter().for_each(drop);
+    events.try_iter().for_each(drop);
     stepper.finish(&claims[0], Outcome::Succeeded { result: Some("7".to_owned()) });
-    let steps = pass(&mut stepper, minutes(60));
+    let steps = advance_by(&mut stepper, minutes(60));
     assert!((700..800).contains(&steps), "every five seconds: {steps}");
-    let events: Vec<Event> = receiver.try_iter().collect();
-    assert!(matches!(&events[..], [Event::Degraded { reason }] if reason.contains("locked")), "{events:?}");
+    let reported: Vec<Event> = events.try_iter().collect();
+    assert!(matches!(&reported[..], [Event::Degraded { reason }] if reason.contains("locked")), "{reported:?}");
     assert_eq!(db.ask("SELECT group_concat(status || attempt) FROM task_runs"), "running1");
     writer.execute_batch("ROLLBACK").expect("the lock is free");
 
     stepper.clock().advance(seconds(5));
     let after = stepper.step().unwrap();
     assert_eq!(after.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), ["minutely"]);
-    let events: Vec<Event> = receiver.try_iter().collect();
-    assert!(matches!(events[0], Event::Recovered), "{events:?}");
-    assert!(!events[1..].iter().any(|event| matches!(event, Event::Recovered | Event::Degraded { .. })), "{events:?}");
+    let reported: Vec<Event> = events.try_iter().collect();
+    assert!(matches!(reported[0], Event::Recovered), "{reported:?}");
+    assert!(
+        !reported[1..].iter().any(|event| matches!(event, Event::Recovered | Event::Degraded { .. })),
+        "{reported:?}"
+    );
     let run = stepper.client().history("long", 1).unwrap().remove(0);
     assert_eq!((run.status, run.attempt, run.result.as_deref()), (RunStatus::Succeeded, 1, Some("7")));
     let missed = "SELECT status || ' ' || occurrences FROM task_runs WHERE status = 'missed'";
@@ -80,7 +80,7 @@ const INSERT: &str = "
 #[test]
 fn a_failed_turn_is_retried_without_new_changes() {
     let db = TestDb::new();
-    let (mut stepper, receiver) = stepper_without_waiting(&db);
+    let (mut stepper, events) = stepper_without_waiting(&db);
     stepper.step().unwrap();
     let plain = db.plain();
     plain.execute_batch(INSERT).expect("a row");
@@ -92,15 +92,15 @@ fn a_failed_turn_is_retried_without_new_changes() {
     stepper.step().unwrap();
     assert!(stepper.sleeps() > Duration::ZERO, "it spins");
     assert_eq!(db.ask("SELECT planned FROM scheduled_tasks"), "1");
-    let events: Vec<Event> = receiver.try_iter().collect();
-    assert!(matches!(&events[..], [Event::Degraded { .. }, Event::Recovered]), "{events:?}");
+    let reported: Vec<Event> = events.try_iter().collect();
+    assert!(matches!(&reported[..], [Event::Degraded { .. }, Event::Recovered]), "{reported:?}");
 }
 
 /// The row to be written may be deleted meanwhile: recovery is reported all the same.
 #[test]
 fn recovery_is_reported_with_nothing_left_to_write() {
     let db = TestDb::new();
-    let (mut stepper, receiver) = stepper_without_waiting(&db);
+    let (mut stepper, events) = stepper_without_waiting(&db);
     stepper.step().unwrap();
     let plain = db.plain();
     plain.execute_batch(INSERT).expect("a row");
@@ -110,8 +110,8 @@ fn recovery_is_reported_with_nothing_left_to_write() {
     stepper.clock().advance(Duration::from_millis(100));
     assert!(stepper.step().unwrap().is_empty());
     assert!(stepper.sleeps() > Duration::ZERO, "it spins");
-    let events: Vec<Event> = receiver.try_iter().collect();
-    assert!(matches!(&events[..], [Event::Degraded { .. }, Event::Recovered]), "{events:?}");
+    let reported: Vec<Event> = events.try_iter().collect();
+    assert!(matches!(&reported[..], [Event::Degraded { .. }, Event::Recovered]), "{reported:?}");
 }
 
 /// The log cannot be reused while a snapshot is held, and grows. No run waits, and the log is truncated when the reader
@@ -119,7 +119,7 @@ fn recovery_is_reported_with_nothing_left_to_write() {
 #[test]
 fn a_day_long_snapshot_delays_no_run() {
     let db = TestDb::new();
-    let (mut stepper, receiver) = stepper_without_waiting(&db);
+    let (mut stepper, events) = stepper_without_waiting(&db);
     let text = "x".repeat(200_000);
     let task = NewTask::interval("hourly", minutes(15)).handler("work").payload(text.clone());
     stepper.client().add(task).unwrap();
@@ -145,7 +145,7 @@ fn a_day_long_snapshot_delays_no_run() {
     stepper.step().unwrap();
     assert_eq!(log(), 0, "it is cut");
     let odd = |event: &Event| matches!(event, Event::Degraded { .. } | Event::Recovered | Event::SetAside { .. });
-    assert_eq!(receiver.try_iter().filter(odd).count(), 0);
+    assert_eq!(events.try_iter().filter(odd).count(), 0);
     assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), "96");
     db.assert_sound();
 }
@@ -159,7 +159,7 @@ fn a_failing_checkpoint_or_lock_file_is_reported_once() {
     let db = TestDb::new();
     drop(db.client());
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    eventually("its lock file exists", || db.home().join("agent.db-owners").exists());
+    eventually("its lock file exists", || db.lock_folder().exists());
     let seen = || db.ask("SELECT max(seen_at) FROM scheduler_instances").parse::<i64>().expect("a time");
     let three_heartbeats = || {
         for _ in 0..3 {
@@ -168,7 +168,7 @@ fn a_failing_checkpoint_or_lock_file_is_reported_once() {
         }
     };
     // A file in the place of the folder.
-    let folder = db.home().join("agent.db-owners");
+    let folder = db.lock_folder();
     std::fs::rename(&folder, db.home().join("away")).expect("away");
     std::fs::write(&folder, "").expect("a file in its place");
     three_heartbeats();
@@ -194,7 +194,7 @@ fn a_failing_checkpoint_or_lock_file_is_reported_once() {
     drop(strace);
     eventually("it is cut", || sidecar.log().matches(stays).count() == 2);
     assert!(!sidecar.log().contains(REFUSES), "{}", sidecar.log());
-    sidecar.leave();
+    sidecar.terminate();
     db.assert_sound();
 }
 
@@ -204,21 +204,19 @@ fn a_failing_stat_does_not_count_as_a_removed_file() {
     if !may_attach() {
         return without("strace", "not tried");
     }
-    let db = TestDb::new();
-    let client = db.client();
-    let mut gate = Gate::new(&db, "gate");
+    let (db, client, mut gate) = with_gate();
     let home = db.home().display();
     client.add(probe(&db, "long", &format!("echo at work >{home}/at-work; read line <{home}/gate"))).unwrap();
     client.add(shell("other", "true")).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s", "--until-idle"]);
-    told(&db, "at-work");
-    stands(&client, "other", RunStatus::Succeeded);
+    wait_for_line(&db, "at-work");
+    wait_for_status(&client, "other", RunStatus::Succeeded);
     let strace = Strace::attach(&db, sidecar.pid(), "statx,newfstatat", "EIO");
     eventually("it is refused", || sidecar.log().contains(REFUSES));
     eventually("it cannot check for unfinished runs", || strace.failures_of(sidecar.pid()) > 0);
     gate.open();
     drop(strace);
-    assert_eq!(stands(&client, "long", RunStatus::Succeeded).attempt, 1);
+    assert_eq!(wait_for_status(&client, "long", RunStatus::Succeeded).attempt, 1);
     assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     assert_eq!(starts(&db).len(), 1);
     assert_eq!(count_outages(&sidecar.log()), 1, "{}", sidecar.log());
@@ -231,20 +229,19 @@ fn a_scheduler_that_cannot_deregister_exits_with_success() {
     if !may_attach() {
         return without("strace", "not tried");
     }
-    let db = TestDb::new();
-    let client = db.client();
+    let (db, client) = TestDb::with_client();
     client.add(probe(&db, "short", "true")).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1h"]);
-    stands(&client, "short", RunStatus::Succeeded);
+    wait_for_status(&client, "short", RunStatus::Succeeded);
     let strace = Strace::attach(&db, sidecar.pid(), "pwrite64", "EIO");
-    sidecar.leave();
+    sidecar.terminate();
     drop(strace);
     let log = sidecar.log();
     assert!(
         log.contains("cannot record the shutdown: disk I/O error; the next scheduler counts this one as dead"),
         "{log}"
     );
-    let owners = || std::fs::read_dir(db.home().join("agent.db-owners")).expect("a folder").count();
+    let owners = || db.lock_files().len();
     let registered = || db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL");
     assert_eq!((owners(), registered().as_str()), (1, "1"), "its lock file remains");
     let mut next = Sidecar::spawn(&db, &["--until-idle", "--lease", "1h"]);

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 
 use duly::testing::Stepper;
 use duly::{Claim, Context, Error, Event, NewTask, Outcome, RunStatus, Scheduler};
@@ -11,9 +11,8 @@ use rusqlite::{Connection, Statement};
 
 use crate::disk::all;
 use crate::disk::tools::{run_test, this_program};
-use crate::fixtures::{TestDb, at, seconds};
+use crate::fixtures::{NOON, TestDb, at, listen, overdue, seconds};
 
-const NOON: &str = "2027-03-14T12:00:00Z";
 /// Enough for everything here, and soon filled.
 const HEAP: i64 = 24 * 1024 * 1024;
 
@@ -57,11 +56,6 @@ fn in_own_process(test: &str) -> bool {
     false
 }
 
-fn event_channel() -> (impl Fn(&Event) + Send + Sync + 'static, Receiver<Event>) {
-    let (sender, receiver) = channel();
-    (move |event: &Event| drop(sender.send(event.clone())), receiver)
-}
-
 /// Takes one turn, with more memory at each try. Returns its claims, and how many tries were refused.
 fn step_with_little_memory(stepper: &mut Stepper, smallest: usize) -> (Vec<Arc<Claim>>, usize) {
     let connection = Connection::open_in_memory().expect("a connection");
@@ -88,7 +82,7 @@ fn a_turn_without_memory_is_atomic() {
     // Each round begins at another point, since the released amounts differ.
     for smallest in if all() { vec![1, 16, 64, 256, 512, 1024, 2048, 4096] } else { vec![64, 1024] } {
         let db = TestDb::new();
-        let (observer, receiver) = event_channel();
+        let (observer, receiver) = listen();
         let mut stepper = db.builder(NOON).accept("work").workers(1).observe(observer).start().expect("a stepper");
         let once = |name: &str| NewTask::once(name, at(NOON)).handler("work").payload("y".repeat(3000));
         stepper.client().add_all([once("first"), once("second"), once("third")]).expect("tasks");
@@ -127,7 +121,7 @@ fn an_outcome_without_memory_is_recorded_later() {
     }
     limit();
     let db = TestDb::new();
-    let (observer, receiver) = event_channel();
+    let (observer, receiver) = listen();
     let (begun, begins) = channel();
     let (gate, opened) = channel::<()>();
     let (begun, opened) = (std::sync::Mutex::new(begun), std::sync::Mutex::new(opened));
@@ -140,7 +134,7 @@ fn an_outcome_without_memory_is_recorded_later() {
         })
         .start()
         .expect("a scheduler");
-    scheduler.add(NewTask::once("long", at("2020-01-01T00:00:00Z")).handler("work")).expect("a task");
+    scheduler.add(overdue("long")).expect("a task");
     begins.recv_timeout(seconds(60)).expect("it begins");
     let connection = Connection::open_in_memory().expect("a connection");
     let held_memory = HeldMemory::fill(&connection, 16);

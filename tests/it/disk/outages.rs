@@ -6,8 +6,8 @@ use rusqlite::Connection;
 
 use crate::disk::tools::{IGNORE_XFSZ, SmallDisk, Strace, can_limit, limit_files, may_attach, may_mount, without};
 use crate::disk::{ACCEPTS, REFUSES, all, assert_consistent, count_outages, probe, soon, starts};
-use crate::fixtures::{TestDb, eventually, seconds};
-use crate::sidecar::{Gate, Sidecar, stands, told};
+use crate::fixtures::{TestDb, eventually, seconds, wait_for_status};
+use crate::sidecar::{Gate, Sidecar, wait_for_line};
 
 /// How writing is made to fail.
 #[derive(Clone, Copy)]
@@ -116,7 +116,7 @@ fn while_idle(db: &TestDb, fault: FaultKind<'_>) {
     client.pause("tick").unwrap();
     let open = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running', 'failed')";
     eventually("no run is left", || db.ask(open) == "0");
-    sidecar.leave();
+    sidecar.terminate();
     assert_eq!(count_outages(&sidecar.log()), 1, "{}", sidecar.log());
     assert_consistent(db, &fault.name());
 }
@@ -136,7 +136,7 @@ fn while_running(db: &TestDb, fault: FaultKind<'_>, lease: &str, leaves: bool) {
     client.add(probe(db, "long", &work)).unwrap();
     client.add(probe(db, "short", "true")).unwrap();
     let mut sidecar = start(db, lease);
-    told(db, "at-work");
+    wait_for_line(db, "at-work");
     eventually("its process is recorded", || db.ask("SELECT count(*) FROM task_runs WHERE process IS NOT NULL") != "0");
     let other = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
     eventually("the other is over", || db.ask(other) == "1");
@@ -145,7 +145,7 @@ fn while_running(db: &TestDb, fault: FaultKind<'_>, lease: &str, leaves: bool) {
         eventually("a heartbeat is refused", || refuses(&sidecar));
     }
     gate.open();
-    told(db, "over");
+    wait_for_line(db, "over");
     eventually("its end is refused", || refuses(&sidecar));
     if leaves {
         sidecar.signal("TERM");
@@ -156,12 +156,12 @@ fn while_running(db: &TestDb, fault: FaultKind<'_>, lease: &str, leaves: bool) {
                       WHERE t.name = 'long'";
     assert_eq!(db.ask(stands_so), "running 1");
     drop(outage);
-    let run = stands(&client, "long", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "long", RunStatus::Succeeded);
     assert_eq!((run.attempt, run.output.as_deref(), run.exit_code), (1, Some("done\n"), Some(0)));
     if leaves {
         assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
     } else {
-        sidecar.leave();
+        sidecar.terminate();
     }
     assert_eq!(count_outages(&sidecar.log()), 1, "{}", sidecar.log());
     assert_eq!(starts(db).len(), 2);
@@ -246,12 +246,12 @@ fn a_scheduler_that_stops_on_a_full_disk_reports_lost_outcomes() {
     client.add(probe(&db, "long", &format!("read line <{home}/gate; echo over >{home}/over"))).unwrap();
     client.add(probe(&db, "other", "true")).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", LONG, "--drain", "1s"]);
-    stands(&client, "other", RunStatus::Succeeded);
+    wait_for_status(&client, "other", RunStatus::Succeeded);
     eventually("it is at work", || starts(&db).len() == 2);
     db.plain().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("a log without room");
     disk.fill();
     gate.open();
-    told(&db, "over");
+    wait_for_line(&db, "over");
     sidecar.signal("TERM");
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert!(sidecar.log().contains("the outcomes of 1 runs could not be recorded"), "{}", sidecar.log());
@@ -259,6 +259,6 @@ fn a_scheduler_that_stops_on_a_full_disk_reports_lost_outcomes() {
     gate.open();
     let mut next = Sidecar::spawn(&db, &["--until-idle"]);
     assert_eq!(next.end().code(), Some(0), "{}", next.log());
-    assert_eq!(stands(&client, "long", RunStatus::Succeeded).attempt, 2);
+    assert_eq!(wait_for_status(&client, "long", RunStatus::Succeeded).attempt, 2);
     assert_consistent(&db, "the next");
 }

@@ -8,10 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use duly::testing::Stepper;
 use duly::{Client, Clock, Error, Limits, NewTask, Outcome, Result, TaskStatus};
 
-use crate::fixtures::{TestDb, at, minutes};
+use crate::fixtures::{NOON, TestDb, at, minutes};
 use crate::mutations::mutator::{Mutator, each_in_time};
-
-const NOON: &str = "2027-03-14T12:00:00Z";
 
 /// Values as SQL literals.
 const VALUES: [&str; 36] = [

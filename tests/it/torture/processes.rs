@@ -12,7 +12,7 @@ use duly::{BoxError, Context, Scheduler};
 use rusqlite::Connection;
 use serde::Deserialize;
 
-use crate::evidence::{UNSHARE, first_in, scheduler_in};
+use crate::evidence::{UNSHARE, first_process_in, scheduler_in};
 use crate::fixtures::{TestDb, eventually};
 use crate::selftest::checker::Line;
 use crate::sidecar::signal;
@@ -21,9 +21,11 @@ use crate::torture::tasks::{CLOSURE, FINISH, JOURNAL, NUMBER};
 /// The working folder of a process, and its kind.
 const FOLDER: &str = "DULY_TORTURE_FOLDER";
 const KIND: &str = "DULY_TORTURE_KIND";
+
 /// Shorter than the time for which a process is stopped.
 const LEASE: &str = "1s";
 const SIGTERM: i32 = 15;
+
 /// What a burst writes, and in what pieces.
 const BURST: usize = 24 << 20;
 const PIECE: usize = 1 << 20;
@@ -157,7 +159,7 @@ impl Process {
         if self.kind == Kind::Namespaced {
             // Until `unshare` has requested it, its child is not killed with it.
             eventually("the namespace exists, or has ended", || {
-                let first = first_in(self.child.id());
+                let first = first_process_in(self.child.id());
                 if let Some(first) = first {
                     let _ = Command::new("kill").args(["-s", "KILL", &first.to_string()]).status();
                 }

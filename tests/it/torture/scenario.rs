@@ -18,8 +18,10 @@ use crate::torture::tasks::{EDITED, JOURNAL, ON_DEAD, TRIGGERED, tasks};
 
 /// Limit for finishing all due work after the faults, by the true clock.
 const DONE_LIMIT: Duration = Duration::from_secs(60);
+
 /// Largest deviation of the wrong clock, either way.
 const MAX_CLOCK_ERROR: Duration = Duration::from_secs(10);
+
 /// Longest time for which a lock is held, longer than any busy timeout; only in a test of at least `LONG_TEST`.
 const LONGEST_HOLD: Duration = Duration::from_secs(6);
 const LONG_TEST: Duration = Duration::from_secs(20);
@@ -81,8 +83,7 @@ fn now() -> Timestamp {
 impl Scenario {
     /// Starts the scenario. `namespaced`: each scheduler of commands in a PID namespace of its own.
     pub(crate) fn begin(seed: u64, length: Duration, namespaced: bool) -> Scenario {
-        let db = TestDb::new();
-        let client = db.client();
+        let (db, client) = TestDb::with_client();
         let plain = db.plain();
         plain.busy_timeout(Duration::from_millis(200)).expect("little patience");
         plain.execute_batch("CREATE TABLE kept (run INTEGER NOT NULL, attempt INTEGER NOT NULL)").expect("a table");
@@ -359,7 +360,7 @@ impl Scenario {
 
     /// Returns the lock files of owners, and the records of running commands.
     fn lock_files(&self) -> Vec<String> {
-        let files = std::fs::read_dir(self.db.home().join("agent.db-owners")).expect("a folder");
+        let files = std::fs::read_dir(self.db.lock_folder()).expect("a folder");
         let names = files.map(|file| file.expect("a file").file_name().to_string_lossy().into_owned());
         // An owner that was killed while it created its lock file leaves the temporary one.
         names.filter(|name| !name.ends_with(".new")).collect()
@@ -369,7 +370,7 @@ impl Scenario {
     pub(crate) fn shut_down(&mut self) {
         self.schedulers.iter_mut().for_each(Process::request_stop);
         self.schedulers.drain(..).for_each(Process::wait_for_exit);
-        Sidecar::start(&self.db, &[]).leave();
+        Sidecar::start(&self.db, &[]).terminate();
     }
 
     /// Compares the handlers' journal with the tables, and the tables with their rules.
