@@ -56,15 +56,14 @@ fn a_dry_run_reports_the_same_changes_and_writes_nothing() {
     let dry = client.apply("m", manifest(), Apply { dry_run: true, ..PRUNE }).unwrap();
     assert_eq!(changes(&dry), [("a", "replaced"), ("c", "created"), ("b", "removed")]);
     assert_eq!(db.tasks(), before);
-    let wet = client.apply("m", manifest(), PRUNE).unwrap();
-    assert_eq!(changes(&wet), changes(&dry));
+    let written = client.apply("m", manifest(), PRUNE).unwrap();
+    assert_eq!(changes(&written), changes(&dry));
     assert_eq!(client.names().unwrap(), ["a", "c"]);
 }
 
 #[test]
 fn prune_removes_only_tasks_that_the_manifest_no_longer_declares() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(hourly("by-hand")).unwrap();
     client.apply("other", [hourly("theirs")], PRUNE).unwrap();
     let due = NewTask::interval("busy", minutes(10)).handler("work");
@@ -87,8 +86,7 @@ fn prune_removes_only_tasks_that_the_manifest_no_longer_declares() {
 
 #[test]
 fn a_task_paused_by_prune_is_resumed_when_declared_again_unless_the_user_paused_it() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     let manifest = || ["by-us", "by-hand"].map(|name| NewTask::interval(name, minutes(10)).handler("work"));
     client.apply("m", manifest(), PRUNE).unwrap();
     stepper.clock().advance(minutes(10));
@@ -118,8 +116,7 @@ fn a_task_paused_by_prune_is_resumed_when_declared_again_unless_the_user_paused_
 
 #[test]
 fn a_task_paused_by_prune_is_resumed_after_its_events_have_expired() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     let names = ["by-us", "by-person", "by-sql", "edited"];
     let manifest = || names.map(|name| NewTask::interval(name, minutes(10)).handler("work"));
     client.apply("m", manifest(), PRUNE).unwrap();
@@ -257,8 +254,7 @@ fn import_refuses_single_tasks_and_leaves_tasks_of_other_sources_alone() {
 
 #[test]
 fn import_keeps_paused_tasks_paused_and_starts_no_run() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     let past = || NewTask::once("past", at("2027-03-01T12:00:00Z")).handler("work");
     let tasks = || [past(), hourly("rests")].map(|task| ImportItem { paused: true, ..task.into() }).into();
     assert_eq!(changes(&imported(&client, tasks(), PRUNE)), [("past", "created"), ("rests", "created")]);

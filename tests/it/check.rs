@@ -133,8 +133,7 @@ fn runs_of_an_unknown_handler_are_a_problem() {
 
 #[test]
 fn dead_runs_failing_tasks_and_invalid_rows_are_problems() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(once("once").at_most_once()).expect("a task");
     client.add(NewTask::cron("often", "* * * * *").handler("work").at_most_once()).expect("a task");
     let fail = |stepper: &mut Stepper| {
@@ -173,8 +172,7 @@ fn dead_runs_failing_tasks_and_invalid_rows_are_problems() {
 
 #[test]
 fn an_on_dead_task_that_cannot_run_is_a_problem() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(NewTask::cron("alarm", "@yearly").handler("work")).expect("a task");
     let task = |name: &str| once(name).on_dead("alarm");
     client.add_all([task("over"), task("waits").concurrency_key("held")]).expect("tasks");
@@ -265,8 +263,7 @@ fn an_orphan_process_is_a_problem() {
 #[test]
 fn blocked_runs_that_nothing_blocks_are_problems() {
     for (reason, of_key) in [("paused", "NULL"), ("order", "NULL"), ("key", "'#1'")] {
-        let (db, mut stepper) = TestDb::with_stepper();
-        let client = stepper.client().clone();
+        let (db, mut stepper, client) = TestDb::with_stepper_and_client();
         client.add(NewTask::cron("task", "@yearly").handler("work")).expect("a task");
         step(&mut stepper, 0);
         client.trigger("task").expect("a run");

@@ -5,12 +5,7 @@ use std::sync::mpsc::Receiver;
 use duly::testing::Stepper;
 use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, at, claim, listen, minutes, once, seconds, step, work_off};
-
-fn stepper(db: &TestDb, now: &str) -> (Stepper, Receiver<Event>) {
-    let (observer, events) = listen();
-    (db.builder(now).accept("work").observe(observer).start().expect("a stepper"), events)
-}
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, work_off};
 
 /// The clock events since the last call.
 fn clock_events(events: &Receiver<Event>) -> Vec<String> {
@@ -22,7 +17,7 @@ fn clock_events(events: &Receiver<Event>) -> Vec<String> {
 #[test]
 fn a_step_forward_counts_as_downtime_and_is_reported_once() {
     let db = TestDb::new();
-    let (mut stepper, events) = stepper(&db, NOON);
+    let (mut stepper, events) = db.stepper_with_events(NOON);
     let before = db.add_bystander(&stepper);
     stepper.client().add(NewTask::cron("t", "0 * * * *").handler("work")).expect("a task");
     work_off(&mut stepper);
@@ -47,7 +42,7 @@ fn a_step_forward_counts_as_downtime_and_is_reported_once() {
 #[test]
 fn a_small_step_back_is_waited_out() {
     let db = TestDb::new();
-    let (mut stepper, events) = stepper(&db, NOON);
+    let (mut stepper, events) = db.stepper_with_events(NOON);
     stepper.client().add(NewTask::cron("t", "*/30 * * * *").handler("work")).expect("a task");
     work_off(&mut stepper);
     stepper.clock().advance(minutes(30));
@@ -68,10 +63,10 @@ fn a_small_step_back_is_waited_out() {
 
 /// Adds tasks of each kind under a clock that shows 2031.
 fn planned_in_2031(db: &TestDb) -> (Stepper, Vec<String>) {
-    let (right, _) = stepper(db, "2027-03-14T11:00:00Z");
+    let right = db.stepper("2027-03-14T11:00:00Z");
     let bystander = db.add_bystander(&right);
     right.stop().expect("it leaves");
-    let (mut wrong, _) = stepper(db, "2031-05-01T12:00:00Z");
+    let mut wrong = db.stepper("2031-05-01T12:00:00Z");
     let client = wrong.client().clone();
     let never = RetryPolicy { backoff: seconds(3600), ..RetryPolicy::default() };
     let tasks = [
@@ -147,14 +142,14 @@ fn a_start_compares_the_clock_with_the_database() {
     let db = TestDb::new();
     let (wrong, bystander) = planned_in_2031(&db);
     wrong.stop().expect("it leaves");
-    let (mut right, events) = stepper(&db, NOON);
+    let (mut right, events) = db.stepper_with_events(NOON);
     step(&mut right, 0);
     let lines = clock_events(&events);
     assert!(lines.len() == 1 && lines[0].starts_with("the clock had shown 2031-05-01T12:1"), "{lines:?}");
     assert_replanned(&db, &mut right);
     right.stop().expect("it leaves");
     // The next start finds the clock right and misses occurrences as after any downtime.
-    let (mut next, events) = stepper(&db, "2027-03-14T15:30:00Z");
+    let (mut next, events) = db.stepper_with_events("2027-03-14T15:30:00Z");
     work_off(&mut next);
     assert_eq!(clock_events(&events), Vec::<String>::new());
     let missed = "SELECT count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
@@ -168,7 +163,7 @@ fn a_start_before_the_clock_is_set_waits_for_it() {
     for today in [NOON, "2038-01-19T03:14:08Z", "2106-02-07T06:28:16Z"] {
         let db = TestDb::new();
         db.client().add(NewTask::interval("t", minutes(1)).handler("work")).expect("a task");
-        let (mut stepper, events) = stepper(&db, "1970-01-01T00:00:10Z");
+        let (mut stepper, events) = db.stepper_with_events("1970-01-01T00:00:10Z");
         let before = db.tasks();
         for _ in 0..30 {
             step(&mut stepper, 0);
@@ -205,7 +200,7 @@ fn a_start_before_the_clock_is_set_waits_for_it() {
 #[test]
 fn changed_zone_data_replans_local_times_once() {
     let db = TestDb::new();
-    let (first, _) = stepper(&db, NOON);
+    let (first, _) = db.stepper_with_events(NOON);
     let cron = |name: &str, zone: &str| NewTask::cron(name, "0 18 * * *").time_zone(zone).handler("work");
     let local = NewTask::scheduled("local", duly::ScheduleKind::Once, "2027-03-15 18:00").time_zone("Europe/Rome");
     let instant = NewTask::once("instant", at("2027-03-15T18:00:00Z")).time_zone("Europe/Rome");
@@ -219,7 +214,7 @@ fn changed_zone_data_replans_local_times_once() {
                      UPDATE scheduler_meta SET value = '1999z' WHERE key = 'zone_data'";
     db.plain().execute_batch(otherwise).expect("other data");
 
-    let (mut second, events) = stepper(&db, NOON);
+    let (mut second, events) = db.stepper_with_events(NOON);
     let changed = events.try_iter().find(|event| matches!(event, Event::ZoneDataChanged { .. })).expect("an event");
     assert!(changed.to_string().starts_with("the time zone data changed from 1999z to "), "{changed}");
     let due = claim(&mut second);
@@ -230,14 +225,14 @@ fn changed_zone_data_replans_local_times_once() {
     assert_eq!(db.next("instant"), "2027-03-15 19:00:00 active", "nor for an instant");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'"), "1");
     second.stop().expect("it leaves");
-    let (_third, events) = stepper(&db, NOON);
+    let (_third, events) = db.stepper_with_events(NOON);
     assert!(!events.try_iter().any(|event| matches!(event, Event::ZoneDataChanged { .. })), "once");
 }
 
 #[test]
 fn an_unplanned_past_instant_runs_after_the_clock_is_corrected() {
     let db = TestDb::new();
-    let (mut stepper, _) = stepper(&db, NOON);
+    let (mut stepper, _) = db.stepper_with_events(NOON);
     let bystander = db.add_bystander(&stepper);
     stepper.clock().set_wall(at("2031-05-01T12:00:00Z"));
     step(&mut stepper, 0);
@@ -254,7 +249,7 @@ fn an_unplanned_past_instant_runs_after_the_clock_is_corrected() {
 #[test]
 fn tasks_completed_under_a_wrong_clock_become_active_again() {
     let db = TestDb::new();
-    let (mut stepper, _) = stepper(&db, NOON);
+    let (mut stepper, _) = db.stepper_with_events(NOON);
     let bystander = db.add_bystander(&stepper);
     let until = |task: NewTask| task.ends_at(at("2027-03-14T14:30:00Z")).handler("work");
     let tasks = [
@@ -283,8 +278,8 @@ fn tasks_completed_under_a_wrong_clock_become_active_again() {
 #[test]
 fn the_second_scheduler_to_see_a_step_back_skips_no_occurrence() {
     let db = TestDb::new();
-    let (mut one, _) = stepper(&db, "2031-05-01T12:00:00Z");
-    let (mut other, _) = stepper(&db, "2031-05-01T12:00:00Z");
+    let (mut one, _) = db.stepper_with_events("2031-05-01T12:00:00Z");
+    let (mut other, _) = db.stepper_with_events("2031-05-01T12:00:00Z");
     one.client().add(NewTask::cron("t", "0 * * * *").handler("work")).expect("a task");
     work_off(&mut one);
     work_off(&mut other);

@@ -7,7 +7,7 @@ use duly::testing::Stepper;
 use duly::{Client, Clock, FailureKind, NewTask, Outcome, Retry, RetryPolicy, Timestamp};
 use serde_json::Value;
 
-use crate::fixtures::{NOON, TestDb, at, claim, listen, minutes, once, problems, seconds, step, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, problems, seconds, step, work_off};
 
 const UNSET: &str = "1970-01-01T00:00:40Z";
 
@@ -145,8 +145,7 @@ fn tasks_that_do_not_wait_for_the_clock_are_not_reported() {
 
 #[test]
 fn a_retry_waits_for_the_clock_too() {
-    let (_db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (_db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(once("t")).expect("a task");
     let failing = claim(&mut stepper);
     stepper.finish(&failing, Outcome::failed("no"));
@@ -163,8 +162,7 @@ fn a_retry_waits_for_the_clock_too() {
 
 #[test]
 fn a_clock_that_is_not_set_is_a_problem() {
-    let (_db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (_db, mut stepper, client) = TestDb::with_stepper_and_client();
     stepper.clock().set_wall(at(UNSET));
     step(&mut stepper, 0);
     let expected = "clock: waiting for the clock until 2027-03-14T12:00:00.000Z: it is not set, and shows \
@@ -211,8 +209,7 @@ fn a_start_with_a_clock_that_is_behind_is_a_warning() {
             if forgotten {
                 db.plain().execute_batch("DELETE FROM scheduler_instances").expect("a removal");
             }
-            let (observer, events) = listen();
-            let mut behind = db.builder(wall).accept("work").observe(observer).start().expect("a stepper");
+            let (mut behind, events) = db.stepper_with_events(wall);
             behind.step().expect("a step");
             let expected = format!(
                 "the clock shows {} at the start, behind the newest time in the file, 2027-03-14T14:03:00.000Z; schedules \

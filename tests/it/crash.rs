@@ -9,7 +9,7 @@ use std::time::Duration;
 use duly::{Clock, Context, Outcome, Scheduler};
 
 use crate::fixtures::{
-    NOON, Process, TestDb, at, eventually, listen, minutes, once, overdue, retry_soon, seconds, test_process,
+    NOON, Process, TestDb, at, eventually, minutes, once, overdue, retry_soon, seconds, test_process,
 };
 
 // ------------------------------------------------------------------------------- crashes within one process --
@@ -41,8 +41,7 @@ fn a_run_is_retried_after_a_crash_between_claim_and_start() {
     assert_eq!(first.step().unwrap()[0].attempt, 1);
     first.crash();
 
-    let (observer, events) = listen();
-    let mut next = db.builder(NOON).accept("work").observe(observer).start().unwrap();
+    let (mut next, events) = db.stepper_with_events(NOON);
     assert!(next.step().unwrap().is_empty(), "it waits for its backoff");
     assert_eq!(db.states(), ["post|failed|1"], "recovered in the first turn");
     let died = "the owner of attempt 1 died; failed; next attempt at";
@@ -157,8 +156,7 @@ fn an_owner_that_dies_between_two_turns_is_recovered_at_the_second() {
 
 #[test]
 fn a_dead_idle_owner_leaves_no_lock_file() {
-    let db = TestDb::new();
-    let idle = db.stepper(NOON);
+    let (db, idle) = TestDb::with_stepper();
     let name = idle.owner().to_owned();
     idle.crash();
 
@@ -183,7 +181,7 @@ const STARTS: &str = "DULY_TEST_STARTS";
 
 /// Not a test by itself: the scheduler in the processes of the tests below. It drains when its standard input ends.
 #[test]
-fn as_a_scheduler() {
+fn scheduler_entry() {
     let (Some(file), Some(starts)) = (std::env::var_os(FILE), std::env::var_os(STARTS)) else { return };
     let starts = OpenOptions::new().append(true).open(starts).expect("the file of starts");
     let scheduler = Scheduler::builder(PathBuf::from(file))
@@ -223,7 +221,7 @@ impl Cluster {
 
     /// Starts a scheduler, and waits until it is registered.
     fn scheduler(&self) -> Process {
-        let mut command = test_process("crash::as_a_scheduler");
+        let mut command = test_process("crash::scheduler_entry");
         let child = Process::spawn(command.env(FILE, self.db.file()).env(STARTS, &self.starts));
         let registered = format!("SELECT count(*) > 0 FROM scheduler_instances WHERE pid = {}", child.0.id());
         eventually("the scheduler is registered", || self.db.ask(&registered) == "1");

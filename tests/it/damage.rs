@@ -10,7 +10,7 @@ use std::time::Duration;
 use duly::{Client, Error, Event, NewTask, RunStatus, Scheduler};
 
 use crate::evidence::tool_works;
-use crate::fixtures::{NOON, TestDb, eventually, far_future, listen, seconds, wait_for_status};
+use crate::fixtures::{NOON, TestDb, eventually, far_future, seconds, wait_for_status};
 use crate::sidecar::{Gate, Sidecar, group_size, shell, wait_for_line};
 
 const OVERWRITTEN: &str =
@@ -303,8 +303,7 @@ fn an_embedded_scheduler_stops_with_the_same_error() {
 #[test]
 fn temporary_damage_is_reported_and_nothing_is_written_during_it() {
     let db = TestDb::new();
-    let (observer, events) = listen();
-    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
+    let (mut stepper, events) = db.stepper_with_events(NOON);
     let clock = stepper.clock().clone();
     stepper.step().unwrap();
     db.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, at, listen, minutes, once, seconds};
+use crate::fixtures::{NOON, TestDb, at, minutes, once, seconds};
 
 const BEFORE: &str = "2027-03-14T11:59:00Z";
 const BACK: &str = "2027-03-14T11:00:00Z";
@@ -17,8 +17,7 @@ const OVERVIEW: &str = "SELECT name, last_duration_ms FROM task_overview ORDER B
 #[test]
 fn a_step_of_the_clock_changes_no_duration() {
     let db = TestDb::new();
-    let (observer, events) = listen();
-    let mut stepper = db.builder(BEFORE).accept("work").observe(observer).start().unwrap();
+    let (mut stepper, events) = db.stepper_with_events(BEFORE);
     let client = stepper.client().clone();
     client
         .add_all([
@@ -55,8 +54,7 @@ fn a_step_of_the_clock_changes_no_duration() {
 
 #[test]
 fn a_retried_run_has_the_duration_of_its_newest_attempt() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     let policy = RetryPolicy { max_attempts: 3, backoff: minutes(10), max_backoff: minutes(10) };
     client.add(once("stubborn").retry(policy)).unwrap();
     let mut fail = |took: u64, wait: u64| {
@@ -102,8 +100,7 @@ fn an_unknown_duration_is_not_recorded() {
 /// A run is stuck when its time limit is over by the monotonic clock.
 #[test]
 fn a_step_of_the_clock_makes_no_run_stuck_and_hides_none() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(once("slow").at_most_once().timeout(minutes(3))).unwrap();
     stepper.step().unwrap();
     let stuck = || {

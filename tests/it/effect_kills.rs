@@ -27,7 +27,7 @@ fn marker(file: &Path) -> PathBuf {
 
 /// Not a test by itself: the scheduler in the processes of the tests below. It drains when its standard input ends.
 #[test]
-fn as_a_scheduler() {
+fn scheduler_entry() {
     let Some(file) = std::env::var_os(FILE).map(PathBuf::from) else { return };
     let stop = std::env::var(STOP).unwrap_or_default();
     let database = file.clone();
@@ -77,7 +77,7 @@ fn as_a_scheduler() {
 }
 
 fn start(db: &TestDb, stop: &str) -> Process {
-    Process::spawn(test_process("effect_kills::as_a_scheduler").env(FILE, db.file()).env(STOP, stop))
+    Process::spawn(test_process("effect_kills::scheduler_entry").env(FILE, db.file()).env(STOP, stop))
 }
 
 fn due(name: &str, handler: &str) -> NewTask {

@@ -14,7 +14,7 @@ const END: &str = "2027-03-14T12:05:00Z";
 struct World(Arc<Mutex<Vec<String>>>);
 
 impl World {
-    fn act(&self, what: &str) -> String {
+    fn record(&self, what: &str) -> String {
         let mut done = self.0.lock().unwrap();
         done.push(what.to_owned());
         format!("{what} {}", done.len())
@@ -56,8 +56,8 @@ fn an_effect_is_done_once_however_often_its_run_is_retried() {
     let (db, world) = (TestDb::new(), World::default());
     let outside = world.clone();
     let mut stepper = stepper_with(&db, move |run| {
-        let paid: String = run.effect("pay", || Ok(outside.act("paid")))?;
-        let sent: String = run.effect("send", || Ok(outside.act("sent")))?;
+        let paid: String = run.effect("pay", || Ok(outside.record("paid")))?;
+        let sent: String = run.effect("send", || Ok(outside.record("sent")))?;
         match run.run_id() {
             2 => Ok(format!("{paid}, {sent}")),
             _ => Err("out of paper".into()),
@@ -108,11 +108,11 @@ fn a_failed_effect_is_repeated_and_an_unknown_one_is_in_doubt() {
         let mut stepper = stepper_with(&db, move |run| {
             let first = run.attempt() == 1 && run.run_id() == 1;
             if ends == Ends::NoJson && first {
-                let nan = || Ok(std::collections::BTreeMap::from([(outside.act("paid").into_bytes(), 1)]));
+                let nan = || Ok(std::collections::BTreeMap::from([(outside.record("paid").into_bytes(), 1)]));
                 run.effect("pay", nan)?;
             }
             run.effect("pay", || match ends {
-                _ if !first => Ok(outside.act("paid")),
+                _ if !first => Ok(outside.record("paid")),
                 Ends::Fails => Err("the bank is closed".into()),
                 Ends::GivesUp => Err(Failure::give_up("no such account").into()),
                 Ends::TooLong => Ok("x".repeat(262_145)),
@@ -199,7 +199,7 @@ fn a_handler_with_a_look_up_settles_the_doubt() {
             };
             run.effect_or("pay", look_up, || {
                 assert!(run.attempt() > 1, "the first attempt dies in it");
-                Ok(outside.act("paid"))
+                Ok(outside.record("paid"))
             })
         });
         stepper.run_until(at(END)).unwrap();
@@ -250,7 +250,7 @@ fn invalid_uses_of_effects_are_refused_and_not_retried() {
 fn an_effect_that_cannot_be_recorded_is_in_doubt() {
     let (db, world) = (TestDb::new(), World::default());
     let outside = world.clone();
-    let mut stepper = stepper_with(&db, move |run| run.effect("pay", || Ok(outside.act("paid"))));
+    let mut stepper = stepper_with(&db, move |run| run.effect("pay", || Ok(outside.record("paid"))));
     let full = "CREATE TRIGGER full BEFORE UPDATE ON task_effects BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
     db.plain().execute_batch(full).unwrap();
     stepper.run_until(at("2027-03-14T12:00:01Z")).unwrap();
@@ -291,11 +291,11 @@ fn a_superseded_claim_begins_no_effect() {
             let done = match taken {
                 Taken::Before => {
                     take();
-                    run.effect("pay", || Ok(outside.act("paid")))
+                    run.effect("pay", || Ok(outside.record("paid")))
                 }
                 Taken::InASuccess | Taken::InAFailure => run.effect("pay", || {
                     take();
-                    let paid = outside.act("paid");
+                    let paid = outside.record("paid");
                     if matches!(taken, Taken::InAFailure) { Err("and superseded".into()) } else { Ok(paid) }
                 }),
                 Taken::InALookUp => {
@@ -307,7 +307,7 @@ fn a_superseded_claim_begins_no_effect() {
                         take();
                         Ok(None)
                     };
-                    run.effect_or("pay", look_up, || Ok(outside.act("paid")))
+                    run.effect_or("pay", look_up, || Ok(outside.record("paid")))
                 }
             };
             let superseded = done.as_ref().is_err_and(|error| {

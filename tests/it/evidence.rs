@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use duly::{Clock, RunStatus, SystemClock};
 
-use crate::disk::tools::{succeeds, without};
+use crate::disk::tools::{skip_without, succeeds};
 use crate::fixtures::{TestDb, eventually, retry_soon, seconds, wait_for_status};
 use crate::sidecar::{
     Gate, ProcessStat, Sidecar, group_size, live_processes, shell, signal, wait_for_line, wait_for_process_record,
@@ -18,7 +18,7 @@ use crate::sidecar::{
 pub(crate) fn tool_works(tool: &str, arguments: &[&str]) -> bool {
     let works = succeeds(tool, arguments);
     if !works {
-        without(tool, "this is not tested");
+        skip_without(tool, "this is not tested");
     }
     works
 }

@@ -10,7 +10,7 @@ use duly::{Client, Event, NewTask, Outcome, Overlap, RunStatus, TaskStatus};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::fixtures::{TestDb, at, claim, listen, minutes, seconds, step, succeed, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim, listen, minutes, seconds, step, succeed, work_off};
 
 const STATUSES: [&str; 8] = ["queued", "running", "failed", "succeeded", "dead", "cancelled", "skipped", "missed"];
 
@@ -49,7 +49,7 @@ fn busy() -> (TestDb, Stepper) {
     let cron = |name: &str| NewTask::cron(name, "* * * * *").handler("work");
     client.add(cron("digest:anna").payload("anna@example.org").time_zone("Europe/Rome")).expect("a task");
     client.add(cron("resting").overlap(Overlap::BufferAll)).expect("a task");
-    client.add(NewTask::once("hello", at("2027-03-14T12:00:00Z")).handler("work").at_most_once()).expect("a task");
+    client.add(NewTask::once("hello", at(NOON)).handler("work").at_most_once()).expect("a task");
     client.add(NewTask::delay("poll", minutes(5)).handler("work").concurrency_key("feed")).expect("a task");
     client.add(NewTask::interval("report", minutes(30)).handler("elsewhere").priority(0)).expect("a task");
     let plain = db.plain();

@@ -43,6 +43,13 @@ impl TestDb {
         (db, stepper)
     }
 
+    /// As [`TestDb::with_stepper`], and the stepper's client.
+    pub(crate) fn with_stepper_and_client() -> (Self, Stepper, Client) {
+        let (db, stepper) = Self::with_stepper();
+        let client = stepper.client().clone();
+        (db, stepper, client)
+    }
+
     /// Uses a folder in memory where the system has one: a loop over many databases would otherwise mostly wait for the disk.
     pub(crate) fn brief() -> Self {
         Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder"))
@@ -113,6 +120,12 @@ impl TestDb {
     /// A stepper that accepts runs of the handler `work`.
     pub(crate) fn stepper(&self, now: &str) -> Stepper {
         self.builder(now).accept("work").start().expect("a stepper")
+    }
+
+    /// As [`TestDb::stepper`], and the stepper's events.
+    pub(crate) fn stepper_with_events(&self, now: &str) -> (Stepper, Receiver<Event>) {
+        let (observer, events) = listen();
+        (self.builder(now).accept("work").observe(observer).start().expect("a stepper"), events)
     }
 
     /// A stepper to be configured.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use duly::{Client, NewTask};
 
-use crate::fixtures::{TestDb, at, eventually, skip};
+use crate::fixtures::{NOON, TestDb, at, eventually, skip};
 use crate::nanoclaw::nanoclaw;
 use crate::sidecar::signal;
 
@@ -88,7 +88,7 @@ fn create_files(command: &str) -> (TestDb, PathBuf) {
     let sql = format!(
         "INSERT INTO task_runs (id, task_id, handler, scheduled_for, origin, run_at, status, finished_at, attempt, concurrency_key)
          SELECT 42, id, handler, 1805000000000, 'schedule', {}, {status}, '#' || id FROM scheduled_tasks WHERE name = 'nightly'",
-        at("2027-03-14T12:00:00Z").as_millis()
+        at(NOON).as_millis()
     );
     // A dead run with its last attempt.
     let attempt = "INSERT INTO task_attempts (run_id, attempt, outcome, locked_by, finished_at, final)

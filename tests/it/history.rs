@@ -6,8 +6,7 @@ use crate::fixtures::{NOON, TestDb, at, minutes, seconds, work_off};
 
 #[test]
 fn runs_are_found_by_task_status_and_time() {
-    let (_db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (_db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(NewTask::cron("hourly", "0 * * * *").handler("work").at_most_once()).unwrap();
     client.add(NewTask::once("now", at(NOON)).handler("work")).unwrap();
     for (hour, outcome) in [("13", Outcome::failed("no")), ("14", Outcome::succeeded())] {
@@ -65,10 +64,8 @@ fn a_stored_task_computes_its_next_occurrences() {
 
 #[test]
 fn status_shows_which_schedulers_are_alive() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper("2027-03-14T12:00:00Z");
-    let client = stepper.client().clone();
-    client.add(NewTask::once("now", at("2027-03-14T12:00:00Z")).handler("work")).unwrap();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
+    client.add(NewTask::once("now", at(NOON)).handler("work")).unwrap();
     client.add(NewTask::cron("later", "@daily").handler("work")).unwrap();
     stepper.step().unwrap();
     let status = client.status().unwrap();
@@ -87,8 +84,7 @@ fn status_shows_which_schedulers_are_alive() {
 /// The row of such a task stores nothing of its run; the look-up reads it from the run.
 #[test]
 fn a_task_that_is_due_once_shows_the_result_of_its_run() {
-    let (_db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (_db, mut stepper, client) = TestDb::with_stepper_and_client();
     let once = |name: &str| NewTask::once(name, at(NOON)).handler("work").at_most_once();
     client.add_all([once("good"), once("bad"), once("later").handler("missing")]).unwrap();
     for claim in stepper.step().unwrap() {
@@ -109,8 +105,7 @@ fn a_task_that_is_due_once_shows_the_result_of_its_run() {
 /// What has run does not run again, and a delay counts from the end of its last run.
 #[test]
 fn the_projection_of_an_outage_begins_at_the_state_of_the_task() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(NewTask::once("once", at("2027-03-14T12:10:00Z")).handler("work")).unwrap();
     client.add(NewTask::delay("delay", minutes(60)).handler("work")).unwrap();
     stepper.clock().advance(minutes(50));
@@ -137,8 +132,7 @@ fn the_projection_of_an_outage_begins_at_the_state_of_the_task() {
 
 #[test]
 fn recent_returns_the_last_runs_of_each_task() {
-    let (_db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (_db, mut stepper, client) = TestDb::with_stepper_and_client();
     for (name, every) in [("often", 1), ("seldom", 7)] {
         client.add(NewTask::interval(name, minutes(every)).handler("work").at_most_once()).unwrap();
     }

@@ -11,12 +11,12 @@ use crate::sql::{insert, programs};
 /// The number of concurrent processes.
 const MANY: usize = 20;
 
-fn tea() -> NewTask {
+fn tea_task() -> NewTask {
     NewTask::once_in("tea", minutes(60)).handler("work").payload("green")
 }
 
 #[track_caller]
-fn differs(client: &Client, task: NewTask) -> &'static str {
+fn differing_field(client: &Client, task: NewTask) -> &'static str {
     match client.add(task) {
         Err(Error::TaskDiffers { field, .. }) => field,
         other => panic!("{other:?}"),
@@ -25,45 +25,46 @@ fn differs(client: &Client, task: NewTask) -> &'static str {
 
 #[test]
 fn adding_a_task_that_counts_from_its_addition_again_changes_nothing() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
-    assert_eq!(client.add(tea()).unwrap().change, Change::Created);
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
+    assert_eq!(client.add(tea_task()).unwrap().change, Change::Created);
     stepper.clock().advance(minutes(59));
-    assert_eq!(client.add(tea()).unwrap().change, Change::Unchanged);
+    assert_eq!(client.add(tea_task()).unwrap().change, Change::Unchanged);
     assert_eq!(db.next("tea"), "2027-03-14 13:00:00 active");
     stepper.clock().advance(minutes(1));
     let run = claim(&mut stepper);
-    assert_eq!(client.add(tea()).unwrap().change, Change::Unchanged, "at work");
+    assert_eq!(client.add(tea_task()).unwrap().change, Change::Unchanged, "at work");
     succeed(&mut stepper, &run);
     let row = db.tasks();
-    for done in
-        [tea(), tea().time_zone("Europe/Rome"), NewTask::once_in("tea", minutes(7)).handler("work").payload("green")]
-    {
+    for done in [
+        tea_task(),
+        tea_task().time_zone("Europe/Rome"),
+        NewTask::once_in("tea", minutes(7)).handler("work").payload("green"),
+    ] {
         assert_eq!(client.add(done.clone()).unwrap().change, Change::Unchanged);
         assert_eq!(client.add_all([done]).unwrap()[0].change, Change::Unchanged);
     }
     let mut plain = db.plain();
     let tx = plain.transaction().unwrap();
-    assert_eq!(client.add_in(&tx, tea()).unwrap().change, Change::Unchanged);
+    assert_eq!(client.add_in(&tx, tea_task()).unwrap().change, Change::Unchanged);
     drop(tx);
     assert_eq!(db.tasks(), row);
     assert!(stepper.step().unwrap().is_empty());
 
-    // A task that differs in a field is another task, whatever its instant.
-    assert_eq!(differs(&client, tea().payload("black")), "payload");
-    assert_eq!(differs(&client, tea().handler("other")), "handler");
-    assert_eq!(differs(&client, tea().priority(0)), "priority");
+    // A task that differing_field in a field is another task, whatever its instant.
+    assert_eq!(differing_field(&client, tea_task().payload("black")), "payload");
+    assert_eq!(differing_field(&client, tea_task().handler("other")), "handler");
+    assert_eq!(differing_field(&client, tea_task().priority(0)), "priority");
     // An explicit instant is compared, and so is the kind of schedule.
     assert_eq!(
-        differs(&client, NewTask::once("tea", at("2027-03-14T14:00:00Z")).handler("work").payload("green")),
+        differing_field(&client, NewTask::once("tea", at("2027-03-14T14:00:00Z")).handler("work").payload("green")),
         "schedule_value"
     );
     client.add(NewTask::cron("daily", "@daily").handler("work")).unwrap();
-    assert_eq!(differs(&client, NewTask::once_in("daily", minutes(1)).handler("work")), "schedule_type");
+    assert_eq!(differing_field(&client, NewTask::once_in("daily", minutes(1)).handler("work")), "schedule_type");
     assert_eq!(db.rows("SELECT * FROM scheduled_tasks WHERE name = 'tea'"), row);
 
     // A replacement counts again from now.
-    assert_eq!(client.replace(tea()).unwrap().change, Change::Replaced);
+    assert_eq!(client.replace(tea_task()).unwrap().change, Change::Replaced);
     assert_eq!(db.next("tea"), "2027-03-14 14:00:00 active");
     db.assert_sound();
 }
@@ -74,13 +75,12 @@ fn an_invalid_row_is_not_the_same_task() {
     programs()[0].execute(&db, &insert("tea", "once", "at five"));
     stepper.step().unwrap();
     let again = NewTask::once_in("tea", minutes(1)).handler("work");
-    assert_eq!(differs(stepper.client(), again), "schedule_value");
+    assert_eq!(differing_field(stepper.client(), again), "schedule_value");
 }
 
 #[test]
 fn a_request_with_a_key_opens_one_run() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add_all(["invoice", "other"].map(|name| NewTask::manual(name).handler("work").at_most_once())).unwrap();
     let request = || NewRun::of("invoice").key("order-17");
     let first = client.trigger_run(request().payload(17)).unwrap();

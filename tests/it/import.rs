@@ -110,9 +110,9 @@ fn valid_entries_are_imported_and_a_second_import_changes_nothing() {
     );
     let came = (8..=24).chain(32..=33).map(|line| format!("{line}: added"));
     assert_eq!(entries(&first, "tasks"), came.collect::<Vec<_>>());
-    let habits = "SELECT DISTINCT handler, overlap, misfire, max_attempts, timeout_ms, status FROM scheduled_tasks
+    let settings = "SELECT DISTINCT handler, overlap, misfire, max_attempts, timeout_ms, status FROM scheduled_tasks
                    WHERE managed_by IS NOT NULL";
-    assert_eq!(db.rows(habits), ["command|allow|skip|1|0|active"]);
+    assert_eq!(db.rows(settings), ["command|allow|skip|1|0|active"]);
     let zones = "SELECT time_zone, count(*) FROM scheduled_tasks WHERE managed_by IS NOT NULL GROUP BY 1";
     assert_eq!(db.rows(zones), ["America/New_York|2", "Europe/Rome|17"]);
 
@@ -323,9 +323,9 @@ fn a_partial_import_is_a_failure_without_partial() {
         error,
         "error: 1 not imported, the others would be imported: correct the source, or accept this with --partial\n"
     );
-    let wet = run(&[]);
-    let error = String::from_utf8_lossy(&wet.stderr).into_owned();
-    assert_eq!(wet.status.code(), Some(1), "{error}");
+    let applied = run(&[]);
+    let error = String::from_utf8_lossy(&applied.stderr).into_owned();
+    assert_eq!(applied.status.code(), Some(1), "{error}");
     assert_eq!(
         error,
         "error: 1 not imported, the others were imported: correct the source, or accept this with --partial\n"

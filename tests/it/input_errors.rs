@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duly::{Apply, Change, Client, Done, Error, NewTask, TaskStatus};
 
-use crate::fixtures::TestDb;
+use crate::fixtures::{NOON, TestDb};
 use crate::import::stdout_of;
 
 fn duly(db: &TestDb, line: &[&str]) -> Output {
@@ -52,7 +52,7 @@ fn a_payload_that_no_handler_can_read_is_refused() {
     let sql = "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value)
                VALUES ('sql', 'work', '1e999', 'cron', '@daily')";
     db.plain().execute(sql, []).expect("a row");
-    db.stepper("2027-03-14T12:00:00Z").step().expect("a step");
+    db.stepper(NOON).step().expect("a step");
     assert!(db.ask("SELECT status || invalid_reason FROM scheduled_tasks WHERE name = 'sql'").contains("out of range"));
 }
 

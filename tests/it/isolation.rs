@@ -21,7 +21,7 @@ const WORKERS: usize = 2;
 
 /// Not a test by itself: the scheduler in the processes of the tests below. It ends with its standard input.
 #[test]
-fn as_a_scheduler() {
+fn scheduler_entry() {
     let (Some(file), Ok(handlers)) = (std::env::var_os(FILE), std::env::var(HANDLERS)) else { return };
     let held = Path::new(&file).with_file_name("held");
     let mut builder = Scheduler::builder(&file).workers(WORKERS).poll(Duration::from_millis(20)).lease(seconds(600));
@@ -61,7 +61,7 @@ struct Neighbour(Process);
 
 impl Neighbour {
     fn start(db: &TestDb, handlers: &str) -> Self {
-        let mut command = test_process("isolation::as_a_scheduler");
+        let mut command = test_process("isolation::scheduler_entry");
         let mut child = Process::spawn(command.env(FILE, db.file()).env(HANDLERS, handlers).stderr(Stdio::null()));
         // A task that kills it may have done so already.
         let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", child.0.id());

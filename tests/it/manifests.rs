@@ -55,8 +55,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
 
 #[test]
 fn an_edit_changes_one_task_and_names_the_field() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     let many = |minute: u32| {
         (0..50).map(move |n| {
             let line = if n == 17 { format!("{minute} 7 * * *") } else { format!("{n} 8 * * *") };

@@ -5,15 +5,14 @@ use std::sync::mpsc::channel;
 use duly::testing::Stepper;
 use duly::{Event, ImportItem, NewTask, Outcome, Retry, RetryPolicy, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, claim, listen, minutes, once, problems, seconds, step, wait_for_status, work_off};
+use crate::fixtures::{NOON, TestDb, claim, minutes, once, problems, seconds, step, wait_for_status, work_off};
 
 #[test]
 fn the_reason_of_a_cancellation_shows_whether_an_attempt_began() {
     const BEFORE: &str = "cancelled before it began";
     const BETWEEN: &str = "cancelled while it waited for its next attempt";
     let db = TestDb::new();
-    let (observer, events) = listen();
-    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
+    let (mut stepper, events) = db.stepper_with_events(NOON);
     let client = stepper.client().clone();
     let interrupted =
         Outcome::Failed { how: duly::FailureKind::Failed, error: "cut short".into(), retry: Retry::Interrupted };
@@ -61,8 +60,7 @@ fn the_reason_of_a_cancellation_shows_whether_an_attempt_began() {
 
 #[test]
 fn check_does_not_advise_to_pause_a_paused_task() {
-    let (_db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (_db, mut stepper, client) = TestDb::with_stepper_and_client();
     let minutely = |name: &str| NewTask::interval(name, minutes(1)).handler("work").at_most_once();
     client.add(minutely("paused").pause_after_failures(2)).unwrap();
     client.add(minutely("active")).unwrap();
@@ -89,8 +87,7 @@ fn paused_by(db: &TestDb) -> Vec<String> {
 
 #[test]
 fn the_reason_of_a_pause_is_shown_until_the_task_is_resumed() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     let daily = |name: &str| NewTask::cron(name, "0 7 * * *").handler("work");
     for name in ["active", "user", "sql", "reason"] {
         client.add(daily(name)).unwrap();
@@ -146,8 +143,7 @@ fn the_reason_of_a_pause_is_shown_until_the_task_is_resumed() {
 
 #[test]
 fn logs_of_a_retry_name_the_run_that_it_retries() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(once("subject").at_most_once()).unwrap();
     let run = claim(&mut stepper);
     stepper.finish(&run, Outcome::failed("no luck"));

@@ -289,7 +289,7 @@ fn no_occurrence_is_due_before_starts_at_or_after_ends_at() {
 }
 
 /// Each policy, outage and interval: one turn records every occurrence, by arithmetic an exact number; for a cron line, which must
-/// be walked, "at least" from ten thousand on.
+/// be is_cron, "at least" from ten thousand on.
 #[test]
 fn one_turn_records_every_occurrence() {
     let outages =
@@ -305,7 +305,7 @@ fn one_turn_records_every_occurrence() {
             let due = length / every;
             let late = due - 60 / every - 1;
             for task in [NewTask::interval("t", seconds(every)), NewTask::cron("t", line)] {
-                let walked = format!("{task:?}").contains("schedule_type: Cron");
+                let is_cron = format!("{task:?}").contains("schedule_type: Cron");
                 let db = TestDb::new();
                 let mut stepper = db.stepper(DOWN);
                 stepper
@@ -318,14 +318,14 @@ fn one_turn_records_every_occurrence() {
                 let before = stepper.transactions();
                 stepper.step().expect("a step");
                 assert_eq!(stepper.transactions(), before + 1);
-                let what = format!("{misfire} {overlap}, {up}, every {every} s, walked {walked}");
+                let what = format!("{misfire} {overlap}, {up}, every {every} s, is_cron {is_cron}");
                 let runs = db.runs();
                 let (missed_runs, others): (Vec<&Run>, Vec<&Run>) =
                     runs.iter().partition(|run| run.status == RunStatus::Missed);
                 let sum = |runs: &[&Run]| runs.iter().map(|run| run.occurrences).sum::<u64>();
                 let missed = late - if misfire == Misfire::RunAll { late.min(100 - (due - late)) } else { 0 };
                 let at_least = runs.iter().flat_map(|run| &run.error).any(|error| error.starts_with("at least "));
-                assert_eq!(at_least, walked && missed > 10_000, "{what}");
+                assert_eq!(at_least, is_cron && missed > 10_000, "{what}");
                 let counted = if at_least { 10_000 } else { missed };
                 assert_eq!((sum(&missed_runs), sum(&others)), (counted, due - missed), "{what}");
                 assert!(runs.len() <= 1 + 100 + 61, "{what}: {}", runs.len());

@@ -24,7 +24,7 @@ fn give_up() -> Outcome {
 }
 
 /// Triggers a task and lets its run die. Returns the run, and the claims of the step that settles it.
-fn die(stepper: &mut Stepper, task: &str) -> (i64, Vec<std::sync::Arc<duly::Claim>>) {
+fn trigger_and_give_up(stepper: &mut Stepper, task: &str) -> (i64, Vec<std::sync::Arc<duly::Claim>>) {
     stepper.client().trigger(task).expect("a run");
     let dead = claim(stepper);
     stepper.finish(&dead, give_up());
@@ -40,7 +40,7 @@ fn a_dead_run_starts_the_on_dead_task() {
     client.add(on_demand("subject").handler("work").payload(["anna"]).on_dead("alarm")).unwrap();
     let bystander = db.add_bystander(&stepper);
 
-    let (dead, claims) = die(&mut stepper, "subject");
+    let (dead, claims) = trigger_and_give_up(&mut stepper, "subject");
     assert_eq!(claims.len(), 1, "in the turn in which it dies");
     assert_eq!((claims[0].task.as_str(), claims[0].origin), ("alarm", Origin::OnDead));
     let says: serde_json::Value = serde_json::from_str(&claims[0].payload).unwrap();
@@ -101,7 +101,7 @@ fn a_dead_on_dead_run_starts_no_other() {
     stepper.client().add(on_demand("pong").on_dead("ping")).unwrap();
     stepper.client().add(on_demand("self").on_dead("self")).unwrap();
     for (task, on_dead) in [("ping", "pong"), ("self", "self")] {
-        let (_, claims) = die(&mut stepper, task);
+        let (_, claims) = trigger_and_give_up(&mut stepper, task);
         assert_eq!(claims.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), [on_dead]);
         stepper.finish(&claims[0], give_up());
         step(&mut stepper, 0);
@@ -121,7 +121,7 @@ fn an_on_dead_task_that_cannot_run_is_reported_by_an_event() {
             _ => None,
         })
     };
-    let (dead, claims) = die(&mut stepper, "subject");
+    let (dead, claims) = trigger_and_give_up(&mut stepper, "subject");
     assert!(claims.is_empty());
     assert_eq!(reported().as_deref(), Some("subject alarm there is no such task"));
     let events = format!("SELECT detail FROM scheduler_events WHERE kind = 'on_dead' AND run_id = {dead}");
@@ -131,7 +131,7 @@ fn an_on_dead_task_that_cannot_run_is_reported_by_an_event() {
                    VALUES ('alarm', 'alarm', 'cron', 'every day')";
     db.plain().execute(invalid, []).unwrap();
     step(&mut stepper, 0);
-    assert!(die(&mut stepper, "subject").1.is_empty());
+    assert!(trigger_and_give_up(&mut stepper, "subject").1.is_empty());
     assert!(reported().is_some_and(|says| says.starts_with("subject alarm it is invalid: invalid schedule")));
 
     // The death is recorded although the table refuses the `on_dead` run.
@@ -140,7 +140,7 @@ fn an_on_dead_task_that_cannot_run_is_reported_by_an_event() {
     let refuses = "CREATE TRIGGER no BEFORE INSERT ON task_runs WHEN NEW.origin = 'on_dead'
                    BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
     db.plain().execute_batch(refuses).unwrap();
-    let (dead, claims) = die(&mut stepper, "subject");
+    let (dead, claims) = trigger_and_give_up(&mut stepper, "subject");
     assert!(claims.is_empty());
     assert_eq!(stepper.client().run(dead).unwrap().unwrap().status, RunStatus::Dead);
     assert_eq!(reported().as_deref(), Some("subject alarm not in my db"));
@@ -155,7 +155,7 @@ fn a_paused_on_dead_task_runs_when_it_is_resumed() {
     client.add(on_demand("alarm")).unwrap();
     client.add(on_demand("subject").handler("work").on_dead("alarm")).unwrap();
     client.pause("alarm").unwrap();
-    assert!(die(&mut stepper, "subject").1.is_empty());
+    assert!(trigger_and_give_up(&mut stepper, "subject").1.is_empty());
     assert_eq!(db.rows("SELECT status, blocked FROM task_runs WHERE origin = 'on_dead'"), ["queued|paused"]);
     client.resume("alarm").unwrap();
     assert_eq!(claim(&mut stepper).origin, Origin::OnDead);

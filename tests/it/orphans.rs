@@ -14,7 +14,7 @@ use duly::testing::Stepper;
 use duly::{BoxError, Clock, Context, Event, Handler, NewTask, Orphan, RetryPolicy, RunStatus, Scheduler, SystemClock};
 use serde_json::json;
 
-use crate::fixtures::{NOON, TestDb, eventually, listen, minutes, once, overdue, seconds, wait_for_status};
+use crate::fixtures::{NOON, TestDb, eventually, minutes, once, overdue, seconds, wait_for_status};
 use crate::sidecar::{
     ProcessStat, Sidecar, command, group_size, shell, wait_for_line, wait_for_process_record, with_gate,
 };
@@ -89,8 +89,7 @@ fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let mut leader = Leader::start("sleep 1000; true");
     let db = with_dead_owner(once("post").concurrency_key("chat"), Some(&leader.record()));
     let _input = lock_input_file(&db);
-    let (observer, events) = listen();
-    let mut next = db.builder(NOON).accept("work").observe(observer).start().unwrap();
+    let (mut next, events) = db.stepper_with_events(NOON);
     next.client().add(once("other").concurrency_key("chat")).unwrap();
     for _ in 0..12 {
         assert!(next.step().unwrap().is_empty(), "the key is held");
@@ -164,8 +163,7 @@ fn an_unknown_process_is_checked_with_backoff_and_reported_once() {
     // Only the error "no such file" proves that there is none.
     let input = db.input_file();
     symlink(&input, &input).unwrap();
-    let (observer, events) = listen();
-    let mut next = db.builder(NOON).accept("work").observe(observer).start().unwrap();
+    let (mut next, events) = db.stepper_with_events(NOON);
     for _ in 0..170 {
         assert!(next.step().unwrap().is_empty());
         next.clock().advance(seconds(1));

@@ -8,8 +8,7 @@ use crate::fixtures::{TestDb, claim, minutes, once};
 
 #[test]
 fn status_counts_the_tasks_that_check_names() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(once("again")).unwrap();
     let run = claim(&mut stepper);
     stepper.finish(&run, Outcome::succeeded());

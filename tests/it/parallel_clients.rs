@@ -86,7 +86,7 @@ fn parallel_changes_break_no_rule_and_start_no_attempt_twice() {
     let changes = std::env::var("DULY_ROUNDS").map_or(CHANGES, |rounds| rounds.parse().expect("a number of changes"));
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    let complaints: Vec<String> = std::thread::scope(|scope| {
+    let errors: Vec<String> = std::thread::scope(|scope| {
         let db = &db;
         let changers = (0..PROGRAMS + WRITERS).map(|number| {
             scope.spawn(move || {
@@ -103,7 +103,7 @@ fn parallel_changes_break_no_rule_and_start_no_attempt_twice() {
         changers.into_iter().flat_map(|changer| changer.join().expect("no panic")).collect()
     });
     // SQLite admits writers in no order: on a slow disk one may wait the whole five seconds and fail.
-    let (locked, others): (Vec<_>, Vec<_>) = complaints.iter().partition(|text| text.contains("database is locked"));
+    let (locked, others): (Vec<_>, Vec<_>) = errors.iter().partition(|text| text.contains("database is locked"));
     assert!(others.is_empty(), "{others:#?}");
     assert!(locked.len() <= 1 + changes * PROGRAMS / 100, "{locked:#?}");
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use duly::{NewTask, RunStatus};
 
-use crate::disk::tools::{succeeds, without};
+use crate::disk::tools::{skip_without, succeeds};
 use crate::fixtures::{TestDb, eventually, seconds, wait_for_status};
 use crate::sidecar::{Gate, Sidecar, processes, shell, signal, wait_for_line, with_gate};
 
@@ -17,7 +17,7 @@ fn an_exit_status_is_known_even_if_the_parent_ignored_sigchld() {
     // Some shells, such as dash, do not pass on an ignored SIGCHLD.
     let ignored = "--ignore-signal=CHLD,USR1,USR2,ALRM,VTALRM,PROF,IO,HUP,INT,TERM";
     if !succeeds("env", &[ignored, "true"]) {
-        return without("env", "nothing");
+        return skip_without("env", "nothing");
     }
     let (db, client) = TestDb::with_client();
     client.add(shell("fine", "true")).unwrap();
@@ -116,7 +116,7 @@ fn a_child_ended_by_a_real_time_signal_is_reaped_and_so_is_another() {
 fn as_pid_1_it_reaps_orphan_processes() {
     let namespace = ["--map-root-user", "--pid", "--fork", "--kill-child"];
     if !succeeds("unshare", &[&namespace[..], &["--mount-proc", "true"]].concat()) {
-        return without("unshare", "a child of the program that became duly is reaped, in another test");
+        return skip_without("unshare", "a child of the program that became duly is reaped, in another test");
     }
     // With its own /proc, as in a container; and with that of another namespace, in which its PIDs belong to other processes.
     for proc in [&["--mount-proc"][..], &[]] {
@@ -184,7 +184,7 @@ impl Drop for Terminal {
 #[test]
 fn a_command_has_no_terminal_and_ctrl_c_still_ends_the_program_in_order() {
     if !succeeds("script", &["-qec", "true", "/dev/null"]) {
-        return without("script", "nothing");
+        return skip_without("script", "nothing");
     }
     let (db, client, mut gate) = with_gate();
     let home = db.home().display();

@@ -5,7 +5,7 @@ use duly::NewTask;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-use crate::fixtures::{TestDb, at};
+use crate::fixtures::{NOON, TestDb, at};
 use crate::store_sql::statements;
 
 /// A statement's plan, a line for each step.
@@ -14,7 +14,7 @@ type Plan = Vec<String>;
 /// Opens a file with duly's tables, with the settings of duly's own connections.
 fn planner() -> (TestDb, Connection) {
     let db = TestDb::new();
-    db.stepper("2027-03-14T12:00:00Z").stop().expect("an end");
+    db.stepper(NOON).stop().expect("an end");
     let connection = db.plain();
     rusqlite::vtab::array::load_module(&connection).expect("lists of ids");
     assert!(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).expect("a setting"));

@@ -306,11 +306,11 @@ fn retention_counts_from_the_turn_that_completes_a_task() {
         owner.clock().advance(time);
         step(&mut owner, 0);
     };
-    let there = || db.ask("SELECT count(*) || ifnull(max(status), '') FROM scheduled_tasks");
+    let completed_tasks = || db.ask("SELECT count(*) || ifnull(max(status), '') FROM scheduled_tasks");
     pass(minutes(31 * 24 * 60));
     pass(minutes(1));
-    assert_eq!(there(), "1completed");
+    assert_eq!(completed_tasks(), "1completed");
     pass(minutes(30 * 24 * 60));
-    assert_eq!(there(), "0", "thirty days after that");
+    assert_eq!(completed_tasks(), "0", "thirty days after that");
     db.assert_sound();
 }

@@ -2,7 +2,7 @@
 
 use duly::{Context, Error, NewTask, Overlap};
 
-use crate::fixtures::{TestDb, at, claim, minutes, seconds, succeed, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, seconds, succeed, work_off};
 
 /// A run that expires before it begins is missed, at most a poll interval later.
 #[test]
@@ -14,8 +14,7 @@ fn a_catch_up_that_has_expired_is_missed() {
         (1, "2027-03-14T15:30:00Z", "2027-03-14 15:00:00 catch_up missed"),
     ];
     for (expires, up, run) in cases {
-        let db = TestDb::new();
-        let mut stepper = db.stepper("2027-03-14T12:00:00Z");
+        let (db, mut stepper) = TestDb::with_stepper();
         let task = NewTask::cron("t", "0 * * * *").handler("work").expires(minutes(expires));
         stepper.client().add(task).expect("a task");
         stepper.step().expect("a step");
@@ -31,7 +30,7 @@ fn a_catch_up_that_has_expired_is_missed() {
 
 /// One task of each kind through a day, with a crash at noon and a stop in the evening: each occurrence once.
 #[test]
-fn a_day_with_two_restarts() {
+fn each_occurrence_of_a_day_with_two_restarts_runs_once() {
     let db = TestDb::new();
     let begin = |now: &str| {
         let ok = |_: &Context| Ok::<_, Error>(());
@@ -49,7 +48,7 @@ fn a_day_with_two_restarts() {
         stepper.client().add(task.handler("work")).expect("a task");
     }
     let before = db.add_bystander(&stepper);
-    let mut done = stepper.run_until(at("2027-03-14T12:00:00Z")).expect("a morning");
+    let mut done = stepper.run_until(at(NOON)).expect("a morning");
     stepper.crash();
     let mut stepper = begin("2027-03-14T12:00:00Z");
     done.extend(stepper.run_until(at("2027-03-14T20:00:20Z")).expect("an afternoon"));
@@ -75,7 +74,7 @@ fn a_day_with_two_restarts() {
 
 /// An interrupted run is recovered beside what became due meanwhile, and comes first.
 #[test]
-fn a_crash_in_the_middle_of_a_run() {
+fn an_interrupted_run_is_recovered_before_later_occurrences() {
     let db = TestDb::new();
     let mut stepper = db.stepper("2027-03-14T11:59:00Z");
     let task = NewTask::cron("t", "0 * * * *").handler("work").overlap(Overlap::BufferAll);
@@ -97,7 +96,7 @@ fn a_crash_in_the_middle_of_a_run() {
     );
     stepper.clock().advance(seconds(10));
     let lost = claim(&mut stepper);
-    assert_eq!((lost.attempt, lost.scheduled_for), (2, at("2027-03-14T12:00:00Z")));
+    assert_eq!((lost.attempt, lost.scheduled_for), (2, at(NOON)));
     let late = succeed(&mut stepper, &lost);
     assert_eq!(late.len(), 1, "the one behind it starts in the turn that settles it");
     succeed(&mut stepper, &late[0]);
@@ -114,16 +113,14 @@ fn a_crash_in_the_middle_of_a_run() {
 
 #[test]
 fn a_new_owner_on_a_dead_owners_connection_recovers_its_runs() {
-    let db = TestDb::new();
-    let mut first = db.stepper("2027-03-14T12:00:00Z");
+    let (db, mut first) = TestDb::with_stepper();
     first.client().add(NewTask::interval("subject", minutes(10)).handler("work")).unwrap();
     first.clock().advance(minutes(10));
     let lost = claim(&mut first);
     let clock = first.clock().clone();
     let crashed = first.crash();
 
-    let mut second =
-        db.builder("2027-03-14T12:00:00Z").accept("work").clock(&clock).after(crashed).start().expect("a stepper");
+    let mut second = db.builder(NOON).accept("work").clock(&clock).after(crashed).start().expect("a stepper");
     assert_eq!(second.transactions(), 1, "it counts its own: it has registered");
     assert!(second.step().unwrap().is_empty(), "the run waits for its next attempt");
     assert_eq!(db.ask("SELECT outcome FROM task_attempts"), "lost");
@@ -134,6 +131,6 @@ fn a_new_owner_on_a_dead_owners_connection_recovers_its_runs() {
     db.assert_sound();
 
     let elsewhere = TestDb::new();
-    let refused = elsewhere.builder("2027-03-14T12:00:00Z").accept("work").after(second.crash()).start().err();
+    let refused = elsewhere.builder(NOON).accept("work").after(second.crash()).start().err();
     assert!(matches!(refused, Some(Error::InvalidConfig { field: "after", .. })), "{refused:?}");
 }

@@ -26,8 +26,7 @@ fn names(db: &TestDb) -> Vec<String> {
 
 #[test]
 fn a_completed_one_time_task_is_deleted_after_thirty_days() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     let once = |name: &str| NewTask::once(name, at(NOON)).handler("work");
     client.add_all([once("done"), once("dead"), once("running"), once("again")]).unwrap();
     client.add(NewTask::once("elsewhere", at(NOON)).handler("absent")).unwrap();
@@ -58,8 +57,7 @@ fn a_completed_one_time_task_is_deleted_after_thirty_days() {
 
 #[test]
 fn a_one_time_task_of_a_manifest_does_not_run_again() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     let apply =
         || client.apply("tasks.toml", [NewTask::once("once", at(NOON)).handler("work")], Apply::default()).unwrap();
     assert_eq!(apply()[0].done, Done::Created);
@@ -74,8 +72,7 @@ fn a_one_time_task_of_a_manifest_does_not_run_again() {
 
 #[test]
 fn a_completed_task_with_a_new_next_run_stays_and_runs_again() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add_all(["again", "over"].map(|name| NewTask::once(name, at(NOON)).handler("work"))).unwrap();
     step(&mut stepper, 2).iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
     step(&mut stepper, 0);

@@ -60,11 +60,11 @@ fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
 fn finish_after_the_time_limit_commits_and_is_reported_as_late() {
     let db = TestDb::new();
     let clock = Arc::new(Mutex::new(None::<ManualClock>));
-    let hands = clock.clone();
+    let handler_clock = clock.clone();
     let mut stepper = db
         .builder(NOON)
         .handler("work", move |run: &Context| {
-            hands.lock().unwrap().as_ref().unwrap().advance(seconds(61));
+            handler_clock.lock().unwrap().as_ref().unwrap().advance(seconds(61));
             run.finish(|_| Ok(7))
         })
         .start()
@@ -79,8 +79,7 @@ fn finish_after_the_time_limit_commits_and_is_reported_as_late() {
 /// After a request to stop, a success is a success, and any other end cancels the run, at any time.
 #[test]
 fn a_cancelled_run_that_ends_late_keeps_its_success() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add_all(["error", "ok"].map(|name| overdue(name).at_most_once().timeout(seconds(5)))).unwrap();
     let claims = stepper.step().unwrap();
     stepper.clock().advance(seconds(6));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Event, NewTask, Outcome, Retention, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, at, claim, listen, minutes, once, seconds, step, succeed};
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, succeed};
 
 /// Tasks that are due at this instant.
 fn due(count: usize, instant: &str) -> impl Iterator<Item = NewTask> {
@@ -122,8 +122,7 @@ fn a_turn_with_many_outcomes_still_starts_due_runs() {
 #[test]
 fn a_database_that_is_locked_delays_and_loses_nothing() {
     let db = TestDb::new();
-    let (observer, events) = listen();
-    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
+    let (mut stepper, events) = db.stepper_with_events(NOON);
     stepper.client().add_all(due(2, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let locked = db.plain();
@@ -187,8 +186,7 @@ fn refuse_all_of(db: &TestDb, last: usize) {
 #[test]
 fn rows_that_are_set_aside_delay_no_other() {
     let db = TestDb::new();
-    let (observer, events) = listen();
-    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().expect("a stepper");
+    let (mut stepper, events) = db.stepper_with_events(NOON);
     stepper.client().add_all(due(40, "2027-03-14T11:00:00Z")).expect("tasks");
     refuse_all_of(&db, 40);
     stepper.client().add(once("last")).expect("a task");

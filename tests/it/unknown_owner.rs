@@ -5,8 +5,7 @@ use crate::fixtures::{NOON, TestDb, findings, once, problems, seconds, step, suc
 
 #[test]
 fn a_run_of_an_unregistered_owner_is_named_and_recovered() {
-    let (db, mut stepper) = TestDb::with_stepper();
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(once("ours")).expect("a task");
     client.add(once("theirs")).expect("a task");
     let ours = step(&mut stepper, 2).remove(0);

@@ -63,7 +63,7 @@ impl FullPipe {
 }
 
 #[test]
-fn runs_start_heartbeats_come_and_a_signal_ends_it() {
+fn runs_and_heartbeats_continue_and_a_signal_ends_the_program() {
     let (db, client) = TestDb::with_client();
     client.add(shell("t", "true")).expect("a task");
     let pipe = FullPipe::new(&db);
@@ -79,7 +79,7 @@ fn runs_start_heartbeats_come_and_a_signal_ends_it() {
 
 /// The line that reports a failure does not wait for a reader either.
 #[test]
-fn a_failure_ends_the_program_too() {
+fn the_program_exits_when_it_cannot_start() {
     let db = TestDb::new();
     let pipe = FullPipe::new(&db);
     assert_eq!(pipe.spawn(&db, &[]).exit_code(), Some(4), "there is no database");

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 
 use duly::{Client, Context, Error, Event, Outcome, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, eventually, listen, overdue, seconds};
+use crate::fixtures::{NOON, TestDb, eventually, overdue, seconds};
 
 const NEWER: &str =
     "its tables are of version 2, written by a newer duly; this one knows version 1: use the newer program";
@@ -132,8 +132,7 @@ fn claims_that_no_worker_has_begun_are_released() {
 #[test]
 fn an_outcome_that_newer_tables_refuse_is_left_to_the_newer_program() {
     let db = TestDb::new();
-    let (observer, events) = listen();
-    let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
+    let (mut stepper, events) = db.stepper_with_events(NOON);
     stepper.client().add_all([overdue("fails"), overdue("works")]).unwrap();
     let claims = stepper.step().unwrap();
     let of = |name: &str| claims.iter().find(|claim| claim.task == name).unwrap();

@@ -54,9 +54,9 @@ fn assert_program_exits(what: &str, word: &str, harm: impl FnOnce(&TestDb)) {
     drop(client);
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
     let group = wait_for_line(&db, "group");
-    let there = |db: &TestDb| std::fs::read(db.file()).map_or(0, |bytes| bytes.len());
+    let file_length = |db: &TestDb| std::fs::read(db.file()).map_or(0, |bytes| bytes.len());
     harm(&db);
-    let left = there(&db);
+    let left = file_length(&db);
     let (status, log) = (sidecar.end(), sidecar.log());
     assert_eq!((status.code(), status.signal()), (Some(4), None), "{what}: {log}");
     let errors: Vec<&str> = log.lines().filter(|line| line.starts_with("error: ")).collect();
@@ -65,7 +65,7 @@ fn assert_program_exits(what: &str, word: &str, harm: impl FnOnce(&TestDb)) {
     assert!(!log.contains("panicked") && log.lines().last() == Some(error), "{what}: {log}");
     assert!(log.matches("cannot be written").count() <= 1, "{what}: {log}");
     assert_eq!(group_size(&group), 0, "{what}: the command is still running");
-    assert_eq!(there(&db), left, "{what}: a file was created");
+    assert_eq!(file_length(&db), left, "{what}: a file was created");
     gate.open();
 }
 

@@ -10,7 +10,7 @@ use duly::{BoxError, Context, Scheduler};
 
 use crate::disk::injected::each;
 use crate::disk::soon;
-use crate::disk::tools::{arguments, has_strace, injected, without};
+use crate::disk::tools::{arguments, has_strace, injected, skip_without};
 use crate::fixtures::{TestDb, eventually, overdue, seconds};
 
 /// The file on which a scheduler in another process runs.
@@ -59,7 +59,7 @@ fn scheduler_entry() {
 #[test]
 fn after_any_failed_write_of_a_handler_its_effect_is_done_once() {
     if !has_strace() {
-        return without("strace", "not tried");
+        return skip_without("strace", "not tried");
     }
     for (calls, error, some) in [("pwrite64", "EIO", [2, 5, 10, 14]), ("fsync", "EIO", [1, 2, 3, 4])] {
         let failed = each(calls, error, &some, |what, when| {

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::disk::tools::{arguments, can_limit, has_strace, injected, limit_files, without};
+use crate::disk::tools::{arguments, can_limit, has_strace, injected, limit_files, skip_without};
 use crate::disk::{REFUSES, all, assert_consistent, count_outages, probe, starts};
 use crate::fixtures::{TestDb, eventually};
 use crate::sidecar::Sidecar;
@@ -68,7 +68,7 @@ fn after_any_failed_read_all_runs_finish() {
 /// Runs `duly run` under strace. If it could not start, the next one can; if it could, it has finished all runs.
 fn check_runs(faults: &[(&str, &str)], kinds: usize, some: &[u32]) {
     if !has_strace() {
-        return without("strace", "another test uses a file size limit");
+        return skip_without("strace", "another test uses a file size limit");
     }
     let options = ["--until-idle", "--lease", "10m"];
     let (mut refused, mut survived) = (0, 0);
@@ -111,7 +111,7 @@ fn check_runs(faults: &[(&str, &str)], kinds: usize, some: &[u32]) {
 #[test]
 fn after_any_failed_write_a_new_file_is_complete_or_can_be_created_again() {
     if !has_strace() {
-        return without("strace", "not tried");
+        return skip_without("strace", "not tried");
     }
     // The kind of the error makes no difference here.
     let faults = WRITES.into_iter().chain(READS).filter(|(_, error)| *error != "ENOSPC");
@@ -143,7 +143,7 @@ fn after_any_failed_write_a_new_file_is_complete_or_can_be_created_again() {
 #[test]
 fn at_any_file_size_limit_all_runs_finish_once_it_is_lifted() {
     if !can_limit() {
-        return without("prlimit", "not tried");
+        return skip_without("prlimit", "not tried");
     }
     let options = ["--until-idle", "--lease", "10m"];
     let mut refused = 0;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Clock, Event, NewTask, Outcome, RunStatus};
 
-use crate::disk::tools::{Strace, may_attach, without};
+use crate::disk::tools::{Strace, may_attach, skip_without};
 use crate::disk::{REFUSES, count_outages, probe, starts};
 use crate::fixtures::{NOON, TestDb, at, eventually, listen, minutes, once, seconds, wait_for_status};
 use crate::sidecar::{Sidecar, shell, wait_for_line, with_gate};
@@ -154,7 +154,7 @@ fn a_day_long_snapshot_delays_no_run() {
 #[test]
 fn a_failing_checkpoint_or_lock_file_is_reported_once() {
     if !may_attach() {
-        return without("strace", "not tried");
+        return skip_without("strace", "not tried");
     }
     let db = TestDb::new();
     drop(db.client());
@@ -202,7 +202,7 @@ fn a_failing_checkpoint_or_lock_file_is_reported_once() {
 #[test]
 fn a_failing_stat_does_not_count_as_a_removed_file() {
     if !may_attach() {
-        return without("strace", "not tried");
+        return skip_without("strace", "not tried");
     }
     let (db, client, mut gate) = with_gate();
     let home = db.home().display();
@@ -227,7 +227,7 @@ fn a_failing_stat_does_not_count_as_a_removed_file() {
 #[test]
 fn a_scheduler_that_cannot_deregister_exits_with_success() {
     if !may_attach() {
-        return without("strace", "not tried");
+        return skip_without("strace", "not tried");
     }
     let (db, client) = TestDb::with_client();
     client.add(probe(&db, "short", "true")).unwrap();

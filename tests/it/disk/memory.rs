@@ -139,7 +139,7 @@ fn an_outcome_without_memory_is_recorded_later() {
     let connection = Connection::open_in_memory().expect("a connection");
     let held_memory = HeldMemory::fill(&connection, 16);
     gate.send(()).expect("a handler that waits");
-    let hear = |what: &str| {
+    let assert_next = |what: &str| {
         let found = match receiver.recv_timeout(seconds(60)).unwrap_or_else(|_| panic!("no event: {what}")) {
             Event::Started { .. } => "the start",
             Event::Degraded { .. } => "the refusal",
@@ -149,9 +149,9 @@ fn an_outcome_without_memory_is_recorded_later() {
         };
         assert_eq!(found, what);
     };
-    ["the start", "the refusal"].into_iter().for_each(hear);
+    ["the start", "the refusal"].into_iter().for_each(assert_next);
     drop(held_memory);
-    ["its end", "the outcome"].into_iter().for_each(hear);
+    ["its end", "the outcome"].into_iter().for_each(assert_next);
     assert_eq!(scheduler.shutdown(seconds(60)).expect("a shutdown").unfinished, 0);
     assert_eq!(db.ask("SELECT status || attempt || length(result) FROM task_runs"), "succeeded120002");
     db.assert_sound();

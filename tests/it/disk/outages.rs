@@ -4,7 +4,7 @@
 use duly::{NewTask, RunStatus};
 use rusqlite::Connection;
 
-use crate::disk::tools::{IGNORE_XFSZ, SmallDisk, Strace, can_limit, limit_files, may_attach, may_mount, without};
+use crate::disk::tools::{IGNORE_XFSZ, SmallDisk, Strace, can_limit, limit_files, may_attach, may_mount, skip_without};
 use crate::disk::{ACCEPTS, REFUSES, all, assert_consistent, count_outages, probe, soon, starts};
 use crate::fixtures::{TestDb, eventually, seconds, wait_for_status};
 use crate::sidecar::{Gate, Sidecar, wait_for_line};
@@ -183,7 +183,7 @@ fn at_every_moment(fault: FaultKind<'_>, db: impl Fn() -> TestDb) {
 #[test]
 fn disk_errors_delay_outcomes_and_lose_none() {
     if !may_attach() {
-        return without("strace", "another test uses a file size limit");
+        return skip_without("strace", "another test uses a file size limit");
     }
     for (calls, error) in
         [("pwrite64", "EIO"), ("fsync,fdatasync", "EIO"), ("pwrite64", "ENOSPC"), ("pwrite64", "EROFS")]
@@ -197,7 +197,7 @@ fn disk_errors_delay_outcomes_and_lose_none() {
 #[test]
 fn a_file_size_limit_delays_outcomes_and_loses_none() {
     if !can_limit() {
-        return without("prlimit", "not tried");
+        return skip_without("prlimit", "not tried");
     }
     at_every_moment(FaultKind::Limit, TestDb::new);
 }

@@ -11,10 +11,10 @@ use crate::fixtures::{TestDb, eventually};
 use crate::sidecar::signal;
 
 /// Reports that a tool is missing or not permitted, and what covers the case instead. In CI it must not be missing.
-pub(crate) fn without(tool: &str, instead: &str) {
-    let there = succeeds(tool, &["--version"]);
-    assert!(there || std::env::var("DULY_CI").as_deref() != Ok("1"), "{tool} is missing");
-    println!("skipped: {tool} is {}; {instead}", if there { "not allowed here" } else { "missing" });
+pub(crate) fn skip_without(tool: &str, instead: &str) {
+    let is_installed = succeeds(tool, &["--version"]);
+    assert!(is_installed || std::env::var("DULY_CI").as_deref() != Ok("1"), "{tool} is missing");
+    println!("skipped: {tool} is {}; {instead}", if is_installed { "not allowed here" } else { "missing" });
 }
 
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -146,7 +146,7 @@ pub(crate) fn may_mount(test: &str, instead: &str) -> bool {
         return true;
     }
     if !succeeds("unshare", &["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]) {
-        without("unshare", instead);
+        skip_without("unshare", instead);
         return false;
     }
     run_test(Command::new("unshare").arg("-rm").arg(this_program()).env(INSIDE, "1"), test);

@@ -3,7 +3,7 @@
 
 use duly::{Change, Error, NewTask, ScheduleKind, Timestamp, Zone, duration_text, parse_duration};
 
-use crate::fixtures::{TestDb, at};
+use crate::fixtures::{NOON, TestDb, at};
 use crate::mutations::mutator::each;
 
 const DURATIONS: [&str; 18] = [
@@ -51,22 +51,23 @@ fn nanoseconds(text: &str) -> Option<u128> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse::<u64>().ok().map(|millis| u128::from(millis) * 1_000_000);
     }
-    let letters: Vec<char> = text.chars().filter(|letter| !letter.is_whitespace()).collect();
+    let characters: Vec<char> = text.chars().filter(|letter| !letter.is_whitespace()).collect();
     let (mut at, mut sum) = (0, 0_u128);
-    while at < letters.len() {
-        let run =
-            |from: usize, holds: fn(&char) -> bool| letters[from..].iter().take_while(|letter| holds(letter)).count();
+    while at < characters.len() {
+        let run = |from: usize, holds: fn(&char) -> bool| {
+            characters[from..].iter().take_while(|letter| holds(letter)).count()
+        };
         let digits = run(at, char::is_ascii_digit);
-        let whole: u128 = String::from_iter(&letters[at..at + digits]).parse().ok()?;
+        let whole: u128 = String::from_iter(&characters[at..at + digits]).parse().ok()?;
         at += digits;
         let mut part = String::new();
-        if letters.get(at) == Some(&'.') {
+        if characters.get(at) == Some(&'.') {
             let digits = run(at + 1, char::is_ascii_digit);
-            part = String::from_iter(&letters[at + 1..at + 1 + digits]);
+            part = String::from_iter(&characters[at + 1..at + 1 + digits]);
             at += 1 + digits;
         }
         let letters_of_unit = run(at, |letter| letter.is_alphabetic());
-        let unit = unit(&String::from_iter(&letters[at..at + letters_of_unit]))?;
+        let unit = unit(&String::from_iter(&characters[at..at + letters_of_unit]))?;
         at += letters_of_unit;
         // Beyond 18 digits a fraction of a year is less than a nanosecond.
         let part: String = part.chars().take(18).collect();
@@ -246,7 +247,7 @@ fn accepted_tasks_are_stored_as_given() {
         "{\"a\":1,\"a\":2}",
         " 7 ",
     ];
-    let mut stepper = db.stepper("2027-03-14T12:00:00Z");
+    let mut stepper = db.stepper(NOON);
     let (mut added, mut refusals) = (0, 0);
     each(600, |mutator| {
         use ScheduleKind::{Cron, Delay, Interval, Manual, Once};
@@ -280,7 +281,7 @@ fn accepted_tasks_are_stored_as_given() {
                 assert_eq!(client.add(task.clone()).expect("a repetition").change, Change::Unchanged);
                 let stored = client.task(&first.name).expect("a look-up").expect("the task");
                 assert_eq!((&stored.definition.name, &stored.definition.schedule_value), (&name, &value));
-                let ahead = task.occurrences(at("2027-03-14T12:00:00Z"), 3).expect("occurrences");
+                let ahead = task.occurrences(at(NOON), 3).expect("occurrences");
                 assert!(ahead.is_empty() == (kind == Manual) && ahead.is_sorted(), "{ahead:?}");
                 stepper.step().expect("a turn");
                 let client = stepper.client();

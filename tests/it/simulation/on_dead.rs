@@ -30,8 +30,8 @@ impl History {
             if after.is_active() && after.kind != "once" && most.is_some_and(|most| after.failures >= most) {
                 return Err(format!("{:?} has died {} times in a row and is not paused", after.name, after.failures));
             }
-            let tired = most.is_some_and(|most| before.failures + ends.dead >= most);
-            if by_turn && before.is_active() && after.status == "paused" && !tired {
+            let limit_reached = most.is_some_and(|most| before.failures + ends.dead >= most);
+            if by_turn && before.is_active() && after.status == "paused" && !limit_reached {
                 return Err(format!(
                     "{:?} was paused without a reason, after {} deaths",
                     after.name,

@@ -186,8 +186,9 @@ impl Process {
     pub(crate) fn has_exited(&mut self) -> bool {
         let Some(status) = self.exit_status() else { return false };
         // A signal before it listens ends it at once, and nothing had begun.
-        let unheard = status.signal().or(status.code().map(|code| code - 128)) == Some(SIGTERM) && !self.has_started();
-        let orderly = unheard || self.was_locked_out() || matches!(status.code(), Some(0 | 3));
+        let ended_before_start =
+            status.signal().or(status.code().map(|code| code - 128)) == Some(SIGTERM) && !self.has_started();
+        let orderly = ended_before_start || self.was_locked_out() || matches!(status.code(), Some(0 | 3));
         assert!(orderly, "{:?}, process {}, exited with {status}: {}", self.kind, self.id(), self.log());
         true
     }
