@@ -35,7 +35,7 @@ fn a_backup_under_load_holds_everything_that_was_committed_before() {
         });
         for number in 0..3 {
             let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-            eventually("more has run", || db.ask(succeeded).parse::<i64>().expect("a count") > 40 * number);
+            eventually("more has run", || db.number::<i64>(succeeded) > 40 * number);
             let rows = "SELECT id || ' ' || status FROM task_runs";
             let over = &format!("{rows} WHERE status = 'succeeded'");
             let (all, done) = (db.rows("SELECT id FROM task_runs"), db.rows(over));

@@ -23,7 +23,7 @@ fn about(kind: &'static str, task: &str, run: Option<i64>) -> (&'static str, Opt
     (kind, Some(task.to_owned()), run)
 }
 
-/// A scheduler at work on tasks of all kinds.
+/// Returns a scheduler that runs tasks of all kinds.
 fn healthy(db: &TestDb) -> Stepper {
     let stepper = db.stepper(NOON);
     let client = stepper.client();
@@ -44,7 +44,7 @@ fn a_sound_file_has_no_problem() {
     let client = stepper.client().clone();
     for _ in 0..120 {
         let claims = stepper.step().expect("a turn");
-        assert_eq!(kinds(&client), [], "at work");
+        assert_eq!(kinds(&client), [], "while runs are running");
         claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
         work_off(&mut stepper);
         assert_eq!(kinds(&client), []);

@@ -100,7 +100,7 @@ fn assert_replanned(db: &TestDb, stepper: &mut Stepper) {
     assert_eq!(next("once"), "- completed", "its instant had passed by that clock: it has run");
     assert_eq!(next("later"), "2032-01-01 00:00:00 active");
     let retried = format!("SELECT run_at - {} FROM task_runs WHERE status = 'failed'", at(NOON).as_millis());
-    let waits: i64 = db.ask(&retried).parse().expect("a wait");
+    let waits: i64 = db.number(&retried);
     assert!((1_800_000..=3_600_000).contains(&waits), "its backoff from now, as it was drawn: {waits}");
     stepper.clock().advance(minutes(60));
     let mut ran: Vec<String> = work_off(stepper).iter().map(|claim| claim.task.clone()).collect();

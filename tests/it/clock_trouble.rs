@@ -383,7 +383,7 @@ fn retries_planned_by_a_wrong_clock_wait_their_backoff() {
     stepper.finish(&crossing, Outcome::failed("no"));
     clock.set_wall(at(GLITCH));
     step(&mut stepper, 1).iter().for_each(|claim| {
-        assert_eq!(claim.attempt, 2, "its backoff is long over");
+        assert_eq!(claim.attempt, 2, "its backoff has ended");
         stepper.finish(claim, Outcome::failed("no"));
     });
     ["failed", "asked-then", "ends-later"].into_iter().for_each(add);

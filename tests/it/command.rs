@@ -241,7 +241,7 @@ fn the_file_of_a_payload_goes_when_its_lost_run_is_recovered() {
     let mut first = Sidecar::start(&db, &[]);
     let run = client.trigger_with("post", "anna").unwrap();
     let recorded = "SELECT count(*) FROM task_runs WHERE process IS NOT NULL";
-    eventually("its command is at work", || db.home().join("again").exists() && db.ask(recorded) == "1");
+    eventually("its command is running", || db.home().join("again").exists() && db.ask(recorded) == "1");
     assert_eq!(files_of_runs(&db).len(), 2);
     first.kill();
     assert!(files_of_runs(&db).contains(&format!("run-{run}-1.payload")), "it is not removed yet");

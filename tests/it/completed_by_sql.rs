@@ -2,14 +2,14 @@
 
 use duly::Outcome;
 
-use crate::sql::{at_machine_time, due, names, programs, turn};
+use crate::sql::{at_machine_time, insert_due, names, programs, turn};
 
 #[test]
 fn a_completed_task_with_a_next_run_runs_again() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-        program.execute(&db, &(due("subject") + &due("beside")));
+        program.execute(&db, &(insert_due("subject") + &insert_due("beside")));
         program.execute(
             &db,
             &format!(
@@ -45,7 +45,7 @@ fn a_completed_task_paused_by_sql_does_not_run_whatever_its_next_run() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-        program.execute(&db, &(due("subject") + &due("waiting") + &due("beside")));
+        program.execute(&db, &(insert_due("subject") + &insert_due("waiting") + &insert_due("beside")));
         for claim in turn(&mut stepper) {
             let fails = Outcome::failed("not yet");
             stepper.finish(&claim, if claim.task == "waiting" { fails } else { Outcome::succeeded() });

@@ -234,14 +234,13 @@ impl Cluster {
     }
 
     fn succeeded(&self) -> usize {
-        let count = self.db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'");
-        count.parse().expect("a number")
+        self.db.number("SELECT count(*) FROM task_runs WHERE status = 'succeeded'")
     }
 
     /// Asserts that every run succeeded, and that each start is of the successful or of a lost attempt.
     fn assert_kept(&self, tasks: usize) {
         let db = &self.db;
-        let ask = |query| db.ask(query).parse::<usize>().unwrap_or_else(|error| panic!("{query}: {error}"));
+        let ask = |query| db.number::<usize>(query);
         assert_eq!(ask("SELECT count(*) FROM task_runs"), tasks);
         assert_eq!(self.succeeded(), tasks);
         assert_eq!(ask("SELECT count(DISTINCT task_id) FROM task_runs"), tasks);

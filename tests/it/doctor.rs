@@ -7,7 +7,7 @@ use duly::{Client, NewTask, Outcome};
 
 use crate::fixtures::{NOON, TestDb, findings, minutes, once, step};
 
-/// Tasks and runs of all kinds, with a scheduler at work on them.
+/// Tasks and runs of all kinds, with a scheduler that runs them.
 fn busy() -> (TestDb, Stepper) {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(2).start().expect("a stepper");
@@ -143,9 +143,8 @@ fn a_damaged_page_is_found_and_nothing_is_written() {
     let (db, stepper) = busy();
     stepper.crash();
     db.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("a checkpoint");
-    let root: u64 =
-        db.ask("SELECT rootpage FROM sqlite_schema WHERE name = 'task_runs_claimable'").parse().expect("a page");
-    let size: u64 = db.ask("PRAGMA page_size").parse().expect("a size");
+    let root: u64 = db.number("SELECT rootpage FROM sqlite_schema WHERE name = 'task_runs_claimable'");
+    let size: u64 = db.number("PRAGMA page_size");
     {
         let mut file = std::fs::File::options().write(true).open(db.file()).expect("the file");
         file.seek(SeekFrom::Start((root - 1) * size)).expect("a place");
@@ -168,7 +167,7 @@ fn doctor_waits_for_no_writer() {
     stepper.step().expect("a turn");
 }
 
-/// A scheduler at work, and one that was killed with its newest rows in the log: no byte of either file changes.
+/// A running scheduler, and one that was killed with its newest rows in the log: no byte of either file changes.
 #[test]
 fn doctor_changes_no_byte() {
     let bytes =
@@ -180,7 +179,7 @@ fn doctor_changes_no_byte() {
     let client = Client::open_existing(db.file()).expect("a client");
     assert_eq!(broken(&client), [""; 0]);
     drop(client);
-    assert!(bytes(&db) == before && version() == was, "at work");
+    assert!(bytes(&db) == before && version() == was, "while it runs");
     // Control: a write changes both.
     stepper.clock().advance(minutes(1));
     stepper.step().expect("a turn");

@@ -5,7 +5,7 @@ use duly::{Misfire, NewTask, Outcome, Overlap, RunStatus};
 
 use crate::fixtures::{NOON, TestDb, at, minutes, once, seconds};
 
-/// A scheduler that is at work on a run of the task `long`; the tests drain it with `settle`.
+/// Returns a scheduler that executes a run of the task `long`; the tests drain it with `settle`.
 fn draining(db: &TestDb) -> Stepper {
     let mut stepper = db.stepper(NOON);
     stepper.client().add(once("long")).unwrap();
@@ -47,7 +47,7 @@ fn a_drain_neither_skips_occurrences_nor_cancels_running_ones() {
     let db = TestDb::new();
     let mut leaving = draining(&db);
     let client = leaving.client().clone();
-    // A run of `replaces` is at work; a manual run of `skips` waits.
+    // A run of `replaces` is running; a manual run of `skips` waits.
     let every = |name: &str| NewTask::interval(name, minutes(1)).handler("work").starts_at(at("2027-03-14T12:01:00Z"));
     client.add(every("replaces").overlap(Overlap::CancelRunning)).unwrap();
     client.add(every("skips")).unwrap();
@@ -89,7 +89,7 @@ fn a_drain_extends_leases_and_recovers_no_dead_owner() {
         leaving.settle().unwrap();
         assert!(leaving.sleeps() <= seconds(1) && !leaving.sleeps().is_zero(), "{:?}", leaving.sleeps());
     }
-    assert!(lease() >= before.plus(seconds(290)), "its own run is at work");
+    assert!(lease() >= before.plus(seconds(290)), "its own run is running");
     assert_eq!(client.history("others", 1).unwrap()[0].status, RunStatus::Running);
     // It holds no lock of the dead owner: another scheduler recovers the run during the drain.
     let mut next = db.builder(NOON).clock(leaving.clock()).accept("work").start().unwrap();

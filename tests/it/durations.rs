@@ -109,11 +109,11 @@ fn a_step_of_the_clock_makes_no_run_stuck_and_hides_none() {
     stepper.clock().advance(minutes(1));
     stepper.clock().set_wall(at("2027-03-14T14:00:00Z"));
     stepper.step().unwrap();
-    assert!(!stuck(), "it has been at work for a minute");
+    assert!(!stuck(), "it has been running for a minute");
     stepper.clock().set_wall(at("2027-03-14T13:00:00Z"));
     stepper.step().unwrap();
     stepper.clock().advance(minutes(3));
     stepper.step().unwrap();
-    assert!(stuck(), "it has been at work for four minutes");
+    assert!(stuck(), "it has been running for four minutes");
     assert_eq!(db.run(1).started_at, Some(at("2027-03-14T12:59:00Z")));
 }

@@ -157,7 +157,7 @@ fn rows_and_outcomes_never_disagree_however_often_the_process_is_killed() {
          UNION ALL
         SELECT 'succeeded', id FROM task_runs r
          WHERE status = 'succeeded' AND (SELECT group_concat(part) FROM imported WHERE run = r.id) IS NOT '1,2'";
-    let imported = || db.ask("SELECT count(*) FROM imported").parse::<usize>().unwrap() / 2;
+    let imported = || db.number::<usize>("SELECT count(*) FROM imported") / 2;
     for round in 0..ROUNDS {
         let tasks = (0..TASKS).map(|n| due(&format!("round-{round}/{n}"), "import"));
         client.add_all(tasks).unwrap();
@@ -165,7 +165,7 @@ fn rows_and_outcomes_never_disagree_however_often_the_process_is_killed() {
         let until = (imported() + random.usize(0..TASKS)).min((round + 1) * TASKS);
         let other = start(&db, "nowhere");
         eventually("enough are imported", || imported() >= until);
-        assert_eq!(db.rows(disagree), Vec::<String>::new(), "round {round}, at work");
+        assert_eq!(db.rows(disagree), Vec::<String>::new(), "round {round}, while it runs");
         other.kill();
         assert_eq!(db.rows(disagree), Vec::<String>::new(), "round {round}");
     }

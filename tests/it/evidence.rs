@@ -2,13 +2,12 @@
 //! run. Real schedulers, killed with SIGKILL, and an observer that cannot see everything or sees other processes.
 #![cfg(target_os = "linux")]
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use duly::{Clock, RunStatus, SystemClock};
 
 use crate::disk::tools::{skip_without, succeeds};
-use crate::fixtures::{TestDb, eventually, retry_soon, seconds, wait_for_status};
+use crate::fixtures::{TestDb, eventually, retry_soon, seconds, set_mode, wait_for_status};
 use crate::sidecar::{
     Gate, ProcessStat, Sidecar, group_size, live_processes, shell, signal, wait_for_line, wait_for_process_record,
     with_gate,
@@ -175,7 +174,7 @@ fn a_command_hidden_in_proc_is_waited_for() {
     let home = db.home().display().to_string();
     let napper = db.home().join("napper");
     std::fs::copy("/bin/sleep", &napper).expect("a copy");
-    std::fs::set_permissions(&napper, PermissionsExt::from_mode(0o4755)).expect("a mode");
+    set_mode(&napper, 0o4755);
     assert!(tool_works("chown", &["65534:65534", &home]));
     let as_other = |words: &[&str]| {
         let program = [&other[..], &[env!("CARGO_BIN_EXE_duly"), "--db", db.file().to_str().unwrap()], words].concat();
@@ -184,7 +183,7 @@ fn a_command_hidden_in_proc_is_waited_for() {
     // It starts as the user of the scheduler, and becomes another user's.
     let line = format!("echo $$ >{home}/group-$DULY_ATTEMPT; read line <{home}/gate; exec {home}/napper 1000");
     let mut gate = Gate::new(&db, "gate");
-    std::fs::set_permissions(db.home().join("gate"), PermissionsExt::from_mode(0o666)).expect("a mode");
+    set_mode(&db.home().join("gate"), 0o666);
     as_other(&["add", "nap", "--at", "2020-01-01T00:00:00Z", "--backoff", "50ms", "--shell", &line]);
     let script = format!("{hide} && exec setpriv {} \"$@\"", other.join(" "));
     let start = || Sidecar::spawn_within(&db, &[], "unshare", &["--mount", "sh", "-c", &script, "sh"]);
@@ -276,7 +275,7 @@ fn a_group_without_leader_is_identified_by_the_environment_of_its_members() {
     let group = wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
     let _ends = KilledAtEnd(group.clone());
-    eventually("both are at work", || group_size(&group) == 3);
+    eventually("both are running", || group_size(&group) == 3);
     first.kill();
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);
@@ -302,7 +301,7 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
         sleepers.map(|process| process.pid).collect::<Vec<_>>()
     };
     let _ends = KilledAtEnd(group.clone());
-    eventually("both are at work", || sleepers().len() == 2);
+    eventually("both are running", || sleepers().len() == 2);
     first.kill();
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);

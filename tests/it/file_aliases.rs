@@ -9,7 +9,7 @@ use duly::{Client, Event, NewTask, Outcome, RunStatus};
 
 use crate::disk::tools::may_mount;
 use crate::fixtures::{NOON, TestDb, at, eventually, listen, once, seconds, step, wait_for_status};
-use crate::opening::refused;
+use crate::opening::refusal_of_each_interface;
 use crate::sidecar::{Gate, Sidecar, group_size, shell, wait_for_line};
 
 #[test]
@@ -25,7 +25,7 @@ fn a_file_with_hard_links_is_refused_under_each_name() {
                  (find / -xdev -samefile {} lists them)",
                 name.display()
             );
-            assert_eq!(refused(&db, name), says);
+            assert_eq!(refusal_of_each_interface(&db, name), says);
         }
     }
     std::fs::remove_file(third).unwrap();
@@ -127,7 +127,7 @@ fn a_file_that_is_mounted_by_itself_is_refused() {
     mount(db.file(), &inside);
     let says = "it is a mount point of its own, and its log is not that of the file it shows: mount the folder that holds \
                 the file";
-    assert_eq!(refused(&db, &inside), says);
+    assert_eq!(refusal_of_each_interface(&db, &inside), says);
     drop(db.client());
     // A mount of the whole folder is accepted.
     let whole = db.home().join("whole");
@@ -136,7 +136,7 @@ fn a_file_that_is_mounted_by_itself_is_refused() {
     assert!(Client::open_existing(whole.join("agent.db")).unwrap().task("seen").unwrap().is_some());
 }
 
-/// Moves the file under a scheduler with a command at work. Asserts that it exits with code 4 and this error.
+/// Moves the file under a scheduler that runs a command. Asserts that it exits with code 4 and this error.
 fn ends_when_moved(what: &str, says: &str, harm: impl FnOnce(&TestDb, &Path)) {
     let db = TestDb::with_folder("data");
     let _gate = Gate::new(&db, "gate");
@@ -149,7 +149,7 @@ fn ends_when_moved(what: &str, says: &str, harm: impl FnOnce(&TestDb, &Path)) {
     let log = sidecar.log();
     let last = log.lines().last().unwrap();
     assert!(last.starts_with("error: cannot use ") && last.contains(says), "{what}: {log}");
-    assert_eq!(group_size(&group), 0, "{what}: nothing is left at work");
+    assert_eq!(group_size(&group), 0, "{what}: no process is left");
 }
 
 #[test]

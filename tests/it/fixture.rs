@@ -73,7 +73,7 @@ fn busy() -> (TestDb, Stepper) {
     client.pause("resting").expect("a pause");
     client.trigger("poll").expect("a run");
     client.replace(NewTask::interval("report", minutes(20)).handler("elsewhere").priority(0)).expect("an edit");
-    // An hour is missed; then the scheduler dies with runs at work.
+    // An hour is missed; then the scheduler dies while runs are running.
     stepper.clock().advance(minutes(61));
     stepper.step().expect("a step");
     let digest = stepper.running().iter().find(|claim| claim.task == "digest:anna").expect("at work").clone();
@@ -93,7 +93,7 @@ fn a_file_of_version_1_opens_and_runs_on() {
     }
     let db = from_fixture(1);
     let count = |table: &str, status: &str| {
-        db.ask(&format!("SELECT count(*) FROM {table} WHERE status = '{status}'")).parse::<u32>().expect("a count")
+        db.number::<u32>(&format!("SELECT count(*) FROM {table} WHERE status = '{status}'"))
     };
     for status in STATUSES {
         assert!(count("task_runs", status) > 0, "the fixture has no {status} run");
@@ -101,8 +101,8 @@ fn a_file_of_version_1_opens_and_runs_on() {
     for status in ["active", "paused", "completed", "invalid"] {
         assert!(count("scheduled_tasks", status) > 0, "the fixture has no {status} task");
     }
-    assert!(db.ask("SELECT count(*) FROM task_attempts").parse::<u32>().expect("a count") > 1);
-    assert!(db.ask("SELECT count(DISTINCT kind) FROM scheduler_events").parse::<u32>().expect("a count") > 1);
+    assert!(db.number::<u32>("SELECT count(*) FROM task_attempts") > 1);
+    assert!(db.number::<u32>("SELECT count(DISTINCT kind) FROM scheduler_events") > 1);
     db.assert_sound();
     assert_same_schema(&db);
 
@@ -132,7 +132,7 @@ fn a_file_of_version_1_opens_and_runs_on() {
 
     // The runs of the dead owner are recovered after its lease; then every task continues.
     let (observer, events) = listen();
-    let now = db.ask("SELECT max(seen_at) FROM scheduler_instances").parse().expect("a time");
+    let now = db.number("SELECT max(seen_at) FROM scheduler_instances");
     let builder = Stepper::builder(db.file(), duly::Timestamp::from_millis(now)).accept("work").accept("elsewhere");
     let mut stepper = builder.observe(observer).start().expect("a stepper");
     for _ in 0..200 {

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -159,6 +160,12 @@ impl TestDb {
         answer.unwrap_or_else(|error| panic!("{query}: {error}"))
     }
 
+    /// Returns the one value of a query, which must be a number.
+    pub(crate) fn number<T: FromStr>(&self, query: &str) -> T {
+        let text = self.ask(query);
+        text.parse().unwrap_or_else(|_| panic!("{query}: expected a number, found {text}"))
+    }
+
     /// Returns every row of a query, its columns joined by a bar.
     pub(crate) fn rows(&self, query: &str) -> Vec<String> {
         let plain = self.plain();
@@ -220,7 +227,7 @@ impl TestDb {
 
     /// The number of schedulers that have registered and not stopped.
     pub(crate) fn registered_schedulers(&self) -> usize {
-        self.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL").parse().expect("a count")
+        self.number("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL")
     }
 
     /// The number of runs with a status.
@@ -400,23 +407,20 @@ impl TestDb {
         let never = far_future("bystander").handler("missing").priority(3);
         stepper.client().add(never).expect("a bystander");
         stepper.client().trigger("bystander").expect("a run of the bystander");
-        self.bystander()
+        self.rows_of("bystander")
     }
 
-    fn bystander(&self) -> Vec<String> {
-        let mut rows = self.rows("SELECT * FROM scheduled_tasks WHERE name = 'bystander'");
-        rows.extend(
-            self.rows(
-                "SELECT r.* FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name = 'bystander'",
-            ),
-        );
-        rows
+    /// Returns the row of a task and the rows of its runs.
+    pub(crate) fn rows_of(&self, task: &str) -> Vec<String> {
+        let row = format!("SELECT * FROM scheduled_tasks WHERE name = '{task}'");
+        let runs = "SELECT r.* FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name";
+        [self.rows(&row), self.rows(&format!("{runs} = '{task}'"))].concat()
     }
 
     /// Asserts that neither the bystander's row nor that of its run has changed.
     #[track_caller]
     pub(crate) fn assert_bystander(&self, before: &[String]) {
-        assert_eq!(self.bystander(), before, "the bystander has changed");
+        assert_eq!(self.rows_of("bystander"), before, "the bystander has changed");
     }
 
     /// Asserts the whole history of a task.
@@ -451,6 +455,11 @@ pub(crate) fn claim(stepper: &mut Stepper) -> Arc<Claim> {
 pub(crate) fn succeed(stepper: &mut Stepper, claim: &Arc<Claim>) -> Vec<Arc<Claim>> {
     stepper.finish(claim, Outcome::succeeded());
     stepper.step().expect("a step")
+}
+
+/// Finishes every running attempt with an outcome.
+pub(crate) fn finish_all(stepper: &mut Stepper, outcome: &Outcome) {
+    stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, outcome.clone()));
 }
 
 /// Steps and finishes every claim with success until nothing is due. Returns the claims in order.

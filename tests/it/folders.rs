@@ -141,7 +141,7 @@ fn root_refuses_to_run_a_database_of_another_user() {
     assert_eq!(file_mode_problems(&db), [format!("file_mode: {found}: {advice}")]);
     assert!(!owners.exists());
 
-    // A scheduler of the owner is at work: there is no problem.
+    // A scheduler of the owner is running: there is no problem.
     chown(db.home(), Some(OTHER_USER), None).unwrap();
     let scheduler = Process::spawn(db.duly(&["run"]).uid(OTHER_USER).stderr(Stdio::null()));
     eventually("it is registered", || db.registered_schedulers() == 1);

@@ -16,7 +16,7 @@ fn add(client: &Client, name: &str, numbers: std::ops::Range<usize>) {
 }
 
 fn id(db: &TestDb, name: &str) -> i64 {
-    db.ask(&format!("SELECT id FROM scheduled_tasks WHERE name = '{name}'")).parse().unwrap()
+    db.number(&format!("SELECT id FROM scheduled_tasks WHERE name = '{name}'"))
 }
 
 fn insert(db: &TestDb, id: &str, name: &str) {

@@ -10,8 +10,8 @@ use crate::fixtures::TestDb;
 
 /// The program in the folder of `db`, with the zone Europe/Rome.
 fn program(db: &TestDb, line: &[&str]) -> Command {
-    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
-    duly.arg("--db").arg(db.file()).args(line).current_dir(db.home()).env("TZ", "Europe/Rome");
+    let mut duly = db.duly(line);
+    duly.env("TZ", "Europe/Rome");
     duly
 }
 

@@ -93,7 +93,6 @@ fn due(name: &str, handler: &str) -> NewTask {
 fn a_healthy_task_keeps_its_occurrences_beside_tasks_that_panic_hang_or_kill_their_scheduler() {
     const TRIES: u32 = 3;
     let (db, client) = TestDb::with_client();
-    let number = |query: &str| db.ask(query).parse::<u64>().expect("a number");
     let every = |name: &str| NewTask::interval(name, seconds(1)).handler(name).overlap(Overlap::BufferAll);
     client.add(retry_soon(every("beat"), 100)).unwrap();
     client.add(retry_soon(every("panic"), 2)).unwrap();
@@ -102,7 +101,7 @@ fn a_healthy_task_keeps_its_occurrences_beside_tasks_that_panic_hang_or_kill_the
     let beats = "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status = 'succeeded'";
     let all = "beat,panic,hang,kill";
     let mut scheduler = Neighbour::start(&db, all);
-    eventually("it beats", || number(beats) >= 1);
+    eventually("it beats", || db.number::<u64>(beats) >= 1);
     client.add(retry_soon(overdue("kills").handler("kill"), TRIES)).unwrap();
     let mut deaths = 0;
     let is_dead = || client.history("kills", 1).unwrap().first().is_some_and(|run| run.status == RunStatus::Dead);
@@ -118,38 +117,39 @@ fn a_healthy_task_keeps_its_occurrences_beside_tasks_that_panic_hang_or_kill_the
     let outcomes = format!("SELECT group_concat(outcome) FROM task_attempts WHERE run_id = {}", run.id);
     assert_eq!(db.ask(&outcomes), "lost,lost,lost");
 
-    let before = number(beats);
-    eventually("it beats on", || number(beats) >= before + 3);
+    let before = db.number::<u64>(beats);
+    eventually("it beats on", || db.number::<u64>(beats) >= before + 3);
     assert!(scheduler.is_running(), "no task kills it any more");
     // The hanging runs have lost an attempt with each scheduler, and hang again.
     let hanging = "SELECT count(*) FROM task_runs WHERE handler = 'hang' AND status = 'running'";
-    eventually("they hang again", || number(hanging) == WORKERS as u64);
+    eventually("they hang again", || db.number::<u64>(hanging) == WORKERS as u64);
     eventually("each hanging worker is replaced", || scheduler.workers() == 2 * WORKERS);
     let panicked = "SELECT count(DISTINCT run_id) FROM task_attempts WHERE outcome = 'panicked'";
-    eventually("every second another panics", || number(panicked) >= 4);
-    let before = number(beats);
-    eventually("it beats on", || number(beats) >= before + 2);
+    eventually("every second another panics", || db.number::<u64>(panicked) >= 4);
+    let before = db.number::<u64>(beats);
+    eventually("it beats on", || db.number::<u64>(beats) >= before + 2);
     scheduler.0.kill();
 
     // One run for each second from the first to the last, none skipped or missed.
     let healthy = "FROM task_runs WHERE handler = 'beat'";
     assert_eq!(
-        number(&format!("SELECT count(*) {healthy} AND status NOT IN ('succeeded', 'queued', 'running', 'failed')")),
+        db.number::<u64>(&format!(
+            "SELECT count(*) {healthy} AND status NOT IN ('succeeded', 'queued', 'running', 'failed')"
+        )),
         0
     );
-    let seconds = number(&format!("SELECT (max(scheduled_for) - min(scheduled_for)) / 1000 + 1 {healthy}"));
-    assert_eq!(number(&format!("SELECT count(*) {healthy}")), seconds);
+    let seconds = db.number::<u64>(&format!("SELECT (max(scheduled_for) - min(scheduled_for)) / 1000 + 1 {healthy}"));
+    assert_eq!(db.number::<u64>(&format!("SELECT count(*) {healthy}")), seconds);
     let bad = "SELECT count(*) FROM task_attempts a JOIN task_runs r ON r.id = a.run_id WHERE r.handler = 'beat' AND outcome <> 'lost'";
-    assert_eq!(number(bad), 0);
+    assert_eq!(db.number::<u64>(bad), 0);
     db.assert_sound();
 }
 
 #[test]
 fn handlers_that_share_a_key_wait_for_each_other_and_not_for_a_dead_process() {
     let (db, client) = TestDb::with_client();
-    let number = |query: &str| db.ask(query).parse::<u64>().expect("a number");
     let count = |handler: &str, status: &str| {
-        number(&format!("SELECT count(*) FROM task_runs WHERE handler = '{handler}' AND status = '{status}'"))
+        db.number::<u64>(&format!("SELECT count(*) FROM task_runs WHERE handler = '{handler}' AND status = '{status}'"))
     };
     let shared = |name: &str, handler: &str| due(name, handler).concurrency_key("shared");
     let add = |handler: &str, from: u32| {
@@ -172,19 +172,19 @@ fn handlers_that_share_a_key_wait_for_each_other_and_not_for_a_dead_process() {
     a.signal("CONT");
     eventually("those of a are done", || count("a", "succeeded") == 10);
 
-    // While a run of `a` is at work it holds the key and the others wait. When `a` dies they continue at once.
+    // While a run of `a` is running it holds the key and the others wait. When `a` dies they continue at once.
     client.add(shared("holds", "a")).unwrap();
     eventually("it has begun", || db.home().join("held").exists());
     add("b", 10);
     let waiting = "SELECT count(*) FROM task_runs WHERE handler = 'b' AND status = 'queued' AND blocked = 'key'";
-    eventually("those of b wait", || number(waiting) == 5);
+    eventually("those of b wait", || db.number::<u64>(waiting) == 5);
     a.0.kill();
     eventually("those of b are done", || count("b", "succeeded") == 15);
     wait_for_status(&client, "holds", RunStatus::Failed);
     assert_eq!(db.outcomes(), ["1|lost"]);
     add("b", 15);
     eventually("those of b are done", || count("b", "succeeded") == 20);
-    assert_eq!(number("SELECT count(*) FROM task_runs WHERE attempt > 1"), 0, "nothing else was begun twice");
+    assert_eq!(db.number::<u64>("SELECT count(*) FROM task_runs WHERE attempt > 1"), 0, "nothing else was begun twice");
     b.0.kill();
     db.assert_sound();
 }

@@ -96,7 +96,7 @@ fn assert_recorded(db: &TestDb, rounds: usize) {
         let words: Vec<&str> = line.split(' ').collect();
         let [what, run, attempt, _pid] = words[..] else { panic!("half a line: {line:?}") };
         let (run, attempt): Try = (run.parse().expect("a run"), attempt.parse().expect("an attempt"));
-        assert_ne!(what, "overlap", "attempt {attempt} of run {run} began while another was at work");
+        assert_ne!(what, "overlap", "attempt {attempt} of run {run} began while another was running");
         let begun = starts.entry(run).or_default();
         if what == "start" {
             assert!(begun.last().is_none_or(|last| *last < attempt), "attempt {attempt} of run {run} after {begun:?}");

@@ -148,7 +148,7 @@ mod sidecar;
 mod simulation;
 /// The tables as an interface, by a plain connection and by the `sqlite3` shell.
 mod sql;
-/// Changes by SQL to tasks and runs that are due, waiting or at work.
+/// Changes by SQL to tasks and runs that are due, waiting or running.
 mod sql_edits;
 /// The SQL constants of the store: read from its source for other tests, and the texts that they share.
 mod store_sql;

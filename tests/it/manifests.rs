@@ -11,7 +11,7 @@ const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 #[test]
 fn an_apply_that_is_killed_has_changed_nothing() {
     use crate::fixtures::eventually;
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
 
     // More than SQLite keeps in memory, so that the WAL grows before the commit.
     let word = "w".repeat(3000);
@@ -24,8 +24,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
         db.client().add(NewTask::interval("by-hand", minutes(60)).handler("work")).unwrap();
         let manifest = db.home().join("tasks.toml");
         let apply = || {
-            let mut program = Command::new(env!("CARGO_BIN_EXE_duly"));
-            program.arg("-q").arg("--db").arg(db.file()).args(["apply", "--prune"]).arg(&manifest);
+            let mut program = db.duly(&["-q", "apply", "--prune", "tasks.toml"]);
             program.stdin(Stdio::null()).spawn().expect("the program")
         };
         std::fs::write(&manifest, &small).unwrap();
@@ -83,10 +82,7 @@ fn an_edit_changes_one_task_and_names_the_field() {
 fn an_empty_manifest_prunes_only_with_allow_empty() {
     let db = TestDb::new();
     let manifest = db.home().join("tasks.toml");
-    let apply = |more: &[&str]| {
-        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_duly"));
-        program.arg("--db").arg(db.file()).arg("apply").arg(&manifest).args(more).output().expect("the program")
-    };
+    let apply = |more: &[&str]| db.duly(&[&["apply", "tasks.toml"], more].concat()).output().expect("the program");
     std::fs::write(&manifest, "[[task]]\nname = \"one\"\nevery = \"1h\"\ncommand = [\"true\"]\n").unwrap();
     assert!(apply(&["--prune"]).status.success());
     let before = db.tasks();

@@ -48,7 +48,7 @@ fn the_reason_of_a_cancellation_shows_whether_an_attempt_began() {
             } else {
                 client.cancel(run).unwrap();
             }
-            let found = client.run(run).unwrap().unwrap();
+            let found = db.run(run);
             assert_eq!((found.status, found.error.as_deref()), (RunStatus::Cancelled, Some(reason)), "{name}");
             let logs = db.printed(&["logs", &run.to_string()]);
             assert!(logs.contains(&format!("reason         {reason}\n")), "{logs}");

@@ -4,7 +4,7 @@
 use duly::testing::Stepper;
 use duly::{Error, Event, FailureKind, NewTask, Origin, Outcome, Retry, RunStatus, TaskStatus};
 
-use crate::fixtures::{NOON, TestDb, at, claim, far_future, listen, minutes, step, succeed};
+use crate::fixtures::{NOON, TestDb, at, claim, far_future, finish_all, listen, minutes, step, succeed};
 
 fn minutely(name: &str) -> NewTask {
     NewTask::interval(name, minutes(1)).handler("work")
@@ -64,12 +64,12 @@ fn a_dead_run_starts_the_on_dead_task() {
         let subject = claim(&mut stepper);
         stepper.finish(&subject, end);
         stepper.step().unwrap();
-        let status = client.run(run).unwrap().unwrap().status;
+        let status = db.run(run).status;
         if !status.is_final() {
             client.cancel(run).unwrap();
             stepper.step().unwrap();
         }
-        stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, Outcome::failed("asked to stop")));
+        finish_all(&mut stepper, &Outcome::failed("asked to stop"));
         stepper.step().unwrap();
     }
     assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE origin = 'on_dead'"), "1");
@@ -142,7 +142,7 @@ fn an_on_dead_task_that_cannot_run_is_reported_by_an_event() {
     db.plain().execute_batch(refuses).unwrap();
     let (dead, claims) = trigger_and_give_up(&mut stepper, "subject");
     assert!(claims.is_empty());
-    assert_eq!(stepper.client().run(dead).unwrap().unwrap().status, RunStatus::Dead);
+    assert_eq!(db.run(dead).status, RunStatus::Dead);
     assert_eq!(reported().as_deref(), Some("subject alarm not in my db"));
     db.assert_sound();
 }
@@ -229,7 +229,7 @@ fn a_task_is_paused_after_consecutive_dead_runs() {
     assert_eq!(deaths_until_paused(&mut stepper, "subject"), 3);
     db.plain().execute("UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'", []).unwrap();
     stepper.step().unwrap();
-    stepper.running().to_vec().iter().for_each(|run| stepper.finish(run, Outcome::succeeded()));
+    finish_all(&mut stepper, &Outcome::succeeded());
     stepper.step().unwrap();
     assert_eq!(deaths_until_paused(&mut stepper, "subject"), 3);
     db.assert_sound();
@@ -306,7 +306,7 @@ fn a_retry_is_a_new_run_with_the_key_and_payload_of_the_old() {
             let claimed = claim(&mut stepper);
             assert_eq!((claimed.run_id, claimed.origin, claimed.attempt), (retry, Origin::Manual, 1));
             assert_eq!((claimed.idempotency_key(), claimed.payload.as_str()), (first.idempotency_key(), payload));
-            assert_eq!(client.run(retry).unwrap().unwrap().retry_of, Some(old));
+            assert_eq!(db.run(retry).retry_of, Some(old));
             stepper.finish(&claimed, give_up());
             step(&mut stepper, 0);
             old = retry;
@@ -354,7 +354,7 @@ fn only_a_finished_unsuccessful_run_is_retried() {
     client.add(minutely("late")).unwrap();
     stepper.clock().advance(minutes(10));
     stepper.step().unwrap();
-    let missed = db.ask("SELECT id FROM task_runs WHERE status = 'missed'").parse().unwrap();
+    let missed = db.number("SELECT id FROM task_runs WHERE status = 'missed'");
     let says = format!("cannot retry run {missed}: it was missed, and never begun: trigger task \"late\" instead");
     assert_eq!(refused(missed), says);
     db.assert_sound();

@@ -13,14 +13,14 @@ use rusqlite::Connection;
 use crate::fixtures::{NOON, TestDb, at, once, seconds, set_mode, skip};
 
 /// Returns all files of a folder with their contents; folders end with a slash.
-fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+fn folder_contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.map(|path| (path.clone(), std::fs::read(path).unwrap_or_default())).collect()
 }
 
 /// Opens the file through every interface. Each returns the same error, and leaves the folder unchanged.
-pub(crate) fn refused(db: &TestDb, file: &Path) -> String {
-    let before = contents(db.home());
+pub(crate) fn refusal_of_each_interface(db: &TestDb, file: &Path) -> String {
+    let before = folder_contents(db.home());
     let interfaces = [
         ("open", Client::open(file).err()),
         ("open_existing", Client::open_existing(file).err()),
@@ -31,7 +31,11 @@ pub(crate) fn refused(db: &TestDb, file: &Path) -> String {
         Some(Error::UnusableDatabase { path, reason }) if path == file => reason,
         other => panic!("{interface}: {other:?}"),
     });
-    assert!(contents(db.home()) == before, "something was written, or left behind: {:?}", contents(db.home()).keys());
+    assert!(
+        folder_contents(db.home()) == before,
+        "something was written, or left behind: {:?}",
+        folder_contents(db.home()).keys()
+    );
     reasons.iter().for_each(|reason| assert!(reason.lines().count() == 1 && !reason.ends_with('.'), "{reason}"));
     reasons.sort();
     let [reason, .., last] = reasons;
@@ -40,7 +44,7 @@ pub(crate) fn refused(db: &TestDb, file: &Path) -> String {
 }
 
 /// A file of another program.
-fn foreign(db: &TestDb, sql: &str) -> Connection {
+fn foreign_database(db: &TestDb, sql: &str) -> Connection {
     let other = db.plain();
     other.execute_batch(sql).unwrap();
     other
@@ -72,11 +76,11 @@ fn a_foreign_table_with_a_name_of_duly_is_refused() {
     ] {
         for mode in ["DELETE", "WAL"] {
             let db = TestDb::new();
-            drop(foreign(&db, &format!("PRAGMA journal_mode = {mode}; {sql}")));
+            drop(foreign_database(&db, &format!("PRAGMA journal_mode = {mode}; {sql}")));
             let says = format!(
                 "it holds a {kind} {name} that is not duly's: give duly a file of its own, or rename that {kind}"
             );
-            assert_eq!(refused(&db, db.file()), says);
+            assert_eq!(refusal_of_each_interface(&db, db.file()), says);
         }
     }
 }
@@ -84,7 +88,7 @@ fn a_foreign_table_with_a_name_of_duly_is_refused() {
 #[test]
 fn the_log_of_another_program_is_not_checkpointed() {
     let db = TestDb::new();
-    let other = foreign(&db, &format!("PRAGMA journal_mode = WAL; {NANOCLAW}"));
+    let other = foreign_database(&db, &format!("PRAGMA journal_mode = WAL; {NANOCLAW}"));
     // As after a crash: the rows are in the log alone.
     let crashed = TestDb::new();
     for suffix in ["", "-wal"] {
@@ -92,10 +96,10 @@ fn the_log_of_another_program_is_not_checkpointed() {
         std::fs::copy(db.home().join(&name), crashed.home().join(&name)).unwrap();
     }
     drop(other);
-    let before = contents(crashed.home());
+    let before = folder_contents(crashed.home());
     let error = Client::open(crashed.file()).unwrap_err();
     assert!(error.to_string().contains("a table scheduled_tasks that is not duly's"), "{error}");
-    let after = contents(crashed.home());
+    let after = folder_contents(crashed.home());
     assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)), "{:?}", after.keys());
     // The log of duly's own file is checkpointed.
     let client = new_database(&crashed.home().join("ours.db"));
@@ -112,7 +116,7 @@ fn new_database(file: &Path) -> Client {
 #[test]
 fn tables_of_the_application_are_not_changed() {
     let db = TestDb::new();
-    drop(foreign(
+    drop(foreign_database(
         &db,
         "PRAGMA user_version = 7; PRAGMA application_id = 42;
          CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine');
@@ -130,7 +134,7 @@ fn tables_of_the_application_are_not_changed() {
             ("1".into(), "wal".into())
         );
     }
-    let files: Vec<_> = contents(db.home()).into_keys().collect();
+    let files: Vec<_> = folder_contents(db.home()).into_keys().collect();
     assert_eq!(files, [db.file()], "a client leaves nothing else behind");
     db.assert_sound();
 }
@@ -144,16 +148,16 @@ fn a_path_that_is_no_database_is_refused_with_its_kind() {
         (format!("SQLite format 3\0{}", "x".repeat(5000)), "it is not an SQLite database"),
     ] {
         std::fs::write(db.file(), content).unwrap();
-        assert_eq!(refused(&db, db.file()), says);
+        assert_eq!(refusal_of_each_interface(&db, db.file()), says);
     }
     for path in ["", ":memory:"] {
         let says = "expected the name of a file: what is not on the disk is not durable";
-        assert_eq!(refused(&db, Path::new(path)), says);
+        assert_eq!(refusal_of_each_interface(&db, Path::new(path)), says);
     }
-    assert_eq!(refused(&db, db.home()), "it is a folder: expected a file");
+    assert_eq!(refusal_of_each_interface(&db, db.home()), "it is a folder: expected a file");
     if cfg!(unix) {
         let says = "it is a pipe, a socket or a device: expected a file";
-        assert_eq!(refused(&db, Path::new("/dev/null")), says);
+        assert_eq!(refusal_of_each_interface(&db, Path::new("/dev/null")), says);
     }
     let nowhere = db.home().join("missing").join("agent.db");
     let error = Client::open(&nowhere).unwrap_err().to_string();
@@ -186,7 +190,7 @@ fn newer_or_incomplete_tables_are_refused() {
         let db = TestDb::new();
         drop(new_database(db.file()));
         db.plain().execute_batch(damage).unwrap();
-        let reason = refused(&db, db.file());
+        let reason = refusal_of_each_interface(&db, db.file());
         assert!(reason.starts_with(says), "{damage}: {reason}");
     }
 }
@@ -214,7 +218,7 @@ fn new_files_are_readable_by_their_owner_alone() {
     for open in [0o602, 0o666, 0o777] {
         set_mode(db.file(), open);
         let says = "anyone may write it, and so run commands as you: take that right away (chmod o-w)";
-        assert_eq!(refused(&db, db.file()), says);
+        assert_eq!(refusal_of_each_interface(&db, db.file()), says);
     }
 }
 
@@ -340,7 +344,7 @@ fn a_client_reports_a_removed_or_replaced_file_on_read() {
 #[test]
 fn open_own_refuses_a_file_with_foreign_tables_only() {
     let db = TestDb::new();
-    drop(foreign(&db, "CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('buy milk')"));
+    drop(foreign_database(&db, "CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('buy milk')"));
     let before = std::fs::read(db.file()).unwrap();
     let output = Client::open_own(db.file()).unwrap_err().to_string();
     assert!(output.contains("it holds tables of another program and none of duly"), "{output}");

@@ -194,7 +194,7 @@ fn buffer_all_holds_as_many_as_its_limit() {
         ],
     );
     let second = succeed(&mut stepper, &first);
-    // There is room again, which ends the stretch: later skips get a new row.
+    // A run can wait again, which ends the series: later skips get a new row.
     next_minute(&mut stepper, 0);
     next_minute(&mut stepper, 0);
     db.assert_history(

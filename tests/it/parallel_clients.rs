@@ -2,7 +2,6 @@
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::time::Duration;
 
 use duly::{NewTask, RetryPolicy};
@@ -47,7 +46,7 @@ fn by_program(db: &TestDb, random: &mut fastrand::Rng) -> Option<String> {
         4 => &["cancel", &run],
         _ => &edit,
     };
-    let done = Command::new(env!("CARGO_BIN_EXE_duly")).arg("--db").arg(db.file()).args(words).output().expect("duly");
+    let done = db.duly(words).output().expect("duly");
     let output = String::from_utf8_lossy(&done.stderr).into_owned();
     let expected = match done.status.code() {
         Some(0) => output.is_empty(),

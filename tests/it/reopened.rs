@@ -45,7 +45,7 @@ fn ended() -> (TestDb, Stepper) {
 
 fn run_of(db: &TestDb, task: &str) -> i64 {
     let query = "SELECT id FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = ";
-    db.ask(&format!("{query}'{task}')")).parse().expect("a run")
+    db.number(&format!("{query}'{task}')"))
 }
 
 fn set_columns(db: &TestDb, task: &str, values: &str) -> rusqlite::Result<usize> {

@@ -165,7 +165,7 @@ fn a_failed_attempt_waits_longer_each_time_until_the_run_is_dead() {
         pair.settle(Outcome::failed(format!("failure {attempt}")));
         assert_eq!(pair.subject_status(), "failed");
         let wait = "SELECT run_at - finished_at FROM task_runs WHERE task_id = 1";
-        let wait: u64 = pair.db.ask(wait).parse().unwrap();
+        let wait: u64 = pair.db.number(wait);
         assert!((longest / 2..=longest).contains(&wait), "attempt {attempt}: waits {wait} ms");
         assert_eq!(pair.stepper.sleeps().as_millis().min(1000), u128::from(wait.min(1000)));
 

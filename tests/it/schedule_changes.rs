@@ -8,7 +8,7 @@ use duly::testing::Stepper;
 use duly::{Change, Misfire, NewTask, Outcome, Overlap, ScheduleKind};
 
 use crate::fixtures::{NOON, TestDb, at, claim, minutes, seconds, step, succeed, with_task, work_off};
-use crate::sql::{at_machine_time, due, insert, names, programs, turn};
+use crate::sql::{at_machine_time, insert, insert_due, names, programs, turn};
 
 /// Returns the events of tasks: kind and detail.
 fn events(db: &TestDb) -> Vec<String> {
@@ -249,7 +249,7 @@ fn jitter_moves_the_start_and_nothing_else() {
         step(&mut stepper, 0);
         db.assert_history("t", &["2027-03-14 13:00:00 schedule queued"]);
         assert_eq!(db.next("t"), "2027-03-14 14:00:00 active");
-        let millis: u64 = db.ask(part).parse().expect("one number");
+        let millis: u64 = db.number(part);
         assert!((1..600_000).contains(&millis), "{millis}");
         parts.push(millis);
         // Not a moment before, and then at once.
@@ -290,8 +290,10 @@ fn next_run_set_by_sql_loses_no_occurrence() {
         let (db, mut stepper) = at_machine_time();
         let tasks = [("now", "interval", "7m"), ("anew", "interval", "7m"), ("ahead", "cron", "@yearly")];
         let rows: String = tasks.iter().map(|(name, kind, value)| insert(name, kind, value)).collect();
-        program
-            .execute(&db, &(rows + &insert("delay", "delay", "7m") + &due("once") + &insert("twin", "interval", "7m")));
+        program.execute(
+            &db,
+            &(rows + &insert("delay", "delay", "7m") + &insert_due("once") + &insert("twin", "interval", "7m")),
+        );
         let past = "UPDATE scheduled_tasks SET planned = 1, next_run = created_at - 600000";
         program.execute(&db, &format!("{past} WHERE name IN ('now', 'anew', 'delay', 'once', 'twin')"));
         program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name IN ('now', 'once')");

@@ -49,20 +49,20 @@ impl Program {
 }
 
 /// Advances to the machine's time plus a moment: SQLite rounds its clock where duly truncates.
-pub(crate) fn present() -> Timestamp {
+pub(crate) fn present_time() -> Timestamp {
     Timestamp::from(SystemTime::now()).plus(Duration::from_millis(20))
 }
 
 /// A turn at the machine's time, which triggers use.
 pub(crate) fn turn(stepper: &mut Stepper) -> Vec<std::sync::Arc<Claim>> {
-    stepper.clock().set_wall(present());
+    stepper.clock().set_wall(present_time());
     stepper.step().unwrap()
 }
 
 /// Returns a database whose stepper follows the machine's clock.
 pub(crate) fn at_machine_time() -> (TestDb, Stepper) {
     let db = TestDb::new();
-    let stepper = db.stepper(&present().to_string());
+    let stepper = db.stepper(&present_time().to_string());
     (db, stepper)
 }
 
@@ -75,12 +75,12 @@ pub(crate) fn insert(name: &str, kind: &str, value: &str) -> String {
 }
 
 /// A row that is due at once.
-pub(crate) fn due(name: &str) -> String {
+pub(crate) fn insert_due(name: &str) -> String {
     insert(name, "once", "2020-01-01T00:00:00Z")
 }
 
 /// Returns everything in the tables except times.
-fn everything(db: &TestDb) -> Vec<String> {
+fn all_rows(db: &TestDb) -> Vec<String> {
     let tables =
         ["scheduled_tasks", "task_runs", "task_attempts", "task_effects", "scheduler_events", "scheduler_meta"];
     tables.iter().flat_map(|table| db.rows(&format!("SELECT '{table}', * FROM {table}"))).collect()
@@ -143,7 +143,7 @@ fn one_turn_plans_an_inserted_row_and_the_next_writes_nothing() {
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before, "a commit of another program is read, and nothing written");
 
-        program.execute(&db, &(due("one") + &insert("later", "interval", "1h")));
+        program.execute(&db, &(insert_due("one") + &insert("later", "interval", "1h")));
         assert_eq!(names(&turn(&mut stepper)), ["one"]);
         assert_eq!(stepper.transactions(), before + 1, "planned, resolved and claimed in one");
         assert_eq!(db.ask("SELECT next_run - created_at FROM scheduled_tasks WHERE name = 'later'"), "3600000");
@@ -172,7 +172,7 @@ fn a_bad_row_becomes_invalid_with_a_reason_and_delays_no_other() {
     ];
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
-        let mut rows = due("good");
+        let mut rows = insert_due("good");
         for (at, (column, value, ..)) in bad.iter().enumerate() {
             rows += &insert(&format!("bad{at}"), "cron", "* * * * * *");
             rows += &format!("UPDATE scheduled_tasks SET ({column}) = {value} WHERE name = 'bad{at}';");
@@ -196,7 +196,7 @@ fn a_bad_row_becomes_invalid_with_a_reason_and_delays_no_other() {
         for (at, (column, _, repair, _)) in bad.iter().enumerate() {
             program.execute(&db, &format!("UPDATE scheduled_tasks SET ({column}) = {repair} WHERE name = 'bad{at}'"));
         }
-        stepper.run_until(present().plus(seconds(3))).unwrap();
+        stepper.run_until(present_time().plus(seconds(3))).unwrap();
         assert_eq!(db.rows("SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'"), [""; 0]);
         let ran = "SELECT count(DISTINCT task_id) FROM task_runs WHERE status = 'succeeded'";
         assert_eq!(db.ask(ran), (bad.len() + 1).to_string());
@@ -255,14 +255,14 @@ fn the_database_refuses_what_the_contract_forbids() {
     ];
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(due("busy") + &due("waits") + &insert("idle", "cron", "0 0 1 1 *")));
+        program.execute(&db, &(insert_due("busy") + &insert_due("waits") + &insert("idle", "cron", "0 0 1 1 *")));
         program.execute(&db, "UPDATE scheduled_tasks SET concurrency_key = 'chat' WHERE name <> 'idle'");
         assert_eq!(names(&turn(&mut stepper)), ["busy"]);
-        let before = everything(&db);
+        let before = all_rows(&db);
         for (sql, says) in &refused {
             let error = program.try_execute(&db, sql).expect_err(sql);
             assert!(error.contains(says), "{program:?}: {sql}: {error}");
-            assert_eq!(everything(&db), before, "{program:?}: {sql}");
+            assert_eq!(all_rows(&db), before, "{program:?}: {sql}");
         }
         db.assert_sound();
     }
@@ -272,13 +272,13 @@ fn the_database_refuses_what_the_contract_forbids() {
 fn a_name_is_an_idempotency_key_for_insert_or_ignore_and_upsert() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(due("job") + &insert("other", "cron", "0 0 1 1 *")));
+        program.execute(&db, &(insert_due("job") + &insert("other", "cron", "0 0 1 1 *")));
         turn(&mut stepper);
-        let before = everything(&db);
-        let again = due("job").replace("'work'", "'elsewhere'");
+        let before = all_rows(&db);
+        let again = insert_due("job").replace("'work'", "'elsewhere'");
         program.execute(&db, &again.replace("INSERT", "INSERT OR IGNORE"));
         program.execute(&db, &again.replace(';', " ON CONFLICT DO NOTHING;"));
-        assert_eq!(everything(&db), before);
+        assert_eq!(all_rows(&db), before);
 
         let upsert =
             " ON CONFLICT (name) DO UPDATE SET handler = excluded.handler, priority = 0, name = excluded.name;";
@@ -296,7 +296,7 @@ fn a_name_is_an_idempotency_key_for_insert_or_ignore_and_upsert() {
 fn deleting_a_task_deletes_its_runs_and_attempts() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(due("goes") + &due("stays")));
+        program.execute(&db, &(insert_due("goes") + &insert_due("stays")));
         for claim in turn(&mut stepper) {
             stepper.finish(&claim, Outcome::failed("no luck"));
         }
@@ -324,7 +324,7 @@ fn deleting_a_task_deletes_its_runs_and_attempts() {
         assert!(left(1).iter().all(Vec::is_empty), "{:?}", left(1));
         assert_eq!(left(2), stays);
         // The name is free again, and the id is not reused.
-        program.execute(&db, &due("goes"));
+        program.execute(&db, &insert_due("goes"));
         assert_eq!(names(&turn(&mut stepper)), ["goes"]);
         assert_eq!(db.ask("SELECT id FROM scheduled_tasks WHERE name = 'goes'"), "3");
         db.assert_sound();
@@ -335,8 +335,10 @@ fn deleting_a_task_deletes_its_runs_and_attempts() {
 fn the_views_show_due_failing_and_stuck_work() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
-        program
-            .execute(&db, &(due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")));
+        program.execute(
+            &db,
+            &(insert_due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")),
+        );
         for claim in turn(&mut stepper) {
             stepper.finish(&claim, Outcome::failed("oh"));
         }

@@ -2,16 +2,15 @@
 //! row is one that must not change.
 
 use duly::Outcome;
-use duly::testing::Stepper;
 
-use crate::fixtures::{TestDb, minutes, seconds};
-use crate::sql::{Program, at_machine_time, due, insert, names, present, programs, turn};
+use crate::fixtures::{TestDb, finish_all, minutes, seconds};
+use crate::sql::{Program, at_machine_time, insert, insert_due, names, present_time, programs, turn};
 
 #[test]
 fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(due("refused") + &due("waits")));
+        program.execute(&db, &(insert_due("refused") + &insert_due("waits")));
         program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at + 60000 WHERE name = 'waits'");
         program.execute(
             &db,
@@ -20,20 +19,20 @@ fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
              CREATE TRIGGER no_start BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 2 AND NEW.status = 'running'
              BEGIN SELECT RAISE(ABORT, 'not this one either'); END;",
         );
-        program.execute(&db, &(due("first") + &due("second")));
+        program.execute(&db, &(insert_due("first") + &insert_due("second")));
         let claims = turn(&mut stepper);
         assert_eq!(names(&claims), ["first", "second"]);
         let refused = "SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'";
         assert_eq!(db.rows(refused), ["refused|not in my db"]);
 
         // A waiting run that cannot be claimed: it is queued while all workers are busy, and then precedes others.
-        program.execute(&db, &(due("third") + &due("fourth")));
+        program.execute(&db, &(insert_due("third") + &insert_due("fourth")));
         assert_eq!(turn(&mut stepper).len(), 2);
-        stepper.clock().set_wall(present().plus(seconds(60)));
+        stepper.clock().set_wall(present_time().plus(seconds(60)));
         assert!(stepper.step().unwrap().is_empty());
-        program.execute(&db, &due("behind"));
+        program.execute(&db, &insert_due("behind"));
         claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
-        stepper.clock().set_wall(present().plus(seconds(60)));
+        stepper.clock().set_wall(present_time().plus(seconds(60)));
         assert_eq!(names(&stepper.step().unwrap()), ["behind"]);
         assert_eq!(db.rows(refused), ["refused|not in my db"]);
         let aside = "SELECT detail FROM scheduler_events WHERE kind = 'set_aside'";
@@ -47,7 +46,7 @@ fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
         // The user drops the trigger.
         program
             .execute(&db, "DROP TRIGGER no_run; DROP TRIGGER no_start; UPDATE scheduled_tasks SET status = 'active'");
-        stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        finish_all(&mut stepper, &Outcome::succeeded());
         stepper.clock().advance(seconds(20));
         let claims = stepper.step().unwrap();
         let mut again = names(&claims);
@@ -57,15 +56,6 @@ fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
     }
 }
 
-/// Returns a task's row, and all its runs.
-fn task(db: &TestDb, name: &str) -> Vec<String> {
-    let mut rows = db.rows(&format!("SELECT * FROM scheduled_tasks WHERE name = '{name}'"));
-    rows.extend(db.rows(&format!(
-        "SELECT * FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = '{name}')"
-    )));
-    rows
-}
-
 fn runs(db: &TestDb, name: &str) -> Vec<String> {
     db.rows(&format!(
         "SELECT origin, r.status, blocked, error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
@@ -73,12 +63,8 @@ fn runs(db: &TestDb, name: &str) -> Vec<String> {
     ))
 }
 
-fn finish_all(stepper: &mut Stepper, outcome: &Outcome) {
-    stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, outcome.clone()));
-}
-
 /// Moves a task's past back by hours, as if time had passed.
-fn hours_ago(program: Program, db: &TestDb, name: &str, hours: u64) {
+fn move_back(program: Program, db: &TestDb, name: &str, hours: u64) {
     let ago = 3_600_000 * hours;
     program.execute(
         db,
@@ -99,24 +85,24 @@ fn occurrences_during_a_pause_by_sql_are_passed_over() {
         turn(&mut stepper);
         let rests = "SELECT status, next_run, planned FROM scheduled_tasks WHERE name = 'subject'";
         assert_eq!(db.rows(rests), ["paused|-|1"]);
-        hours_ago(program, &db, "subject", 3);
-        hours_ago(program, &db, "twin", 3);
+        move_back(program, &db, "subject", 3);
+        move_back(program, &db, "twin", 3);
         assert_eq!(names(&turn(&mut stepper)), ["twin"]);
         assert_eq!((runs(&db, "subject").len(), runs(&db, "twin").len()), (0, 2), "a missed span, and a run");
 
         // Setting `next_run` of a paused task does not start it.
         program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name = 'subject'");
         assert!(turn(&mut stepper).is_empty());
-        let twin = task(&db, "twin");
+        let twin = db.rows_of("twin");
         program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
         assert!(turn(&mut stepper).is_empty());
         let ahead = "SELECT status, planned, (next_run - created_at) % 420000, next_run > active_since,
                             next_run <= active_since + 420000 FROM scheduled_tasks WHERE name = 'subject'";
         assert_eq!(db.rows(ahead), ["active|1|0|1|1"], "on the old grid, from now on");
-        assert_eq!((runs(&db, "subject").len(), task(&db, "twin")), (0, twin));
+        assert_eq!((runs(&db, "subject").len(), db.rows_of("twin")), (0, twin));
 
         // A one-time task that became due meanwhile runs.
-        program.execute(&db, &due("once"));
+        program.execute(&db, &insert_due("once"));
         program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'once'");
         assert!(turn(&mut stepper).is_empty());
         program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'once'");
@@ -136,11 +122,11 @@ fn a_waiting_run_is_paused_and_resumed_with_its_task() {
         turn(&mut stepper);
         let manual = stepper.client().trigger("subject").unwrap();
         let blocked = "SELECT blocked FROM task_runs WHERE task_id = 1 ORDER BY id";
-        let twin = task(&db, "twin");
+        let twin = db.rows_of("twin");
         program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
-        assert_eq!(task(&db, "twin"), twin);
+        assert_eq!(db.rows_of("twin"), twin);
         assert_eq!(db.rows(blocked), ["paused", "-"], "a request by hand is never held back by a pause");
-        stepper.clock().set_wall(present().plus(seconds(10)));
+        stepper.clock().set_wall(present_time().plus(seconds(10)));
         let claims = stepper.step().unwrap();
         assert_eq!(claims.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [manual, 2]);
         assert_eq!(db.rows(blocked), ["paused", "-"]);
@@ -171,14 +157,14 @@ fn occurrences_due_before_a_change_are_recorded() {
             turn(&mut stepper);
             program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at - 1");
             let due_at = db.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'subject'");
-            let twin = task(&db, "twin");
+            let twin = db.rows_of("twin");
             program.execute(&db, &format!("UPDATE scheduled_tasks SET {change} WHERE name = 'subject'"));
             let missed =
                 "schedule|missed|-|at least 1: the task was changed by SQL before what was due had been resolved";
             assert_eq!(runs(&db, "subject"), [missed], "{change}");
             let row = "SELECT resolved_until, planned, next_run, active_since >= created_at FROM scheduled_tasks";
             assert_eq!(db.rows(row)[0], format!("{due_at}|0|-|1"), "{change}");
-            assert_eq!(task(&db, "twin"), twin);
+            assert_eq!(db.rows_of("twin"), twin);
             assert_eq!(names(&turn(&mut stepper)), ["twin"]);
             // An instant before the newest resolved occurrence is not due, by any change.
             program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
@@ -197,20 +183,23 @@ fn a_changed_schedule_counts_from_now_and_reactivates_a_completed_task() {
         let (db, mut stepper) = at_machine_time();
         program.execute(
             &db,
-            &(due("over") + &due("twin") + &insert("cron", "cron", "0 0 1 1 *") + &insert("rests", "cron", "@daily")),
+            &(insert_due("over")
+                + &insert_due("twin")
+                + &insert("cron", "cron", "0 0 1 1 *")
+                + &insert("rests", "cron", "@daily")),
         );
         assert_eq!(turn(&mut stepper).len(), 2);
         finish_all(&mut stepper, &Outcome::succeeded());
         program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests'");
         turn(&mut stepper);
-        let (twin, cron) = (task(&db, "twin"), task(&db, "cron"));
+        let (twin, cron) = (db.rows_of("twin"), db.rows_of("cron"));
         program.execute(
             &db,
             "UPDATE scheduled_tasks SET schedule_value = schedule_value, time_zone = 'UTC', status = status",
         );
-        assert_eq!((task(&db, "twin"), task(&db, "cron")), (twin.clone(), cron), "the same again changes nothing");
+        assert_eq!((db.rows_of("twin"), db.rows_of("cron")), (twin.clone(), cron), "the same again changes nothing");
 
-        let soon = present().plus(minutes(5));
+        let soon = present_time().plus(minutes(5));
         program.execute(&db, &format!("UPDATE scheduled_tasks SET schedule_value = '{soon}' WHERE name = 'over'"));
         program.execute(&db, "UPDATE scheduled_tasks SET schedule_value = '@hourly' WHERE name IN ('cron', 'rests')");
         assert!(turn(&mut stepper).is_empty());
@@ -219,7 +208,7 @@ fn a_changed_schedule_counts_from_now_and_reactivates_a_completed_task() {
         assert_eq!(db.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'over'"), soon.as_millis().to_string());
         stepper.clock().set_wall(soon);
         assert!(names(&stepper.step().unwrap()).contains(&"over"));
-        assert_eq!(task(&db, "twin"), twin);
+        assert_eq!(db.rows_of("twin"), twin);
         db.assert_sound();
     }
 }
@@ -230,13 +219,13 @@ fn next_run_set_to_now_runs_now_and_the_schedule_continues() {
         let (db, mut stepper) = at_machine_time();
         program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
         turn(&mut stepper);
-        let twin = task(&db, "twin");
+        let twin = db.rows_of("twin");
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
         program.execute(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
         assert_eq!(names(&turn(&mut stepper)), ["subject"]);
         let grid = "SELECT next_run - created_at, last_run, planned FROM scheduled_tasks WHERE name = 'subject'";
         assert_eq!(db.rows(grid), ["420000|-|1"]);
-        assert_eq!(task(&db, "twin"), twin);
+        assert_eq!(db.rows_of("twin"), twin);
         // Also in a row that no scheduler has seen yet.
         program.execute(
             &db,
@@ -262,10 +251,10 @@ fn cancel_requested_cancels_a_waiting_run_and_stops_a_running_one() {
         }
         turn(&mut stepper);
         // Behind the key of the running one.
-        program.execute(&db, &due("queued"));
-        program.execute(&db, &due("next"));
+        program.execute(&db, &insert_due("queued"));
+        program.execute(&db, &insert_due("next"));
         let manual = stepper.client().trigger("running").unwrap();
-        let twin = task(&db, "twin");
+        let twin = db.rows_of("twin");
         program.execute(
             &db,
             "UPDATE task_runs SET cancel_requested = 1
@@ -278,7 +267,7 @@ fn cancel_requested_cancels_a_waiting_run_and_stops_a_running_one() {
         assert_eq!(stepper.stopped().first(), Some(&claims[0].run_id), "and not run {manual}");
         let last = "SELECT last_status, planned, status FROM scheduled_tasks WHERE name = 'failed'";
         assert_eq!(db.rows(last), ["cancelled|1|active"]);
-        assert_eq!(task(&db, "twin"), twin);
+        assert_eq!(db.rows_of("twin"), twin);
         stepper.finish(&claims[0], Outcome::failed("stopped"));
         turn(&mut stepper);
         assert_eq!(runs(&db, "running")[0], "schedule|cancelled|-|stopped");
@@ -290,17 +279,20 @@ fn cancel_requested_cancels_a_waiting_run_and_stops_a_running_one() {
 fn a_repaired_handler_applies_to_waiting_runs() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(due("subject") + &due("twin") + &due("done")).replace("'work'", "'wrok'"));
+        program.execute(
+            &db,
+            &(insert_due("subject") + &insert_due("twin") + &insert_due("done")).replace("'work'", "'wrok'"),
+        );
         program.execute(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'done'");
         assert_eq!(names(&turn(&mut stepper)), ["done"]);
         program.execute(&db, "UPDATE scheduled_tasks SET handler = 'wrok' WHERE name = 'done'");
         assert_eq!(db.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "what runs, runs on");
         finish_all(&mut stepper, &Outcome::succeeded());
         assert!(turn(&mut stepper).is_empty(), "no scheduler has that handler");
-        let twin = task(&db, "twin");
+        let twin = db.rows_of("twin");
         program.execute(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'subject'");
         assert_eq!(names(&turn(&mut stepper)), ["subject"]);
-        assert_eq!(task(&db, "twin"), twin);
+        assert_eq!(db.rows_of("twin"), twin);
         assert_eq!(db.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "nor is history rewritten");
     }
 }
@@ -315,14 +307,14 @@ fn overlap_and_priority_apply_from_the_next_run() {
         program.execute(&db, "UPDATE scheduled_tasks SET overlap = 'allow', priority = 0 WHERE name = 'subject'");
         assert_eq!(db.ask("SELECT group_concat(priority) FROM task_runs"), "1,1");
         turn(&mut stepper);
-        stepper.clock().set_wall(present().plus(minutes(7)));
+        stepper.clock().set_wall(present_time().plus(minutes(7)));
         assert_eq!(names(&stepper.step().unwrap()), ["subject"], "beside the first");
         let rows = "SELECT status, priority, concurrency_key FROM task_runs WHERE task_id = 1";
         assert_eq!(db.rows(rows), ["running|1|#1", "running|0|-"]);
         assert_eq!(runs(&db, "twin").len(), 2, "the twin skips");
         program.execute(&db, "UPDATE scheduled_tasks SET overlap = 'skip' WHERE name = 'subject'");
         stepper.step().unwrap();
-        stepper.clock().set_wall(present().plus(minutes(14)));
+        stepper.clock().set_wall(present_time().plus(minutes(14)));
         assert!(stepper.step().unwrap().is_empty());
         assert_eq!(runs(&db, "subject").len(), 3);
         db.assert_sound();
@@ -333,13 +325,13 @@ fn overlap_and_priority_apply_from_the_next_run() {
 fn a_change_of_overlap_by_sql_applies_to_waiting_runs() {
     for program in programs() {
         let db = TestDb::new();
-        let mut stepper = db.builder(&present().to_string()).start().unwrap();
+        let mut stepper = db.builder(&present_time().to_string()).start().unwrap();
         for name in ["subject", "twin"] {
             program.execute(&db, &(insert(name, "interval", "7m")));
         }
         program.execute(&db, "UPDATE scheduled_tasks SET overlap = 'allow', next_run = created_at");
         turn(&mut stepper);
-        stepper.clock().set_wall(present().plus(minutes(7)));
+        stepper.clock().set_wall(present_time().plus(minutes(7)));
         stepper.step().unwrap();
         let blocked = "SELECT group_concat(ifnull(blocked, '-')) FROM task_runs GROUP BY task_id";
         assert_eq!(db.rows(blocked), ["-,-", "-,-"]);
@@ -367,12 +359,12 @@ fn a_bad_row_that_no_turn_has_seen_cannot_be_paused() {
 fn a_refused_expiry_is_retried_at_the_next_poll_and_delays_no_other() {
     for program in programs() {
         let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(due("refused") + &due("twin")).replace("'work'", "'elsewhere'"));
+        program.execute(&db, &(insert_due("refused") + &insert_due("twin")).replace("'work'", "'elsewhere'"));
         let no = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1
                   BEGIN SELECT RAISE(ABORT, 'no'); END";
         program.execute(&db, &format!("UPDATE scheduled_tasks SET expires_ms = 1000; {no}"));
         turn(&mut stepper);
-        stepper.clock().set_wall(present().plus(seconds(10)));
+        stepper.clock().set_wall(present_time().plus(seconds(10)));
         stepper.step().unwrap();
         assert_eq!((runs(&db, "refused").len(), runs(&db, "twin").len()), (1, 1));
         assert_eq!(runs(&db, "twin"), ["schedule|missed|-|expired before an attempt began"]);

@@ -40,7 +40,7 @@ fn a_healthy_task_misses_nothing_beside_a_hanging_one() {
     let run = begins.recv_timeout(seconds(30)).unwrap();
     scheduler.add(NewTask::interval("beat", seconds(1)).handler("beat")).unwrap();
     let beats = "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status = 'succeeded'";
-    eventually("it has beaten three times", || db.ask(beats).parse::<u32>().unwrap() >= 3);
+    eventually("it has beaten three times", || db.number::<u32>(beats) >= 3);
     let other =
         "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status <> 'succeeded' AND status <> 'running'";
     assert_eq!(db.ask(other), "0");

@@ -39,21 +39,17 @@ impl Pair {
     }
 
     fn now(&self) -> u64 {
-        self.number("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
+        self.db.number::<u64>("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
     }
 
     fn locked_until(&self) -> u64 {
-        self.number("SELECT locked_until FROM task_runs")
-    }
-
-    fn number(&self, query: &str) -> u64 {
-        self.db.ask(query).parse().unwrap()
+        self.db.number::<u64>("SELECT locked_until FROM task_runs")
     }
 
     /// Waits until the second scheduler has taken two full turns.
     fn wait_for_turns_of_other(&self) {
         let pid = self.other.pid();
-        let seen = || self.number(&format!("SELECT seen_at FROM scheduler_instances WHERE pid = {pid}"));
+        let seen = || self.db.number::<u64>(&format!("SELECT seen_at FROM scheduler_instances WHERE pid = {pid}"));
         for _ in 0..2 {
             let before = seen();
             eventually("the other has taken a full turn", || seen() > before);

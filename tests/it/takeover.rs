@@ -46,7 +46,7 @@ fn the_first_step_recovers_the_runs_of_a_dead_owner() {
 
 /// Two runs that a second owner has taken over while the first is alive: its lock file is gone, and its lease has not
 /// changed for a whole lease by the second's clock. Both runs wait for a retry.
-fn taken_over() -> (Pair, Stepper) {
+fn after_takeover() -> (Pair, Stepper) {
     let pair = Pair::running(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
@@ -126,7 +126,7 @@ fn a_late_outcome_changes_no_run_and_is_recorded() {
         for (late, says) in
             [(result("[7]"), "succeeded|[7]"), (Outcome::failed("oh"), "oh|-"), (Outcome::Released, "given back|-")]
         {
-            let (mut pair, mut second) = taken_over();
+            let (mut pair, mut second) = after_takeover();
             if !matches!(found, Found::Waiting) {
                 pair.stepper.clock().advance(seconds(10));
                 let claims = second.step().unwrap();
@@ -174,7 +174,7 @@ fn an_owner_that_returns_before_its_death_is_recorded_keeps_its_runs() {
 
 #[test]
 fn an_owner_that_was_declared_dead_and_continues_counts_as_alive() {
-    let (mut pair, _second) = taken_over();
+    let (mut pair, _second) = after_takeover();
     let stopped = format!("SELECT stopped_at IS NULL FROM scheduler_instances WHERE id = '{}'", pair.stepper.owner());
     assert_eq!(pair.db.ask(&stopped), "0");
     pair.stepper.step().unwrap();
@@ -183,7 +183,7 @@ fn an_owner_that_was_declared_dead_and_continues_counts_as_alive() {
 
 #[test]
 fn a_late_outcome_of_a_deleted_run_becomes_an_event() {
-    let (mut pair, _second) = taken_over();
+    let (mut pair, _second) = after_takeover();
     pair.db.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'subject'", []).unwrap();
     pair.settle(result("[7]"));
     assert_eq!(pair.db.ask("SELECT count(*) FROM task_attempts WHERE run_id = 1"), "0");
@@ -218,7 +218,7 @@ fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
     eventually("the first end is kept", || db.ask("SELECT count(*) FROM task_attempts") == "1");
     assert_eq!(scheduler.cancel(1).unwrap(), Cancel::Asked);
     assert_eq!(next(), (2, "is stopped"));
-    eventually("the run is over", || scheduler.run(1).unwrap().unwrap().status == RunStatus::Cancelled);
+    eventually("the run is over", || db.run(1).status == RunStatus::Cancelled);
     assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|superseded", "2|cancelled"]);
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }

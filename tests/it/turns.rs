@@ -6,10 +6,10 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Event, NewTask, Outcome, Retention, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, succeed};
+use crate::fixtures::{NOON, TestDb, at, claim, finish_all, minutes, once, seconds, step, succeed};
 
 /// Tasks that are due at this instant.
-fn due(count: usize, instant: &str) -> impl Iterator<Item = NewTask> {
+fn due_tasks(count: usize, instant: &str) -> impl Iterator<Item = NewTask> {
     let instant = at(instant);
     (0..count).map(move |number| NewTask::once(format!("due-{number:04}"), instant).handler("work"))
 }
@@ -68,9 +68,8 @@ fn the_scheduler_wakes_at_the_next_due_time() {
 }
 
 /// Ends all running attempts, and steps. Returns the names of the started tasks.
-fn next(stepper: &mut Stepper) -> Vec<String> {
-    let running = stepper.running().to_vec();
-    running.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+fn finish_all_and_step(stepper: &mut Stepper) -> Vec<String> {
+    finish_all(stepper, &Outcome::succeeded());
     stepper.step().expect("a step").iter().map(|claim| claim.task.clone()).collect()
 }
 
@@ -89,13 +88,13 @@ fn urgent_runs_start_first_and_every_eighth_by_age() {
     }
     let mut order = String::new();
     for _ in 0..30 {
-        let started = next(&mut stepper);
+        let started = finish_all_and_step(&mut stepper);
         assert_eq!(started.len(), 1);
         order.push(started[0].chars().next().expect("a letter"));
     }
     // Two runs go by age; all others go by priority.
     assert_eq!(order, "hhhhhhhhlhhnnnnnlnnnnnllllllll");
-    assert_eq!(next(&mut stepper), Vec::<String>::new());
+    assert_eq!(finish_all_and_step(&mut stepper), Vec::<String>::new());
     db.assert_sound();
 }
 
@@ -103,7 +102,7 @@ fn urgent_runs_start_first_and_every_eighth_by_age() {
 fn a_turn_with_many_outcomes_still_starts_due_runs() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(256).start().expect("a stepper");
-    stepper.client().add_all(due(700, NOON)).expect("tasks");
+    stepper.client().add_all(due_tasks(700, NOON)).expect("tasks");
     let first = stepper.step().expect("a step");
     assert_eq!(first.len(), 256);
     first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
@@ -114,7 +113,7 @@ fn a_turn_with_many_outcomes_still_starts_due_runs() {
     assert_eq!(stepper.sleeps(), Duration::ZERO, "six outcomes are yet to be written");
     second.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
     while db.count(RunStatus::Succeeded) != 700 {
-        next(&mut stepper);
+        finish_all_and_step(&mut stepper);
     }
     db.assert_sound();
 }
@@ -123,7 +122,7 @@ fn a_turn_with_many_outcomes_still_starts_due_runs() {
 fn a_database_that_is_locked_delays_and_loses_nothing() {
     let db = TestDb::new();
     let (mut stepper, events) = db.stepper_with_events(NOON);
-    stepper.client().add_all(due(2, NOON)).expect("tasks");
+    stepper.client().add_all(due_tasks(2, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let locked = db.plain();
     locked.execute_batch("BEGIN IMMEDIATE").expect("the lock");
@@ -187,7 +186,7 @@ fn refuse_all_of(db: &TestDb, last: usize) {
 fn rows_that_are_set_aside_delay_no_other() {
     let db = TestDb::new();
     let (mut stepper, events) = db.stepper_with_events(NOON);
-    stepper.client().add_all(due(40, "2027-03-14T11:00:00Z")).expect("tasks");
+    stepper.client().add_all(due_tasks(40, "2027-03-14T11:00:00Z")).expect("tasks");
     refuse_all_of(&db, 40);
     stepper.client().add(once("last")).expect("a task");
     let began = (0..4).flat_map(|_| stepper.step().expect("a step")).collect::<Vec<_>>();
@@ -237,7 +236,7 @@ fn a_task_that_was_set_aside_is_on_time_after_its_repair() {
 #[test]
 fn a_refused_outcome_is_retried_until_it_is_accepted() {
     let (db, mut stepper) = TestDb::with_stepper();
-    stepper.client().add_all(due(2, NOON)).expect("tasks");
+    stepper.client().add_all(due_tasks(2, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let triggers = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1
                     BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
@@ -266,7 +265,7 @@ fn a_failed_read_after_a_committed_turn_loses_no_claim() {
         }
     };
     let mut stepper = db.builder(NOON).accept("work").workers(2).observe(other_program).start().expect("a stepper");
-    stepper.client().add_all(due(3, NOON)).expect("tasks");
+    stepper.client().add_all(due_tasks(3, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let taken = "UPDATE task_runs SET status = 'queued', locked_by = NULL, locked_until = NULL, blocked = 'key'";
     db.plain().execute(&format!("{taken} WHERE id = ?1"), [claims[1].run_id]).expect("a takeover");

@@ -47,8 +47,7 @@ impl FullPipe {
 
     fn spawn(&self, db: &TestDb, options: &[&str]) -> Process {
         let stderr = self.writer.try_clone().expect("the pipe");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
-        command.arg("--db").arg(db.file()).arg("run").args(options);
+        let mut command = db.duly(&[&["run"], options].concat());
         Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr))
     }
 

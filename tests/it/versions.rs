@@ -122,7 +122,7 @@ fn claims_that_no_worker_has_begun_are_released() {
     db.plain().execute_batch(RAISE).unwrap();
     assert!(stepper.step().unwrap().is_empty());
     stepper.finish(&claims[0], Outcome::Released);
-    assert!(stepper.step().unwrap().is_empty(), "one is still at work");
+    assert!(stepper.step().unwrap().is_empty(), "one is still running");
     assert_eq!(run_states(&db), ["one|queued|1", "other|running|1"]);
     stepper.finish(&claims[1], Outcome::succeeded());
     assert!(is_newer(&stepper.step().unwrap_err()));

@@ -70,8 +70,7 @@ fn without_zone_files_the_built_in_rules_are_used_and_reported() {
 
 /// Returns the program's output with these arguments and this folder of zone files.
 fn program(db: &TestDb, folder: &Path, arguments: &[&str]) -> String {
-    let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
-    let output = duly.env("TZDIR", folder).arg("--db").arg(db.file()).args(arguments).output().unwrap();
+    let output = db.duly(arguments).env("TZDIR", folder).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

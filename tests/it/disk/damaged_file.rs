@@ -175,7 +175,7 @@ fn a_corrupt_page_is_reported_or_not_needed() {
     assert_eq!(exit_and_output(db.file(), &["run", "--until-idle"]).0, 0);
     let plain = db.plain();
     plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("all is in the file");
-    let pages: u64 = db.ask("PRAGMA page_count").parse().expect("a number");
+    let pages: u64 = db.number("PRAGMA page_count");
     let roots = db.rows("SELECT rootpage FROM sqlite_master WHERE rootpage > 0 ORDER BY 1");
     drop(plain);
     let whole = std::fs::read(db.file()).expect("the file");

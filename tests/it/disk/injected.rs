@@ -169,6 +169,6 @@ fn at_any_file_size_limit_all_runs_finish_once_it_is_lifted() {
         count_outages(&stderr);
         assert_done(&db, &what);
     }
-    println!("{refused} limits met at work");
+    println!("{refused} limits exceeded by a running scheduler");
     assert!(refused > 1, "no limit was met");
 }

@@ -160,7 +160,7 @@ fn a_failing_checkpoint_or_lock_file_is_reported_once() {
     drop(db.client());
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
     eventually("its lock file exists", || db.lock_folder().exists());
-    let seen = || db.ask("SELECT max(seen_at) FROM scheduler_instances").parse::<i64>().expect("a time");
+    let seen = || db.number::<i64>("SELECT max(seen_at) FROM scheduler_instances");
     let three_heartbeats = || {
         for _ in 0..3 {
             let before = seen();

@@ -247,7 +247,7 @@ fn a_scheduler_that_stops_on_a_full_disk_reports_lost_outcomes() {
     client.add(probe(&db, "other", "true")).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", LONG, "--drain", "1s"]);
     wait_for_status(&client, "other", RunStatus::Succeeded);
-    eventually("it is at work", || starts(&db).len() == 2);
+    eventually("both have started", || starts(&db).len() == 2);
     db.plain().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("a log without room");
     disk.fill();
     gate.open();

@@ -168,13 +168,17 @@ impl TestDb {
     }
 
     fn check_skip(&self, task: &TaskRow, row: &RunRow) -> Check {
-        let room = match task.overlap {
+        let may_open = match task.overlap {
             Overlap::Skip => self.unfinished.1 == 0,
             Overlap::BufferOne => self.queued.1 == 0,
             Overlap::BufferAll => self.waiting.1 < task.limit,
             _ => true,
         };
-        if room { Err(format!("{} was skipped (run {}) though it could open", row.newest(), row.id)) } else { Ok(()) }
+        if may_open {
+            Err(format!("{} was skipped (run {}) though it could open", row.newest(), row.id))
+        } else {
+            Ok(())
+        }
     }
 
     fn check_open(&mut self, task: &TaskRow, row: &RunRow) -> Check {

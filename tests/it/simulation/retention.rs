@@ -90,7 +90,7 @@ fn out_of_order<'r>(runs: impl Iterator<Item = &'r RunRow>) -> BTreeSet<i64> {
 }
 
 impl Step<'_> {
-    /// Whether a task had so many runs that one may have been deleted in the turn that wrote it, with older ones.
+    /// Whether a task had enough runs that one may have been deleted in the turn that wrote it, with older ones.
     pub(crate) fn is_full(&self, task: i64) -> bool {
         let gone =
             self.changed.iter().filter(|(before, after)| after.is_none() && before.is_some_and(|run| run.task == task));

@@ -69,7 +69,7 @@ pub(crate) struct Scenario {
     client: Client,
     plain: Connection,
     journal: File,
-    promises: Vec<Expectation>,
+    expectations: Vec<Expectation>,
     max_clock_error: Duration,
     is_long: bool,
     pub(crate) counts: Counts,
@@ -90,7 +90,7 @@ impl Scenario {
         let journal = OpenOptions::new().append(true).create_new(true).open(db.home().join(JOURNAL)).expect("a file");
         // Late enough for the tasks to be stored before the first is due.
         let from = now().plus(Duration::from_secs(1));
-        let (new, promises): (Vec<_>, Vec<_>) = tasks(&db, from, from.plus(length)).into_iter().unzip();
+        let (new, expectations): (Vec<_>, Vec<_>) = tasks(&db, from, from.plus(length)).into_iter().unzip();
         client.add_all(new).expect("tasks");
         assert!(now() < from, "the machine is too slow to begin");
         let faketime = if namespaced { None } else { dst_nights::library() };
@@ -107,7 +107,7 @@ impl Scenario {
             client,
             plain,
             journal,
-            promises,
+            expectations,
             max_clock_error,
             is_long: length >= LONG_TEST,
             counts,
@@ -240,7 +240,7 @@ impl Scenario {
                 }
             }
             _ if self.can_write() => {
-                let all: Vec<&str> = self.promises.iter().map(|promise| promise.task.as_str()).collect();
+                let all: Vec<&str> = self.expectations.iter().map(|expectation| expectation.task.as_str()).collect();
                 let name = all[self.random.usize(..all.len())].to_owned();
                 let cancelled = self.client.cancel_all(&name);
                 self.counts.cancels += self.unless_locked(cancelled).unwrap_or(0);
@@ -379,7 +379,7 @@ impl Scenario {
         let (lines, torn) = checker::parse(&text);
         assert!(torn.is_empty(), "{torn:#?}");
         let tables = Tables::read(&self.client).expect("the tables");
-        let faults = checker::check(&lines, &tables, &self.promises);
+        let faults = checker::check(&lines, &tables, &self.expectations);
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         assert!(faults.is_empty(), "{faults:#?}");
         let lost: Vec<_> =
