@@ -2,7 +2,7 @@
 
 use duly::{Applied, Apply, Client, Done, ImportItem, NewTask, Outcome, Progress, TaskStatus};
 
-use crate::fixtures::{TestDb, at, minutes};
+use crate::fixtures::{TestDb, advance_and_step, at, minutes};
 
 const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 
@@ -68,8 +68,7 @@ fn prune_removes_only_tasks_that_the_manifest_no_longer_declares() {
     client.apply("other", [hourly("theirs")], PRUNE).unwrap();
     let due = NewTask::interval("busy", minutes(10)).handler("work");
     client.apply("m", [due, hourly("idle")], PRUNE).unwrap();
-    stepper.clock().advance(minutes(10));
-    let claims = stepper.step().unwrap();
+    let claims = advance_and_step(&mut stepper, minutes(10));
     assert_eq!(claims.len(), 1);
 
     let left = client.apply("m", [], Apply::default()).unwrap();
@@ -89,8 +88,7 @@ fn a_task_paused_by_prune_is_resumed_when_declared_again_unless_the_user_paused_
     let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     let manifest = || ["by-us", "by-hand"].map(|name| NewTask::interval(name, minutes(10)).handler("work"));
     client.apply("m", manifest(), PRUNE).unwrap();
-    stepper.clock().advance(minutes(10));
-    let claims = stepper.step().unwrap();
+    let claims = advance_and_step(&mut stepper, minutes(10));
     assert_eq!(claims.len(), 2);
     client.pause("by-hand").unwrap();
     assert_eq!(changes(&client.apply("m", [], PRUNE).unwrap()), [("by-hand", "paused"), ("by-us", "paused")]);
@@ -120,8 +118,7 @@ fn a_task_paused_by_prune_is_resumed_after_its_events_have_expired() {
     let names = ["by-us", "by-person", "by-sql", "edited"];
     let manifest = || names.map(|name| NewTask::interval(name, minutes(10)).handler("work"));
     client.apply("m", manifest(), PRUNE).unwrap();
-    stepper.clock().advance(minutes(10));
-    let claims = stepper.step().unwrap();
+    let claims = advance_and_step(&mut stepper, minutes(10));
     assert_eq!(claims.len(), 4);
     assert!(client.apply("m", [], PRUNE).unwrap().iter().all(|applied| applied.done == Done::Paused));
     // Resumed, then paused again: by the user, and by SQL.
@@ -139,8 +136,7 @@ fn a_task_paused_by_prune_is_resumed_after_its_events_have_expired() {
     }
     stepper.step().unwrap();
     // Retention has deleted the events of the pauses.
-    stepper.clock().advance(minutes(60 * 24 * 31));
-    stepper.step().unwrap();
+    advance_and_step(&mut stepper, minutes(60 * 24 * 31));
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'paused'"), "0");
 
     let applied = client.apply("m", manifest(), PRUNE).unwrap();
@@ -258,8 +254,7 @@ fn import_keeps_paused_tasks_paused_and_starts_no_run() {
     let past = || NewTask::once("past", at("2027-03-01T12:00:00Z")).handler("work");
     let tasks = || [past(), hourly("rests")].map(|task| ImportItem { paused: true, ..task.into() }).into();
     assert_eq!(changes(&imported(&client, tasks(), PRUNE)), [("past", "created"), ("rests", "created")]);
-    stepper.clock().advance(minutes(200));
-    assert!(stepper.step().unwrap().is_empty());
+    assert!(advance_and_step(&mut stepper, minutes(200)).is_empty());
     assert_eq!(db.runs(), []);
     assert_eq!(db.ask("SELECT group_concat(status || planned) FROM scheduled_tasks"), "paused1,paused1");
     client.resume("past").unwrap();

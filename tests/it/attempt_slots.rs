@@ -11,7 +11,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Context, Error, Event, NewTask, Outcome, RetryPolicy, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, once, seconds};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, eventually, once, seconds};
 use crate::sidecar::{Sidecar, shell};
 
 /// Each run with its status, its attempts, its forgiven attempts, and the outcomes recorded in `task_attempts`.
@@ -189,8 +189,7 @@ fn a_scheduler_whose_database_was_moved_recreates_no_lock_file() {
     let status = |second: &Stepper| second.client().history("first", 1).unwrap()[0].status;
     assert_eq!(status(&second), duly::RunStatus::Running);
     first.crash();
-    second.clock().advance(seconds(1));
-    second.step().unwrap();
+    advance_and_step(&mut second, seconds(1));
     assert_eq!(status(&second), duly::RunStatus::Dead);
 }
 

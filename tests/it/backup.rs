@@ -7,7 +7,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Client, Context, Error, NewTask, Outcome, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, minutes, once, seconds};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, eventually, minutes, once, seconds};
 
 #[test]
 fn a_backup_under_load_holds_everything_that_was_committed_before() {
@@ -107,8 +107,7 @@ fn runs_at_work_in_the_original_are_lost_in_the_copy_after_a_lease() {
 
     let mut second = Stepper::builder(copy.file(), at(NOON)).accept("work").start().expect("a stepper");
     assert!(second.step().expect("a turn").is_empty(), "unknown within a lease");
-    second.clock().advance(minutes(2));
-    let mut again = second.step().expect("a turn");
+    let mut again = advance_and_step(&mut second, minutes(2));
     for _ in 0..20 {
         second.clock().advance(seconds(10));
         again.extend(second.step().expect("a turn"));
@@ -138,8 +137,7 @@ fn runs_at_work_in_a_restored_backup_are_recovered_when_their_scheduler_dies() {
     std::fs::rename(copy.file(), db.file()).expect("put back");
     // The owner is alive and keeps its runs, although the file was replaced.
     let mut second = db.stepper(NOON);
-    second.clock().advance(minutes(5));
-    assert!(second.step().expect("a turn").is_empty());
+    assert!(advance_and_step(&mut second, minutes(5)).is_empty());
     first.crash();
     let mut claims = Vec::new();
     for _ in 0..20 {

@@ -2,7 +2,7 @@
 
 use duly::{Error, Misfire, NewTask, Overlap, RunStatus};
 
-use crate::fixtures::{TestDb, minutes, seconds, work_off};
+use crate::fixtures::{TestDb, advance_and_step, minutes, seconds, work_off};
 use crate::misfire::{DOWN, after_an_outage, assert_after_outage};
 
 /// The reason of the first run with a status.
@@ -116,16 +116,14 @@ fn run_all_counts_runs_that_waited_before_the_outage() {
         let db = TestDb::new();
         let mut stepper = db.stepper(DOWN);
         stepper.client().add(hourly(overlap)).expect("a task");
-        stepper.clock().advance(minutes(60));
-        stepper.step().expect("a step");
+        advance_and_step(&mut stepper, minutes(60));
         db.assert_history("t", &[waited]);
         stepper.crash();
         let mut stepper = db.stepper("2027-03-17T12:00:30Z");
         stepper.step().expect("a step");
         db.assert_history("t", &expected);
         // The reason names the full buffer.
-        stepper.clock().advance(minutes(60));
-        stepper.step().expect("a step");
+        advance_and_step(&mut stepper, minutes(60));
         if overlap == Overlap::BufferAll {
             let reason = reason(&db, RunStatus::Skipped);
             assert!(reason.contains("3 runs") && reason.contains("catch_up_limit"), "{reason}");

@@ -3,7 +3,7 @@
 use duly::testing::Stepper;
 use duly::{Client, Limits, NewTask, Outcome, Problem, ProblemKind};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, step, succeed, work_off};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, claim, claim_after, minutes, once, step, succeed, work_off};
 
 fn check(client: &Client) -> Vec<Problem> {
     client.check(&Limits::default()).expect("a check")
@@ -117,8 +117,7 @@ fn runs_of_an_unknown_handler_are_a_problem() {
     client.add(once("known")).expect("a task");
     let busy = claim(&mut stepper);
     for _ in 0..6 {
-        stepper.clock().advance(minutes(1));
-        stepper.step().expect("a turn");
+        advance_and_step(&mut stepper, minutes(1));
     }
     // While all workers are busy, it is unknown whether the handler exists.
     let found = check(&client);
@@ -154,8 +153,7 @@ fn dead_runs_failing_tasks_and_invalid_rows_are_problems() {
     let patient: Vec<_> = client.check(&patient).expect("a check").into_iter().map(|one| one.kind).collect();
     assert_eq!(patient, [ProblemKind::Dead, ProblemKind::Dead]);
     // A success ends the streak; a dead run is reported for a day.
-    stepper.clock().advance(minutes(1));
-    let good = claim(&mut stepper);
+    let good = claim_after(&mut stepper, minutes(1));
     succeed(&mut stepper, &good);
     stepper.step().expect("a turn");
     assert_eq!(kinds(&client), [about("dead", "once", Some(1))]);

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use duly::testing::Stepper;
 use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, work_off};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, claim, minutes, once, seconds, step, work_off};
 
 /// The clock events since the last call.
 fn clock_events(events: &Receiver<Event>) -> Vec<String> {
@@ -82,8 +82,7 @@ fn planned_in_2031(db: &TestDb) -> (Stepper, Vec<String>) {
         let failed = claim.task == "retried";
         wrong.finish(&claim, if failed { Outcome::failed("no") } else { Outcome::succeeded() });
     }
-    wrong.clock().advance(minutes(10));
-    for claim in wrong.step().expect("a step") {
+    for claim in advance_and_step(&mut wrong, minutes(10)) {
         wrong.finish(&claim, Outcome::succeeded());
     }
     wrong.step().expect("a step");

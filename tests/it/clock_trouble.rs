@@ -7,7 +7,9 @@ use duly::testing::Stepper;
 use duly::{Client, Clock, FailureKind, NewTask, Outcome, Retry, RetryPolicy, Timestamp};
 use serde_json::Value;
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, problems, seconds, step, work_off};
+use crate::fixtures::{
+    NOON, TestDb, at, claim, claim_after, minutes, once, problems, seconds, step, step_after, work_off,
+};
 
 const UNSET: &str = "1970-01-01T00:00:40Z";
 
@@ -346,8 +348,7 @@ fn a_retry_waits_its_backoff_after_a_glitch_and_not_the_maximum() {
     step(&mut stepper, 0);
     stepper.clock().set_wall(at(NOON));
     step(&mut stepper, 0);
-    stepper.clock().advance(seconds(10));
-    assert_eq!(claim(&mut stepper).attempt, 2);
+    assert_eq!(claim_after(&mut stepper, seconds(10)).attempt, 2);
 }
 
 #[test]
@@ -447,10 +448,8 @@ fn the_last_run_is_the_newest_run_after_a_glitch() {
     stepper.clock().set_wall(at(NOON));
     step(&mut stepper, 0);
     // The wrong clock has recorded 12:10 as missed.
-    stepper.clock().advance(minutes(10));
-    step(&mut stepper, 0);
-    stepper.clock().advance(minutes(10));
-    let second = claim(&mut stepper);
+    step_after(&mut stepper, minutes(10), 0);
+    let second = claim_after(&mut stepper, minutes(10));
     stepper.finish(&second, Outcome::failed("no"));
     step(&mut stepper, 0);
     let newest =

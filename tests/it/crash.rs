@@ -9,7 +9,7 @@ use std::time::Duration;
 use duly::{Clock, Context, Outcome, Scheduler};
 
 use crate::fixtures::{
-    NOON, Process, TestDb, at, eventually, minutes, once, overdue, retry_soon, seconds, test_process,
+    NOON, Process, TestDb, advance_and_step, at, eventually, minutes, once, overdue, retry_soon, seconds, test_process,
 };
 
 // ------------------------------------------------------------------------------- crashes within one process --
@@ -27,8 +27,7 @@ fn an_at_most_once_run_is_dead_after_a_crash_between_claim_and_start() {
     assert_eq!(db.states(), ["pay|dead|1"], "recovered in the first turn");
     assert_eq!(db.rows("SELECT attempt, outcome, locked_by FROM task_attempts"), [format!("1|lost|{owner}")]);
     for _ in 0..48 {
-        next.clock().advance(minutes(30));
-        assert!(next.step().unwrap().is_empty());
+        assert!(advance_and_step(&mut next, minutes(30)).is_empty());
     }
     assert_eq!(db.lock_files(), [next.owner()], "the dead owner's lock file is removed with its last run");
     db.assert_sound();
@@ -46,8 +45,7 @@ fn a_run_is_retried_after_a_crash_between_claim_and_start() {
     assert_eq!(db.states(), ["post|failed|1"], "recovered in the first turn");
     let died = "the owner of attempt 1 died; failed; next attempt at";
     assert!(events.try_iter().any(|event| event.to_string().contains(died)));
-    next.clock().advance(seconds(10));
-    let claims = next.step().unwrap();
+    let claims = advance_and_step(&mut next, seconds(10));
     assert_eq!((claims.len(), claims[0].attempt), (1, 2));
     next.finish(&claims[0], Outcome::succeeded());
     next.step().unwrap();
@@ -63,8 +61,7 @@ fn every_crash_costs_one_attempt_until_none_is_left() {
     for attempt in 1..=5 {
         let mut owner = db.stepper(&now.to_string());
         owner.step().unwrap();
-        owner.clock().advance(minutes(10));
-        owner.step().unwrap();
+        advance_and_step(&mut owner, minutes(10));
         assert_eq!(owner.running().iter().map(|claim| claim.attempt).collect::<Vec<_>>(), [attempt]);
         now = owner.clock().now().wall;
         owner.crash();
@@ -148,8 +145,7 @@ fn an_owner_that_dies_between_two_turns_is_recovered_at_the_second() {
     owner.step().unwrap();
     owner.crash();
 
-    observer.clock().advance(seconds(1));
-    observer.step().unwrap();
+    advance_and_step(&mut observer, seconds(1));
     assert_eq!(db.states(), ["post|failed|1"]);
     db.assert_sound();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duly::{Event, NewTask};
 
-use crate::fixtures::{NOON, TestDb, listen, problems, seconds};
+use crate::fixtures::{NOON, TestDb, advance_and_step, listen, problems, seconds};
 
 #[test]
 fn a_database_that_cannot_be_written_for_ten_seconds_is_reported_while_it_lasts() {
@@ -20,8 +20,7 @@ fn a_database_that_cannot_be_written_for_ten_seconds_is_reported_while_it_lasts(
     client.add(NewTask::interval("tick", seconds(1)).handler("work")).expect("a task");
     stepper.step().expect("a turn");
     let mut pass = |time: u64| {
-        stepper.clock().advance(seconds(time));
-        let _claims = stepper.step().expect("a turn");
+        let _claims = advance_and_step(&mut stepper, seconds(time));
         problems(&client)
     };
     assert_eq!(pass(30), [""; 0]);

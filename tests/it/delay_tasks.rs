@@ -6,7 +6,10 @@ use std::sync::Arc;
 use duly::testing::Stepper;
 use duly::{Cancel, Claim, Misfire, NewTask, Outcome, RetryPolicy, RunStatus, Timestamp};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, succeed, with_task, work_off};
+use crate::fixtures::{
+    NOON, TestDb, advance_and_step, at, claim, claim_after, minutes, once, seconds, step, step_after, succeed,
+    with_task, work_off,
+};
 
 fn every_ten() -> NewTask {
     NewTask::delay("t", minutes(10)).handler("work")
@@ -17,16 +20,13 @@ fn a_delay_counts_from_the_end_of_the_run() {
     let (db, mut stepper) = with_task(every_ten());
     let before = db.add_bystander(&stepper);
     assert_eq!(db.next("t"), "2027-03-14 12:10:00 active");
-    stepper.clock().advance(minutes(10));
-    let first = claim(&mut stepper);
+    let first = claim_after(&mut stepper, minutes(10));
     assert_eq!(db.next("t"), "- active");
-    stepper.clock().advance(minutes(3));
-    step(&mut stepper, 0);
+    step_after(&mut stepper, minutes(3), 0);
     assert_eq!(db.next("t"), "- active");
     // The end counts, not the time of its record.
     stepper.finish(&first, Outcome::succeeded());
-    stepper.clock().advance(seconds(7));
-    step(&mut stepper, 0);
+    step_after(&mut stepper, seconds(7), 0);
     assert_eq!(db.next("t"), "2027-03-14 12:23:00 active");
 
     // A retry continues the same run: the end of its last attempt counts.
@@ -35,8 +35,7 @@ fn a_delay_counts_from_the_end_of_the_run() {
     stepper.finish(&second, Outcome::failed("no"));
     step(&mut stepper, 0);
     assert_eq!(db.next("t"), "- active");
-    stepper.clock().advance(seconds(10));
-    let again = claim(&mut stepper);
+    let again = claim_after(&mut stepper, seconds(10));
     assert!(succeed(&mut stepper, &again).is_empty());
     assert_eq!(db.next("t"), "2027-03-14 12:33:10 active");
     db.assert_history("t", &["2027-03-14 12:10:00 schedule succeeded", "2027-03-14 12:23:00 schedule succeeded"]);
@@ -49,8 +48,7 @@ fn a_delay_counts_from_the_end_of_the_run() {
 fn a_delay_counts_from_the_end_whatever_the_outcome() {
     let due = |task: NewTask| {
         let (db, mut stepper) = with_task(task);
-        stepper.clock().advance(minutes(10));
-        let run = claim(&mut stepper);
+        let run = claim_after(&mut stepper, minutes(10));
         stepper.clock().advance(minutes(1));
         (db, stepper, run)
     };
@@ -82,10 +80,8 @@ fn a_delay_counts_from_the_end_whatever_the_outcome() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("other").start().expect("a stepper");
     stepper.client().add(every_ten().expires(minutes(2))).expect("a task");
-    stepper.clock().advance(minutes(10));
-    step(&mut stepper, 0);
-    stepper.clock().advance(minutes(2));
-    step(&mut stepper, 0);
+    step_after(&mut stepper, minutes(10), 0);
+    step_after(&mut stepper, minutes(2), 0);
     db.assert_history("t", &["2027-03-14 12:10:00 schedule missed"]);
     assert_eq!(db.next("t"), "2027-03-14 12:22:00 active");
 }
@@ -157,13 +153,11 @@ fn a_delay_counts_from_now_after_a_miss_and_on_resume() {
 fn a_delay_respects_starts_at_and_ends_at() {
     let ends = || every_ten().ends_at(at("2027-03-14T12:30:00Z"));
     let (db, mut stepper) = with_task(ends());
-    stepper.clock().advance(minutes(10));
-    let first = claim(&mut stepper);
+    let first = claim_after(&mut stepper, minutes(10));
     stepper.clock().advance(minutes(10));
     succeed(&mut stepper, &first);
     assert_eq!(db.next("t"), "2027-03-14 12:30:00 active", "exactly the end is not after it");
-    stepper.clock().advance(minutes(10));
-    let second = claim(&mut stepper);
+    let second = claim_after(&mut stepper, minutes(10));
     succeed(&mut stepper, &second);
     assert_eq!(db.next("t"), "- completed");
     // A manual run does not reactivate it.
@@ -185,14 +179,12 @@ fn a_delay_respects_starts_at_and_ends_at() {
 fn after_a_crash_a_delay_counts_from_the_end_of_the_retry() {
     let retry = RetryPolicy { max_attempts: 2, backoff: seconds(10), max_backoff: seconds(10) };
     let (db, mut stepper) = with_task(every_ten().retry(retry));
-    stepper.clock().advance(minutes(10));
-    let run = claim(&mut stepper);
+    let run = claim_after(&mut stepper, minutes(10));
     stepper.crash();
     let mut stepper = db.stepper("2027-03-15T12:00:00Z");
     work_off(&mut stepper);
     assert_eq!(db.next("t"), "- active");
-    stepper.clock().advance(seconds(10));
-    let again = claim(&mut stepper);
+    let again = claim_after(&mut stepper, seconds(10));
     assert_eq!((again.run_id, again.attempt), (run.run_id, 2));
     succeed(&mut stepper, &again);
     assert_eq!(db.next("t"), "2027-03-15 12:10:10 active");
@@ -206,8 +198,7 @@ fn begun(task: NewTask) -> (TestDb, Stepper, Arc<Claim>) {
     let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add(task).unwrap();
     stepper.client().add(NewTask::delay("twin", minutes(10)).handler("work")).unwrap();
-    stepper.clock().advance(minutes(10));
-    let mut claims = stepper.step().unwrap();
+    let mut claims = advance_and_step(&mut stepper, minutes(10));
     claims.sort_by(|a, b| a.task.cmp(&b.task));
     let [subject, twin] = <[_; 2]>::try_from(claims).expect("both are due");
     stepper.finish(&twin, Outcome::succeeded());

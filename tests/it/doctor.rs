@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use duly::testing::Stepper;
 use duly::{Client, NewTask, Outcome};
 
-use crate::fixtures::{NOON, TestDb, findings, minutes, once, step};
+use crate::fixtures::{NOON, TestDb, advance_and_step, findings, minutes, once, step_after};
 
 /// Tasks and runs of all kinds, with a scheduler that runs them.
 fn busy() -> (TestDb, Stepper) {
@@ -18,8 +18,7 @@ fn busy() -> (TestDb, Stepper) {
     for name in ["one", "two", "three"] {
         client.add(once(name).concurrency_key("key")).expect("a task");
     }
-    stepper.clock().advance(minutes(1));
-    let claims = step(&mut stepper, 2);
+    let claims = step_after(&mut stepper, minutes(1), 2);
     stepper.finish(&claims[0], Outcome::failed("no route to host"));
     stepper.step().expect("a turn");
     client.trigger("cron").expect("a run");
@@ -181,8 +180,7 @@ fn doctor_changes_no_byte() {
     drop(client);
     assert!(bytes(&db) == before && version() == was, "while it runs");
     // Control: a write changes both.
-    stepper.clock().advance(minutes(1));
-    stepper.step().expect("a turn");
+    advance_and_step(&mut stepper, minutes(1));
     assert!(bytes(&db) != before && version() != was);
 
     // The log of a dead process: the last connection to close the file would normally checkpoint it.

@@ -6,21 +6,20 @@ use duly::{Misfire, NewTask, Outcome, Overlap, RunStatus};
 use crate::fixtures::{NOON, TestDb, at, minutes, once, seconds};
 
 /// Returns a scheduler that executes a run of the task `long`; the tests drain it with `settle`.
-fn draining(db: &TestDb) -> Stepper {
-    let mut stepper = db.stepper(NOON);
+fn with_running_task() -> (TestDb, Stepper) {
+    let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add(once("long")).unwrap();
     assert_eq!(stepper.step().unwrap().len(), 1);
-    stepper
+    (db, stepper)
 }
 
-fn rows(db: &TestDb) -> Vec<String> {
+fn run_states(db: &TestDb) -> Vec<String> {
     db.runs().iter().map(|run| format!("{}|{}|{}", run.task, run.status, u8::from(run.cancel_requested))).collect()
 }
 
 #[test]
 fn occurrences_during_a_drain_are_left_to_the_next_scheduler_and_their_misfire_policy() {
-    let db = TestDb::new();
-    let mut leaving = draining(&db);
+    let (db, mut leaving) = with_running_task();
     let client = leaving.client().clone();
     let strict = NewTask::cron("strict", "1 * * * *").handler("work").misfire(Misfire::Skip, seconds(10));
     client.add(strict).unwrap();
@@ -29,7 +28,7 @@ fn occurrences_during_a_drain_are_left_to_the_next_scheduler_and_their_misfire_p
         leaving.clock().advance(seconds(10));
         leaving.settle().unwrap();
     }
-    assert_eq!(rows(&db), ["long|running|0"], "no run is opened, 20 s after it was due");
+    assert_eq!(run_states(&db), ["long|running|0"], "no run is opened, 20 s after it was due");
     let long = leaving.running()[0].clone();
     leaving.finish(&long, Outcome::succeeded());
     leaving.settle().unwrap();
@@ -38,14 +37,13 @@ fn occurrences_during_a_drain_are_left_to_the_next_scheduler_and_their_misfire_p
 
     let mut next = db.builder(NOON).clock(&clock).accept("work").start().unwrap();
     next.step().unwrap();
-    assert_eq!(rows(&db), ["long|succeeded|0", "strict|missed|0", "soon|running|0"]);
+    assert_eq!(run_states(&db), ["long|succeeded|0", "strict|missed|0", "soon|running|0"]);
     db.assert_sound();
 }
 
 #[test]
 fn a_drain_neither_skips_occurrences_nor_cancels_running_ones() {
-    let db = TestDb::new();
-    let mut leaving = draining(&db);
+    let (db, mut leaving) = with_running_task();
     let client = leaving.client().clone();
     // A run of `replaces` is running; a manual run of `skips` waits.
     let every = |name: &str| NewTask::interval(name, minutes(1)).handler("work").starts_at(at("2027-03-14T12:01:00Z"));
@@ -57,13 +55,13 @@ fn a_drain_neither_skips_occurrences_nor_cancels_running_ones() {
     client.resume("skips").unwrap();
     client.trigger("skips").unwrap();
     leaving.settle().unwrap();
-    let before = rows(&db);
+    let before = run_states(&db);
     assert_eq!(before, ["long|running|0", "replaces|running|0", "skips|queued|0"]);
     for _ in 0..30 {
         leaving.clock().advance(seconds(10));
         leaving.settle().unwrap();
     }
-    assert_eq!(rows(&db), before);
+    assert_eq!(run_states(&db), before);
     assert!(leaving.stopped().is_empty(), "no healthy handler is asked to stop");
     // A cancellation by the user is delivered.
     client.cancel(1).unwrap();
@@ -74,8 +72,7 @@ fn a_drain_neither_skips_occurrences_nor_cancels_running_ones() {
 
 #[test]
 fn a_drain_extends_leases_and_recovers_no_dead_owner() {
-    let db = TestDb::new();
-    let mut leaving = draining(&db);
+    let (db, mut leaving) = with_running_task();
     let client = leaving.client().clone();
     let mut other = db.builder(NOON).clock(leaving.clock()).accept("work").start().unwrap();
     client.add(once("others")).unwrap();

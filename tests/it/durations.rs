@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, at, minutes, once, seconds};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, minutes, once, seconds};
 
 const BEFORE: &str = "2027-03-14T11:59:00Z";
 const BACK: &str = "2027-03-14T11:00:00Z";
@@ -26,8 +26,7 @@ fn a_step_of_the_clock_changes_no_duration() {
             NewTask::interval("grid", minutes(1)).starts_at(at(NOON)).handler("work"),
         ])
         .unwrap();
-    stepper.clock().advance(minutes(1));
-    let claims = stepper.step().unwrap();
+    let claims = advance_and_step(&mut stepper, minutes(1));
     assert_eq!(claims.len(), 3);
     stepper.clock().advance(Duration::from_millis(20_005));
     stepper.clock().set_wall(at(BACK));
@@ -84,8 +83,7 @@ fn an_unknown_duration_is_not_recorded() {
     let mut stepper = db.stepper(BEFORE);
     let grid = NewTask::interval("grid", minutes(1)).starts_at(at(NOON)).handler("work").at_most_once();
     stepper.client().add_all([once("once").at_most_once(), grid]).unwrap();
-    stepper.clock().advance(minutes(1));
-    assert_eq!(stepper.step().unwrap().len(), 2);
+    assert_eq!(advance_and_step(&mut stepper, minutes(1)).len(), 2);
     stepper.clock().advance(seconds(9));
     stepper.crash();
     let mut next = db.stepper("2027-03-14T12:00:10Z");
@@ -112,8 +110,7 @@ fn a_step_of_the_clock_makes_no_run_stuck_and_hides_none() {
     assert!(!stuck(), "it has been running for a minute");
     stepper.clock().set_wall(at("2027-03-14T13:00:00Z"));
     stepper.step().unwrap();
-    stepper.clock().advance(minutes(3));
-    stepper.step().unwrap();
+    advance_and_step(&mut stepper, minutes(3));
     assert!(stuck(), "it has been running for four minutes");
     assert_eq!(db.run(1).started_at, Some(at("2027-03-14T12:59:00Z")));
 }

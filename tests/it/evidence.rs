@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use duly::{Clock, RunStatus, SystemClock};
 
 use crate::disk::tools::{skip_without, succeeds};
-use crate::fixtures::{TestDb, eventually, retry_soon, seconds, set_mode, wait_for_status};
+use crate::fixtures::{TestDb, advance_and_step, eventually, retry_soon, seconds, set_mode, wait_for_status};
 use crate::sidecar::{
     Gate, ProcessStat, Sidecar, group_size, live_processes, shell, signal, wait_for_line, wait_for_process_record,
     with_gate,
@@ -358,8 +358,7 @@ fn a_scheduler_without_the_handler_leaves_the_lock_to_one_that_has_it() {
     gate.open();
     assert_eq!(wait_for_status(&client, "post", RunStatus::Succeeded).attempt, 2);
     // The outdated view of the scheduler without the handler does no harm.
-    observer.clock().advance(seconds(60));
-    assert!(observer.step().unwrap().is_empty());
+    assert!(advance_and_step(&mut observer, seconds(60)).is_empty());
     second.terminate();
     db.assert_sound();
 }

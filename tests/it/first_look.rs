@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Clock, NewTask, Overlap, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, overdue, seconds, step, succeed};
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, overdue, seconds, step, step_after, succeed};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -14,11 +14,12 @@ fn advance_ms(stepper: &Stepper, length: u64) {
     stepper.clock().advance(Duration::from_millis(length));
 }
 
-/// A scheduler that has taken a turn on an empty file.
-fn scheduler(db: &TestDb) -> Stepper {
+/// Returns a scheduler with one worker that has taken a turn on a new database.
+fn after_first_turn() -> (TestDb, Stepper) {
+    let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").accept("holds").workers(1).start().expect("a stepper");
     step(&mut stepper, 0);
-    stepper
+    (db, stepper)
 }
 
 fn due_now(name: &str, stepper: &Stepper) -> NewTask {
@@ -27,8 +28,7 @@ fn due_now(name: &str, stepper: &Stepper) -> NewTask {
 
 #[test]
 fn a_new_task_starts_at_the_first_turn() {
-    let db = TestDb::new();
-    let mut stepper = scheduler(&db);
+    let (db, mut stepper) = after_first_turn();
     for round in 0..5 {
         let name = format!("t{round}");
         let instant = stepper.clock().now().wall;
@@ -47,8 +47,7 @@ fn a_new_task_starts_at_the_first_turn() {
 
 #[test]
 fn a_task_that_sql_makes_due_and_one_with_a_past_instant_start_at_the_first_turn() {
-    let db = TestDb::new();
-    let mut stepper = scheduler(&db);
+    let (db, mut stepper) = after_first_turn();
     let later = NewTask::once("later", at("2027-03-15T12:00:00Z")).handler("work").expires(SHORT);
     stepper.client().add(later).expect("a task");
     step(&mut stepper, 0);
@@ -68,8 +67,7 @@ fn a_task_that_sql_makes_due_and_one_with_a_past_instant_start_at_the_first_turn
 
 #[test]
 fn a_triggered_run_starts_at_the_first_turn() {
-    let db = TestDb::new();
-    let mut stepper = scheduler(&db);
+    let (db, mut stepper) = after_first_turn();
     stepper.client().add(NewTask::cron("t", "0 0 1 1 *").handler("work").expires(SHORT)).expect("a task");
     step(&mut stepper, 0);
     advance_ms(&stepper, 100);
@@ -84,8 +82,7 @@ fn a_triggered_run_starts_at_the_first_turn() {
 /// No worker is free at the first turn: the run is missed at the next.
 #[test]
 fn without_a_free_worker_the_run_expires() {
-    let db = TestDb::new();
-    let mut stepper = scheduler(&db);
+    let (db, mut stepper) = after_first_turn();
     let held = NewTask::once("held", at(NOON)).handler("holds");
     let each = NewTask::cron("t", "0 0 1 1 *").handler("work").expires(SHORT);
     stepper.client().add(held).expect("a task");
@@ -106,13 +103,11 @@ fn without_a_free_worker_the_run_expires() {
 /// Runs that expired while no scheduler ran or while the machine was suspended are missed.
 #[test]
 fn runs_seen_before_or_written_before_the_start_expire() {
-    let db = TestDb::new();
-    let mut stepper = scheduler(&db);
+    let (db, mut stepper) = after_first_turn();
     stepper.client().add(NewTask::cron("t", "1 12 * * *").handler("work").expires(seconds(20))).expect("a task");
     step(&mut stepper, 0);
     // The next turn was due at 12:01: the machine was suspended.
-    stepper.clock().advance(minutes(10));
-    step(&mut stepper, 0);
+    step_after(&mut stepper, minutes(10), 0);
     db.assert_history("t", &["2027-03-14 12:01:00 catch_up missed"]);
     stepper.crash();
 

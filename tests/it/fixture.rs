@@ -10,7 +10,9 @@ use duly::{Client, Event, NewTask, Outcome, Overlap, RunStatus, TaskStatus};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::fixtures::{NOON, TestDb, at, claim, listen, minutes, seconds, step, succeed, work_off};
+use crate::fixtures::{
+    NOON, TestDb, advance_and_step, at, claim_after, listen, minutes, seconds, step, step_after, succeed, work_off,
+};
 
 const STATUSES: [&str; 8] = ["queued", "running", "failed", "succeeded", "dead", "cancelled", "skipped", "missed"];
 
@@ -57,15 +59,13 @@ fn busy() -> (TestDb, Stepper) {
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, created_at, active_since)
                     VALUES ('broken', 'work', 'cron', 'every day', 1805025600000, 1805025600000)";
     plain.execute(unusable, []).expect("a row");
-    stepper.clock().advance(minutes(1));
-    let first = step(&mut stepper, 3);
+    let first = step_after(&mut stepper, minutes(1), 3);
     let of = |name: &str| first.iter().find(|claim| claim.task == name).expect("its claim").clone();
     // One run is dead; one is retried, and the occurrence meanwhile is skipped; one is cancelled.
     stepper.finish(&of("hello"), Outcome::failed("no route to host"));
     stepper.finish(&of("digest:anna"), Outcome::failed("mailbox is full"));
     step(&mut stepper, 0);
-    stepper.clock().advance(minutes(1));
-    let again = claim(&mut stepper);
+    let again = claim_after(&mut stepper, minutes(1));
     succeed(&mut stepper, &again);
     let by_hand = client.trigger_with("digest:anna", "bob@example.org").expect("a run");
     client.cancel(by_hand).expect("cancelled");
@@ -74,8 +74,7 @@ fn busy() -> (TestDb, Stepper) {
     client.trigger("poll").expect("a run");
     client.replace(NewTask::interval("report", minutes(20)).handler("elsewhere").priority(0)).expect("an edit");
     // An hour is missed; then the scheduler dies while runs are running.
-    stepper.clock().advance(minutes(61));
-    stepper.step().expect("a step");
+    advance_and_step(&mut stepper, minutes(61));
     let digest = stepper.running().iter().find(|claim| claim.task == "digest:anna").expect("at work").clone();
     stepper.finish(&digest, Outcome::failed("mailbox is full"));
     stepper.step().expect("a step");

@@ -445,6 +445,26 @@ pub(crate) fn step(stepper: &mut Stepper, claims: usize) -> Vec<Arc<Claim>> {
     claimed
 }
 
+/// Advances the clock and takes one step. Returns its claims.
+#[track_caller]
+pub(crate) fn advance_and_step(stepper: &mut Stepper, time: Duration) -> Vec<Arc<Claim>> {
+    stepper.clock().advance(time);
+    stepper.step().expect("a step")
+}
+
+/// Advances the clock and takes one step, which must claim `claims` runs.
+#[track_caller]
+pub(crate) fn step_after(stepper: &mut Stepper, time: Duration, claims: usize) -> Vec<Arc<Claim>> {
+    stepper.clock().advance(time);
+    step(stepper, claims)
+}
+
+/// Advances the clock and takes one step, which must claim one run.
+#[track_caller]
+pub(crate) fn claim_after(stepper: &mut Stepper, time: Duration) -> Arc<Claim> {
+    step_after(stepper, time, 1).remove(0)
+}
+
 /// Takes one step, which must claim one run.
 #[track_caller]
 pub(crate) fn claim(stepper: &mut Stepper) -> Arc<Claim> {

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use duly::testing::Stepper;
 use duly::{Context, Error, Limits, NewTask, ProblemKind, Scheduler};
 
-use crate::fixtures::{NOON, Process, TestDb, at, eventually, problems, seconds, set_mode, skip};
+use crate::fixtures::{NOON, Process, TestDb, advance_and_step, at, eventually, problems, seconds, set_mode, skip};
 use crate::sidecar::Sidecar;
 
 /// Returns a database with a folder of lock files, after `harm` has changed the folder.
@@ -175,13 +175,11 @@ fn a_replaced_folder_of_lock_files_is_not_written_to() {
     std::fs::rename(&owners, db.home().join("away")).unwrap();
     std::fs::create_dir(&other).unwrap();
     symlink(&other, &owners).unwrap();
-    stepper.clock().advance(seconds(20));
-    stepper.step().expect("a turn");
+    advance_and_step(&mut stepper, seconds(20));
     assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0, "no lock file is made there");
     // A missing folder is made again.
     std::fs::remove_file(&owners).unwrap();
-    stepper.clock().advance(seconds(20));
-    stepper.step().expect("a turn");
+    advance_and_step(&mut stepper, seconds(20));
     assert!(owners.join(stepper.owner()).exists());
 }
 

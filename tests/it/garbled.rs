@@ -3,7 +3,7 @@
 
 use duly::{Limits, NewTask, Outcome, ProblemKind, RetryPolicy};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, succeed};
+use crate::fixtures::{NOON, TestDb, at, claim, claim_after, minutes, once, seconds, step, step_after, succeed};
 
 /// A byte that SQLite reads as the character U+00B0, and that is not UTF-8: no check can refuse it.
 const NOT_UTF8: &str = "CAST(x'636166b0' AS TEXT)";
@@ -68,8 +68,7 @@ fn an_outcome_is_recorded_although_its_task_was_garbled_meanwhile() {
         let (db, mut owner) = TestDb::with_stepper();
         let bad = NewTask::interval("bad", minutes(1)).handler("work").concurrency_key("shared").at_most_once();
         owner.client().add(bad.pause_after_failures(1)).unwrap();
-        owner.clock().advance(minutes(1));
-        let run = claim(&mut owner);
+        let run = claim_after(&mut owner, minutes(1));
         owner.client().add(keyed("good")).unwrap();
         step(&mut owner, 0);
         let text = format!("'\"' || {NOT_UTF8} || '\"'");
@@ -112,8 +111,7 @@ fn a_waiting_run_of_a_garbled_task_can_be_cancelled() {
     for name in ["bad", "good"] {
         owner.client().add(NewTask::interval(name, minutes(1)).handler("elsewhere")).unwrap();
     }
-    owner.clock().advance(minutes(1));
-    step(&mut owner, 0);
+    step_after(&mut owner, minutes(1), 0);
     db.plain().execute(&format!("UPDATE scheduled_tasks SET time_zone = {NOT_UTF8} WHERE name = 'bad'"), []).unwrap();
     db.plain().execute("UPDATE task_runs SET cancel_requested = 1 WHERE task_id = 1", []).unwrap();
     for _ in 0..3 {
@@ -151,8 +149,7 @@ fn a_garbled_name_is_invalid_and_reported_and_harms_no_other_row() {
             "{found:?}"
         );
         if !is_planned {
-            owner.clock().advance(minutes(1));
-            let run = claim(&mut owner);
+            let run = claim_after(&mut owner, minutes(1));
             assert_eq!(run.task, "good");
             succeed(&mut owner, &run);
             assert_eq!(db.ask("SELECT status FROM scheduled_tasks WHERE id = 2"), "invalid");
@@ -165,8 +162,7 @@ fn a_row_marked_as_planned_without_a_next_run_is_planned() {
     let (db, mut owner) = TestDb::with_stepper();
     let sooner = NewTask::delay("waits", minutes(1)).handler("work");
     owner.client().add(sooner).unwrap();
-    owner.clock().advance(minutes(1));
-    let waits = claim(&mut owner);
+    let waits = claim_after(&mut owner, minutes(1));
     for (kind, value) in
         [("cron", "30 12 * * *"), ("interval", "90m"), ("once", "2027-03-14T13:00:00Z"), ("delay", "2h")]
     {
@@ -174,8 +170,7 @@ fn a_row_marked_as_planned_without_a_next_run_is_planned() {
                       VALUES (?1, 'work', ?1, ?2, 1, ?3, ?3)";
         db.plain().execute(insert, (kind, value, at(NOON).as_millis())).unwrap();
     }
-    owner.clock().advance(minutes(1));
-    step(&mut owner, 0);
+    step_after(&mut owner, minutes(1), 0);
     for (name, next) in [("cron", "12:30:00"), ("interval", "13:30:00"), ("once", "13:00:00"), ("delay", "14:00:00")] {
         assert_eq!(db.next(name), format!("2027-03-14 {next} active"));
     }
@@ -207,8 +202,7 @@ fn a_row_hidden_by_a_damaged_index_does_not_fail_the_write_that_misses_it() {
     plain.execute(put_back, (name, page, sql)).unwrap();
     drop(plain);
 
-    owner.clock().advance(minutes(1));
-    assert_eq!(step(&mut owner, 2).len(), 2, "the database could not reject the second run");
+    assert_eq!(step_after(&mut owner, minutes(1), 2).len(), 2, "the database could not reject the second run");
     let rules: Vec<_> = owner.client().doctor().unwrap().into_iter().map(|finding| finding.rule).collect();
     assert!(rules.contains(&"integrity_check"), "{rules:?}");
 }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use duly::{Change, Client, Error, NewRun, NewTask, Outcome, Retention, Retry};
 
-use crate::fixtures::{TestDb, at, claim, minutes, step, succeed};
+use crate::fixtures::{TestDb, at, claim, claim_after, minutes, step, succeed};
 use crate::sql::{insert, programs};
 
 /// The number of concurrent processes.
@@ -30,8 +30,7 @@ fn adding_a_task_that_counts_from_its_addition_again_changes_nothing() {
     stepper.clock().advance(minutes(59));
     assert_eq!(client.add(tea_task()).unwrap().change, Change::Unchanged);
     assert_eq!(db.next("tea"), "2027-03-14 13:00:00 active");
-    stepper.clock().advance(minutes(1));
-    let run = claim(&mut stepper);
+    let run = claim_after(&mut stepper, minutes(1));
     assert_eq!(client.add(tea_task()).unwrap().change, Change::Unchanged, "while it runs");
     succeed(&mut stepper, &run);
     let row = db.tasks();

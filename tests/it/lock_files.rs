@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use duly::testing::Stepper;
 use duly::{Context, Error, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, eventually, once, overdue, seconds, set_mode, wait_for_status};
+use crate::fixtures::{NOON, TestDb, advance_and_step, eventually, once, overdue, seconds, set_mode, wait_for_status};
 use crate::run_transitions::{Pair, as_is};
 use crate::sidecar::{Sidecar, shell, signal, wait_for_line, wait_for_process_record, with_gate};
 
@@ -44,13 +44,11 @@ fn nothing_is_claimed_while_other_users_may_write_the_folder() {
     first.client().add(task("second")).unwrap();
     set_mode(&db.lock_folder(), 0o777);
     for _ in 0..3 {
-        first.clock().advance(seconds(1));
-        assert!(first.step().unwrap().is_empty());
+        assert!(advance_and_step(&mut first, seconds(1)).is_empty());
     }
     assert_eq!(runs(&db), ["running|1|0", "queued|0|0"], "the due run is queued");
     set_mode(&db.lock_folder(), 0o700);
-    first.clock().advance(seconds(1));
-    assert_eq!(first.step().unwrap().len(), 1);
+    assert_eq!(advance_and_step(&mut first, seconds(1)).len(), 1);
     assert_eq!(runs(&db), ["running|1|0", "running|1|0"]);
 }
 
@@ -170,8 +168,7 @@ fn a_lock_file_that_is_overwritten_is_written_again() {
     std::fs::write(&lock, &older).unwrap();
     // At the first check the slot of the second run may not be written yet.
     for _ in 0..2 {
-        first.clock().advance(seconds(1));
-        first.step().unwrap();
+        advance_and_step(&mut first, seconds(1));
     }
     first.crash();
     db.stepper(NOON).step().unwrap();

@@ -2,7 +2,7 @@
 
 use duly::{Apply, Done, NewTask};
 
-use crate::fixtures::{TestDb, minutes};
+use crate::fixtures::{TestDb, advance_and_step, minutes};
 
 const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 
@@ -62,8 +62,7 @@ fn an_edit_changes_one_task_and_names_the_field() {
         })
     };
     client.apply("m", many(5), PRUNE).unwrap();
-    stepper.clock().advance(minutes(5));
-    stepper.step().unwrap();
+    advance_and_step(&mut stepper, minutes(5));
     let before = db.tasks();
     let applied = client.apply("m", many(6), PRUNE).unwrap();
     let fields = vec![("schedule_value", "5 7 * * *".to_owned(), "6 7 * * *".to_owned())];

@@ -5,7 +5,7 @@ use duly::{
     Change, Client, Clock, FailureKind, Limits, NewTask, Origin, Outcome, Retention, Retry, ScheduleKind, TaskStatus,
 };
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, problems, step, succeed};
+use crate::fixtures::{NOON, TestDb, at, claim, claim_after, minutes, problems, step, succeed};
 
 fn alarm() -> NewTask {
     NewTask::manual("alarm").handler("work")
@@ -34,8 +34,7 @@ fn a_manual_task_is_never_due() {
     let client = stepper.client().clone();
     client.add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
     for _ in 0..30 {
-        stepper.clock().advance(minutes(60));
-        let hourly = claim(&mut stepper);
+        let hourly = claim_after(&mut stepper, minutes(60));
         assert_eq!(hourly.task, "hourly");
         succeed(&mut stepper, &hourly);
     }

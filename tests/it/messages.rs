@@ -5,7 +5,9 @@ use std::sync::mpsc::channel;
 use duly::testing::Stepper;
 use duly::{Event, ImportItem, NewTask, Outcome, Retry, RetryPolicy, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, claim, minutes, once, problems, seconds, step, wait_for_status, work_off};
+use crate::fixtures::{
+    NOON, TestDb, claim, claim_after, minutes, once, problems, seconds, step, step_after, wait_for_status, work_off,
+};
 
 #[test]
 fn the_reason_of_a_cancellation_shows_whether_an_attempt_began() {
@@ -65,8 +67,7 @@ fn check_does_not_advise_to_pause_a_paused_task() {
     client.add(minutely("paused").pause_after_failures(2)).unwrap();
     client.add(minutely("active")).unwrap();
     for _ in 0..2 {
-        stepper.clock().advance(minutes(1));
-        for claim in step(&mut stepper, 2) {
+        for claim in step_after(&mut stepper, minutes(1), 2) {
             stepper.finish(&claim, Outcome::failed("no luck"));
         }
         step(&mut stepper, 0);
@@ -104,8 +105,7 @@ fn the_reason_of_a_pause_is_shown_until_the_task_is_resumed() {
     let imported = ImportItem { paused: true, ..daily("imported").into() };
     client.import("elsewhere", vec![imported], duly::Apply::default()).unwrap();
     client.add(NewTask::interval("fails", minutes(1)).handler("work").at_most_once().pause_after_failures(1)).unwrap();
-    stepper.clock().advance(minutes(1));
-    let run = claim(&mut stepper);
+    let run = claim_after(&mut stepper, minutes(1));
     stepper.finish(&run, Outcome::failed("no luck"));
     step(&mut stepper, 0);
     let reasons = [

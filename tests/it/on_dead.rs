@@ -2,9 +2,12 @@
 //! retry the run.
 
 use duly::testing::Stepper;
-use duly::{Error, Event, FailureKind, NewTask, Origin, Outcome, Retry, RunStatus, TaskStatus};
+use duly::{Client, Error, Event, FailureKind, NewTask, Origin, Outcome, Retry, RunStatus, TaskStatus};
 
-use crate::fixtures::{NOON, TestDb, at, claim, far_future, finish_all, listen, minutes, step, succeed};
+use crate::fixtures::{
+    NOON, TestDb, advance_and_step, at, claim, claim_after, far_future, finish_all, listen, minutes, step, step_after,
+    succeed,
+};
 
 fn minutely(name: &str) -> NewTask {
     NewTask::interval(name, minutes(1)).handler("work")
@@ -15,8 +18,15 @@ fn on_demand(name: &str) -> NewTask {
     far_future(name).handler("alarm")
 }
 
-fn stepper(db: &TestDb) -> Stepper {
+fn stepper_with_alarm(db: &TestDb) -> Stepper {
     db.builder(NOON).accept("work").accept("alarm").start().expect("a stepper")
+}
+
+fn with_alarm() -> (TestDb, Stepper, Client) {
+    let db = TestDb::new();
+    let stepper = stepper_with_alarm(&db);
+    let client = stepper.client().clone();
+    (db, stepper, client)
 }
 
 fn give_up() -> Outcome {
@@ -33,9 +43,7 @@ fn trigger_and_give_up(stepper: &mut Stepper, task: &str) -> (i64, Vec<std::sync
 
 #[test]
 fn a_dead_run_starts_the_on_dead_task() {
-    let db = TestDb::new();
-    let mut stepper = stepper(&db);
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = with_alarm();
     client.add(on_demand("alarm")).unwrap();
     client.add(on_demand("subject").handler("work").payload(["anna"]).on_dead("alarm")).unwrap();
     let bystander = db.add_bystander(&stepper);
@@ -80,13 +88,13 @@ fn a_dead_run_starts_the_on_dead_task() {
 #[test]
 fn a_run_lost_in_its_last_attempt_starts_the_on_dead_task() {
     let db = TestDb::new();
-    let mut first = stepper(&db);
+    let mut first = stepper_with_alarm(&db);
     first.client().add(on_demand("alarm")).unwrap();
     first.client().add(on_demand("subject").handler("work").at_most_once().on_dead("alarm")).unwrap();
     first.client().trigger("subject").unwrap();
     claim(&mut first);
     first.crash();
-    let mut second = stepper(&db);
+    let mut second = stepper_with_alarm(&db);
     let on_dead = claim(&mut second);
     assert_eq!((on_dead.task.as_str(), on_dead.origin), ("alarm", Origin::OnDead));
     assert!(on_dead.payload.contains("the scheduler that ran it died"), "{}", on_dead.payload);
@@ -96,7 +104,7 @@ fn a_run_lost_in_its_last_attempt_starts_the_on_dead_task() {
 #[test]
 fn a_dead_on_dead_run_starts_no_other() {
     let db = TestDb::new();
-    let mut stepper = stepper(&db);
+    let mut stepper = stepper_with_alarm(&db);
     stepper.client().add(on_demand("ping").on_dead("pong")).unwrap();
     stepper.client().add(on_demand("pong").on_dead("ping")).unwrap();
     stepper.client().add(on_demand("self").on_dead("self")).unwrap();
@@ -149,9 +157,7 @@ fn an_on_dead_task_that_cannot_run_is_reported_by_an_event() {
 
 #[test]
 fn a_paused_on_dead_task_runs_when_it_is_resumed() {
-    let db = TestDb::new();
-    let mut stepper = stepper(&db);
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = with_alarm();
     client.add(on_demand("alarm")).unwrap();
     client.add(on_demand("subject").handler("work").on_dead("alarm")).unwrap();
     client.pause("alarm").unwrap();
@@ -179,8 +185,7 @@ fn a_due_delay_is_resolved_before_an_on_dead_run_opens() {
 /// Lets an hour of minutely runs die until the task is paused. Returns the number of deaths.
 fn deaths_until_paused(stepper: &mut Stepper, task: &str) -> usize {
     for dead in 0..60 {
-        stepper.clock().advance(minutes(1));
-        let claims = stepper.step().unwrap();
+        let claims = advance_and_step(stepper, minutes(1));
         let Some(subject) = claims.iter().find(|claim| claim.task == task) else { return dead };
         stepper.finish(subject, give_up());
         let others: Vec<_> = claims.iter().filter(|claim| claim.task != task).collect();
@@ -241,10 +246,8 @@ fn waiting_runs_of_a_paused_task_keep_waiting() {
     let mut stepper = db.builder(NOON).accept("work").workers(1).start().unwrap();
     let client = stepper.client().clone();
     client.add(minutely("subject").overlap(duly::Overlap::BufferAll).pause_after_failures(1)).unwrap();
-    stepper.clock().advance(minutes(1));
-    let subject = claim(&mut stepper);
-    stepper.clock().advance(minutes(1));
-    step(&mut stepper, 0);
+    let subject = claim_after(&mut stepper, minutes(1));
+    step_after(&mut stepper, minutes(1), 0);
     // One more is due in the turn in which the first dies: it is resolved before the task is paused.
     stepper.clock().advance(minutes(1));
     stepper.finish(&subject, give_up());
@@ -280,12 +283,9 @@ fn on_dead_and_pause_after_failures_are_stored_compared_and_checked() {
 
 #[test]
 fn a_retry_is_a_new_run_with_the_key_and_payload_of_the_old() {
-    let db = TestDb::new();
-    let mut stepper = stepper(&db);
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = with_alarm();
     client.add(minutely("subject").payload("the task's")).unwrap();
-    stepper.clock().advance(minutes(1));
-    let scheduled = claim(&mut stepper);
+    let scheduled = claim_after(&mut stepper, minutes(1));
     stepper.finish(&scheduled, give_up());
     step(&mut stepper, 0);
     let manual = client.trigger_with("subject", "its own").unwrap();
@@ -352,8 +352,7 @@ fn only_a_finished_unsuccessful_run_is_retried() {
 
     // It is unknown which of its occurrences a missed row would repeat.
     client.add(minutely("late")).unwrap();
-    stepper.clock().advance(minutes(10));
-    stepper.step().unwrap();
+    advance_and_step(&mut stepper, minutes(10));
     let missed = db.number("SELECT id FROM task_runs WHERE status = 'missed'");
     let says = format!("cannot retry run {missed}: it was missed, and never begun: trigger task \"late\" instead");
     assert_eq!(refused(missed), says);
@@ -363,9 +362,7 @@ fn only_a_finished_unsuccessful_run_is_retried() {
 /// The policy is read when a run dies: a value that the tables refuse, and newer ones may hold, must not keep the outcome out.
 #[test]
 fn a_policy_that_cannot_be_read_pauses_nothing_and_the_outcome_is_stored() {
-    let db = TestDb::new();
-    let mut stepper = stepper(&db);
-    let client = stepper.client().clone();
+    let (db, mut stepper, client) = with_alarm();
     client.add(on_demand("subject").handler("work").pause_after_failures(1)).unwrap();
     client.trigger("subject").unwrap();
     let dead = claim(&mut stepper);

@@ -14,7 +14,7 @@ use duly::testing::Stepper;
 use duly::{BoxError, Clock, Context, Event, Handler, NewTask, Orphan, RetryPolicy, RunStatus, Scheduler, SystemClock};
 use serde_json::json;
 
-use crate::fixtures::{NOON, TestDb, eventually, minutes, once, overdue, seconds, wait_for_status};
+use crate::fixtures::{NOON, TestDb, advance_and_step, eventually, minutes, once, overdue, seconds, wait_for_status};
 use crate::sidecar::{
     ProcessStat, Sidecar, command, group_size, shell, wait_for_line, wait_for_process_record, with_gate,
 };
@@ -104,8 +104,7 @@ fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     crate::sidecar::signal("KILL", &format!("-{}", leader.child.id()));
     eventually("the group is empty", || group_size(&leader.child.id().to_string()) == 0);
     // The input is still locked by a process that left the group: that delays nothing.
-    next.clock().advance(seconds(1));
-    next.step().unwrap();
+    advance_and_step(&mut next, seconds(1));
     assert_eq!(run_state(&db), "failed lost");
     assert!(!has_input_file(&db), "the file goes with the recovery");
     let gone = Event::LeftGroup { run: 1, task: "post".into(), attempt: 1 };
@@ -188,8 +187,7 @@ fn an_unknown_process_is_checked_with_backoff_and_reported_once() {
     std::fs::remove_file(&input).unwrap();
     let mut waited = 0;
     while run_state(&db) == "running" {
-        next.clock().advance(seconds(1));
-        next.step().unwrap();
+        advance_and_step(&mut next, seconds(1));
         waited += 1;
     }
     assert_eq!((run_state(&db).as_str(), reports().len(), waited), ("failed lost", 1, 11));
@@ -212,12 +210,10 @@ fn a_user_declares_an_unobservable_command_gone() {
     assert_eq!(client.declare_all_gone("other").unwrap(), 0);
     assert_eq!(refused(3), "there is no run 3");
     let before = next.transactions();
-    next.clock().advance(seconds(1));
-    next.step().unwrap();
+    advance_and_step(&mut next, seconds(1));
     assert_eq!((run_state(&db).as_str(), next.transactions()), ("running", before), "it waits, and costs nothing");
     client.declare_gone(1).unwrap();
-    next.clock().advance(seconds(1));
-    next.step().unwrap();
+    advance_and_step(&mut next, seconds(1));
     assert_eq!(run_state(&db), "cancelled lost");
     assert_eq!(refused(1), "cannot declare the command of run 1 gone: it is not running: cancelled");
     let events = "SELECT kind, task_id, run_id FROM scheduler_events ORDER BY id";
@@ -242,8 +238,7 @@ fn a_dead_owner_is_shown_as_dead_while_its_command_runs() {
     let alive: Vec<Option<bool>> = next.client().status().unwrap().instances.iter().map(|one| one.alive).collect();
     assert_eq!(alive.iter().filter(|alive| **alive == Some(true)).count(), 1, "{alive:?}");
     assert_eq!(alive.iter().filter(|alive| **alive == Some(false)).count(), 1, "{alive:?}");
-    next.clock().advance(minutes(2));
-    next.step().unwrap();
+    advance_and_step(&mut next, minutes(2));
     let problems = next.client().check(&duly::Limits::default()).unwrap();
     let pid = leader.child.id();
     let found = format!("run 1 of post waits: its scheduler is dead, and its command is alive (pid {pid})");
@@ -331,12 +326,10 @@ fn a_cancelled_orphan_run_is_cancelled_when_its_command_has_ended() {
     let mut next = db.stepper(NOON);
     next.step().unwrap();
     assert_eq!(next.client().cancel(1).unwrap(), duly::Cancel::Asked);
-    next.clock().advance(seconds(1));
-    next.step().unwrap();
+    advance_and_step(&mut next, seconds(1));
     assert_eq!(run_state(&db), "running");
     drop(input);
-    next.clock().advance(seconds(1));
-    next.step().unwrap();
+    advance_and_step(&mut next, seconds(1));
     assert_eq!(run_state(&db), "cancelled lost");
 }
 
@@ -351,8 +344,7 @@ fn the_next_scheduler_continues_the_wait_for_an_orphan() {
     third.step().unwrap();
     assert_eq!(run_state(&db), "running with process");
     leader.kill();
-    third.clock().advance(seconds(1));
-    third.step().unwrap();
+    advance_and_step(&mut third, seconds(1));
     assert_eq!(run_state(&db), "failed lost");
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Misfire, NewTask, Outcome, Overlap, RetryPolicy};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, seconds, step, succeed, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim, claim_after, minutes, seconds, step, step_after, succeed, work_off};
 
 /// A minutely task, added at noon.
 fn minutely(db: &TestDb, overlap: Overlap, limit: u32) -> Stepper {
@@ -19,8 +19,7 @@ fn minutely(db: &TestDb, overlap: Overlap, limit: u32) -> Stepper {
 /// Advances by a minute, and takes a step that must claim `count` runs.
 #[track_caller]
 fn next_minute(stepper: &mut Stepper, claims: usize) {
-    stepper.clock().advance(minutes(1));
-    step(stepper, claims);
+    step_after(stepper, minutes(1), claims);
 }
 
 fn skipped(from: &str, count: u32, to: &str) -> String {
@@ -75,8 +74,7 @@ fn several_occurrences_due_at_once_follow_each_policy() {
 fn skip_records_occurrences_during_a_run_as_skipped() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::Skip, 1);
-    stepper.clock().advance(minutes(1));
-    let first = claim(&mut stepper);
+    let first = claim_after(&mut stepper, minutes(1));
     next_minute(&mut stepper, 0);
     db.assert_history("t", &["2027-03-14 12:01:00 schedule running", "2027-03-14 12:02:00 schedule skipped"]);
     next_minute(&mut stepper, 0);
@@ -84,8 +82,7 @@ fn skip_records_occurrences_during_a_run_as_skipped() {
     db.assert_history("t", &["2027-03-14 12:01:00 schedule running", &skipped("02", 3, "04")]);
     assert!(succeed(&mut stepper, &first).is_empty(), "what was skipped stays skipped");
 
-    stepper.clock().advance(minutes(1));
-    let second = claim(&mut stepper);
+    let second = claim_after(&mut stepper, minutes(1));
     // It fails: unfinished while it waits for its retry.
     stepper.finish(&second, Outcome::failed("no"));
     step(&mut stepper, 0);
@@ -120,8 +117,7 @@ fn skip_records_occurrences_during_a_run_as_skipped() {
 fn a_row_of_skips_grows_over_a_restart() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::Skip, 1);
-    stepper.clock().advance(minutes(1));
-    claim(&mut stepper);
+    claim_after(&mut stepper, minutes(1));
     next_minute(&mut stepper, 0);
     next_minute(&mut stepper, 0);
     stepper.crash();
@@ -137,8 +133,7 @@ fn a_row_of_skips_grows_over_a_restart() {
 fn buffer_one_keeps_one_waiting_run() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::BufferOne, 100);
-    stepper.clock().advance(minutes(1));
-    let first = claim(&mut stepper);
+    let first = claim_after(&mut stepper, minutes(1));
     for _ in 0..3 {
         next_minute(&mut stepper, 0);
     }
@@ -179,8 +174,7 @@ fn buffer_one_keeps_one_waiting_run() {
 fn buffer_all_holds_as_many_as_its_limit() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::BufferAll, 2);
-    stepper.clock().advance(minutes(1));
-    let first = claim(&mut stepper);
+    let first = claim_after(&mut stepper, minutes(1));
     for _ in 0..4 {
         next_minute(&mut stepper, 0);
     }
@@ -220,8 +214,7 @@ fn cancel_running_cancels_the_older_run() {
     let db = TestDb::new();
     let mut stepper = minutely(&db, Overlap::CancelRunning, 100);
     let before = db.add_bystander(&stepper);
-    stepper.clock().advance(minutes(1));
-    let first = claim(&mut stepper);
+    let first = claim_after(&mut stepper, minutes(1));
     assert!(stepper.stopped().is_empty());
     stepper.client().trigger("t").expect("a run");
     next_minute(&mut stepper, 0);
@@ -303,8 +296,7 @@ fn waiting_runs_start_in_order_and_behind_a_retry() {
     let retry = RetryPolicy { max_attempts: 3, backoff: minutes(10), max_backoff: minutes(10) };
     let task = NewTask::cron("t", "* * * * *").handler("work").overlap(Overlap::BufferAll).retry(retry);
     stepper.client().add(task.misfire(Misfire::RunOnce, minutes(30))).expect("a task");
-    stepper.clock().advance(minutes(1));
-    let first = claim(&mut stepper);
+    let first = claim_after(&mut stepper, minutes(1));
     stepper.finish(&first, Outcome::failed("no"));
     step(&mut stepper, 0);
     next_minute(&mut stepper, 0);

@@ -3,7 +3,7 @@
 use duly::testing::Stepper;
 use duly::{FailureKind, Misfire, NewTask, Outcome, Overlap, Retry, RetryPolicy};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, seconds, step, succeed};
+use crate::fixtures::{NOON, TestDb, at, claim, claim_after, minutes, once, seconds, step, step_after, succeed};
 
 fn day(time: &str) -> String {
     format!("2027-03-14T{time}:00Z")
@@ -23,8 +23,7 @@ fn an_interrupted_run_continues_after_its_expiry() {
     let error = "cut short".to_owned();
     owner.finish(&first, Outcome::Failed { how: FailureKind::Failed, error, retry: Retry::Interrupted });
     owner.settle().unwrap();
-    owner.clock().advance(minutes(1));
-    assert_eq!(claim(&mut owner).attempt, 2, "it had begun in time");
+    assert_eq!(claim_after(&mut owner, minutes(1)).attempt, 2, "it had begun in time");
 }
 
 #[test]
@@ -33,8 +32,7 @@ fn an_occurrence_with_a_row_does_not_hide_later_missed_ones() {
     let mut owner = db.stepper(&day("12:59"));
     let hourly = NewTask::cron("hourly", "0 * * * *").handler("work").misfire(Misfire::Skip, seconds(60));
     owner.client().add(hourly).unwrap();
-    owner.clock().advance(minutes(1));
-    let first = claim(&mut owner);
+    let first = claim_after(&mut owner, minutes(1));
     succeed(&mut owner, &first);
     step_at(&mut owner, "16:30", 0);
     // The clock was wrong, and is corrected; then no scheduler runs for hours.
@@ -61,8 +59,7 @@ fn a_run_behind_a_key_starts_when_due_before_a_later_one() {
     let first = claim(&mut owner);
     owner.finish(&first, Outcome::failed("offline"));
     step(&mut owner, 0);
-    owner.clock().advance(seconds(10));
-    assert_eq!(claim(&mut owner).task, "second");
+    assert_eq!(claim_after(&mut owner, seconds(10)).task, "second");
 }
 
 #[test]
@@ -74,16 +71,14 @@ fn an_observer_that_slept_does_not_judge_by_an_old_lease() {
     step(&mut observer, 0);
     // The observer does not step; the owner extends its lease. Then its lock file is removed.
     for _ in 0..15 {
-        owner.clock().advance(seconds(20));
-        step(&mut owner, 0);
+        step_after(&mut owner, seconds(20), 0);
     }
     std::fs::remove_file(db.lock_file(&owner)).unwrap();
     step(&mut observer, 0);
     assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "running1", "its lease has not stood still");
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "0");
     // An owner without a lock file is dead once its lease has not changed for a whole lease.
-    observer.clock().advance(seconds(61));
-    step(&mut observer, 0);
+    step_after(&mut observer, seconds(61), 0);
     assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "failed1");
 }
 
@@ -128,17 +123,14 @@ fn a_delay_continues_if_its_occurrence_has_a_row() {
     let (db, mut owner) = TestDb::with_stepper();
     owner.client().add(NewTask::delay("hourly", minutes(60)).handler("work")).unwrap();
     for _ in 0..4 {
-        owner.clock().advance(minutes(60));
-        let one = claim(&mut owner);
+        let one = claim_after(&mut owner, minutes(60));
         succeed(&mut owner, &one);
     }
     // The clock was wrong by more than four hours. Resolved occurrences stay resolved, and the task goes on.
     step_at(&mut owner, "11:00", 0);
-    owner.clock().advance(minutes(60));
-    let one = claim(&mut owner);
+    let one = claim_after(&mut owner, minutes(60));
     succeed(&mut owner, &one);
-    owner.clock().advance(minutes(60));
-    step(&mut owner, 0);
+    step_after(&mut owner, minutes(60), 0);
     assert_eq!(db.next("hourly"), "2027-03-14 14:00:00 active");
     db.assert_sound();
 }
@@ -303,8 +295,7 @@ fn retention_counts_from_the_turn_that_completes_a_task() {
     let start = at(NOON).as_millis();
     shell.execute("UPDATE scheduled_tasks SET updated_at = ?1, active_since = ?1", [start]).unwrap();
     let mut pass = |time| {
-        owner.clock().advance(time);
-        step(&mut owner, 0);
+        step_after(&mut owner, time, 0);
     };
     let completed_tasks = || db.ask("SELECT count(*) || ifnull(max(status), '') FROM scheduled_tasks");
     pass(minutes(31 * 24 * 60));

@@ -4,7 +4,7 @@
 use duly::testing::Stepper;
 use duly::{Client, NewTask, Outcome};
 
-use crate::fixtures::{NOON, TestDb, at, claim, findings, minutes, problems, step, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim, claim_after, findings, minutes, problems, step, work_off};
 
 const RULE: &str = "a final run stays final, and its attempt never decreases";
 
@@ -30,8 +30,7 @@ fn ended() -> (TestDb, Stepper) {
     }
     stepper.step().expect("a turn");
     client.cancel(run_of(&db, "waited")).expect("a run that waits");
-    stepper.clock().advance(minutes(1));
-    let again = claim(&mut stepper);
+    let again = claim_after(&mut stepper, minutes(1));
     stepper.finish(&again, Outcome::succeeded());
     work_off(&mut stepper);
     let states = "SELECT t.name || ' ' || r.status || ' ' || r.attempt FROM task_runs r JOIN scheduled_tasks t

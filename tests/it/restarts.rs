@@ -2,7 +2,7 @@
 
 use duly::{Context, Error, NewTask, Overlap};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, seconds, succeed, work_off};
+use crate::fixtures::{NOON, TestDb, at, claim_after, minutes, seconds, succeed, work_off};
 
 /// A run that expires before it begins is missed, at most a poll interval later.
 #[test]
@@ -79,8 +79,7 @@ fn an_interrupted_run_is_recovered_before_later_occurrences() {
     let mut stepper = db.stepper("2027-03-14T11:59:00Z");
     let task = NewTask::cron("t", "0 * * * *").handler("work").overlap(Overlap::BufferAll);
     stepper.client().add(task).expect("a task");
-    stepper.clock().advance(minutes(1));
-    claim(&mut stepper);
+    claim_after(&mut stepper, minutes(1));
     stepper.crash();
     let mut stepper = db.stepper("2027-03-14T15:30:00Z");
     for _ in 0..2 {
@@ -94,8 +93,7 @@ fn an_interrupted_run_is_recovered_before_later_occurrences() {
             "2027-03-14 15:00:00 catch_up queued",
         ],
     );
-    stepper.clock().advance(seconds(10));
-    let lost = claim(&mut stepper);
+    let lost = claim_after(&mut stepper, seconds(10));
     assert_eq!((lost.attempt, lost.scheduled_for), (2, at(NOON)));
     let late = succeed(&mut stepper, &lost);
     assert_eq!(late.len(), 1, "the one behind it starts in the turn that settles it");
@@ -115,8 +113,7 @@ fn an_interrupted_run_is_recovered_before_later_occurrences() {
 fn a_new_owner_on_a_dead_owners_connection_recovers_its_runs() {
     let (db, mut first) = TestDb::with_stepper();
     first.client().add(NewTask::interval("subject", minutes(10)).handler("work")).unwrap();
-    first.clock().advance(minutes(10));
-    let lost = claim(&mut first);
+    let lost = claim_after(&mut first, minutes(10));
     let clock = first.clock().clone();
     let crashed = first.crash();
 
@@ -124,8 +121,7 @@ fn a_new_owner_on_a_dead_owners_connection_recovers_its_runs() {
     assert_eq!(second.transactions(), 1, "it counts its own: it has registered");
     assert!(second.step().unwrap().is_empty(), "the run waits for its next attempt");
     assert_eq!(db.ask("SELECT outcome FROM task_attempts"), "lost");
-    second.clock().advance(minutes(1));
-    let again = claim(&mut second);
+    let again = claim_after(&mut second, minutes(1));
     assert_eq!((again.run_id, again.attempt), (lost.run_id, 2));
     succeed(&mut second, &again);
     db.assert_sound();

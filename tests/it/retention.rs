@@ -8,16 +8,10 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Apply, BoxError, Clock, Context, Done, Error, Failure, FailureKind, NewTask, Outcome, Retention, Retry};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, seconds, step, succeed, work_off};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, claim, minutes, seconds, step, succeed, work_off};
 
 fn days(days: u64) -> Duration {
     seconds(days * 86_400)
-}
-
-/// Advances the clock without a jump until a heartbeat.
-fn advance_by(stepper: &mut Stepper, time: Duration) {
-    stepper.clock().advance(time);
-    stepper.step().expect("a step");
 }
 
 fn names(db: &TestDb) -> Vec<String> {
@@ -40,16 +34,16 @@ fn a_completed_one_time_task_is_deleted_after_thirty_days() {
     }
     step(&mut stepper, 0);
     let bystander = db.add_bystander(&stepper);
-    advance_by(&mut stepper, days(10));
+    advance_and_step(&mut stepper, days(10));
     client.trigger("again").unwrap();
     let again = claim(&mut stepper);
     succeed(&mut stepper, &again);
-    advance_by(&mut stepper, days(20) - seconds(1));
+    advance_and_step(&mut stepper, days(20) - seconds(1));
     assert_eq!(names(&db).len(), 6);
-    advance_by(&mut stepper, minutes(1));
+    advance_and_step(&mut stepper, minutes(1));
     assert_eq!(names(&db), ["running", "again", "elsewhere", "bystander"]);
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "0", "with all that was of them");
-    advance_by(&mut stepper, days(10));
+    advance_and_step(&mut stepper, days(10));
     assert_eq!(names(&db), ["running", "elsewhere", "bystander"]);
     db.assert_bystander(&bystander);
     db.assert_sound();
@@ -63,7 +57,7 @@ fn a_one_time_task_of_a_manifest_does_not_run_again() {
     assert_eq!(apply()[0].done, Done::Created);
     let run = claim(&mut stepper);
     succeed(&mut stepper, &run);
-    advance_by(&mut stepper, days(40));
+    advance_and_step(&mut stepper, days(40));
     assert_eq!(client.prune(Retention { once: seconds(1), ..Retention::default() }).unwrap().tasks, 0);
     assert_eq!(apply()[0].done, Done::Unchanged);
     assert!(stepper.step().unwrap().is_empty());
@@ -85,7 +79,7 @@ fn a_completed_task_with_a_new_next_run_stays_and_runs_again() {
     assert_eq!(names(&db), ["again"]);
     let again = claim(&mut stepper);
     succeed(&mut stepper, &again);
-    advance_by(&mut stepper, minutes(2));
+    advance_and_step(&mut stepper, minutes(2));
     assert_eq!(db.rows("SELECT status, count(*) FROM task_runs"), ["succeeded|2"]);
     db.assert_sound();
 }
@@ -115,7 +109,7 @@ fn old_runs_are_deleted_except_the_newest_of_a_task() {
     let manual = stepper.client().trigger("subject").unwrap();
     let triggered = claim(&mut stepper);
     succeed(&mut stepper, &triggered);
-    advance_by(&mut stepper, seconds(20));
+    advance_and_step(&mut stepper, seconds(20));
     let kept: u64 = runs(&db).parse().unwrap();
     assert!((48..=50).contains(&kept), "two days, and the triggered runs: {kept}");
     let oldest = "SELECT min(scheduled_for) FROM task_runs WHERE task_id = 1";
@@ -125,9 +119,9 @@ fn old_runs_are_deleted_except_the_newest_of_a_task() {
     stepper.client().pause("subject").unwrap();
     stepper.clock().set_wall(at("2028-03-20T12:00:00Z"));
     stepper.step().unwrap();
-    advance_by(&mut stepper, seconds(20));
+    advance_and_step(&mut stepper, seconds(20));
     assert_eq!(runs(&db), kept.to_string(), "a step of the clock: it may be wrong");
-    advance_by(&mut stepper, days(1));
+    advance_and_step(&mut stepper, days(1));
     assert_eq!(runs(&db), "10");
     assert!(stepper.client().run(manual).unwrap().is_some(), "it is of the newest");
     db.assert_bystander(&bystander);
@@ -139,7 +133,7 @@ fn the_oldest_runs_above_the_limit_are_deleted_at_any_age() {
     let db = TestDb::new();
     let keep = Retention { least_runs: 5, most_runs: 20, ..Retention::default() };
     let mut stepper = hourly(&db, keep, 30);
-    advance_by(&mut stepper, seconds(20));
+    advance_and_step(&mut stepper, seconds(20));
     assert_eq!(runs(&db), "20");
     assert_eq!(db.ask("SELECT min(id) FROM task_runs"), "11");
     db.assert_sound();
@@ -165,16 +159,16 @@ fn a_kept_retry_keeps_the_run_that_it_retries() {
     );
     step(&mut stepper, 0);
     for _ in 0..3 {
-        advance_by(&mut stepper, days(1) - seconds(1));
+        advance_and_step(&mut stepper, days(1) - seconds(1));
         stepper.step().unwrap();
     }
-    advance_by(&mut stepper, minutes(1));
+    advance_and_step(&mut stepper, minutes(1));
     let second = stepper.running().to_vec().remove(0);
     assert_eq!((second.run_id, second.idempotency_key()), (retry, dead.idempotency_key()));
     succeed(&mut stepper, &second);
-    advance_by(&mut stepper, days(2));
+    advance_and_step(&mut stepper, days(2));
     // The retry first, and then the run that it retries.
-    advance_by(&mut stepper, minutes(1));
+    advance_and_step(&mut stepper, minutes(1));
     assert_eq!(runs(&db), "0");
 }
 
@@ -196,7 +190,7 @@ fn a_chain_of_retries_is_kept_while_its_last_may_be_retried() {
     let mut run = client.trigger("subject").unwrap();
     let mut lasts = |time: Duration| {
         stepper.run_until(at(NOON)).unwrap();
-        advance_by(&mut stepper, time);
+        advance_and_step(&mut stepper, time);
     };
     lasts(days(1));
     for _ in 0..4 {
@@ -227,7 +221,7 @@ fn a_retry_that_never_runs_keeps_only_its_chain() {
     db.plain().execute("UPDATE scheduled_tasks SET handler = 'absent'", []).unwrap();
     let retry = client.retry(run).unwrap();
     assert_eq!(runs(&db), "7");
-    advance_by(&mut stepper, days(3));
+    advance_and_step(&mut stepper, days(3));
     assert_eq!(db.rows("SELECT id FROM task_runs ORDER BY id"), [run.to_string(), retry.to_string()]);
     db.assert_sound();
 }
@@ -264,17 +258,17 @@ fn more_than_one_batch_is_deleted_by_consecutive_batches() {
     client.add_all((0..1200).map(|n| NewTask::once(format!("once-{n:04}"), at(NOON)).handler("work"))).unwrap();
     work_off(&mut stepper);
     let bystander = db.add_bystander(&stepper);
-    advance_by(&mut stepper, days(2));
+    advance_and_step(&mut stepper, days(2));
     let mut batches = 1;
     while names(&db).len() > 1 {
         assert!(stepper.sleeps() <= Duration::from_millis(100), "{:?}", stepper.sleeps());
         let nap = stepper.sleeps();
-        advance_by(&mut stepper, nap);
+        advance_and_step(&mut stepper, nap);
         batches += 1;
         assert!(batches <= 15, "{} tasks are left", names(&db).len());
     }
     assert!(batches > 2, "each is a small one");
-    advance_by(&mut stepper, seconds(30));
+    advance_and_step(&mut stepper, seconds(30));
     assert!(stepper.sleeps() >= seconds(1), "nothing is left to do");
     db.assert_bystander(&bystander);
     db.assert_sound();
@@ -288,9 +282,9 @@ fn old_events_and_stopped_schedulers_are_deleted() {
     let client = stepper.client().clone();
     client.add(NewTask::interval("subject", days(300)).handler("work")).unwrap();
     client.pause("subject").unwrap();
-    advance_by(&mut stepper, days(20));
+    advance_and_step(&mut stepper, days(20));
     client.resume("subject").unwrap();
-    advance_by(&mut stepper, days(11));
+    advance_and_step(&mut stepper, days(11));
     assert_eq!(db.rows("SELECT kind FROM scheduler_events WHERE task_id IS NOT NULL"), ["resumed"]);
     assert_eq!(db.rows("SELECT id FROM scheduler_instances"), [stepper.owner()]);
     // One batch follows the other, also without tasks.
@@ -299,7 +293,7 @@ fn old_events_and_stopped_schedulers_are_deleted() {
                WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
                INSERT INTO scheduler_events (at, kind) SELECT 1700000000000, 'paused' FROM n";
     db.plain().execute_batch(old).unwrap();
-    advance_by(&mut stepper, minutes(1));
+    advance_and_step(&mut stepper, minutes(1));
     assert!(stepper.sleeps() <= Duration::from_millis(100), "{:?}", stepper.sleeps());
 }
 
@@ -350,7 +344,7 @@ fn with_every_case(db: &TestDb) -> Stepper {
     plain.execute_batch(&runs("many", 1300, "cancelled", old)).unwrap();
     plain.execute_batch(&runs("many", 30, "dead", "t.created_at + 7776000000")).unwrap();
     plain.execute_batch(&runs("retried", 1200, "dead", old)).unwrap();
-    advance_by(&mut stepper, minutes(1));
+    advance_and_step(&mut stepper, minutes(1));
     stepper
 }
 

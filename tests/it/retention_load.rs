@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::{Clock, NewTask, Retention};
 
-use crate::fixtures::{NOON, TestDb, minutes, work_off};
+use crate::fixtures::{NOON, TestDb, advance_and_step, minutes, work_off};
 
 /// More completed tasks are added in each minute than one batch of retention reads.
 #[test]
@@ -33,8 +33,7 @@ fn expired_history_is_deleted_at_any_rate_of_additions() {
         );
         plain.execute_batch(&add).unwrap();
         added += NEW;
-        stepper.clock().advance(minutes(1));
-        stepper.step().unwrap();
+        advance_and_step(&mut stepper, minutes(1));
         let left = |table: &str| db.ask(&format!("SELECT count(*) FROM {table} WHERE task_id = 1"));
         (left("task_runs"), left("scheduler_events"))
     };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Cancel, Claim, Error, FailureKind, NewTask, Outcome, Overlap, Retry, RetryPolicy};
 
-use crate::fixtures::{NOON, TestDb, at, minutes, seconds};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, minutes, seconds};
 
 pub(crate) const BEFORE: &str = "2027-03-14T11:59:30Z";
 
@@ -31,8 +31,7 @@ impl Pair {
         let mut stepper = db.stepper(BEFORE);
         stepper.client().add(shape(hourly("subject"))).unwrap();
         stepper.client().add(shape(hourly("twin"))).unwrap();
-        stepper.clock().advance(seconds(30));
-        let mut claims = stepper.step().unwrap();
+        let mut claims = advance_and_step(&mut stepper, seconds(30));
         claims.sort_by(|a, b| a.task.cmp(&b.task));
         let [subject, twin] = <[_; 2]>::try_from(claims).expect("both are due, and there are workers");
         Pair { db, stepper, subject, twin }
@@ -105,8 +104,7 @@ fn a_due_occurrence_is_running_queued_skipped_or_missed_once() {
     let client = first.client().clone();
     client.add(hourly("a").priority(0)).unwrap();
     client.add(hourly("b").overlap(Overlap::BufferAll)).unwrap();
-    first.clock().advance(seconds(30));
-    assert_eq!(first.step().unwrap().len(), 1, "one worker");
+    assert_eq!(advance_and_step(&mut first, seconds(30)).len(), 1, "one worker");
     assert_eq!((status(&db, 1), status(&db, 2)), ("running".into(), "queued".into()));
 
     // The other owner finds the occurrences resolved, and takes the queued run: neither gets a second row.
@@ -118,11 +116,9 @@ fn a_due_occurrence_is_running_queued_skipped_or_missed_once() {
     // An hour later both still run: one task skips and the other buffers. Then no scheduler runs for three hours.
     let running = "SELECT id, status, attempt, locked_by, started_at FROM task_runs WHERE id <= 2";
     let before = db.rows(running);
-    first.clock().advance(seconds(3600));
-    assert!(first.step().unwrap().is_empty());
+    assert!(advance_and_step(&mut first, seconds(3600)).is_empty());
     assert_eq!((status(&db, 3), status(&db, 4)), ("skipped".into(), "queued".into()));
-    first.clock().advance(seconds(3 * 3600 + 1800));
-    first.step().unwrap();
+    advance_and_step(&mut first, seconds(3 * 3600 + 1800));
     second.step().unwrap();
     let missed =
         "SELECT scheduled_for, last_scheduled_for, occurrences FROM task_runs WHERE status = 'missed' AND task_id = 1";
@@ -297,8 +293,7 @@ fn a_further_attempt_uses_the_current_handler_of_the_task() {
             }
             let mut next = pair.db.builder("2027-03-14T12:00:10Z").accept("repaired").start().unwrap();
             next.step().unwrap();
-            next.clock().advance(seconds(10));
-            next.step().unwrap();
+            advance_and_step(&mut next, seconds(10));
             let began: Vec<_> = next.running().iter().map(|claim| (claim.run_id, claim.handler.as_str())).collect();
             assert_eq!(began, [(pair.subject.run_id, "repaired")], "{end:?}, by SQL: {by_sql}");
             pair.db.assert_sound();
@@ -314,8 +309,7 @@ fn a_run_without_an_attempt_in_time_is_missed() {
     client.add(hourly("holds").concurrency_key("chat").expires(minutes(5)).priority(0)).unwrap();
     client.add(hourly("subject").concurrency_key("chat").expires(minutes(5))).unwrap();
     client.add(hourly("twin").concurrency_key("chat").expires(minutes(6))).unwrap();
-    stepper.clock().advance(seconds(30));
-    let holds = stepper.step().unwrap().remove(0);
+    let holds = advance_and_step(&mut stepper, seconds(30)).remove(0);
     assert_eq!((holds.task.as_str(), status(&db, 2), status(&db, 3)), ("holds", "queued".into(), "queued".into()));
     let twin = row(&db, 3);
 

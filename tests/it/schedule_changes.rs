@@ -7,7 +7,10 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Change, Misfire, NewTask, Outcome, Overlap, ScheduleKind};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, seconds, step, succeed, with_task, work_off};
+use crate::fixtures::{
+    NOON, TestDb, advance_and_step, at, claim, claim_after, minutes, seconds, step, step_after, succeed, with_task,
+    work_off,
+};
 use crate::sql::{at_machine_time, insert, insert_due, names, programs, turn};
 
 /// Returns the events of tasks: kind and detail.
@@ -28,8 +31,7 @@ fn occurrences_during_a_pause_are_passed_over() {
         assert_eq!(db.ask("SELECT blocked FROM task_runs WHERE handler = 'work'"), "paused");
         stepper.client().pause("t").expect("paused already");
         for _ in 0..5 {
-            stepper.clock().advance(minutes(1));
-            step(&mut stepper, 0);
+            step_after(&mut stepper, minutes(1), 0);
         }
         stepper.crash();
         let mut stepper = db.stepper("2027-03-16T12:00:30Z");
@@ -116,8 +118,7 @@ fn an_edit_resolves_due_occurrences_by_the_old_schedule() {
 #[test]
 fn a_change_that_names_no_occurrence_is_refused() {
     let (db, mut stepper) = with_task(NewTask::cron("t", "0 * * * *"));
-    stepper.clock().advance(minutes(60));
-    let run = claim(&mut stepper);
+    let run = claim_after(&mut stepper, minutes(60));
     succeed(&mut stepper, &run);
     let rows = || db.rows("SELECT * FROM scheduled_tasks");
     let before = rows();
@@ -245,18 +246,15 @@ fn jitter_moves_the_start_and_nothing_else() {
     for round in 0..2 {
         let (db, mut stepper) = with_task(jittered("t"));
         assert_eq!(db.next("t"), "2027-03-14 13:00:00 active");
-        stepper.clock().advance(minutes(60));
-        step(&mut stepper, 0);
+        step_after(&mut stepper, minutes(60), 0);
         db.assert_history("t", &["2027-03-14 13:00:00 schedule queued"]);
         assert_eq!(db.next("t"), "2027-03-14 14:00:00 active");
         let millis: u64 = db.number(part);
         assert!((1..600_000).contains(&millis), "{millis}");
         parts.push(millis);
         // Not a moment before, and then at once.
-        stepper.clock().advance(Duration::from_millis(millis - 1));
-        step(&mut stepper, 0);
-        stepper.clock().advance(Duration::from_millis(1));
-        let run = claim(&mut stepper);
+        step_after(&mut stepper, Duration::from_millis(millis - 1), 0);
+        let run = claim_after(&mut stepper, Duration::from_millis(1));
         assert_eq!(run.scheduled_for, at("2027-03-14T13:00:00Z"), "round {round}");
         succeed(&mut stepper, &run);
         for _ in 0..4 {
@@ -300,8 +298,7 @@ fn next_run_set_by_sql_loses_no_occurrence() {
         program.execute(&db, "UPDATE scheduled_tasks SET next_run = NULL WHERE name IN ('anew', 'ahead', 'delay')");
         let first = turn(&mut stepper);
         first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
-        stepper.clock().advance(minutes(7));
-        let second = stepper.step().expect("a step");
+        let second = advance_and_step(&mut stepper, minutes(7));
         let sorted = |claims: &[_]| names(claims).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
         assert_eq!(sorted(&first), ["now", "once", "twin"].map(str::to_owned).into(), "{program:?}");
         assert_eq!(sorted(&second), ["anew", "delay", "now", "twin"].map(str::to_owned).into(), "{program:?}");

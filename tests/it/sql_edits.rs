@@ -3,7 +3,7 @@
 
 use duly::Outcome;
 
-use crate::fixtures::{TestDb, finish_all, minutes, seconds};
+use crate::fixtures::{TestDb, advance_and_step, finish_all, minutes, seconds};
 use crate::sql::{Program, at_machine_time, insert, insert_due, names, present_time, programs, turn};
 
 #[test]
@@ -47,8 +47,7 @@ fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
         program
             .execute(&db, "DROP TRIGGER no_run; DROP TRIGGER no_start; UPDATE scheduled_tasks SET status = 'active'");
         finish_all(&mut stepper, &Outcome::succeeded());
-        stepper.clock().advance(seconds(20));
-        let claims = stepper.step().unwrap();
+        let claims = advance_and_step(&mut stepper, seconds(20));
         let mut again = names(&claims);
         again.sort_unstable();
         assert_eq!(again, ["refused", "waits"]);
@@ -373,8 +372,7 @@ fn a_refused_expiry_is_retried_at_the_next_poll_and_delays_no_other() {
         let before = stepper.transactions();
         stepper.step().unwrap();
         assert_eq!(stepper.transactions(), before);
-        stepper.clock().advance(seconds(1));
-        stepper.step().unwrap();
+        advance_and_step(&mut stepper, seconds(1));
         assert_eq!(stepper.transactions(), before + 1, "one by one at once, since it is known to fail");
     }
 }

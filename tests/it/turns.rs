@@ -6,7 +6,9 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Event, NewTask, Outcome, Retention, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, at, claim, finish_all, minutes, once, seconds, step, succeed};
+use crate::fixtures::{
+    NOON, TestDb, at, claim, claim_after, finish_all, minutes, once, seconds, step, step_after, succeed,
+};
 
 /// Tasks that are due at this instant.
 fn due_tasks(count: usize, instant: &str) -> impl Iterator<Item = NewTask> {
@@ -59,11 +61,9 @@ fn the_scheduler_wakes_at_the_next_due_time() {
     stepper.client().add(NewTask::once("soon", at("2027-03-14T12:00:07.250Z")).handler("work")).expect("a task");
     step(&mut stepper, 0);
     assert_eq!(stepper.sleeps(), Duration::from_millis(7_250));
-    stepper.clock().advance(Duration::from_millis(7_249));
-    step(&mut stepper, 0);
+    step_after(&mut stepper, Duration::from_millis(7_249), 0);
     assert_eq!(stepper.sleeps(), Duration::from_millis(1));
-    stepper.clock().advance(Duration::from_millis(1));
-    claim(&mut stepper);
+    claim_after(&mut stepper, Duration::from_millis(1));
     assert_eq!(stepper.sleeps(), minutes(1), "nothing more is known of");
 }
 
@@ -135,8 +135,7 @@ fn a_database_that_is_locked_delays_and_loses_nothing() {
     assert!(matches!(&reported[..], [Event::Degraded { reason }] if reason.contains("locked")), "{reported:?}");
     locked.execute_batch("ROLLBACK").expect("the lock is free");
 
-    stepper.clock().advance(Duration::from_millis(100));
-    step(&mut stepper, 0);
+    step_after(&mut stepper, Duration::from_millis(100), 0);
     let reported: Vec<Event> = events.try_iter().collect();
     assert!(matches!(&reported[..], [Event::Recovered, Event::Finished { .. }]), "{reported:?}");
     let statuses = [&claims[0], &claims[1]]
@@ -167,8 +166,7 @@ fn a_long_log_is_truncated_without_waiting_for_readers() {
     assert!(begin.elapsed() < seconds(4), "it waited for the reader: {:?}", begin.elapsed());
     assert!(log() > 16 * 1024 * 1024);
     reader.execute_batch("ROLLBACK").expect("no reader");
-    stepper.clock().advance(seconds(20));
-    step(&mut stepper, 0);
+    step_after(&mut stepper, seconds(20), 0);
     assert_eq!(log(), 0);
 }
 
@@ -219,18 +217,14 @@ fn a_task_that_was_set_aside_is_on_time_after_its_repair() {
     stepper.client().add(NewTask::interval("minutely", minutes(1)).handler("work")).expect("a task");
     refuse_all_of(&db, 1);
     step(&mut stepper, 0);
-    stepper.clock().advance(minutes(1));
-    step(&mut stepper, 0);
+    step_after(&mut stepper, minutes(1), 0);
     db.plain().execute_batch("DROP TRIGGER no_run; DROP TRIGGER no_status").expect("no triggers");
-    stepper.clock().advance(seconds(20));
-    let late = claim(&mut stepper);
+    let late = claim_after(&mut stepper, seconds(20));
     stepper.finish(&late, Outcome::succeeded());
     step(&mut stepper, 0);
     // Between two heartbeats.
-    stepper.clock().advance(seconds(25));
-    step(&mut stepper, 0);
-    stepper.clock().advance(seconds(15));
-    assert_eq!(claim(&mut stepper).scheduled_for, at("2027-03-14T12:02:00Z"));
+    step_after(&mut stepper, seconds(25), 0);
+    assert_eq!(claim_after(&mut stepper, seconds(15)).scheduled_for, at("2027-03-14T12:02:00Z"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Running runs whose owner is not registered: another program wrote them, or deleted the owner's row. `check` and `doctor`
 //! name each with its owner; once the lease has not changed for its whole length, a scheduler recovers them as lost.
 
-use crate::fixtures::{NOON, TestDb, findings, once, problems, seconds, step, succeed};
+use crate::fixtures::{NOON, TestDb, advance_and_step, findings, once, problems, seconds, step, step_after, succeed};
 
 #[test]
 fn a_run_of_an_unregistered_owner_is_named_and_recovered() {
@@ -24,8 +24,7 @@ fn a_run_of_an_unregistered_owner_is_named_and_recovered() {
     // Its lease is first seen in its present value after 14 s.
     for _ in 0..6 {
         assert_eq!(db.ask("SELECT status || locked_by FROM task_runs WHERE id = 2"), "runningmy-script", "too early");
-        stepper.clock().advance(seconds(14));
-        stepper.step().expect("a turn");
+        advance_and_step(&mut stepper, seconds(14));
     }
     assert_eq!(db.run(2).status, duly::RunStatus::Failed);
     assert_eq!(db.rows("SELECT run_id, outcome, locked_by FROM task_attempts"), ["2|lost|my-script"]);
@@ -50,8 +49,7 @@ fn a_scheduler_whose_row_was_deleted_is_named_while_alive_and_when_dead() {
     assert_eq!(problems(&client), [format!("{begin} and is alive: {advice}")]);
     stepper.crash();
     assert_eq!(problems(&client), [format!("{begin} and is dead: the next turn of a scheduler recovers it: duly run")]);
-    other.clock().advance(seconds(1));
-    other.step().expect("a turn");
+    advance_and_step(&mut other, seconds(1));
     assert_eq!((problems(&client), findings(&client)), (vec![], vec![]));
 }
 
@@ -68,8 +66,7 @@ fn a_scheduler_whose_row_was_deleted_registers_again_at_its_next_heartbeat() {
     let remove = format!("DELETE FROM scheduler_instances WHERE id = '{}'", stepper.owner());
     db.plain().execute(&remove, []).expect("a removal");
     for scheduler in [&mut stepper, &mut other] {
-        scheduler.clock().advance(seconds(30));
-        step(scheduler, 0);
+        step_after(scheduler, seconds(30), 0);
     }
     assert_eq!(db.rows(rows), before);
     assert_eq!((problems(&client), findings(&client)), (vec![], vec![]));

@@ -8,7 +8,9 @@ use duly::{Clock, Event, NewTask, Outcome, RunStatus};
 
 use crate::disk::tools::{Strace, may_attach, skip_without};
 use crate::disk::{REFUSES, count_outages, probe, starts};
-use crate::fixtures::{NOON, TestDb, at, eventually, listen, minutes, once, seconds, wait_for_status};
+use crate::fixtures::{
+    NOON, TestDb, advance_and_step, at, eventually, listen, minutes, once, seconds, wait_for_status,
+};
 use crate::sidecar::{Sidecar, shell, wait_for_line, with_gate};
 
 /// Starts a stepper that does not wait for locks. Returns it with its events.
@@ -54,8 +56,7 @@ fn an_hour_long_write_lock_causes_two_events_and_loses_no_outcome() {
     assert_eq!(db.ask("SELECT group_concat(status || attempt) FROM task_runs"), "running1");
     writer.execute_batch("ROLLBACK").expect("the lock is free");
 
-    stepper.clock().advance(seconds(5));
-    let after = stepper.step().unwrap();
+    let after = advance_and_step(&mut stepper, seconds(5));
     assert_eq!(after.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), ["minutely"]);
     let reported: Vec<Event> = events.try_iter().collect();
     assert!(matches!(reported[0], Event::Recovered), "{reported:?}");
@@ -88,8 +89,7 @@ fn a_failed_turn_is_retried_without_new_changes() {
     stepper.step().unwrap();
     plain.execute_batch("ROLLBACK").expect("the lock is free");
     assert_eq!(stepper.sleeps(), Duration::from_millis(100));
-    stepper.clock().advance(Duration::from_millis(100));
-    stepper.step().unwrap();
+    advance_and_step(&mut stepper, Duration::from_millis(100));
     assert!(stepper.sleeps() > Duration::ZERO, "it spins");
     assert_eq!(db.ask("SELECT planned FROM scheduled_tasks"), "1");
     let reported: Vec<Event> = events.try_iter().collect();
@@ -107,8 +107,7 @@ fn recovery_is_reported_with_nothing_left_to_write() {
     plain.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     stepper.step().unwrap();
     plain.execute_batch("DELETE FROM scheduled_tasks; COMMIT").expect("no task is left");
-    stepper.clock().advance(Duration::from_millis(100));
-    assert!(stepper.step().unwrap().is_empty());
+    assert!(advance_and_step(&mut stepper, Duration::from_millis(100)).is_empty());
     assert!(stepper.sleeps() > Duration::ZERO, "it spins");
     let reported: Vec<Event> = events.try_iter().collect();
     assert!(matches!(&reported[..], [Event::Degraded { .. }, Event::Recovered]), "{reported:?}");
@@ -127,8 +126,7 @@ fn a_day_long_snapshot_delays_no_run() {
     reader.execute_batch("BEGIN; SELECT count(*) FROM task_runs").expect("a snapshot");
     let log = || std::fs::metadata(db.home().join("agent.db-wal")).expect("a log").len();
     for _ in 0..96 {
-        stepper.clock().advance(minutes(15));
-        let claims = stepper.step().unwrap();
+        let claims = advance_and_step(&mut stepper, minutes(15));
         assert_eq!(claims.len(), 1);
         stepper.finish(&claims[0], Outcome::Succeeded { result: Some(format!("{text:?}")) });
         stepper.step().unwrap();
@@ -141,8 +139,7 @@ fn a_day_long_snapshot_delays_no_run() {
         "still the old snapshot"
     );
     reader.execute_batch("ROLLBACK").expect("no reader");
-    stepper.clock().advance(seconds(20));
-    stepper.step().unwrap();
+    advance_and_step(&mut stepper, seconds(20));
     assert_eq!(log(), 0, "it is cut");
     let odd = |event: &Event| matches!(event, Event::Degraded { .. } | Event::Recovered | Event::SetAside { .. });
     assert_eq!(events.try_iter().filter(odd).count(), 0);

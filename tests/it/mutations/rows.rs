@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use duly::testing::Stepper;
 use duly::{Client, Clock, Error, Limits, NewTask, Outcome, Result, TaskStatus};
 
-use crate::fixtures::{NOON, TestDb, at, minutes};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, minutes};
 use crate::mutations::mutator::{Mutator, each_in_time};
 
 /// Values as SQL literals.
@@ -79,8 +79,7 @@ pub(crate) fn filled_database() -> TestDb {
     }
     client.pause("paused").expect("a pause");
     for minute in 1..6 {
-        stepper.clock().advance(minutes(1));
-        stepper.step().expect("a turn");
+        advance_and_step(&mut stepper, minutes(1));
         for (place, claim) in stepper.running().to_vec().iter().enumerate() {
             match (minute + place) % 4 {
                 0 => stepper.finish(claim, Outcome::succeeded()),
