@@ -95,7 +95,7 @@ fn an_unknown_duration_is_not_recorded() {
     assert!(db.plain().execute("UPDATE task_runs SET duration_ms = -1", []).is_err());
 }
 
-/// A run is stuck when its time limit is over by the monotonic clock.
+/// A run is stuck when its time limit has passed by the monotonic clock.
 #[test]
 fn a_step_of_the_clock_makes_no_run_stuck_and_hides_none() {
     let (db, mut stepper, client) = TestDb::with_stepper_and_client();

@@ -115,7 +115,7 @@ type Case =
 fn nothing_is_committed_partially() {
     let cases: [Case; 9] = [
         (
-            "the closure fails, and the handler hands the error on",
+            "the closure fails, and the handler returns the error",
             |run| {
                 run.finish(|tx| {
                     tx.execute("INSERT INTO sold VALUES (1, 'half')", [])?;

@@ -87,6 +87,7 @@ impl TestDb {
     }
 
     /// The input file of the first attempt of run 1.
+    #[cfg(target_os = "linux")]
     pub(crate) fn input_file(&self) -> PathBuf {
         self.lock_folder().join("run-1-1")
     }
@@ -329,6 +330,7 @@ impl Process {
     }
 
     /// Waits for its end and returns its exit code; none if a signal ended it.
+    #[cfg(target_os = "linux")]
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         eventually("the process has ended", || self.has_ended());
         self.0.wait().expect("an end").code()

@@ -5,9 +5,7 @@ use std::sync::mpsc::channel;
 use duly::testing::Stepper;
 use duly::{Event, ImportItem, NewTask, Outcome, Retry, RetryPolicy, RunStatus};
 
-use crate::fixtures::{
-    NOON, TestDb, claim, claim_after, minutes, once, problems, seconds, step, step_after, wait_for_status, work_off,
-};
+use crate::fixtures::{NOON, TestDb, claim, claim_after, minutes, once, problems, seconds, step, step_after, work_off};
 
 #[test]
 fn the_reason_of_a_cancellation_shows_whether_an_attempt_began() {
@@ -216,6 +214,7 @@ fn a_stalled_owner_is_reported_once_by_each_of_its_peers_and_recorded_once() {
 #[test]
 #[cfg(target_os = "linux")]
 fn processes_that_a_command_left_and_duly_ended_are_in_its_logs() {
+    use crate::fixtures::wait_for_status;
     use crate::sidecar::{Sidecar, shell, wait_for_line};
     let (db, client) = TestDb::with_client();
     let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };

@@ -26,7 +26,7 @@ pub(crate) fn nanoclaw(path: &Path) -> Connection {
 }
 
 /// `next` and `last`: SQL.
-fn row(connection: &Connection, id: &str, kind: &str, value: &str, next: &str, last: &str, status: &str) {
+fn insert_row(connection: &Connection, id: &str, kind: &str, value: &str, next: &str, last: &str, status: &str) {
     let insert = format!(
         "INSERT INTO scheduled_tasks (id, group_folder, chat_jid, prompt, schedule_type, schedule_value, next_run, last_run,
                                       status, created_at)
@@ -57,7 +57,7 @@ fn tasks_are_imported_or_refused_with_a_reason() {
         ("task-c-bad000", "daily", "15:30", "NULL", "NULL", "active"),
         ("task-d-bad000", "cron", "0 1 * * *", "NULL", "NULL", "asleep"),
     ] {
-        row(&source, id, kind, value, next, last, status);
+        insert_row(&source, id, kind, value, next, last, status);
     }
     drop(source);
     let line = ["import", "nanoclaw", "messages.db", "--json", "--", "node", "run-task.js"];
@@ -127,7 +127,7 @@ fn a_task_that_became_invalid_is_not_pruned_and_a_completed_one_is() {
         ("o", "once", "2999-07-01T15:30:00"),
         ("s", "cron", "@daily"),
     ] {
-        row(&source, id, kind, value, far, "NULL", "active");
+        insert_row(&source, id, kind, value, far, "NULL", "active");
     }
     let import = || -> Value {
         let line = ["import", "nanoclaw", "messages.db", "--prune", "--json", "--", "true"];
@@ -154,7 +154,7 @@ fn an_overdue_task_runs_at_once_and_only_once() {
     let db = TestDb::new();
     let source = nanoclaw(&db.home().join("messages.db"));
     let past = "'2026-02-01T14:30:00.000Z'";
-    row(&source, "late", "once", "2026-02-01T15:30:00", past, "NULL", "active");
+    insert_row(&source, "late", "once", "2026-02-01T15:30:00", past, "NULL", "active");
     for _ in 0..2 {
         stdout_of(duly(&db, &["import", "nanoclaw", "messages.db", "--", "cat"]));
         assert!(duly(&db, &["run", "--until-idle"]).status.success());
@@ -182,10 +182,10 @@ fn a_database_in_use_is_read_with_its_wal_and_not_written() {
         document["tasks"].as_array().unwrap().len()
     };
     let source = nanoclaw(&path);
-    row(&source, "task-1", "cron", "0 13 * * *", "NULL", "NULL", "active");
+    insert_row(&source, "task-1", "cron", "0 13 * * *", "NULL", "NULL", "active");
     assert_eq!((import(), listed()), (1, vec!["messages.db".to_owned()]), "a rollback journal, as NanoClaw has it");
     source.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
-    row(&source, "task-2", "cron", "0 14 * * *", "NULL", "NULL", "active");
+    insert_row(&source, "task-2", "cron", "0 14 * * *", "NULL", "NULL", "active");
     let live = listed();
     assert_eq!((import(), listed()), (2, live), "the second is in the log alone");
     assert!(

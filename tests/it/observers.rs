@@ -7,7 +7,7 @@ use duly::{Cancel, Context, Error, Event, NewTask, Scheduler};
 use crate::fixtures::{NOON, TestDb, eventually, once};
 
 /// Returns an observer that records the runs cancelled before they began.
-fn cancelled() -> (impl Fn(&Event) + Send + Sync + 'static, Arc<Mutex<Vec<i64>>>) {
+fn cancellation_observer() -> (impl Fn(&Event) + Send + Sync + 'static, Arc<Mutex<Vec<i64>>>) {
     let reported = Arc::new(Mutex::new(Vec::new()));
     let copy = reported.clone();
     let observer = move |event: &Event| {
@@ -22,14 +22,14 @@ fn cancelled() -> (impl Fn(&Event) + Send + Sync + 'static, Arc<Mutex<Vec<i64>>>
 #[test]
 fn a_waiting_run_that_a_client_cancels_is_reported_once() {
     let db = TestDb::new();
-    let (observer, reported) = cancelled();
+    let (observer, reported) = cancellation_observer();
     let mut stepper = db.builder(NOON).accept("work").observe(observer).start().unwrap();
     let client = stepper.client().clone();
     client.add_all(["waits", "works"].map(|name| NewTask::manual(name).handler("absent"))).unwrap();
     let runs: Vec<i64> = (0..3).map(|_| client.trigger("waits").unwrap()).collect();
     assert_eq!(client.cancel(runs[0]).unwrap(), Cancel::Done);
     assert_eq!(*reported.lock().unwrap(), runs[..1], "what a client cancels");
-    assert!(matches!(client.cancel(runs[0]), Err(Error::Refused { .. })), "it is over");
+    assert!(matches!(client.cancel(runs[0]), Err(Error::Refused { .. })), "it is final");
     assert_eq!(client.cancel_all("waits").unwrap(), 2);
     assert_eq!(*reported.lock().unwrap(), runs);
     stepper.step().unwrap();
@@ -48,7 +48,7 @@ fn a_waiting_run_that_a_client_cancels_is_reported_once() {
 #[test]
 fn a_running_scheduler_reports_what_its_client_cancels() {
     let db = TestDb::new();
-    let (observer, reported) = cancelled();
+    let (observer, reported) = cancellation_observer();
     let scheduler = Scheduler::builder(db.file())
         .observe(observer)
         .handler("work", |_: &Context| Ok::<_, Error>(()))

@@ -10,7 +10,9 @@ use duly::testing::Stepper;
 use duly::{Client, Error, NewTask, Outcome, Scheduler};
 use rusqlite::Connection;
 
-use crate::fixtures::{NOON, TestDb, at, once, seconds, set_mode, skip};
+use crate::fixtures::{NOON, TestDb, at, once, seconds};
+#[cfg(unix)]
+use crate::fixtures::{set_mode, skip};
 
 /// Returns all files of a folder with their contents; folders end with a slash.
 fn folder_contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {

@@ -32,7 +32,7 @@ fn probe(db: &TestDb) -> String {
 }
 
 /// Makes one change with the program. Returns its error unless it is documented.
-fn by_program(db: &TestDb, random: &mut fastrand::Rng) -> Option<String> {
+fn change_by_program(db: &TestDb, random: &mut fastrand::Rng) -> Option<String> {
     let name = format!("task-{}", random.usize(..TASKS));
     let every = ["1s", "2s", "3s"][random.usize(..3)];
     let line = probe(db);
@@ -57,7 +57,7 @@ fn by_program(db: &TestDb, random: &mut fastrand::Rng) -> Option<String> {
 }
 
 /// Makes one change by SQL that schema.sql allows.
-fn by_sql(plain: &Connection, random: &mut fastrand::Rng) -> Option<String> {
+fn change_by_sql(plain: &Connection, random: &mut fastrand::Rng) -> Option<String> {
     let change = match random.u8(..5) {
         0 => "UPDATE scheduled_tasks SET status = 'paused' WHERE id = ?1 AND status = 'active'",
         1 => "UPDATE scheduled_tasks SET status = 'active' WHERE id = ?1 AND status = 'paused'",
@@ -93,7 +93,7 @@ fn parallel_changes_break_no_rule_and_start_no_attempt_twice() {
                 let plain = db.plain();
                 plain.busy_timeout(Duration::from_secs(30)).expect("patience");
                 let one = |random: &mut fastrand::Rng| {
-                    if number < PROGRAMS { by_program(db, random) } else { by_sql(&plain, random) }
+                    if number < PROGRAMS { change_by_program(db, random) } else { change_by_sql(&plain, random) }
                 };
                 (0..changes).filter_map(|_| one(&mut random)).collect::<Vec<_>>()
             })

@@ -5,13 +5,13 @@ use duly::{FailureKind, Misfire, NewTask, Outcome, Overlap, Retry, RetryPolicy};
 
 use crate::fixtures::{NOON, TestDb, at, claim, claim_after, minutes, once, seconds, step, step_after, succeed};
 
-fn day(time: &str) -> String {
+fn time_of_day(time: &str) -> String {
     format!("2027-03-14T{time}:00Z")
 }
 
 /// Sets the clock to a time of the day, and takes a step.
 fn step_at(stepper: &mut Stepper, time: &str, claims: usize) {
-    stepper.clock().set_wall(at(&day(time)));
+    stepper.clock().set_wall(at(&time_of_day(time)));
     step(stepper, claims);
 }
 
@@ -29,7 +29,7 @@ fn an_interrupted_run_continues_after_its_expiry() {
 #[test]
 fn an_occurrence_with_a_row_does_not_hide_later_missed_ones() {
     let db = TestDb::new();
-    let mut owner = db.stepper(&day("12:59"));
+    let mut owner = db.stepper(&time_of_day("12:59"));
     let hourly = NewTask::cron("hourly", "0 * * * *").handler("work").misfire(Misfire::Skip, seconds(60));
     owner.client().add(hourly).unwrap();
     let first = claim_after(&mut owner, minutes(1));
@@ -75,7 +75,7 @@ fn an_observer_that_slept_does_not_judge_by_an_old_lease() {
     }
     std::fs::remove_file(db.lock_file(&owner)).unwrap();
     step(&mut observer, 0);
-    assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "running1", "its lease has not stood still");
+    assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "running1", "its lease has changed");
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "0");
     // An owner without a lock file is dead once its lease has not changed for a whole lease.
     step_after(&mut observer, seconds(61), 0);
@@ -85,7 +85,7 @@ fn an_observer_that_slept_does_not_judge_by_an_old_lease() {
 #[test]
 fn a_run_opened_by_a_wrong_clock_waits_for_older_occurrences() {
     let db = TestDb::new();
-    let mut owner = db.stepper(&day("19:30"));
+    let mut owner = db.stepper(&time_of_day("19:30"));
     owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("absent").overlap(Overlap::BufferAll)).unwrap();
     step_at(&mut owner, "20:00", 0);
     step_at(&mut owner, "12:30", 0);
@@ -126,7 +126,7 @@ fn a_delay_continues_if_its_occurrence_has_a_row() {
         let one = claim_after(&mut owner, minutes(60));
         succeed(&mut owner, &one);
     }
-    // The clock was wrong by more than four hours. Resolved occurrences stay resolved, and the task goes on.
+    // The clock was wrong by more than four hours. Resolved occurrences stay resolved, and the task continues.
     step_at(&mut owner, "11:00", 0);
     let one = claim_after(&mut owner, minutes(60));
     succeed(&mut owner, &one);
@@ -160,7 +160,7 @@ fn a_row_of_skips_does_not_shrink_when_the_clock_is_corrected() {
 fn next_run_set_to_now_does_not_start_a_delay_before_starts_at() {
     let (db, mut owner) = TestDb::with_stepper();
     let delay = NewTask::delay("late", minutes(10)).handler("work").misfire(Misfire::Skip, seconds(0));
-    owner.client().add(delay.starts_at(at(&day("15:00")))).unwrap();
+    owner.client().add(delay.starts_at(at(&time_of_day("15:00")))).unwrap();
     let now = at(NOON).as_millis();
     db.plain().execute("UPDATE scheduled_tasks SET next_run = ?1", [now]).unwrap();
     step_at(&mut owner, "12:30", 0);
@@ -171,17 +171,17 @@ fn next_run_set_to_now_does_not_start_a_delay_before_starts_at() {
 /// Sets `next_run` of a task by SQL.
 fn set_next_run(db: &TestDb, name: &str, time: &str) {
     let text = "UPDATE scheduled_tasks SET next_run = ?2 WHERE name = ?1";
-    db.plain().execute(text, (name, at(&day(time)).as_millis())).unwrap();
+    db.plain().execute(text, (name, at(&time_of_day(time)).as_millis())).unwrap();
 }
 
 #[test]
 fn occurrences_in_a_pause_stay_passed_over_when_next_run_is_set_back() {
     let db = TestDb::new();
-    let mut owner = db.stepper(&day("11:59"));
+    let mut owner = db.stepper(&time_of_day("11:59"));
     owner.client().add(NewTask::cron("hourly", "0 * * * *").handler("work")).unwrap();
     step_at(&mut owner, "12:00", 1);
     owner.client().pause("hourly").unwrap();
-    owner.clock().set_wall(at(&day("13:30")));
+    owner.clock().set_wall(at(&time_of_day("13:30")));
     owner.client().resume("hourly").unwrap();
     // The clock is two hours behind, and a user sets next_run to now: that occurrence is resolved already.
     set_next_run(&db, "hourly", "11:30");
@@ -192,25 +192,25 @@ fn occurrences_in_a_pause_stay_passed_over_when_next_run_is_set_back() {
 #[test]
 fn a_one_time_task_is_not_completed_by_setting_next_run_back() {
     let db = TestDb::new();
-    let mut owner = db.stepper(&day("11:59"));
+    let mut owner = db.stepper(&time_of_day("11:59"));
     owner.client().add(NewTask::cron("task", "0 * * * *").handler("work")).unwrap();
     step_at(&mut owner, "12:00", 1);
-    owner.client().replace(NewTask::once("task", at(&day("15:00"))).handler("work")).unwrap();
+    owner.client().replace(NewTask::once("task", at(&time_of_day("15:00"))).handler("work")).unwrap();
     set_next_run(&db, "task", "12:00");
     owner.step().unwrap();
     assert_eq!(db.next("task"), "2027-03-14 15:00:00 active");
-    owner.clock().set_wall(at(&day("15:00")));
+    owner.clock().set_wall(at(&time_of_day("15:00")));
     set_next_run(&db, "task", "12:00");
     step(&mut owner, 0);
     let until = db.ask("SELECT resolved_until FROM scheduled_tasks");
-    assert_eq!(until, at(&day("15:00")).as_millis().to_string(), "what was resolved is known without its row");
+    assert_eq!(until, at(&time_of_day("15:00")).as_millis().to_string(), "what was resolved is known without its row");
 }
 
 #[test]
 fn a_run_released_after_a_clock_correction_starts_at_once() {
     let db = TestDb::new();
-    let mut owner = db.stepper(&day("20:00"));
-    owner.client().add(NewTask::once("post", at(&day("20:00"))).handler("work")).unwrap();
+    let mut owner = db.stepper(&time_of_day("20:00"));
+    owner.client().add(NewTask::once("post", at(&time_of_day("20:00"))).handler("work")).unwrap();
     let one = claim(&mut owner);
     step_at(&mut owner, "09:00", 0);
     owner.finish(&one, Outcome::Released);
@@ -220,11 +220,11 @@ fn a_run_released_after_a_clock_correction_starts_at_once() {
 #[test]
 fn due_occurrences_are_resolved_before_a_pause_despite_a_cancel_by_sql() {
     let db = TestDb::new();
-    let mut owner = db.stepper(&day("11:59"));
+    let mut owner = db.stepper(&time_of_day("11:59"));
     let task = NewTask::cron("hourly", "0 * * * *").handler("absent").overlap(Overlap::BufferAll);
     owner.client().add(task).unwrap();
     step_at(&mut owner, "12:00", 0);
-    owner.clock().set_wall(at(&day("13:00")));
+    owner.clock().set_wall(at(&time_of_day("13:00")));
     db.plain().execute("UPDATE task_runs SET cancel_requested = 1", []).unwrap();
     owner.client().pause("hourly").unwrap();
     step(&mut owner, 0);
@@ -236,7 +236,7 @@ fn due_occurrences_are_resolved_before_a_pause_despite_a_cancel_by_sql() {
 fn no_occurrence_is_resolved_between_a_set_next_run_and_starts_at() {
     let (db, mut owner) = TestDb::with_stepper();
     let task = NewTask::cron("late", "*/10 * * * *").handler("work").misfire(Misfire::RunOnce, seconds(0));
-    owner.client().add(task.starts_at(at(&day("15:00")))).unwrap();
+    owner.client().add(task.starts_at(at(&time_of_day("15:00")))).unwrap();
     set_next_run(&db, "late", "12:05");
     step_at(&mut owner, "12:35", 1);
     db.assert_history("late", &["2027-03-14 12:05:00 catch_up running"]);
@@ -247,17 +247,17 @@ fn no_occurrence_is_resolved_between_a_set_next_run_and_starts_at() {
 fn a_run_started_beside_a_resolved_occurrence_is_recorded_as_started() {
     let db = TestDb::new();
     let mut owner = db.stepper("2030-01-01T00:00:00Z");
-    let task = |name: &str| NewTask::once(name, at(&day("12:00"))).handler("work");
+    let task = |name: &str| NewTask::once(name, at(&time_of_day("12:00"))).handler("work");
     owner.client().add(task("second")).unwrap();
     let one = claim(&mut owner);
     owner.finish(&one, Outcome::succeeded());
     step(&mut owner, 0);
     // The clock was wrong, and a user runs the task again: its occurrence has a row.
     step_at(&mut owner, "11:00", 0);
-    owner.client().replace(task("second").starts_at(at(&day("11:30")))).unwrap();
+    owner.client().replace(task("second").starts_at(at(&time_of_day("11:30")))).unwrap();
     owner.client().add_all(["first", "third"].map(task)).unwrap();
     db.plain().execute("UPDATE scheduled_tasks SET priority = 0 WHERE name = 'first'", []).unwrap();
-    owner.clock().set_wall(at(&day("12:00")));
+    owner.clock().set_wall(at(&time_of_day("12:00")));
     let started: Vec<i64> = owner.step().unwrap().iter().map(|claim| claim.run_id).collect();
     let running = db.rows("SELECT id FROM task_runs WHERE status = 'running' ORDER BY id");
     assert_eq!(started.iter().map(ToString::to_string).collect::<Vec<_>>(), running);

@@ -9,7 +9,7 @@ use crate::fixtures::{NOON, TestDb, at, claim, claim_after, findings, minutes, p
 const RULE: &str = "a final run stays final, and its attempt never decreases";
 
 /// Creates runs that ended in every way, in tasks of that name. The first attempt of `retried` failed.
-fn ended() -> (TestDb, Stepper) {
+fn with_final_runs() -> (TestDb, Stepper) {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(8).start().expect("a stepper");
     let client = stepper.client().clone();
@@ -72,7 +72,7 @@ fn a_final_run_that_another_program_reopened_is_named() {
         ("cancelled", "status = 'failed'", "was final after attempt 1, and is failed at attempt 1"),
         ("waited", again, "is queued, with the end of an earlier attempt"),
     ] {
-        let (db, stepper) = ended();
+        let (db, stepper) = with_final_runs();
         set_columns(&db, task, values).unwrap_or_else(|error| panic!("{task}, {values}: {error}"));
         let number = run_of(&db, task);
         assert_eq!(findings(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{values}");
@@ -91,7 +91,7 @@ fn a_reopened_run_that_ran_again_is_named_as_well() {
         ("succeeded", "is succeeded at attempt 2, ended attempts on record: 0"),
         ("dead", "was final after attempt 1, and is succeeded at attempt 2"),
     ] {
-        let (db, mut stepper) = ended();
+        let (db, mut stepper) = with_final_runs();
         set_columns(&db, task, "status = 'queued', finished_at = NULL, cancel_requested = 0").expect("an update");
         let again = claim(&mut stepper);
         assert_eq!(again.task, task);
@@ -99,7 +99,7 @@ fn a_reopened_run_that_ran_again_is_named_as_well() {
         work_off(&mut stepper);
         let number = run_of(&db, task);
         assert_eq!(findings(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")]);
-        assert!(reopened_runs(stepper.client()).is_empty(), "it is over");
+        assert!(reopened_runs(stepper.client()).is_empty(), "it is final");
     }
 }
 
@@ -111,13 +111,13 @@ fn an_attempt_that_another_program_changed_is_named() {
         ("succeeded", 0, "is succeeded at attempt 0, ended attempts on record: 0"),
         ("waited", 1, "is cancelled at attempt 1, ended attempts on record: 0"),
     ] {
-        let (db, stepper) = ended();
+        let (db, stepper) = with_final_runs();
         set_columns(&db, task, &format!("attempt = {attempt}")).expect("an update");
         let number = run_of(&db, task);
         assert_eq!(findings(stepper.client()), [format!("{RULE}: run {number} of task {task} {why}")], "{attempt}");
     }
     // A run that fails, is released, and continues is not named.
-    let (_db, mut stepper) = ended();
+    let (_db, mut stepper) = with_final_runs();
     let client = stepper.client().clone();
     let mut claims = Vec::new();
     client.add(NewTask::interval("neighbour", minutes(1)).handler("work")).expect("a task");
@@ -134,7 +134,7 @@ fn an_attempt_that_another_program_changed_is_named() {
 
 #[test]
 fn a_run_with_finished_at_cannot_become_queued_or_running() {
-    let (db, stepper) = ended();
+    let (db, stepper) = with_final_runs();
     for task in ["succeeded", "dead", "waited"] {
         for values in ["status = 'queued'", "status = 'running', locked_by = 'me', locked_until = 1805025600000"] {
             let refused = set_columns(&db, task, values).expect_err("an end").to_string();

@@ -14,7 +14,7 @@ fn days(days: u64) -> Duration {
     seconds(days * 86_400)
 }
 
-fn names(db: &TestDb) -> Vec<String> {
+fn task_names(db: &TestDb) -> Vec<String> {
     db.rows("SELECT name FROM scheduled_tasks ORDER BY id")
 }
 
@@ -39,12 +39,12 @@ fn a_completed_one_time_task_is_deleted_after_thirty_days() {
     let again = claim(&mut stepper);
     succeed(&mut stepper, &again);
     advance_and_step(&mut stepper, days(20) - seconds(1));
-    assert_eq!(names(&db).len(), 6);
+    assert_eq!(task_names(&db).len(), 6);
     advance_and_step(&mut stepper, minutes(1));
-    assert_eq!(names(&db), ["running", "again", "elsewhere", "bystander"]);
+    assert_eq!(task_names(&db), ["running", "again", "elsewhere", "bystander"]);
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "0", "with all that was of them");
     advance_and_step(&mut stepper, days(10));
-    assert_eq!(names(&db), ["running", "elsewhere", "bystander"]);
+    assert_eq!(task_names(&db), ["running", "elsewhere", "bystander"]);
     db.assert_bystander(&bystander);
     db.assert_sound();
 }
@@ -76,7 +76,7 @@ fn a_completed_task_with_a_new_next_run_stays_and_runs_again() {
     db.plain().execute_batch(&again).unwrap();
     let keep = Retention::default();
     assert_eq!((client.would_prune(keep).unwrap().tasks, client.prune(keep).unwrap().tasks), (1, 1));
-    assert_eq!(names(&db), ["again"]);
+    assert_eq!(task_names(&db), ["again"]);
     let again = claim(&mut stepper);
     succeed(&mut stepper, &again);
     advance_and_step(&mut stepper, minutes(2));
@@ -96,7 +96,7 @@ fn hourly(db: &TestDb, keep: Retention, hours: u64) -> Stepper {
     stepper
 }
 
-fn runs(db: &TestDb) -> String {
+fn count_runs(db: &TestDb) -> String {
     db.ask("SELECT count(*) FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = 'subject')")
 }
 
@@ -110,7 +110,7 @@ fn old_runs_are_deleted_except_the_newest_of_a_task() {
     let triggered = claim(&mut stepper);
     succeed(&mut stepper, &triggered);
     advance_and_step(&mut stepper, seconds(20));
-    let kept: u64 = runs(&db).parse().unwrap();
+    let kept: u64 = count_runs(&db).parse().unwrap();
     assert!((48..=50).contains(&kept), "two days, and the triggered runs: {kept}");
     let oldest = "SELECT min(scheduled_for) FROM task_runs WHERE task_id = 1";
     assert_eq!(db.ask(oldest), at("2027-03-14T22:00:00Z").plus(minutes(60)).as_millis().to_string());
@@ -120,9 +120,9 @@ fn old_runs_are_deleted_except_the_newest_of_a_task() {
     stepper.clock().set_wall(at("2028-03-20T12:00:00Z"));
     stepper.step().unwrap();
     advance_and_step(&mut stepper, seconds(20));
-    assert_eq!(runs(&db), kept.to_string(), "a step of the clock: it may be wrong");
+    assert_eq!(count_runs(&db), kept.to_string(), "a step of the clock: it may be wrong");
     advance_and_step(&mut stepper, days(1));
-    assert_eq!(runs(&db), "10");
+    assert_eq!(count_runs(&db), "10");
     assert!(stepper.client().run(manual).unwrap().is_some(), "it is of the newest");
     db.assert_bystander(&bystander);
     db.assert_sound();
@@ -134,7 +134,7 @@ fn the_oldest_runs_above_the_limit_are_deleted_at_any_age() {
     let keep = Retention { least_runs: 5, most_runs: 20, ..Retention::default() };
     let mut stepper = hourly(&db, keep, 30);
     advance_and_step(&mut stepper, seconds(20));
-    assert_eq!(runs(&db), "20");
+    assert_eq!(count_runs(&db), "20");
     assert_eq!(db.ask("SELECT min(id) FROM task_runs"), "11");
     db.assert_sound();
 }
@@ -169,7 +169,7 @@ fn a_kept_retry_keeps_the_run_that_it_retries() {
     advance_and_step(&mut stepper, days(2));
     // The retry first, and then the run that it retries.
     advance_and_step(&mut stepper, minutes(1));
-    assert_eq!(runs(&db), "0");
+    assert_eq!(count_runs(&db), "0");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_chain_of_retries_is_kept_while_its_last_may_be_retried() {
     assert_eq!(keys.lock().unwrap().len(), 1, "{keys:?}");
     assert_eq!((client.would_prune(keep).unwrap().runs, client.prune(keep).unwrap().runs), (0, 0));
     (0..5).for_each(|_| lasts(days(2)));
-    assert_eq!(runs(&db), "0", "and then they go, the last one first");
+    assert_eq!(count_runs(&db), "0", "and then they go, the last one first");
     db.assert_sound();
 }
 
@@ -220,7 +220,7 @@ fn a_retry_that_never_runs_keeps_only_its_chain() {
     client.pause("subject").unwrap();
     db.plain().execute("UPDATE scheduled_tasks SET handler = 'absent'", []).unwrap();
     let retry = client.retry(run).unwrap();
-    assert_eq!(runs(&db), "7");
+    assert_eq!(count_runs(&db), "7");
     advance_and_step(&mut stepper, days(3));
     assert_eq!(db.rows("SELECT id FROM task_runs ORDER BY id"), [run.to_string(), retry.to_string()]);
     db.assert_sound();
@@ -237,14 +237,14 @@ fn a_scheduler_that_is_never_idle_deletes_history_too() {
     stepper.client().add(busy).unwrap();
     // Every heartbeat has a run to start or to settle.
     let mut turns = 0;
-    while runs(&db) != "1" {
+    while count_runs(&db) != "1" {
         for run in stepper.step().unwrap() {
             stepper.finish(&run, Outcome::succeeded());
         }
         assert!(!stepper.running().is_empty() || turns % 2 == 0, "it is busy");
         stepper.clock().advance(seconds(1));
         turns += 1;
-        assert!(turns <= 200, "{} runs of the other task are kept", runs(&db));
+        assert!(turns <= 200, "{} runs of the other task are kept", count_runs(&db));
     }
     db.assert_sound();
 }
@@ -260,12 +260,12 @@ fn more_than_one_batch_is_deleted_by_consecutive_batches() {
     let bystander = db.add_bystander(&stepper);
     advance_and_step(&mut stepper, days(2));
     let mut batches = 1;
-    while names(&db).len() > 1 {
+    while task_names(&db).len() > 1 {
         assert!(stepper.sleeps() <= Duration::from_millis(100), "{:?}", stepper.sleeps());
         let nap = stepper.sleeps();
         advance_and_step(&mut stepper, nap);
         batches += 1;
-        assert!(batches <= 15, "{} tasks are left", names(&db).len());
+        assert!(batches <= 15, "{} tasks are left", task_names(&db).len());
     }
     assert!(batches > 2, "each is a small one");
     advance_and_step(&mut stepper, seconds(30));
@@ -312,7 +312,7 @@ fn a_prune_deletes_everything_at_once() {
     let keep = Retention { once: seconds(1), runs: seconds(1), least_runs: 1, ..Retention::default() };
     let pruned = client.prune(keep).unwrap();
     assert_eq!((pruned.tasks, pruned.runs), (600, 2));
-    assert_eq!(names(&db), ["subject", "bystander"]);
+    assert_eq!(task_names(&db), ["subject", "bystander"]);
     db.assert_bystander(&bystander);
     let nonsense = Retention { least_runs: 2, most_runs: 1, ..Retention::default() };
     assert!(matches!(client.prune(nonsense), Err(Error::InvalidConfig { field: "retention", .. })));
@@ -330,7 +330,7 @@ fn with_every_case(db: &TestDb) -> Stepper {
     work_off(&mut stepper);
     client.pause("subject").unwrap();
     // A waiting run is the oldest of more than a batch; a completed task has more runs than a batch deletes.
-    let runs = |task: &str, count: u32, status: &str, finished: &str| {
+    let insert_runs = |task: &str, count: u32, status: &str, finished: &str| {
         format!(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
              INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
@@ -340,10 +340,10 @@ fn with_every_case(db: &TestDb) -> Stepper {
     };
     let old = "t.created_at";
     let plain = db.plain();
-    plain.execute_batch(&runs("many", 1, "queued", "NULL")).unwrap();
-    plain.execute_batch(&runs("many", 1300, "cancelled", old)).unwrap();
-    plain.execute_batch(&runs("many", 30, "dead", "t.created_at + 7776000000")).unwrap();
-    plain.execute_batch(&runs("retried", 1200, "dead", old)).unwrap();
+    plain.execute_batch(&insert_runs("many", 1, "queued", "NULL")).unwrap();
+    plain.execute_batch(&insert_runs("many", 1300, "cancelled", old)).unwrap();
+    plain.execute_batch(&insert_runs("many", 30, "dead", "t.created_at + 7776000000")).unwrap();
+    plain.execute_batch(&insert_runs("retried", 1200, "dead", old)).unwrap();
     advance_and_step(&mut stepper, minutes(1));
     stepper
 }

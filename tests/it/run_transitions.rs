@@ -332,7 +332,7 @@ fn a_run_without_an_attempt_in_time_is_missed() {
     stepper.clock().set_wall(at("2027-03-14T12:30:00Z"));
     let claims = stepper.step().unwrap();
     assert_eq!(claims.iter().map(|claim| (claim.run_id, claim.attempt)).collect::<Vec<_>>(), [(1, 2)]);
-    assert_eq!(status(&db, 3), "missed", "given back un-started is not begun");
+    assert_eq!(status(&db, 3), "missed", "a released run that never started has not begun");
     db.assert_sound();
 }
 

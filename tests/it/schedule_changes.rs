@@ -39,7 +39,7 @@ fn occurrences_during_a_pause_are_passed_over() {
         stepper.client().resume("t").expect("a resumption");
         stepper.client().resume("t").expect("resumed already");
         let first = claim(&mut stepper);
-        assert_eq!(first.scheduled_for, at("2027-03-14T12:01:00Z"), "what waited goes on");
+        assert_eq!(first.scheduled_for, at("2027-03-14T12:01:00Z"), "the waiting run continues");
         succeed(&mut stepper, &first);
         stepper.clock().advance(seconds(30));
         work_off(&mut stepper);

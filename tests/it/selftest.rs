@@ -58,7 +58,7 @@ impl Case {
     }
 
     /// Returns the rules that are violated after a change, without consecutive repetitions.
-    fn with(&self, change: impl FnOnce(&mut Case)) -> Vec<&'static str> {
+    fn violated_rules(&self, change: impl FnOnce(&mut Case)) -> Vec<&'static str> {
         let mut other = self.clone();
         change(&mut other);
         let mut rules: Vec<_> = other.faults().iter().map(|fault| fault.rule).collect();
@@ -67,7 +67,7 @@ impl Case {
     }
 
     /// Returns the index of the start of an attempt of a task.
-    fn begins(&self, wanted: &str, number: u32) -> usize {
+    fn start_index(&self, wanted: &str, number: u32) -> usize {
         let is =
             |line: &Line| matches!(line, Line::Began { task, attempt, .. } if task == wanted && *attempt == number);
         self.lines.iter().position(is).expect("such a start")
@@ -84,23 +84,24 @@ fn the_checker_finds_each_fault() {
         case = case.lines
     );
     assert_eq!(case.faults(), []);
-    let (first, again, once) = (case.begins("again", 1), case.begins("again", 2), case.begins("once", 1));
+    let (first, again, once) =
+        (case.start_index("again", 1), case.start_index("again", 2), case.start_index("once", 1));
 
     // Changes of the journal.
-    let double = case.with(|case| {
+    let double = case.violated_rules(|case| {
         let repeated = [case.lines[again].clone(), case.lines[again + 1].clone()];
         case.lines.splice(again + 2..again + 2, repeated);
     });
     assert_eq!(double, ["double"]);
-    let both = case.with(|case| case.lines.swap(first + 1, again));
+    let both = case.violated_rules(|case| case.lines.swap(first + 1, again));
     assert!(both.contains(&"at once"), "{both:?}");
-    let killed = case.with(|case| {
+    let killed = case.violated_rules(|case| {
         case.lines[first + 1] = Line::Killed { process: 7 };
     });
     assert_eq!(killed, [""; 0], "a killed handler need not end");
     let last = case.lines.len() - 1;
-    assert_eq!(case.with(|case| drop(case.lines.remove(last))), ["not done"]);
-    let of = |change: fn(&mut Line)| case.with(|case| change(&mut case.lines[first]));
+    assert_eq!(case.violated_rules(|case| drop(case.lines.remove(last))), ["not done"]);
+    let of = |change: fn(&mut Line)| case.violated_rules(|case| change(&mut case.lines[first]));
     let other_run = of(|line| {
         if let Line::Began { run, .. } = line {
             *run = 99
@@ -119,17 +120,17 @@ fn the_checker_finds_each_fault() {
         }
     });
     assert_eq!(other_time, ["unrecorded"]);
-    let late = case.with(|case| {
+    let late = case.violated_rules(|case| {
         let mut line = case.lines[once].clone();
         let Line::Began { attempt, .. } = &mut line else { panic!("{line:?}") };
         *attempt = 2;
         case.lines.insert(once + 2, line);
     });
     assert_eq!(late, ["at most once", "at once", "unrecorded"], "it also overlaps with the next run of its task");
-    assert_eq!(case.with(|case| case.lines.clear()), ["not done", "unrecorded"]);
+    assert_eq!(case.violated_rules(|case| case.lines.clear()), ["not done", "unrecorded"]);
 
     // Changes of the tables.
-    let edited = |change: fn(&mut Tables)| case.with(|case| change(&mut case.tables));
+    let edited = |change: fn(&mut Tables)| case.violated_rules(|case| change(&mut case.tables));
     assert_eq!(edited(|tables| tables.attempts.clear()), ["unrecorded", "attempts"]);
     assert_eq!(edited(|tables| tables.attempts[0].1 = AttemptOutcome::Released), ["released"]);
     assert_eq!(edited(|tables| tables.attempts[0].1 = AttemptOutcome::Lost), [""; 0], "a lost attempt may have ended");
@@ -145,7 +146,7 @@ fn the_checker_finds_each_fault() {
 
     // Changes of the expectations.
     let expected = |change: fn(&mut BTreeSet<Timestamp>)| {
-        case.with(|case| change(case.expectations[0].due.as_mut().expect("a schedule")))
+        case.violated_rules(|case| change(case.expectations[0].due.as_mut().expect("a schedule")))
     };
     assert_eq!(expected(|due| due.extend([at("2027-03-14T12:00:40Z")])), ["lost"]);
     assert_eq!(expected(|due| due.retain(|due| *due != at("2027-03-14T12:00:10Z"))), ["unasked"]);
@@ -160,7 +161,7 @@ fn a_row_of_several_occurrences_covers_all_of_them() {
         case.tables.runs.sort_by_key(|run| run.scheduled_for);
     };
     let skipped = |last: &'static str| {
-        case.with(|case| {
+        case.violated_rules(|case| {
             of_it(case);
             case.expectations.truncate(1);
             let begun = case.tables.runs.split_off(1);
@@ -251,7 +252,7 @@ mod program {
         found
     }
 
-    fn begin(db: &TestDb, line: &[&str]) -> Child {
+    fn spawn_selftest(db: &TestDb, line: &[&str]) -> Child {
         selftest(db, line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program")
     }
 
@@ -280,7 +281,7 @@ mod program {
     #[test]
     fn a_scheduler_that_ends_by_itself_fails_its_check_and_the_folder_is_kept() {
         let db = TestDb::new();
-        let child = begin(&db, &["--for", "5s", "--quiet"]);
+        let child = spawn_selftest(&db, &["--for", "5s", "--quiet"]);
         signal("KILL", &schedulers(&db, "bench")[0]);
         let (code, out, err) = parts_of(&child.wait_with_output().expect("an end"));
         assert_eq!(code, Some(1), "{out}{err}");
@@ -297,7 +298,7 @@ mod program {
     fn ctrl_c_leaves_no_process_and_no_folder() {
         for name in ["INT", "TERM", "HUP"] {
             let db = TestDb::new();
-            let child = begin(&db, &["--for", "1h"]);
+            let child = spawn_selftest(&db, &["--for", "1h"]);
             schedulers(&db, "bench");
             signal(name, &child.id().to_string());
             let (code, out, err) = parts_of(&child.wait_with_output().expect("an end"));
@@ -310,7 +311,7 @@ mod program {
     #[test]
     fn no_child_outlives_the_program_when_it_is_killed() {
         let db = TestDb::new();
-        let mut child = begin(&db, &["--for", "1h"]);
+        let mut child = spawn_selftest(&db, &["--for", "1h"]);
         schedulers(&db, "bench");
         child.kill().and_then(|()| child.wait()).expect("its end");
         eventually("its schedulers have ended", || children(&db).is_empty());

@@ -9,7 +9,7 @@ use duly::{AttemptOutcome, Builder, Context, Error, Event, NewTask, RunStatus, S
 
 use crate::fixtures::{TestDb, eventually, listen, overdue, seconds};
 
-/// A task whose handler ignores requests, with a time limit that is over at once.
+/// A task whose handler ignores requests, with a time limit of 20 ms.
 fn hanging_task(name: &str) -> NewTask {
     overdue(name).handler("hang").at_most_once().timeout(Duration::from_millis(20)).priority(0)
 }

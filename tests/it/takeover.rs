@@ -53,7 +53,11 @@ fn after_takeover() -> (Pair, Stepper) {
     std::fs::remove_file(pair.db.lock_file(&pair.stepper)).unwrap();
     pair.stepper.clock().advance(seconds(60));
     second.step().unwrap();
-    assert_eq!(pair.subject_status(), "running", "a missing file proves nothing before the lease has stood still");
+    assert_eq!(
+        pair.subject_status(),
+        "running",
+        "a missing file proves nothing until the lease has not changed for its length"
+    );
     pair.stepper.clock().advance(Duration::from_millis(1));
     assert!(second.step().unwrap().is_empty());
     assert_eq!(pair.subject_status(), "failed");

@@ -11,7 +11,7 @@ use duly::{
 use crate::fixtures::{TestDb, at, eventually, listen, overdue, seconds, wait_for_status};
 
 /// A handler that reports that it has begun, and returns when it receives a message.
-fn gated() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i64>, Sender<()>) {
+fn gated_handler() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i64>, Sender<()>) {
     let (begun, begins) = channel();
     let (open, gate) = channel();
     let (begun, gate) = (Mutex::new(begun), Mutex::new(gate));
@@ -120,7 +120,7 @@ fn a_failure_after_a_cancel_request_is_a_cancellation() {
     let run = begins.recv_timeout(seconds(30)).unwrap();
     assert_eq!(scheduler.cancel(run).unwrap(), Cancel::Asked);
     eventually("the run is cancelled", || db.run(run).status == RunStatus::Cancelled);
-    assert!(matches!(scheduler.cancel(run), Err(Error::Refused { .. })), "what is over cannot be cancelled");
+    assert!(matches!(scheduler.cancel(run), Err(Error::Refused { .. })), "a final run cannot be cancelled");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_handler_past_its_limit_is_asked_to_stop_and_recorded_when_it_returns() {
 #[test]
 fn a_shutdown_waits_for_running_attempts_and_releases_the_others() {
     let db = TestDb::new();
-    let (handler, begins, gate) = gated();
+    let (handler, begins, gate) = gated_handler();
     let scheduler = Scheduler::builder(db.file()).workers(1).handler("work", handler).start().unwrap();
     let client = scheduler.client().clone();
     client.add(overdue("first")).unwrap();
@@ -170,7 +170,7 @@ fn a_shutdown_waits_for_running_attempts_and_releases_the_others() {
 #[test]
 fn a_handler_that_returns_after_the_deadline_still_records_its_outcome() {
     let db = TestDb::new();
-    let (handler, begins, gate) = gated();
+    let (handler, begins, gate) = gated_handler();
     let scheduler = Scheduler::builder(db.file()).handler("work", handler).start().unwrap();
     let client = scheduler.client().clone();
     client.add(overdue("long")).unwrap();
@@ -341,9 +341,9 @@ fn invalid_settings_are_refused_by_name() {
 }
 
 /// Returns how many of two hundred short runs begin before one that may start only once, with the largest read-ahead.
-fn begun_before(once: NewTask) -> Option<usize> {
+fn count_begun_before(once: NewTask) -> Option<usize> {
     let db = TestDb::new();
-    let (work, begins, open) = gated();
+    let (work, begins, open) = gated_handler();
     let scheduler = Scheduler::builder(db.file()).workers(2).handler("work", work).start().unwrap();
     scheduler.add_all((0..200).map(|number| overdue(&format!("bulk-{number}")))).unwrap();
     let next = || begins.recv_timeout(seconds(30)).unwrap();
@@ -361,8 +361,8 @@ fn begun_before(once: NewTask) -> Option<usize> {
 
 #[test]
 fn a_run_that_may_start_only_once_is_not_starved_by_read_ahead() {
-    let urgent = begun_before(overdue("once").priority(0));
+    let urgent = count_begun_before(overdue("once").priority(0));
     assert!(urgent.is_some_and(|before| before < 20), "more than were read ahead when it came: {urgent:?}");
-    let oldest = begun_before(NewTask::once("once", at("2019-01-01T00:00:00Z")).handler("work").priority(3));
+    let oldest = count_begun_before(NewTask::once("once", at("2019-01-01T00:00:00Z")).handler("work").priority(3));
     assert!(oldest.is_some_and(|before| before < 40), "it is the oldest, and every eighth goes by age: {oldest:?}");
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use duly::testing::ManualClock;
 use duly::{AttemptOutcome, Context, Event, Outcome, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, listen, overdue, seconds, wait_for_status};
+use crate::fixtures::{NOON, TestDb, at, eventually, listen, overdue, seconds};
 
-fn ends(db: &TestDb) -> Vec<String> {
+fn run_outcomes(db: &TestDb) -> Vec<String> {
     db.rows(
         "SELECT t.name, r.status, r.error, a.outcome FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
            LEFT JOIN task_attempts a ON a.run_id = r.id ORDER BY t.name",
@@ -39,7 +39,7 @@ fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
     eventually("all have ended", || db.count(RunStatus::Succeeded) + db.count(RunStatus::Dead) == 3);
     scheduler.shutdown(seconds(30)).unwrap();
     assert_eq!(
-        ends(&db),
+        run_outcomes(&db),
         [
             "error|dead|it took longer than 50ms: half is sent|timed_out",
             "ok|succeeded|it ended late: it took longer than 50ms|-",
@@ -73,7 +73,10 @@ fn finish_after_the_time_limit_commits_and_is_reported_as_late() {
     stepper.client().add(overdue("late").at_most_once().timeout(seconds(60))).unwrap();
     stepper.client().add(overdue("unlimited").at_most_once().timeout(seconds(0))).unwrap();
     stepper.run_until(at("2027-03-14T13:00:00Z")).unwrap();
-    assert_eq!(ends(&db), ["late|succeeded|it ended late: it took longer than 1m|-", "unlimited|succeeded|-|-"]);
+    assert_eq!(
+        run_outcomes(&db),
+        ["late|succeeded|it ended late: it took longer than 1m|-", "unlimited|succeeded|-|-"]
+    );
 }
 
 /// After a request to stop, a success is a success, and any other end cancels the run, at any time.
@@ -90,7 +93,7 @@ fn a_cancelled_run_that_ends_late_keeps_its_success() {
     }
     stepper.step().unwrap();
     assert_eq!(
-        ends(&db),
+        run_outcomes(&db),
         [
             "error|cancelled|it took longer than 5s: stopped|timed_out",
             "ok|succeeded|it ended late: it took longer than 5s|-"
@@ -101,6 +104,7 @@ fn a_cancelled_run_that_ends_late_keeps_its_success() {
 #[cfg(target_os = "linux")]
 mod commands {
     use super::*;
+    use crate::fixtures::wait_for_status;
     use crate::sidecar::{Sidecar, shell, wait_for_line, with_gate};
 
     /// The scheduler is stopped while its command succeeds, for longer than the command's limit.

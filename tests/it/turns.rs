@@ -17,7 +17,7 @@ fn due_tasks(count: usize, instant: &str) -> impl Iterator<Item = NewTask> {
 }
 
 /// Steps whenever the scheduler would wake, for this time. Returns the number of steps.
-fn sleep_through(stepper: &mut Stepper, time: Duration) -> u32 {
+fn run_turns_for(stepper: &mut Stepper, time: Duration) -> u32 {
     let mut left = time;
     let mut turns = 0;
     while left > Duration::ZERO {
@@ -40,7 +40,7 @@ fn a_thousand_tasks_that_are_not_due_cost_heartbeats_only() {
     step(&mut stepper, 0);
     let rows = || db.ask("SELECT total(next_run) || ' ' || total(updated_at) FROM scheduled_tasks");
     let (transactions, before) = (stepper.transactions(), rows());
-    let turns = sleep_through(&mut stepper, minutes(10));
+    let turns = run_turns_for(&mut stepper, minutes(10));
     assert!(turns >= 600, "it looks for changes every second: {turns}");
     assert_eq!(stepper.transactions() - transactions, 600 / 10, "one heartbeat in a third of the lease");
     assert_eq!(rows(), before);
@@ -50,7 +50,7 @@ fn a_thousand_tasks_that_are_not_due_cost_heartbeats_only() {
     db.plain().execute_batch("CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine')").expect("a note");
     step(&mut stepper, 0);
     assert_eq!(stepper.transactions(), transactions);
-    assert_eq!(sleep_through(&mut stepper, seconds(9)), 9);
+    assert_eq!(run_turns_for(&mut stepper, seconds(9)), 9);
     assert_eq!(stepper.transactions(), transactions);
 }
 
@@ -189,7 +189,7 @@ fn rows_that_are_set_aside_delay_no_other() {
     stepper.client().add(once("last")).expect("a task");
     let began = (0..4).flat_map(|_| stepper.step().expect("a step")).collect::<Vec<_>>();
     assert_eq!(began.iter().map(|claim| claim.task.as_str()).collect::<Vec<_>>(), ["last"]);
-    assert!(sleep_through(&mut stepper, minutes(2)) <= 130, "it looks for changes, and does not spin");
+    assert!(run_turns_for(&mut stepper, minutes(2)) <= 130, "it looks for changes, and does not spin");
     let aside = || events.try_iter().filter(|event| matches!(event, Event::SetAside { .. })).count();
     assert_eq!(aside(), 40, "each is reported once");
 }
@@ -239,10 +239,10 @@ fn a_refused_outcome_is_retried_until_it_is_accepted() {
     step(&mut stepper, 0);
     let runs = || db.rows("SELECT status, result FROM task_runs ORDER BY id");
     assert_eq!(runs(), ["running|-", "succeeded|7"]);
-    assert!(sleep_through(&mut stepper, minutes(1)) <= 65, "it looks for changes, and does not spin");
+    assert!(run_turns_for(&mut stepper, minutes(1)) <= 65, "it looks for changes, and does not spin");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'set_aside'"), "1");
     db.plain().execute_batch("DROP TRIGGER no").expect("no trigger");
-    sleep_through(&mut stepper, seconds(20));
+    run_turns_for(&mut stepper, seconds(20));
     assert_eq!(runs(), ["succeeded|7", "succeeded|7"]);
     db.assert_sound();
 }

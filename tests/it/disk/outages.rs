@@ -112,7 +112,7 @@ fn while_idle(db: &TestDb, fault: FaultKind<'_>) {
     }
     assert_eq!(starts(db), started, "nothing starts that is not recorded");
     drop(outage);
-    eventually("it goes on", || sidecar.log().contains(ACCEPTS) && starts(db).len() > started.len());
+    eventually("it continues", || sidecar.log().contains(ACCEPTS) && starts(db).len() > started.len());
     client.pause("tick").unwrap();
     let open = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running', 'failed')";
     eventually("no run is left", || db.ask(open) == "0");
@@ -139,7 +139,7 @@ fn while_running(db: &TestDb, fault: FaultKind<'_>, lease: &str, leaves: bool) {
     wait_for_line(db, "at-work");
     eventually("its process is recorded", || db.ask("SELECT count(*) FROM task_runs WHERE process IS NOT NULL") != "0");
     let other = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
-    eventually("the other is over", || db.ask(other) == "1");
+    eventually("the other run has ended", || db.ask(other) == "1");
     let outage = fault.begin(db, &sidecar);
     if lease == SHORT {
         eventually("a heartbeat is refused", || refuses(&sidecar));

@@ -104,7 +104,7 @@ impl Strace {
 
 impl Drop for Strace {
     fn drop(&mut self) {
-        // Detaches; the process goes on.
+        // Detaches; the process continues.
         signal("INT", &self.child.id().to_string());
         let _ = self.child.wait();
     }

@@ -11,7 +11,7 @@ const RAISE: &str = "
     ALTER TABLE scheduled_tasks ADD COLUMN colour TEXT;
     UPDATE scheduler_meta SET value = '2' WHERE key = 'schema_version';
     COMMIT";
-/// Turns in which a scheduler stops: in one its runs go on, in the next it records their outcomes.
+/// Turns in which a scheduler stops: in one its runs continue, in the next it records their outcomes.
 const TURNS: u32 = 3;
 
 impl Scenario {

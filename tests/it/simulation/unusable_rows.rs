@@ -1,4 +1,4 @@
-//! Invalid rows, rows that cannot be written, and claims that no worker can begin: everything else goes on.
+//! Invalid rows, rows that cannot be written, and claims that no worker can begin: everything else continues.
 
 use std::collections::BTreeSet;
 

@@ -134,7 +134,7 @@ impl Process {
         }
     }
 
-    /// Kills the scheduler alone. Its commands go on, and another scheduler starts beside them.
+    /// Kills the scheduler alone. Its commands continue, and another scheduler starts beside them.
     pub(crate) fn kill_scheduler(&mut self) {
         let killed = self.scheduler().expect("a scheduler");
         signal("KILL", &killed.to_string());
