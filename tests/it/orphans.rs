@@ -73,11 +73,22 @@ fn run_state(db: &TestDb) -> String {
     )
 }
 
-/// Locks the input file of the command of attempt 1 of run 1, as if the command were running.
-fn lock_input_file(db: &TestDb) -> File {
-    let file = File::create_new(db.input_file()).expect("an input");
-    file.lock().expect("a lock");
-    file
+/// The locked input file of the command of attempt 1 of run 1, as if the command were running.
+struct LockedInput(File);
+
+impl LockedInput {
+    fn new(db: &TestDb) -> Self {
+        let file = File::create_new(db.input_file()).expect("an input");
+        file.lock().expect("a lock");
+        LockedInput(file)
+    }
+}
+
+impl Drop for LockedInput {
+    /// Closing the file is not sufficient: a process that another test has forked holds the lock until it executes its program.
+    fn drop(&mut self) {
+        self.0.unlock().expect("an unlocked file");
+    }
 }
 
 fn has_input_file(db: &TestDb) -> bool {
@@ -88,7 +99,7 @@ fn has_input_file(db: &TestDb) -> bool {
 fn a_run_waits_with_its_key_until_the_group_of_its_command_is_empty() {
     let mut leader = Leader::start("sleep 1000; true");
     let db = with_dead_owner(once("post").concurrency_key("chat"), Some(&leader.record()));
-    let _input = lock_input_file(&db);
+    let _input = LockedInput::new(&db);
     let (mut next, events) = db.stepper_with_events(NOON);
     next.client().add(once("other").concurrency_key("chat")).unwrap();
     for _ in 0..12 {
@@ -142,7 +153,7 @@ fn a_process_with_another_identity_is_not_waited_for() {
 fn without_a_process_record_the_input_lock_decides() {
     for process in [None, Some("{}")] {
         let db = with_dead_owner(once("pay").at_most_once(), process);
-        let input = lock_input_file(&db);
+        let input = LockedInput::new(&db);
         let mut next = db.stepper(NOON);
         for _ in 0..3 {
             assert!(next.step().unwrap().is_empty());
@@ -197,7 +208,7 @@ fn an_unknown_process_is_checked_with_backoff_and_reported_once() {
 #[test]
 fn a_user_declares_an_unobservable_command_gone() {
     let db = with_dead_owner(once("post"), None);
-    let input = lock_input_file(&db);
+    let input = LockedInput::new(&db);
     let mut next = db.stepper(NOON);
     let client = next.client().clone();
     client.add(once("other")).unwrap();
@@ -227,9 +238,9 @@ fn a_user_declares_an_unobservable_command_gone() {
 fn a_dead_owner_is_shown_as_dead_while_its_command_runs() {
     let mut leader = Leader::start("exec sleep 1000");
     let db = with_dead_owner(once("post"), Some(&leader.record()));
-    let input = lock_input_file(&db);
+    let input = LockedInput::new(&db);
     // Its input is the recorded one: the next scheduler may end it, and keeps the lock.
-    let found = input.metadata().unwrap();
+    let found = input.0.metadata().unwrap();
     let recorded =
         format!("UPDATE task_runs SET process = json_set(process, '$.dev', {}, '$.ino', {})", found.dev(), found.ino());
     db.plain().execute(&recorded, []).unwrap();
@@ -253,7 +264,7 @@ fn a_dead_owner_is_shown_as_dead_while_its_command_runs() {
 
 /// Ends no process the first time.
 struct EndsSecondTime {
-    input: Mutex<Option<File>>,
+    input: Mutex<Option<LockedInput>>,
     calls: Arc<AtomicUsize>,
 }
 
@@ -273,7 +284,7 @@ impl Handler for EndsSecondTime {
 fn an_orphan_that_is_still_running_is_ended_again_at_the_next_heartbeat() {
     let db = with_dead_owner(once("post").at_most_once(), None);
     let calls = Arc::new(AtomicUsize::new(0));
-    let handler = EndsSecondTime { input: Mutex::new(Some(lock_input_file(&db))), calls: calls.clone() };
+    let handler = EndsSecondTime { input: Mutex::new(Some(LockedInput::new(&db))), calls: calls.clone() };
     let builder = Scheduler::builder(db.file()).handler_type("work", handler).poll(Duration::from_millis(20));
     let scheduler = builder.lease(seconds(1)).start().unwrap();
     wait_for_status(&scheduler, "post", RunStatus::Dead);
@@ -311,7 +322,7 @@ fn the_input_file_is_kept_until_the_outcome_is_recorded() {
     eventually("the input is removed", || !has_input_file(&db));
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
     // Killed before it could remove the file: the next scheduler removes it, unless it is locked.
-    let input = lock_input_file(&db);
+    let input = LockedInput::new(&db);
     Sidecar::start(&db, &[]).terminate();
     assert!(has_input_file(&db));
     drop(input);
@@ -322,7 +333,7 @@ fn the_input_file_is_kept_until_the_outcome_is_recorded() {
 #[test]
 fn a_cancelled_orphan_run_is_cancelled_when_its_command_has_ended() {
     let db = with_dead_owner(once("post"), None);
-    let input = lock_input_file(&db);
+    let input = LockedInput::new(&db);
     let mut next = db.stepper(NOON);
     next.step().unwrap();
     assert_eq!(next.client().cancel(1).unwrap(), duly::Cancel::Asked);
