@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ArgGroup;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use duly::{Misfire, Overlap};
+use duly::{Misfire, NewTask, Overlap, RetryPolicy};
 use serde_json::value::RawValue;
 
 use crate::cli::help_examples;
@@ -90,7 +90,7 @@ pub(crate) struct Add {
     pub(crate) policies: Policies,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = POLICIES)]
 pub(crate) struct Policies {
     /// What happens to an occurrence while an earlier run is unfinished; see below. Default: skip.
@@ -144,6 +144,30 @@ pub(crate) struct Policies {
     /// No occurrence is after this time.
     #[arg(long, value_name = "TIME")]
     pub(crate) ends_at: Option<String>,
+}
+
+impl Policies {
+    /// Sets the policies of a task, except for its bounds, which its time zone decides.
+    pub(crate) fn set(&self, mut task: NewTask) -> NewTask {
+        let default = RetryPolicy::default();
+        let max_attempts = if self.at_most_once { Some(1) } else { self.max_attempts };
+        task = task.retry(RetryPolicy {
+            max_attempts: max_attempts.unwrap_or(default.max_attempts),
+            backoff: self.backoff.unwrap_or(default.backoff),
+            max_backoff: self.backoff_cap.unwrap_or(default.max_backoff),
+        });
+        let grace = self.misfire_grace.unwrap_or(Duration::from_secs(60));
+        task = task.misfire(self.misfire.unwrap_or(Misfire::RunOnce), grace);
+        task = self.overlap.into_iter().fold(task, NewTask::overlap);
+        task = self.catch_up_limit.into_iter().fold(task, NewTask::catch_up_limit);
+        task = self.expires.into_iter().fold(task, NewTask::expires);
+        task = self.timeout.into_iter().fold(task, NewTask::timeout);
+        task = self.jitter.into_iter().fold(task, NewTask::jitter);
+        task = self.priority.into_iter().fold(task, NewTask::priority);
+        task = self.key.iter().fold(task, NewTask::concurrency_key);
+        task = self.on_dead.iter().fold(task, NewTask::on_dead);
+        self.pause_after_failures.into_iter().fold(task, NewTask::pause_after_failures)
+    }
 }
 
 fn overlap() -> impl TypedValueParser<Value = Overlap> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use duly::{Added, Change, Client, NewTask, RetryPolicy, ScheduleKind, Task, Timestamp, Zone};
+use duly::{Added, Change, Client, NewTask, ScheduleKind, Task, Timestamp, Zone};
 use serde::Serialize;
 
 use crate::cli::add_args::{Add, Policies};
@@ -170,43 +170,5 @@ fn with_policies(mut task: NewTask, given: &Policies, zone: &Zone) -> Result<New
     if let Some(at) = instant("--ends-at", &given.ends_at)? {
         task = task.ends_at(at);
     }
-    if let Some(overlap) = given.overlap {
-        task = task.overlap(overlap);
-    }
-    if given.misfire.is_some() || given.misfire_grace.is_some() {
-        let grace = given.misfire_grace.unwrap_or(std::time::Duration::from_secs(60));
-        task = task.misfire(given.misfire.unwrap_or(duly::Misfire::RunOnce), grace);
-    }
-    if let Some(limit) = given.catch_up_limit {
-        task = task.catch_up_limit(limit);
-    }
-    if let Some(expires) = given.expires {
-        task = task.expires(expires);
-    }
-    let default = RetryPolicy::default();
-    let max_attempts = if given.at_most_once { Some(1) } else { given.max_attempts };
-    task = task.retry(RetryPolicy {
-        max_attempts: max_attempts.unwrap_or(default.max_attempts),
-        backoff: given.backoff.unwrap_or(default.backoff),
-        max_backoff: given.backoff_cap.unwrap_or(default.max_backoff),
-    });
-    if let Some(timeout) = given.timeout {
-        task = task.timeout(timeout);
-    }
-    if let Some(jitter) = given.jitter {
-        task = task.jitter(jitter);
-    }
-    if let Some(priority) = given.priority {
-        task = task.priority(priority);
-    }
-    if let Some(key) = &given.key {
-        task = task.concurrency_key(key);
-    }
-    if let Some(name) = &given.on_dead {
-        task = task.on_dead(name);
-    }
-    if let Some(runs) = given.pause_after_failures {
-        task = task.pause_after_failures(runs);
-    }
-    Ok(task)
+    Ok(given.set(task))
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Timestamp};
+use duly::{Misfire, NewTask, Overlap, ScheduleKind, Timestamp};
 use serde_json::json;
 use toml::{Table, Value};
 
+use crate::cli::add_args::Policies;
 use crate::cli::values::{self, expiry, schedule_duration, truncated};
 use crate::exec::payload::Payload;
 
@@ -42,35 +43,29 @@ impl Entry<'_> {
         if let Some(zone) = self.text("time_zone")? {
             task = task.time_zone(zone);
         }
-        if let Some(overlap) =
-            self.word("overlap", Overlap::parse, "skip, buffer_one, buffer_all, cancel_running or allow")?
-        {
-            task = task.overlap(overlap);
-        }
-        let misfire = self.word("misfire", Misfire::parse, "run_once, skip or run_all")?.unwrap_or(Misfire::RunOnce);
-        task = task.misfire(misfire, self.duration("misfire_grace")?.unwrap_or(Duration::from_secs(60)));
-        if let Some(limit) = self.number("catch_up_limit")? {
-            task = task.catch_up_limit(limit);
-        }
-        task = task.retry(self.retry()?);
-        for (key, set) in
-            [("timeout", NewTask::timeout as fn(NewTask, Duration) -> NewTask), ("jitter", NewTask::jitter)]
-        {
-            if let Some(length) = self.duration(key)? {
-                task = set(task, length);
-            }
-        }
-        task = self.read("expires", expiry)?.into_iter().fold(task, NewTask::expires);
-        if let Some(priority) = self.number("priority")? {
-            task = task.priority(priority);
-        }
-        if let Some(key) = self.text("concurrency_key")? {
-            task = task.concurrency_key(key);
-        }
-        task = self.text("on_dead")?.into_iter().fold(task, NewTask::on_dead);
-        task = self.number("pause_after_failures")?.into_iter().fold(task, NewTask::pause_after_failures);
+        task = self.policies()?.set(task);
         task = self.instant("starts_at")?.into_iter().fold(task, NewTask::starts_at);
         Ok(self.instant("ends_at")?.into_iter().fold(task, NewTask::ends_at))
+    }
+
+    fn policies(&self) -> Result<Policies, String> {
+        Ok(Policies {
+            overlap: self.word("overlap", Overlap::parse, "skip, buffer_one, buffer_all, cancel_running or allow")?,
+            misfire: self.word("misfire", Misfire::parse, "run_once, skip or run_all")?,
+            misfire_grace: self.duration("misfire_grace")?,
+            catch_up_limit: self.number("catch_up_limit")?,
+            max_attempts: self.max_attempts()?,
+            backoff: self.duration("backoff")?,
+            backoff_cap: self.duration("backoff_cap")?,
+            timeout: self.duration("timeout")?,
+            jitter: self.duration("jitter")?,
+            expires: self.read("expires", expiry)?,
+            priority: self.number("priority")?,
+            key: self.text("concurrency_key")?,
+            on_dead: self.text("on_dead")?,
+            pause_after_failures: self.number("pause_after_failures")?,
+            ..Policies::default()
+        })
     }
 
     /// Refuses a key of the task itself that would have no effect. A default applies only to the tasks that can use it.
@@ -101,25 +96,18 @@ impl Entry<'_> {
         }
     }
 
-    fn retry(&self) -> Result<RetryPolicy, String> {
-        let default = RetryPolicy::default();
+    fn max_attempts(&self) -> Result<Option<u32>, String> {
         let attempts = self.number("max_attempts")?;
         let once = self.flag("at_most_once")?;
         // A key of the task itself takes precedence over the other key in the defaults.
         let own = |key| self.table.contains_key(key);
-        let max_attempts = match attempts {
+        match attempts {
             Some(_) if once && own("max_attempts") == own("at_most_once") => {
-                return Err("at_most_once and max_attempts: expected one of them".into());
+                Err("at_most_once and max_attempts: expected one of them".into())
             }
-            Some(attempts) if !once || own("max_attempts") => attempts,
-            _ if once => 1,
-            _ => default.max_attempts,
-        };
-        Ok(RetryPolicy {
-            max_attempts,
-            backoff: self.duration("backoff")?.unwrap_or(default.backoff),
-            max_backoff: self.duration("backoff_cap")?.unwrap_or(default.max_backoff),
-        })
+            Some(attempts) if !once || own("max_attempts") => Ok(Some(attempts)),
+            _ => Ok(once.then_some(1)),
+        }
     }
 
     /// Returns the payload of a command, if the task is one. A relative `cwd` is relative to the folder of the manifest.
