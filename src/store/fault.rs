@@ -11,20 +11,27 @@ pub(crate) enum Fault {
     Newer(Error),
     /// The database was damaged from outside: see [`crate::store::sqlite::damage`].
     Damaged(Error),
+    /// The database refuses a statement, or cannot be read or written.
+    Store(Class, BoxError),
+}
+
+/// What the error of a database concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
     /// The database cannot store or read one item: a constraint, its size or its type. Other items can be written without it.
-    Item(BoxError),
+    Item,
     /// A row has the id that a new row was to have. Also a fault of one item.
-    Id(BoxError),
+    Id,
     /// No space for another row, or no id is left. Statements that add no row may succeed.
-    Space(BoxError),
+    Space,
     /// The tables lack what a statement names.
-    Tables(BoxError),
+    Tables,
     /// The database refuses a statement without a more exact reason. Tables of a newer version can be the cause.
-    Statement(BoxError),
+    Statement,
     /// The file is corrupt or no database. A disk that returns other bytes for a moment looks the same.
-    Corrupt(BoxError),
+    Corrupt,
     /// Anything else: the disk, a lock, memory. A later try can succeed.
-    Other(BoxError),
+    Other,
 }
 
 impl From<Error> for Fault {
@@ -36,7 +43,7 @@ impl From<Error> for Fault {
 impl Fault {
     /// Returns whether the fault concerns one item only, so that the others can be written without it.
     pub(crate) fn is_about_the_item(&self) -> bool {
-        matches!(self, Fault::Request(_) | Fault::Item(_) | Fault::Id(_))
+        matches!(self, Fault::Request(_) | Fault::Store(Class::Item | Class::Id, _))
     }
 
     /// Returns whether the zone data of this machine is the cause. The fault says nothing about the row, which stays as it is.
@@ -46,35 +53,29 @@ impl Fault {
 
     /// Returns whether a row has the id that a new row was to have.
     pub(crate) fn is_about_the_id(&self) -> bool {
-        matches!(self, Fault::Id(_))
+        matches!(self, Fault::Store(Class::Id, _))
     }
 
     /// Returns whether there is no space or no id for another row.
     pub(crate) fn is_about_room(&self) -> bool {
-        matches!(self, Fault::Space(_))
+        matches!(self, Fault::Store(Class::Space, _))
     }
 
     /// Returns whether the database is corrupt or damaged, or its tables lack what a statement names.
     pub(crate) fn is_damage(&self) -> bool {
-        matches!(self, Fault::Damaged(_) | Fault::Tables(_) | Fault::Corrupt(_))
+        matches!(self, Fault::Damaged(_) | Fault::Store(Class::Tables | Class::Corrupt, _))
     }
 
     /// Returns whether the tables may differ from those that the statement was written for, as tables of a newer version do.
     pub(crate) fn is_about_the_tables(&self) -> bool {
-        matches!(self, Fault::Tables(_) | Fault::Statement(_))
+        matches!(self, Fault::Store(Class::Tables | Class::Statement, _))
     }
 
     /// Returns the error for the caller. `doing`: the request, as in "claim due runs".
     pub(crate) fn into_error(self, doing: &'static str) -> Error {
         match self {
             Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) => error,
-            Fault::Item(source)
-            | Fault::Id(source)
-            | Fault::Space(source)
-            | Fault::Tables(source)
-            | Fault::Statement(source)
-            | Fault::Corrupt(source)
-            | Fault::Other(source) => Error::store(doing, source),
+            Fault::Store(_, source) => Error::store(doing, source),
         }
     }
 }
@@ -83,13 +84,7 @@ impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) => error.fmt(f),
-            Fault::Item(source)
-            | Fault::Id(source)
-            | Fault::Space(source)
-            | Fault::Tables(source)
-            | Fault::Statement(source)
-            | Fault::Corrupt(source)
-            | Fault::Other(source) => source.fmt(f),
+            Fault::Store(_, source) => source.fmt(f),
         }
     }
 }

@@ -3,30 +3,30 @@
 use rusqlite::{Error, ErrorCode, ffi};
 
 use crate::error::BoxError;
-use crate::store::fault::Fault;
+use crate::store::fault::{Class, Fault};
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         if let Some(message) = missing(&error) {
             // Without the statement, which has many lines.
-            return Fault::Tables(message.into());
+            return Fault::Store(Class::Tables, message.into());
         }
-        let class: fn(BoxError) -> Fault = match &error {
+        let class = match &error {
             Error::SqliteFailure(code, _) => match code.code {
-                _ if code.extended_code == ffi::SQLITE_CONSTRAINT_PRIMARYKEY => Fault::Id,
-                ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch => Fault::Item,
-                ErrorCode::DiskFull => Fault::Space,
-                ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt => Fault::Corrupt,
-                ErrorCode::Unknown => Fault::Statement,
-                _ => Fault::Other,
+                _ if code.extended_code == ffi::SQLITE_CONSTRAINT_PRIMARYKEY => Class::Id,
+                ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch => Class::Item,
+                ErrorCode::DiskFull => Class::Space,
+                ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt => Class::Corrupt,
+                ErrorCode::Unknown => Class::Statement,
+                _ => Class::Other,
             },
             Error::FromSqlConversionFailure(..)
             | Error::InvalidColumnType(..)
             | Error::IntegralValueOutOfRange(..)
-            | Error::Utf8Error(..) => Fault::Item,
-            _ => Fault::Other,
+            | Error::Utf8Error(..) => Class::Item,
+            _ => Class::Other,
         };
-        class(error.into())
+        Fault::Store(class, error.into())
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
 
     use rusqlite::Connection;
 
-    use crate::store::fault::Fault;
+    use crate::store::fault::{Class, Fault};
 
     #[test]
     fn each_error_of_sqlite_has_its_class() {
@@ -65,21 +65,21 @@ mod tests {
         connection.execute_batch("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER CHECK (n > 0)) STRICT").unwrap();
         let fault = |connection: &Connection, sql: &str| Fault::from(connection.execute_batch(sql).unwrap_err());
 
-        assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 0)"), Fault::Item(_)));
-        assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 'text')"), Fault::Item(_)));
-        assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 1), (1, 2)"), Fault::Id(_)));
+        assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 0)"), Fault::Store(Class::Item, _)));
+        assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 'text')"), Fault::Store(Class::Item, _)));
+        assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 1), (1, 2)"), Fault::Store(Class::Id, _)));
         connection.execute_batch("PRAGMA max_page_count = 2").unwrap();
-        assert!(matches!(fault(&connection, "CREATE TABLE more AS SELECT zeroblob(9000)"), Fault::Space(_)));
-        assert!(matches!(fault(&connection, "RELEASE none"), Fault::Statement(_)));
+        assert!(matches!(fault(&connection, "CREATE TABLE more AS SELECT zeroblob(9000)"), Fault::Store(Class::Space, _)));
+        assert!(matches!(fault(&connection, "RELEASE none"), Fault::Store(Class::Statement, _)));
         let missing = Fault::from(connection.prepare("SELECT\n m FROM t").unwrap_err());
-        assert!(matches!(missing, Fault::Tables(_)) && missing.is_damage());
+        assert!(matches!(missing, Fault::Store(Class::Tables, _)) && missing.is_damage());
         assert_eq!(missing.to_string(), "no such column: m", "without the statement");
 
         let other = open("a.db");
         other.busy_timeout(Duration::ZERO).unwrap();
         connection.execute_batch("BEGIN IMMEDIATE").unwrap();
-        assert!(matches!(fault(&other, "BEGIN IMMEDIATE"), Fault::Other(_)));
+        assert!(matches!(fault(&other, "BEGIN IMMEDIATE"), Fault::Store(Class::Other, _)));
         std::fs::write(home.path().join("b.db"), vec![7; 8192]).unwrap();
-        assert!(matches!(fault(&open("b.db"), "SELECT * FROM sqlite_master"), Fault::Corrupt(_)));
+        assert!(matches!(fault(&open("b.db"), "SELECT * FROM sqlite_master"), Fault::Store(Class::Corrupt, _)));
     }
 }

@@ -11,7 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::error::{Error, Result};
 use crate::host::{file_aliases, platform};
-use crate::store::fault::Fault;
+use crate::store::fault::{Class, Fault};
 use crate::store::sqlite::migration::{self, Tables};
 use crate::store::sqlite::schema::{self, Contents};
 use crate::store::sqlite::{damage, fault};
@@ -197,10 +197,10 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
 /// Returns what a fault means for a user of the file.
 fn describe(fault: &Fault) -> String {
     let code = match fault {
-        Fault::Tables(missing) => {
+        Fault::Store(Class::Tables, missing) => {
             return format!("its tables are not as duly made them ({missing}): restore a backup; duly repairs nothing");
         }
-        Fault::Corrupt(source) | Fault::Other(source) => fault::code(source),
+        Fault::Store(Class::Corrupt | Class::Other, source) => fault::code(source),
         _ => None,
     };
     match code {
@@ -225,7 +225,7 @@ pub(crate) fn open_error(path: &Path, fault: Fault) -> Error {
 /// whose tables fit no statement, which one flipped bit in their definition can cause.
 pub(crate) fn error(path: &Path, fault: Fault, doing: &'static str) -> Error {
     match fault {
-        Fault::Tables(_) | Fault::Corrupt(_) => unusable(path, describe(&fault)),
+        Fault::Store(Class::Tables | Class::Corrupt, _) => unusable(path, describe(&fault)),
         fault => fault.into_error(doing),
     }
 }
