@@ -19,7 +19,7 @@ use crate::engine::poller::{self, Parts, Poller};
 use crate::error::{BoxError, Error, Result};
 use crate::host::{folder, orphan, owner_lock, panics};
 use crate::model::event::{Event, Observer};
-use crate::model::settings::{Retention, Settings};
+use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::store::Store;
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
@@ -66,33 +66,7 @@ impl Builder {
         self
     }
 
-    /// Sets how many handlers run at once, 1 to 256. Default 4.
-    pub fn workers(mut self, workers: usize) -> Self {
-        self.settings.workers = workers;
-        self
-    }
-
-    /// Lease: how long a scheduler without a heartbeat counts as alive, at least a second. Default one minute. A dead process
-    /// is detected at once all the same; the lease is for a process that is alive and stalled.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.lease = lease;
-        self
-    }
-
-    /// Poll interval: how often the scheduler looks for changes by other programs, 10 ms to an hour. Default one second. Due
-    /// tasks start on time whatever it is.
-    pub fn poll(mut self, interval: Duration) -> Self {
-        self.settings.poll = interval;
-        self
-    }
-
-    /// Retention: how long history is kept. It is deleted in small batches, at heartbeats at which nothing else is to be done,
-    /// or beside other work after a minute without such a heartbeat; and not within 24 hours after the clock stepped by a day
-    /// or more, because it may have been wrong.
-    pub fn retention(mut self, keep: Retention) -> Self {
-        self.settings.retention = keep;
-        self
-    }
+    settings_methods!();
 
     /// Refuses a missing file or missing tables. Default: they are created.
     ///

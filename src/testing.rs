@@ -21,7 +21,7 @@ use crate::host::platform;
 use crate::model::event::{Event, Observer};
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
-use crate::model::settings::{Retention, Settings};
+use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::store::Store;
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
@@ -112,29 +112,7 @@ impl StepperBuilder {
         self
     }
 
-    /// Sets how many runs may be claimed at once. Default 4.
-    pub fn workers(mut self, workers: usize) -> Self {
-        self.settings.workers = workers;
-        self
-    }
-
-    /// As [`Builder::lease`](crate::Builder::lease).
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.lease = lease;
-        self
-    }
-
-    /// As [`Builder::poll`](crate::Builder::poll).
-    pub fn poll(mut self, interval: Duration) -> Self {
-        self.settings.poll = interval;
-        self
-    }
-
-    /// As [`Builder::retention`](crate::Builder::retention).
-    pub fn retention(mut self, keep: Retention) -> Self {
-        self.settings.retention = keep;
-        self
-    }
+    settings_methods!();
 
     /// Uses the connection of a stepper that has crashed. The new owner remembers nothing of the old one, but need not prepare
     /// the statements again, which is much of the cost of a test of many crashes. A connection to another file is refused at

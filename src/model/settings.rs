@@ -86,3 +86,37 @@ impl Settings {
         retention.check()
     }
 }
+
+/// The methods of a builder that set its field `settings`.
+macro_rules! settings_methods {
+    () => {
+        /// Sets how many runs are claimed and run at once, 1 to 256. Default 4.
+        pub fn workers(mut self, workers: usize) -> Self {
+            self.settings.workers = workers;
+            self
+        }
+
+        /// Lease: how long a scheduler without a heartbeat counts as alive, at least a second. Default one minute. A dead process
+        /// is detected at once all the same; the lease is for a process that is alive and stalled.
+        pub fn lease(mut self, lease: Duration) -> Self {
+            self.settings.lease = lease;
+            self
+        }
+
+        /// Poll interval: how often the scheduler looks for changes by other programs, 10 ms to an hour. Default one second. Due
+        /// tasks start on time whatever it is.
+        pub fn poll(mut self, interval: Duration) -> Self {
+            self.settings.poll = interval;
+            self
+        }
+
+        /// Retention: how long history is kept. It is deleted in small batches, at heartbeats at which nothing else is to be
+        /// done, or beside other work after a minute without such a heartbeat; and not within 24 hours after the clock stepped
+        /// by a day or more, because it may have been wrong.
+        pub fn retention(mut self, keep: Retention) -> Self {
+            self.settings.retention = keep;
+            self
+        }
+    };
+}
+pub(crate) use settings_methods;
