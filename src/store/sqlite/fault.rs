@@ -69,7 +69,10 @@ mod tests {
         assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 'text')"), Fault::Store(Class::Item, _)));
         assert!(matches!(fault(&connection, "INSERT INTO t VALUES (1, 1), (1, 2)"), Fault::Store(Class::Id, _)));
         connection.execute_batch("PRAGMA max_page_count = 2").unwrap();
-        assert!(matches!(fault(&connection, "CREATE TABLE more AS SELECT zeroblob(9000)"), Fault::Store(Class::Space, _)));
+        assert!(matches!(
+            fault(&connection, "CREATE TABLE more AS SELECT zeroblob(9000)"),
+            Fault::Store(Class::Space, _)
+        ));
         assert!(matches!(fault(&connection, "RELEASE none"), Fault::Store(Class::Statement, _)));
         let missing = Fault::from(connection.prepare("SELECT\n m FROM t").unwrap_err());
         assert!(matches!(missing, Fault::Store(Class::Tables, _)) && missing.is_damage());

@@ -65,6 +65,15 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Res
     Ok(Box::new(SqliteStore::open(path, missing, durability)?))
 }
 
+/// Implements methods by functions whose first argument is the store.
+macro_rules! by_functions {
+    ($(fn $method:ident($($argument:ident: $type:ty),*) -> $answer:ty = $function:path;)+) => { $(
+        fn $method(&mut self, $($argument: $type),*) -> $answer {
+            $function(self, $($argument),*)
+        }
+    )+ };
+}
+
 impl Store for SqliteStore {
     fn as_file(&mut self) -> Option<&mut dyn FileStore> {
         Some(self)
@@ -86,28 +95,6 @@ impl Store for SqliteStore {
         SqliteStore::transactions(self)
     }
 
-    // Requests of clients.
-
-    fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
-        add::add(self, task, existing, now)
-    }
-
-    fn add_all(&mut self, tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> {
-        add::add_all(self, tasks, now)
-    }
-
-    fn apply(&mut self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
-        apply::apply(self, declared, progress, now)
-    }
-
-    fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
-        requests::trigger(self, task, payload, key, now)
-    }
-
-    fn retry(&mut self, run: i64, now: Timestamp) -> Result<i64> {
-        requests::retry(self, run, now)
-    }
-
     fn pause(&mut self, task: &str, now: Timestamp) -> Result<()> {
         self.write("pause a task", |tx, schedules| tasks::pause(tx, schedules, task, None, now))
     }
@@ -120,22 +107,6 @@ impl Store for SqliteStore {
         self.write("remove a task", |tx, _| tasks::remove(tx, task, now))
     }
 
-    fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
-        requests::cancel(self, runs, now)
-    }
-
-    fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
-        requests::declare_gone(self, runs, now)
-    }
-
-    fn task(&mut self, name: &str) -> Result<Option<Task>> {
-        history::task(self, name)
-    }
-
-    fn tasks(&mut self) -> Result<Vec<Task>> {
-        history::tasks(self)
-    }
-
     fn names(&mut self) -> Result<Vec<String>> {
         self.read("list names", |tx, _| Ok(tasks::names(tx, history::MAX_LISTED)?))
     }
@@ -144,98 +115,50 @@ impl Store for SqliteStore {
         self.read("look a run up", |tx, _| Ok(history::run(tx, run)?))
     }
 
-    fn runs(&mut self, filter: &RunFilter) -> Result<Vec<Run>> {
-        history::runs(self, filter)
-    }
-
     fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>> {
         self.read("read the attempts", |tx, _| Ok(history::attempts(tx, run)?))
     }
 
-    fn effects(&mut self, run: i64, now: Timestamp) -> Result<Vec<Effect>> {
-        effects::of_run(self, run, now)
-    }
+    by_functions! {
+        // Requests of clients.
+        fn add(task: Definition, existing: Existing, now: Timestamp) -> Result<Added> = add::add;
+        fn add_all(tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> = add::add_all;
+        fn apply(declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> = apply::apply;
+        fn trigger(task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered>
+            = requests::trigger;
+        fn retry(run: i64, now: Timestamp) -> Result<i64> = requests::retry;
+        fn cancel(runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> = requests::cancel;
+        fn declare_gone(runs: Runs<'_>, now: Timestamp) -> Result<usize> = requests::declare_gone;
+        fn task(name: &str) -> Result<Option<Task>> = history::task;
+        fn tasks() -> Result<Vec<Task>> = history::tasks;
+        fn runs(filter: &RunFilter) -> Result<Vec<Run>> = history::runs;
+        fn effects(run: i64, now: Timestamp) -> Result<Vec<Effect>> = effects::of_run;
+        fn recent(limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> = history::recent;
+        fn is_idle(handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> = census::is_idle;
+        fn status(now: Timestamp) -> Result<Status> = census::status;
+        fn health(limits: &Limits, now: Timestamp) -> Result<Health> = health::health;
+        fn doctor() -> Result<Vec<Finding>> = health::doctor;
+        fn prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> = prune::prune;
+        fn would_prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>
+            = prune::would_prune;
 
-    fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
-        history::recent(self, limit)
-    }
+        // Turns of a scheduler.
+        fn known_owners() -> Result<KnownOwners> = registration::known_owners;
+        fn register(new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered>
+            = registration::register;
+        fn turn(work: &Work<'_>) -> Result<Done, Fault> = turn::turn;
+        fn look(owner: &str, handlers: &BTreeSet<String>, since: Option<i64>, now: Timestamp) -> Result<Option<Done>>
+            = turn::look;
+        fn claimed_by(owner: &str) -> Result<HashSet<i64>> = registration::claimed_by;
+        fn record_clock_events(events: &[ClockEvent]) -> Result<()> = registration::record_clock_events;
+        fn stop(owner: &str, now: Timestamp) -> Result<()> = registration::stop;
 
-    fn is_idle(&mut self, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
-        census::is_idle(self, handlers, now)
-    }
-
-    fn status(&mut self, now: Timestamp) -> Result<Status> {
-        census::status(self, now)
-    }
-
-    fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
-        health::health(self, limits, now)
-    }
-
-    fn doctor(&mut self) -> Result<Vec<Finding>> {
-        health::doctor(self)
-    }
-
-    fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
-        prune::prune(self, keep, pass, pruned, now)
-    }
-
-    fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
-        prune::would_prune(self, keep, pass, pruned, now)
-    }
-
-    // Turns of a scheduler.
-
-    fn known_owners(&mut self) -> Result<KnownOwners> {
-        registration::known_owners(self)
-    }
-
-    fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
-        registration::register(self, new, random, now)
-    }
-
-    fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
-        turn::turn(self, work)
-    }
-
-    fn look(
-        &mut self,
-        owner: &str,
-        handlers: &BTreeSet<String>,
-        since: Option<i64>,
-        now: Timestamp,
-    ) -> Result<Option<Done>> {
-        turn::look(self, owner, handlers, since, now)
-    }
-
-    fn claimed_by(&mut self, owner: &str) -> Result<HashSet<i64>> {
-        registration::claimed_by(self, owner)
-    }
-
-    fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()> {
-        registration::record_clock_events(self, events)
-    }
-
-    fn stop(&mut self, owner: &str, now: Timestamp) -> Result<()> {
-        registration::stop(self, owner, now)
-    }
-
-    // Effects and outcomes of workers.
-
-    fn begin_effect(&mut self, owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> {
-        effects::begin(self, owner, claim, key, now)
-    }
-
-    fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
-        effects::check_claim(self, owner, claim)
-    }
-
-    fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
-        effects::record(self, claim, key, value, now)
-    }
-
-    fn undo_effect(&mut self, owner: &str, claim: &Claim, key: &str) -> Result<()> {
-        effects::undo(self, owner, claim, key)
+        // Effects and outcomes of workers.
+        fn begin_effect(owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> = effects::begin;
+        fn check_claim(owner: &str, claim: &Claim) -> Result<()> = effects::check_claim;
+        fn record_effect(claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>>
+            = effects::record;
+        fn undo_effect(owner: &str, claim: &Claim, key: &str) -> Result<()> = effects::undo;
     }
 }
 
