@@ -244,16 +244,6 @@ fn last_task(tx: &Transaction<'_>) -> rusqlite::Result<i64> {
 
 const OLD_EVENTS: &str = "SELECT count(*) FROM scheduler_events WHERE at < :before";
 
-/// The same rows as [`INSTANCES`].
-const OLD_INSTANCES: &str = "
-    SELECT count(*) FROM scheduler_instances
-     WHERE stopped_at IS NOT NULL
-       AND (stopped_at < :before
-            OR id IN (SELECT id FROM scheduler_instances WHERE stopped_at IS NOT NULL
-                       ORDER BY seen_at DESC, rowid DESC LIMIT -1 OFFSET :most))
-       AND NOT EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_running
-                        WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)";
-
 /// Counts expired events and instances.
 fn expired_events_and_instances(tx: &Transaction<'_>, limits: &Limits) -> rusqlite::Result<Pruned> {
     let before = limits.events_before;
@@ -262,7 +252,8 @@ fn expired_events_and_instances(tx: &Transaction<'_>, limits: &Limits) -> rusqli
         Ok(usize::try_from(count).unwrap_or_default())
     };
     let events = count(OLD_EVENTS, named_params! { ":before": before })?;
-    let instances = count(OLD_INSTANCES, named_params! { ":before": before, ":most": sql_limit(MAX_STOPPED) })?;
+    let old_instances = INSTANCES.replace("DELETE", "SELECT count(*)");
+    let instances = count(&old_instances, named_params! { ":before": before, ":most": sql_limit(MAX_STOPPED) })?;
     Ok(Pruned { events, instances, ..Pruned::default() })
 }
 

@@ -300,12 +300,7 @@ const SET_DEAD: &str = "
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
 
 pub(crate) fn set_dead(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(SET_DEAD)?
-        .execute(named_params! {
-            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
-            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
-        })
-        .map(judged)
+    end_run(tx, SET_DEAD, fence, end)
 }
 
 /// running -> cancelled: a stop was requested, and the attempt did not succeed.
@@ -317,7 +312,12 @@ const CANCEL_RUNNING: &str = "
      WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running' AND cancel_requested = 1";
 
 pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(CANCEL_RUNNING)?
+    end_run(tx, CANCEL_RUNNING, fence, end)
+}
+
+/// Makes a run final whose attempt did not succeed.
+fn end_run(tx: &Transaction<'_>, statement: &str, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(statement)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
             ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
