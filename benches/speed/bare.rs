@@ -44,6 +44,11 @@ impl Bare {
         Bare(connection)
     }
 
+    /// Returns the value of `PRAGMA synchronous`.
+    pub(crate) fn synchronous(&self) -> i64 {
+        self.0.query_row("PRAGMA synchronous", [], |row| row.get(0)).expect("a level")
+    }
+
     /// Adds all in one commit.
     pub(crate) fn add(&mut self, count: usize, at: i64) {
         let transaction = self.begin();

@@ -2,7 +2,8 @@
 //! machine; and its idle cost.
 //!
 //! `cargo bench --bench speed [-- NAMES] [--rounds N] [--quick]`. A missed goal is reported; a run that is early, lost
-//! or repeated ends the bench with a panic. docs/performance.md explains the results.
+//! or repeated ends the bench with a panic. docs/performance.md explains the results. `benches/peers` compares duly with other
+//! schedulers.
 
 mod adding;
 mod bare;
@@ -11,6 +12,7 @@ mod growth;
 mod idle;
 mod measure;
 mod report;
+mod single;
 mod times;
 mod workloads;
 
@@ -77,6 +79,13 @@ fn main() {
         && first == idle::WAIT
     {
         idle::wait(file.as_ref());
+    }
+    if let Some(first) = arguments.iter().position(|argument| argument == "single") {
+        if let Err(error) = single::run(&arguments[first + 1..]) {
+            eprintln!("{error}");
+            std::process::exit(2);
+        }
+        return;
     }
     let options = Options::read(arguments.into_iter()).unwrap_or_else(|error| {
         eprintln!("{error}");
