@@ -15,9 +15,8 @@ use peer::{Arguments, Calls, Cost, DAY, LONG_AGO, PATIENCE, Watch, Workload, una
 use rusqlite::Connection;
 use time::OffsetDateTime;
 
-/// More workers, or more jobs for each, drain no faster.
-const WORKERS: usize = 10;
-const JOBS_OF_A_WORKER: u16 = 20;
+/// Jobs at once. With 10, as in effectum's example, it drains seven times slower; with more workers, or more jobs, no faster.
+const CONCURRENCY: u16 = 200;
 
 #[tokio::main]
 async fn main() {
@@ -60,15 +59,12 @@ async fn drain(file: &Path, count: usize) -> Cost {
     let reader = Connection::open(file).expect("the file");
     let calls = Arc::new(Calls::default());
     let watch = Watch::begin();
-    let mut workers = Vec::new();
-    for _ in 0..WORKERS {
-        let runner = JobRunner::builder("none", |_: RunningJob, calls: Arc<Calls>| async move {
-            calls.add();
-            Ok::<_, String>(())
-        });
-        let worker = Worker::builder(&queue, calls.clone()).jobs([runner.build()]).max_concurrency(JOBS_OF_A_WORKER);
-        workers.push(worker.build().await.expect("a worker"));
-    }
+    let runner = JobRunner::builder("none", |_: RunningJob, calls: Arc<Calls>| async move {
+        calls.add();
+        Ok::<_, String>(())
+    });
+    let worker = Worker::builder(&queue, calls.clone()).jobs([runner.build()]).max_concurrency(CONCURRENCY);
+    let _worker = worker.build().await.expect("a worker");
     let finish = async {
         // An outcome is stored after its handler returned; `active_jobs` has a row until then.
         while calls.count() < count || number(&reader, "SELECT count(*) FROM active_jobs") > 0 {
@@ -78,7 +74,7 @@ async fn drain(file: &Path, count: usize) -> Cost {
     };
     let cost = tokio::time::timeout(PATIENCE, finish).await.expect("all of them, in time");
     assert_eq!(calls.count(), count, "each once");
-    assert_eq!(number(&reader, "SELECT count(*) FROM jobs WHERE finished_at IS NOT NULL"), count);
+    assert_eq!(number(&reader, "SELECT count(*) FROM jobs WHERE status = 'succeeded'"), count);
     cost
 }
 
