@@ -87,6 +87,7 @@ mod isolation;
 /// Two schedulers and their commands under random kills.
 mod kill_soak;
 /// Lock files that are removed, replaced or overwritten, and unsafe folders.
+mod large_batches;
 mod lock_files;
 /// Long manifests: killed while they are applied, and edited in one line.
 mod manifests;

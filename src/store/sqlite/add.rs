@@ -15,6 +15,7 @@ use crate::model::task::{Definition, Task, TaskStatus};
 use crate::rules::resolve::{self, Next, Plan};
 use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
+use crate::store::sqlite::bulk::{BULK, Bulk};
 use crate::store::sqlite::connection::{self, SqliteStore};
 use crate::store::sqlite::ids::Ids;
 use crate::store::sqlite::owners;
@@ -45,6 +46,9 @@ pub(super) fn add_all(
 ) -> Result<Vec<Added>> {
     store.write("add tasks", |tx, schedules| {
         let mut adder = Adder::new(tx)?;
+        if tasks.len() >= BULK {
+            adder.bulk = Bulk::begin(tx)?;
+        }
         tasks.into_iter().map(|(task, existing)| put(tx, &mut adder, schedules, task, existing, now)).collect()
     })
 }
@@ -112,6 +116,8 @@ fn put(
     if !adder.is_taken(&task.name)? {
         return create(adder, schedules, task, now);
     }
+    // A change of a stored task relies on the triggers.
+    adder.bulk = None;
     let old = tasks::expect(tx, &task.name)?;
     compare(tx, schedules, &old, task, existing, now).map(|(added, _)| added)
 }
@@ -204,11 +210,12 @@ const ADD: &str = "
 pub(super) struct Adder<'a> {
     is_taken: CachedStatement<'a>,
     add: CachedStatement<'a>,
+    bulk: Option<Bulk<'a>>,
 }
 
 impl<'a> Adder<'a> {
     pub(super) fn new(tx: &'a Transaction<'_>) -> rusqlite::Result<Self> {
-        Ok(Adder { is_taken: tx.prepare_cached(IS_TAKEN)?, add: tx.prepare_cached(ADD)? })
+        Ok(Adder { is_taken: tx.prepare_cached(IS_TAKEN)?, add: tx.prepare_cached(ADD)?, bulk: None })
     }
 
     /// Reports whether a task of this name exists.

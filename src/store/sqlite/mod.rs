@@ -4,6 +4,7 @@ pub(crate) mod add;
 mod apply;
 pub(crate) mod attempts;
 pub(crate) mod blocked;
+mod bulk;
 mod census;
 pub(crate) mod claim;
 pub(crate) mod connection;

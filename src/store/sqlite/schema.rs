@@ -88,6 +88,11 @@ pub(crate) fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(SCHEMA)
 }
 
+/// Returns whether `schema.sql` holds this statement, as `sqlite_schema` has it.
+pub(crate) fn creates(statement: &str) -> bool {
+    SCHEMA.contains(&format!("\n{statement};"))
+}
+
 /// Fails if another program has migrated the tables beyond this version since they were opened.
 pub(crate) fn check_version(connection: &Connection, path: &Path, known: i64) -> Result<(), Fault> {
     let stored: Option<String> = connection.prepare_cached(STORED)?.query_row([], |row| row.get(0)).optional()?;
