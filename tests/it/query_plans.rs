@@ -195,6 +195,8 @@ const MAY_SCAN: &[&str] = &[
     "health::INSTANCES",
     "history::NEWEST",
     "history::RECENT",
+    "history::ALL_RUNS",
+    "history::SIZES",
     "ids::RESERVE",
     "replan::LAST_RUNS",
     "health::ENDED_WORKERS",

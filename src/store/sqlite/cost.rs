@@ -16,7 +16,7 @@ use crate::model::settings::Retention;
 use crate::rules::retention;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
-use crate::store::sqlite::{health, invariants, prune, tasks, turn};
+use crate::store::sqlite::{health, history, invariants, prune, tasks, turn};
 use crate::store::turn_io::{Done, Registration, Slots, Work};
 
 const NOON: i64 = 1_805_025_600_000;
@@ -269,4 +269,37 @@ fn a_batch_of_retention_costs_the_same_with_few_rows_as_with_many() {
         site.steps.load(Ordering::Relaxed) - before
     });
     assert!(costs[1] <= costs[0] + costs[0] / 4 + 100, "{costs:?} steps");
+}
+
+/// Final runs of one task.
+const LONG_HISTORY: &str = "
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
+    SELECT 1, 'work', 1700000000000 + i, 'schedule', 'succeeded', 1700000000000 + i, 1700000000000 + i FROM n";
+
+#[test]
+fn the_last_runs_cost_the_same_after_a_long_history_as_after_a_short_one() {
+    let costs = crowds().map(|crowd| {
+        let mut site = Site::new(LONG_HISTORY, crowd);
+        let before = site.steps.load(Ordering::Relaxed);
+        assert_eq!(history::recent(&mut site.store, 10).expect("runs")[&1].len(), 10);
+        site.steps.load(Ordering::Relaxed) - before
+    });
+    assert!(costs[1] <= costs[0] + costs[0] / 4 + 100, "{costs:?} steps");
+}
+
+/// A final run of each of many tasks.
+const MANY_TASKS: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, next_run, planned)
+    SELECT i + 1, 'crowded-' || i, 'work', 'interval', '1m', 1805025600000, 1805025600000, 1805025600000, 1 FROM n;
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
+    SELECT i + 1, 'work', 1700000000000 + i, 'schedule', 'succeeded', 1700000000000 + i, 1700000000000 + i FROM n";
+
+#[test]
+fn the_last_runs_of_all_tasks_are_read_once() {
+    let [crowd, _] = crowds();
+    let mut site = Site::new(MANY_TASKS, crowd);
+    let before = site.steps.load(Ordering::Relaxed);
+    assert_eq!(history::recent(&mut site.store, 10).expect("runs").len() as i64, crowd);
+    let cost = site.steps.load(Ordering::Relaxed) - before;
+    assert!(cost < 16 * crowd.unsigned_abs(), "{cost} steps for {crowd} runs");
 }

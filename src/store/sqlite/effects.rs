@@ -114,7 +114,7 @@ const OF_CHAIN: &str = "SELECT * FROM task_effects WHERE run_id = :first ORDER B
 
 /// Returns the effects that are stored under the first run of a chain, by key.
 fn of_chain(tx: &Transaction<'_>, first: i64) -> rusqlite::Result<Vec<Effect>> {
-    tx.prepare_cached(OF_CHAIN)?.query_map(named_params! { ":first": first }, row::effect)?.collect()
+    row::all(&mut *tx.prepare_cached(OF_CHAIN)?, named_params! { ":first": first }, row::effect)
 }
 
 const INTEND: &str = "

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, Type, Value, ValueRef};
 use rusqlite::vtab::array::Array;
-use rusqlite::{Row, RowIndex};
+use rusqlite::{Params, Row, RowIndex, Statement};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, excerpt};
@@ -61,26 +61,21 @@ impl FromSql for ScheduleKind {
 }
 
 /// Reads a duration column, in milliseconds.
-pub(crate) fn duration(row: &Row<'_>, column: &str) -> rusqlite::Result<Duration> {
-    optional_duration(row, column).map(Option::unwrap_or_default)
+pub(crate) fn duration(row: &Row<'_>, column: usize) -> rusqlite::Result<Duration> {
+    millis_at(row, column).map(Option::unwrap_or_default)
 }
 
 /// As [`duration`], for a column where NULL has a meaning.
-pub(crate) fn optional_duration(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Duration>> {
-    let millis: Option<i64> = row.get(column)?;
-    Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
-}
-
-/// Reads a duration by the position of its column, for rows that are read for every run.
 pub(crate) fn millis_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Duration>> {
     let millis: Option<i64> = row.get(column)?;
     Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
 }
 
 /// Reads a number. Fails if it is out of the type's range, which no version of duly stores.
-pub(crate) fn number<T: TryFrom<i64>>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+pub(crate) fn number<T: TryFrom<i64>>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
     let found: i64 = row.get(column)?;
     T::try_from(found).map_err(|_| {
+        let column = row.as_ref().column_name(column).unwrap_or("a column");
         let reason = format!("{column} is out of range: {found}");
         rusqlite::Error::FromSqlConversionFailure(0, Type::Integer, reason.into())
     })
@@ -92,20 +87,11 @@ pub(crate) fn saturating(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Resu
 }
 
 /// As [`number`], for a column where NULL has a meaning.
-pub(crate) fn optional_number<T: TryFrom<i64>>(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<T>> {
+fn optional_number<T: TryFrom<i64>>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
     match row.get_ref(column)? {
         ValueRef::Null => Ok(None),
         _ => number(row, column).map(Some),
     }
-}
-
-/// Reads the retry columns of a task.
-pub(crate) fn retry_policy(row: &Row<'_>) -> rusqlite::Result<RetryPolicy> {
-    Ok(RetryPolicy {
-        max_attempts: number(row, "max_attempts")?,
-        backoff: duration(row, "backoff_ms")?,
-        max_backoff: duration(row, "backoff_cap_ms")?,
-    })
 }
 
 /// Text for display, with bytes that are not UTF-8 replaced. SQLite accepts any bytes in a column of text.
@@ -160,37 +146,125 @@ pub(crate) fn shown_if_any(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Re
     Ok(row.get::<_, Option<Replaced>>(column)?.map(String::from))
 }
 
+/// Declares the positions of the columns that one kind of value is read from: a name is looked up once for a statement, not for
+/// each of its rows. The names are in the order of the table, which makes the look-up fast.
+macro_rules! columns {
+    ($(#[$doc:meta])* $name:ident: $($column:ident)+) => {
+        $(#[$doc])*
+        pub(crate) struct $name { $($column: usize),+ }
+
+        impl Columns for $name {
+            fn of(statement: &Statement<'_>) -> rusqlite::Result<Self> {
+                let mut from = 0;
+                Ok($name { $($column: position(statement, stringify!($column), &mut from)?),+ })
+            }
+        }
+    };
+}
+
+/// The positions of columns in the rows of one statement.
+pub(crate) trait Columns: Sized {
+    fn of(statement: &Statement<'_>) -> rusqlite::Result<Self>;
+}
+
+/// Returns the position of a column. Looks at the position `from` first, and sets it to the one after the column.
+fn position(statement: &Statement<'_>, name: &str, from: &mut usize) -> rusqlite::Result<usize> {
+    let count = statement.column_count();
+    let found = (*from..count).chain(0..*from).find(|at| statement.column_name(*at).is_ok_and(|column| column == name));
+    let found = found.ok_or_else(|| rusqlite::Error::InvalidColumnName(name.to_owned()))?;
+    *from = found + 1;
+    Ok(found)
+}
+
+/// Reads one row by the positions of its columns.
+pub(crate) fn one<C: Columns, T>(
+    read: fn(&Row<'_>, &C) -> rusqlite::Result<T>,
+) -> impl FnOnce(&Row<'_>) -> rusqlite::Result<T> {
+    move |row| read(row, &C::of(row.as_ref())?)
+}
+
+/// Reads all rows of a statement by the positions of their columns.
+pub(crate) fn all<C: Columns, T>(
+    statement: &mut Statement<'_>,
+    params: impl Params,
+    read: fn(&Row<'_>, &C) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    // The first step prepares a statement again whose tables have changed.
+    let mut columns = None;
+    let read = |row: &Row<'_>| {
+        let columns = match &mut columns {
+            Some(columns) => columns,
+            none => none.insert(C::of(row.as_ref())?),
+        };
+        read(row, columns)
+    };
+    statement.query_map(params, read)?.collect()
+}
+
+columns! {
+    /// Those of `scheduled_tasks`.
+    TaskColumns:
+    id name handler payload schedule_type schedule_value time_zone starts_at ends_at status next_run planned resolved_until
+    active_since overlap misfire misfire_grace_ms catch_up_limit expires_ms max_attempts backoff_ms backoff_cap_ms timeout_ms
+    jitter_ms priority concurrency_key on_dead pause_after_failures last_run last_finished last_status last_duration_ms
+    last_error failure_count invalid_reason paused_by managed_by created_at updated_at
+}
+
+columns! {
+    /// Those of `task_runs`, and the `name` of the task.
+    RunColumns:
+    id handler scheduled_for origin retry_of request_key status run_at expires_at blocked attempt forgiven priority
+    concurrency_key payload locked_by locked_until started_at finished_at duration_ms error exit_code output result progress
+    cancel_requested occurrences last_scheduled_for name
+}
+
+columns! {
+    /// Those of `task_attempts`.
+    AttemptColumns:
+    run_id attempt outcome error output exit_code locked_by started_at finished_at duration_ms
+}
+
+columns! {
+    /// Those of `task_effects`.
+    EffectColumns:
+    key run_id state value created_at done_at
+}
+
 /// Reads the exit code of a command; `None` if it is no valid exit code.
-fn exit_code(row: &Row<'_>) -> rusqlite::Result<Option<i32>> {
-    Ok(row.get::<_, Option<i64>>("exit_code")?.and_then(|code| i32::try_from(code).ok()))
+fn exit_code(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<i32>> {
+    Ok(row.get::<_, Option<i64>>(column)?.and_then(|code| i32::try_from(code).ok()))
 }
 
 /// Reads the definition of a task from a row with all columns. `T`: the type by which text is read.
-fn definition<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Definition> {
+fn definition<T: FromSql + Into<String>>(row: &Row<'_>, at: &TaskColumns) -> rusqlite::Result<Definition> {
     let text = |column| row.get::<_, T>(column).map(Into::into);
     let optional = |column| row.get::<_, Option<T>>(column).map(|text| text.map(Into::into));
     Ok(Definition {
-        name: text("name")?,
-        handler: text("handler")?,
-        payload: text("payload")?,
-        schedule_type: row.get("schedule_type")?,
-        schedule_value: text("schedule_value")?,
-        time_zone: text("time_zone")?,
-        starts_at: row.get("starts_at")?,
-        ends_at: row.get("ends_at")?,
-        overlap: row.get("overlap")?,
-        misfire: row.get("misfire")?,
-        misfire_grace: duration(row, "misfire_grace_ms")?,
-        catch_up_limit: number(row, "catch_up_limit")?,
-        expires: optional_duration(row, "expires_ms")?,
-        retry: retry_policy(row)?,
-        timeout: optional_duration(row, "timeout_ms")?,
-        jitter: duration(row, "jitter_ms")?,
-        priority: number(row, "priority")?,
-        concurrency_key: optional("concurrency_key")?,
-        on_dead: optional("on_dead")?,
-        pause_after_failures: optional_number(row, "pause_after_failures")?,
-        managed_by: optional("managed_by")?,
+        name: text(at.name)?,
+        handler: text(at.handler)?,
+        payload: text(at.payload)?,
+        schedule_type: row.get(at.schedule_type)?,
+        schedule_value: text(at.schedule_value)?,
+        time_zone: text(at.time_zone)?,
+        starts_at: row.get(at.starts_at)?,
+        ends_at: row.get(at.ends_at)?,
+        overlap: row.get(at.overlap)?,
+        misfire: row.get(at.misfire)?,
+        misfire_grace: duration(row, at.misfire_grace_ms)?,
+        catch_up_limit: number(row, at.catch_up_limit)?,
+        expires: millis_at(row, at.expires_ms)?,
+        retry: RetryPolicy {
+            max_attempts: number(row, at.max_attempts)?,
+            backoff: duration(row, at.backoff_ms)?,
+            max_backoff: duration(row, at.backoff_cap_ms)?,
+        },
+        timeout: millis_at(row, at.timeout_ms)?,
+        jitter: duration(row, at.jitter_ms)?,
+        priority: number(row, at.priority)?,
+        concurrency_key: optional(at.concurrency_key)?,
+        on_dead: optional(at.on_dead)?,
+        pause_after_failures: optional_number(row, at.pause_after_failures)?,
+        managed_by: optional(at.managed_by)?,
     })
 }
 
@@ -205,106 +279,106 @@ fn with_column_name(row: &Row<'_>, error: rusqlite::Error) -> rusqlite::Error {
 }
 
 /// Reads a task from a row with all columns.
-pub(crate) fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
-    read_task::<String>(row).map_err(|error| with_column_name(row, error))
+pub(crate) fn task(row: &Row<'_>, at: &TaskColumns) -> rusqlite::Result<Task> {
+    read_task::<String>(row, at).map_err(|error| with_column_name(row, error))
 }
 
 /// As [`task`], for display and for a look-up by name: a bad row must hide neither the other rows nor itself. Text that cannot
 /// be read is replaced, and the task is reported as invalid, even if no scheduler has seen it yet.
-pub(crate) fn shown_task(row: &Row<'_>) -> rusqlite::Result<Task> {
-    let error = match task(row) {
+pub(crate) fn shown_task(row: &Row<'_>, at: &TaskColumns) -> rusqlite::Result<Task> {
+    let error = match task(row, at) {
         Ok(task) => return Ok(task),
         Err(error) => error,
     };
-    let mut shown = read_task::<Replaced>(row).map_err(|other| with_column_name(row, other))?;
+    let mut shown = read_task::<Replaced>(row, at).map_err(|other| with_column_name(row, other))?;
     shown.status = TaskStatus::Invalid;
     shown.next_run = None;
     shown.invalid_reason.get_or_insert_with(|| error.to_string());
     Ok(shown)
 }
 
-fn read_task<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Task> {
+fn read_task<T: FromSql + Into<String>>(row: &Row<'_>, at: &TaskColumns) -> rusqlite::Result<Task> {
     Ok(Task {
-        id: row.get("id")?,
-        definition: definition::<T>(row)?,
-        status: row.get("status")?,
-        next_run: row.get("next_run")?,
-        planned: row.get("planned")?,
-        resolved_until: row.get("resolved_until")?,
-        active_since: row.get("active_since")?,
-        last_run: row.get("last_run")?,
-        last_finished: row.get("last_finished")?,
-        last_status: shown_if_any(row, "last_status")?.as_deref().and_then(RunStatus::parse),
-        last_duration: optional_duration(row, "last_duration_ms")?,
-        last_error: shown_if_any(row, "last_error")?,
-        failure_count: saturating(row, "failure_count")?,
-        invalid_reason: shown_if_any(row, "invalid_reason")?,
-        paused_by: shown_if_any(row, "paused_by")?,
-        created_at: row.get("created_at")?,
-        updated_at: row.get("updated_at")?,
+        id: row.get(at.id)?,
+        definition: definition::<T>(row, at)?,
+        status: row.get(at.status)?,
+        next_run: row.get(at.next_run)?,
+        planned: row.get(at.planned)?,
+        resolved_until: row.get(at.resolved_until)?,
+        active_since: row.get(at.active_since)?,
+        last_run: row.get(at.last_run)?,
+        last_finished: row.get(at.last_finished)?,
+        last_status: shown_if_any(row, at.last_status)?.as_deref().and_then(RunStatus::parse),
+        last_duration: millis_at(row, at.last_duration_ms)?,
+        last_error: shown_if_any(row, at.last_error)?,
+        failure_count: saturating(row, at.failure_count)?,
+        invalid_reason: shown_if_any(row, at.invalid_reason)?,
+        paused_by: shown_if_any(row, at.paused_by)?,
+        created_at: row.get(at.created_at)?,
+        updated_at: row.get(at.updated_at)?,
     })
 }
 
 /// Reads a run from a row with all columns and the `name` of its task.
-pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
+pub(crate) fn run(row: &Row<'_>, at: &RunColumns) -> rusqlite::Result<Run> {
     Ok(Run {
-        id: row.get("id")?,
-        task: shown(row, "name")?,
-        handler: shown(row, "handler")?,
-        scheduled_for: row.get("scheduled_for")?,
-        origin: row.get("origin")?,
-        retry_of: row.get("retry_of")?,
-        request_key: shown_if_any(row, "request_key")?,
-        status: row.get("status")?,
-        run_at: row.get("run_at")?,
-        expires_at: row.get("expires_at")?,
-        blocked: shown_if_any(row, "blocked")?,
-        attempt: saturating(row, "attempt")?,
-        forgiven: saturating(row, "forgiven")?,
-        priority: number(row, "priority")?,
-        concurrency_key: shown_if_any(row, "concurrency_key")?,
-        payload: shown_if_any(row, "payload")?,
-        locked_by: shown_if_any(row, "locked_by")?,
-        locked_until: row.get("locked_until")?,
-        started_at: row.get("started_at")?,
-        finished_at: row.get("finished_at")?,
-        duration: optional_duration(row, "duration_ms")?,
-        error: shown_if_any(row, "error")?,
-        exit_code: exit_code(row)?,
-        output: shown_if_any(row, "output")?,
-        result: shown_if_any(row, "result")?,
-        progress: shown_if_any(row, "progress")?,
-        cancel_requested: row.get("cancel_requested")?,
-        occurrences: number(row, "occurrences")?,
-        last_scheduled_for: row.get("last_scheduled_for")?,
+        id: row.get(at.id)?,
+        task: shown(row, at.name)?,
+        handler: shown(row, at.handler)?,
+        scheduled_for: row.get(at.scheduled_for)?,
+        origin: row.get(at.origin)?,
+        retry_of: row.get(at.retry_of)?,
+        request_key: shown_if_any(row, at.request_key)?,
+        status: row.get(at.status)?,
+        run_at: row.get(at.run_at)?,
+        expires_at: row.get(at.expires_at)?,
+        blocked: shown_if_any(row, at.blocked)?,
+        attempt: saturating(row, at.attempt)?,
+        forgiven: saturating(row, at.forgiven)?,
+        priority: number(row, at.priority)?,
+        concurrency_key: shown_if_any(row, at.concurrency_key)?,
+        payload: shown_if_any(row, at.payload)?,
+        locked_by: shown_if_any(row, at.locked_by)?,
+        locked_until: row.get(at.locked_until)?,
+        started_at: row.get(at.started_at)?,
+        finished_at: row.get(at.finished_at)?,
+        duration: millis_at(row, at.duration_ms)?,
+        error: shown_if_any(row, at.error)?,
+        exit_code: exit_code(row, at.exit_code)?,
+        output: shown_if_any(row, at.output)?,
+        result: shown_if_any(row, at.result)?,
+        progress: shown_if_any(row, at.progress)?,
+        cancel_requested: row.get(at.cancel_requested)?,
+        occurrences: number(row, at.occurrences)?,
+        last_scheduled_for: row.get(at.last_scheduled_for)?,
     })
 }
 
 /// Reads an attempt from a row with all columns.
-pub(crate) fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
+pub(crate) fn attempt(row: &Row<'_>, at: &AttemptColumns) -> rusqlite::Result<Attempt> {
     Ok(Attempt {
-        run_id: row.get("run_id")?,
-        attempt: saturating(row, "attempt")?,
-        outcome: row.get("outcome")?,
-        error: shown_if_any(row, "error")?,
-        output: shown_if_any(row, "output")?,
-        exit_code: exit_code(row)?,
-        locked_by: shown(row, "locked_by")?,
-        started_at: row.get("started_at")?,
-        finished_at: row.get("finished_at")?,
-        duration: optional_duration(row, "duration_ms")?,
+        run_id: row.get(at.run_id)?,
+        attempt: saturating(row, at.attempt)?,
+        outcome: row.get(at.outcome)?,
+        error: shown_if_any(row, at.error)?,
+        output: shown_if_any(row, at.output)?,
+        exit_code: exit_code(row, at.exit_code)?,
+        locked_by: shown(row, at.locked_by)?,
+        started_at: row.get(at.started_at)?,
+        finished_at: row.get(at.finished_at)?,
+        duration: millis_at(row, at.duration_ms)?,
     })
 }
 
 /// Reads an effect from a row with all columns.
-pub(crate) fn effect(row: &Row<'_>) -> rusqlite::Result<Effect> {
+pub(crate) fn effect(row: &Row<'_>, at: &EffectColumns) -> rusqlite::Result<Effect> {
     Ok(Effect {
-        key: shown(row, "key")?,
-        run_id: row.get("run_id")?,
-        state: row.get("state")?,
-        value: shown_if_any(row, "value")?,
-        created_at: row.get("created_at")?,
-        done_at: row.get("done_at")?,
+        key: shown(row, at.key)?,
+        run_id: row.get(at.run_id)?,
+        state: row.get(at.state)?,
+        value: shown_if_any(row, at.value)?,
+        created_at: row.get(at.created_at)?,
+        done_at: row.get(at.done_at)?,
     })
 }
 

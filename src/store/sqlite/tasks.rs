@@ -15,7 +15,7 @@ use crate::store::sqlite::{blocked, due, once, owners, row};
 const BY_NAME: &str = "SELECT * FROM scheduled_tasks WHERE name = :name";
 
 pub(crate) fn by_name(tx: &Transaction<'_>, name: &str) -> rusqlite::Result<Option<Task>> {
-    tx.prepare_cached(BY_NAME)?.query_row(named_params! { ":name": name }, row::shown_task).optional()
+    tx.prepare_cached(BY_NAME)?.query_row(named_params! { ":name": name }, row::one(row::shown_task)).optional()
 }
 
 /// Returns the task of this name.
@@ -29,12 +29,12 @@ const BY_ID: &str = "SELECT * FROM scheduled_tasks WHERE id = :task";
 
 /// Returns the task of this id. A task with text that is not UTF-8 is invalid, as in [`row::shown_task`].
 pub(crate) fn by_id(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
-    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::shown_task).optional()
+    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::one(row::shown_task)).optional()
 }
 
 /// Returns the task of this id. Fails if a column cannot be read.
 fn readable(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
-    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::task).optional()
+    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::one(row::task)).optional()
 }
 
 const NAME: &str = "SELECT name FROM scheduled_tasks WHERE id = :task";
@@ -46,7 +46,7 @@ pub(crate) fn name(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<String> 
 const ALL: &str = "SELECT * FROM scheduled_tasks ORDER BY name LIMIT :limit";
 
 pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task>> {
-    tx.prepare_cached(ALL)?.query_map(named_params! { ":limit": limit }, row::shown_task)?.collect()
+    row::all(&mut *tx.prepare_cached(ALL)?, named_params! { ":limit": limit }, row::shown_task)
 }
 
 const NAMES: &str = "SELECT name FROM scheduled_tasks ORDER BY name LIMIT :limit";
