@@ -9,7 +9,7 @@ use crate::cli::args::ApplyArgs;
 use crate::cli::failure::Failure;
 use crate::manifest::{self, Manifest};
 use crate::output::json::time;
-use crate::output::printer::Printer;
+use crate::output::printer::{Each, Printer};
 use crate::output::table::{Cell, Table, Tone};
 
 /// Most characters of a value that is printed.
@@ -43,7 +43,7 @@ pub(crate) fn apply(db: &Path, args: &ApplyArgs, printer: &mut Printer<'_>) -> R
     let client = if options.dry_run { Client::open_existing(db)? } else { Client::open_own(db)? };
     let applied = printer.watched("applying", |progress| apply_manifest(&client, manifest, options, progress))?;
     if printer.json {
-        return Ok(printer.document(&applied.iter().map(row).collect::<Vec<_>>())?);
+        return Ok(printer.document(&Each(applied.iter().map(row)))?);
     }
     if printer.quiet {
         return Ok(());

@@ -7,7 +7,7 @@ use crate::cli::values::duration;
 use crate::cli::zone::day_or_instant;
 use crate::commands::run_status::{run_tone, status};
 use crate::output::json::RunRow;
-use crate::output::printer::Printer;
+use crate::output::printer::{Each, Printer};
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
 use crate::output::units::short_duration;
@@ -36,8 +36,7 @@ pub(crate) fn history(
     }
     let runs = client.runs(&filter)?;
     if printer.json {
-        let rows: Vec<RunRow<'_>> = runs.iter().map(RunRow::from).collect();
-        return Ok(printer.document(&rows)?);
+        return Ok(printer.document(&Each(runs.iter().map(RunRow::from)))?);
     }
     printer.table(table(&runs, &printer.times), "no such runs")?;
     Ok(())

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::cli::failure::Failure;
 use crate::commands::run_status::{next_retries, retry, run_tone};
 use crate::output::json::{RecentRow, TaskRow};
-use crate::output::printer::Printer;
+use crate::output::printer::{Each, Printer};
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
@@ -25,14 +25,14 @@ struct Listed<'a> {
 }
 
 pub(crate) fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let (tasks, mut recent) = (client.tasks()?, client.recent(RECENT)?);
-    let mut recent_of = |task: &Task| recent.remove(&task.id).unwrap_or_default();
+    let (tasks, recent) = (client.tasks()?, client.recent(RECENT)?);
+    let recent_of = |task: &Task| recent.get(&task.id).map_or(&[][..], Vec::as_slice);
     if printer.json {
         let listed = tasks.iter().map(|task| {
             let recent = recent_of(task).iter().map(RecentRow::from).collect();
             Listed { task: TaskRow::from(task), recent }
         });
-        return Ok(printer.document(&listed.collect::<Vec<_>>())?);
+        return Ok(printer.document(&Each(listed))?);
     }
     let has_failed = tasks.iter().any(|task| task.last_status == Some(RunStatus::Failed));
     let retries = if has_failed { next_retries(client)? } else { HashMap::new() };
@@ -44,7 +44,7 @@ pub(crate) fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Fai
             Cell::from(schedule(task)),
             Cell::new(&status(task), task_tone(task.status)),
             Cell::from(next(task, &printer.times)),
-            Cell::new(&spark(&recent, printer.heights), recent_tone(&recent)),
+            Cell::new(&spark(recent, printer.heights), recent_tone(recent)),
             last(task, retries.get(task.name()).copied(), &printer.times),
         ]);
     }

@@ -12,6 +12,9 @@ pub(crate) fn lines(text: &str) -> String {
 }
 
 fn escape(text: &str, kept: &str) -> String {
+    if is_printable(text.as_bytes()) {
+        return text.to_owned();
+    }
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         if is_control(letter) && !kept.contains(letter) {
@@ -21,6 +24,11 @@ fn escape(text: &str, kept: &str) -> String {
         }
     }
     escaped
+}
+
+/// Whether all bytes are printable ASCII: most texts need no closer look.
+pub(crate) fn is_printable(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| (b' '..=b'~').contains(byte))
 }
 
 /// Whether a terminal acts on a character instead of showing it: control characters, line separators, bidirectional controls

@@ -4,9 +4,9 @@ use std::fmt;
 use std::io::{self, Write};
 
 use duly::Progress;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::output::escape::{self, is_control};
+use crate::output::escape::{self, is_control, is_printable};
 use crate::output::progress_bar::Bars;
 use crate::output::sparkline::Heights;
 use crate::output::table::Table;
@@ -58,12 +58,12 @@ impl Printer<'_> {
         if table.is_empty() {
             return self.say(empty);
         }
-        table.lines(self.width, self.colour).iter().try_for_each(|line| writeln!(self.out, "{line}"))
+        table.write(self.out, self.width, self.colour)
     }
 
-    /// Prints a JSON document.
+    /// Prints a JSON document. A part of it is written as soon as it is serialized.
     pub(crate) fn document(&mut self, document: &impl Serialize) -> io::Result<()> {
-        self.json_text(&serde_json::to_string_pretty(document)?)?;
+        serde_json::to_writer_pretty(JsonText(self.out), document)?;
         writeln!(self.out)
     }
 
@@ -75,25 +75,12 @@ impl Printer<'_> {
     /// Prints the next item of the array.
     pub(crate) fn item(&mut self, item: &impl Serialize, is_first: bool) -> io::Result<()> {
         write!(self.out, "{}\n  ", if is_first { "" } else { "," })?;
-        self.json_text(&serde_json::to_string_pretty(item)?.replace('\n', "\n  "))
+        JsonText(self.out).write_all(serde_json::to_string_pretty(item)?.replace('\n', "\n  ").as_bytes())
     }
 
     /// Ends the array. `is_empty`: it has no items.
     pub(crate) fn list_ends(&mut self, is_empty: bool) -> io::Result<()> {
         writeln!(self.out, "{}]", if is_empty { "" } else { "\n" })
-    }
-
-    fn json_text(&mut self, text: &str) -> io::Result<()> {
-        // Outside of strings, a document contains no control characters other than line ends.
-        let mut rest = text;
-        while let Some(at) = rest.find(|letter| is_control(letter) && !"\n\t\r".contains(letter)) {
-            let (before, from) = rest.split_at(at);
-            let mut letters = from.chars();
-            let letter = letters.next().map_or(0, u32::from);
-            write!(self.out, "{before}\\u{letter:04x}")?;
-            rest = letters.as_str();
-        }
-        write!(self.out, "{rest}")
     }
 
     /// Does work that may take long, and shows its progress.
@@ -107,6 +94,40 @@ impl Printer<'_> {
     /// Writes buffered output.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+}
+
+/// Writes serialized JSON, and escapes control characters. Each call of `write` is given whole characters.
+struct JsonText<'a>(&'a mut dyn Write);
+
+impl Write for JsonText<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if is_printable(bytes) {
+            return self.0.write_all(bytes).map(|()| bytes.len());
+        }
+        let mut rest = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        // Outside of strings, a document contains no control characters other than line ends.
+        while let Some(at) = rest.find(|letter| is_control(letter) && !"\n\t\r".contains(letter)) {
+            let (before, from) = rest.split_at(at);
+            let mut letters = from.chars();
+            let letter = letters.next().map_or(0, u32::from);
+            write!(self.0, "{before}\\u{letter:04x}")?;
+            rest = letters.as_str();
+        }
+        self.0.write_all(rest.as_bytes()).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// The items of an iterator as a JSON array. Each is made when it is serialized, and dropped then.
+pub(crate) struct Each<I>(pub(crate) I);
+
+impl<I: Iterator<Item: Serialize> + Clone> Serialize for Each<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.clone())
     }
 }
 
