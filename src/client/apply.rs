@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::model::declared::DeclaredTasks;
 use crate::model::new_task::NewTask;
 use crate::model::progress_meter::Progress;
 use crate::model::request::{Applied, Apply, Declaration, Done, ImportItem, SourceKind};
@@ -48,8 +49,12 @@ impl Client {
         progress: &Progress,
     ) -> Result<Vec<Applied>> {
         let now = self.now();
-        let tasks = tasks.into_iter().map(|task| Ok((definition(task, manifest, now)?, false)));
-        let (tasks, kind) = (tasks.collect::<Result<_>>()?, SourceKind::Manifest);
+        let tasks = tasks.into_iter();
+        let mut declared = DeclaredTasks::with_capacity(tasks.size_hint().0);
+        for task in tasks {
+            declared.push(definition(task, manifest, now)?, false);
+        }
+        let (tasks, kind) = (declared, SourceKind::Manifest);
         self.declare(Declaration { source: manifest, kind, how, tasks, refused: Vec::new() }, progress, now)
     }
 
@@ -96,12 +101,13 @@ impl Client {
         progress: &Progress,
     ) -> Result<Vec<Applied>> {
         let now = self.now();
-        let (mut accepted, mut refused) = (Vec::new(), Vec::new());
+        let tasks = tasks.into_iter();
+        let (mut accepted, mut refused) = (DeclaredTasks::with_capacity(tasks.size_hint().0), Vec::new());
         for ImportItem { task, paused, refused: reason } in tasks {
             let name = task.name().unwrap_or_default().to_owned();
             match (reason, definition(task, source, now)) {
                 (Some(reason), _) => refused.push(Applied { name, done: Done::Refused { reason }, next_run: None }),
-                (None, Ok(definition)) => accepted.push((definition, paused)),
+                (None, Ok(definition)) => accepted.push(definition, paused),
                 (None, Err(error)) => refused.push(Applied::refused(name, error)),
             }
         }

@@ -28,7 +28,7 @@ pub struct NewTask {
     payload: Result<String, String>,
     /// The delay from adding it to its due time; replaces the schedule value in `rest`.
     due_in: Option<Duration>,
-    rest: Definition,
+    rest: Box<Definition>,
 }
 
 impl NewTask {
@@ -123,7 +123,7 @@ impl NewTask {
             pause_after_failures: None,
             managed_by: None,
         };
-        NewTask { name, payload: Ok("null".to_owned()), due_in: None, rest }
+        NewTask { name, payload: Ok("null".to_owned()), due_in: None, rest: Box::new(rest) }
     }
 
     /// Returns the given name.
@@ -144,7 +144,7 @@ impl NewTask {
         }
         let payload = payload.map_err(|reason| Error::invalid_task("payload", reason, "a value that JSON can hold"))?;
         let name = name.unwrap_or_else(|| generated_name(&rest.handler, now));
-        Ok(Definition { name, payload, ..rest })
+        Ok(Definition { name, payload, ..*rest })
     }
 
     /// Sets the handler that runs it. Required.
@@ -158,6 +158,8 @@ impl NewTask {
     #[must_use]
     pub fn payload(mut self, payload: impl Serialize) -> Self {
         self.payload = serde_json::to_string(&payload).map_err(|error| error.to_string());
+        // There may be a hundred thousand of these, and the text was made in a larger buffer.
+        let _ = self.payload.as_mut().map(String::shrink_to_fit);
         self
     }
 

@@ -2,9 +2,9 @@
 
 use crate::clock::Timestamp;
 use crate::error::Error;
+use crate::model::declared::DeclaredTasks;
 use crate::model::event::Event;
 use crate::model::new_task::NewTask;
-use crate::model::task::Definition;
 
 /// What a request to add a task did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,8 +142,7 @@ pub(crate) struct Declaration<'a> {
     pub(crate) source: &'a str,
     pub(crate) kind: SourceKind,
     pub(crate) how: Apply,
-    /// Each with whether it is paused at the source.
-    pub(crate) tasks: Vec<(Definition, bool)>,
+    pub(crate) tasks: DeclaredTasks,
     /// Tasks that the client has refused.
     pub(crate) refused: Vec<Applied>,
 }

@@ -112,10 +112,15 @@ fn crontabs() {
         for note in found.refused.iter().chain(&found.remarks) {
             one_readable_line(&note.reason, &note.text);
         }
-        let more = crontab::parse(&[b"# a comment\xff\n\n", &bytes[..], b"\n# another"].concat(), &options);
+        let around = [b"# a comment\xff\n\n", &bytes[..], b"\n# another"].concat();
+        let more = crontab::parse(&around, &options);
         assert_eq!(more.refused.len(), found.refused.len());
-        let tasks = |found: &crate::import::source::Parsed| {
-            found.tasks.iter().map(|task| (task.name.clone(), format!("{:?}", task.item))).collect::<Vec<_>>()
+        let tasks = |found: &crate::import::source::Parsed<'_>| {
+            found
+                .tasks
+                .iter()
+                .map(|task| (task.name.clone(), format!("{:?}", (task.item)(&task.name))))
+                .collect::<Vec<_>>()
         };
         assert_eq!(tasks(&more), tasks(&found));
     });

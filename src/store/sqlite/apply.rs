@@ -6,6 +6,7 @@ use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::declared::DeclaredTasks;
 use crate::model::progress_meter::Progress;
 use crate::model::request::{Added, Applied, Apply, Declaration, Done, Existing, SourceKind};
 use crate::model::task::{Definition, TaskStatus};
@@ -52,21 +53,24 @@ pub(super) fn apply(
 fn apply_declared(
     tx: &Transaction<'_>,
     source: Source<'_>,
-    tasks: Vec<(Definition, bool)>,
+    tasks: DeclaredTasks,
     progress: &Progress,
     now: Timestamp,
 ) -> Result<Vec<Applied>, Fault> {
     // Not the cache of the connection: these texts are parsed once, and many are equal.
     let schedules = &mut Schedules::for_many();
     let mut adder = Adder::new(tx)?;
-    let mut declared = HashSet::new();
+    let mut names = HashSet::with_capacity(tasks.len());
+    let is_repeated = |(place, name)| (!names.insert(name)).then_some(place);
+    let repeated: HashSet<usize> = tasks.names().enumerate().filter_map(is_repeated).collect();
+    drop(names);
     let mut applied = Vec::with_capacity(tasks.len());
-    for (task, paused) in tasks {
+    for (place, (task, paused)) in tasks.into_definitions().enumerate() {
         let name = task.name.clone();
-        let done = if declared.insert(name.clone()) {
-            apply_one(tx, &mut adder, schedules, source, task, paused, now)
-        } else {
+        let done = if repeated.contains(&place) {
             Err(refused(&name, "the manifest declares it twice".into()).into())
+        } else {
+            apply_one(tx, &mut adder, schedules, source, task, paused, now)
         };
         applied.push(match done {
             Ok(applied) => applied,

@@ -12,18 +12,18 @@ use crate::cli::failure::Failure;
 use crate::cli::import_args::{Common, Crontab, Import, Nanoclaw};
 use crate::cli::zone;
 use crate::commands::apply::{self, Row};
-use crate::import::source::{Note, Parsed, Place};
+use crate::import::source::{Note, Parsed, ParsedTask, Place};
 use crate::import::{crontab, nanoclaw, users};
-use crate::output::printer::Printer;
+use crate::output::printer::{Each, Printer};
 use crate::output::table::{Cell, Table, Tone};
 
 /// Largest crontab that is read.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct Document<'a, T> {
     source: &'a str,
-    tasks: Vec<Task<'a>>,
+    tasks: T,
     refused: &'a [Note],
     remarks: &'a [Note],
 }
@@ -38,10 +38,7 @@ struct Task<'a> {
 
 pub(crate) fn import(db: &Path, import: &Import, printer: &mut Printer<'_>) -> Result<(), Failure> {
     match import {
-        Import::Crontab(args) => {
-            let (source, parsed) = read_crontab(args, printer)?;
-            import_tasks(db, &source, parsed, &args.common, printer)
-        }
+        Import::Crontab(args) => import_crontab(db, args, printer),
         Import::Nanoclaw(args) => {
             let (source, parsed) = read_nanoclaw(args, printer)?;
             import_tasks(db, &source, parsed, &args.common, printer)
@@ -49,7 +46,7 @@ pub(crate) fn import(db: &Path, import: &Import, printer: &mut Printer<'_>) -> R
     }
 }
 
-fn read_crontab(args: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Parsed), Failure> {
+fn import_crontab(db: &Path, args: &Crontab, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let zone = zone::from_option(&args.common.tz)?;
     let in_file = |error: io::Error| Failure::Refused(format!("{}: {error}", args.file.display()));
     let (bytes, file) = if args.file == Path::new("-") {
@@ -78,7 +75,7 @@ fn read_crontab(args: &Crontab, printer: &mut Printer<'_>) -> Result<(String, Pa
         Some(file) => file.display().to_string(),
     };
     let options = crontab::Options { system, user, users: &users::names(), zone: &zone, prefix: &args.prefix };
-    Ok((source, crontab::parse(&bytes, &options)))
+    import_tasks(db, &source, crontab::parse(&bytes, &options), &args.common, printer)
 }
 
 /// Reads at most [`MAX_BYTES`]: a device may have no end.
@@ -90,7 +87,7 @@ fn read_bytes(file: impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read_nanoclaw(args: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Parsed), Failure> {
+fn read_nanoclaw(args: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Parsed<'static>), Failure> {
     let zone = zone::from_option(&args.common.tz)?;
     if args.argv.first().is_some_and(String::is_empty) {
         return Err(Failure::Refused("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
@@ -109,7 +106,7 @@ fn read_nanoclaw(args: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Pars
 fn import_tasks(
     db: &Path,
     source: &str,
-    parsed: Parsed,
+    parsed: Parsed<'_>,
     common: &Common,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
@@ -120,13 +117,8 @@ fn import_tasks(
             "it contains no task, and --prune would remove all tasks imported from it: add --allow-empty to do that";
         return Err(Failure::Refused(format!("{source}: {refusal}")));
     }
-    let mut places = HashMap::with_capacity(tasks.len());
-    let mut items = Vec::with_capacity(tasks.len());
-    for task in tasks {
-        places.insert(task.name, (task.place, task.text));
-        items.push(task.item);
-    }
-    items.extend(retained.into_iter().map(|name| ImportItem::refused(name, "")));
+    let items = tasks.iter().map(|task| (task.item)(&task.name));
+    let items = items.chain(retained.into_iter().map(|name| ImportItem::refused(name, "")));
     let applied = printer.watched("importing", |progress| {
         let import = |client: Client| client.import_watched(source, items, options, progress);
         match options.dry_run {
@@ -136,25 +128,29 @@ fn import_tasks(
             false => Ok(import(Client::open_own(db)?)?),
         }
     })?;
+    let entries: HashMap<&str, &ParsedTask<'_>> = tasks.iter().map(|task| (task.name.as_str(), task)).collect();
     let mut imported = Vec::with_capacity(applied.len());
     for one in applied {
         match &one.done {
             // The reason of a retained entry is in `refused` already.
             Done::Refused { reason } => {
-                let found = places.get(&one.name).cloned();
-                refused.extend(found.map(|(place, text)| Note { place, text, reason: reason.clone() }));
+                let found = entries.get(one.name.as_str());
+                refused.extend(found.map(|task| Note {
+                    place: task.place.clone(),
+                    text: task.text.clone().into_owned(),
+                    reason: reason.clone(),
+                }));
             }
             _ => imported.push(one),
         }
     }
+    let place = |one: &Applied| entries.get(one.name.as_str()).map(|task| &task.place);
     // Remarks were printed when the task was first imported.
-    let old = imported.iter().filter(|one| one.done == Done::Unchanged).filter_map(|one| places.get(&one.name));
-    let old: HashSet<&Place> = old.map(|(place, _)| place).collect();
+    let old: HashSet<&Place> = imported.iter().filter(|one| one.done == Done::Unchanged).filter_map(place).collect();
     remarks.retain(|remark| !old.contains(&remark.place));
     refused.sort_by_key(|note| note.place.line);
     if printer.json {
-        let place = |one: &Applied| places.get(&one.name).map(|(place, _)| place);
-        let tasks = imported.iter().map(|one| Task { place: place(one), row: apply::row(one) }).collect();
+        let tasks = Each(imported.iter().map(|one| Task { place: place(one), row: apply::row(one) }));
         printer.document(&Document { source, tasks, refused: &refused, remarks: &remarks })?;
         return check_complete(refused.len(), common);
     }

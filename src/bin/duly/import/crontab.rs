@@ -1,10 +1,12 @@
 //! Converts a crontab to tasks that behave as under cron: one attempt, no catch-up, overlap allowed, no timeout.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
-use duly::{Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Zone};
+use duly::{ImportItem, Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Zone};
 
 use crate::cli::values::truncated;
 use crate::cli::zone;
@@ -39,6 +41,7 @@ pub(crate) fn is_system_crontab(path: &Path) -> bool {
 }
 
 /// The variables above an entry.
+#[derive(Clone, Default)]
 struct Variables {
     env: BTreeMap<String, String>,
     /// The zone of `CRON_TZ`, or why it is invalid.
@@ -46,10 +49,10 @@ struct Variables {
 }
 
 /// Parses a crontab. A line that cannot be imported is refused; the others are not affected.
-pub(crate) fn parse(bytes: &[u8], options: &Options<'_>) -> Parsed {
+pub(crate) fn parse<'a>(bytes: &'a [u8], options: &'a Options<'_>) -> Parsed<'a> {
     let mut parsed = Parsed::default();
     let mut names = Names::new(options.prefix);
-    let mut variables = Variables { env: BTreeMap::new(), zone: None };
+    let mut variables = Rc::new(Variables::default());
     let mut all_name_users = !options.system;
     for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let place = Place::line(number + 1);
@@ -58,30 +61,38 @@ pub(crate) fn parse(bytes: &[u8], options: &Options<'_>) -> Parsed {
         if line.trim_ascii_start().first() == Some(&b'#') {
             continue;
         }
-        let text = String::from_utf8_lossy(line);
-        let note = |reason: String| Note { place: place.clone(), text: shortened(&text), reason };
-        if let Err(error) = std::str::from_utf8(line) {
-            let reason = format!("expected UTF-8, found an invalid byte at offset {}", error.valid_up_to());
-            parsed.refused.push(note(reason));
-            continue;
-        }
-        match lines::parse(&text) {
+        let text = match std::str::from_utf8(line) {
+            Ok(text) => text,
+            Err(error) => {
+                let reason = format!("expected UTF-8, found an invalid byte at offset {}", error.valid_up_to());
+                let text = shortened(&String::from_utf8_lossy(line)).into_owned();
+                parsed.refused.push(Note { place, text, reason });
+                continue;
+            }
+        };
+        let note = |reason: String| Note { place: place.clone(), text: shortened(text).into_owned(), reason };
+        match lines::parse(text) {
             Line::Blank => {}
-            Line::Variable { name, value } => match variables.set(name, value, options.zone) {
+            Line::Variable { name, value } => match Rc::make_mut(&mut variables).set(name, value, options.zone) {
                 Assignment::Accepted => {}
                 Assignment::Remark(remark) => parsed.remarks.push(note(remark)),
                 Assignment::Refused(reason) => parsed.refused.push(note(reason)),
             },
-            Line::Entry(entry) => match variables.task(entry, options, &mut names) {
-                Ok((name, task)) => {
-                    all_name_users &= begins_with_user(entry, options.users);
-                    let item = task.into();
-                    parsed.tasks.push(ParsedTask { place: place.clone(), text: shortened(&text), name, item });
+            Line::Entry(entry) => match variables.name(entry, options, &mut names) {
+                Ok(name) => {
+                    all_name_users = all_name_users && begins_with_user(entry, options.users);
+                    let variables = Rc::clone(&variables);
+                    let item = Box::new(move |name: &str| match variables.task(name, entry, options) {
+                        Ok(task) => task.into(),
+                        Err(reason) => ImportItem::refused(name, reason),
+                    });
+                    parsed.tasks.push(ParsedTask { place, text: shortened(text), name, item });
                 }
                 Err(reason) => parsed.refused.push(note(reason)),
             },
         }
     }
+    parsed.tasks.shrink_to_fit();
     if all_name_users && !parsed.tasks.is_empty() {
         let reason =
             "every command begins with the name of a user: if this is a system crontab, import it with --system";
@@ -155,9 +166,34 @@ impl Variables {
         }
     }
 
-    fn task(&self, line: &str, options: &Options<'_>, names: &mut Names<'_>) -> Result<(String, NewTask), String> {
-        let Entry { times, user, command, input } = lines::parse_entry(line, options.system)?;
-        if let Some(user) = user.filter(|user| *user != options.user.name) {
+    /// Returns a name for an entry that can be imported.
+    fn name(&self, line: &str, options: &Options<'_>, names: &mut Names<'_>) -> Result<String, String> {
+        let (entry, zone) = self.entry(line, options)?;
+        let cron_tz = if self.zone.is_some() { zone.name() } else { "" };
+        // The name depends on the entry and on CRON_TZ, not on its line number or on other variables.
+        let name = names.for_command(&entry.command, &[&entry.times, &entry.command, &entry.input, cron_tz]);
+        self.payload(entry, options).checked()?;
+        Ok(name)
+    }
+
+    /// Returns the task of an entry.
+    fn task(&self, name: &str, line: &str, options: &Options<'_>) -> Result<NewTask, String> {
+        let (mut entry, zone) = self.entry(line, options)?;
+        let times = std::mem::take(&mut entry.times);
+        Ok(NewTask::scheduled(name, ScheduleKind::Cron, times)
+            .time_zone(zone.name())
+            .handler("command")
+            .payload(self.payload(entry, options))
+            .misfire(Misfire::Skip, GRACE)
+            .overlap(Overlap::Allow)
+            .retry(RetryPolicy { max_attempts: 1, ..RetryPolicy::default() })
+            .timeout(Duration::ZERO))
+    }
+
+    /// Parses an entry, and returns its time zone.
+    fn entry<'a>(&'a self, line: &'a str, options: &'a Options<'_>) -> Result<(Entry<'a>, &'a Zone), String> {
+        let entry = lines::parse_entry(line, options.system)?;
+        if let Some(user) = entry.user.filter(|user| *user != options.user.name) {
             let (user, own) = (truncated(user), &options.user.name);
             return Err(format!("it belongs to {user}, and this import is for {own}: import it with --user {user}"));
         }
@@ -165,42 +201,34 @@ impl Variables {
             None => options.zone,
             Some(zone) => zone.as_ref().map_err(String::clone)?,
         };
-        // The name depends on the entry and on CRON_TZ, not on its line number or on other variables.
-        let cron_tz = if self.zone.is_some() { zone.name() } else { "" };
-        let name = names.for_command(&command, &[&times, &command, &input, cron_tz]);
+        Ok((entry, zone))
+    }
+
+    fn payload(&self, entry: Entry<'_>, options: &Options<'_>) -> Payload {
         let shell = self.env.get("SHELL").filter(|shell| !shell.is_empty()).map_or("/bin/sh", String::as_str);
-        let payload = Payload {
-            argv: vec![shell.to_owned(), "-c".to_owned(), command],
+        Payload {
+            argv: vec![shell.to_owned(), "-c".to_owned(), entry.command],
             cwd: self.env.get("HOME").filter(|home| !home.is_empty()).cloned().or_else(|| options.user.home.clone()),
             env: self.env.clone(),
             env_from: Vec::new(),
-            stdin: input,
-        };
-        let payload = payload.checked()?;
-        let task = NewTask::scheduled(&name, ScheduleKind::Cron, times)
-            .time_zone(zone.name())
-            .handler("command")
-            .payload(payload)
-            .misfire(Misfire::Skip, GRACE)
-            .overlap(Overlap::Allow)
-            .retry(RetryPolicy { max_attempts: 1, ..RetryPolicy::default() })
-            .timeout(Duration::ZERO);
-        Ok((name, task))
+            stdin: entry.input,
+        }
     }
 }
 
 /// Returns the beginning of a line, for messages.
-fn shortened(line: &str) -> String {
+fn shortened(line: &str) -> Cow<'_, str> {
     let line = line.trim();
     match line.char_indices().nth(MAX_LINE) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line.to_owned(),
+        Some((end, _)) => format!("{}...", &line[..end]).into(),
+        None => line.into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Options, is_system_crontab, parse};
+    use crate::import::source::Parsed;
     use crate::import::users::User;
     use duly::Zone;
     use std::collections::BTreeSet;
@@ -225,20 +253,22 @@ mod tests {
         let text = b"@daily root a\n@daily anna b\n@daily\tanna\n";
         let of = |name: &str, home: Option<&str>| {
             let user = User { name: name.into(), home: home.map(str::to_owned) };
-            parse(text, &Options { system: true, user, users: &BTreeSet::new(), zone: &zone, prefix: "cron" })
+            let options = Options { system: true, user, users: &BTreeSet::new(), zone: &zone, prefix: "cron" };
+            let Parsed { tasks, refused, remarks, .. } = parse(text, &options);
+            (tasks.iter().map(|task| task.place.line).collect::<Vec<_>>(), refused, remarks)
         };
-        let anna = of("anna", Some("/home/anna"));
-        assert_eq!(anna.tasks.iter().map(|task| task.place.line).collect::<Vec<_>>(), [Some(2)]);
-        let reasons: Vec<_> = anna.refused.iter().map(|note| note.reason.as_str()).collect();
+        let (lines, refused, remarks) = of("anna", Some("/home/anna"));
+        assert_eq!(lines, [Some(2)]);
+        let reasons: Vec<_> = refused.iter().map(|note| note.reason.as_str()).collect();
         assert_eq!(reasons[0], "it belongs to root, and this import is for anna: import it with --user root");
         assert!(reasons[1].ends_with("a user, and a command") && reasons.len() == 2, "{reasons:?}");
-        assert!(anna.remarks.is_empty());
-        let homeless = of("root", None).remarks;
+        assert!(remarks.is_empty());
+        let (_, _, homeless) = of("root", None);
         assert_eq!(
             homeless[0].reason,
             "the home directory of root is unknown: commands start in the directory of the scheduler"
         );
-        assert!(of("eve", None).remarks.is_empty(), "no entry is imported");
+        assert!(of("eve", None).2.is_empty(), "no entry is imported");
     }
 
     #[test]

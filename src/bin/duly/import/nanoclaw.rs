@@ -29,7 +29,7 @@ const INPUT_COLUMNS: [&str; 8] =
     ["id", "group_folder", "chat_jid", "prompt", "context_mode", "script", "schedule_type", "schedule_value"];
 
 /// Converts the rows to tasks. A row that cannot be converted is refused; the others are not affected.
-pub(crate) fn convert(rows: &[Row], options: &Options<'_>) -> Parsed {
+pub(crate) fn convert(rows: &[Row], options: &Options<'_>) -> Parsed<'static> {
     let mut parsed = Parsed::default();
     let mut names = Names::new(options.prefix);
     for row in rows {
@@ -44,7 +44,8 @@ pub(crate) fn convert(rows: &[Row], options: &Options<'_>) -> Parsed {
         match task(row, &name, options) {
             Ok((item, remark)) => {
                 parsed.remarks.extend(remark.map(note));
-                parsed.tasks.push(ParsedTask { place: place.clone(), text: text.clone(), name, item });
+                let (place, text) = (place.clone(), text.clone().into());
+                parsed.tasks.push(ParsedTask { place, text, name, item: Box::new(move |_| item.clone()) });
             }
             Err(Refusal::Finished(reason)) => parsed.refused.push(note(reason)),
             Err(Refusal::Invalid(reason)) => {

@@ -101,7 +101,49 @@ fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("expected text in UTF-8"))
 }
 
+/// Parses a manifest task by task, because the tree of a whole file takes fifty times its size. Only a file in another order is
+/// parsed as a whole, and one with an error, for the message about it.
 pub(crate) fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
+    parse_in_parts(text, folder).map_or_else(|| parse_whole(text, folder), Ok)
+}
+
+/// Parses each `[[task]]` by itself. `None`: the file has an error, or `[defaults]` are not at its beginning.
+///
+/// A part that ends within a string, an array or a table is no TOML. So if all parts before it can be parsed, a line `[[task]]`
+/// begins a task in the whole file, too.
+fn parse_in_parts(text: &str, folder: &Path) -> Option<Vec<NewTask>> {
+    let mut rest = text;
+    let mut parts = std::iter::from_fn(|| {
+        let line_end = rest.find('\n').unwrap_or(rest.len());
+        let end = rest[line_end..].find("\n[[task]]").map_or(rest.len(), |at| line_end + at + 1);
+        let (part, after) = rest.split_at(end);
+        rest = after;
+        (!part.is_empty()).then_some(part)
+    });
+    let nothing = Table::new();
+    let first: Table = if text.starts_with("[[task]]") { Table::new() } else { parts.next()?.parse().ok()? };
+    let defaults = match first.get("defaults") {
+        None => &nothing,
+        Some(Value::Table(defaults)) => defaults,
+        Some(_) => return None,
+    };
+    check_keys(&first, "", &[&["defaults"]]).ok()?;
+    check_keys(defaults, "", &[SHARED_KEYS]).ok()?;
+    let read = |part: &str| {
+        let file: Table = part.parse().ok()?;
+        match file.get("task")?.as_array()?.as_slice() {
+            [Value::Table(table)] if file.len() == 1 => task(0, table, defaults, folder).ok(),
+            _ => None,
+        }
+    };
+    let mut tasks = Vec::with_capacity(text.matches("\n[[task]]").count() + 1);
+    for part in parts {
+        tasks.push(read(part)?);
+    }
+    Some(tasks)
+}
+
+fn parse_whole(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
     let file: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("line {line}: {}", error.message().replace('\n', ", "))
@@ -119,16 +161,21 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
         Some(Value::Array(tasks)) => tasks,
         Some(other) => return Err(wrong_value("task", "tables, [[task]]", other)),
     };
-    let read = |(number, task): (usize, &Value)| {
-        let Value::Table(table) = task else { return Err(wrong_value("task", "tables, [[task]]", task)) };
-        let place = match table.get("name") {
-            Some(Value::String(name)) => format!("task {:?}: ", truncated(name)),
-            _ => format!("task {}: ", number + 1),
-        };
-        check_keys(table, &place, &[TASK_KEYS, SHARED_KEYS])?;
-        Entry { table, defaults, folder }.task().map_err(|reason| format!("{place}{reason}"))
+    let read = |(place, value): (usize, &Value)| match value {
+        Value::Table(table) => task(place, table, defaults, folder),
+        other => Err(wrong_value("task", "tables, [[task]]", other)),
     };
     tasks.iter().enumerate().map(read).collect()
+}
+
+/// Reads the task at `place`, counted from 0.
+fn task(place: usize, table: &Table, defaults: &Table, folder: &Path) -> Result<NewTask, String> {
+    let place = match table.get("name") {
+        Some(Value::String(name)) => format!("task {:?}: ", truncated(name)),
+        _ => format!("task {}: ", place + 1),
+    };
+    check_keys(table, &place, &[TASK_KEYS, SHARED_KEYS])?;
+    Entry { table, defaults, folder }.task().map_err(|reason| format!("{place}{reason}"))
 }
 
 /// Refuses an unknown key, and suggests a similar one.
@@ -147,7 +194,7 @@ fn check_keys(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String
 
 #[cfg(test)]
 mod tests {
-    use crate::manifest::parse;
+    use crate::manifest::{parse, parse_in_parts, parse_whole};
     use std::path::Path;
 
     fn refused(text: &str) -> String {
@@ -268,6 +315,41 @@ mod tests {
             assert!(tasks.contains(part), "{part}: {tasks}");
         }
         assert_eq!(tasks.matches("Europe/Rome").count(), 2);
+    }
+
+    #[test]
+    fn a_file_is_parsed_in_parts_only_if_that_is_the_same() {
+        let folder = Path::new("/etc");
+        let defaults = "# Tasks\n[defaults]\npriority = 0\nenv = { A = \"[[task]]\" }\n";
+        let some = task("every = \"1m\"\nshell = \"true\"\n");
+        let env = "[task.env]\nB = \"\"\"\n[ [task]]\n\"\"\"\n";
+        for text in [
+            format!("{some}{some}"),
+            format!("{some}\n\n# The last one\n{some}{env}").replace('\n', "\r\n"),
+            format!("{defaults}{some}{some}{env}\n{some}"),
+            format!("[defaults]\n{some}"),
+            some.trim_end().to_owned(),
+            format!("{}{some}", some.replace("[[task]]", "[[task]] # One")),
+        ] {
+            let parts = parse_in_parts(&text, folder).map(|tasks| format!("{tasks:?}"));
+            assert_eq!(parts, Some(format!("{:?}", parse_whole(&text, folder).unwrap())), "{text}");
+        }
+        for (text, tasks) in [
+            (String::new(), 0),
+            (format!("{some}{defaults}{some}"), 2),
+            (format!("[defaults.env]\nA = \"1\"\n{some}[defaults]\npriority = 0\n{some}"), 2),
+            (format!("{some}  {some}"), 2),
+            (format!("{some}description = \"\"\"\n{some}\"\"\"\n").replace("description", "stdin"), 1),
+            (format!("{some}env_from = [\n[[task]]\n]\n"), 0),
+            ("task = []\n".to_owned(), 0),
+            (format!("task = []\n{some}"), 0),
+            (format!("[task]\n{some}"), 0),
+            (format!("{some}[[other]]\n"), 0),
+            (format!("{some}[[task.env]]\n{some}"), 0),
+        ] {
+            assert!(parse_in_parts(&text, folder).is_none_or(|parts| parts.is_empty()), "{text}");
+            assert_eq!(parse(&text, folder).map_or(0, |tasks| tasks.len()), tasks, "{text}");
+        }
     }
 
     #[test]
