@@ -159,11 +159,12 @@ impl Builder {
         let (lock, observers) = (poller.lock(), poller.observers());
         let pool = Pool::start(settings.workers, handlers, clock.clone(), lock, observers, connections)?;
         let (wake, woken) = bounded(1);
-        let (order, orders) = bounded(2);
+        let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
         let (in_flight, handed, next_look, progress) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
+        let (is_behind, now) = (poller.is_behind(), clock.now().wall);
         let event_loop = EventLoop {
             poller,
             pool,
@@ -182,6 +183,10 @@ impl Builder {
             .name("duly-poller".into())
             .spawn(move || event_loop.run())
             .map_err(|error| Error::store("start the poller thread", error))?;
+        // It reads all tasks, and nothing that is due waits for it. Only a warning depends on it.
+        if !is_behind && let Ok(Some(newest)) = client.store().counted_beyond(now) {
+            let _ = order.try_send(Order::CompareClock(newest));
+        }
         Ok(Scheduler { client, order, reports, thread: Some(thread), path, handlers: names })
     }
 }

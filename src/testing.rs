@@ -197,7 +197,11 @@ impl StepperBuilder {
         let owner = poller::new_owner(&mut fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..))));
         let (names, random) = (handlers.names(), fastrand::Rng::with_seed(seed.unwrap_or_default()));
         let parts = Parts { store, database, owner, handlers: names, settings, observers, random };
-        let poller = Poller::new(parts, clock.now())?;
+        let mut poller = Poller::new(parts, clock.now())?;
+        if !poller.is_behind() {
+            let counted = client.store().counted_beyond(clock.now().wall)?;
+            poller.compare_clock(counted, clock.now());
+        }
         let client = client.observed_by(poller.observers());
         let workers = settings.workers;
         let open = SqliteStore::opener(file.clone(), durability, prepare);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::engine::poller::Poller;
 use crate::error::Result;
 use crate::host::fault_points;
@@ -32,6 +32,8 @@ pub(crate) enum Order {
     Interrupt,
     /// As `Interrupt`, and report how many runs are unfinished.
     Cut,
+    /// Report if the clock is behind this time, from which tasks count.
+    CompareClock(Timestamp),
 }
 
 /// The state of the poller thread.
@@ -141,6 +143,7 @@ impl EventLoop {
                 },
                 recv(self.woken) -> _ => {}
                 recv(self.orders) -> order => match order {
+                    Ok(Order::CompareClock(newest)) => self.poller.compare_clock(Some(newest), self.clock.now()),
                     Ok(order) => {
                         draining = true;
                         if order != Order::Drain {

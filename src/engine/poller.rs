@@ -22,6 +22,7 @@ use crate::model::event::{Event, Observer, Observers};
 use crate::model::finished::{self, Finished, Report, WorkerEnded};
 use crate::model::run::Claim;
 use crate::model::settings::Settings;
+use crate::rules::clock_monitor::ClockMonitor;
 use crate::rules::retention_timer::{Part, RetentionTimer};
 use crate::schedule::zone_data;
 use crate::store::Store;
@@ -134,7 +135,7 @@ impl Poller {
         let (workers, lease, zone_data) = (settings.workers, settings.lease, zone_data().to_string());
         let registration = Registration { owner: owner.clone(), host: platform::host(), workers, lease, zone_data };
         let registered = store.register(&registration, random, now.wall)?;
-        let Registered { others, not_stopped, newest_seen, counted, other_zone_data } = registered;
+        let Registered { others, not_stopped, newest_seen, other_zone_data } = registered;
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for the second turn.
         let mut peers = Peers::new(database, owner, lease);
         peers.update(&others, &[], now.monotonic);
@@ -167,10 +168,26 @@ impl Poller {
         if let Some(before) = other_zone_data {
             poller.emit(&Event::ZoneDataChanged { before, now: poller.registration.zone_data.clone() });
         }
-        if let Some(event) = poller.clock.behind(newest_seen.max(counted), now) {
-            poller.emit(&event);
+        // If the clock is behind a heartbeat, the event names the newest time of all.
+        if ClockMonitor::behind(newest_seen, now).is_some() {
+            let counted = poller.store.counted_beyond(now.wall)?;
+            poller.compare_clock(newest_seen.max(counted), now);
         }
         Ok(poller)
+    }
+
+    /// Whether a new poller has found the clock behind. Otherwise its caller compares it with the times that tasks count from,
+    /// which reads all tasks.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.clock.unrecorded.is_empty()
+    }
+
+    /// Reports a clock that is behind the newest time in the file. The next turn records it.
+    pub(crate) fn compare_clock(&mut self, newest: Option<Timestamp>, now: Now) {
+        if let Some(event) = self.clock.behind(newest, now) {
+            self.next_heartbeat = now.monotonic;
+            self.emit(&event);
+        }
     }
 
     /// Returns this owner's lock, for its workers to share.

@@ -93,6 +93,9 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     /// of all chance in its turns.
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered>;
 
+    /// Returns the newest time that a row counts from beyond the wall clock. Reads all tasks.
+    fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>>;
+
     /// Takes a turn. After a crash, either all that it wrote is stored, or nothing.
     fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault>;
 

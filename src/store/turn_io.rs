@@ -38,8 +38,6 @@ pub(crate) struct Registered {
     pub(crate) not_stopped: Vec<Other>,
     /// The newest heartbeat of any owner before this one.
     pub(crate) newest_seen: Option<Timestamp>,
-    /// The newest time that a row beyond the wall clock counts from.
-    pub(crate) counted: Option<Timestamp>,
     /// The zone data by which local times were planned before, if it differs: they are planned anew.
     pub(crate) other_zone_data: Option<String>,
 }

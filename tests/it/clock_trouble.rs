@@ -4,11 +4,14 @@
 use std::time::{Duration, SystemTime};
 
 use duly::testing::Stepper;
-use duly::{Client, Clock, FailureKind, NewTask, Outcome, Retry, RetryPolicy, Timestamp};
+use duly::{
+    BoxError, Client, Clock, Context, FailureKind, NewTask, Outcome, Retry, RetryPolicy, RunStatus, Scheduler,
+    Timestamp,
+};
 use serde_json::Value;
 
 use crate::fixtures::{
-    NOON, TestDb, at, claim, claim_after, minutes, once, problems, seconds, step, step_after, work_off,
+    NOON, TestDb, at, claim, claim_after, eventually, listen, minutes, once, problems, seconds, step, step_after, work_off,
 };
 
 const UNSET: &str = "1970-01-01T00:00:40Z";
@@ -224,6 +227,31 @@ fn a_start_with_a_clock_that_is_behind_is_a_warning() {
             let row = format!("clock_behind {}: {expected}", &wall[..19]);
             assert_eq!(rows(&db), if warns { vec![row] } else { vec![] });
         }
+    }
+}
+
+/// The first turn does not wait for this comparison, which reads all tasks.
+#[test]
+fn a_scheduler_with_threads_compares_the_clock_with_the_tasks() {
+    for (ahead, warns) in [(0, false), (86_400_000, true)] {
+        let db = TestDb::new();
+        let client = Client::open(db.file()).expect("a client");
+        client.add(NewTask::cron("digest", "0 7 * * *").handler("work")).expect("a task");
+        let change = format!("UPDATE scheduled_tasks SET active_since = active_since + {ahead}");
+        db.plain().execute_batch(&change).expect("a change");
+        let (observer, events) = listen();
+        let scheduler = Scheduler::builder(db.file()).handler("work", |_: &Context| Ok::<_, BoxError>(()));
+        let scheduler = scheduler.observe(observer).start().expect("a scheduler");
+        let found = || db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_behind'");
+        if warns {
+            eventually("the clock is recorded as behind", || found() == "1");
+        } else {
+            client.trigger("digest").expect("a run");
+            eventually("a run succeeds", || client.history("digest", 1).unwrap()[0].status == RunStatus::Succeeded);
+        }
+        scheduler.shutdown(seconds(30)).expect("it stops");
+        let lines = events.try_iter().filter(|event| event.to_string().starts_with("the clock shows")).count();
+        assert_eq!((lines, found()), if warns { (1, "1".to_owned()) } else { (0, "0".to_owned()) });
     }
 }
 

@@ -147,6 +147,7 @@ impl Store for SqliteStore {
         fn known_owners() -> Result<KnownOwners> = registration::known_owners;
         fn register(new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered>
             = registration::register;
+        fn counted_beyond(now: Timestamp) -> Result<Option<Timestamp>> = registration::counted_beyond;
         fn turn(work: &Work<'_>) -> Result<Done, Fault> = turn::turn;
         fn look(owner: &str, handlers: &BTreeSet<String>, since: Option<i64>, now: Timestamp) -> Result<Option<Done>>
             = turn::look;

@@ -24,7 +24,7 @@ pub(crate) fn register(
 ) -> Result<Registered> {
     store.reset(random);
     let registered = store.write("register the scheduler", |tx, _| {
-        let (newest_seen, counted) = (owners::newest_seen(tx)?, health::counted_beyond(tx, now)?.1);
+        let newest_seen = owners::newest_seen(tx)?;
         let now = now.max(Timestamp::MIN);
         damage::stamp(tx, &new.owner)?;
         owners::register(tx, new, now)?;
@@ -32,10 +32,15 @@ pub(crate) fn register(
         prune::instances(tx, Timestamp::MIN)?;
         let (others, not_stopped) = (owners::others(tx, &new.owner)?, owners::not_stopped(tx, &new.owner)?);
         let other_zone_data = replan::zone_data(tx, &new.zone_data, now)?;
-        Ok(Registered { others, not_stopped, newest_seen, counted, other_zone_data })
+        Ok(Registered { others, not_stopped, newest_seen, other_zone_data })
     })?;
     store.watch();
     Ok(registered)
+}
+
+/// Returns the newest time that a row counts from beyond the wall clock.
+pub(crate) fn counted_beyond(store: &mut SqliteStore, now: Timestamp) -> Result<Option<Timestamp>> {
+    store.read("compare the clock with the tasks", |tx, _| Ok(health::counted_beyond(tx, now)?.1))
 }
 
 /// Returns the runs that an owner has claimed and not settled.
