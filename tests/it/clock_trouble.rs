@@ -11,7 +11,8 @@ use duly::{
 use serde_json::Value;
 
 use crate::fixtures::{
-    NOON, TestDb, at, claim, claim_after, eventually, listen, minutes, once, problems, seconds, step, step_after, work_off,
+    NOON, TestDb, at, claim, claim_after, eventually, listen, minutes, once, problems, seconds, step, step_after,
+    work_off,
 };
 
 const UNSET: &str = "1970-01-01T00:00:40Z";

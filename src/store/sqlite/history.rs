@@ -120,7 +120,7 @@ const RECENT: &str = sql! {"
 
 /// The columns of [`RECENT`], of all runs.
 const ALL_RUNS: &str = sql! {"
-    SELECT task_id, id, status, duration_ms, iif({unscheduled_id} = 0, scheduled_for, NULL) FROM task_runs"};
+SELECT task_id, id, status, duration_ms, iif({unscheduled_id} = 0, scheduled_for, NULL) FROM task_runs"};
 
 /// A run of a task, with its id. The occurrence of a scheduled run.
 struct Found {
