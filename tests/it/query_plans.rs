@@ -210,6 +210,7 @@ const MAY_SCAN: &[&str] = &[
     "owners::STOP_ALL",
     "owners::NEWEST_SEEN",
     "prune::INSTANCES",
+    "bulk::TRIGGERS",
     "due::DUE",
     "once::COMPLETE_ALL",
     "once::START_ALL",
