@@ -155,6 +155,8 @@ mod sql_edits;
 mod store_sql;
 /// Handlers that exceed their time limit: their workers are replaced, up to a limit.
 mod stuck_workers;
+/// Crontabs of supercronic, imported by its rules; `import crontab` refuses them.
+mod supercronic;
 /// Schedulers that are alive but stalled, or whose state is unknown.
 mod suspended;
 /// Runs that another owner takes over, and outcomes that arrive too late.

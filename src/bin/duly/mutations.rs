@@ -138,6 +138,7 @@ fn command_lines() {
         "cancel 7",
         "logs -1",
         "import crontab - --system --user root --prefix x --prune",
+        "import supercronic - --overlapping --prefix x",
         "import nanoclaw f --tz local -- node x",
         "trigger t --payload -7 --key k --wait",
         "add t --manual --on-dead u --shell true",

@@ -62,7 +62,7 @@ pub(crate) enum Command {
     /// Make the tasks match a TOML manifest, in one transaction. Idempotent.
     #[command(after_help = help_examples::APPLY)]
     Apply(ApplyArgs),
-    /// Import tasks from a crontab or from NanoClaw, in one transaction. Idempotent.
+    /// Import tasks from a crontab, supercronic or NanoClaw, in one transaction. Idempotent.
     #[command(subcommand, after_help = help_examples::IMPORT)]
     Import(Import),
     /// List the tasks, with the next and the last runs of each.

@@ -37,6 +37,7 @@ pub(crate) const APPLY: &str = r#"Examples:
 
 pub(crate) const IMPORT: &str = r#"Examples:
   duly import crontab /etc/cron.d/certbot --user root --dry-run
+  duly import supercronic crontab --dry-run
   duly import nanoclaw store/messages.db -- node run-task.js"#;
 
 /// Prefixes examples with the legend of the sparkline.

@@ -10,6 +10,9 @@ pub(crate) enum Import {
     /// Import the entries of a crontab, as tasks that behave as under cron.
     #[command(after_help = CRONTAB_NOTES)]
     Crontab(Crontab),
+    /// Import the entries of a crontab of supercronic, as tasks that behave as under it.
+    #[command(after_help = SUPERCRONIC_NOTES)]
+    Supercronic(Supercronic),
     /// Import the scheduled tasks of NanoClaw. Each runs the given command.
     #[command(
         override_usage = "duly import nanoclaw [OPTIONS] <FILE> -- <ARGV>...",
@@ -29,6 +32,21 @@ pub(crate) struct Crontab {
     /// current user.
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Prefix of the names of the imported tasks.
+    #[arg(long, value_name = "WORD", default_value = "cron")]
+    pub(crate) prefix: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Supercronic {
+    /// Crontab of supercronic to read, or - for standard input.
+    pub(crate) file: PathBuf,
+    /// Allow runs of a task to overlap, as supercronic -overlapping does. Default: skip an occurrence while the previous run is
+    /// unfinished.
+    #[arg(long)]
+    pub(crate) overlapping: bool,
     #[command(flatten)]
     pub(crate) common: Common,
     /// Prefix of the names of the imported tasks.
@@ -85,6 +103,22 @@ Examples:
   crontab -l | duly import crontab -
   duly import crontab --dry-run /etc/crontab
   duly import crontab /etc/cron.d/certbot --user root --tz Europe/Rome";
+
+const SUPERCRONIC_NOTES: &str = "\
+Five fields of times, six (the year last), seven (seconds first, the year last) or a nickname such as @daily. A year other than * \
+is refused: duly has no field of years. Imported tasks behave as under supercronic: one attempt, no catch-up of missed \
+occurrences, no overlap, no timeout, started in the working directory of the scheduler, % is not special. A change of daylight \
+saving follows the rules of duly.
+
+The last value of each variable applies to all entries, also to those above it, and is added to the environment of the \
+scheduler. CRON_TZ is the zone of the schedules, too; USER and TZ are passed to the commands only.
+
+Entries that cannot be imported are listed with the reason; the others are imported. The exit code is then 1, unless --partial \
+is given. Repeating an import changes nothing.
+
+Examples:
+  duly import supercronic --dry-run crontab
+  duly import supercronic crontab --overlapping --tz Europe/Rome";
 
 const NANOCLAW_NOTES: &str = "\
 The command reads one line of JSON from its standard input: id, group_folder, chat_jid, prompt, context_mode, script, \

@@ -1,19 +1,19 @@
-//! `import`: imports tasks from a crontab or from NanoClaw, and lists what could not be imported and why.
+//! `import`: imports tasks from a crontab, from supercronic or from NanoClaw, and lists what could not be imported and why.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use duly::{Applied, Apply, Client, Done, ImportItem};
+use duly::{Applied, Apply, Client, Done, ImportItem, Overlap};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
-use crate::cli::import_args::{Common, Crontab, Import, Nanoclaw};
+use crate::cli::import_args::{Common, Crontab, Import, Nanoclaw, Supercronic};
 use crate::cli::zone;
 use crate::commands::apply::{self, Row};
 use crate::import::source::{Note, Parsed, ParsedTask, Place};
-use crate::import::{crontab, nanoclaw, users};
+use crate::import::{crontab, nanoclaw, supercronic, users};
 use crate::output::printer::{Each, Printer};
 use crate::output::table::{Cell, Table, Tone};
 
@@ -39,6 +39,7 @@ struct Task<'a> {
 pub(crate) fn import(db: &Path, import: &Import, printer: &mut Printer<'_>) -> Result<(), Failure> {
     match import {
         Import::Crontab(args) => import_crontab(db, args, printer),
+        Import::Supercronic(args) => import_supercronic(db, args, printer),
         Import::Nanoclaw(args) => {
             let (source, parsed) = read_nanoclaw(args, printer)?;
             import_tasks(db, &source, parsed, &args.common, printer)
@@ -48,16 +49,7 @@ pub(crate) fn import(db: &Path, import: &Import, printer: &mut Printer<'_>) -> R
 
 fn import_crontab(db: &Path, args: &Crontab, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let zone = zone::from_option(&args.common.tz)?;
-    let in_file = |error: io::Error| Failure::Refused(format!("{}: {error}", args.file.display()));
-    let (bytes, file) = if args.file == Path::new("-") {
-        (read_bytes(io::stdin().lock()).map_err(in_file)?, None)
-    } else {
-        let file = File::open(&args.file).map_err(in_file)?;
-        // A pipe of a shell, as in <(crontab -l), has no lasting path.
-        let is_file = file.metadata().map_err(in_file)?.is_file();
-        let path = is_file.then(|| std::fs::canonicalize(&args.file)).transpose().map_err(in_file)?;
-        (read_bytes(file).map_err(in_file)?, path)
-    };
+    let (bytes, file) = read_file(&args.file)?;
     let user = args.user.as_deref().map_or_else(users::current, users::by_name);
     let by_path = file.as_deref().filter(|file| !args.system && crontab::is_system_crontab(file));
     let system = args.system || by_path.is_some();
@@ -76,6 +68,31 @@ fn import_crontab(db: &Path, args: &Crontab, printer: &mut Printer<'_>) -> Resul
     };
     let options = crontab::Options { system, user, users: &users::names(), zone: &zone, prefix: &args.prefix };
     import_tasks(db, &source, crontab::parse(&bytes, &options), &args.common, printer)
+}
+
+fn import_supercronic(db: &Path, args: &Supercronic, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let zone = zone::from_option(&args.common.tz)?;
+    let (bytes, file) = read_file(&args.file)?;
+    // Inputs with different prefixes are different sources: one does not prune the tasks of another.
+    let source = match &file {
+        None => format!("crontab of supercronic on standard input ({})", args.prefix),
+        Some(file) => file.display().to_string(),
+    };
+    let overlap = if args.overlapping { Overlap::Allow } else { Overlap::Skip };
+    let options = supercronic::Options { zone: &zone, prefix: &args.prefix, overlap };
+    import_tasks(db, &source, supercronic::parse(&bytes, &options), &args.common, printer)
+}
+
+/// Reads a file, or the standard input. A pipe of a shell, as in `<(crontab -l)`, has no lasting path.
+fn read_file(path: &Path) -> Result<(Vec<u8>, Option<PathBuf>), Failure> {
+    let in_file = |error: io::Error| Failure::Refused(format!("{}: {error}", path.display()));
+    if path == Path::new("-") {
+        return Ok((read_bytes(io::stdin().lock()).map_err(in_file)?, None));
+    }
+    let file = File::open(path).map_err(in_file)?;
+    let is_file = file.metadata().map_err(in_file)?.is_file();
+    let lasting = is_file.then(|| std::fs::canonicalize(path)).transpose().map_err(in_file)?;
+    Ok((read_bytes(file).map_err(in_file)?, lasting))
 }
 
 /// Reads at most [`MAX_BYTES`]: a device may have no end.

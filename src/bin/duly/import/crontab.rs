@@ -17,7 +17,7 @@ use crate::import::source::{Note, Parsed, ParsedTask, Place};
 use crate::import::users::User;
 
 /// The misfire grace: cron, too, makes up for a delay of this length.
-const GRACE: Duration = Duration::from_secs(60);
+pub(crate) const GRACE: Duration = Duration::from_secs(60);
 /// Most characters of a line that are printed.
 const MAX_LINE: usize = 120;
 
@@ -217,7 +217,7 @@ impl Variables {
 }
 
 /// Returns the beginning of a line, for messages.
-fn shortened(line: &str) -> Cow<'_, str> {
+pub(crate) fn shortened(line: &str) -> Cow<'_, str> {
     let line = line.trim();
     match line.char_indices().nth(MAX_LINE) {
         Some((end, _)) => format!("{}...", &line[..end]).into(),

@@ -76,6 +76,14 @@ pub(crate) fn parse_entry(line: &str, system: bool) -> Result<Entry<'_>, String>
         times.push(word);
         rest = after;
     }
+    let (first, _) = split_word(rest);
+    if count == 5 && is_field_of_times(rest) {
+        return Err(format!(
+            "{:?} after the five fields looks like a sixth one: import a crontab of six or seven fields with duly import \
+             supercronic, or write the path of the program if that is its name",
+            truncated(first)
+        ));
+    }
     let user = if system {
         let (word, after) = split_word(rest);
         rest = after;
@@ -98,6 +106,32 @@ pub(crate) fn parse_entry(line: &str, system: bool) -> Result<Entry<'_>, String>
         return Err("the command is empty".to_owned());
     }
     Ok(Entry { times: times.join(" "), user, command, input })
+}
+
+const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+
+/// Whether a command begins with a word that is more likely a further field of times than a program: `*`, `*/5`, `2030`,
+/// `MON-FRI`. A path and a word such as `7z` are programs. The name of one weekday is a program if it stands alone or an option
+/// follows, as in `mon -f`.
+pub(crate) fn is_field_of_times(command: &str) -> bool {
+    let (word, rest) = split_word(command);
+    let is_day = |name: &str| WEEKDAYS.iter().any(|day| day.eq_ignore_ascii_case(name));
+    if is_day(word) {
+        return !rest.is_empty() && !rest.starts_with('-');
+    }
+    let value = |text: &str| {
+        let digits = text.strip_suffix(['L', 'l']).filter(|text| !text.is_empty()).unwrap_or(text);
+        let day = text.strip_suffix(['L', 'l']).unwrap_or(text);
+        (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())) || is_day(day)
+    };
+    let range = |text: &str| match text.split_once(['-', '#']) {
+        Some((first, last)) => value(first) && value(last),
+        None => text == "*" || text == "?" || value(text),
+    };
+    word.split(',').all(|item| match item.split_once('/') {
+        Some((first, step)) => range(first) && value(step),
+        None => range(item),
+    })
 }
 
 fn split_word(text: &str) -> (&str, &str) {
@@ -133,7 +167,59 @@ fn percent(text: &str) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Line, parse, parse_entry};
+    use super::{Entry, Line, is_field_of_times, parse, parse_entry};
+
+    #[test]
+    fn a_field_of_times_is_distinguished_from_a_program() {
+        for field in [
+            "* echo",
+            "*",
+            "*/5 echo",
+            "? x",
+            "2030 x",
+            "0 12 * x",
+            "1-5 x",
+            "1,15 x",
+            "0-59/2 x",
+            "MON x",
+            "mon /bin/x",
+            "MON-FRI x",
+            "mon,wed",
+            "5L x",
+            "friL x",
+            "FRI#2 x",
+            "5#3 x",
+            "2030-2035",
+        ] {
+            assert!(is_field_of_times(field), "{field}");
+        }
+        for program in [
+            "7z a b",
+            "2to3 x",
+            "4store",
+            "./7",
+            "/usr/bin/7",
+            "mon",
+            "mon -f",
+            "monit",
+            "*.sh x",
+            "*/bin/x",
+            "-5 x",
+            "[ -x a ]",
+            "1a",
+            "2>/dev/null x",
+            ": x",
+            "L x",
+            "1,a",
+            "",
+            "A=1 x",
+            "at now",
+        ] {
+            assert!(!is_field_of_times(program), "{program}");
+        }
+        // A nickname has no further field.
+        assert_eq!(parse_entry("@daily 7 x", false).unwrap().command, "7 x");
+    }
 
     #[test]
     fn a_line_is_blank_a_variable_or_an_entry() {
@@ -187,6 +273,8 @@ mod tests {
             ("nonsense", false, "and a command"),
             ("@daily %input alone", false, "the command is empty"),
             ("0~30 5 * * * a", false, "\"0~30\" is a random time"),
+            ("* * * * * * * echo 1", false, "\"*\" after the five fields looks like a sixth one"),
+            ("* * * * * * root echo 1", true, "\"*\" after the five fields looks like a sixth one"),
         ] {
             let error = parse_entry(line, system).unwrap_err();
             assert!(error.contains(says), "{line}: {error}");
