@@ -1,4 +1,4 @@
-//! `duly import nanoclaw`: the tasks, and that the database of NanoClaw is not changed.
+//! `duly import nanoclaw`: the tasks of both versions, and that the database of NanoClaw is not changed.
 
 use std::path::Path;
 
@@ -70,10 +70,10 @@ fn tasks_are_imported_or_refused_with_a_reason() {
         [
             "task-7-done00: it is completed",
             "task-8-ran000: it has run at 2026-02-01T14:30:00.000Z",
-            "task-a-bad000: expected milliseconds, as in 300000, found \"five minutes\"",
+            "task-a-bad000: expected milliseconds, as in 300000, or one unit, as in 30m, found \"five minutes\"",
             "task-b-bad000: it has no next_run, and its time is invalid: expected an instant as in 2027-03-14T12:00:00Z, \
              or a local time as in 2027-03-14T12:00",
-            "task-c-bad000: expected the type cron, interval or once, found \"daily\"",
+            "task-c-bad000: expected the type cron, interval, once or at, found \"daily\"",
             "task-d-bad000: expected the status active, paused or completed, found \"asleep\"",
             "task-9-bad000: expected 5 fields (minute, hour, day of month, month, day of week) or 6 with seconds first, found 2",
         ]
@@ -196,4 +196,222 @@ fn a_database_in_use_is_read_with_its_wal_and_not_written() {
     let before = std::fs::read(&path).unwrap();
     assert_eq!((import(), listed()), (2, vec!["messages.db".to_owned()]), "in WAL mode, without another connection");
     assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+/// The migration of NanoClaw to version 2 accepts intervals with one unit, and the type `at`.
+#[test]
+fn what_the_migration_of_nanoclaw_accepts_is_imported() {
+    let db = TestDb::new();
+    let source = nanoclaw(&db.home().join("messages.db"));
+    let far = "'2999-07-01T13:30:00.000Z'";
+    for (id, kind, value, next) in [
+        ("minutes", "interval", "30m", "NULL"),
+        ("seconds", "interval", " 45s ", "NULL"),
+        ("hours", "interval", "2h", "NULL"),
+        ("days", "interval", "1d", "NULL"),
+        ("at", "at", "2999-07-01T15:30:00", far),
+        ("written", "at", "2999-07-01T15:30:00", "NULL"),
+        ("none", "interval", "0m", "NULL"),
+        ("two", "interval", "1h 30m", "NULL"),
+        ("weeks", "interval", "1w", "NULL"),
+        ("long", "interval", "99999999999999999d", "NULL"),
+    ] {
+        insert_row(&source, id, kind, value, next, "NULL", "active");
+    }
+    let line = ["import", "nanoclaw", "messages.db", "--json", "--", "true"];
+    let imported: Value = serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document");
+    let refused = |id: &str, value: &str| {
+        format!("{id}: expected milliseconds, as in 300000, or one unit, as in 30m, found \"{value}\"")
+    };
+    assert_eq!(
+        entries(&imported, "refused"),
+        [
+            refused("long", "99999999999999999d"),
+            refused("none", "0m"),
+            refused("two", "1h 30m"),
+            refused("weeks", "1w"),
+        ]
+    );
+    assert_eq!(
+        db.rows("SELECT name, schedule_type, schedule_value, status FROM scheduled_tasks ORDER BY name"),
+        [
+            "nanoclaw:at|once|2999-07-01T15:30:00|active",
+            "nanoclaw:days|interval|1d|active",
+            "nanoclaw:hours|interval|2h|active",
+            "nanoclaw:minutes|interval|30m|active",
+            "nanoclaw:seconds|interval|45s|active",
+            "nanoclaw:written|once|2999-07-01T15:30:00|active",
+        ]
+    );
+}
+
+/// Creates the database of a session of NanoClaw 2.
+fn session(db: &TestDb, group: &str, session: &str) -> Connection {
+    let folder = db.home().join("v2-sessions").join(group).join(session);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    // Other files of a session.
+    std::fs::write(folder.join("outbound.db"), "").expect("a file");
+    let connection = Connection::open(folder.join("inbound.db")).expect("a database");
+    let schema = "
+        CREATE TABLE messages_in (
+            id TEXT PRIMARY KEY, seq INTEGER UNIQUE, kind TEXT NOT NULL, timestamp TEXT NOT NULL,
+            status TEXT DEFAULT 'pending', process_after TEXT, recurrence TEXT, series_id TEXT, tries INTEGER DEFAULT 0,
+            trigger INTEGER NOT NULL DEFAULT 1, platform_id TEXT, channel_type TEXT, thread_id TEXT, content TEXT NOT NULL);
+        CREATE INDEX idx_messages_in_series ON messages_in(series_id);
+        CREATE TABLE delivered (message_out_id TEXT PRIMARY KEY);
+        INSERT INTO messages_in (id, kind, timestamp, content) VALUES ('m', 'chat', '2026-02-01 10:00:00', '{}');";
+    connection.execute_batch(schema).expect("the tables of a session");
+    connection
+}
+
+/// `due`, `recurrence` and `series`: SQL.
+fn insert_message(
+    connection: &Connection,
+    id: &str,
+    series: &str,
+    status: &str,
+    due: &str,
+    recurrence: &str,
+    content: &str,
+) {
+    let insert = format!(
+        "INSERT INTO messages_in (id, series_id, kind, timestamp, status, process_after, recurrence, content)
+         VALUES (?1, {series}, 'task', '2026-02-01 10:00:00', ?2, {due}, {recurrence}, ?3)"
+    );
+    connection.execute(&insert, [id, status, content]).expect("a row");
+}
+
+#[test]
+fn tasks_of_the_sessions_of_nanoclaw_2_are_imported_or_refused_with_a_reason() {
+    let db = TestDb::new();
+    let source = session(&db, "ag-1", "sess-1");
+    let prompt = r#"{"prompt":"Say \"hi\"","script":null,"originSessionId":null}"#;
+    let (past, far, yearly) = ("'2026-02-02T08:00:00.000Z'", "'2999-07-01T13:30:00.000Z'", "'0 9 1 1 *'");
+    // A series: completed occurrences, and the next one.
+    insert_message(&source, "brief-1a2b", "'brief-1a2b'", "completed", past, "NULL", "{}");
+    insert_message(&source, "task-2", "'brief-1a2b'", "pending", "'2999-01-01T08:00:00.000Z'", yearly, prompt);
+    insert_message(&source, "paused", "'paused'", "paused", past, yearly, prompt);
+    insert_message(&source, "gap", "'gap'", "completed", past, yearly, prompt);
+    insert_message(&source, "failed", "'failed'", "failed", past, yearly, prompt);
+    insert_message(&source, "forked", "'forked'", "pending", past, yearly, prompt);
+    insert_message(&source, "forked-2", "'forked'", "pending", past, yearly, prompt);
+    insert_message(&source, "off-grid", "'off-grid'", "pending", far, yearly, prompt);
+    // Without series_id, and with the time as SQLite writes it.
+    insert_message(&source, "once", "NULL", "pending", "'2999-07-01 13:30:00'", "NULL", "call anna");
+    insert_message(&source, "late", "'late'", "pending", past, "NULL", prompt);
+    insert_message(&source, "done", "'done'", "completed", past, "NULL", prompt);
+    insert_message(&source, "cancelled", "'cancelled'", "cancelled", past, "NULL", prompt);
+    insert_message(&source, "over", "'over'", "failed", past, "NULL", prompt);
+    insert_message(&source, "bad", "'bad'", "pending", past, "'every day'", prompt);
+    insert_message(&source, "asleep", "'asleep'", "asleep", past, yearly, prompt);
+    let other = session(&db, "ag-2", "sess-2");
+    let all = r#"{"prompt":"p","script":"exit 0","recurrencePolicy":"catch-up-all"}"#;
+    let skip = r#"{"prompt":"p","recurrencePolicy":"skip-if-missed","graceWindowSeconds":90}"#;
+    insert_message(&other, "all", "'all'", "pending", "NULL", yearly, all);
+    insert_message(&other, "skip", "'skip'", "pending", "NULL", yearly, skip);
+
+    let line = ["import", "nanoclaw", "v2-sessions", "--prune", "--json", "--", "node", "run-task.js"];
+    let import = || -> Value { serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document") };
+    let first = import();
+    let came = ["brief-1a2b", "paused", "gap", "failed", "forked", "off-grid", "once", "late", "all", "skip"];
+    assert_eq!(entries(&first, "tasks"), came.map(|id| format!("{id}: added")));
+    assert_eq!(
+        entries(&first, "refused"),
+        [
+            "done: it is completed",
+            "cancelled: it is cancelled",
+            "over: it has failed, and NanoClaw plans no further run",
+            "asleep: expected the status pending, paused, processing, completed, failed or cancelled, found \"asleep\"",
+            "bad: expected 5 fields (minute, hour, day of month, month, day of week) or 6 with seconds first, found 2",
+        ]
+    );
+    let overdue =
+        "its run of 2026-02-02T08:00:00.000Z is overdue: duly runs it at its next time, or now by duly trigger";
+    assert_eq!(
+        entries(&first, "remarks"),
+        [
+            "failed: its last run failed: duly runs it at its next time".to_owned(),
+            "forked: NanoClaw plans 2 runs of it side by side: it is imported once".into(),
+            format!("forked: {overdue}"),
+            "off-grid: NanoClaw plans a run at 2999-07-01T13:30:00.000Z, which is not a time of its schedule in Europe/Rome: \
+             duly runs it at 3000-01-01T08:00:00.000Z first; check --tz"
+                .into(),
+            "late: its time has passed (2026-02-02T08:00:00.000Z) without a run: it will run when a scheduler starts".into(),
+            format!("bad: {overdue}"),
+        ]
+    );
+    let bound = "ifnull(strftime('%Y-%m-%d', starts_at / 1000, 'unixepoch'), 'none')";
+    let settings = format!(
+        "SELECT name, schedule_type, schedule_value, time_zone, status, concurrency_key, misfire, misfire_grace_ms / 1000,
+                overlap, catch_up_limit, {bound} FROM scheduled_tasks ORDER BY id"
+    );
+    let in_session = |name: &str, rest: &str| format!("nanoclaw:{name}|cron|0 9 1 1 *|Europe/Rome|{rest}");
+    let usual = "active|session:ag-1/sess-1|run_once|60|skip|100";
+    assert_eq!(
+        db.rows(&settings),
+        [
+            in_session("brief-1a2b", &format!("{usual}|2999-01-01")),
+            in_session("paused", "paused|session:ag-1/sess-1|run_once|60|skip|100|none"),
+            in_session("gap", &format!("{usual}|none")),
+            in_session("failed", &format!("{usual}|none")),
+            in_session("forked", &format!("{usual}|none")),
+            in_session("off-grid", &format!("{usual}|2999-07-01")),
+            format!("nanoclaw:once|once|2999-07-01T13:30:00.000Z|UTC|{usual}|none"),
+            format!("nanoclaw:late|once|2026-02-02T08:00:00.000Z|UTC|{usual}|none"),
+            in_session("all", "active|session:ag-2/sess-2|run_all|60|buffer_all|24|none"),
+            in_session("skip", "active|session:ag-2/sess-2|skip|90|skip|100|none"),
+        ]
+    );
+    // The command reads the task.
+    let input = |name: &str| -> Value {
+        let payload = db.ask(&format!("SELECT payload FROM scheduled_tasks WHERE name = 'nanoclaw:{name}'"));
+        let payload: Value = serde_json::from_str(&payload).unwrap();
+        serde_json::from_str(payload["stdin"].as_str().unwrap().strip_suffix('\n').unwrap()).unwrap()
+    };
+    let brief = input("brief-1a2b");
+    let part = |key: &str| brief[key].as_str().unwrap_or("none").to_owned();
+    assert_eq!(
+        ["id", "prompt", "script", "agent_group", "session", "schedule_type", "schedule_value"].map(part),
+        ["brief-1a2b", "Say \"hi\"", "none", "ag-1", "sess-1", "cron", "0 9 1 1 *"]
+    );
+    assert_eq!(brief["content"], serde_json::from_str::<Value>(prompt).unwrap());
+    assert_eq!(input("once")["prompt"], "call anna", "content that is not JSON");
+    assert_eq!(input("all")["script"], "exit 0");
+
+    let rows = db.tasks();
+    let second = import();
+    assert_eq!(entries(&second, "tasks"), came.map(|id| format!("{id}: unchanged")));
+    assert_eq!(db.tasks(), rows);
+    // A task that became invalid is kept; one that was cancelled is removed.
+    source.execute_batch("UPDATE messages_in SET status = 'asleep' WHERE series_id = 'gap'").unwrap();
+    source.execute_batch("UPDATE messages_in SET status = 'cancelled', recurrence = NULL WHERE id = 'paused'").unwrap();
+    let third = import();
+    let removed = third["tasks"].as_array().unwrap().iter().filter(|task| task["change"] == "removed");
+    assert_eq!(removed.map(|task| task["name"].as_str().unwrap()).collect::<Vec<_>>(), ["nanoclaw:paused"]);
+    db.assert_sound();
+}
+
+/// A session that cannot be read ends the import: its tasks would be removed by --prune.
+#[test]
+fn an_unreadable_session_imports_nothing() {
+    let db = TestDb::new();
+    let source = session(&db, "ag-1", "sess-1");
+    insert_message(&source, "a", "'a'", "pending", "NULL", "'@daily'", "{}");
+    let line = ["import", "nanoclaw", "v2-sessions", "--prune", "--", "true"];
+    stdout_of(duly(&db, &line));
+    let rows = db.tasks();
+    let file = db.home().join("v2-sessions/ag-1/sess-1/inbound.db");
+    source.close().unwrap();
+    std::fs::write(&file, "no database").unwrap();
+    for text in ["no database", ""] {
+        std::fs::write(&file, text).unwrap();
+        let refused = duly(&db, &line);
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(1) && error.contains("inbound.db: expected NanoClaw's"), "{error}");
+        assert_eq!(db.tasks(), rows);
+    }
+    std::fs::remove_file(&file).unwrap();
+    let refused = duly(&db, &line);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.ends_with("v2-sessions of NanoClaw 2, found a folder without inbound.db\n"), "{error}");
 }

@@ -56,7 +56,8 @@ pub(crate) struct Supercronic {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Nanoclaw {
-    /// Database of NanoClaw. It is only read.
+    /// Database of NanoClaw 1 (store/messages.db); or of a session of NanoClaw 2 (inbound.db), or the folder of all sessions
+    /// (data/v2-sessions). It is only read.
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) common: Common,
@@ -122,11 +123,15 @@ Examples:
 
 const NANOCLAW_NOTES: &str = "\
 The command reads one line of JSON from its standard input: id, group_folder, chat_jid, prompt, context_mode, script, \
-schedule_type and schedule_value, with the values of NanoClaw. At most one task of a chat runs at a time.
+schedule_type and schedule_value, with the values of NanoClaw. At most one task of a chat runs at a time. For NanoClaw 2 the line has \
+id (the series), agent_group, session, channel_type, platform_id, thread_id, prompt, script, content, schedule_type and \
+schedule_value; at most one task of a session runs at a time. Its rows of kind task in messages_in with one series_id become one \
+task.
 
 Paused tasks are imported as paused. Tasks that are completed or cannot be imported are listed with the reason; the others are \
 imported. The exit code is then 1, unless --partial is given. Repeating an import changes nothing. Stop the scheduler of \
 NanoClaw before you start duly.
 
 Examples:
-  duly import nanoclaw store/messages.db --tz Europe/Rome -- node run-task.js";
+  duly import nanoclaw store/messages.db --tz Europe/Rome -- node run-task.js
+  duly import nanoclaw data/v2-sessions --dry-run -- node run-task.js";

@@ -2,10 +2,11 @@
 
 mod cronexpr;
 pub(crate) mod crontab;
-mod foreign_rows;
+pub(crate) mod foreign_rows;
 mod lines;
 mod name;
 pub(crate) mod nanoclaw;
+pub(crate) mod nanoclaw_sessions;
 pub(crate) mod source;
 pub(crate) mod supercronic;
 pub(crate) mod users;

@@ -1,4 +1,4 @@
-//! The scheduled tasks of NanoClaw. Each runs one command, which reads the task from its standard input.
+//! The scheduled tasks of NanoClaw 1. Each runs one command, which reads the task from its standard input.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use serde_json::json;
 
 use crate::exec::payload::Payload;
 use crate::import::foreign_rows::Row;
-pub(crate) use crate::import::foreign_rows::read as rows;
 use crate::import::name::Names;
 use crate::import::source::{Note, Parsed, ParsedTask, Place};
 
@@ -41,24 +40,36 @@ pub(crate) fn convert(rows: &[Row], options: &Options<'_>) -> Parsed<'static> {
             parsed.refused.push(note("its id is missing".into()));
             continue;
         };
-        match task(row, &name, options) {
-            Ok((item, remark)) => {
-                parsed.remarks.extend(remark.map(note));
-                let (place, text) = (place.clone(), text.clone().into());
-                parsed.tasks.push(ParsedTask { place, text, name, item: Box::new(move |_| item.clone()) });
-            }
-            Err(Refusal::Finished(reason)) => parsed.refused.push(note(reason)),
-            Err(Refusal::Invalid(reason)) => {
-                parsed.refused.push(note(reason));
-                parsed.retained.push(name);
-            }
-        }
+        let task = task(row, &name, options);
+        record(&mut parsed, place, text, name, task.map(|(item, remark)| (item, remark.into_iter().collect())));
     }
     parsed
 }
 
+/// Adds a task with its remarks, or its refusal.
+pub(super) fn record(
+    parsed: &mut Parsed<'static>,
+    place: Place,
+    text: String,
+    name: String,
+    task: Result<(ImportItem, Vec<String>), Refusal>,
+) {
+    let note = |reason: String| Note { place: place.clone(), text: text.clone(), reason };
+    match task {
+        Ok((item, remarks)) => {
+            parsed.remarks.extend(remarks.into_iter().map(note));
+            parsed.tasks.push(ParsedTask { place, text: text.into(), name, item: Box::new(move |_| item.clone()) });
+        }
+        Err(Refusal::Finished(reason)) => parsed.refused.push(note(reason)),
+        Err(Refusal::Invalid(reason)) => {
+            parsed.refused.push(note(reason));
+            parsed.retained.push(name);
+        }
+    }
+}
+
 /// Why a row cannot be imported.
-enum Refusal {
+pub(super) enum Refusal {
     /// It has no occurrence left.
     Finished(String),
     /// A column has an unknown or invalid value.
@@ -84,32 +95,45 @@ fn task(row: &Row, name: &str, options: &Options<'_>) -> Result<(ImportItem, Opt
     let (task, remark) = match column("schedule_type")? {
         "cron" => (scheduled(ScheduleKind::Cron, value), None),
         "interval" => (interval(row, name, value)?, None),
-        "once" => {
+        // The program itself writes once; its migration to version 2 accepts at, too.
+        "once" | "at" => {
             let (value, remark) = once(row, value, paused, options)?;
             (scheduled(ScheduleKind::Once, &value), remark)
         }
-        other => return Err(format!("expected the type cron, interval or once, found {other:?}").into()),
+        other => return Err(format!("expected the type cron, interval, once or at, found {other:?}").into()),
     };
     let input: serde_json::Map<_, _> =
         INPUT_COLUMNS.iter().map(|name| (name.to_string(), json!(row.text(name)))).collect();
-    let payload = Payload {
-        argv: options.argv.to_vec(),
-        cwd: Some(options.cwd.to_owned()),
-        env: Default::default(),
-        env_from: Vec::new(),
-        stdin: format!("{}\n", serde_json::Value::Object(input)),
-    };
-    let payload = payload.checked()?;
+    let payload = payload(input, options).checked()?;
     let key = format!("chat:{}", column("chat_jid")?);
     let task = task.handler("command").payload(payload).concurrency_key(key);
     Ok((ImportItem { paused, ..task.into() }, remark))
 }
 
-/// An interval in milliseconds, on the grid of NanoClaw. It starts near the creation of the row, so that each import gives the
+/// Returns the command, which reads one line of JSON.
+pub(super) fn payload(input: serde_json::Map<String, serde_json::Value>, options: &Options<'_>) -> Payload {
+    Payload {
+        argv: options.argv.to_vec(),
+        cwd: Some(options.cwd.to_owned()),
+        env: Default::default(),
+        env_from: Vec::new(),
+        stdin: format!("{}\n", serde_json::Value::Object(input)),
+    }
+}
+
+/// An interval in milliseconds, or with a unit as its migration to version 2 accepts it, on the grid of NanoClaw. It starts near the creation of the row, so that each import gives the
 /// same task.
 fn interval(row: &Row, name: &str, value: &str) -> Result<NewTask, String> {
-    let every = value.trim().parse().ok().filter(|every| *every > 0);
-    let every: u64 = every.ok_or_else(|| format!("expected milliseconds, as in 300000, found {value:?}"))?;
+    let expected = || format!("expected milliseconds, as in 300000, or one unit, as in 30m, found {value:?}");
+    let (number, unit) = match value.trim().char_indices().last() {
+        Some((at, 's')) => (&value.trim()[..at], 1000),
+        Some((at, 'm')) => (&value.trim()[..at], 60_000),
+        Some((at, 'h')) => (&value.trim()[..at], 3_600_000),
+        Some((at, 'd')) => (&value.trim()[..at], 86_400_000),
+        _ => (value.trim(), 1),
+    };
+    let number: u64 = number.parse().ok().filter(|number| *number > 0).ok_or_else(expected)?;
+    let every = number.checked_mul(unit).ok_or_else(expected)?;
     let width = i64::try_from(every).map_err(|_| format!("expected fewer milliseconds, found {value:?}"))?;
     let task = NewTask::interval(name, Duration::from_millis(every));
     let instant = |column| row.text(column).and_then(|text| text.parse::<Timestamp>().ok());
