@@ -215,6 +215,9 @@ fn what_the_migration_of_nanoclaw_accepts_is_imported() {
         ("two", "interval", "1h 30m", "NULL"),
         ("weeks", "interval", "1w", "NULL"),
         ("long", "interval", "99999999999999999d", "NULL"),
+        // As in NanoClaw, either day.
+        ("days-of-both", "cron", "0 9 */2 * MON", "NULL"),
+        ("days-of-one", "cron", "0 9 */2 * *", "NULL"),
     ] {
         insert_row(&source, id, kind, value, next, "NULL", "active");
     }
@@ -237,6 +240,8 @@ fn what_the_migration_of_nanoclaw_accepts_is_imported() {
         [
             "nanoclaw:at|once|2999-07-01T15:30:00|active",
             "nanoclaw:days|interval|1d|active",
+            "nanoclaw:days-of-both|cron|0 9 1-31/2 * MON|active",
+            "nanoclaw:days-of-one|cron|0 9 */2 * *|active",
             "nanoclaw:hours|interval|2h|active",
             "nanoclaw:minutes|interval|30m|active",
             "nanoclaw:seconds|interval|45s|active",
@@ -313,8 +318,8 @@ fn tasks_of_the_sessions_of_nanoclaw_2_are_imported_or_refused_with_a_reason() {
     let line = ["import", "nanoclaw", "v2-sessions", "--prune", "--json", "--", "node", "run-task.js"];
     let import = || -> Value { serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document") };
     let first = import();
-    let came = ["brief-1a2b", "paused", "gap", "failed", "forked", "off-grid", "once", "late", "all", "skip"];
-    assert_eq!(entries(&first, "tasks"), came.map(|id| format!("{id}: added")));
+    let imported = ["brief-1a2b", "paused", "gap", "failed", "forked", "off-grid", "once", "late", "all", "skip"];
+    assert_eq!(entries(&first, "tasks"), imported.map(|id| format!("{id}: added")));
     assert_eq!(
         entries(&first, "refused"),
         [
@@ -380,7 +385,7 @@ fn tasks_of_the_sessions_of_nanoclaw_2_are_imported_or_refused_with_a_reason() {
 
     let rows = db.tasks();
     let second = import();
-    assert_eq!(entries(&second, "tasks"), came.map(|id| format!("{id}: unchanged")));
+    assert_eq!(entries(&second, "tasks"), imported.map(|id| format!("{id}: unchanged")));
     assert_eq!(db.tasks(), rows);
     // A task that became invalid is kept; one that was cancelled is removed.
     source.execute_batch("UPDATE messages_in SET status = 'asleep' WHERE series_id = 'gap'").unwrap();

@@ -9,13 +9,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use clap::Parser;
-use duly::{Timestamp, Zone};
+use duly::{Overlap, Timestamp, Zone};
 use toml::Table;
 
 use crate::cli::args::Args;
 use crate::cli::values::{duration, json, variable};
 use crate::exec::payload::Payload;
 use crate::import::crontab::{self, Options};
+use crate::import::source::{Parsed, ParsedTask};
+use crate::import::supercronic;
 use crate::import::users::User;
 use crate::manifest;
 use crate::mutations::mutator::{each, each_in_time};
@@ -95,34 +97,58 @@ const CRONTABS: [&str; 4] = [
     "\"B C\" = d\n17 * * * *\troot    cd / && run-parts --report /etc/cron.hourly\n@reboot x\n@daily %only input",
 ];
 
-/// Each line is imported, refused or ignored; an imported task can be planned or is refused then; a comment changes nothing.
+const SUPERCRONICS: [&str; 4] = [
+    "*/2 * * * * * * ls 2>/dev/null\n@hourly echo \"$A\"\n* * * * * 2030 once\n* * * * * * with year\n",
+    "  CRON_TZ = Europe/Rome\r\n0 3 */2 january-JUN friday#2,5L 1970-2099 a\nUSER='b'\nCRON_TZ=\"Local\"",
+    "0 0 15W,LW,L * ? * a\n,,5/10 0-23/2 1,,2 * 0-7 7z a\n# comment\n@midnight a",
+    "FOO=\nTZ=UTC\n* * * * *\n0 0 12 * * MON /bin/a\n30\t2 * * * a%b\n",
+];
+
+fn with_comments(bytes: &[u8]) -> Vec<u8> {
+    [b"# a comment\xff\n\n", bytes, b"\n# another"].concat()
+}
+
+/// Each line is imported, refused or ignored; an imported task can be planned or is refused then; a comment `around` the lines
+/// changes nothing.
+fn check_lines<'a>(bytes: &'a [u8], around: &'a [u8], parse: impl Fn(&'a [u8]) -> Parsed<'a>) {
+    let found = parse(bytes);
+    let count = bytes.split(|byte| *byte == b'\n').count();
+    assert!(found.tasks.len() + found.refused.len() <= count);
+    let names: BTreeSet<_> = found.tasks.iter().map(|task| task.name.clone()).collect();
+    assert_eq!(names.len(), found.tasks.len(), "a duplicate name");
+    for note in found.refused.iter().chain(&found.remarks) {
+        one_readable_line(&note.reason, &note.text);
+    }
+    let more = parse(around);
+    assert_eq!(more.refused.len(), found.refused.len());
+    let tasks = |found: &Parsed<'_>| {
+        let task = |task: &ParsedTask<'_>| (task.name.clone(), format!("{:?}", (task.item)(&task.name)));
+        found.tasks.iter().map(task).collect::<Vec<_>>()
+    };
+    assert_eq!(tasks(&more), tasks(&found));
+}
+
 #[test]
 fn crontabs() {
     let zone = Zone::named("Europe/Rome").expect("a zone");
     let users = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
     each_in_time(4000, move |mutator| {
         let bytes = mutator.bytes(&CRONTABS);
+        let around = with_comments(&bytes);
         let user = User { name: "anna".into(), home: Some("/home/anna".into()) };
         let options = Options { system: mutator.random.bool(), user, users: &users, zone: &zone, prefix: "cron" };
-        let found = crontab::parse(&bytes, &options);
-        let count = bytes.split(|byte| *byte == b'\n').count();
-        assert!(found.tasks.len() + found.refused.len() <= count);
-        let names: BTreeSet<_> = found.tasks.iter().map(|task| task.name.clone()).collect();
-        assert_eq!(names.len(), found.tasks.len(), "a duplicate name");
-        for note in found.refused.iter().chain(&found.remarks) {
-            one_readable_line(&note.reason, &note.text);
-        }
-        let around = [b"# a comment\xff\n\n", &bytes[..], b"\n# another"].concat();
-        let more = crontab::parse(&around, &options);
-        assert_eq!(more.refused.len(), found.refused.len());
-        let tasks = |found: &crate::import::source::Parsed<'_>| {
-            found
-                .tasks
-                .iter()
-                .map(|task| (task.name.clone(), format!("{:?}", (task.item)(&task.name))))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(tasks(&more), tasks(&found));
+        check_lines(&bytes, &around, |bytes| crontab::parse(bytes, &options));
+    });
+}
+
+#[test]
+fn crontabs_of_supercronic() {
+    let zone = Zone::named("Europe/Rome").expect("a zone");
+    each_in_time(4000, move |mutator| {
+        let bytes = mutator.bytes(&SUPERCRONICS);
+        let around = with_comments(&bytes);
+        let options = supercronic::Options { zone: &zone, prefix: "cron", overlap: Overlap::Skip };
+        check_lines(&bytes, &around, |bytes| supercronic::parse(bytes, &options));
     });
 }
 

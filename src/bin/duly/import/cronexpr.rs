@@ -138,18 +138,23 @@ fn times(fields: &[&str]) -> Result<Times, String> {
     if parsed.len() == 6 && parsed[0] == "0" {
         parsed.remove(0);
     }
-    // If both are given, either matches: in duly, a field that begins with * would not count.
-    let (of_month, of_week) = (parsed.len() - 3, parsed.len() - 1);
-    if parsed[of_month] != "*" && parsed[of_week] != "*" {
+    either_day(&mut parsed);
+    Ok(Times { expression: parsed.join(" "), years })
+}
+
+/// Rewrites the fields of days, at the third last place and at the end, for a scheduler in which every restricted field except `*`
+/// counts: if both are restricted, a day that matches either one matches. In duly, a field that begins with `*` would not count.
+pub(crate) fn either_day(fields: &mut [String]) {
+    let (of_month, of_week) = (fields.len() - 3, fields.len() - 1);
+    if fields[of_month] != "*" && fields[of_week] != "*" {
         for (at, all) in [(of_month, "1-31"), (of_week, "0-6")] {
-            let items = parsed[at].split(',').map(|item| match item.strip_prefix('*') {
+            let items = fields[at].split(',').map(|item| match item.strip_prefix('*') {
                 Some(step) => format!("{all}{step}"),
                 None => item.to_owned(),
             });
-            parsed[at] = items.collect::<Vec<_>>().join(",");
+            fields[at] = items.collect::<Vec<_>>().join(",");
         }
     }
-    Ok(Times { expression: parsed.join(" "), years })
 }
 
 impl Field {

@@ -6,6 +6,7 @@ use duly::{ImportItem, NewTask, ScheduleKind, Timestamp, Zone};
 use serde_json::json;
 
 use crate::exec::payload::Payload;
+use crate::import::cronexpr::either_day;
 use crate::import::foreign_rows::Row;
 use crate::import::name::Names;
 use crate::import::source::{Note, Parsed, ParsedTask, Place};
@@ -93,7 +94,7 @@ fn task(row: &Row, name: &str, options: &Options<'_>) -> Result<(ImportItem, Opt
     let value = column("schedule_value")?;
     let scheduled = |kind, value: &str| NewTask::scheduled(name, kind, value).time_zone(options.zone.name());
     let (task, remark) = match column("schedule_type")? {
-        "cron" => (scheduled(ScheduleKind::Cron, value), None),
+        "cron" => (scheduled(ScheduleKind::Cron, &cron(value)), None),
         "interval" => (interval(row, name, value)?, None),
         // The program itself writes once; its migration to version 2 accepts at, too.
         "once" | "at" => {
@@ -108,6 +109,15 @@ fn task(row: &Row, name: &str, options: &Options<'_>) -> Result<(ImportItem, Opt
     let key = format!("chat:{}", column("chat_jid")?);
     let task = task.handler("command").payload(payload).concurrency_key(key);
     Ok((ImportItem { paused, ..task.into() }, remark))
+}
+
+/// Returns a cron expression for duly. In NanoClaw (npm's `cron-parser`), too, `*/2` restricts the days.
+pub(super) fn cron(value: &str) -> String {
+    let mut fields: Vec<String> = value.split_whitespace().map(str::to_owned).collect();
+    if [5, 6].contains(&fields.len()) {
+        either_day(&mut fields);
+    }
+    fields.join(" ")
 }
 
 /// Returns the command, which reads one line of JSON.

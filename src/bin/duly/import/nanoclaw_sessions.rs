@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::import::foreign_rows::{Row, Session};
 use crate::import::name::Names;
-use crate::import::nanoclaw::{Options, Refusal, payload, record};
+use crate::import::nanoclaw::{self, Options, Refusal, payload, record};
 use crate::import::source::{Note, Parsed, Place};
 
 /// Most missed occurrences that NanoClaw runs with the policy `catch-up-all`.
@@ -106,7 +106,8 @@ impl Series<'_> {
         let content = Content::parse(row.text("content").unwrap_or_default());
         let (task, value) = match cron {
             Some(cron) => {
-                let task = NewTask::scheduled(name, ScheduleKind::Cron, cron).time_zone(options.zone.name());
+                let task =
+                    NewTask::scheduled(name, ScheduleKind::Cron, nanoclaw::cron(cron)).time_zone(options.zone.name());
                 let task = task.handler("command");
                 let task = if is_live(row) { first_run(task, row, paused, options, &mut remarks) } else { task };
                 (content.with_policy(task), cron.to_owned())
