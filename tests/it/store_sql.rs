@@ -128,7 +128,10 @@ fn the_indexes_of_the_schema_have_the_shared_texts() {
     for name in ["task_runs_one_per_occurrence", "task_runs_unfinished"] {
         assert!(index(name).contains(&columns), "{name}");
     }
-    assert_eq!(sql::SHARED.len(), conditions.len() + 1, "a shared text is compared with no index");
+    let known = [&conditions.map(|(shared, _)| shared)[..], &["unscheduled_id", "fenced"]].concat();
+    for (shared, _) in sql::SHARED {
+        assert!(known.contains(&shared), "{{{shared}}} is compared with no index");
+    }
 }
 
 /// A condition that a statement writes out is not found when its index changes.

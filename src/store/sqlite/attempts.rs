@@ -6,10 +6,11 @@ use crate::clock::millis;
 use crate::model::finished::ReportKind;
 use crate::model::run::AttemptOutcome;
 use crate::store::sqlite::runs::{End, Fence, Wrote, judged};
+use crate::store::sqlite::sql::sql;
 
-const KEEP_PRINTED: &str = "
+const KEEP_PRINTED: &str = sql! {"
     UPDATE task_runs SET output = :output, exit_code = :exit_code
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
 /// Stores the output and the exit code of a command before its attempt is settled.
 pub(crate) fn keep_printed(
@@ -27,9 +28,9 @@ pub(crate) fn keep_printed(
 }
 
 /// What identifies the process of an attempt's command, until the attempt ends.
-const KEEP_PROCESS: &str = "
+const KEEP_PROCESS: &str = sql! {"
     UPDATE task_runs SET process = :value
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
 /// Stores a report of a running attempt.
 pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, report: &ReportKind) -> rusqlite::Result<Wrote> {
@@ -49,22 +50,22 @@ fn keep_value(tx: &Transaction<'_>, statement: &str, fence: &Fence<'_>, value: &
 }
 
 /// The start of an attempt that was read ahead.
-const KEEP_BEGAN: &str = "
+const KEEP_BEGAN: &str = sql! {"
     UPDATE task_runs SET started_at = :value
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
-const KEEP_PROGRESS: &str = "
+const KEEP_PROGRESS: &str = sql! {"
     UPDATE task_runs SET progress = :value
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
 /// Stores the progress that an attempt reports.
 pub(crate) fn keep_progress(tx: &Transaction<'_>, fence: &Fence<'_>, progress: &str) -> rusqlite::Result<Wrote> {
     keep_value(tx, KEEP_PROGRESS, fence, &progress)
 }
 
-const KEEP_REMARK: &str = "
+const KEEP_REMARK: &str = sql! {"
     UPDATE task_runs SET error = :value
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
 /// Stores a remark about an attempt that succeeds.
 pub(crate) fn keep_remark(tx: &Transaction<'_>, fence: &Fence<'_>, remark: &str) -> rusqlite::Result<Wrote> {

@@ -11,6 +11,7 @@ use crate::model::run::{Claim, Effect};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::row;
 use crate::store::sqlite::runs::{self, Fence, Wrote, judged};
+use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::Begun;
 
 /// Commits the intent of an effect, unless the effect is known.
@@ -74,9 +75,7 @@ pub(crate) fn superseded(claim: &Claim) -> Error {
     Error::Superseded { task: claim.task.clone(), run: claim.run_id, attempt: claim.attempt }
 }
 
-const HOLDS: &str = "
-    SELECT EXISTS (SELECT 1 FROM task_runs
-                    WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running')";
+const HOLDS: &str = sql! {"SELECT EXISTS (SELECT 1 FROM task_runs WHERE {fenced})"};
 
 /// Returns whether a claim is still valid.
 pub(crate) fn holds(tx: &Transaction<'_>, fence: &Fence<'_>) -> rusqlite::Result<bool> {
@@ -139,11 +138,10 @@ fn set_done(tx: &Transaction<'_>, first: i64, key: &str, value: &str, now: Times
 }
 
 /// Fenced: the intent can be that of another attempt, which performs the effect now.
-const DELETE_INTENT: &str = "
+const DELETE_INTENT: &str = sql! {"
     DELETE FROM task_effects
      WHERE run_id = :first AND key = :key AND state = 'intent'
-       AND EXISTS (SELECT 1 FROM task_runs
-                    WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running')";
+       AND EXISTS (SELECT 1 FROM task_runs WHERE {fenced})"};
 
 /// intent -> (nothing): it failed, and was not performed.
 fn delete_intent(tx: &Transaction<'_>, fence: &Fence<'_>, first: i64, key: &str) -> rusqlite::Result<Wrote> {

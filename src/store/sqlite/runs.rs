@@ -201,11 +201,11 @@ pub(crate) struct Fence<'a> {
 }
 
 /// running -> succeeded, for the fenced attempt only.
-const SUCCEED: &str = "
+const SUCCEED: &str = sql! {"
     UPDATE task_runs
        SET status = 'succeeded', started_at = :started, finished_at = :finished, duration_ms = :duration, result = :result,
            locked_by = NULL, locked_until = NULL, process = NULL
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
 /// The prepared statement that records successes.
 pub(crate) struct Success<'a>(CachedStatement<'a>);
@@ -249,13 +249,13 @@ pub(crate) fn succeed_span(
 }
 
 /// running -> failed: it is retried, with the current handler of the task. Blocked until the caller derives its reason.
-const FAIL: &str = "
+const FAIL: &str = sql! {"
     UPDATE task_runs
        SET status = 'failed', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id),
            started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
            error = :error, run_at = :run_at, blocked = 'key', forgiven = forgiven + :forgiven,
            locked_by = NULL, locked_until = NULL, process = NULL
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
 /// The end of an attempt that did not succeed.
 #[derive(Clone, Copy, Debug)]
@@ -292,24 +292,24 @@ pub(crate) fn fail(
 }
 
 /// running -> dead: all attempts are used, or the handler refused a retry (`Retry::GiveUp`).
-const SET_DEAD: &str = "
+const SET_DEAD: &str = sql! {"
     UPDATE task_runs
        SET status = 'dead', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
            error = :error,
            locked_by = NULL, locked_until = NULL, process = NULL
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
 pub(crate) fn set_dead(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
     end_run(tx, SET_DEAD, fence, end)
 }
 
 /// running -> cancelled: a stop was requested, and the attempt did not succeed.
-const CANCEL_RUNNING: &str = "
+const CANCEL_RUNNING: &str = sql! {"
     UPDATE task_runs
        SET status = 'cancelled', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
            error = :error,
            locked_by = NULL, locked_until = NULL, process = NULL
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running' AND cancel_requested = 1";
+     WHERE {fenced} AND cancel_requested = 1"};
 
 pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
     end_run(tx, CANCEL_RUNNING, fence, end)
@@ -327,11 +327,11 @@ fn end_run(tx: &Transaction<'_>, statement: &str, fence: &Fence<'_>, end: &End<'
 
 /// running -> queued: returned before it started. The attempt does not count. The run was due when it was claimed, so it stays
 /// due even if the clock was set back since. Otherwise as [`FAIL`].
-const GIVE_BACK: &str = "
+const GIVE_BACK: &str = sql! {"
     UPDATE task_runs
        SET status = 'queued', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id), forgiven = forgiven + 1, blocked = 'key', started_at = NULL, process = NULL, locked_by = NULL,
            locked_until = NULL, run_at = min(run_at, :now)
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
 pub(crate) fn give_back(tx: &Transaction<'_>, fence: &Fence<'_>, now: Timestamp) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(GIVE_BACK)?
@@ -391,9 +391,9 @@ pub(crate) fn ask_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Wr
 }
 
 /// For a running run of a dead owner: a user has declared that its command is gone. The scheduler that recovers it cancels it.
-const DECLARE_GONE: &str = "
+const DECLARE_GONE: &str = sql! {"
     UPDATE task_runs SET cancel_requested = 1, process = :process
-     WHERE id = :run AND locked_by = :owner AND attempt = :attempt AND status = 'running'";
+     WHERE {fenced}"};
 
 pub(crate) fn declare_gone(tx: &Transaction<'_>, fence: &Fence<'_>) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(DECLARE_GONE)?

@@ -1,11 +1,11 @@
-//! The conditions and expressions of indexes, which many statements must repeat word by word: each is defined here once, and
-//! `sql!` writes it into a statement at compile time.
+//! The conditions and expressions that many statements share, most of them word by word with an index: each is defined here
+//! once, and `sql!` writes it into a statement at compile time.
 //!
 //! SQLite uses a partial index only for a statement whose WHERE holds the terms of the index's condition.
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
-/// where the text has a dot. Each is the condition of the index that its comment names, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 5] = [
+/// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
+pub(crate) const SHARED: [(&str, &str); 6] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run.
     ("unfinished", "(.locked_by IS NOT NULL OR .status = 'queued' OR .status = 'failed')"),
@@ -17,6 +17,8 @@ pub(crate) const SHARED: [(&str, &str); 5] = [
     ("unscheduled_id", "(iif(.origin = 'schedule' OR .origin = 'catch_up', 0, .id))"),
     // scheduled_tasks_due: active tasks whose next_run stands.
     ("active_planned", ".status = 'active' AND .planned = 1"),
+    // The fencing condition: this attempt of this owner is the running one.
+    ("fenced", ".id = :run AND .locked_by = :owner AND .attempt = :attempt AND .status = 'running'"),
 ];
 
 /// Replaces the placeholders of a statement. An unknown placeholder does not compile.
