@@ -1,19 +1,19 @@
 -- duly: the tables, version 1.
 --
--- They are an interface. Any language, and the sqlite3 shell (3.37 or newer), may read all of it, and may write:
+-- The tables are an interface. Any program, and the sqlite3 shell (3.37 or newer), may read all of them, and may write:
 --   * INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value[, ..]), next_run left NULL;
 --   * any policy column of a task; status = 'paused' or 'active'; next_run = now, to run it now;
---   * UPDATE task_runs SET cancel_requested = 1; DELETE FROM scheduled_tasks.
--- A running scheduler sees it within its poll interval (1 s unless set otherwise). Everything else is the program's.
+--   * UPDATE task_runs SET cancel_requested = 1; DELETE FROM scheduled_tasks; effects in doubt (see task_effects).
+-- A running scheduler sees it within its poll interval (default 1 s). Only the program itself may write anything else.
 --
 -- Times are INTEGER milliseconds since the Unix epoch, UTC; a CHECK refuses seconds. Durations are milliseconds.
 -- Enumerations are checked with = and OR: an IN list of three constants opens an ephemeral b-tree at every statement.
--- What is written most often stands first in them.
--- json_valid(NULL) is 0 before SQLite 3.45, so NULL is allowed for itself.
--- NUL ends a text for many programs, and bytes that are not UTF-8 are no text: instr(x, char(0)) = 0 refuses NUL, and
--- NOT GLOB with U+FFFD, as which SQLite reads most malformed bytes, refuses most of the others. A payload may hold U+FFFD.
--- A row that passes and is malformed all the same harms itself only: it is invalid, and doctor names it.
--- Only defaults, the triggers below and the views read SQLite's clock; the program passes its own.
+-- The most frequent values come first.
+-- json_valid(NULL) is 0 before SQLite 3.45, so NULL is allowed explicitly.
+-- Text is UTF-8 without NUL, which ends a text for many programs: instr(x, char(0)) = 0 refuses NUL. SQLite reads most
+-- malformed bytes as U+FFFD, so NOT GLOB with U+FFFD refuses most of them. A payload may hold U+FFFD.
+-- A malformed row that passes these checks affects only itself: it becomes invalid, and doctor reports it.
+-- Only defaults, the triggers below and the views read SQLite's clock; the program passes its own time.
 
 -- ---------------------------------------------------------------------------------------------------------- tables --
 
@@ -43,20 +43,20 @@ CREATE TABLE scheduled_tasks (
     time_zone        TEXT NOT NULL DEFAULT 'UTC'
                      CHECK (length(time_zone) BETWEEN 1 AND 100
                             AND instr(time_zone, char(0)) = 0 AND time_zone NOT GLOB '*' || char(65533) || '*'),
-    -- Nothing earlier, nothing later. An interval's grid is anchored at starts_at, else at created_at.
+    -- No occurrence is earlier or later. An interval's grid is anchored at starts_at, else at created_at.
     starts_at        INTEGER CHECK (starts_at BETWEEN 1000000000000 AND 64060588800000),
     ends_at          INTEGER CHECK (ends_at BETWEEN 1000000000000 AND 64060588800000),
 
-    -- completed: no occurrence is left. invalid: written by someone else and unusable; invalid_reason says why.
+    -- completed: no occurrence is left. invalid: written by another program and unusable; invalid_reason says why.
     status           TEXT NOT NULL DEFAULT 'active'
                      CHECK (status = 'active' OR status = 'completed' OR status = 'paused' OR status = 'invalid'),
     -- The next occurrence; NULL: none, or none known yet.
     next_run         INTEGER CHECK (next_run BETWEEN 1000000000000 AND 64060588800000),
-    -- 0: a scheduler has still to look at this row and compute next_run (unless it is given); 1: next_run stands.
+    -- 0: a scheduler must still examine this row and compute next_run (unless it is set); 1: next_run is valid.
     planned          INTEGER NOT NULL DEFAULT 0 CHECK (planned = 0 OR planned = 1),
     -- The newest occurrence ever resolved: no occurrence up to it is resolved again, whatever the clock does.
     resolved_until   INTEGER CHECK (resolved_until BETWEEN 1000000000000 AND 64060588800000),
-    -- Created, schedule or zone last changed, or last resumed: the schedule counts from here.
+    -- When it was created, its schedule or zone last changed, or it was last resumed: the schedule counts from here.
     active_since     INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
                      CHECK (active_since BETWEEN 1000000000000 AND 64060588800000),
 
@@ -76,23 +76,22 @@ CREATE TABLE scheduled_tasks (
     backoff_cap_ms   INTEGER NOT NULL DEFAULT 3600000 CHECK (backoff_cap_ms BETWEEN 1 AND 315576000000),
     -- 0: no limit; NULL: the handler's default.
     timeout_ms       INTEGER CHECK (timeout_ms BETWEEN 0 AND 315576000000),
-    -- Each task starts a fixed part of this later than it is due, by a hash of its name.
+    -- Runs start later than they are due by a fixed part of this, which a hash of the task's name determines.
     jitter_ms        INTEGER NOT NULL DEFAULT 0 CHECK (jitter_ms BETWEEN 0 AND 86400000),
     priority         INTEGER NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),
-    -- At most one run with this key runs at a time, across tasks. NULL: the task's own, '#' and its id, unless overlap
-    -- is 'allow', which has none.
+    -- At most one run with this key runs at a time, across tasks. NULL: the task's own key, '#' and its id; with
+    -- overlap 'allow', no key.
     concurrency_key  TEXT CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'
                             AND instr(concurrency_key, char(0)) = 0
                             AND concurrency_key NOT GLOB '*' || char(65533) || '*'),
-    -- The name of a task that gets a manual run, with the dead run as its payload.
+    -- The name of a task for which each dead run opens a run, with the dead run as its payload.
     on_dead          TEXT CHECK (length(on_dead) BETWEEN 1 AND 200 AND instr(on_dead, char(0)) = 0
                                  AND on_dead NOT GLOB '*' || char(65533) || '*'),
-    -- Paused after so many dead runs in a row, which a resume begins to count anew. NULL: never.
-    -- Not for 'once'.
+    -- The task is paused after this many consecutive dead runs; a resume resets the count. NULL: never. Not for 'once'.
     pause_after_failures INTEGER CHECK (pause_after_failures BETWEEN 1 AND 1000000),
 
-    -- Of the newest attempted run, and the present streak of dead ones. Not kept for 'once': task_overview reads them
-    -- from the run itself.
+    -- The newest attempted run, and the current number of consecutive dead runs. Not stored for 'once': task_overview
+    -- reads them from the run.
     last_run         INTEGER CHECK (last_run BETWEEN 1000000000000 AND 64060588800000),
     last_finished    INTEGER CHECK (last_finished BETWEEN 1000000000000 AND 64060588800000),
     last_status      TEXT,
@@ -101,14 +100,14 @@ CREATE TABLE scheduled_tasks (
     failure_count    INTEGER NOT NULL DEFAULT 0,
 
     invalid_reason   TEXT,
-    -- Of a paused task, who paused it, and why: 'user'; 'sql', unless the UPDATE gives a text of its own;
+    -- What paused the task, and why: 'user'; 'sql', unless the UPDATE sets another text;
     -- 'pause_after_failures: 3 dead runs in a row'; 'apply: ..' or 'import: ..', with the reason. NULL: it is not paused.
     paused_by        TEXT CHECK (length(paused_by) <= 200 AND instr(paused_by, char(0)) = 0),
     -- The manifest that declared it; NULL when added by hand.
     managed_by       TEXT CHECK (instr(managed_by, char(0)) = 0),
     created_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
                      CHECK (created_at BETWEEN 1000000000000 AND 64060588800000),
-    -- When a person or a program last changed the definition or the status; the loop's bookkeeping leaves it alone.
+    -- When a user or a program last changed the definition or the status; the scheduler's bookkeeping does not change it.
     updated_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
                      CHECK (updated_at BETWEEN 1000000000000 AND 64060588800000),
 
@@ -117,67 +116,67 @@ CREATE TABLE scheduled_tasks (
     CHECK (ends_at IS NULL OR starts_at IS NULL OR ends_at >= starts_at)
 ) STRICT;
 
--- A run: the keeping of one occurrence, or of one request by hand.
+-- A run: one occurrence of a task, or one request to run it.
 CREATE TABLE task_runs (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     task_id          INTEGER NOT NULL REFERENCES scheduled_tasks (id),
     handler          TEXT NOT NULL,
-    -- The occurrence; for the others, when the run was asked for.
+    -- The occurrence; for manual and on_dead runs, when the run was requested.
     scheduled_for    INTEGER NOT NULL CHECK (scheduled_for BETWEEN 1000000000000 AND 64060588800000),
-    -- schedule and catch_up keep an occurrence; manual and on_dead never consume one.
+    -- schedule and catch_up consume an occurrence; manual and on_dead never do.
     origin           TEXT NOT NULL CHECK (origin = 'schedule' OR origin = 'catch_up'
                                           OR origin = 'manual' OR origin = 'on_dead'),
-    -- The dead or cancelled run that a person retried with this one.
+    -- The dead or cancelled run that a user retried with this one.
     retry_of         INTEGER,
     -- Of a manual run: the idempotency key of the request. A second request with it opens no run.
     request_key      TEXT CHECK (length(request_key) BETWEEN 1 AND 200 AND instr(request_key, char(0)) = 0
                                  AND request_key NOT GLOB '*' || char(65533) || '*'),
-    -- Unfinished: queued, running, failed (will be tried again at run_at). The others are final.
+    -- Unfinished: queued, running, failed (is retried at run_at). The others are final.
     status           TEXT NOT NULL CHECK (status = 'running' OR status = 'succeeded' OR status = 'queued'
                                           OR status = 'failed' OR status = 'dead' OR status = 'cancelled'
                                           OR status = 'skipped' OR status = 'missed'),
-    -- Not before; not begun after.
+    -- The run does not start before run_at, and does not begin after expires_at.
     run_at           INTEGER NOT NULL CHECK (run_at BETWEEN 1000000000000 AND 64060588800000),
     expires_at       INTEGER CHECK (expires_at BETWEEN 1000000000000 AND 64060588800000),
-    -- The first reason why it may not start: its task is paused or invalid; an older scheduled run of its task is
-    -- unfinished; its key is held, or another waiting run with its key and handler goes first. NULL: it may.
+    -- The first reason why it may not start. paused: its task is paused or invalid. order: an older scheduled run of its
+    -- task is unfinished. key: its key is held, or another waiting run with its key and handler is first. NULL: it may.
     blocked          TEXT CHECK (blocked = 'paused' OR blocked = 'order' OR blocked = 'key'),
-    -- Attempts claimed. It never goes down, and is the fence of every write about an attempt.
+    -- The number of attempts claimed. It never decreases, and is the fencing token of every write about an attempt.
     attempt          INTEGER NOT NULL DEFAULT 0 CHECK (attempt >= 0),
     -- How many of them do not count. The attempts are spent when attempt - forgiven >= max_attempts.
     forgiven         INTEGER NOT NULL DEFAULT 0 CHECK (forgiven >= 0 AND forgiven <= attempt),
-    -- As they stood when the run was opened. payload NULL: the task's.
+    -- The values when the run was opened. payload NULL: the task's.
     priority         INTEGER NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),
     concurrency_key  TEXT,
     payload          TEXT CHECK (payload IS NULL
                                  OR (json_valid(payload) AND length(CAST(payload AS BLOB)) <= 262144)),
-    -- The owner of the running attempt, and how long it is believed without a sign of life.
+    -- The owner of the running attempt, and the end of its lease.
     locked_by        TEXT,
     locked_until     INTEGER CHECK (locked_until BETWEEN 1000000000000 AND 64060588800000),
-    -- Of the newest attempt. While it runs, its owner moves started_at along with each step of the wall clock.
+    -- Of the newest attempt. While it runs, its owner shifts started_at by each step of the wall clock.
     started_at       INTEGER CHECK (started_at BETWEEN 1000000000000 AND 64060588800000),
     finished_at      INTEGER CHECK (finished_at BETWEEN 1000000000000 AND 64060588800000),
-    -- Measured by the monotonic clock: after a step of the wall clock it is not the difference of the two above. NULL: not known.
+    -- Measured by the monotonic clock: after a step of the wall clock it is not the difference of the two above. NULL: unknown.
     duration_ms      INTEGER CHECK (duration_ms >= 0),
     error            TEXT,
     exit_code        INTEGER,
     output           TEXT,
     result           TEXT CHECK (result IS NULL OR json_valid(result)),
     progress         TEXT,
-    -- What is known of a command while it lives, as a JSON object; a key is absent where the system does not tell it.
+    -- What is known of a command while it lives, as a JSON object without the keys that the system does not provide:
     -- pid, started (in ticks since the boot), boot (its id), pid_ns (inode of the PID namespace in which pid counts) and
     -- session of the process that leads its group; dev and ino of the file of its input; db_dev and db_ino of this database,
-    -- which are others in a copy. {"gone":true}: a user has declared that it is gone (duly cancel RUN --gone).
+    -- which differ in a copy. {"gone":true}: a user has declared that it is gone (duly cancel RUN --gone).
     process          TEXT CHECK (process IS NULL OR json_valid(process)),
     cancel_requested INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested = 0 OR cancel_requested = 1),
-    -- 1 and NULL, but for a missed or skipped row that stands for several: scheduled_for is the oldest of them,
-    -- last_scheduled_for the newest.
+    -- 1 and NULL, except for a missed or skipped row that stands for several occurrences: scheduled_for is the
+    -- oldest of them, last_scheduled_for the newest.
     occurrences      INTEGER NOT NULL DEFAULT 1 CHECK (occurrences >= 1),
     last_scheduled_for INTEGER CHECK (last_scheduled_for BETWEEN 1000000000000 AND 64060588800000),
 
     CHECK ((status = 'running') = (locked_by IS NOT NULL) AND (locked_by IS NULL) = (locked_until IS NULL)),
     CHECK (blocked IS NULL OR status = 'queued' OR status = 'failed'),
-    -- A final run that is to wait or to run again is refused as long as it has an end.
+    -- Refuses to make a final run queued or running without removing its end.
     CHECK ((finished_at IS NULL) = (status = 'running' OR status = 'queued')),
     CHECK ((occurrences = 1 AND last_scheduled_for IS NULL) OR status = 'missed' OR status = 'skipped')
 ) STRICT;
@@ -187,8 +186,8 @@ CREATE TABLE task_attempts (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id           INTEGER NOT NULL REFERENCES task_runs (id),
     attempt          INTEGER NOT NULL,
-    -- lost: its owner died. released: given back before it was started. superseded: it came to an end, but another
-    -- owner had taken the run; nothing is thrown away.
+    -- lost: its owner died. released: returned to the queue before it started. superseded: it ended after another owner
+    -- had taken the run; nothing is discarded.
     outcome          TEXT NOT NULL CHECK (outcome = 'failed' OR outcome = 'panicked' OR outcome = 'timed_out'
                                           OR outcome = 'lost' OR outcome = 'cancelled' OR outcome = 'released'
                                           OR outcome = 'superseded'),
@@ -201,13 +200,13 @@ CREATE TABLE task_attempts (
     finished_at      INTEGER NOT NULL,
     -- As in task_runs.
     duration_ms      INTEGER CHECK (duration_ms >= 0),
-    -- 1: its run ended with it, as dead or cancelled. doctor compares: a run that was reopened since is named.
+    -- 1: its run ended with it, as dead or cancelled. doctor reports a run that was reopened since.
     final            INTEGER NOT NULL DEFAULT 0 CHECK (final = 0 OR final = 1)
 ) STRICT;
 
--- Effects that are done once however often a run is tried. run_id is the first of a chain of retries.
--- An intent that no attempt is at any more is in doubt, and its run has given up. Whoever has looked may DELETE the row, if it
--- was not done, or set state = 'done' and value, if it was, and retry the run.
+-- Effects: actions that are performed once, even if their run is retried. run_id is the first run of a chain of retries.
+-- An intent that no attempt works on any more is in doubt, and its run has given up. Find out whether the effect was
+-- performed: if not, DELETE the row; if so, set state = 'done' and value. Then retry the run.
 CREATE TABLE task_effects (
     key              TEXT NOT NULL,
     run_id           INTEGER NOT NULL,
@@ -222,25 +221,25 @@ CREATE TABLE task_effects (
 CREATE TABLE scheduler_instances (
     id               TEXT PRIMARY KEY,
     host             TEXT NOT NULL,
-    -- Of the machine's kernel, another one after every start; NULL where the system has none.
+    -- The kernel's boot id, a new one after every start of the machine; NULL where the system has none.
     boot_id          TEXT,
     pid              INTEGER NOT NULL,
     version          TEXT NOT NULL,
     workers          INTEGER NOT NULL,
-    -- For how long it is presumed to work without a heartbeat, if it has no lock file.
+    -- Lease: how long it counts as alive without a heartbeat, if it has no lock file.
     lease_ms         INTEGER NOT NULL CHECK (lease_ms >= 0),
     started_at       INTEGER NOT NULL,
     seen_at          INTEGER NOT NULL,
     stopped_at       INTEGER
 ) STRICT;
 
--- What happened that no run tells: clock jumps, lost owners, pauses, edits, removals, trouble and its end. Of the wall clock:
--- clock_forward (also after a suspend), clock_back, clock_wrong (it was hours ahead: all schedules count from now), clock_behind
--- (at a start it is behind what the file holds), clock_not_set (1970; at is then what it would show) and clock_set.
--- owner_stalled: an owner that lives did not extend its lease in time; worker_ended: a worker thread ended by a panic (of both,
--- detail begins with the id of the owner). Of a command
--- whose scheduler died: orphan_unknown (whether it is gone cannot be known; its run waits), left_group (it is gone, but for a
--- process that left its group and holds its input), declared_gone (a user said so; detail is what was recorded of it).
+-- Events that no run records: clock jumps, lost owners, pauses, edits, removals, faults and their end. Of the wall clock:
+-- clock_forward (also after a suspend), clock_back, clock_wrong (it was hours ahead: all schedules count from now),
+-- clock_behind (at a start it is behind the times in the file), clock_not_set (1970; at is the time that it would show) and
+-- clock_set. owner_stalled: a live owner did not extend its lease in time; worker_ended: a worker thread panicked (in both,
+-- detail begins with the id of the owner). Of a command whose scheduler died: orphan_unknown (whether it has ended cannot be
+-- known; its run waits), left_group (it has ended, except for a process that left its group and holds its input),
+-- declared_gone (a user declared that it has ended; detail is what was recorded of it).
 CREATE TABLE scheduler_events (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     at               INTEGER NOT NULL,
@@ -251,7 +250,7 @@ CREATE TABLE scheduler_events (
 ) STRICT;
 
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
--- stamp: counts heartbeats. A file in which it goes back is an older copy, and the scheduler stops; do not change it.
+-- stamp: counts heartbeats. If it decreases, the file is an older copy, and the scheduler stops; do not change it.
 CREATE TABLE scheduler_meta (
     key              TEXT PRIMARY KEY,
     value            TEXT NOT NULL
@@ -263,29 +262,29 @@ INSERT INTO scheduler_meta (key, value) VALUES ('program', 'duly'), ('schema_ver
 
 -- Due tasks, most urgent first.
 CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run) WHERE status = 'active' AND planned = 1;
--- Rows that a scheduler has still to look at.
+-- Rows that a scheduler must still examine.
 CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned) WHERE planned = 0;
 
--- At most one run per task and instant (the third term tells manual runs apart). Also a task's history.
+-- At most one scheduled run per task and instant (the second term distinguishes the others). Also a task's history.
 CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs
     (task_id, (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)), scheduled_for);
--- At most one running run per key. Also all that is running.
+-- At most one running run per key. Also all running runs.
 CREATE UNIQUE INDEX task_runs_running ON task_runs (concurrency_key) WHERE status = 'running';
--- What a task has not finished: scheduled runs, oldest first, then the others, of which there may be any number.
+-- The unfinished runs of a task: scheduled runs, oldest first, then the others, of which there may be any number.
 CREATE INDEX task_runs_unfinished ON task_runs
     (task_id, (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)), scheduled_for)
     WHERE locked_by IS NOT NULL OR status = 'queued' OR status = 'failed';
--- What may start, by handler, most urgent first. What may not start is not in it, and so costs a claim nothing.
+-- Runs that may start, by handler, most urgent first. Blocked runs are not in it, and so cost a claim nothing.
 CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL;
--- What waits for a key, and for what else: who is next when the key is free.
+-- Waiting runs by what blocks them and by key: which run is next when the key is free.
 CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
--- What will expire if it does not begin.
+-- Runs that expire unless they begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
 -- One run for all requests with the same key.
 CREATE UNIQUE INDEX task_runs_requested ON task_runs (task_id, request_key) WHERE request_key IS NOT NULL;
--- What was retried, by its task: retention keeps it as long as its retry.
+-- Retries by task and retried run: retention keeps a retried run as long as its retry.
 CREATE INDEX task_runs_retried ON task_runs (task_id, retry_of) WHERE retry_of IS NOT NULL;
 
 CREATE INDEX task_attempts_of_run ON task_attempts (run_id, attempt);
@@ -293,9 +292,9 @@ CREATE INDEX scheduler_events_of_task ON scheduler_events (task_id) WHERE task_i
 
 -- -------------------------------------------------------------------------------------------------------- triggers --
 
--- INSERT OR REPLACE would delete the old row without its delete triggers, and its runs would hang in the air. OR IGNORE
--- and upserts are welcome. The two are told apart by a probe: an outer REPLACE also overrides the inner OR IGNORE, and
--- so overwrites the probe row, which every other kind of INSERT leaves as it was.
+-- INSERT OR REPLACE would delete the old row without its delete triggers, and leave its runs without a task. OR IGNORE and
+-- upserts are allowed. A probe distinguishes them: an outer REPLACE also overrides the inner OR IGNORE, and so overwrites the
+-- probe row, which every other kind of INSERT leaves unchanged.
 CREATE TRIGGER scheduled_tasks_no_replace BEFORE INSERT ON scheduled_tasks
 WHEN EXISTS (SELECT 1 FROM scheduled_tasks WHERE name = NEW.name OR id = NEW.id)
 BEGIN
@@ -304,7 +303,7 @@ BEGIN
      WHERE (SELECT value FROM scheduler_meta WHERE key = 'probe') = 'overwritten';
 END;
 
--- UPDATE OR REPLACE would do the same to the row in the way of a new name.
+-- UPDATE OR REPLACE would do the same to another row that has the new name.
 CREATE TRIGGER scheduled_tasks_no_rename_over BEFORE UPDATE OF id, name ON scheduled_tasks
 WHEN NEW.id <> OLD.id OR EXISTS (SELECT 1 FROM scheduled_tasks WHERE name = NEW.name AND id <> OLD.id)
 BEGIN
@@ -312,7 +311,7 @@ BEGIN
     SELECT RAISE(ABORT, 'a task of this name exists: remove or rename it first');
 END;
 
--- A change by SQL to what the other triggers leave alone; of an invalid task it may be the repair, so it is looked at.
+-- A change of the definition, apart from the schedule, by SQL. It may repair an invalid task, so the loop examines it.
 CREATE TRIGGER scheduled_tasks_touched AFTER UPDATE OF
     name, handler, payload, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
     backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by
@@ -325,8 +324,8 @@ BEGIN
      WHERE id = NEW.id;
 END;
 
--- A change of schedule or zone, a pause and a resume made by SQL. The program does the same work itself, resolves what
--- is due under the old state first, and passes its own active_since, or what it has resolved, by which it is told apart.
+-- A change of schedule or zone, a pause or a resume by SQL. The program does the same itself, after it has resolved what is
+-- due under the old state. Its UPDATE is recognized by a new active_since or resolved_until.
 CREATE TRIGGER scheduled_tasks_edited AFTER UPDATE OF
     schedule_type, schedule_value, time_zone, starts_at, ends_at, status
 ON scheduled_tasks
@@ -337,7 +336,7 @@ WHEN NEW.resolved_until IS OLD.resolved_until AND NEW.active_since IS OLD.active
           AND (NEW.status = 'paused'
                OR (NEW.status = 'active' AND (OLD.status <> 'completed' OR NEW.next_run IS NULL)))))
 BEGIN
-    -- An occurrence had come due under the old state and no scheduler has resolved it: it is told, not swallowed.
+    -- An occurrence was due under the old state and no scheduler has resolved it: it is recorded as missed.
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error)
     SELECT OLD.id, OLD.handler, OLD.next_run, 'schedule', 'missed', OLD.next_run, OLD.priority,
            CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
@@ -360,7 +359,7 @@ BEGIN
            paused_by = iif(NEW.status = 'paused', ifnull(NEW.paused_by, 'sql'), NULL)
      WHERE id = NEW.id;
 
-    -- Paused: whoever waits behind a run that may no longer start goes first now.
+    -- Paused: the next run behind a run that may no longer start is now first.
     UPDATE task_runs SET blocked = NULL
      WHERE NEW.status = 'paused'
        AND id IN (SELECT (SELECT n.id FROM task_runs n
@@ -377,7 +376,7 @@ BEGIN
      WHERE NEW.status = 'paused' AND task_id = NEW.id AND origin <> 'manual'
        AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed') AND status <> 'running';
 
-    -- Resumed: cautiously blocked by the next reason that may hold; the loop, which planned = 0 calls, unblocks.
+    -- Resumed: blocked by the next reason that may hold; the loop, which planned = 0 calls, derives the real one.
     UPDATE task_runs
        SET blocked = iif(NEW.overlap <> 'allow' AND (origin = 'schedule' OR origin = 'catch_up'), 'order',
                          iif(concurrency_key IS NULL, NULL, 'key'))
@@ -385,9 +384,9 @@ BEGIN
        AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed');
 END;
 
--- next_run moved on by SQL, to run now, over an occurrence that had come due: that is told, as above; the one of a 'once'
--- task has moved along. NULL: it is computed anew. A completed task that is given one is active again, as soon as the
--- loop has looked at it. The program tells what it resolved, or sets planned, by which it is told apart.
+-- next_run set to a later time by SQL, to run the task now, or to NULL, to compute it anew. An occurrence that was due is
+-- recorded as missed, as above; that of a 'once' task moves along with next_run. A completed task that is given a next_run is
+-- active again as soon as the loop has examined it. The program's UPDATE is recognized by a new resolved_until or planned.
 CREATE TRIGGER scheduled_tasks_moved AFTER UPDATE OF next_run ON scheduled_tasks
 WHEN NEW.resolved_until IS OLD.resolved_until AND NEW.active_since IS OLD.active_since AND NEW.planned = OLD.planned
  AND NEW.status = OLD.status
@@ -409,8 +408,8 @@ BEGIN
      WHERE id = NEW.id;
 END;
 
--- A change of handler is carried to the runs that wait, so that a repaired task repairs its retries; a change of overlap
--- may free them. planned = 0 calls the loop, which derives anew why they may not start.
+-- A change of handler also applies to the waiting runs, so that repairing a task repairs its retries; a change of overlap may
+-- unblock them. planned = 0 calls the loop, which derives anew why they may not start.
 CREATE TRIGGER scheduled_tasks_repaired AFTER UPDATE OF handler, overlap ON scheduled_tasks
 WHEN NEW.handler IS NOT OLD.handler OR NEW.overlap IS NOT OLD.overlap
 BEGIN
@@ -420,14 +419,14 @@ BEGIN
     UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.id;
 END;
 
--- A waiting run is asked to stop by SQL: planned = 0 calls the loop, which cancels it. A running one it finds by itself.
+-- A cancel request by SQL for a waiting run: planned = 0 calls the loop, which cancels it. The loop finds running runs itself.
 CREATE TRIGGER task_runs_cancelled AFTER UPDATE OF cancel_requested ON task_runs
 WHEN NEW.cancel_requested = 1 AND (NEW.status = 'queued' OR NEW.status = 'failed')
 BEGIN
     UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.task_id;
 END;
 
--- Removal is by triggers, since the sqlite3 shell leaves foreign keys off.
+-- Triggers delete what belongs to a task, since the sqlite3 shell leaves foreign keys off.
 CREATE TRIGGER scheduled_tasks_removed BEFORE DELETE ON scheduled_tasks
 BEGIN
     SELECT RAISE(ABORT, 'the task has a running run: cancel it, or pause the task and wait')
@@ -456,7 +455,7 @@ END;
 
 -- ----------------------------------------------------------------------------------------------------------- views --
 
--- One line a task, times as text. For 'once' tasks the last_* columns are read from the run.
+-- One row per task, times as text. For 'once' tasks the last_* columns are read from the run.
 CREATE VIEW task_overview AS
 SELECT t.name, t.handler, t.schedule_type, t.schedule_value, t.time_zone, t.status,
        strftime('%Y-%m-%dT%H:%M:%fZ', t.next_run / 1000.0, 'unixepoch') AS next_run,
@@ -472,8 +471,8 @@ SELECT t.name, t.handler, t.schedule_type, t.schedule_value, t.time_zone, t.stat
    AND r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.attempt > 0
                 ORDER BY n.started_at DESC, n.id DESC LIMIT 1);
 
--- Due for more than five minutes, or never looked at for as long: no scheduler is at work. A manual task that was not
--- set to run by hand is never due.
+-- Due, or not examined, for more than five minutes: no scheduler is working. A manual task is never due unless its next_run
+-- was set by SQL.
 CREATE VIEW overdue_tasks AS
 SELECT name, handler,
        strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(next_run, created_at) / 1000.0, 'unixepoch') AS due_since,
@@ -491,7 +490,7 @@ SELECT name, handler, failure_count, last_error,
   FROM scheduled_tasks
  WHERE failure_count >= 2;
 
--- Running past its time-out (one hour for a command that names none), or its lease.
+-- Running past its timeout (one hour for a command that sets none), or its lease.
 CREATE VIEW stuck_runs AS
 SELECT r.id, t.name, r.attempt, r.locked_by,
        strftime('%Y-%m-%dT%H:%M:%fZ', r.started_at / 1000.0, 'unixepoch') AS started_at,
