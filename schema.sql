@@ -273,7 +273,7 @@ CREATE UNIQUE INDEX task_runs_running ON task_runs (concurrency_key) WHERE statu
 -- The unfinished runs of a task: scheduled runs, oldest first, then the others, of which there may be any number.
 CREATE INDEX task_runs_unfinished ON task_runs
     (task_id, (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)), scheduled_for)
-    WHERE locked_by IS NOT NULL OR status = 'queued' OR status = 'failed';
+    WHERE locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed');
 -- Runs that may start, by handler, most urgent first. Blocked runs are not in it, and so cost a claim nothing.
 CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL;
@@ -291,6 +291,8 @@ CREATE INDEX task_attempts_of_run ON task_attempts (run_id, attempt);
 CREATE INDEX scheduler_events_of_task ON scheduler_events (task_id) WHERE task_id IS NOT NULL;
 
 -- -------------------------------------------------------------------------------------------------------- triggers --
+
+-- +blocked, not blocked: after an ANALYZE of an empty file SQLite would search the runs of all tasks in task_runs_waiting.
 
 -- INSERT OR REPLACE would delete the old row without its delete triggers, and leave its runs without a task. OR IGNORE and
 -- upserts are allowed. A probe distinguishes them: an outer REPLACE also overrides the inner OR IGNORE, and so overwrites the
@@ -369,19 +371,18 @@ BEGIN
                              AND (n.task_id <> r.task_id OR n.origin = 'manual')
                            ORDER BY n.run_at, n.id LIMIT 1)
                     FROM task_runs r
-                   WHERE r.task_id = NEW.id AND (r.locked_by IS NOT NULL OR r.status = 'queued' OR r.status = 'failed')
-                     AND r.status <> 'running' AND r.blocked IS NULL AND r.origin <> 'manual'
-                     AND r.concurrency_key IS NOT NULL);
+                   WHERE r.task_id = NEW.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
+                     AND +r.blocked IS NULL AND r.origin <> 'manual' AND r.concurrency_key IS NOT NULL);
     UPDATE task_runs SET blocked = 'paused'
      WHERE NEW.status = 'paused' AND task_id = NEW.id AND origin <> 'manual'
-       AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed') AND status <> 'running';
+       AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 
     -- Resumed: blocked by the next reason that may hold; the loop, which planned = 0 calls, derives the real one.
     UPDATE task_runs
        SET blocked = iif(NEW.overlap <> 'allow' AND (origin = 'schedule' OR origin = 'catch_up'), 'order',
                          iif(concurrency_key IS NULL, NULL, 'key'))
-     WHERE NEW.status <> 'paused' AND task_id = NEW.id AND blocked = 'paused'
-       AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed');
+     WHERE NEW.status <> 'paused' AND task_id = NEW.id AND +blocked = 'paused'
+       AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 END;
 
 -- next_run set to a later time by SQL, to run the task now, or to NULL, to compute it anew. An occurrence that was due is
@@ -415,7 +416,7 @@ WHEN NEW.handler IS NOT OLD.handler OR NEW.overlap IS NOT OLD.overlap
 BEGIN
     UPDATE task_runs SET handler = NEW.handler
      WHERE task_id = NEW.id AND handler <> NEW.handler
-       AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed') AND status <> 'running';
+       AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
     UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.id;
 END;
 
@@ -430,9 +431,7 @@ END;
 CREATE TRIGGER scheduled_tasks_removed BEFORE DELETE ON scheduled_tasks
 BEGIN
     SELECT RAISE(ABORT, 'the task has a running run: cancel it, or pause the task and wait')
-     WHERE EXISTS (SELECT 1 FROM task_runs
-                    WHERE task_id = OLD.id AND (locked_by IS NOT NULL OR status = 'queued' OR status = 'failed')
-                      AND status = 'running');
+     WHERE EXISTS (SELECT 1 FROM task_runs WHERE task_id = OLD.id AND locked_by IS NOT NULL);
     UPDATE task_runs SET blocked = NULL
      WHERE id IN (SELECT (SELECT n.id FROM task_runs n
                            WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
@@ -441,8 +440,8 @@ BEGIN
                              AND n.task_id <> r.task_id
                            ORDER BY n.run_at, n.id LIMIT 1)
                     FROM task_runs r
-                   WHERE r.task_id = OLD.id AND (r.locked_by IS NOT NULL OR r.status = 'queued' OR r.status = 'failed')
-                     AND r.blocked IS NULL AND r.concurrency_key IS NOT NULL);
+                   WHERE r.task_id = OLD.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
+                     AND +r.blocked IS NULL AND r.concurrency_key IS NOT NULL);
     DELETE FROM task_runs WHERE task_id = OLD.id;
     DELETE FROM scheduler_events WHERE task_id = OLD.id;
 END;

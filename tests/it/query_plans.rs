@@ -180,6 +180,10 @@ const HOT: &[(&str, &[&str])] = &[
             "SEARCH task_runs USING INDEX task_runs_running (concurrency_key=?)",
         ],
     ),
+    ("blocked::PAUSE", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=?)"]),
+    ("blocked::RESUME", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=?)"]),
+    ("settle::CANCELLING", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=?)"]),
+    ("open::WAITING", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>=?)"]),
     ("blocked::OLDEST_SCHEDULED", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>=?)"]),
     ("blocked::NEXT_KEY", &["SEARCH task_runs USING INDEX task_runs_waiting (blocked=? AND concurrency_key>?)"]),
     ("blocked::NEXT_TASK", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id>?)"]),
@@ -187,6 +191,7 @@ const HOT: &[(&str, &[&str])] = &[
 
 /// Statements that may scan a table or sort: look-ups for a user, or tables with few rows.
 const MAY_SCAN: &[&str] = &[
+    "bulk::TRIGGERS",
     "census::TASKS",
     "census::UNFINISHED",
     "census::OVERDUE",
@@ -271,6 +276,13 @@ const MAY_SORT: &[&str] = &[
     "blocked::KEYS_OF_TASK",
 ];
 
+/// Writes by SQL, and how often their triggers search the unfinished runs of the task: never its final runs.
+const TRIGGERS: &[(&str, usize)] = &[
+    ("UPDATE scheduled_tasks SET status = 'paused' WHERE id = 1", 3),
+    ("UPDATE scheduled_tasks SET handler = 'other' WHERE id = 1", 1),
+    ("DELETE FROM scheduled_tasks WHERE id = 1", 2),
+];
+
 fn check(connection: &Connection, when: &str) {
     let statements = statements();
     for (name, expected) in HOT {
@@ -288,6 +300,14 @@ fn check(connection: &Connection, when: &str) {
             assert!(!sorts || MAY_SORT.contains(&name.as_str()), "{name}, {when}: {step}");
         }
     }
+    let set = |on| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRIGGER_EQP, on).expect("a setting");
+    set(true);
+    for (write, expected) in TRIGGERS {
+        let steps = plan(connection, "a write", write);
+        let found = steps.iter().filter(|step| step.ends_with("USING INDEX task_runs_unfinished (task_id=?)")).count();
+        assert_eq!(found, *expected, "{write}, {when}: {steps:#?}");
+    }
+    set(false);
 }
 
 #[test]

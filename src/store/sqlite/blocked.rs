@@ -171,14 +171,13 @@ const KEYS_OF_TASK: &str = sql! {"
 
 const PAUSE: &str = sql! {"
     UPDATE task_runs SET blocked = 'paused'
-     WHERE task_id = :task AND {unfinished} AND status <> 'running'
-       AND origin <> 'manual' AND blocked IS NOT 'paused'"};
+     WHERE task_id = :task AND {waiting} AND origin <> 'manual' AND blocked IS NOT 'paused'"};
 
 const RESUME: &str = sql! {"
     UPDATE task_runs
        SET blocked = iif(:ordered AND (origin = 'schedule' OR origin = 'catch_up'), 'order',
                          iif(concurrency_key IS NULL, NULL, 'key'))
-     WHERE task_id = :task AND {unfinished} AND status <> 'running'"};
+     WHERE task_id = :task AND {waiting}"};
 
 /// Derives the reasons of all waiting runs of a task, after its status, handler or overlap policy has changed.
 pub(crate) fn derive_task(

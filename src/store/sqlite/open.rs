@@ -114,7 +114,7 @@ fn unfinished(tx: &Transaction<'_>, task: i64, overlap: Overlap) -> rusqlite::Re
 
 const WAITING: &str = sql! {"
     SELECT id FROM task_runs
-     WHERE task_id = :task AND {unfinished} AND status <> 'running' AND {unscheduled_id} = 0
+     WHERE task_id = :task AND {waiting} AND {unscheduled_id} = 0
      ORDER BY scheduled_for"};
 
 const ANY_UNFINISHED: &str = sql! {"

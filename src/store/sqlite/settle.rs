@@ -324,7 +324,7 @@ fn started_at(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<Timesta
 
 const CANCELLING: &str = sql! {"
     SELECT id FROM task_runs
-     WHERE task_id = :task AND {unfinished} AND status <> 'running' AND cancel_requested = 1"};
+     WHERE task_id = :task AND {waiting} AND cancel_requested = 1"};
 
 /// Cancels the waiting runs of a task that SQL has requested to stop.
 pub(crate) fn cancel_asked(

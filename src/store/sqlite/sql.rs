@@ -7,8 +7,9 @@
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
 pub(crate) const SHARED: [(&str, &str); 6] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
-    // cheaper to evaluate than three comparisons of texts, at each start and each end of a run.
-    ("unfinished", "(.locked_by IS NOT NULL OR .status = 'queued' OR .status = 'failed')"),
+    // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
+    // serves a statement with {waiting}.
+    ("unfinished", "(.locked_by IS NOT NULL OR (.status = 'queued' OR .status = 'failed'))"),
     // task_runs_waiting: runs that wait for their first or next attempt.
     ("waiting", ".locked_by IS NULL AND (.status = 'queued' OR .status = 'failed')"),
     // task_runs_claimable: waiting runs that nothing blocks.

@@ -178,9 +178,7 @@ fn after(now: Timestamp, before: Timestamp) -> Timestamp {
 const RECALL: &str = sql! {"
     UPDATE scheduled_tasks SET planned = 0
      WHERE id = :task
-       AND EXISTS (SELECT 1 FROM task_runs
-                    WHERE task_id = :task AND {unfinished}
-                      AND status <> 'running' AND cancel_requested = 1)"};
+       AND EXISTS (SELECT 1 FROM task_runs WHERE task_id = :task AND {waiting} AND cancel_requested = 1)"};
 
 fn recall(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(RECALL)?.execute(named_params! { ":task": task }).map(|_| ())
