@@ -164,7 +164,8 @@ impl Builder {
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
         let (in_flight, handed, next_look, progress) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
-        let (is_behind, now) = (poller.is_behind(), clock.now().wall);
+        let now = clock.now();
+        let is_behind = poller.is_behind(now);
         let event_loop = EventLoop {
             poller,
             pool,
@@ -184,7 +185,7 @@ impl Builder {
             .spawn(move || event_loop.run())
             .map_err(|error| Error::store("start the poller thread", error))?;
         // It reads all tasks, and nothing that is due waits for it. Only a warning depends on it.
-        if !is_behind && let Ok(Some(newest)) = client.store().counted_beyond(now) {
+        if !is_behind && let Ok(Some(newest)) = client.store().counted_beyond(now.wall) {
             let _ = order.try_send(Order::CompareClock(newest));
         }
         Ok(Scheduler { client, order, reports, thread: Some(thread), path, handlers: names })

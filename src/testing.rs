@@ -198,9 +198,10 @@ impl StepperBuilder {
         let (names, random) = (handlers.names(), fastrand::Rng::with_seed(seed.unwrap_or_default()));
         let parts = Parts { store, database, owner, handlers: names, settings, observers, random };
         let mut poller = Poller::new(parts, clock.now())?;
-        if !poller.is_behind() {
-            let counted = client.store().counted_beyond(clock.now().wall)?;
-            poller.compare_clock(counted, clock.now());
+        let now = clock.now();
+        if !poller.is_behind(now) {
+            let counted = client.store().counted_beyond(now.wall)?;
+            poller.compare_clock(counted, now);
         }
         let client = client.observed_by(poller.observers());
         let workers = settings.workers;

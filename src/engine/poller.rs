@@ -176,10 +176,10 @@ impl Poller {
         Ok(poller)
     }
 
-    /// Whether a new poller has found the clock behind. Otherwise its caller compares it with the times that tasks count from,
-    /// which reads all tasks.
-    pub(crate) fn is_behind(&self) -> bool {
-        !self.clock.unrecorded.is_empty()
+    /// Returns whether a new poller has found the clock behind: it has reported that, or its first turn plans all tasks again.
+    /// Otherwise its caller compares the clock with the times that tasks count from, which reads all tasks.
+    pub(crate) fn is_behind(&self, now: Now) -> bool {
+        !self.clock.unrecorded.is_empty() || self.clock.monitor.was_wrong(now)
     }
 
     /// Reports a clock that is behind the newest time in the file. The next turn records it.

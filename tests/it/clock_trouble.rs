@@ -1,18 +1,20 @@
 //! Clock trouble is visible: an event for each step, lines of `status` and `check` while schedules wait for the clock, a warning
 //! at start. `next` agrees with `list`, and retries planned by a wrong clock wait their backoff.
 
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use duly::testing::Stepper;
 use duly::{
-    BoxError, Client, Clock, Context, FailureKind, NewTask, Outcome, Retry, RetryPolicy, RunStatus, Scheduler,
+    BoxError, Client, Clock, Context, Event, FailureKind, NewTask, Outcome, Retry, RetryPolicy, RunStatus, Scheduler,
     Timestamp,
 };
 use serde_json::Value;
 
 use crate::fixtures::{
     NOON, TestDb, at, claim, claim_after, eventually, listen, minutes, once, problems, seconds, step, step_after,
-    work_off,
+    wait_for_status, work_off,
 };
 
 const UNSET: &str = "1970-01-01T00:00:40Z";
@@ -254,6 +256,42 @@ fn a_scheduler_with_threads_compares_the_clock_with_the_tasks() {
         let lines = events.try_iter().filter(|event| event.to_string().starts_with("the clock shows")).count();
         assert_eq!((lines, found()), if warns { (1, "1".to_owned()) } else { (0, "0".to_owned()) });
     }
+}
+
+/// The first turn plans all schedules anew. What was read before it says nothing of the schedules after it.
+#[test]
+fn a_scheduler_that_finds_the_clock_wrong_does_not_warn_that_schedules_wait() {
+    let (db, client) = TestDb::with_client();
+    client.add(NewTask::cron("digest", "0 7 * * *").handler("work")).expect("a task");
+    db.plain()
+        .execute_batch(
+            "UPDATE scheduled_tasks SET active_since = active_since + 86400000;
+             INSERT INTO scheduler_instances (id, host, pid, version, workers, lease_ms, started_at, seen_at, stopped_at)
+             SELECT 'old', 'host', 1, '1', 4, 60000, active_since, active_since, active_since FROM scheduled_tasks;
+             INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', 'another');",
+        )
+        .expect("a clock that was a day ahead");
+    // The first turn waits from before the start has compared the clock until after that.
+    let writer = Arc::new(Mutex::new(db.plain()));
+    let (sender, events) = channel();
+    let observer = {
+        let writer = writer.clone();
+        move |event: &Event| {
+            if let Event::ZoneDataChanged { .. } = event {
+                writer.lock().expect("a connection").execute_batch("BEGIN IMMEDIATE").expect("the write lock");
+            }
+            drop(sender.send(event.to_string()));
+        }
+    };
+    let scheduler = Scheduler::builder(db.file()).handler("work", |_: &Context| Ok::<_, BoxError>(()));
+    let scheduler = scheduler.observe(observer).start().expect("a scheduler");
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_wrong'"), "0");
+    writer.lock().expect("a connection").execute_batch("COMMIT").expect("an end");
+    client.trigger("digest").expect("a run");
+    wait_for_status(&client, "digest", RunStatus::Succeeded);
+    scheduler.shutdown(seconds(30)).expect("it stops");
+    assert_eq!(db.rows("SELECT kind FROM scheduler_events WHERE kind GLOB 'clock*'"), ["clock_wrong"]);
+    assert_eq!(events.try_iter().filter(|line| line.starts_with("the clock shows")).collect::<Vec<_>>(), [""; 0]);
 }
 
 #[test]
