@@ -135,6 +135,20 @@ fn an_applications_triggers_fire_in_a_large_batch() {
 }
 
 #[test]
+fn an_applications_check_holds_in_a_large_batch() {
+    let (db, client) = TestDb::with_client();
+    let column =
+        "ALTER TABLE scheduled_tasks ADD COLUMN tenant TEXT CHECK (tenant IS NOT NULL OR name NOT GLOB 'of:*')";
+    db.plain().execute_batch(column).expect("a column");
+    client.add_all(batch("free")).expect("tasks");
+    assert!(client.add(far_future("of:tenant")).is_err());
+    let mut tasks = batch("more");
+    tasks.push(far_future("of:tenant"));
+    assert!(client.add_all(tasks).is_err());
+    assert_eq!(db.tasks().len(), LARGE);
+}
+
+#[test]
 fn checks_and_triggers_are_in_force_after_a_large_batch_and_after_one_that_failed() {
     let (db, mut stepper, client) = TestDb::with_stepper_and_client();
     client.add(once("waits").handler("missing")).expect("a task");

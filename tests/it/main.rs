@@ -86,8 +86,9 @@ mod input_errors;
 mod isolation;
 /// Two schedulers and their commands under random kills.
 mod kill_soak;
-/// Lock files that are removed, replaced or overwritten, and unsafe folders.
+/// Large batches of new tasks, which are added without CHECKs and triggers.
 mod large_batches;
+/// Lock files that are removed, replaced or overwritten, and unsafe folders.
 mod lock_files;
 /// Long manifests: killed while they are applied, and edited in one line.
 mod manifests;

@@ -191,7 +191,7 @@ const HOT: &[(&str, &[&str])] = &[
 
 /// Statements that may scan a table or sort: look-ups for a user, or tables with few rows.
 const MAY_SCAN: &[&str] = &[
-    "bulk::TRIGGERS",
+    "bulk::TABLE_AND_TRIGGERS",
     "census::TASKS",
     "census::UNFINISHED",
     "census::OVERDUE",
@@ -215,7 +215,6 @@ const MAY_SCAN: &[&str] = &[
     "owners::STOP_ALL",
     "owners::NEWEST_SEEN",
     "prune::INSTANCES",
-    "bulk::TRIGGERS",
     "due::DUE",
     "once::COMPLETE_ALL",
     "once::START_ALL",

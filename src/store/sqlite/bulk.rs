@@ -1,7 +1,8 @@
 //! Adds many tasks without the checks that the program has made itself: the CHECKs of the tables and the trigger that refuses
 //! `INSERT OR REPLACE` are two thirds of the cost of an INSERT.
 //!
-//! NOT NULL, UNIQUE and STRICT still hold. An application's own triggers must fire: if there is one, nothing is skipped.
+//! NOT NULL, UNIQUE and STRICT still hold. An application's own triggers and CHECKs must hold too: if there is one, nothing is
+//! skipped.
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction};
@@ -14,19 +15,21 @@ pub(super) const BULK: usize = 1000;
 /// A transaction that skips CHECKs and triggers until this is dropped.
 pub(super) struct Bulk<'a>(&'a Connection);
 
-const TRIGGERS: &str = "
-    SELECT name, sql FROM main.sqlite_schema WHERE type = 'trigger' AND tbl_name = 'scheduled_tasks' COLLATE NOCASE
+/// The table itself too, because a column that an application has added may have a CHECK.
+const TABLE_AND_TRIGGERS: &str = "
+    SELECT sql FROM main.sqlite_schema
+     WHERE (type = 'table' OR type = 'trigger') AND tbl_name = 'scheduled_tasks' COLLATE NOCASE
     UNION ALL
-    SELECT name, sql FROM temp.sqlite_schema WHERE type = 'trigger' AND tbl_name = 'scheduled_tasks' COLLATE NOCASE";
+    SELECT sql FROM temp.sqlite_schema WHERE type = 'trigger' AND tbl_name = 'scheduled_tasks' COLLATE NOCASE";
 
 impl<'a> Bulk<'a> {
-    /// Begins to skip them. `None`: the table has a trigger that `schema.sql` does not create as it is. The transaction must hold the
-    /// write lock, so that no trigger can appear before it ends.
+    /// Begins to skip them. `None`: `schema.sql` does not create the table or one of its triggers as it is. The transaction must hold
+    /// the write lock, so that neither can change before it ends.
     pub(super) fn begin(tx: &'a Transaction<'_>) -> rusqlite::Result<Option<Self>> {
-        let mut triggers = tx.prepare_cached(TRIGGERS)?;
-        let mut rows = triggers.query([])?;
+        let mut statement = tx.prepare_cached(TABLE_AND_TRIGGERS)?;
+        let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            if !schema::creates(row.get_ref(1)?.as_str()?) {
+            if !schema::creates(row.get_ref(0)?.as_str()?) {
                 return Ok(None);
             }
         }
