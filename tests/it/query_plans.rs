@@ -199,6 +199,7 @@ const MAY_SCAN: &[&str] = &[
     "census::NEXT",
     "health::INSTANCES",
     "history::NEWEST",
+    "history::NEWEST_OF_TASK",
     "history::RECENT",
     "history::ALL_RUNS",
     "history::SIZES",
@@ -333,6 +334,40 @@ fn hot_statements_use_their_index() {
     check(&connection, "many rows");
     connection.execute_batch("ANALYZE").expect("an analysis");
     check(&connection, "many rows, analysed");
+}
+
+/// Statistics of few rows stay while the tables grow.
+#[test]
+fn statements_for_many_rows_read_no_other_rows_after_an_analysis_of_few() {
+    let range = "SEARCH scheduled_tasks USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)";
+    for rows in [3, 10, 50] {
+        let (_db, connection) = planner();
+        let few = format!(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
+             INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+             SELECT 't:' || i, 'work', 'cron', '0 7 * * *', 1805000000000 + i, 1 FROM n;
+             INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, finished_at)
+             SELECT id, 'work', next_run, 'schedule', 'succeeded', next_run, 1, next_run FROM scheduled_tasks;
+             ANALYZE"
+        );
+        connection.execute_batch(&few).expect("few rows, analysed");
+        let found = |name: &str| plan(&connection, name, &statements()[name]);
+        assert_eq!(found("once::COMPLETE_SPAN"), [range]);
+        assert_eq!(found("runs::SUCCEED_SPAN"), [range.replace("scheduled_tasks", "task_runs")]);
+        assert_eq!(found("once::COMPLETE_ALL")[0], range);
+        assert_eq!(found("once::STARTED"), ["SEARCH task_runs USING INTEGER PRIMARY KEY (rowid>?)"]);
+        assert_eq!(
+            found("history::NEWEST_OF_TASK"),
+            [
+                "CO-ROUTINE newest",
+                "SEARCH n USING INDEX task_runs_one_per_occurrence (task_id=?)",
+                "USE TEMP B-TREE FOR ORDER BY",
+                "SCAN newest",
+                "SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+                "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)",
+            ]
+        );
+    }
 }
 
 /// Duly's pragmas are set, and a file that it opened has them.

@@ -69,14 +69,17 @@ const NEWEST: &str = "
      ORDER BY r.id DESC LIMIT :limit";
 
 /// The ids are sorted, not the runs: an output may be long.
+// CROSS JOIN, NOT INDEXED: after an ANALYZE of few rows SQLite would scan all runs.
 const NEWEST_OF_TASK: &str = "
-    SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE r.id IN (SELECT n.id FROM task_runs n
-                     WHERE n.task_id = :task
-                       AND (:status IS NULL OR n.status = :status)
-                       AND (:since IS NULL OR coalesce(n.last_scheduled_for, n.scheduled_for) >= :since)
-                     ORDER BY n.id DESC LIMIT :limit)
-     ORDER BY r.id DESC";
+    SELECT r.*, t.name
+      FROM (SELECT n.id FROM task_runs n
+             WHERE n.task_id = :task
+               AND (:status IS NULL OR n.status = :status)
+               AND (:since IS NULL OR coalesce(n.last_scheduled_for, n.scheduled_for) >= :since)
+             ORDER BY n.id DESC LIMIT :limit) newest
+     CROSS JOIN task_runs r NOT INDEXED ON r.id = newest.id
+     CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = r.task_id
+     ORDER BY newest.id DESC";
 
 /// Returns the newest runs that match, newest first; `task` is the id of the task that the filter names.
 fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter) -> rusqlite::Result<Vec<Run>> {

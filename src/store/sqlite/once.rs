@@ -24,19 +24,20 @@ const START_ALL: &str = "
      WHERE true
     ON CONFLICT DO NOTHING";
 
-/// `next_run` is the only occurrence, which was resolved.
+/// `next_run` is the only occurrence, which was resolved. `?1` and `?2`: the smallest and the largest of the ids.
+// likely: after an ANALYZE of few rows SQLite would read all tasks, or all from the first on. It reads at most this range.
 const COMPLETE_ALL: &str = "
-    UPDATE scheduled_tasks
+    UPDATE scheduled_tasks NOT INDEXED
        SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
-           updated_at = ?2
-     WHERE id IN (SELECT value FROM rarray(?1))";
+           updated_at = ?3
+     WHERE likely(id >= ?1) AND id <= ?2 AND id IN (SELECT value FROM rarray(?4))";
 
 /// As [`COMPLETE_ALL`], for consecutive ids: a list costs a fifteenth of the statement.
 const COMPLETE_SPAN: &str = "
     UPDATE scheduled_tasks NOT INDEXED
        SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
            updated_at = ?3
-     WHERE id BETWEEN ?1 AND ?2";
+     WHERE likely(id >= ?1) AND id <= ?2";
 
 /// Starts and completes the `once` tasks that were resolved, and stores the id of each run with its claim.
 pub(crate) fn finish(cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Result<(), Fault> {
@@ -52,8 +53,8 @@ pub(crate) fn finish(cx: &mut Change<'_>, claimer: Option<&Claimer<'_>>) -> Resu
         && completed.iter().copied().eq(first..=last)
     {
         cx.tx.prepare_cached(COMPLETE_SPAN)?.execute(params![first, last, cx.now])?;
-    } else if !completed.is_empty() {
-        let params = params![row::list(completed.into_iter()), cx.now];
+    } else if let (Some(first), Some(last)) = (completed.iter().min(), completed.iter().max()) {
+        let params = params![first, last, cx.now, row::list(completed.iter().copied())];
         cx.tx.prepare_cached(COMPLETE_ALL)?.execute(params)?;
     }
     Ok(())
