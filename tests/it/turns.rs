@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{Event, NewTask, Outcome, Retention, RunStatus};
+use duly::{Clock, Event, NewTask, Outcome, Retention, RunStatus};
 
 use crate::fixtures::{
-    NOON, TestDb, at, claim, claim_after, finish_all, minutes, once, seconds, step, step_after, succeed,
+    NOON, TestDb, at, claim, claim_after, finish_all, listen, minutes, once, seconds, step, step_after, succeed,
 };
 
 /// Tasks that are due at this instant.
@@ -293,4 +293,107 @@ fn a_failing_retention_does_not_block_outcomes() {
     let status = format!("SELECT status FROM task_runs WHERE id = {run}");
     assert_eq!((db.ask(&status).as_str(), db.ask("SELECT count(*) FROM task_runs").as_str()), ("succeeded", "4"));
     db.assert_sound();
+}
+
+/// What another program does to the third of five running runs, whose outcomes arrive together; the row of that run afterwards,
+/// its recorded attempts and the recorded events.
+const MEDDLING: [(&str, &str, &str, &str); 9] = [
+    ("SELECT 1", "succeeded|1|-", "", ""),
+    ("UPDATE task_runs SET cancel_requested = 1 WHERE id = 3", "succeeded|1|-", "", ""),
+    ("UPDATE task_runs SET process = '{}', progress = 'half' WHERE id = 3", "succeeded|1|-", "", ""),
+    ("UPDATE task_runs SET locked_by = 'another' WHERE id = 3", "running|1|another", "1|superseded", ""),
+    ("UPDATE task_runs SET attempt = 2 WHERE id = 3", "running|2|mine", "1|superseded", ""),
+    (
+        "UPDATE task_runs SET status = 'queued', locked_by = NULL, locked_until = NULL, blocked = 'key' WHERE id = 3",
+        "queued|1|-",
+        "1|superseded",
+        "",
+    ),
+    ("DELETE FROM task_runs WHERE id = 3", "", "", "late_outcome"),
+    (
+        "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN OLD.id = 3 BEGIN SELECT RAISE(IGNORE); END",
+        "running|1|mine",
+        "1|superseded",
+        "",
+    ),
+    (
+        "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN OLD.id = 3 BEGIN SELECT RAISE(ABORT, 'no'); END",
+        "running|1|mine",
+        "",
+        "set_aside",
+    ),
+];
+
+#[test]
+fn an_outcome_that_cannot_be_stored_as_it_is_leaves_the_others_that_arrive_with_it() {
+    for (meddling, row, attempts, recorded) in MEDDLING {
+        let db = TestDb::brief();
+        let (observer, events) = listen();
+        let mut stepper = db.builder(NOON).accept("work").workers(5).observe(observer).start().expect("a stepper");
+        stepper.client().add_all(due_tasks(5, NOON)).expect("tasks");
+        let claims = step(&mut stepper, 5);
+        assert_eq!(claims.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        db.plain().execute_batch(meddling).expect("another program");
+        claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+        step(&mut stepper, 0);
+        let states = format!(
+            "SELECT status || '|' || attempt || '|' || replace(ifnull(locked_by, '-'), '{}', 'mine') FROM task_runs",
+            stepper.owner()
+        );
+        assert_eq!(db.rows(&format!("{states} WHERE id = 3")).concat(), row, "{meddling}");
+        assert_eq!(db.rows(&format!("{states} WHERE id <> 3")), ["succeeded|1|-"; 4], "{meddling}");
+        let rows = |query: &str| db.rows(query).join(", ");
+        assert_eq!(rows("SELECT attempt || '|' || outcome FROM task_attempts"), attempts, "{meddling}");
+        assert_eq!(rows("SELECT kind FROM scheduler_events"), recorded, "{meddling}");
+        let events: Vec<Event> = events.try_iter().collect();
+        let count = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
+        let superseded = usize::from(!(attempts.is_empty() && recorded != "late_outcome"));
+        assert_eq!(count(|event| matches!(event, Event::Superseded { .. })), superseded, "{meddling}");
+        let settled = if row.starts_with("succeeded") { 5 } else { 4 };
+        assert_eq!(count(|event| matches!(event, Event::Finished { .. })), settled, "{meddling}");
+        // It neither spins nor starts the other runs again.
+        let turns = (0..200).take_while(|_| {
+            let nap = stepper.sleeps();
+            assert!(nap > Duration::ZERO, "{meddling}: it would spin");
+            stepper.clock().advance(nap);
+            stepper.step().expect("a step");
+            stepper.clock().now().wall < at(NOON).plus(minutes(1))
+        });
+        assert!(turns.count() <= 130, "{meddling}");
+        assert_eq!(db.rows(&format!("{states} WHERE id <> 3")), ["succeeded|1|-"; 4], "{meddling}");
+        db.plain().execute_batch("DROP TRIGGER IF EXISTS no").expect("no trigger");
+        stepper.clock().advance(seconds(20));
+        stepper.step().expect("a step");
+        if recorded == "set_aside" {
+            assert_eq!(db.rows(&format!("{states} WHERE id = 3")), ["succeeded|1|-"]);
+        }
+    }
+}
+
+/// A trigger of the application makes SQLite leave one row out of a statement that writes five.
+#[test]
+fn a_row_that_a_trigger_leaves_out_of_a_statement_for_many_harms_itself_only() {
+    for (ignored, claimed, kept) in [
+        ("INSERT ON task_runs WHEN NEW.task_id = 3", 4, ["completed"; 5]),
+        (
+            "UPDATE ON scheduled_tasks WHEN OLD.id = 3",
+            5,
+            ["completed", "completed", "active", "completed", "completed"],
+        ),
+    ] {
+        let db = TestDb::brief();
+        let mut stepper = db.builder(NOON).accept("work").workers(5).start().expect("a stepper");
+        stepper.client().add_all(due_tasks(5, NOON)).expect("tasks");
+        let trigger = format!("CREATE TRIGGER no BEFORE {ignored} BEGIN SELECT RAISE(IGNORE); END");
+        db.plain().execute_batch(&trigger).expect("a trigger");
+        for claim in step(&mut stepper, claimed) {
+            assert_eq!(db.run(claim.run_id).task, claim.task);
+            stepper.finish(&claim, Outcome::succeeded());
+        }
+        step(&mut stepper, 0);
+        assert!(run_turns_for(&mut stepper, minutes(1)) <= 65, "it looks for changes, and does not spin");
+        let runs = db.states();
+        assert!(runs.len() == claimed && runs.iter().all(|run| run.ends_with("|succeeded|1")), "{runs:?}");
+        assert_eq!(db.rows("SELECT status FROM scheduled_tasks ORDER BY id"), kept);
+    }
 }
