@@ -187,7 +187,7 @@ fn dump(connection: &Connection) -> String {
 fn inserts(connection: &Connection, table: &str) -> String {
     let mut text = String::new();
     let mut statement = connection.prepare(&format!("SELECT * FROM {table}")).expect("a table");
-    let names = statement.column_names().collect::<Vec<_>>().join(", ");
+    let names = Vec::from_iter(statement.column_names()).join(", ");
     let columns = statement.column_count();
     let mut rows = statement.query([]).expect("rows");
     while let Some(row) = rows.next().expect("a row") {

@@ -59,10 +59,7 @@ pub(crate) struct Opened {
 
 /// Opens a file, creates its tables if `missing` says so, and migrates those of an older version.
 pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Opened, Fault> {
-    if rusqlite::version_number() < LEAST_SQLITE {
-        let reason = format!("SQLite {} is too old: expected 3.51.3 or newer", rusqlite::version());
-        return Err(unusable(path, reason).into());
-    }
+    check_library(rusqlite::version_number(), rusqlite::version()).map_err(|reason| unusable(path, reason))?;
     check_path(path, missing)?;
     let path = &platform::real_path(path).map_err(|error| unusable(path, error.to_string()))?;
     if let Some(reason) = file_aliases::mounted_alone(path) {
@@ -105,6 +102,15 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     schema::watch_moves(&connection)?;
     let identity = std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));
     Ok(Opened { connection, path: path.to_owned(), identity })
+}
+
+/// Refuses a version of SQLite that is too old. Without the feature `bundled`, the application or the system provides the library.
+fn check_library(number: i32, version: &str) -> Result<(), String> {
+    if number >= LEAST_SQLITE {
+        return Ok(());
+    }
+    let advice = "link a newer library, or build duly with its feature bundled";
+    Err(format!("expected SQLite 3.51.3 or newer, found {version}, which can lose committed pages: {advice}"))
 }
 
 /// Returns the path of SQLite's write-ahead log of a database.
@@ -232,4 +238,27 @@ pub(crate) fn error(path: &Path, fault: Fault, doing: &'static str) -> Error {
 
 pub(crate) fn unusable(path: &Path, reason: String) -> Error {
     Error::UnusableDatabase { path: path.to_owned(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Durability, LEAST_SQLITE, Missing, check_library, open};
+    use crate::store::sqlite::migration::Tables;
+
+    #[test]
+    fn an_old_library_is_refused_with_both_versions() {
+        assert_eq!(check_library(3_051_003, "3.51.3"), Ok(()));
+        let refused = check_library(3_051_002, "3.51.2").unwrap_err();
+        assert!(refused.starts_with("expected SQLite 3.51.3 or newer, found 3.51.2"), "{refused}");
+    }
+
+    /// `.ci/rusqlite` also runs it with the library of the system, which may be older.
+    #[test]
+    fn a_file_opens_if_the_linked_library_is_new_enough() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("agent.db");
+        let opened = open(&file, Missing::Create, Durability::Full, &Tables::CURRENT);
+        assert_eq!(opened.is_ok(), rusqlite::version_number() >= LEAST_SQLITE, "with SQLite {}", rusqlite::version());
+        assert_eq!(file.exists(), opened.is_ok());
+    }
 }

@@ -275,7 +275,7 @@ fn unreadable(
 ) -> rusqlite::Result<Vec<(i64, String, String)>> {
     let mut found = Vec::new();
     let mut statement = tx.prepare(statement)?;
-    let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
+    let columns: Vec<String> = Vec::from_iter(statement.column_names()).into_iter().map(str::to_owned).collect();
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         for (place, column) in columns.iter().enumerate().skip(2) {

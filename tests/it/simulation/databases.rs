@@ -68,11 +68,11 @@ fn shell(file: &PathBuf, clock: &ManualClock) -> Connection {
     // Closing the last connection would run a checkpoint on a file that is removed next.
     shell.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).expect("a setting");
     let (clock, flags) = (clock.clone(), FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS);
-    let now = move |_: &rusqlite::functions::Context<'_>| {
+    let now = move || {
         let millis = clock.now().wall.as_millis() as f64 + 0.1;
-        Ok(millis / 86_400_000.0 + 2_440_587.5)
+        millis / 86_400_000.0 + 2_440_587.5
     };
-    shell.create_scalar_function("julianday", 1, flags, now).expect("a clock");
+    shell.create_scalar_function("julianday", 1, flags, move |_| Ok(now())).expect("a clock");
     shell
 }
 
