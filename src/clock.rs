@@ -4,10 +4,14 @@
 //! monotonic clock *how long* something took: a step of the wall clock neither ends a lease nor extends a timeout.
 
 use std::fmt;
+use std::ops::{Add, Sub};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::Error;
 
 /// An instant of the wall clock: milliseconds since the Unix epoch, UTC, as the tables store it.
 ///
@@ -19,6 +23,24 @@ use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 /// assert_eq!("2027-03-14T12:00:00.0009Z".parse::<Timestamp>()?, noon);
 /// # Ok::<(), duly::Error>(())
 /// ```
+///
+/// It converts from and to [`SystemTime`] and chrono's `DateTime<Utc>`, and its serde form is the text.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use duly::Timestamp;
+/// let noon: Timestamp = "2027-03-14T12:00:00Z".parse()?;
+/// assert_eq!(noon + Duration::from_secs(90) - Duration::from_secs(60), "2027-03-14T12:00:30Z".parse()?);
+/// assert_eq!(serde_json::to_string(&noon)?, r#""2027-03-14T12:00:00.000Z""#);
+/// let system = SystemTime::try_from(noon)? + Duration::from_nanos(999_999);
+/// assert_eq!(Timestamp::from(system), noon, "cut to whole milliseconds");
+/// assert_eq!(chrono::DateTime::<chrono::Utc>::try_from(noon)?.timestamp_millis(), noon.as_millis());
+/// // Arithmetic saturates, and an instant that the other type cannot hold is an error.
+/// let end = Timestamp::from_millis(i64::MAX);
+/// assert_eq!(end + Duration::from_secs(1), end);
+/// assert!(chrono::DateTime::<chrono::Utc>::try_from(end).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -27,6 +49,18 @@ impl Timestamp {
     pub const MAX: Timestamp = Timestamp(64_060_588_800_000);
     /// The earliest instant that the tables accept, in September 2001. Smaller numbers are most likely seconds.
     pub const MIN: Timestamp = Timestamp(1_000_000_000_000);
+
+    /// Returns the time of the system's clock, cut to whole milliseconds. A scheduler or client with another [`Clock`] may read
+    /// another time.
+    ///
+    /// ```
+    /// use duly::{NewTask, Timestamp};
+    /// let task = NewTask::enqueue("mail", Timestamp::now() + std::time::Duration::from_secs(600));
+    /// assert!(Timestamp::now() <= std::time::SystemTime::now().into());
+    /// ```
+    pub fn now() -> Self {
+        Timestamp::from(SystemTime::now())
+    }
 
     /// Returns the instant `millis` milliseconds after the Unix epoch.
     pub const fn from_millis(millis: i64) -> Self {
@@ -64,6 +98,66 @@ impl Timestamp {
 /// Returns a duration in milliseconds, the unit of the tables. Saturates.
 pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// As [`Timestamp::plus`].
+impl Add<Duration> for Timestamp {
+    type Output = Timestamp;
+
+    fn add(self, duration: Duration) -> Timestamp {
+        self.plus(duration)
+    }
+}
+
+/// As [`Timestamp::minus`].
+impl Sub<Duration> for Timestamp {
+    type Output = Timestamp;
+
+    fn sub(self, duration: Duration) -> Timestamp {
+        self.minus(duration)
+    }
+}
+
+/// Fails if the operating system cannot represent the instant.
+impl TryFrom<Timestamp> for SystemTime {
+    type Error = Error;
+
+    fn try_from(at: Timestamp) -> Result<Self, Error> {
+        let distance = Duration::from_millis(at.0.unsigned_abs());
+        let time = if at.0 < 0 {
+            SystemTime::UNIX_EPOCH.checked_sub(distance)
+        } else {
+            SystemTime::UNIX_EPOCH.checked_add(distance)
+        };
+        time.ok_or_else(|| Error::invalid_task("timestamp", at, "an instant that the operating system can represent"))
+    }
+}
+
+/// Fails for instants more than some 262 000 years from now.
+impl TryFrom<Timestamp> for DateTime<Utc> {
+    type Error = Error;
+
+    fn try_from(at: Timestamp) -> Result<Self, Error> {
+        at.to_datetime().ok_or_else(|| Error::invalid_task("timestamp", at, "an instant that chrono can represent"))
+    }
+}
+
+/// As `Display`: RFC 3339, UTC, with milliseconds. Fails outside of the years 0 to 9999, which the text cannot hold.
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.to_datetime().map(|at| at.year()) {
+            Some(0..=9999) => to.collect_str(self),
+            _ => Err(serde::ser::Error::custom(format_args!("expected a year from 0 to 9999, found {self}"))),
+        }
+    }
+}
+
+/// As `FromStr`: RFC 3339 with any offset.
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
 }
 
 impl From<DateTime<Utc>> for Timestamp {
@@ -117,10 +211,10 @@ impl fmt::Debug for Timestamp {
 }
 
 impl std::str::FromStr for Timestamp {
-    type Err = crate::error::Error;
+    type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = |reason: String| crate::error::Error::InvalidSchedule {
+        let invalid = |reason: String| Error::InvalidSchedule {
             text: text.to_owned(),
             reason: format!("expected a date and time as in 2027-03-14T12:00:00Z: {reason}"),
         };
@@ -270,9 +364,32 @@ mod tests {
     }
 
     #[test]
+    fn conversions_return_the_same_instant_or_an_error() {
+        let edges = [i64::MIN + 1, -62_167_219_200_001, -1, 0, 1, 1_805_025_600_123, 253_402_300_800_000, i64::MAX];
+        let instants = edges.map(Timestamp::from_millis).into_iter().chain([Timestamp::MIN, Timestamp::MAX]);
+        for at in instants {
+            assert_eq!(SystemTime::try_from(at).map(Timestamp::from).ok(), Some(at));
+            let converted = chrono::DateTime::try_from(at).map(Timestamp::from);
+            assert_eq!(converted.is_ok(), at.to_datetime().is_some());
+            assert!(converted.is_ok_and(|converted| converted == at) || at.to_datetime().is_none());
+            let text = serde_json::to_string(&at);
+            assert_eq!(text.is_ok(), (-62_167_219_200_000..253_402_300_800_000).contains(&at.as_millis()), "{at}");
+            assert!(
+                text.is_err() || serde_json::from_str::<Timestamp>(&text.unwrap()).is_ok_and(|parsed| parsed == at)
+            );
+        }
+        let offset = serde_json::from_str::<Timestamp>(r#""2027-03-14T13:00:00+01:00""#).unwrap();
+        assert_eq!(offset.to_string(), "2027-03-14T12:00:00.000Z");
+        for wrong in ["1805025600000", r#""2027-03-14""#, "null"] {
+            assert!(serde_json::from_str::<Timestamp>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn arithmetic_saturates() {
         let late = Timestamp::from_millis(i64::MAX - 1);
-        assert_eq!(late.plus(Duration::MAX).as_millis(), i64::MAX);
+        assert_eq!((late + Duration::MAX).as_millis(), i64::MAX);
+        assert_eq!((Timestamp::from_millis(i64::MIN + 1) - Duration::MAX).as_millis(), i64::MIN);
         assert_eq!(late.to_string(), format!("{} ms", i64::MAX - 1));
         assert_eq!(Timestamp::MIN.since(Timestamp::MAX), Duration::ZERO);
         assert_eq!(Timestamp::from(SystemTime::UNIX_EPOCH - Duration::from_nanos(1)), Timestamp::from_millis(-1));
