@@ -359,6 +359,18 @@ impl Drop for Scheduler {
     }
 }
 
+/// Shows the database, the names of the handlers and the settings.
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("path", &self.path)
+            .field("handlers", &self.handlers)
+            .field("settings", &self.settings)
+            .field("durability", &self.durability)
+            .finish_non_exhaustive()
+    }
+}
+
 impl std::fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scheduler").field("path", &self.path).finish_non_exhaustive()

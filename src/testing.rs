@@ -92,6 +92,17 @@ pub struct StepperBuilder {
 #[derive(Debug)]
 pub struct Crashed(Box<dyn Store>);
 
+/// Shows the database, the names of the handlers and the settings.
+impl std::fmt::Debug for StepperBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StepperBuilder")
+            .field("path", &self.path)
+            .field("handlers", &self.handlers)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
 impl StepperBuilder {
     /// Claims runs of this handler; the test decides how they end, with [`Stepper::finish`].
     pub fn accept(self, name: impl Into<String>) -> Self {

@@ -9,6 +9,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result, excerpt};
@@ -19,6 +21,7 @@ use crate::host::platform::{self, Writable};
 use crate::host::process::Group;
 use crate::model::health::{Health, Limits, Liveness, Ownerless, Stuck};
 use crate::model::report::Instance;
+use crate::model::run::text_enum;
 use crate::rules::clock_monitor::WAITED_OUT;
 use crate::schedule::{Zone, duration_text};
 
@@ -29,79 +32,60 @@ const PRESUMED_ALIVE: Duration = Duration::from_secs(5 * 60);
 /// Longest part of an error that a problem quotes.
 const MAX_ERROR: usize = 200;
 
-/// The kinds of problems.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ProblemKind {
-    /// Schedules wait for the clock: it is not set, or is behind what they count from.
-    Clock,
-    /// There is work, and no scheduler is alive.
-    NoScheduler,
-    /// A scheduler has not been able to write the database for ten seconds or longer: a full disk, an error of the device, a lock.
-    Degraded,
-    /// A task has been due for too long, or runs that may start are not started.
-    Overdue,
-    /// Runs may start, and the schedulers that are alive and have free workers leave them: none has their handler.
-    UnknownHandler,
-    /// A run has been running for longer than its timeout, or its owner sends no heartbeat.
-    Stuck,
-    /// A worker thread of a scheduler that is alive ended within the last day, which no handler can cause.
-    WorkerEnded,
-    /// An orphan process: a scheduler died, and a command of its runs is alive, or is not known to be gone. The run is not retried
-    /// before that is known.
-    Orphan,
-    /// A run is running for an owner that is not registered: another program wrote that, or removed the owner's row.
-    UnknownOwner,
-    /// Another program changed a final run to waiting or running, or changed its attempt.
-    Reopened,
-    /// A run waits for something that does not block it, and would wait forever.
-    Blocked,
-    /// A task had too many dead runs in a row.
-    Failing,
-    /// A run became dead within the last day, and no run of its task has succeeded since.
-    Dead,
-    /// A task cannot be scheduled.
-    Invalid,
-    /// The time zone of an active task is not known on this machine, or its file cannot be read.
-    Zone,
-    /// Dead runs of a task would not be reported: the task that its `on_dead` names is missing, invalid, or a command without an
-    /// argv.
-    OnDead,
-    /// The write-ahead log is larger than 64 MiB.
-    Log,
-    /// Another user may write one of the files or folders, or owns the folder of the lock files. Or, for root: another user owns
-    /// the database, and no scheduler is alive; a scheduler that root starts refuses it.
-    FileMode,
-}
-
-impl ProblemKind {
-    /// Returns its name, such as `no_scheduler`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ProblemKind::Clock => "clock",
-            ProblemKind::NoScheduler => "no_scheduler",
-            ProblemKind::Degraded => "degraded",
-            ProblemKind::Overdue => "overdue",
-            ProblemKind::UnknownHandler => "unknown_handler",
-            ProblemKind::Stuck => "stuck",
-            ProblemKind::WorkerEnded => "worker_ended",
-            ProblemKind::Orphan => "orphan",
-            ProblemKind::UnknownOwner => "unknown_owner",
-            ProblemKind::Reopened => "reopened",
-            ProblemKind::Blocked => "blocked",
-            ProblemKind::Failing => "failing",
-            ProblemKind::Dead => "dead",
-            ProblemKind::Invalid => "invalid",
-            ProblemKind::Zone => "zone",
-            ProblemKind::OnDead => "on_dead",
-            ProblemKind::Log => "log",
-            ProblemKind::FileMode => "file_mode",
-        }
+text_enum! {
+    /// The kinds of problems.
+    ///
+    /// ```
+    /// use duly::ProblemKind;
+    /// assert_eq!("no_scheduler".parse::<ProblemKind>()?, ProblemKind::NoScheduler);
+    /// assert_eq!(ProblemKind::parse("no scheduler"), None);
+    /// # Ok::<(), duly::Error>(())
+    /// ```
+    ProblemKind, "kind" {
+        /// Schedules wait for the clock: it is not set, or is behind what they count from.
+        Clock = "clock",
+        /// There is work, and no scheduler is alive.
+        NoScheduler = "no_scheduler",
+        /// A scheduler has not been able to write the database for ten seconds or longer: a full disk, an error of the device, a lock.
+        Degraded = "degraded",
+        /// A task has been due for too long, or runs that may start are not started.
+        Overdue = "overdue",
+        /// Runs may start, and the schedulers that are alive and have free workers leave them: none has their handler.
+        UnknownHandler = "unknown_handler",
+        /// A run has been running for longer than its timeout, or its owner sends no heartbeat.
+        Stuck = "stuck",
+        /// A worker thread of a scheduler that is alive ended within the last day, which no handler can cause.
+        WorkerEnded = "worker_ended",
+        /// An orphan process: a scheduler died, and a command of its runs is alive, or is not known to be gone. The run is not retried
+        /// before that is known.
+        Orphan = "orphan",
+        /// A run is running for an owner that is not registered: another program wrote that, or removed the owner's row.
+        UnknownOwner = "unknown_owner",
+        /// Another program changed a final run to waiting or running, or changed its attempt.
+        Reopened = "reopened",
+        /// A run waits for something that does not block it, and would wait forever.
+        Blocked = "blocked",
+        /// A task had too many dead runs in a row.
+        Failing = "failing",
+        /// A run became dead within the last day, and no run of its task has succeeded since.
+        Dead = "dead",
+        /// A task cannot be scheduled.
+        Invalid = "invalid",
+        /// The time zone of an active task is not known on this machine, or its file cannot be read.
+        Zone = "zone",
+        /// Dead runs of a task would not be reported: the task that its `on_dead` names is missing, invalid, or a command without an
+        /// argv.
+        OnDead = "on_dead",
+        /// The write-ahead log is larger than 64 MiB.
+        Log = "log",
+        /// Another user may write one of the files or folders, or owns the folder of the lock files. Or, for root: another user owns
+        /// the database, and no scheduler is alive; a scheduler that root starts refuses it.
+        FileMode = "file_mode",
     }
 }
 
 /// A problem. Its `Display` is one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Problem {
     /// Its kind.

@@ -5,29 +5,47 @@ use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+
 use crate::clock::{Timestamp, millis};
 use crate::host::orphan::Orphan;
 use crate::host::panics;
+use crate::model::json;
 use crate::model::run::{Claim, RunStatus};
 
 /// An event. Its `Display` is the log line: a single line for any names and errors.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Its JSON has the kind in snake case as `event`, and the fields. An attempt has `run`, `task`, `attempt`, `handler` and
+/// `scheduled_for`, and no payload.
+///
+/// ```
+/// use duly::{Event, RunStatus};
+/// let event = Event::Expired { run: 7, task: "digest".into() };
+/// assert_eq!(serde_json::to_string(&event)?, r#"{"event":"expired","run":7,"task":"digest"}"#);
+/// assert_eq!(serde_json::to_string(&Event::ClockNotSet)?, r#"{"event":"clock_not_set"}"#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
     /// A worker begins an attempt.
     Started {
         /// The attempt.
+        #[serde(flatten, serialize_with = "of_claim")]
         claim: Arc<Claim>,
     },
     /// An attempt ended, and its outcome is stored.
     Finished {
         /// The attempt.
+        #[serde(flatten, serialize_with = "of_claim")]
         claim: Arc<Claim>,
         /// The new status of the run.
         status: RunStatus,
         /// The error, if it failed.
         error: Option<String>,
         /// How long the handler took.
+        #[serde(rename = "took_ms", with = "json::duration")]
         took: Duration,
         /// When the next attempt is due.
         next_attempt: Option<Timestamp>,
@@ -39,6 +57,7 @@ pub enum Event {
     /// that it holds. When the handler returns an error, the attempt is recorded as timed out.
     WorkerHeld {
         /// The attempt.
+        #[serde(flatten, serialize_with = "of_claim")]
         claim: Arc<Claim>,
     },
     /// A worker thread ended. No handler can cause this; a fault of duly, of the [`Clock`](crate::Clock) or of the
@@ -52,6 +71,7 @@ pub enum Event {
     /// An attempt ended after another owner had claimed the run. Its result changed nothing.
     Superseded {
         /// The attempt.
+        #[serde(flatten, serialize_with = "of_claim")]
         claim: Arc<Claim>,
     },
     /// The owner of an attempt died, and the run was recovered. `Queued`: the attempt had not begun, and does not
@@ -76,12 +96,14 @@ pub enum Event {
     /// The command of a dead owner's run is still running. The run waits until the command is gone.
     Orphaned {
         /// The command.
+        #[serde(flatten, serialize_with = "of_orphan")]
         orphan: Orphan,
     },
     /// The owner of a run died, and it is unknown whether its command is gone. The run waits until that is known, or
     /// until a user [declares](crate::Client::declare_gone) the command gone.
     OrphanUnknown {
         /// The command.
+        #[serde(flatten, serialize_with = "of_orphan")]
         orphan: Orphan,
         /// Why it is unknown.
         reason: String,
@@ -222,6 +244,27 @@ pub enum Event {
         /// The number of running runs.
         running: usize,
     },
+}
+
+/// The JSON form of an attempt.
+#[derive(Serialize)]
+struct Attempt<'a> {
+    run: i64,
+    task: &'a str,
+    attempt: u32,
+    handler: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduled_for: Option<Timestamp>,
+}
+
+fn of_claim<S: Serializer>(claim: &Arc<Claim>, to: S) -> Result<S::Ok, S::Error> {
+    let Claim { run_id, attempt, task, handler, scheduled_for, .. } = &**claim;
+    Attempt { run: *run_id, task, attempt: *attempt, handler, scheduled_for: Some(*scheduled_for) }.serialize(to)
+}
+
+fn of_orphan<S: Serializer>(orphan: &Orphan, to: S) -> Result<S::Ok, S::Error> {
+    let (task, handler) = (orphan.task(), orphan.handler());
+    Attempt { run: orphan.run_id(), task, attempt: orphan.attempt(), handler, scheduled_for: None }.serialize(to)
 }
 
 /// Receives events. [`Event::Started`] is emitted by the worker that begins the attempt; [`Event::Cancelled`], for a

@@ -4,6 +4,7 @@ pub(crate) mod declared;
 pub(crate) mod event;
 pub(crate) mod finished;
 pub(crate) mod health;
+pub(crate) mod json;
 pub(crate) mod new_task;
 pub(crate) mod progress_meter;
 pub(crate) mod report;

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::retry::RetryPolicy;
-use crate::model::task::{DEFAULT_GRACE, Definition, Misfire, Overlap};
+use crate::model::task::{Columns, Definition, Misfire, Overlap};
 use crate::schedule::{ScheduleKind, duration_text};
 
 /// A task to be added: its name and schedule, and everything that differs from the defaults.
@@ -22,7 +23,21 @@ use crate::schedule::{ScheduleKind, duration_text};
 /// // Nothing is checked here: errors are returned when the task is added.
 /// let nonsense = NewTask::cron("no spaces, please", "every day");
 /// ```
-#[derive(Clone, Debug)]
+///
+/// It can be read from JSON whose keys are columns of `scheduled_tasks`. A missing `schedule_type` and an unknown key are errors;
+/// everything else is checked when the task is added. `due_in_ms` instead of a `schedule_value` is [`NewTask::once_in`].
+///
+/// ```
+/// use duly::NewTask;
+/// let task = r#"{"name": "poll", "handler": "poll", "schedule_type": "interval", "schedule_value": "15m", "timeout_ms": 5000}"#;
+/// let task: NewTask = serde_json::from_str(task)?;
+/// assert_eq!(serde_json::to_value(&task)?["max_attempts"], 5);
+/// let misspelt = r#"{"name": "poll", "schedule_type": "manual", "handlers": "poll"}"#;
+/// assert!(serde_json::from_str::<NewTask>(misspelt).is_err());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Columns")]
 pub struct NewTask {
     name: Option<String>,
     payload: Result<String, String>,
@@ -100,30 +115,25 @@ impl NewTask {
     }
 
     fn new(name: Option<String>, schedule_type: ScheduleKind, schedule_value: String) -> Self {
-        let rest = Definition {
-            name: String::new(),
-            handler: String::new(),
-            payload: String::new(),
-            schedule_type,
-            schedule_value,
-            time_zone: "UTC".to_owned(),
-            starts_at: None,
-            ends_at: None,
-            overlap: Overlap::Skip,
-            misfire: Misfire::RunOnce,
-            misfire_grace: DEFAULT_GRACE,
-            catch_up_limit: 100,
-            expires: None,
-            retry: RetryPolicy::default(),
-            timeout: None,
-            jitter: Duration::ZERO,
-            priority: 1,
-            concurrency_key: None,
-            on_dead: None,
-            pause_after_failures: None,
-            managed_by: None,
-        };
+        let rest = Definition::new(schedule_type, schedule_value);
         NewTask { name, payload: Ok("null".to_owned()), due_in: None, rest: Box::new(rest) }
+    }
+
+    /// Returns a task that is due at a fixed interval: [`NewTask::interval`], named like the option of the program.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::every("poll", Duration::from_secs(900)).handler("poll").max_attempts(3))?;
+    /// // The shortest interval of the grid is a millisecond.
+    /// assert!(client.add(NewTask::every("spin", Duration::ZERO).handler("spin")).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn every(name: impl Into<String>, interval: Duration) -> Self {
+        NewTask::interval(name, interval)
     }
 
     /// Returns the given name.
@@ -220,6 +230,13 @@ impl NewTask {
         self
     }
 
+    /// Sets only [`RetryPolicy::max_attempts`], 1 to 1 000 000; the backoff stays as it is.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.rest.retry.max_attempts = attempts;
+        self
+    }
+
     /// Starts the handler once or never: sets [`RetryPolicy::max_attempts`] to 1.
     #[must_use]
     pub fn at_most_once(mut self) -> Self {
@@ -276,6 +293,35 @@ impl NewTask {
     pub fn pause_after_failures(mut self, runs: u32) -> Self {
         self.rest.pause_after_failures = Some(runs);
         self
+    }
+}
+
+impl Serialize for NewTask {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut columns = Columns::from((*self.rest).clone());
+        columns.name = self.name.clone().unwrap_or_default();
+        columns.payload = self.payload.clone().map_err(S::Error::custom)?;
+        columns.due_in_ms = self.due_in;
+        columns.serialize(to)
+    }
+}
+
+impl TryFrom<Columns> for NewTask {
+    type Error = Error;
+
+    fn try_from(mut columns: Columns) -> Result<Self> {
+        if let Some(source) = &columns.managed_by {
+            return Err(Error::invalid_task("managed_by", source, "nothing: Client::apply sets it"));
+        }
+        let due_in = columns.due_in_ms.take();
+        let mut rest = columns.into_definition()?;
+        if due_in.is_some() && (rest.schedule_type != ScheduleKind::Once || !rest.schedule_value.is_empty()) {
+            let found = format!("{} {:?}", rest.schedule_type, rest.schedule_value);
+            return Err(Error::invalid_task("due_in_ms", found, "schedule_type once and no schedule_value beside it"));
+        }
+        let name = Some(std::mem::take(&mut rest.name)).filter(|name| !name.is_empty());
+        let payload = Ok(std::mem::take(&mut rest.payload));
+        Ok(NewTask { name, payload, due_in, rest: Box::new(rest) })
     }
 }
 

@@ -1,16 +1,21 @@
 //! What look-ups answer: the status of a store, the last runs of each task, what retention deletes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+
 use crate::clock::Timestamp;
+use crate::model::json;
 use crate::model::run::{Run, RunStatus};
 use crate::model::task::TaskStatus;
 use crate::schedule::ZoneData;
 
 /// A scheduler that has not stopped in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Instance {
     /// Its id: the owner of its runs.
@@ -26,6 +31,7 @@ pub struct Instance {
     /// How many handlers it runs at once.
     pub workers: u32,
     /// Its lease: how long it counts as alive without a heartbeat, if it has no lock file.
+    #[serde(rename = "lease_ms", with = "json::duration")]
     pub lease: Duration,
     /// When it started.
     pub started_at: Timestamp,
@@ -63,6 +69,19 @@ impl fmt::Display for ClockWait {
 }
 
 /// The state of a database and its schedulers at one moment.
+///
+/// Its JSON is that of `duly status --json`: `tasks` and `runs` are objects with a number for each status, 0 included.
+///
+/// ```
+/// use duly::{Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("alarm").handler("mail"))?;
+/// let json = serde_json::to_value(client.status()?)?;
+/// assert_eq!((&json["tasks"]["active"], &json["tasks"]["paused"], &json["next_run"]), (&1.into(), &0.into(), &().into()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
@@ -97,13 +116,43 @@ pub struct Status {
     pub zone_data: &'static ZoneData,
 }
 
+/// The number of rows of one status.
+fn count<T: PartialEq>(counts: &[(T, u64)], status: &T) -> u64 {
+    counts.iter().find(|(one, _)| one == status).map_or(0, |(_, count)| *count)
+}
+
+impl Serialize for Status {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let waiting = RunStatus::ALL.iter().filter(|status| !status.is_final());
+        let runs = waiting.map(|status| (status.as_str(), count(&self.runs, status)));
+        let tasks = TaskStatus::ALL.iter().map(|status| (status.as_str(), count(&self.tasks, status)));
+        let mut status = to.serialize_struct("Status", 14)?;
+        status.serialize_field("schedulers", &self.instances)?;
+        status.serialize_field("tasks", &tasks.collect::<BTreeMap<_, _>>())?;
+        status.serialize_field("due", &self.due)?;
+        status.serialize_field("overdue", &self.overdue)?;
+        status.serialize_field("failing", &self.failing)?;
+        status.serialize_field("runs", &runs.chain([("blocked", self.blocked)]).collect::<BTreeMap<_, _>>())?;
+        status.serialize_field("waiting_for_clock_until", &self.clock.as_ref().map(|wait| wait.until))?;
+        status.serialize_field("next_task", &self.next.as_ref().map(|(name, _)| name))?;
+        status.serialize_field("next_run", &self.next.as_ref().map(|(_, at)| at))?;
+        status.serialize_field("file", &self.path.to_string_lossy())?;
+        status.serialize_field("file_bytes", &self.file_bytes)?;
+        status.serialize_field("wal_bytes", &self.log_bytes)?;
+        status.serialize_field("sqlite", self.sqlite)?;
+        status.serialize_field("zone_data", &self.zone_data.to_string())?;
+        status.end()
+    }
+}
+
 /// A run in short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recent {
     /// Its status.
     pub status: RunStatus,
     /// How long its newest attempt took, if one began and ended.
+    #[serde(rename = "duration_ms", with = "json::optional_duration")]
     pub duration: Option<Duration>,
 }
 
@@ -114,7 +163,7 @@ impl From<&Run> for Recent {
 }
 
 /// What retention deleted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Pruned {
     /// Completed tasks that were due once; their runs were deleted with them.
@@ -138,7 +187,7 @@ pub(crate) struct Pass {
 }
 
 /// A broken rule of the database. Its `Display` is one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
     /// The rule; `integrity_check` and `foreign_key_check` are SQLite's.

@@ -1,5 +1,7 @@
 //! Requests that change tasks and runs, and the answers to them.
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::model::declared::DeclaredTasks;
@@ -7,7 +9,8 @@ use crate::model::event::Event;
 use crate::model::new_task::NewTask;
 
 /// What a request to add a task did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Change {
     /// The task is new.
@@ -19,7 +22,7 @@ pub enum Change {
 }
 
 /// The answer to a request to add a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Added {
     /// The name of the task.
@@ -157,7 +160,7 @@ pub(crate) enum SourceKind {
 }
 
 /// The run that answers a request to trigger a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Triggered {
     /// Its id.
@@ -176,7 +179,8 @@ pub(crate) enum Runs<'a> {
 }
 
 /// What a request to cancel a run did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cancel {
     /// The run was waiting, and is cancelled.

@@ -2,14 +2,31 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::model::json;
+
 /// The retry policy of a task: number of attempts and backoff.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Its JSON has the names of the columns, and absent keys have their defaults.
+///
+/// ```
+/// use duly::RetryPolicy;
+/// let policy: RetryPolicy = serde_json::from_str(r#"{"backoff_ms": 500}"#)?;
+/// assert_eq!(policy, RetryPolicy { backoff: std::time::Duration::from_millis(500), ..RetryPolicy::default() });
+/// assert!(serde_json::from_str::<RetryPolicy>(r#"{"backoff_ms": -1}"#).is_err());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
     /// The number of counted attempts after which the run is dead; 1: at most once.
     pub max_attempts: u32,
     /// The wait after the first failure. It doubles with each further failure.
+    #[serde(rename = "backoff_ms", with = "json::duration")]
     pub backoff: Duration,
     /// The longest wait.
+    #[serde(rename = "backoff_cap_ms", with = "json::duration")]
     pub max_backoff: Duration,
 }
 

@@ -4,27 +4,31 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Timestamp;
+use crate::model::json;
 use crate::model::retry::{Retry, RetryPolicy};
 
-/// Defines an enumeration that the tables store as text: its variants, `ALL`, `as_str` and `parse`.
+/// Defines an enumeration that has a text form, as in the tables: its variants, `ALL`, `as_str` and `parse`; `Display`, `FromStr`
+/// and serde in the same form. `$column` is the name of the field in the message of a parse error.
 macro_rules! text_enum {
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
+    ($(#[$about:meta])* $name:ident, $column:literal { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         #[non_exhaustive]
-        pub enum $name { $($(#[$doc])* $variant,)+ }
+        pub enum $name { $($(#[$doc])* #[serde(rename = $text)] $variant,)+ }
 
         impl $name {
             /// All variants, in the order of their declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant,)+];
 
-            /// Returns the text in the tables.
+            /// Returns the text form, as in the tables.
             pub const fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $text,)+ }
             }
 
-            /// Returns the variant for a text of the tables.
+            /// Returns the variant with this text form. [`FromStr`](std::str::FromStr) returns an error instead of `None`.
             pub fn parse(text: &str) -> Option<Self> {
                 match text { $($text => Some($name::$variant),)+ _ => None }
             }
@@ -35,13 +39,32 @@ macro_rules! text_enum {
                 f.write_str(self.as_str())
             }
         }
+
+        impl std::str::FromStr for $name {
+            type Err = crate::error::Error;
+
+            /// Parses the exact text form: neither upper case nor spaces are accepted.
+            fn from_str(text: &str) -> crate::error::Result<Self> {
+                $name::parse(text)
+                    .ok_or_else(|| crate::error::Error::invalid_task($column, text, [$($text),+].join(", ")))
+            }
+        }
     };
 }
 pub(crate) use text_enum;
 
 text_enum! {
     /// The status of a run.
-    RunStatus {
+    ///
+    /// ```
+    /// use duly::RunStatus;
+    /// assert_eq!("dead".parse::<RunStatus>()?, RunStatus::Dead);
+    /// assert_eq!(serde_json::to_string(&RunStatus::Dead)?, r#""dead""#);
+    /// let error = "Dead".parse::<RunStatus>().unwrap_err().to_string();
+    /// assert!(error.starts_with("invalid status: expected queued, running, failed, "), "{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    RunStatus, "status" {
         /// Opened, waiting for a worker.
         Queued = "queued",
         /// Claimed by an owner.
@@ -70,7 +93,7 @@ impl RunStatus {
 
 text_enum! {
     /// Why a run was opened.
-    Origin {
+    Origin, "origin" {
         /// An occurrence of the schedule was due.
         Schedule = "schedule",
         /// An occurrence was resolved later than the grace of the task.
@@ -89,16 +112,16 @@ impl Origin {
     }
 }
 
-/// How an attempt failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FailureKind {
-    /// The handler returned an error.
-    Failed,
-    /// The handler panicked.
-    Panicked,
-    /// The attempt exceeded its time limit.
-    TimedOut,
+text_enum! {
+    /// How an attempt failed.
+    FailureKind, "outcome" {
+        /// The handler returned an error.
+        Failed = "failed",
+        /// The handler panicked.
+        Panicked = "panicked",
+        /// The attempt exceeded its time limit.
+        TimedOut = "timed_out",
+    }
 }
 
 impl From<FailureKind> for AttemptOutcome {
@@ -113,7 +136,7 @@ impl From<FailureKind> for AttemptOutcome {
 
 text_enum! {
     /// The outcome of an attempt that did not simply succeed.
-    AttemptOutcome {
+    AttemptOutcome, "outcome" {
         /// The handler returned an error.
         Failed = "failed",
         /// The handler panicked.
@@ -131,8 +154,8 @@ text_enum! {
     }
 }
 
-/// A row of `task_runs`.
-#[derive(Clone, Debug, PartialEq)]
+/// A row of `task_runs`. Its JSON has the columns as keys: see [`Task`](crate::Task).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Run {
     /// Its id.
@@ -166,6 +189,7 @@ pub struct Run {
     /// At most one run with this key runs at a time.
     pub concurrency_key: Option<String>,
     /// Its own payload, JSON; `None`: the task's.
+    #[serde(with = "json::optional_text")]
     pub payload: Option<String>,
     /// The owner of the running attempt.
     pub locked_by: Option<String>,
@@ -176,6 +200,7 @@ pub struct Run {
     /// When the newest attempt ended.
     pub finished_at: Option<Timestamp>,
     /// The duration of the newest attempt, by the monotonic clock; `None` if unknown.
+    #[serde(rename = "duration_ms", with = "json::optional_duration")]
     pub duration: Option<Duration>,
     /// The error of the newest attempt, or why the occurrence was skipped or missed.
     pub error: Option<String>,
@@ -184,6 +209,7 @@ pub struct Run {
     /// Of a command.
     pub output: Option<String>,
     /// What the handler returned, JSON.
+    #[serde(with = "json::optional_text")]
     pub result: Option<String>,
     /// The last reported progress.
     pub progress: Option<String>,
@@ -241,7 +267,7 @@ impl RunFilter {
 
 text_enum! {
     /// The state of an effect.
-    EffectState {
+    EffectState, "state" {
         /// It was begun. If no attempt is executing it, the effect is in doubt: it is unknown whether it was done.
         Intent = "intent",
         /// It was done.
@@ -250,7 +276,7 @@ text_enum! {
 }
 
 /// A row of `task_effects`: see [`Context::effect`](crate::Context::effect).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Effect {
     /// Its key within the run.
@@ -260,6 +286,7 @@ pub struct Effect {
     /// Its state.
     pub state: EffectState,
     /// Its value, JSON.
+    #[serde(with = "json::optional_text")]
     pub value: Option<String>,
     /// When its intent was stored.
     pub created_at: Timestamp,
@@ -268,7 +295,7 @@ pub struct Effect {
 }
 
 /// A row of `task_attempts`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
     /// The run.
@@ -290,6 +317,7 @@ pub struct Attempt {
     /// When its end was recorded.
     pub finished_at: Timestamp,
     /// Its duration, by the monotonic clock; `None` if unknown.
+    #[serde(rename = "duration_ms", with = "json::optional_duration")]
     pub duration: Option<Duration>,
 }
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
+use crate::model::json;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{RunStatus, text_enum};
 use crate::schedule::{Schedule, ScheduleKind, Schedules, duration_text};
@@ -23,7 +26,7 @@ pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(60);
 
 text_enum! {
     /// The status of a task.
-    TaskStatus {
+    TaskStatus, "status" {
         /// Its occurrences are executed.
         Active = "active",
         /// Paused: no occurrence is due until it is resumed.
@@ -37,7 +40,7 @@ text_enum! {
 
 text_enum! {
     /// What happens to an occurrence that is due while an earlier run of the task is unfinished.
-    Overlap {
+    Overlap, "overlap" {
         /// It is skipped, and the skip is recorded.
         Skip = "skip",
         /// It waits if no other run waits; otherwise it is skipped.
@@ -53,7 +56,7 @@ text_enum! {
 
 text_enum! {
     /// What happens to occurrences that are resolved later than the grace.
-    Misfire {
+    Misfire, "misfire" {
         /// The newest one runs; the others become one missed row.
         RunOnce = "run_once",
         /// All of them become one missed row.
@@ -66,7 +69,8 @@ text_enum! {
 }
 
 /// The complete definition of a task. Tasks with equal definitions are equivalent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Columns", try_from = "Columns")]
 #[non_exhaustive]
 pub struct Definition {
     /// The name. Unique; also the idempotency key of an enqueue.
@@ -114,12 +118,29 @@ pub struct Definition {
 }
 
 /// A row of `scheduled_tasks`.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Its JSON has the columns as keys, like that of the program: times are RFC 3339 in UTC, durations are milliseconds (`timeout_ms`),
+/// and the payload is the value itself. [`Definition`], [`NewTask`](crate::NewTask), [`Run`](crate::Run),
+/// [`Attempt`](crate::Attempt) and [`Effect`](crate::Effect) can also be read from JSON, with `serde_json` only: other formats cannot
+/// hold a payload as it was written.
+///
+/// ```
+/// use duly::{Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest").payload([1, 2]))?;
+/// let json = serde_json::to_value(client.task("digest")?)?;
+/// assert_eq!((&json["payload"][1], &json["misfire_grace_ms"], &json["ends_at"]), (&2.into(), &60_000.into(), &().into()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Task {
     /// Its id.
     pub id: i64,
-    /// Its definition.
+    /// Its definition. In JSON, its columns are keys of the task.
+    #[serde(flatten)]
     pub definition: Definition,
     /// Its status.
     pub status: TaskStatus,
@@ -138,6 +159,7 @@ pub struct Task {
     /// Its status.
     pub last_status: Option<RunStatus>,
     /// Its duration.
+    #[serde(rename = "last_duration_ms", with = "json::optional_duration")]
     pub last_duration: Option<Duration>,
     /// Its error.
     pub last_error: Option<String>,
@@ -161,7 +183,119 @@ impl Task {
     }
 }
 
+/// Defines [`Columns`], and both conversions: each column with its field of a [`Definition`].
+macro_rules! columns {
+    ($($(#[$attribute:meta])* $column:ident: $type:ty = $($field:ident).+,)+) => {
+        /// The JSON form of a definition.
+        #[derive(Clone, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub(crate) struct Columns {
+            /// Required.
+            schedule_type: Option<ScheduleKind>,
+            /// The delay from adding a task to its due time, which replaces `schedule_value`. Only a new task has it.
+            #[serde(skip_serializing_if = "Option::is_none", with = "json::optional_duration")]
+            pub(crate) due_in_ms: Option<Duration>,
+            $($(#[$attribute])* pub(crate) $column: $type,)+
+        }
+
+        impl From<Definition> for Columns {
+            fn from(task: Definition) -> Self {
+                Columns { schedule_type: Some(task.schedule_type), due_in_ms: None, $($column: task.$($field).+,)+ }
+            }
+        }
+
+        impl Columns {
+            pub(crate) fn into_definition(self) -> Result<Definition> {
+                let expected = "cron, interval, delay, once or manual";
+                let kind = self.schedule_type.ok_or_else(|| Error::invalid_task("schedule_type", "", expected))?;
+                let mut task = Definition::new(kind, String::new());
+                $(task.$($field).+ = self.$column;)+
+                Ok(task)
+            }
+        }
+    };
+}
+
+columns! {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String = name,
+    handler: String = handler,
+    #[serde(with = "json::text")]
+    payload: String = payload,
+    schedule_value: String = schedule_value,
+    time_zone: String = time_zone,
+    starts_at: Option<Timestamp> = starts_at,
+    ends_at: Option<Timestamp> = ends_at,
+    overlap: Overlap = overlap,
+    misfire: Misfire = misfire,
+    #[serde(with = "json::duration")]
+    misfire_grace_ms: Duration = misfire_grace,
+    catch_up_limit: u32 = catch_up_limit,
+    #[serde(with = "json::optional_duration")]
+    expires_ms: Option<Duration> = expires,
+    max_attempts: u32 = retry.max_attempts,
+    #[serde(with = "json::duration")]
+    backoff_ms: Duration = retry.backoff,
+    #[serde(with = "json::duration")]
+    backoff_cap_ms: Duration = retry.max_backoff,
+    #[serde(with = "json::optional_duration")]
+    timeout_ms: Option<Duration> = timeout,
+    #[serde(with = "json::duration")]
+    jitter_ms: Duration = jitter,
+    priority: u8 = priority,
+    concurrency_key: Option<String> = concurrency_key,
+    on_dead: Option<String> = on_dead,
+    pause_after_failures: Option<u32> = pause_after_failures,
+    managed_by: Option<String> = managed_by,
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        let mut columns = Columns::from(Definition::new(ScheduleKind::Cron, String::new()));
+        columns.schedule_type = None;
+        columns
+    }
+}
+
+impl TryFrom<Columns> for Definition {
+    type Error = Error;
+
+    fn try_from(columns: Columns) -> Result<Self> {
+        if let Some(due_in) = columns.due_in_ms {
+            return Err(Error::invalid_task("due_in_ms", millis(due_in), "nothing, since only a new task has it"));
+        }
+        columns.into_definition()
+    }
+}
+
 impl Definition {
+    /// Returns a definition with the defaults, without a name and a handler.
+    pub(crate) fn new(schedule_type: ScheduleKind, schedule_value: String) -> Self {
+        Definition {
+            name: String::new(),
+            handler: String::new(),
+            payload: "null".to_owned(),
+            schedule_type,
+            schedule_value,
+            time_zone: "UTC".to_owned(),
+            starts_at: None,
+            ends_at: None,
+            overlap: Overlap::Skip,
+            misfire: Misfire::RunOnce,
+            misfire_grace: DEFAULT_GRACE,
+            catch_up_limit: 100,
+            expires: None,
+            retry: RetryPolicy::default(),
+            timeout: None,
+            jitter: Duration::ZERO,
+            priority: 1,
+            concurrency_key: None,
+            on_dead: None,
+            pause_after_failures: None,
+            managed_by: None,
+        }
+    }
+
     /// Checks every field, and returns the schedule for a task created at `created_at`.
     pub(crate) fn check(&self, created_at: Timestamp, schedules: &mut Schedules) -> Result<Schedule> {
         check_name(&self.name)?;

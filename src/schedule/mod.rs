@@ -19,6 +19,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::schedule::cron::Cron;
@@ -36,7 +38,8 @@ pub use crate::schedule::zone::{ClockNote, Zone};
 /// assert!("Interval".parse::<ScheduleKind>().is_err());
 /// # Ok::<(), duly::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ScheduleKind {
     /// A cron expression in the task's time zone.
     Cron,

@@ -84,6 +84,8 @@ mod import;
 mod input_errors;
 /// A healthy task beside tasks that panic, hang or kill their scheduler.
 mod isolation;
+/// The serde form of the library's values.
+mod json;
 /// Two schedulers and their commands under random kills.
 mod kill_soak;
 /// Large batches of new tasks, which are added without CHECKs and triggers.

@@ -1,0 +1,202 @@
+//! The serde form of the library's values: that of the program, read back without a difference, and strict.
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use duly::{
+    Attempt, AttemptOutcome, Change, Definition, Effect, EffectState, Event, FailureKind, Limits, Misfire, NewTask,
+    Origin, Overlap, ProblemKind, RetryPolicy, Run, RunStatus, Scheduler, TaskStatus,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::fixtures::{NOON, TestDb, at, seconds};
+
+fn value(of: impl Serialize) -> Value {
+    serde_json::to_value(of).expect("JSON")
+}
+
+/// A file with a task that sets every column, runs with every optional column, and an effect.
+fn full() -> TestDb {
+    let (db, client) = TestDb::with_client();
+    let task = NewTask::interval("full", seconds(900))
+        .handler("work")
+        // A number that no float can hold, and spaces that a parsed value would lose.
+        .payload(
+            serde_json::value::RawValue::from_string(r#"{"b": 123456789012345678901234567890, "a": 1}"#.to_owned())
+                .unwrap(),
+        )
+        .time_zone("Europe/Rome")
+        .starts_at(at("2027-03-14T12:00:00.500Z"))
+        .ends_at(at("2030-01-01T00:00:00Z"))
+        .overlap(Overlap::BufferAll)
+        .misfire(Misfire::RunAll, seconds(7))
+        .catch_up_limit(9)
+        .expires(seconds(86_400))
+        .retry(RetryPolicy { max_attempts: 1, backoff: seconds(2), max_backoff: seconds(30) })
+        .timeout(seconds(5))
+        .jitter(seconds(3))
+        .priority(0)
+        .concurrency_key("mailer")
+        .on_dead("alarm")
+        .pause_after_failures(4);
+    client.add_all([task, NewTask::manual("alarm").handler("work")]).unwrap();
+    client.trigger_with("full", json!({"of": "the run"})).unwrap();
+    let mut stepper = db
+        .builder(NOON)
+        .handler("work", |run: &duly::Context| {
+            run.effect("sent", || Ok([1, 2]))?;
+            if run.task() == "full" { Err("no".into()) } else { Ok::<_, duly::BoxError>("done") }
+        })
+        .start()
+        .unwrap();
+    stepper.run_until(at(NOON) + seconds(60)).unwrap();
+    db
+}
+
+/// Asserts that each key of the library's value has the same value in what the program prints. Returns the program's other keys.
+fn others(library: &Value, program: &Value) -> Vec<String> {
+    let (library, program) = (library.as_object().unwrap(), program.as_object().unwrap());
+    for (key, value) in library {
+        assert_eq!(Some(value), program.get(key), "{key}");
+    }
+    program.keys().filter(|key| !library.contains_key(*key)).cloned().collect()
+}
+
+#[test]
+fn values_have_the_json_that_the_program_prints() {
+    let db = full();
+    let client = db.client();
+    let printed = |arguments: &[&str]| serde_json::from_str::<Value>(&db.printed(arguments)).unwrap();
+
+    let (tasks, list) = (client.tasks().unwrap(), printed(&["list", "--json"]));
+    assert_eq!(tasks.len(), list.as_array().unwrap().len());
+    for (task, row) in tasks.iter().zip(list.as_array().unwrap()) {
+        assert_eq!(others(&value(task), row), ["recent"], "{}", task.name());
+    }
+    assert_eq!(value(client.newest_runs(20).unwrap()), printed(&["history", "--json"]));
+    let mut status = [value(client.status().unwrap()), printed(&["status", "--json"])];
+    // The log and the heartbeats may change in between.
+    status
+        .iter_mut()
+        .for_each(|status| ["file_bytes", "wal_bytes", "schedulers"].iter().for_each(|key| status[key] = Value::Null));
+    assert_eq!(status[0], status[1]);
+    assert_eq!(status[0]["tasks"], json!({"active": 2, "paused": 0, "completed": 0, "invalid": 0}));
+    // Other problems name the time of the look-up.
+    let dead = |problems: Value| problems.as_array().unwrap().iter().find(|one| one["kind"] == "dead").cloned();
+    let problems = value(client.check(&Limits::default()).unwrap());
+    let checked = db.duly(&["check", "--json"]).output().unwrap().stdout;
+    assert!(dead(problems.clone()).is_some());
+    assert_eq!(dead(problems), dead(serde_json::from_slice(&checked).unwrap()));
+}
+
+/// Writes a value as JSON and reads it back.
+fn reread<T: Serialize + DeserializeOwned>(value: &T) -> T {
+    serde_json::from_str(&serde_json::to_string(value).expect("JSON")).expect("the same type")
+}
+
+#[test]
+fn rows_are_read_back_without_a_difference() {
+    let db = full();
+    let client = db.client();
+    let runs: Vec<Run> = client.newest_runs(20).unwrap();
+    assert!(runs.iter().any(|run| run.status == RunStatus::Dead) && runs.iter().any(|run| run.result.is_some()));
+    assert_eq!(reread(&runs), runs);
+    let attempts: Vec<Attempt> = runs.iter().flat_map(|run| client.attempts(run.id).unwrap()).collect();
+    let effects: Vec<Effect> = runs.iter().flat_map(|run| client.effects(run.id).unwrap()).collect();
+    assert!(!attempts.is_empty() && !effects.is_empty());
+    assert_eq!((reread(&attempts), reread(&effects)), (attempts, effects));
+    let tasks: Vec<Definition> = client.tasks().unwrap().into_iter().map(|task| task.definition).collect();
+    assert_eq!(reread(&tasks), tasks);
+}
+
+#[test]
+fn a_new_task_is_read_from_json() {
+    let (_db, client) = TestDb::with_client();
+    let built = NewTask::every("poll", seconds(900)).handler("poll").payload([1, 2]).max_attempts(3).jitter(seconds(1));
+    assert_eq!(client.add(reread(&built)).unwrap().change, Change::Created);
+    assert_eq!(client.add(built).unwrap().change, Change::Unchanged);
+    let written = json!({"name": "poll", "handler": "poll", "payload": [1, 2], "schedule_type": "interval", "schedule_value": "15m",
+                         "max_attempts": 3, "jitter_ms": 1000});
+    assert_eq!(client.add(serde_json::from_value(written).unwrap()).unwrap().change, Change::Unchanged);
+
+    // Both are due in a while after they are added, and the second has a generated name.
+    for task in [NewTask::once_in("tea", seconds(180)).handler("ring"), NewTask::enqueue("ring", at(NOON))] {
+        let read = reread(&task);
+        assert_eq!(value(&read), value(&task));
+        assert_eq!(client.add(read).unwrap().change, Change::Created);
+    }
+    let unprintable = NewTask::manual("bad").payload(std::collections::BTreeMap::from([([1_u8], 1)]));
+    assert!(serde_json::to_string(&unprintable).unwrap_err().to_string().contains("key must be a string"));
+}
+
+#[test]
+fn a_new_task_from_json_is_refused_if_a_key_is_wrong() {
+    let refused = |task: Value| serde_json::from_value::<NewTask>(task).expect_err("a wrong key").to_string();
+    for (task, reason) in [
+        (json!({"name": "a", "handler": "a"}), "invalid schedule_type: expected cron, interval, delay, once or manual"),
+        (json!({"schedule_type": "weekly"}), "unknown variant `weekly`"),
+        (json!({"schedule_type": "manual", "retries": 3}), "unknown field `retries`"),
+        (json!({"schedule_type": "manual", "overlap": "Skip"}), "unknown variant `Skip`"),
+        (json!({"schedule_type": "manual", "timeout_ms": -1}), "invalid value: integer `-1`"),
+        (json!({"schedule_type": "manual", "starts_at": 1_805_025_600_000_i64}), "expected a string"),
+        (json!({"schedule_type": "manual", "managed_by": "tasks.toml"}), "invalid managed_by"),
+        (json!({"schedule_type": "cron", "schedule_value": "@daily", "due_in_ms": 5}), "invalid due_in_ms"),
+    ] {
+        let found = refused(task.clone());
+        assert!(found.contains(reason), "{task}: {found}");
+    }
+    let definition = json!({"schedule_type": "once", "due_in_ms": 5});
+    assert!(serde_json::from_value::<Definition>(definition).is_err());
+}
+
+fn has_one_text_form<T>(all: &[T], parse: fn(&str) -> Option<T>)
+where
+    T: Copy + Debug + Display + FromStr + PartialEq + Serialize + DeserializeOwned,
+{
+    for one in all {
+        let text = one.to_string();
+        assert_eq!((parse(&text), text.parse().ok()), (Some(*one), Some(*one)));
+        assert_eq!((value(one), reread(one)), (Value::from(text.as_str()), *one));
+        for wrong in [format!(" {text}"), text.to_uppercase(), String::new()] {
+            assert!(parse(&wrong).is_none() && wrong.parse::<T>().is_err(), "{wrong:?}");
+            assert!(serde_json::from_value::<T>(wrong.into()).is_err());
+        }
+    }
+}
+
+#[test]
+fn each_enumeration_has_one_text_form() {
+    has_one_text_form(RunStatus::ALL, RunStatus::parse);
+    has_one_text_form(TaskStatus::ALL, TaskStatus::parse);
+    has_one_text_form(Overlap::ALL, Overlap::parse);
+    has_one_text_form(Misfire::ALL, Misfire::parse);
+    has_one_text_form(Origin::ALL, Origin::parse);
+    has_one_text_form(FailureKind::ALL, FailureKind::parse);
+    has_one_text_form(AttemptOutcome::ALL, AttemptOutcome::parse);
+    has_one_text_form(EffectState::ALL, EffectState::parse);
+    has_one_text_form(ProblemKind::ALL, ProblemKind::parse);
+    let error = "Skip".parse::<Overlap>().unwrap_err().to_string();
+    assert_eq!(error, r#"invalid overlap: expected skip, buffer_one, buffer_all, allow, cancel_running, found "Skip""#);
+}
+
+#[test]
+fn an_event_names_its_attempt_and_no_payload() {
+    let (db, client) = TestDb::with_client();
+    client.add(NewTask::once("a", at(NOON)).handler("work").payload("secret")).unwrap();
+    let (mut stepper, events) = db.stepper_with_events(NOON);
+    stepper.step().unwrap();
+    let started = events.try_iter().find(|event| matches!(event, Event::Started { .. })).expect("a start");
+    let expected = json!({"event": "started", "run": 1, "task": "a", "attempt": 1, "handler": "work",
+                          "scheduled_for": "2027-03-14T12:00:00.000Z"});
+    assert_eq!(value(started), expected);
+}
+
+#[test]
+fn a_builder_shows_its_handlers() {
+    let db = TestDb::new();
+    let shown = format!("{:?}", Scheduler::builder(db.file()).handler("mail", |_| Ok::<_, duly::Error>(())));
+    assert!(shown.starts_with("Builder {") && shown.contains(r#"handlers: {"mail"}"#), "{shown}");
+    assert!(format!("{:?}", db.builder(NOON).accept("work")).contains(r#"handlers: {"work"}"#));
+}
