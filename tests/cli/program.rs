@@ -1,5 +1,6 @@
 //! Tests of the program that need more than a transcript: waiting, closed outputs, file permissions, terminals, shells.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -11,7 +12,13 @@ use tempfile::TempDir;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_duly");
 
 fn duly(folder: &Path, line: &[&str]) -> Output {
-    Command::new(PROGRAM).args(line).current_dir(folder).env("TZ", "UTC").output().expect("the program")
+    program(folder, line).output().expect("the program")
+}
+
+fn program(folder: &Path, line: &[&str]) -> Command {
+    let mut program = Command::new(PROGRAM);
+    program.args(line).current_dir(folder).env("TZ", "UTC").env_remove("COLUMNS");
+    program
 }
 
 /// Exit code, stdout and stderr.
@@ -55,6 +62,60 @@ fn a_run_can_be_waited_for() {
     scheduler.shutdown(Duration::from_secs(30)).expect("an end");
 }
 
+/// Without a scheduler, `trigger --wait` says what it waits for. With one it says nothing, see `a_run_can_be_waited_for`.
+#[test]
+fn waiting_without_a_scheduler_is_reported() {
+    let home = temp_dir();
+    assert_eq!(result(&duly(home.path(), &["add", "t", "--manual", "--", "true"])).0, 0);
+    let mut waits = program(home.path(), &["trigger", "t", "--wait"]);
+    let mut waits = waits.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program");
+    let mut errors = BufReader::new(waits.stderr.take().expect("a pipe"));
+    let (send, first_line) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        errors.read_line(&mut line).map(|_| send.send((line, errors)))
+    });
+    let line = first_line.recv_timeout(Duration::from_secs(60)).map(|(line, _errors)| line);
+    // The run ends in any case.
+    assert_eq!(result(&duly(home.path(), &["-q", "run", "--until-idle"])).0, 0);
+    let (code, out, _) = result(&waits.wait_with_output().expect("an end"));
+    assert_eq!(line.as_deref(), Ok("warning: no scheduler is alive: run 1 waits until one is started with duly run\n"));
+    assert!(code == 0 && out.contains("run 1 of t succeeded"), "{out}");
+}
+
+/// `remove --cancel` ends a running run before it removes the task; without the option, the task is kept.
+#[test]
+fn a_task_is_removed_with_its_running_run_only_if_requested() {
+    let home = temp_dir();
+    let (begin, begun) = std::sync::mpsc::channel();
+    let scheduler = Scheduler::builder(home.path().join("duly.db"))
+        .poll(Duration::from_millis(20))
+        .handler("work", move |run: &Context| {
+            begin.send(()).map_err(|_| Failure::give_up("the test has ended"))?;
+            while !run.is_cancelled() {
+                std::thread::yield_now();
+            }
+            Err::<(), _>(Failure::give_up("stopped"))
+        })
+        .start()
+        .expect("a scheduler");
+    scheduler.add(NewTask::manual("t").handler("work")).expect("a task");
+    scheduler.add(NewTask::manual("other").handler("work")).expect("a task");
+    scheduler.trigger("t").expect("a run");
+    begun.recv_timeout(Duration::from_secs(60)).expect("a start");
+
+    let (code, out, err) = result(&duly(home.path(), &["remove", "t"]));
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("a run of it is running"), "{err}");
+    assert!(scheduler.task("t").expect("a task").is_some());
+
+    let (code, out, err) = result(&duly(home.path(), &["remove", "t", "--cancel"]));
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert_eq!(out, "1 unfinished run of t cancelled; t and its history are removed\n");
+    assert!(scheduler.task("t").expect("a look").is_none() && scheduler.task("other").expect("a look").is_some());
+    scheduler.shutdown(Duration::from_secs(30)).expect("an end");
+}
+
 /// A failed run is printed with its next attempt by every command that lists it; a dead one is not. JSON has its columns.
 #[test]
 fn a_failed_run_is_printed_with_its_next_attempt() {
@@ -77,7 +138,7 @@ fn a_failed_run_is_printed_with_its_next_attempt() {
     // The backoff is 30 to 60 minutes.
     for line in [&["list"][..], &["history"], &["show", "flaky"], &["logs", &id]] {
         let (_, out, _) = result(&duly(home.path(), line));
-        let retries = out.matches("failed, retry in ").count();
+        let retries = out.matches("retry in ").count();
         assert!(retries == 1 && !out.contains("retry is due"), "{line:?}: {out}");
         let broken = out.lines().find(|line| line.contains("broken"));
         assert!(broken.is_none_or(|line| line.contains("dead") && !line.contains("retry")), "{out}");
@@ -118,7 +179,7 @@ fn a_running_run_shows_its_progress() {
     for line in [&["history"][..], &["show", "t"]] {
         let (code, out, err) = result(&duly(home.path(), line));
         assert_eq!((code, err.as_str()), (0, ""));
-        assert!(out.contains("running (page 7 of 120\\u{1b}[2J, and words w...)"), "{out}");
+        assert!(out.contains("running") && out.contains("page 7 of 120\\u{1b}[2J, and..."), "{out}");
     }
     let words = "page 7 of 120\u{1b}[2J, and words without end";
     for line in [&["history", "--json"][..], &["show", "t", "--json"], &["logs", "1", "--json"]] {
@@ -194,6 +255,31 @@ fn a_terminal_of_unknown_width_gets_whole_lines() {
     let (code, out, err) = result(&terminal.stdin(Stdio::null()).output().expect("script"));
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.contains("NAME  SCHEDULE     STATUS") && out.contains("t     cron @daily  active"), "{out}");
+}
+
+/// On a terminal no line is wider than it: cells of a list are shortened, and long last cells of other tables are wrapped.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_line_of_a_table_is_wider_than_the_terminal() {
+    if Command::new("script").arg("--version").output().is_err() {
+        assert_ne!(std::env::var("DULY_CI").as_deref(), Ok("1"), "script is missing");
+        return println!("skipped: no script");
+    }
+    let home = temp_dir();
+    super::seed::fill(&home.path().join("duly.db"));
+    for columns in [50, 80, 120] {
+        for line in ["list --all", "history", "show hourly", "logs 6", "status", "next '0 12 * * *' --from 2011-12-29"]
+        {
+            let mut terminal = Command::new("script");
+            let line = format!("stty rows 24 cols {columns}; '{PROGRAM}' {line}");
+            terminal.args(["-qec", &line, "/dev/null"]).env("NO_COLOR", "1").current_dir(home.path());
+            let (code, out, _) = result(&terminal.stdin(Stdio::null()).output().expect("script"));
+            assert!(code == 0 && out.lines().all(|line| line.chars().count() <= columns), "{columns} {line}: {out}");
+            // The reason is complete, on more than one line in a narrow terminal.
+            let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(!line.ends_with("logs 6") || words.contains("was unfinished (overlap policy)"), "{out}");
+        }
+    }
 }
 
 /// Another process holds the write lock, so that applying a manifest takes time: a bar is drawn on the terminal and erased. With

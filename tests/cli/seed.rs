@@ -16,6 +16,9 @@ pub(crate) fn fill(file: &Path) {
     let hourly = NewTask::cron("hourly", "0 * * * *").time_zone("Europe/Paris").handler("work").payload("anna");
     let policy = duly::RetryPolicy { max_attempts: 2, ..Default::default() };
     client.add(hourly.retry(policy)).expect("a task");
+    // Wider than a table.
+    let wide = NewTask::cron("report:monthly-balance-of-all-accounts", "0 7 1 * *").handler("work");
+    client.add(wide.time_zone("America/Argentina/Buenos_Aires")).expect("a task");
     client.add(NewTask::once("hostile", at("2023-03-14T08:30:00Z")).handler("work").at_most_once()).expect("a task");
 
     let mut turn = |wall: &str, outcome: Option<Outcome>| {

@@ -116,7 +116,7 @@ fn the_reason_of_a_pause_is_shown_until_the_task_is_resumed() {
     ];
     let rows: Vec<String> = reasons.iter().map(|(name, by)| format!("{name}|paused|{by}")).collect();
     assert_eq!(paused_by(&db), [&["active|active|-".to_owned()], &*rows].concat());
-    let list = db.printed(&["list"]);
+    let list = db.printed(&["list", "--wide"]);
     for (name, by) in reasons {
         let is_listed = |line: &str| line.starts_with(&format!("{name} ")) && line.contains(&format!("paused ({by})"));
         assert!(list.lines().any(is_listed), "{list}");

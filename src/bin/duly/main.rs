@@ -19,12 +19,12 @@ use std::panic;
 use std::path::Path;
 use std::process::ExitCode;
 
-use duly::{Client, Clock, Limits, NewRun, SystemClock, Zone};
+use duly::{Client, Clock, Error, Limits, NewRun, SystemClock, Zone};
 use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
 
 use crate::cli::args::{Args, Command};
 use crate::cli::failure::Failure;
-use crate::cli::zone;
+use crate::cli::{nearest, zone};
 use crate::commands::next::{self, Query};
 use crate::commands::run::{self, Exit};
 use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, prune, shell, show, status};
@@ -33,8 +33,12 @@ use crate::output::log_queue::LogQueue;
 use crate::output::printer::Printer;
 use crate::output::progress_bar::Bars;
 use crate::output::sparkline::Heights;
+use crate::output::table::Layout;
 use crate::output::times::Times;
 use crate::selftest::child::Role;
+
+/// Width of a line if the output is no terminal.
+const OTHER_WIDTH: u16 = 80;
 
 fn main() -> ExitCode {
     let args = match Args::parse_words(std::env::args_os()) {
@@ -54,7 +58,7 @@ fn main() -> ExitCode {
     };
     let failure = match run(&args) {
         Ok(code) => return code,
-        Err(failure) => failure,
+        Err(failure) => advised(failure, &args),
     };
     if failure.exit_code() != 0 {
         let line = format!("error: {}", escape::one_line(&failure.to_string()));
@@ -64,6 +68,30 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::from(failure.exit_code())
+}
+
+/// Adds to a failure what the user can do: the name of a similar task, or how to create the database.
+fn advised(failure: Failure, args: &Args) -> Failure {
+    match failure {
+        Failure::Duly(error) => match advice(&error, args) {
+            Some(advice) => Failure::Advised(error, advice),
+            None => Failure::Duly(error),
+        },
+        other => other,
+    }
+}
+
+fn advice(error: &Error, args: &Args) -> Option<String> {
+    match (error, &args.command) {
+        (Error::UnknownTask { name }, _) => {
+            let names = Client::open_existing(&args.db).and_then(|client| client.names()).ok()?;
+            Some(nearest::hint(name, names.iter().map(String::as_str)))
+        }
+        (Error::UnusableDatabase { .. }, Command::Run(_)) if args.db.try_exists().is_ok_and(|exists| !exists) => {
+            Some("; --create creates it, and --tasks FILE also adds the tasks of a manifest".to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// The log. Dropping it, also by a panic, writes the lines that are still queued.
@@ -113,9 +141,6 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let terminal = io::stdout().is_terminal();
     let dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
-    // A terminal that reports a width of 0 does not know its width.
-    let columns = || comfy_table::Table::new().width().filter(|width| *width > 0);
-    let width = if terminal { columns() } else { None };
     let bars = io::stderr().is_terminal() && !dumb && !args.json && !args.quiet;
     let zone = match zone::local() {
         Some(zone) => zone,
@@ -128,15 +153,35 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         err: &mut io::stderr(),
         json: args.json,
         quiet: args.quiet,
-        colour: terminal && !no_colour && !dumb,
-        width,
+        layout: Layout {
+            width: if args.wide { None } else { line_width(terminal) },
+            wraps: terminal,
+            colour: terminal && !no_colour && !dumb,
+            ellipsis: if terminal && unicode() { "\u{2026}" } else { "..." },
+        },
         heights: if terminal && unicode() { Heights::Blocks } else { Heights::Digits },
-        bars: bars.then(|| Bars { terminal: || Box::new(io::stderr()), width: columns() }),
+        bars: bars.then(|| Bars { terminal: || Box::new(io::stderr()), width: terminal_width() }),
         times: Times { now: SystemClock::new().now().wall, zone },
     };
     execute(args, &mut printer)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The width of a line: that of the terminal, else of `COLUMNS`. It is unlimited on a terminal of unknown width, and 80 if the
+/// output is no terminal.
+fn line_width(terminal: bool) -> Option<u16> {
+    if terminal { terminal_width().or_else(columns) } else { columns().or(Some(OTHER_WIDTH)) }
+}
+
+/// The width of the terminal. One that reports a width of 0 does not know its width.
+fn terminal_width() -> Option<u16> {
+    terminal_size::terminal_size().map(|(width, _)| width.0).filter(|width| *width > 0)
+}
+
+/// The value of `COLUMNS`.
+fn columns() -> Option<u16> {
+    std::env::var("COLUMNS").ok()?.parse().ok().filter(|width| *width > 0)
 }
 
 /// Whether the terminal shows Unicode, by the first locale variable that is set and not empty.
@@ -182,8 +227,8 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Add(add) => add::add(&args.db, add, printer),
         Command::Apply(apply) => apply::apply(&args.db, apply, printer),
         Command::Import(import) => commands::import::import(&args.db, import, printer),
-        Command::List { names: true } => list::names(&args.db, printer),
-        Command::List { names: false } => list::list(&existing()?, printer),
+        Command::List(list) if list.only_names => list::names(&args.db, printer),
+        Command::List(list) => list::list(&existing()?, list, printer),
         Command::Show { name } => show::show(&existing()?, name, printer),
         Command::Status => status::status(&existing()?, printer),
         Command::Next { what, tz, from, number, if_down } => {
@@ -204,7 +249,8 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Resume { name } => control::resume(&existing()?, name, printer),
         Command::Cancel { which, gone: false } => control::cancel(&existing()?, which, printer),
         Command::Cancel { which, gone: true } => control::declare_gone(&existing()?, which, printer),
-        Command::Remove { name } => control::remove(&existing()?, name, printer),
+        Command::Remove { name, cancel: false } => control::remove(&existing()?, name, printer),
+        Command::Remove { name, cancel: true } => control::cancel_and_remove(&existing()?, name, printer),
         Command::Check { overdue, failures } => {
             check::check(&existing()?, &Limits { overdue: *overdue, failures: *failures }, printer)
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
-use duly::RunStatus;
+use duly::{RunStatus, TaskStatus};
 use serde_json::value::RawValue;
 
 use crate::cli::add_args::Add;
@@ -43,6 +43,10 @@ pub(crate) struct Args {
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 
+    /// Do not shorten tables to the width of the terminal, or to 80 columns.
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub(crate) wide: bool,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -67,11 +71,7 @@ pub(crate) enum Command {
     Import(Import),
     /// List the tasks, with the next and the last runs of each.
     #[command(after_help = help_examples::LIST)]
-    List {
-        /// Print only the names, one on each line; nothing if the database does not exist.
-        #[arg(long)]
-        names: bool,
-    },
+    List(ListArgs),
     /// Show one task: its policies, next occurrences and last runs.
     #[command(after_help = help_examples::SHOW)]
     Show {
@@ -173,6 +173,9 @@ pub(crate) enum Command {
     Remove {
         /// Name of the task.
         name: String,
+        /// Cancel its unfinished runs first, and wait up to 30 seconds until running commands have ended.
+        #[arg(long)]
+        cancel: bool,
     },
     /// Check for problems, for monitoring: one line for each and exit code 1; no output and exit code 0 if there is none.
     #[command(after_help = help_examples::CHECK)]
@@ -269,6 +272,30 @@ pub(crate) struct ApplyArgs {
     pub(crate) dry_run: bool,
 }
 
+/// Arguments of `list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Names of tasks; * stands for any text, ? for one character. Default: all tasks, except one-time tasks that are completed
+    /// and not dead.
+    #[arg(value_name = "NAME")]
+    pub(crate) patterns: Vec<String>,
+    /// List completed one-time tasks too.
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Only tasks with this status.
+    #[arg(long, value_name = "STATUS", value_parser = task_status())]
+    pub(crate) status: Option<TaskStatus>,
+    /// Only tasks of this handler.
+    #[arg(long, value_name = "HANDLER")]
+    pub(crate) handler: Option<String>,
+    /// Most tasks to list. Default: no limit.
+    #[arg(short, long, value_name = "N")]
+    pub(crate) number: Option<usize>,
+    /// Print only the names of all tasks, one on each line; nothing if the database does not exist.
+    #[arg(long = "names", conflicts_with_all = ["patterns", "all", "status", "handler", "number"])]
+    pub(crate) only_names: bool,
+}
+
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
@@ -300,6 +327,11 @@ pub(crate) struct RunArgs {
 fn run_status() -> impl TypedValueParser<Value = RunStatus> {
     let words = PossibleValuesParser::new(RunStatus::ALL.iter().map(|status| status.as_str()));
     words.try_map(|word| RunStatus::parse(&word).ok_or("unknown status"))
+}
+
+fn task_status() -> impl TypedValueParser<Value = TaskStatus> {
+    let words = PossibleValuesParser::new(TaskStatus::ALL.iter().map(|status| status.as_str()));
+    words.try_map(|word| TaskStatus::parse(&word).ok_or("unknown status"))
 }
 
 #[cfg(test)]

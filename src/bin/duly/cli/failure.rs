@@ -10,6 +10,8 @@ use duly::Error;
 pub(crate) enum Failure {
     /// An error of the library.
     Duly(Error),
+    /// An error of the library, and what the user can do.
+    Advised(Error, String),
     /// The output could not be written.
     Output(io::Error),
     /// The arguments contradict each other, or cannot be used on this machine.
@@ -24,7 +26,7 @@ impl Failure {
         match self {
             // The reader closed the output early, as `head` does: no failure.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-            Failure::Duly(Error::UnusableDatabase { .. }) => 4,
+            Failure::Duly(Error::UnusableDatabase { .. }) | Failure::Advised(Error::UnusableDatabase { .. }, _) => 4,
             // A setting from the command line.
             Failure::Duly(Error::InvalidConfig { .. }) => 2,
             _ => 1,
@@ -36,6 +38,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Duly(error) => error.fmt(f),
+            Failure::Advised(error, advice) => write!(f, "{error}{advice}"),
             Failure::Output(error) => write!(f, "cannot print: {error}"),
             Failure::Refused(text) | Failure::Unsuccessful(text) => f.write_str(text),
         }

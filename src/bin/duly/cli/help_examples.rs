@@ -53,10 +53,11 @@ macro_rules! spark {
 }
 
 pub(crate) const LIST: &str = spark!(
-    "Examples:
+    r#"Examples:
   duly list
-  duly list --names
-  duly --db agent.db list --json"
+  duly list "backup*" --status paused
+  duly list --all --handler command --wide
+  duly --db agent.db list --json"#
 );
 
 pub(crate) const SHOW: &str = spark!(
@@ -99,7 +100,8 @@ pub(crate) const CANCEL: &str = r#"Examples:
   duly cancel 42 --gone"#;
 
 pub(crate) const REMOVE: &str = r#"Examples:
-  duly remove nightly"#;
+  duly remove nightly
+  duly remove nightly --cancel"#;
 
 pub(crate) const CHECK: &str = r#"Examples:
   duly check
@@ -122,7 +124,7 @@ Examples:
 pub(crate) const BACKUP: &str = r#"Examples:
   duly backup agent-copy.db"#;
 
-pub(crate) const COMPLETIONS: &str = r#"In bash, zsh and fish, names of tasks are completed too, from the database of --db or DULY_DB.
+pub(crate) const COMPLETIONS: &str = r#"In bash, zsh and fish, names of tasks are completed too, from the database of --db or DULY_DB. Each line below installs the completions of one shell; new shells read them.
 
 Examples:
   duly completions bash > ~/.local/share/bash-completion/completions/duly

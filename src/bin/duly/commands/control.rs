@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use duly::{Cancel, Client, Error, NewRun, Run, RunStatus, Triggered};
+use duly::{Cancel, Client, Clock, Error, NewRun, Run, RunStatus, SystemClock, Triggered};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::commands::run_status::status;
 use crate::output::json::{RunRow, TaskRow};
 use crate::output::printer::Printer;
-use crate::output::units::short_duration;
+use crate::output::units::{count_of, short_duration};
 
 /// Interval at which `trigger --wait` reads the run, which another process executes.
 const POLL: Duration = Duration::from_millis(100);
+/// Longest time for which `remove --cancel` waits for running commands.
+const CANCEL_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn trigger(
     client: &Client,
@@ -33,6 +35,9 @@ pub(crate) fn trigger(
         return if printer.json { print_run(&find_run(client, id)?, printer) } else { Ok(()) };
     }
     printer.flush()?;
+    if !find_run(client, id)?.status.is_final() && no_scheduler(client)? {
+        printer.warn(format!("no scheduler is alive: run {id} waits until one is started with duly run"));
+    }
     let run = wait_until_final(client, id)?;
     if printer.json {
         print_run(&run, printer)?;
@@ -50,6 +55,11 @@ pub(crate) fn retry(client: &Client, id: i64, printer: &mut Printer<'_>) -> Resu
     let new = client.retry(id)?;
     printer.say(format!("run {new} is queued, as a retry of run {id}"))?;
     if printer.json { print_run(&find_run(client, new)?, printer) } else { Ok(()) }
+}
+
+/// Whether every scheduler is known to be dead, or there is none.
+fn no_scheduler(client: &Client) -> Result<bool, Failure> {
+    Ok(client.status()?.instances.iter().all(|one| one.alive == Some(false)))
 }
 
 fn wait_until_final(client: &Client, id: i64) -> Result<Run, Failure> {
@@ -152,12 +162,41 @@ pub(crate) fn declare_gone(client: &Client, which: &str, printer: &mut Printer<'
 struct Removed<'a> {
     name: &'a str,
     removed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cancelled: Option<usize>,
 }
 
 pub(crate) fn remove(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     client.remove(name)?;
     if printer.json {
-        return Ok(printer.document(&Removed { name, removed: true })?);
+        return Ok(printer.document(&Removed { name, removed: true, cancelled: None })?);
     }
     Ok(printer.say(format!("{name} and its history are removed"))?)
+}
+
+/// Cancels the unfinished runs of a task, waits for those that are running, and removes the task. Runs that start meanwhile are
+/// cancelled too.
+pub(crate) fn cancel_and_remove(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let cancelled = client.cancel_all(name)?;
+    let clock = SystemClock::new();
+    // A running run of a dead scheduler does not end until another scheduler recovers it.
+    let limit = if no_scheduler(client)? { Duration::ZERO } else { CANCEL_LIMIT };
+    let until = clock.now().monotonic + limit;
+    loop {
+        match client.remove(name) {
+            Ok(()) => break,
+            Err(error @ Error::Refused { .. }) if clock.now().monotonic >= until => {
+                let reason = if limit.is_zero() { "no scheduler is alive to end it" } else { "it has not ended yet" };
+                return Err(Failure::Advised(error, format!("; it was asked to stop, but {reason}")));
+            }
+            Err(Error::Refused { .. }) => std::thread::sleep(POLL),
+            Err(error) => return Err(error.into()),
+        }
+        client.cancel_all(name)?;
+    }
+    if printer.json {
+        return Ok(printer.document(&Removed { name, removed: true, cancelled: Some(cancelled) })?);
+    }
+    let runs = count_of(cancelled, "unfinished run");
+    Ok(printer.say(format!("{runs} of {name} cancelled; {name} and its history are removed"))?)
 }

@@ -5,16 +5,12 @@ use duly::{Client, Run, RunFilter, RunStatus, Timestamp};
 use crate::cli::failure::Failure;
 use crate::cli::values::duration;
 use crate::cli::zone::day_or_instant;
-use crate::commands::run_status::{run_tone, status};
+use crate::commands::run_status::{blocked, retry, run_tone, short_error};
 use crate::output::json::RunRow;
 use crate::output::printer::{Each, Printer};
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
 use crate::output::units::short_duration;
-
-/// Most characters of an error and of a progress report in the table; `logs` prints all.
-const MAX_ERROR: usize = 60;
-const MAX_PROGRESS: usize = 30;
 
 pub(crate) fn history(
     client: &Client,
@@ -38,7 +34,8 @@ pub(crate) fn history(
     if printer.json {
         return Ok(printer.document(&Each(runs.iter().map(RunRow::from)))?);
     }
-    printer.table(table(&runs, &printer.times), "no such runs")?;
+    let table = table(&runs, printer);
+    printer.table(table, "no such runs")?;
     Ok(())
 }
 
@@ -53,39 +50,40 @@ fn parse_since(text: &str, times: &Times) -> Result<Timestamp, Failure> {
     })
 }
 
-/// Runs as a table.
-pub(crate) fn table(runs: &[Run], times: &Times) -> Table {
-    let mut table = Table::new(&["RUN", "TASK", "SCHEDULED FOR", "ORIGIN", "STATUS", "ATTEMPT", "TOOK", "ERROR"]);
+/// Runs as a table. A narrow one has no origin.
+pub(crate) fn table(runs: &[Run], printer: &Printer<'_>) -> Table {
+    let is_roomy = printer.layout.is_roomy();
+    let origin = |word| is_roomy.then_some(word).into_iter();
+    let scheduled = printer.title("SCHEDULED");
+    let header = ["RUN", "TASK", &scheduled].into_iter().chain(origin("ORIGIN"));
+    let header: Vec<&str> = header.chain(["STATUS", "TRY", "TOOK", "NOTE"]).collect();
+    let mut table = Table::list(&header, &[1]);
     for run in runs {
-        table.row([
+        let cells = [
             Cell::from(run.id.to_string()),
             Cell::from(run.task.as_str()),
-            Cell::from(times.both(run.scheduled_for)),
-            Cell::from(run.origin.as_str()),
-            Cell::new(&status_with_progress(run, times.now), run_tone(run.status)),
+            Cell::from(printer.when(run.scheduled_for)),
+        ];
+        let rest = [
+            Cell::new(run.status.as_str(), run_tone(run.status)),
             Cell::from(if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() }),
             Cell::from(run.duration.map_or_else(|| "-".to_owned(), short_duration)),
-            Cell::new(&shortened(run.error.as_deref().unwrap_or_default(), MAX_ERROR), Tone::Faint),
-        ]);
+            Cell::new(&note(run, printer.times.now), Tone::Faint),
+        ];
+        table.row(cells.into_iter().chain(origin(run.origin.as_str()).map(Cell::from)).chain(rest));
     }
     table
 }
 
-/// The status of a run, with its progress while it is running.
-fn status_with_progress(run: &Run, now: Timestamp) -> String {
-    match &run.progress {
-        Some(progress) if run.status == RunStatus::Running => {
-            format!("{} ({})", status(run, now), shortened(progress, MAX_PROGRESS))
-        }
-        _ => status(run, now),
-    }
-}
-
-fn shortened(text: &str, limit: usize) -> String {
-    let line = text.lines().next().unwrap_or_default();
-    match line.char_indices().nth(limit) {
-        Some((cut, _)) => format!("{}...", &line[..cut]),
-        None if line.len() < text.trim_end().len() => format!("{line} ..."),
-        None => line.to_owned(),
-    }
+/// Why a run waits, its next attempt, its progress, its error, and the number of its occurrences; `logs` prints each in full.
+fn note(run: &Run, now: Timestamp) -> String {
+    let progress = run.progress.as_deref().filter(|_| run.status == RunStatus::Running);
+    let parts = [
+        run.blocked.as_deref().map(blocked).map(str::to_owned),
+        (run.status == RunStatus::Failed && run.blocked.is_none()).then(|| retry(run.run_at, now)),
+        progress.map(|progress| short_error(progress).into_owned()),
+        run.error.as_deref().map(|error| short_error(error).into_owned()),
+        (run.occurrences != 1).then(|| format!("{} occurrences", run.occurrences)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }

@@ -3,19 +3,24 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use duly::{Client, Recent, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp};
+use duly::{Client, Error, Recent, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp};
 use serde::Serialize;
 
+use crate::cli::args::ListArgs;
 use crate::cli::failure::Failure;
+use crate::cli::nearest;
 use crate::commands::run_status::{next_retries, retry, run_tone};
 use crate::output::json::{RecentRow, TaskRow};
 use crate::output::printer::{Each, Printer};
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
+use crate::output::units::count_of;
 
 /// Number of runs in the sparkline of a task.
 const RECENT: usize = 10;
+/// The same in a narrow table.
+const FEW: usize = 5;
 
 #[derive(Serialize)]
 struct Listed<'a> {
@@ -24,9 +29,19 @@ struct Listed<'a> {
     recent: Vec<RecentRow>,
 }
 
-pub(crate) fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let (tasks, recent) = (client.tasks()?, client.recent(RECENT)?);
+pub(crate) fn list(client: &Client, args: &ListArgs, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let (mut tasks, recent) = (client.tasks()?, client.recent(RECENT)?);
     let recent_of = |task: &Task| recent.get(&task.id).map_or(&[][..], Vec::as_slice);
+    let has_tasks = !tasks.is_empty();
+    check_names(&tasks, args)?;
+    tasks.retain(|task| is_wanted(task, args));
+    let found = tasks.len();
+    // In JSON, every task is listed unless a filter is given.
+    if !printer.json && !args.all && args.status.is_none() && args.patterns.is_empty() {
+        tasks.retain(|task| !is_over(task, recent_of(task)));
+    }
+    let hidden = found - tasks.len();
+    tasks.truncate(args.number.unwrap_or(usize::MAX));
     if printer.json {
         let listed = tasks.iter().map(|task| {
             let recent = recent_of(task).iter().map(RecentRow::from).collect();
@@ -36,20 +51,87 @@ pub(crate) fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Fai
     }
     let has_failed = tasks.iter().any(|task| task.last_status == Some(RunStatus::Failed));
     let retries = if has_failed { next_retries(client)? } else { HashMap::new() };
-    let mut table = Table::new(&["NAME", "SCHEDULE", "STATUS", "NEXT", "RUNS", "LAST"]);
+    let mut table = Table::list(&["NAME", "SCHEDULE", "STATUS", &printer.title("NEXT"), "RUNS", "LAST"], &[0, 1]);
+    let is_roomy = printer.layout.is_roomy();
     for task in &tasks {
         let recent = recent_of(task);
+        let newest = if is_roomy { recent } else { &recent[recent.len().saturating_sub(FEW)..] };
         table.row([
             Cell::from(task.name()),
-            Cell::from(schedule(task)),
-            Cell::new(&status(task), task_tone(task.status)),
-            Cell::from(next(task, &printer.times)),
-            Cell::new(&spark(recent, printer.heights), recent_tone(recent)),
+            Cell::from(if is_roomy { schedule(task) } else { short_schedule(task) }),
+            Cell::new(&status(task, printer.layout.width.is_none()), task_tone(task.status)),
+            Cell::from(task.next_run.map_or_else(|| no_next(task).0.to_owned(), |next| printer.when(next))),
+            Cell::new(&spark(newest, printer.heights), recent_tone(newest)),
             last(task, retries.get(task.name()).copied(), &printer.times),
         ]);
     }
-    printer.table(table, "no tasks: add one with duly add")?;
+    let none = match (has_tasks, hidden) {
+        (false, _) => "no tasks: add one with duly add",
+        (true, 0) => "no such tasks",
+        (true, _) => "no other tasks",
+    };
+    printer.table(table, none)?;
+    if hidden > 0 {
+        printer.say(format!("not listed: {}; see duly list --all", count_of(hidden, "completed one-time task")))?;
+    }
     Ok(())
+}
+
+/// Whether the task is a completed one-time task that needs no attention: its newest run is final and not dead.
+fn is_over(task: &Task, recent: &[Recent]) -> bool {
+    let is_calm = |run: &Recent| run.status.is_final() && run.status != RunStatus::Dead;
+    let is_once = task.definition.schedule_type == ScheduleKind::Once;
+    task.status == TaskStatus::Completed && is_once && recent.last().is_none_or(is_calm)
+}
+
+/// Whether the filters accept the task.
+fn is_wanted(task: &Task, args: &ListArgs) -> bool {
+    (args.patterns.is_empty() || args.patterns.iter().any(|pattern| matches(pattern, task.name())))
+        && args.status.is_none_or(|status| task.status == status)
+        && args.handler.as_ref().is_none_or(|handler| task.definition.handler == *handler)
+}
+
+/// Fails if a name without wildcards, or the handler, belongs to no task.
+fn check_names(tasks: &[Task], args: &ListArgs) -> Result<(), Failure> {
+    for name in args.patterns.iter().filter(|pattern| !pattern.contains(['*', '?'])) {
+        if !tasks.iter().any(|task| task.name() == name) {
+            return Err(Error::UnknownTask { name: name.clone() }.into());
+        }
+    }
+    let handlers = || tasks.iter().map(|task| task.definition.handler.as_str());
+    match &args.handler {
+        Some(handler) if !tasks.is_empty() && !handlers().any(|one| one == handler) => {
+            let hint = nearest::hint(handler, handlers());
+            Err(Failure::Refused(format!("no task has the handler {handler:?}{hint}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a name matches a pattern, in which `*` stands for any text and `?` for one character.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut at, mut read) = (0, 0);
+    // The position after the last star, and the end of the text that it stands for.
+    let mut star = None;
+    while read < name.len() {
+        match (pattern.get(at), star) {
+            (Some('*'), _) => {
+                at += 1;
+                star = Some((at, read));
+            }
+            (Some(letter), _) if *letter == '?' || *letter == name[read] => {
+                at += 1;
+                read += 1;
+            }
+            (_, Some((after, end))) => {
+                (at, read) = (after, end + 1);
+                star = Some((after, end + 1));
+            }
+            _ => return false,
+        }
+    }
+    pattern[at..].iter().all(|letter| *letter == '*')
 }
 
 /// Prints only the names, one on each line, for scripts and completions. A missing file has no names and is no failure.
@@ -66,6 +148,17 @@ pub(crate) fn recent_tone(recent: &[Recent]) -> Tone {
     recent.last().map_or(Tone::Plain, |run| run_tone(run.status))
 }
 
+/// The schedule as a short text: `0 7 * * * (Europe/Rome)`, `every 15m`, `once`.
+fn short_schedule(task: &Task) -> String {
+    let whole = schedule(task);
+    match task.definition.schedule_type {
+        ScheduleKind::Cron => whole.strip_prefix("cron ").unwrap_or(&whole).to_owned(),
+        ScheduleKind::Interval => format!("every {}", task.definition.schedule_value),
+        ScheduleKind::Delay => format!("after {}", task.definition.schedule_value),
+        other => other.to_string(),
+    }
+}
+
 /// The schedule as text: `cron 0 7 * * * (Europe/Rome)`.
 pub(crate) fn schedule(task: &Task) -> String {
     let definition = &task.definition;
@@ -76,22 +169,24 @@ pub(crate) fn schedule(task: &Task) -> String {
     format!("{} {}{zone}", definition.schedule_type, definition.schedule_value)
 }
 
-/// The status of a task, with what paused it.
-fn status(task: &Task) -> String {
-    let by = task.paused_by.as_ref().map(|by| format!(" ({by})")).unwrap_or_default();
+/// The status of a task. `with_reason`: and what paused it.
+fn status(task: &Task, with_reason: bool) -> String {
+    let by = task.paused_by.as_ref().filter(|_| with_reason).map(|by| format!(" ({by})")).unwrap_or_default();
     format!("{}{by}", task.status)
 }
 
 /// The next run of a task, or why there is none yet.
 pub(crate) fn next(task: &Task, times: &Times) -> String {
-    match (task.next_run, task.status) {
-        (Some(next), _) => times.both(next),
-        (None, TaskStatus::Active) if task.definition.schedule_type == ScheduleKind::Manual => {
-            "when triggered".to_owned()
-        }
-        (None, TaskStatus::Active) if !task.planned => "not computed: no scheduler has read it yet".to_owned(),
-        (None, TaskStatus::Active) => "after the current run".to_owned(),
-        (None, _) => "-".to_owned(),
+    task.next_run.map_or_else(|| no_next(task).1.to_owned(), |next| times.both(next))
+}
+
+/// Why a task has no next run, in one or two words and in full.
+fn no_next(task: &Task) -> (&'static str, &'static str) {
+    match (task.status, task.definition.schedule_type) {
+        (TaskStatus::Active, ScheduleKind::Manual) => ("when triggered", "when triggered"),
+        (TaskStatus::Active, _) if !task.planned => ("not computed", "not computed: no scheduler has read it yet"),
+        (TaskStatus::Active, _) => ("after this run", "after the current run"),
+        _ => ("-", "-"),
     }
 }
 
@@ -101,7 +196,7 @@ fn last(task: &Task, next: Option<Timestamp>, times: &Times) -> Cell {
         (Some(status @ RunStatus::Failed), _) if let Some(at) = next => {
             Cell::new(&format!("failed, {}", retry(at, times.now)), run_tone(status))
         }
-        (Some(status), Some(at)) => Cell::new(&format!("{status} {}", times.relative(at)), run_tone(status)),
+        (Some(status), Some(at)) => Cell::new(&format!("{status} {}", times.roughly(at)), run_tone(status)),
         (Some(status), None) => Cell::new(status.as_str(), run_tone(status)),
         (None, _) => Cell::new("-", Tone::Faint),
     }
@@ -114,5 +209,30 @@ pub(crate) fn task_tone(status: TaskStatus) -> Tone {
         TaskStatus::Paused => Tone::Odd,
         TaskStatus::Invalid => Tone::Bad,
         _ => Tone::Faint,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn a_pattern_has_stars_and_question_marks() {
+        for (pattern, name, is_match) in [
+            ("backup", "backup", true),
+            ("backup", "backups", false),
+            ("backup*", "backup", true),
+            ("*:anna", "digest:anna", true),
+            ("*:anna", "digest:annas", false),
+            ("d*t:?n*a", "digest:anna", true),
+            ("d*t:?n*a", "digest:an", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), is_match, "{pattern} {name}");
+        }
+        assert!(!matches(&"*a".repeat(50), &"a".repeat(49)));
     }
 }

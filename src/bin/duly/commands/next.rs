@@ -157,7 +157,7 @@ fn print(page: &[Upcoming], is_first: bool, none: &str, printer: &mut Printer<'_
     for one in page {
         table.row([
             Cell::from(one.local.as_str()),
-            Cell::from(time(one.at)),
+            Cell::from(time(one.at).replace(".000Z", "Z")),
             Cell::new(&printer.times.relative(one.at), Tone::Faint),
             Cell::new(&note(one).unwrap_or_default(), Tone::Odd),
         ]);

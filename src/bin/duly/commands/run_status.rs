@@ -1,5 +1,6 @@
 //! The status of a run as text and colour, with its next attempt.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use duly::{Client, Run, RunFilter, RunStatus, Timestamp};
@@ -39,13 +40,29 @@ pub(crate) fn next_retries(client: &Client) -> Result<HashMap<String, Timestamp>
     Ok(retries)
 }
 
-fn blocked(reason: &str) -> String {
+/// Returns short words for the reason that blocks a run.
+pub(crate) fn blocked(reason: &str) -> &str {
     match reason {
-        "paused" => "its task is paused".to_owned(),
-        "order" => "waits for an older run".to_owned(),
-        "key" => "its key is in use".to_owned(),
-        other => other.to_owned(),
+        "paused" => "task paused",
+        "order" => "order: older run first",
+        "key" => "key: in use",
+        other => other,
     }
+}
+
+/// Returns short words for an error that the scheduler records itself, and the first line of any other error.
+pub(crate) fn short_error(error: &str) -> Cow<'_, str> {
+    const SHORT: [(&str, &str); 4] = [
+        ("an earlier run of the task was unfinished (overlap policy)", "overlap: still running"),
+        ("resolved later than the grace of the task (misfire policy)", "misfire: too late"),
+        ("expired before an attempt began", "expired"),
+        ("too many were due to be looked at one by one when the task was changed", "too many to list"),
+    ];
+    if let Some((_, short)) = SHORT.iter().find(|(long, _)| *long == error) {
+        return Cow::Borrowed(short);
+    }
+    let line = error.lines().next().unwrap_or_default();
+    if line.len() < error.trim_end().len() { Cow::Owned(format!("{line} ...")) } else { Cow::Borrowed(line) }
 }
 
 /// The colour of a run's status.

@@ -8,6 +8,7 @@ use clap_mangen::Man;
 
 use crate::cli::args::Args;
 use crate::cli::failure::Failure;
+use crate::cli::nearest;
 use crate::output::printer::Printer;
 
 /// Script of each shell that completes names of tasks, added to the generated one.
@@ -85,7 +86,11 @@ pub(crate) fn man(command: Option<&str>, printer: &mut Printer<'_>) -> Result<()
             // A manual page names subcommands like this: import-crontab.
             let mut words = name.split(['-', ' ']);
             let found = words.try_fold(&program, |above, word| above.find_subcommand(word)).cloned();
-            found.ok_or_else(|| Failure::Refused(format!("there is no command {name:?}: see duly --help")))?
+            found.ok_or_else(|| {
+                let hint = nearest::hint(name, program.get_subcommands().map(Command::get_name));
+                let hint = if hint.is_empty() { ": see duly --help".to_owned() } else { hint };
+                Failure::Refused(format!("there is no command {name:?}{hint}"))
+            })?
         }
     };
     let mut text = Vec::new();

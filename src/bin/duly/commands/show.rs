@@ -58,7 +58,8 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
     if runs.is_empty() {
         printer.line("no runs yet")?;
     } else {
-        printer.table(history::table(&runs, &printer.times), "")?;
+        let table = history::table(&runs, printer);
+        printer.table(table, "")?;
     }
     Ok(())
 }

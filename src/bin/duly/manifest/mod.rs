@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use duly::NewTask;
 use toml::{Table, Value};
 
+use crate::cli::nearest::nearest;
 use crate::cli::values::truncated;
 use crate::manifest::entry::{Entry, wrong_value};
 
@@ -184,10 +185,9 @@ fn check_keys(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String
     let Some(unknown) = table.keys().find(|key| !keys().any(|known| known == key)) else { return Ok(()) };
     // No valid key is as long, and the comparison takes quadratic time.
     let unknown: String = unknown.chars().take(MAX_KEY).collect();
-    let near = keys().map(|known| (strsim::damerau_levenshtein(known, &unknown), known)).min();
-    let hint = match near {
-        Some((distance, known)) if distance <= 1 + unknown.len() / 4 => format!("did you mean {known:?}?"),
-        _ => format!("expected one of {}", keys().copied().collect::<Vec<_>>().join(", ")),
+    let hint = match nearest(&unknown, keys().copied()) {
+        Some(known) => format!("did you mean {known:?}?"),
+        None => format!("expected one of {}", keys().copied().collect::<Vec<_>>().join(", ")),
     };
     Err(format!("{place}unknown key {unknown:?}: {hint}"))
 }

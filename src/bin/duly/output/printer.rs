@@ -3,13 +3,13 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use duly::Progress;
+use duly::{Progress, Timestamp};
 use serde::{Serialize, Serializer};
 
 use crate::output::escape::{self, is_control, is_printable};
 use crate::output::progress_bar::Bars;
 use crate::output::sparkline::Heights;
-use crate::output::table::Table;
+use crate::output::table::{Layout, Table};
 use crate::output::times::Times;
 
 /// The output of a command.
@@ -21,9 +21,7 @@ pub(crate) struct Printer<'a> {
     pub(crate) json: bool,
     /// Print results only.
     pub(crate) quiet: bool,
-    pub(crate) colour: bool,
-    /// Width of the terminal, if the output is one.
-    pub(crate) width: Option<u16>,
+    pub(crate) layout: Layout,
     /// Characters of sparklines.
     pub(crate) heights: Heights,
     /// The terminal for progress bars, if they are shown.
@@ -58,7 +56,19 @@ impl Printer<'_> {
         if table.is_empty() {
             return self.say(empty);
         }
-        table.write(self.out, self.width, self.colour)
+        table.write(self.out, &self.layout)
+    }
+
+    /// The title of a column of times, with their zone: `NEXT (Europe/Rome)`, or `NEXT (Rome)` if the table is narrow.
+    pub(crate) fn title(&self, word: &str) -> String {
+        let name = self.times.zone.name();
+        let city = name.rsplit('/').next().unwrap_or(name);
+        format!("{word} ({})", if self.layout.is_roomy() { name } else { city })
+    }
+
+    /// A time in a table: short, and with its distance from now where the table has space.
+    pub(crate) fn when(&self, at: Timestamp) -> String {
+        if self.layout.is_roomy() { self.times.brief_both(at) } else { self.times.brief(at) }
     }
 
     /// Prints a JSON document. A part of it is written as soon as it is serialized.
@@ -135,6 +145,7 @@ impl<I: Iterator<Item: Serialize> + Clone> Serialize for Each<I> {
 mod tests {
     use super::Printer;
     use crate::output::sparkline::Heights;
+    use crate::output::table::Layout;
     use crate::output::times::Times;
     use duly::{Timestamp, Zone};
 
@@ -143,7 +154,8 @@ mod tests {
         let times = Times { now: Timestamp::MIN, zone: Zone::named("UTC").unwrap() };
         let heights = Heights::Digits;
         let err = &mut std::io::sink();
-        print(&mut Printer { out: &mut out, err, json, quiet, colour: false, width: None, heights, bars: None, times });
+        let layout = Layout { width: None, wraps: false, colour: false, ellipsis: "..." };
+        print(&mut Printer { out: &mut out, err, json, quiet, layout, heights, bars: None, times });
         String::from_utf8(out).unwrap()
     }
 

@@ -1,13 +1,9 @@
 //! Times as text: local time, and distance from now.
 
-use std::time::Duration;
-
+use chrono::Datelike;
 use duly::{Timestamp, Zone};
 
-const MINUTE: u64 = 60;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
-const YEAR: u64 = 365 * DAY + DAY / 4;
+use crate::output::units::{Parts, distance};
 
 /// The current time, and the zone in which times are printed.
 #[derive(Clone, Debug)]
@@ -22,19 +18,48 @@ impl Times {
         local_in(&self.zone, at)
     }
 
-    /// Distance from now: `in 4 min`, `2 h ago`, `now`.
+    /// Local time, as short as it is clear: `13:00` today, `Mar 14 12:00` this year, else with the year.
+    pub(crate) fn brief(&self, at: Timestamp) -> String {
+        let (Some(local), Some(now)) = (self.zone.local_at(at), self.zone.local_at(self.now)) else {
+            return self.local(at);
+        };
+        let is_today = local.date() == now.date();
+        let form = match at.as_millis().rem_euclid(60_000) {
+            0 if is_today => "%H:%M",
+            _ if is_today => "%H:%M:%S",
+            _ if local.year() == now.year() => "%b %d %H:%M",
+            _ => "%Y-%m-%d %H:%M",
+        };
+        local.format(form).to_string()
+    }
+
+    /// Distance from now: `in 8s`, `in 1h 30m`, `2d 4h ago`, `now`.
     pub(crate) fn relative(&self, at: Timestamp) -> String {
+        self.distance_to(at, Parts::Two)
+    }
+
+    /// Distance from now in one unit: `in 1h`, `2d ago`.
+    pub(crate) fn roughly(&self, at: Timestamp) -> String {
+        self.distance_to(at, Parts::One)
+    }
+
+    fn distance_to(&self, at: Timestamp, parts: Parts) -> String {
         let (ahead, behind) = (at.since(self.now), self.now.since(at));
-        match (distance(ahead), distance(behind)) {
+        match (distance(ahead, parts), distance(behind, parts)) {
             (Some(ahead), _) => format!("in {ahead}"),
             (None, Some(behind)) => format!("{behind} ago"),
             (None, None) => "now".to_owned(),
         }
     }
 
-    /// Local time and distance: `2027-03-14 12:00 (in 4 min)`.
+    /// Local time and distance: `2027-03-14 12:00 (in 4m)`.
     pub(crate) fn both(&self, at: Timestamp) -> String {
         format!("{} ({})", self.local(at), self.relative(at))
+    }
+
+    /// The same with a short time: `12:00 (in 4m)`.
+    pub(crate) fn brief_both(&self, at: Timestamp) -> String {
+        format!("{} ({})", self.brief(at), self.relative(at))
     }
 
     /// The time in another zone, if it differs from the local time: `2027-03-14 07:00 in America/New_York`.
@@ -47,19 +72,6 @@ fn local_in(zone: &Zone, at: Timestamp) -> String {
     let whole_minute = at.as_millis().rem_euclid(60_000) == 0;
     let form = if whole_minute { "%Y-%m-%d %H:%M" } else { "%Y-%m-%d %H:%M:%S" };
     zone.local_at(at).map_or_else(|| at.to_string(), |local| local.format(form).to_string())
-}
-
-/// A distance in one unit; hours up to two days, days up to two years. `None`: less than a second.
-fn distance(length: Duration) -> Option<String> {
-    let seconds = length.as_secs();
-    Some(match seconds {
-        0 => return None,
-        1..MINUTE => format!("{seconds} s"),
-        MINUTE..HOUR => format!("{} min", seconds / MINUTE),
-        _ if seconds < 2 * DAY => format!("{} h", seconds / HOUR),
-        _ if seconds < 2 * YEAR => format!("{} days", seconds / DAY),
-        _ => format!("{} years", seconds / YEAR),
-    })
 }
 
 #[cfg(test)]
@@ -77,36 +89,49 @@ mod tests {
     }
 
     #[test]
-    fn distances_have_one_unit() {
+    fn distances_have_a_direction() {
         let times = rome();
-        for (seconds, ahead, behind) in [
-            (0, "now", "now"),
-            (1, "in 1 s", "1 s ago"),
-            (59, "in 59 s", "59 s ago"),
-            (60, "in 1 min", "1 min ago"),
-            (299, "in 4 min", "4 min ago"),
-            (3_600, "in 1 h", "1 h ago"),
-            (172_799, "in 47 h", "47 h ago"),
-            (172_800, "in 2 days", "2 days ago"),
-            (63_115_199, "in 730 days", "730 days ago"),
-            (63_115_200, "in 2 years", "2 years ago"),
-            (31_557_600_000, "in 1000 years", "1000 years ago"),
+        for (seconds, ahead, behind, roughly) in [
+            (0, "now", "now", "now"),
+            (8, "in 8s", "8s ago", "in 8s"),
+            (5_430, "in 1h 30m", "1h 30m ago", "in 1h"),
+            (31_557_600_000, "in 1000y", "1000y ago", "in 1000y"),
         ] {
             let length = Duration::from_secs(seconds);
             assert_eq!(times.relative(times.now.plus(length)), ahead);
             assert_eq!(times.relative(times.now.minus(length)), behind);
+            assert_eq!(times.roughly(times.now.plus(length)), roughly);
         }
         assert_eq!(times.relative(times.now.plus(Duration::from_millis(999))), "now");
         // Any value in the file can be printed.
         for extreme in [i64::MIN, i64::MAX] {
-            assert!(times.both(Timestamp::from_millis(extreme)).contains("years"));
+            assert!(times.both(Timestamp::from_millis(extreme)).contains('y'));
+            assert!(times.brief_both(Timestamp::from_millis(extreme)).contains('y'));
         }
+    }
+
+    #[test]
+    fn a_time_of_today_has_no_date_and_one_of_this_year_no_year() {
+        // It is 13:00 in Rome.
+        for (at_utc, brief) in [
+            ("2027-03-14T12:04:00Z", "13:04"),
+            ("2027-03-14T12:04:05Z", "13:04:05"),
+            ("2027-03-13T23:00:00Z", "00:00"),
+            ("2027-03-13T22:59:59Z", "Mar 13 23:59"),
+            ("2027-03-14T23:00:00Z", "Mar 15 00:00"),
+            ("2026-12-31T23:00:00Z", "Jan 01 00:00"),
+            ("2026-12-31T22:59:00Z", "2026-12-31 23:59"),
+            ("2027-12-31T23:00:00Z", "2028-01-01 00:00"),
+        ] {
+            assert_eq!(rome().brief(at(at_utc)), brief);
+        }
+        assert_eq!(rome().brief_both(at("2027-03-14T12:04:00Z")), "13:04 (in 4m)");
     }
 
     #[test]
     fn times_are_local_and_in_the_zone_of_the_task_where_they_differ() {
         let times = rome();
-        assert_eq!(times.both(at("2027-03-14T12:04:00Z")), "2027-03-14 13:04 (in 4 min)");
+        assert_eq!(times.both(at("2027-03-14T12:04:00Z")), "2027-03-14 13:04 (in 4m)");
         assert_eq!(times.local(at("2027-07-14T12:00:07Z")), "2027-07-14 14:00:07");
         let (new_york, berlin) = (Zone::named("America/New_York").unwrap(), Zone::named("Europe/Berlin").unwrap());
         let noon = at("2027-03-14T12:00:00Z");

@@ -33,15 +33,41 @@ pub(crate) fn short_duration(length: Duration) -> String {
     }
 }
 
-/// A time that is left, in whole seconds, rounded up: `8s`, `1m 5s`; `None` if none is left.
+/// A time that is left, rounded up to seconds, in one unit: `8s`, `4m`; `None` if none is left.
 pub(crate) fn until(left: Duration) -> Option<String> {
     let seconds = u64::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u64::MAX / 1000);
-    (seconds > 0).then(|| duration_text(Duration::from_secs(seconds)))
+    distance(Duration::from_secs(seconds), Parts::One)
+}
+
+/// The number of units in which a distance is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parts {
+    One,
+    Two,
+}
+
+/// A distance in time: `8s`, `4m`, `1h 30m`, `3d 4h`, `45d`, `2y`. `None`: less than a second.
+pub(crate) fn distance(length: Duration, parts: Parts) -> Option<String> {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    const YEAR: u64 = 365 * DAY + DAY / 4;
+    let seconds = length.as_secs();
+    let unit = match (seconds, parts) {
+        (0, _) => return None,
+        (1..MINUTE, _) => 1,
+        (MINUTE..HOUR, _) | (HOUR..DAY, Parts::Two) => MINUTE,
+        (HOUR..DAY, _) => HOUR,
+        (_, Parts::Two) if seconds < 10 * DAY => HOUR,
+        _ if seconds < 2 * YEAR => DAY,
+        _ => return Some(format!("{}y", seconds / YEAR)),
+    };
+    Some(duration_text(Duration::from_secs(seconds / unit * unit)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, short_duration, until};
+    use super::{Parts, bytes, distance, short_duration, until};
     use std::time::Duration;
 
     #[test]
@@ -55,9 +81,28 @@ mod tests {
         for (millis, text) in [(0, "0ms"), (350, "350ms"), (2_449, "2.4s"), (65_900, "1m 5s"), (7_200_000, "2h")] {
             assert_eq!(short_duration(Duration::from_millis(millis)), text);
         }
-        for (millis, text) in [(0, None), (1, Some("1s")), (7_001, Some("8s")), (64_999, Some("1m 5s"))] {
+        for (millis, text) in [(0, None), (1, Some("1s")), (7_001, Some("8s")), (64_999, Some("1m"))] {
             assert_eq!(until(Duration::from_millis(millis)).as_deref(), text);
         }
         assert!(until(Duration::MAX).is_some());
+    }
+
+    #[test]
+    fn a_distance_has_one_or_two_units() {
+        for (seconds, two, one) in [
+            (0, None, None),
+            (59, Some("59s"), Some("59s")),
+            (299, Some("4m"), Some("4m")),
+            (3_600, Some("1h"), Some("1h")),
+            (5_430, Some("1h 30m"), Some("1h")),
+            (86_399, Some("23h 59m"), Some("23h")),
+            (273_600, Some("3d 4h"), Some("3d")),
+            (864_000, Some("10d"), Some("10d")),
+            (63_115_199, Some("730d"), Some("730d")),
+            (63_115_200, Some("2y"), Some("2y")),
+        ] {
+            let length = Duration::from_secs(seconds);
+            assert_eq!([distance(length, Parts::Two).as_deref(), distance(length, Parts::One).as_deref()], [two, one]);
+        }
     }
 }
