@@ -102,6 +102,15 @@ impl EventLoop {
             if ended > 0 {
                 fault_points::reach("settled");
             }
+            if ended > 0 || !turn.claims.is_empty() {
+                log::debug!(
+                    "turn: {ended} attempts ended, {} runs claimed; {} in flight",
+                    turn.claims.len(),
+                    self.in_flight
+                );
+            } else {
+                log::trace!("turn: nothing to record or to claim; {} in flight", self.in_flight);
+            }
             draining |= turn.leaves;
             if !turn.claims.is_empty() {
                 fault_points::reach("claimed");

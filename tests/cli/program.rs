@@ -116,6 +116,46 @@ fn a_task_is_removed_with_its_running_run_only_if_requested() {
     scheduler.shutdown(Duration::from_secs(30)).expect("an end");
 }
 
+/// The formats of the log: with JSON each line is an object, also the last one, an error; journald has its own times. `DULY_LOG`
+/// and `-v` set the level.
+#[test]
+fn the_log_has_the_requested_format_and_level() {
+    let home = temp_dir();
+    let log = |line: &[&str], level: &str| {
+        let output = program(home.path(), line).env("DULY_LOG", level).env_remove("JOURNAL_STREAM").output();
+        result(&output.expect("the program")).2
+    };
+    assert_eq!(result(&duly(home.path(), &["add", "t", "--now", "--at-most-once", "--", "false"])).0, 0);
+    let text = log(&["run", "--until-idle"], "");
+    let time = text.split_once(' ').expect("a line").0;
+    assert!(time.len() == "2027-03-14T07:00:00.042Z".len() && time.parse::<duly::Timestamp>().is_ok(), "{text}");
+    assert!(text.contains(" [INFO] scheduler started") && !text.contains("[DEBUG]"), "{text}");
+
+    let missing = ["--db", "missing.db", "run"];
+    for line in [&["--json", "run", "--until-idle"][..], &[&["--json"][..], &missing].concat()] {
+        let json = log(line, "debug");
+        for line in json.lines() {
+            let object: serde_json::Value = serde_json::from_str(line).expect("an object");
+            assert!(object["time"].is_string() && object["message"].is_string(), "{line}");
+        }
+        let is_run = !json.contains("missing.db");
+        assert_eq!(json.contains("\"level\":\"debug\""), is_run, "{json}");
+        assert_eq!(json.contains("\"level\":\"error\""), !is_run, "{json}");
+    }
+
+    let journald = log(&["run", "--until-idle", "--log-format", "journald"], "warn");
+    assert_eq!(journald, "");
+    let journald = log(&["-v", "run", "--until-idle", "--log-format", "journald"], "warn");
+    assert!(journald.starts_with("<6>scheduler started") && journald.contains("\n<7>"), "{journald}");
+    assert!(journald.lines().all(|line| line.starts_with(['<']) && !line.contains("Z [")), "{journald}");
+    let error = log(&["run", "--log-format", "journald", "--db", "missing.db"], "");
+    assert!(error.starts_with("<3>error: cannot use missing.db"), "{error}");
+
+    let refused = log(&["run", "--until-idle"], "loud");
+    let expected = "error: invalid DULY_LOG: expected off, error, warn, info, debug or trace, found \"loud\"\n";
+    assert_eq!(refused, expected);
+}
+
 /// A failed run is printed with its next attempt by every command that lists it; a dead one is not. JSON has its columns.
 #[test]
 fn a_failed_run_is_printed_with_its_next_attempt() {

@@ -20,16 +20,18 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use duly::{Client, Clock, Error, Limits, NewRun, SystemClock, Zone};
-use simplelog::{ConfigBuilder, LevelFilter, WriteLogger};
+use log::{Level, LevelFilter};
 
 use crate::cli::args::{Args, Command};
 use crate::cli::failure::Failure;
+use crate::cli::values::LogFormat;
 use crate::cli::{nearest, zone};
 use crate::commands::next::{self, Query};
 use crate::commands::run::{self, Exit};
 use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, prune, shell, show, status};
 use crate::output::escape;
 use crate::output::log_queue::LogQueue;
+use crate::output::logger::Logger;
 use crate::output::printer::Printer;
 use crate::output::progress_bar::Bars;
 use crate::output::sparkline::Heights;
@@ -47,9 +49,9 @@ fn main() -> ExitCode {
     };
     let log = if writes_log(&args) {
         match log_to_stderr(&args) {
-            Ok(queue) => Some(Log(queue)),
+            Ok(log) => Some(log),
             Err(error) => {
-                print_error(&format!("error: cannot start a thread for the log: {error}"));
+                print_error(&format!("error: {error}"));
                 return ExitCode::FAILURE;
             }
         }
@@ -63,7 +65,7 @@ fn main() -> ExitCode {
     if failure.exit_code() != 0 {
         let line = format!("error: {}", escape::one_line(&failure.to_string()));
         match &log {
-            Some(Log(queue)) => queue.finish(Some(&line)),
+            Some(log) => log.queue.finish(Some(&log.format.last(SystemClock::new().now().wall, &line))),
             None => print_error(&line),
         }
     }
@@ -95,11 +97,14 @@ fn advice(error: &Error, args: &Args) -> Option<String> {
 }
 
 /// The log. Dropping it, also by a panic, writes the lines that are still queued.
-struct Log(LogQueue);
+struct Log {
+    queue: LogQueue,
+    format: LogFormat,
+}
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.0.finish(None);
+        self.queue.finish(None);
     }
 }
 
@@ -191,23 +196,14 @@ fn unicode() -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// Starts the log on standard error: one line for each event and panic, with its time and level.
-fn log_to_stderr(args: &Args) -> io::Result<LogQueue> {
-    let level = match (args.quiet, args.verbose) {
-        (true, _) => LevelFilter::Warn,
-        (false, 0) => LevelFilter::Info,
-        (false, _) => LevelFilter::Debug,
-    };
-    let format = ConfigBuilder::new()
-        .set_time_format_rfc3339()
-        .set_time_level(LevelFilter::Error)
-        .set_thread_level(LevelFilter::Off)
-        .set_target_level(LevelFilter::Off)
-        .set_location_level(LevelFilter::Off)
-        .build();
-    let queue = LogQueue::start(io::stderr())?;
-    // Fails only if a logger is installed already.
-    let _ = WriteLogger::init(level, format, queue.lines());
+/// Starts the log on standard error, with an event or a panic on each line.
+fn log_to_stderr(args: &Args) -> Result<Log, String> {
+    let level = log_level(args)?;
+    let format = log_format(args);
+    let warning = move |text: &str| format.line(SystemClock::new().now().wall, Level::Warn, text);
+    let queue = LogQueue::start(io::stderr(), warning);
+    let queue = queue.map_err(|error| format!("cannot start a thread for the log: {error}"))?;
+    Logger::install(format, level, queue.lines());
     panic::set_hook(Box::new(|panicked| {
         log::error!("{}", escape::one_line(&panicked.to_string()));
         let trace = Backtrace::capture();
@@ -215,7 +211,51 @@ fn log_to_stderr(args: &Args) -> io::Result<LogQueue> {
             log::error!("{trace}");
         }
     }));
-    Ok(queue)
+    Ok(Log { queue, format })
+}
+
+/// The level of the log: of the options, else of `DULY_LOG`, else `info`.
+fn log_level(args: &Args) -> Result<LevelFilter, String> {
+    match (args.quiet, args.verbose) {
+        (true, _) => return Ok(LevelFilter::Warn),
+        (false, 0) => {}
+        (false, 1) => return Ok(LevelFilter::Debug),
+        (false, _) => return Ok(LevelFilter::Trace),
+    }
+    match std::env::var("DULY_LOG") {
+        Ok(word) if !word.is_empty() => word.parse().map_err(|_| {
+            let word = escape::one_line(&word);
+            format!("invalid DULY_LOG: expected off, error, warn, info, debug or trace, found {word:?}")
+        }),
+        _ => Ok(LevelFilter::Info),
+    }
+}
+
+/// The form of the log: of `--log-format`, JSON with `--json`, else that of the reader of standard error.
+fn log_format(args: &Args) -> LogFormat {
+    let requested = match &args.command {
+        Command::Run(options) => options.log_format,
+        _ => None,
+    };
+    match requested {
+        Some(format) => format,
+        None if args.json => LogFormat::Json,
+        None if stderr_is_journal() => LogFormat::Journald,
+        None => LogFormat::Text,
+    }
+}
+
+/// Whether standard error is the stream to the systemd journal that `JOURNAL_STREAM` names, by its device and inode.
+#[cfg(unix)]
+fn stderr_is_journal() -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").ok();
+    let stderr = rustix::fs::fstat(io::stderr()).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
+    stream.is_some_and(|stream| stderr.is_ok_and(|stderr| stderr == stream))
+}
+
+#[cfg(not(unix))]
+fn stderr_is_journal() -> bool {
+    false
 }
 
 fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use crate::cli::add_args::Add;
 use crate::cli::help_examples;
 use crate::cli::import_args::Import;
 use crate::cli::retention_args::Keep;
-use crate::cli::values::{duration, json, run_number};
+use crate::cli::values::{LogFormat, duration, json, run_number};
 
 /// Durable scheduler on one SQLite file: each occurrence runs once, and none is lost without a record.
 #[derive(Debug, Parser)]
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     )]
     pub(crate) db: PathBuf,
 
-    /// Log debug messages too.
+    /// Log debug messages too; twice: trace messages.
     #[arg(short, long, action = ArgAction::Count, global = true, conflicts_with = "quiet", help_heading = GLOBAL)]
     pub(crate) verbose: u8,
 
@@ -320,6 +320,9 @@ pub(crate) struct RunArgs {
     /// Exit when no task is due and no run is waiting to start, running, or waiting for a retry.
     #[arg(long)]
     pub(crate) until_idle: bool,
+    /// Form of the log on standard error. Default: json with --json; journald if standard error is the systemd journal; else text.
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
     #[command(flatten)]
     pub(crate) keep: Keep,
 }

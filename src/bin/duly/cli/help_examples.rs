@@ -3,6 +3,8 @@
 pub(crate) const RUN: &str = r#"SIGHUP applies --tasks again, without removing tasks. A second SIGINT or SIGTERM ends running commands at once.
 SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF and SIGIO are logged and ignored.
 
+DULY_LOG sets the level of the log: off, error, warn, info (default), debug or trace.
+
 Each command runs in its own session, without a terminal. As PID 1 of a container, duly reaps orphan processes.
 
 Examples:

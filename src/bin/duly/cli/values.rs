@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use duly::Error;
 use serde_json::value::RawValue;
 
@@ -10,6 +11,15 @@ const EXPECTED: &str = "expected a duration such as 15m or 1h 30m";
 
 /// Shortest time after which a run may expire.
 const SHORTEST_EXPIRY: Duration = Duration::from_secs(1);
+
+/// The form of a line of the log: time, level and message as text or as one JSON object; or, for the systemd journal, which has its own
+/// times, the level as `<N>` and the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+    Journald,
+}
 
 /// Parses a duration with a unit. Zero is accepted.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock};
+use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
 use crate::cli::args::RunArgs;
 use crate::cli::failure::Failure;
@@ -81,6 +81,8 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Exit, Failure> {
     let scheduler = builder.start()?;
     let (path, workers) = (file.display().to_string(), args.workers);
     log::info!("scheduler started, with {}, on {path:?}", count_of(workers, "worker"));
+    let times = [args.poll, args.lease, args.drain].map(duration_text);
+    log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
     let session = Session { scheduler, commands, notices, args };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();

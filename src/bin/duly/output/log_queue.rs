@@ -9,7 +9,6 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, after, bounded, select};
-use duly::{Clock, SystemClock};
 
 /// Capacity of the queue, in lines.
 const LINES: usize = 1024;
@@ -42,10 +41,15 @@ pub(crate) struct Lines {
 
 impl LogQueue {
     /// Starts the thread that writes to `output`.
-    pub(crate) fn start(output: impl Write + Send + 'static) -> io::Result<Self> {
+    ///
+    /// `warning`: formats the line that reports dropped lines.
+    pub(crate) fn start(
+        output: impl Write + Send + 'static,
+        warning: impl Fn(&str) -> String + Send + 'static,
+    ) -> io::Result<Self> {
         let (messages, queue) = bounded(LINES);
         let dropped = Arc::default();
-        let writer = Writer { output, dropped: Arc::clone(&dropped) };
+        let writer = Writer { output, warning, dropped: Arc::clone(&dropped) };
         thread::Builder::new().name("duly-log".into()).spawn(move || writer.run(&queue))?;
         Ok(LogQueue { messages, dropped })
     }
@@ -90,12 +94,13 @@ impl Write for Lines {
     }
 }
 
-struct Writer<W> {
+struct Writer<W, F> {
     output: W,
+    warning: F,
     dropped: Arc<AtomicU64>,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write, F: Fn(&str) -> String> Writer<W, F> {
     fn run(mut self, queue: &Receiver<Message>) {
         let mut unreported = 0;
         while let Ok(message) = queue.recv() {
@@ -116,8 +121,8 @@ impl<W: Write> Writer<W> {
     fn report(&mut self) {
         let count = self.dropped.swap(0, Ordering::Relaxed);
         if count > 0 {
-            let now = SystemClock::new().now().wall;
-            let notice = format!("{now} [WARN] {count} lines of the log were dropped: standard error took no more\n");
+            let text = format!("{count} lines of the log were dropped: standard error took no more");
+            let notice = (self.warning)(&text);
             self.write(notice.as_bytes(), count);
         }
     }
@@ -170,7 +175,7 @@ mod tests {
         let (begun, begins) = unbounded();
         let (open, gate) = bounded(0);
         let (taken, lines) = unbounded();
-        let queue = LogQueue::start(Gated { begun, gate, taken }).unwrap();
+        let queue = LogQueue::start(Gated { begun, gate, taken }, |text| format!("[WARN] {text}\n")).unwrap();
         let mut log = queue.lines();
         // The first line is being written until the gate opens; the others wait, and seven exceed the capacity.
         write!(log, "line {}", 0).unwrap();
@@ -219,7 +224,7 @@ mod tests {
     #[test]
     fn an_output_that_would_block_loses_nothing() {
         let (taken, bytes) = unbounded();
-        let queue = LogQueue::start(Stubborn(taken, 0)).unwrap();
+        let queue = LogQueue::start(Stubborn(taken, 0), str::to_owned).unwrap();
         queue.lines().write_all(b"one line\nand another\n").unwrap();
         queue.finish(Some("the end"));
         assert_eq!(bytes.try_iter().collect::<Vec<u8>>(), b"one line\nand another\nthe end\n");

@@ -3,6 +3,7 @@
 pub(crate) mod escape;
 pub(crate) mod json;
 pub(crate) mod log_queue;
+pub(crate) mod logger;
 pub(crate) mod printer;
 pub(crate) mod progress_bar;
 pub(crate) mod sparkline;
