@@ -156,6 +156,26 @@ fn the_log_has_the_requested_format_and_level() {
     assert_eq!(refused, expected);
 }
 
+/// Standard error is the journal only if `JOURNAL_STREAM` names its device and inode: a child of a service inherits the variable.
+#[cfg(unix)]
+#[test]
+fn the_journal_is_recognized_by_its_stream() {
+    use std::os::unix::fs::MetadataExt;
+    let home = temp_dir();
+    assert_eq!(result(&duly(home.path(), &["add", "t", "--manual", "--", "true"])).0, 0);
+    let path = home.path().join("errors");
+    for (offset, begin) in [(0, "<6>scheduler started"), (1, "20")] {
+        let errors = std::fs::File::create(&path).expect("a file");
+        let file = errors.metadata().expect("its inode");
+        let stream = format!("{}:{}", file.dev(), file.ino() + offset);
+        let mut program = program(home.path(), &["run", "--until-idle"]);
+        let status = program.env("JOURNAL_STREAM", stream).env_remove("DULY_LOG").stderr(errors).status();
+        assert!(status.expect("the program").success());
+        let log = std::fs::read_to_string(&path).expect("the log");
+        assert!(log.starts_with(begin), "{offset}: {log}");
+    }
+}
+
 /// A failed run is printed with its next attempt by every command that lists it; a dead one is not. JSON has its columns.
 #[test]
 fn a_failed_run_is_printed_with_its_next_attempt() {
@@ -439,6 +459,27 @@ fn shells_read_their_completions() {
         assert_eq!(result(&output), (0, "doctor\n".to_owned(), String::new()));
     }
     assert_eq!(std::fs::read_dir(home.path()).expect("a folder").count(), 5, "no database is made");
+}
+
+/// The line of the README installs completions for later shells.
+#[test]
+fn the_line_of_the_readme_installs_completions() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).expect("the README");
+    let row = readme.lines().find_map(|line| line.strip_prefix("| bash | `")).expect("a row for bash");
+    let install = row.split('`').next().expect("a command");
+    let home = temp_dir();
+    let folder = Path::new(PROGRAM).parent().expect("a folder").display();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap_or_default());
+    let mut shell = Command::new("bash");
+    shell.args(["--norc", "-c", &format!("{install}; source ~/.bashrc; complete -p duly")]);
+    match shell.env("HOME", home.path()).env("PATH", path).current_dir(home.path()).output() {
+        Ok(output) => {
+            let (code, out, err) = result(&output);
+            assert_eq!((code, err.as_str()), (0, ""));
+            assert!(out.ends_with(" duly\n"), "{out}");
+        }
+        Err(_) => println!("skipped: no bash"),
+    }
 }
 
 /// Names of tasks are completed by shells as they are: in the file that the line names, and with the letters at which bash
