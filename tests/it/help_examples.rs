@@ -72,10 +72,14 @@ fn create_files(command: &str) -> (TestDb, PathBuf) {
     write_program(&home.join("backup.sh"), PROGRAMS[2].1);
     std::fs::write(home.join("tasks.toml"), "[[task]]\nname = \"t\"\nevery = \"1h\"\ncommand = [\"true\"]\n")
         .expect("a file");
-    for file in ["etc/crontab", "etc/cron.d/certbot"] {
+    for file in ["crontab", "etc/crontab", "etc/cron.d/certbot"] {
         std::fs::write(home.join(file), "0 3 * * * true\n").expect("a file");
     }
     drop(nanoclaw(&home.join("store/messages.db")));
+    let session = "v2-sessions/ag-1/sess-1";
+    std::fs::create_dir_all(home.join("data").join(session)).expect("a folder");
+    let inbound = Path::new("tests/cli/import-nanoclaw.in").join(session).join("inbound.db");
+    std::fs::copy(inbound, home.join("data").join(session).join("inbound.db")).expect("a database of NanoClaw 2");
     // Commands that add tasks start without a database.
     if command == "add" || command == "import" {
         return (db, home);
