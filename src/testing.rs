@@ -28,8 +28,8 @@ use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::turn_io::Slots;
 use crate::worker::attempt::Tools;
 use crate::worker::connection::{ConnectionSettings, WorkerConnection, WriteQueue};
+use crate::worker::handed;
 use crate::worker::handler::{Context, Handler, Handlers};
-use crate::worker::pool;
 
 /// A scheduler without threads, for tests.
 ///
@@ -355,7 +355,7 @@ impl Stepper {
         }
         let (begun, now) = (self.forget(claim), self.clock.now());
         let (slot, began) = (begun.map(|(slot, _)| slot), begun.map_or(now, |(_, began)| began));
-        let limit = self.handlers.get(&claim.handler).and_then(|handler| pool::limit(&**handler, claim));
+        let limit = self.handlers.get(&claim.handler).and_then(|handler| handed::limit(&**handler, claim));
         let exceeded = limit.filter(|limit| now.monotonic.saturating_sub(began.monotonic) >= *limit);
         let finished = Finished::new(claim.clone(), outcome, began, now).exceeding(exceeded);
         self.finished.push(Finished { slot, ..finished });
@@ -387,7 +387,7 @@ impl Stepper {
         let clock = Arc::new(self.clock.clone());
         let tools = Tools::new(self.connection.clone(), None);
         let began = self.clock.now();
-        let mut finished = pool::attempt(&*handler, claim, began, clock, Arc::default(), tools, |_| {});
+        let mut finished = handed::attempt(&*handler, claim, began, clock, Arc::default(), tools, |_| {});
         finished.slot = self.forget(claim).map(|(slot, _)| slot);
         self.finished.push(finished.clone());
         Some(finished)

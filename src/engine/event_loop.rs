@@ -92,7 +92,11 @@ impl EventLoop {
             self.progress.take(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
             if now.monotonic >= self.next_look {
                 self.next_look = now.monotonic.saturating_add(self.settings.poll);
-                self.pool.take_begun(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
+                self.pool
+                    .attempts()
+                    .take_begun(now.monotonic)
+                    .into_iter()
+                    .for_each(|report| self.poller.report(report));
             }
             let slots = (!draining).then(|| self.slots(ended));
             if ended > 0 {

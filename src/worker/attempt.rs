@@ -92,6 +92,8 @@ pub(crate) enum OwnEnd {
     /// Its rows are being written.
     Writing,
     Written(Box<Finished>),
+    /// The attempt has ended: a copy of its context records nothing more.
+    Over,
 }
 
 /// What an attempt runs with.

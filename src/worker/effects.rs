@@ -256,6 +256,7 @@ impl<'a> AtWork<'a> {
             OwnEnd::NotYet => {}
             OwnEnd::Writing => return Err(refused("its run is being finished: do it before `finish`".to_owned())),
             OwnEnd::Written(_) => return Err(refused("its run is finished: do it before `finish`".to_owned())),
+            OwnEnd::Over => return Err(refused("its attempt has ended".to_owned())),
         }
         if !reported.at_work.insert(key.to_owned()) {
             return Err(refused("this attempt is at it already".to_owned()));
@@ -287,6 +288,7 @@ impl<'a> Writing<'a> {
             }
             OwnEnd::Writing => "it is being finished already",
             OwnEnd::Written(_) => "it is finished already",
+            OwnEnd::Over => "its attempt has ended",
         };
         drop(reported);
         let refused = writing.refused(reason);

@@ -178,7 +178,9 @@ impl fmt::Debug for Handlers {
     }
 }
 
-/// What a handler knows of its run, and how it reports.
+/// What a handler knows of its run, and how it reports. Cheap to clone, for the threads and futures that a handler uses; when its
+/// attempt has ended, a clone records nothing more, and [`Context::effect`] and [`Context::finish`] refuse.
+#[derive(Clone)]
 pub struct Context {
     claim: Arc<Claim>,
     clock: Arc<dyn Clock>,

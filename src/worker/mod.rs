@@ -3,6 +3,7 @@
 pub(crate) mod attempt;
 pub(crate) mod connection;
 pub(crate) mod effects;
+pub(crate) mod handed;
 pub(crate) mod handler;
 pub(crate) mod pool;
 pub(crate) mod progress;

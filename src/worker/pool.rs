@@ -8,37 +8,24 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::clock::{Clock, Now};
-use crate::error::{BoxError, Error, Result};
-use crate::host::attempt_slots::Place;
-use crate::host::orphan::{Input, Orphan};
+use crate::error::{Error, Result};
+use crate::host::orphan::Orphan;
 use crate::host::owner_lock::OwnerLock;
 use crate::host::panics;
-use crate::model::event::{Event, Observers};
-use crate::model::finished::{AtWork, Finished, Report, ReportKind, WorkerEnded};
-use crate::model::retry::Retry;
-use crate::model::run::{Claim, FailureKind, Outcome};
-use crate::worker::attempt::{Link, Notice, OwnEnd, StopFlag, StopReason, Tools};
+use crate::model::event::Observers;
+use crate::model::finished::{AtWork, Finished, WorkerEnded};
+use crate::model::run::{Claim, Outcome};
+use crate::worker::attempt::{Link, Notice, StopFlag, Tools};
 use crate::worker::connection::{ConnectionSettings, WorkerConnection};
-use crate::worker::handler::{Context, Failure, Handler, Handlers};
+use crate::worker::handed::{Attempts, Handed, UNNOTED, attempt};
+use crate::worker::handler::Handlers;
 
 /// Claims that may be handed over and not begun; more are never read ahead.
 pub(crate) const QUEUE: usize = 512;
 
-/// The attempts that are handed over and not finished, by run; of two attempts of one run, the newer.
-type Flags = Arc<Mutex<HashMap<i64, Handed>>>;
-
-/// A claim that is handed over, with its stop flag.
-type Handed = (Arc<Claim>, Arc<StopFlag>);
-
 /// How long after its time limit a handler may still hold its worker. A handler that heeds the stop request has returned by
 /// then.
 const GRACE: Duration = Duration::from_millis(250);
-
-/// How long an attempt that was read ahead runs before its row says when it began. Most end before.
-const LONG: Duration = Duration::from_millis(500);
-
-/// How long a worker waits before it returns an attempt that it could not begin.
-const UNNOTED: Duration = Duration::from_secs(1);
 
 /// How soon the replacement of a worker that ended is retried.
 const REPLACE_AGAIN: Duration = Duration::from_secs(1);
@@ -63,7 +50,6 @@ pub(crate) struct Pool {
     finished: Receiver<Finished>,
     notices: Receiver<Notice>,
     handlers: Arc<Handlers>,
-    flags: Flags,
     limited: Limited,
     workers: usize,
     /// Attempts whose orphan is being ended.
@@ -83,11 +69,8 @@ pub(crate) struct Pool {
 #[derive(Clone)]
 struct Worker {
     handlers: Arc<Handlers>,
-    clock: Arc<dyn Clock>,
-    flags: Flags,
+    attempts: Attempts,
     limited: Limited,
-    observers: Arc<Observers>,
-    link: Link,
     connections: ConnectionSettings,
 }
 
@@ -105,16 +88,9 @@ impl Pool {
         let (claims, queue) = bounded::<Handed>(most);
         let (done, finished) = bounded(most);
         let (notify, notices) = bounded(most);
-        let (flags, limited, handlers) = (Flags::default(), Limited::default(), Arc::new(handlers));
-        let worker = Worker {
-            handlers: handlers.clone(),
-            clock,
-            flags: flags.clone(),
-            limited: limited.clone(),
-            observers,
-            link: Link { notices: notify, alive },
-            connections,
-        };
+        let (limited, handlers) = (Limited::default(), Arc::new(handlers));
+        let attempts = Attempts::new(clock, observers, Link { notices: notify, alive });
+        let worker = Worker { handlers: handlers.clone(), attempts, limited: limited.clone(), connections };
         let (started, missing, replace_at, threads) = (0, 0, Duration::ZERO, Vec::with_capacity(workers));
         let mut pool = Pool {
             claims,
@@ -122,7 +98,6 @@ impl Pool {
             finished,
             notices,
             handlers,
-            flags,
             limited,
             workers,
             ending: Arc::default(),
@@ -203,11 +178,7 @@ impl Pool {
 
     /// Hands a claim to the workers. The queue holds as many as a scheduler may claim ahead.
     pub(crate) fn submit(&self, claim: Arc<Claim>) {
-        let flag = Arc::<StopFlag>::default();
-        // A run that still runs under another flag was recovered by a scheduler that counted this owner as dead.
-        if let Some((_, superseded)) = self.flags().insert(claim.run_id, (claim.clone(), flag.clone())) {
-            superseded.raise(StopReason::Asked);
-        }
+        let flag = self.attempts().hand_over(&claim);
         // The workers live as long as the pool: the queue cannot be closed.
         let sent = self.claims.send((claim, flag));
         debug_assert!(sent.is_ok(), "the workers are gone");
@@ -254,33 +225,25 @@ impl Pool {
     /// Takes back the claims that no worker has begun.
     pub(crate) fn recall(&self, now: Now) -> Vec<Finished> {
         let recalled = self.queue.try_iter().map(|(claim, _)| {
-            self.flags().remove(&claim.run_id);
+            self.attempts().end(&claim);
             Finished::new(claim, Outcome::Released, now, now)
         });
         recalled.collect()
     }
 
-    /// Returns the begin of attempts that were read ahead and run for long: their rows do not show it yet.
-    pub(crate) fn take_begun(&self, now: Duration) -> Vec<Report> {
-        let flags = self.flags();
-        let ahead = flags.values().filter(|(claim, _)| claim.read_ahead);
-        let begun = ahead.filter_map(|(claim, flag)| {
-            let at = flag.take_begun(|at| now.saturating_sub(at.monotonic) >= LONG)?;
-            Some(Report { run: claim.run_id, attempt: claim.attempt, kind: ReportKind::Began(at.wall) })
-        });
-        begun.collect()
+    /// Returns the attempts that are handed over.
+    pub(crate) fn attempts(&self) -> &Attempts {
+        &self.worker.attempts
     }
 
     /// Asks the handler of a run to stop, if it has begun and not returned.
     pub(crate) fn stop(&self, run: i64) {
-        if let Some((_, flag)) = self.flags().get(&run) {
-            flag.raise(StopReason::Asked);
-        }
+        self.attempts().stop(run);
     }
 
     /// Asks every handler to stop: the scheduler shuts down.
     pub(crate) fn stop_all(&self) {
-        self.flags().values().for_each(|(_, flag)| flag.raise(StopReason::Shutdown));
+        self.attempts().stop_all();
     }
 
     /// Ends the workers, and waits for them. For when none has a run.
@@ -291,10 +254,6 @@ impl Pool {
                 log::error!("a worker panicked as it left: {}", panics::message(panic));
             }
         }
-    }
-
-    fn flags(&self) -> MutexGuard<'_, HashMap<i64, Handed>> {
-        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -314,30 +273,8 @@ impl Worker {
         });
         if let Err(error) = ended {
             let replaced = at_work.claim.as_ref().is_some_and(|claim| self.leave(claim));
-            let _ = self.link.notices.send(Notice::WorkerEnded(WorkerEnded { at_work, error, replaced }));
+            let _ = self.attempts.link.notices.send(Notice::WorkerEnded(WorkerEnded { at_work, error, replaced }));
         }
-    }
-
-    /// Records in the slots that the attempt begins, for a scheduler that recovers this one's runs. An attempt that cannot be
-    /// recorded must not begin, and none may while the folder of the lock files is unsafe: it is returned to the queue after a
-    /// while.
-    fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
-        let Claim { run_id, task, attempt, .. } = &**claim;
-        let alive = &self.link.alive;
-        let place = match alive.check_folder(now.monotonic).and_then(|()| alive.begin(*run_id, *attempt)) {
-            Ok(place) => place,
-            Err(error) => {
-                let reason = "its start cannot be noted in the lock file";
-                log::warn!("run {run_id} of {task:?} is returned to the queue: {reason}: {error}");
-                flag.wait(UNNOTED);
-                return None;
-            }
-        };
-        if claim.read_ahead {
-            flag.begin(now);
-        }
-        self.observers.notify(&Event::Started { claim: claim.clone() });
-        Some(place)
     }
 
     /// Runs an attempt, which it records in `at_work`. Returns its end, and whether another worker has replaced this one
@@ -351,21 +288,24 @@ impl Worker {
     ) -> (Finished, bool) {
         at_work.claim = Some(claim.clone());
         let begins = |limit: Duration| {
-            let until = self.clock.now().monotonic.saturating_add(limit).saturating_add(GRACE);
+            let until = self.attempts.clock.now().monotonic.saturating_add(limit).saturating_add(GRACE);
             let limit = Limit { claim: claim.clone(), until, replaced: false };
             limits(&self.limited).insert((claim.run_id, claim.attempt), limit);
         };
-        let now = self.clock.now();
+        let now = self.attempts.clock.now();
         let at_once = |outcome| Finished::new(claim.clone(), outcome, now, now);
         let finished = match self.handlers.get(&claim.handler) {
-            Some(handler) => match self.begin(&claim, &flag, now) {
+            Some(handler) => match self.attempts.begin(&claim, &flag, now) {
                 Some(place) => {
                     at_work.began = Some((now, place));
-                    let tools = Tools::new(connection, Some(self.link.clone()));
-                    let ended = attempt(&**handler, &claim, now, self.clock.clone(), flag, tools, begins);
+                    let tools = Tools::new(connection, Some(self.attempts.link.clone()));
+                    let ended = attempt(&**handler, &claim, now, self.attempts.clock.clone(), flag, tools, begins);
                     Finished { slot: Some(place), ..ended }
                 }
-                None => at_once(Outcome::Released),
+                None => {
+                    flag.wait(UNNOTED);
+                    at_once(Outcome::Released)
+                }
             },
             // A scheduler claims only runs of handlers that it has.
             None => at_once(Outcome::failed(format!("no handler is named {:?} here", claim.handler))),
@@ -375,79 +315,11 @@ impl Worker {
 
     /// Forgets an attempt that has ended. Returns whether another worker has replaced the one that ran it.
     fn leave(&self, claim: &Arc<Claim>) -> bool {
-        let mut flags = self.flags.lock().unwrap_or_else(PoisonError::into_inner);
-        if flags.get(&claim.run_id).is_some_and(|(newest, _)| Arc::ptr_eq(newest, claim)) {
-            flags.remove(&claim.run_id);
-        }
-        drop(flags);
+        self.attempts.end(claim);
         limits(&self.limited).remove(&(claim.run_id, claim.attempt)).is_some_and(|limit| limit.replaced)
     }
 }
 
 fn limits(limited: &Limited) -> MutexGuard<'_, HashMap<(i64, u32), Limit>> {
     limited.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Calls the handler once. A panic of it is a failed attempt: the thread lives on. `begins` receives its time limit, if it has
-/// one.
-pub(crate) fn attempt(
-    handler: &dyn Handler,
-    claim: &Arc<Claim>,
-    began: Now,
-    clock: Arc<dyn Clock>,
-    stop: Arc<StopFlag>,
-    tools: Tools,
-    begins: impl FnOnce(Duration),
-) -> Finished {
-    let mut exceeded = None;
-    // The handler's own limit and the text of its error are application code as well.
-    let ended = panics::contained(|| {
-        let limit = limit(handler, claim);
-        if let Some(limit) = limit {
-            begins(limit);
-        }
-        let context = Context::new(claim.clone(), clock.clone(), stop, limit, tools.clone());
-        let returned = handler.run(&context);
-        exceeded = context.exceeded();
-        judged(returned)
-    });
-    let outcome = ended.unwrap_or_else(|panic| {
-        let error = format!("the handler panicked: {panic}");
-        Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff }
-    });
-    let reported = std::mem::take(&mut *tools.reported());
-    let input = reported.input;
-    if let OwnEnd::Written(finished) = reported.end {
-        if let Outcome::Failed { error, .. } = outcome {
-            let Claim { run_id, task, .. } = &**claim;
-            log::warn!(
-                "run {run_id} of {task:?} was finished by its handler; what failed then changes nothing: {error:?}"
-            );
-        }
-        input.iter().for_each(Input::remove);
-        return *finished;
-    }
-    let (output, exit_code) = (reported.output, reported.exit_code);
-    let progress = reported.progress.and_then(|progress| progress.newest());
-    let finished =
-        Finished::new(claim.clone(), outcome, began, clock.now()).exceeding(exceeded).with_remark(reported.remark);
-    Finished { output, exit_code, progress, input, ..finished }
-}
-
-/// Returns the time limit of an attempt: the task's, else the handler's.
-pub(crate) fn limit(handler: &dyn Handler, claim: &Claim) -> Option<Duration> {
-    claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero())
-}
-
-/// Returns the outcome for a handler's answer.
-fn judged(returned: Result<Option<String>, BoxError>) -> Outcome {
-    match returned {
-        Ok(result) => Outcome::Succeeded { result },
-        Err(error) => {
-            let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
-            let failed = Outcome::Failed { how: FailureKind::Failed, error: error.to_string(), retry };
-            panics::dispose("the error of a handler", error);
-            failed
-        }
-    }
 }

@@ -1,0 +1,185 @@
+//! The attempts that are handed over to be run: their stop flags, how each begins, and how its end is judged.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::{Clock, Now};
+use crate::error::BoxError;
+use crate::host::attempt_slots::Place;
+use crate::host::orphan::Input;
+use crate::host::panics;
+use crate::model::event::{Event, Observers};
+use crate::model::finished::{Finished, Report, ReportKind};
+use crate::model::retry::Retry;
+use crate::model::run::{Claim, FailureKind, Outcome};
+use crate::worker::attempt::{Link, OwnEnd, Reported, StopFlag, StopReason, Tools};
+use crate::worker::handler::{Context, Failure, Handler};
+
+/// A claim that is handed over, with its stop flag.
+pub(crate) type Handed = (Arc<Claim>, Arc<StopFlag>);
+
+/// How long an attempt that was read ahead runs before its row says when it began. Most end before.
+const LONG: Duration = Duration::from_millis(500);
+
+/// How long to wait before an attempt is returned that could not begin.
+pub(crate) const UNNOTED: Duration = Duration::from_secs(1);
+
+/// The attempts that are handed over and not finished, and what each of them runs with.
+#[derive(Clone)]
+pub(crate) struct Attempts {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) link: Link,
+    observers: Arc<Observers>,
+    /// By run; of two attempts of one run, the newer.
+    flags: Arc<Mutex<HashMap<i64, Handed>>>,
+}
+
+impl Attempts {
+    pub(crate) fn new(clock: Arc<dyn Clock>, observers: Arc<Observers>, link: Link) -> Self {
+        Attempts { clock, link, observers, flags: Arc::default() }
+    }
+
+    /// Adds an attempt. Returns its stop flag.
+    pub(crate) fn hand_over(&self, claim: &Arc<Claim>) -> Arc<StopFlag> {
+        let flag = Arc::<StopFlag>::default();
+        // A run that still runs under another flag was recovered by a scheduler that counted this owner as dead.
+        if let Some((_, superseded)) = self.flags().insert(claim.run_id, (claim.clone(), flag.clone())) {
+            superseded.raise(StopReason::Asked);
+        }
+        flag
+    }
+
+    /// Records in the slots that the attempt begins, for a scheduler that recovers this one's runs. An attempt that cannot be
+    /// recorded must not begin, and none may while the folder of the lock files is unsafe: it is to be returned to the queue.
+    pub(crate) fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
+        let Claim { run_id, task, attempt, .. } = &**claim;
+        let alive = &self.link.alive;
+        let place = match alive.check_folder(now.monotonic).and_then(|()| alive.begin(*run_id, *attempt)) {
+            Ok(place) => place,
+            Err(error) => {
+                let reason = "its start cannot be noted in the lock file";
+                log::warn!("run {run_id} of {task:?} is returned to the queue: {reason}: {error}");
+                return None;
+            }
+        };
+        if claim.read_ahead {
+            flag.begin(now);
+        }
+        self.observers.notify(&Event::Started { claim: claim.clone() });
+        Some(place)
+    }
+
+    /// Removes an attempt that has ended.
+    pub(crate) fn end(&self, claim: &Arc<Claim>) {
+        let mut flags = self.flags();
+        if flags.get(&claim.run_id).is_some_and(|(newest, _)| Arc::ptr_eq(newest, claim)) {
+            flags.remove(&claim.run_id);
+        }
+    }
+
+    /// Returns the begin of attempts that were read ahead and run for long: their rows do not show it yet.
+    pub(crate) fn take_begun(&self, now: Duration) -> Vec<Report> {
+        let flags = self.flags();
+        let ahead = flags.values().filter(|(claim, _)| claim.read_ahead);
+        let begun = ahead.filter_map(|(claim, flag)| {
+            let at = flag.take_begun(|at| now.saturating_sub(at.monotonic) >= LONG)?;
+            Some(Report { run: claim.run_id, attempt: claim.attempt, kind: ReportKind::Began(at.wall) })
+        });
+        begun.collect()
+    }
+
+    /// Asks the handler of a run to stop.
+    pub(crate) fn stop(&self, run: i64) {
+        if let Some((_, flag)) = self.flags().get(&run) {
+            flag.raise(StopReason::Asked);
+        }
+    }
+
+    /// Asks every handler to stop: the scheduler shuts down.
+    pub(crate) fn stop_all(&self) {
+        self.flags().values().for_each(|(_, flag)| flag.raise(StopReason::Shutdown));
+    }
+
+    fn flags(&self) -> MutexGuard<'_, HashMap<i64, Handed>> {
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls the handler once. A panic of it is a failed attempt: the thread lives on. `begins` receives its time limit, if it has
+/// one.
+pub(crate) fn attempt(
+    handler: &dyn Handler,
+    claim: &Arc<Claim>,
+    began: Now,
+    clock: Arc<dyn Clock>,
+    stop: Arc<StopFlag>,
+    tools: Tools,
+    begins: impl FnOnce(Duration),
+) -> Finished {
+    let mut exceeded = None;
+    // The handler's own limit and the text of its error are application code as well.
+    let ended = panics::contained(|| {
+        let limit = limit(handler, claim);
+        if let Some(limit) = limit {
+            begins(limit);
+        }
+        let context = Context::new(claim.clone(), clock.clone(), stop, limit, tools.clone());
+        let returned = handler.run(&context);
+        exceeded = context.exceeded();
+        judged(returned)
+    });
+    let outcome = ended.unwrap_or_else(|panic| panicked(&panic));
+    ended_with(claim, outcome, exceeded, (began, clock.now()), &tools)
+}
+
+/// Returns the outcome of a handler that panicked.
+pub(crate) fn panicked(panic: &str) -> Outcome {
+    let error = format!("the handler panicked: {panic}");
+    Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff }
+}
+
+/// Returns the end of an attempt, with what its handler reported. A copy of its [`Context`] can record nothing more.
+pub(crate) fn ended_with(
+    claim: &Arc<Claim>,
+    outcome: Outcome,
+    exceeded: Option<Duration>,
+    (began, ended): (Now, Now),
+    tools: &Tools,
+) -> Finished {
+    let over = Reported { end: OwnEnd::Over, ..Reported::default() };
+    let reported = std::mem::replace(&mut *tools.reported(), over);
+    let input = reported.input;
+    if let OwnEnd::Written(finished) = reported.end {
+        if let Outcome::Failed { error, .. } = outcome {
+            let Claim { run_id, task, .. } = &**claim;
+            log::warn!(
+                "run {run_id} of {task:?} was finished by its handler; what failed then changes nothing: {error:?}"
+            );
+        }
+        input.iter().for_each(Input::remove);
+        return *finished;
+    }
+    let (output, exit_code) = (reported.output, reported.exit_code);
+    let progress = reported.progress.and_then(|progress| progress.newest());
+    let finished = Finished::new(claim.clone(), outcome, began, ended).exceeding(exceeded).with_remark(reported.remark);
+    Finished { output, exit_code, progress, input, ..finished }
+}
+
+/// Returns the time limit of an attempt: the task's, else the handler's.
+pub(crate) fn limit(handler: &dyn Handler, claim: &Claim) -> Option<Duration> {
+    claim.timeout.or_else(|| handler.default_timeout()).filter(|limit| !limit.is_zero())
+}
+
+/// Returns the outcome for a handler's answer.
+pub(crate) fn judged(returned: Result<Option<String>, BoxError>) -> Outcome {
+    match returned {
+        Ok(result) => Outcome::Succeeded { result },
+        Err(error) => {
+            let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
+            let failed = Outcome::Failed { how: FailureKind::Failed, error: error.to_string(), retry };
+            panics::dispose("the error of a handler", error);
+            failed
+        }
+    }
+}
