@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(feature = "tokio", doc = include_str!("../docs/async.md"))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod client;
@@ -15,6 +16,8 @@ pub mod testing;
 mod worker;
 
 pub use client::Client;
+#[cfg(feature = "tokio")]
+pub use client::async_client::AsyncClient;
 pub use client::backup::Backup;
 pub use client::check::{Problem, ProblemKind};
 pub use client::runs::NewRun;

@@ -15,7 +15,9 @@ use crate::client::Client;
 use crate::client::wake::Wake;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::event_loop::{EventLoop, Order};
-use crate::engine::poller::{self, Parts, Poller};
+#[cfg(feature = "tokio")]
+use crate::engine::lanes::Lanes;
+use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
 use crate::host::{folder, orphan, owner_lock, panics};
 use crate::model::event::{Event, Observer};
@@ -24,7 +26,11 @@ use crate::store::Store;
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
+#[cfg(feature = "tokio")]
+use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
+#[cfg(feature = "tokio")]
+use crate::worker::handler::{HandlerFuture, store_result};
 use crate::worker::pool::Pool;
 use crate::worker::progress::Waiting;
 
@@ -43,7 +49,15 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
+    #[cfg(feature = "tokio")]
+    runtime: Option<tokio::runtime::Handle>,
+    #[cfg(feature = "tokio")]
+    async_limit: usize,
 }
+
+/// Async handlers at once, unless the builder sets another number.
+#[cfg(feature = "tokio")]
+const ASYNC_LIMIT: usize = 1000;
 
 impl Builder {
     /// Registers a closure for tasks that name this handler. Its return value is stored as the run's result, as JSON of up to
@@ -64,6 +78,86 @@ impl Builder {
             self.refused.get_or_insert(error);
         }
         self
+    }
+
+    /// Registers an async handler: each attempt is a future on the runtime of [`Builder::runtime`], and needs no thread of its
+    /// own. Result and error are those of [`Builder::handler`], and so are panics, retries, time limits and requests to stop, with
+    /// one difference: a future that has not returned ten seconds after the request to stop is dropped, and its attempt ends as
+    /// timed out, cancelled or interrupted. What it has spawned is not ended.
+    ///
+    /// In an async handler use [`Context::cancelled`], [`Context::effect_async`] and [`Context::finish_async`]: the other forms
+    /// block a thread of the runtime. If the runtime shuts down, the attempts on it fail, and the scheduler starts no more of them.
+    ///
+    /// ```
+    /// use duly::{BoxError, Context, NewTask, RunStatus, Scheduler};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let runtime = tokio::runtime::Runtime::new()?;
+    /// let scheduler = Scheduler::builder(&file)
+    ///     .runtime(runtime.handle().clone())
+    ///     .async_handler("greet", |run: Context| async move {
+    ///         let name: String = run.payload()?;
+    ///         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    ///         Ok::<_, BoxError>(format!("hello {name}"))
+    ///     })
+    ///     .start()?;
+    /// scheduler.add(NewTask::manual("greet").handler("greet").payload("world"))?;
+    /// let run = scheduler.trigger("greet")?;
+    /// # while !scheduler.run(run)?.unwrap().status.is_final() { std::thread::yield_now() }
+    /// # assert_eq!(scheduler.run(run)?.unwrap().result.as_deref(), Some(r#""hello world""#));
+    /// # assert_eq!(scheduler.run(run)?.unwrap().status, RunStatus::Succeeded);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn async_handler<F, R, T, E>(mut self, name: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Context) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<T, E>> + Send + 'static,
+        T: Serialize + 'static,
+        E: Into<BoxError> + 'static,
+    {
+        let boxed = move |context: Context| -> HandlerFuture {
+            let future = handler(context);
+            Box::pin(async move { store_result(future.await.map_err(Into::into)?) })
+        };
+        if let Err(error) = self.handlers.add_future(name.into(), Arc::new(boxed)) {
+            self.refused.get_or_insert(error);
+        }
+        self
+    }
+
+    /// Sets the runtime of the async handlers. Default: the one within which [`Builder::start`] is called. Shut the scheduler down
+    /// before the runtime.
+    #[cfg(feature = "tokio")]
+    pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Sets how many attempts of async handlers are claimed and run at once, 1 to 10 000, beside those of the workers. Default
+    /// 1000.
+    #[cfg(feature = "tokio")]
+    pub fn async_limit(mut self, limit: usize) -> Self {
+        self.async_limit = limit;
+        self
+    }
+
+    /// Returns the runtime of the async handlers and how many attempts may run on it; `None` without such a handler.
+    #[cfg(feature = "tokio")]
+    fn runtime_to_use(&self, wake: &Sender<()>) -> Result<Option<Runtime>> {
+        let (Some(name), limit) = (self.handlers.future_names().into_iter().next(), self.async_limit) else {
+            return Ok(None);
+        };
+        if !(1..=10_000).contains(&limit) {
+            let reason = format!("expected 1 to 10000, found {limit}");
+            return Err(Error::InvalidConfig { field: "async_limit", reason });
+        }
+        let missing = |_| {
+            let reason = format!("expected a tokio runtime for the handler {name:?}: set it, or start within one");
+            Error::InvalidConfig { field: "runtime", reason }
+        };
+        let handle = self.runtime.clone().map_or_else(tokio::runtime::Handle::try_current, Ok).map_err(missing)?;
+        Ok(Some(Runtime { handle, limit, wake: wake.clone() }))
     }
 
     settings_methods!();
@@ -132,11 +226,20 @@ impl Builder {
     /// [`Error::UnusableDatabase`] if the file cannot be used, or if this process is root and the file belongs to another user;
     /// [`Error::InvalidConfig`] if a setting is out of range.
     pub fn start(self) -> Result<Scheduler> {
-        let Builder { path, missing, handlers, refused, settings, durability, clock, mut observers, prepare } = self;
+        let (wake, woken) = bounded(1);
+        #[cfg(feature = "tokio")]
+        let runtime = self.runtime_to_use(&wake);
+        let Builder { path, missing, handlers, refused, settings, durability, clock, mut observers, prepare, .. } =
+            self;
         if let Some(error) = refused {
             return Err(error);
         }
         settings.check()?;
+        let others = 0;
+        #[cfg(feature = "tokio")]
+        let (runtime, futures) = (runtime?, handlers.future_names());
+        #[cfg(feature = "tokio")]
+        let others = runtime.as_ref().map_or(others, |runtime| runtime.limit);
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
         // Checked before the file is opened, and again with the owner's lock, which is taken when it is open.
         if let Some(fault) = folder::foreign(&path) {
@@ -150,15 +253,20 @@ impl Builder {
         let file: Arc<Path> = store.path().into();
         sweep(&mut own, &file, clock.now().wall)?;
         let mut random = fastrand::Rng::new();
-        let (owner, names, database) = (poller::new_owner(&mut random), handlers.names(), file.to_path_buf());
+        let (owner, names, database) = (owner_lock::new_owner(&mut random), handlers.names(), file.to_path_buf());
         let (store, handler_names) = (Box::new(store), names.clone());
-        let parts = Parts { store, database, owner, handlers: handler_names, settings, observers, random };
+        // Other processes see how many runs it takes at once.
+        let registered = Settings { workers: settings.workers + others, ..settings };
+        let parts = Parts { store, database, owner, handlers: handler_names, settings: registered, observers, random };
         let poller = Poller::new(parts, clock.now())?;
         let open = SqliteStore::opener(file.clone(), durability, prepare);
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
-        let pool = Pool::start(settings.workers, handlers, clock.clone(), lock, observers, connections)?;
-        let (wake, woken) = bounded(1);
+        let pool = Pool::start(settings.workers, others, handlers, clock.clone(), lock, observers, connections)?;
+        #[cfg(feature = "tokio")]
+        let (mut pool, lanes) = (pool, runtime.is_some().then(|| Lanes::new(names.clone(), futures)));
+        #[cfg(feature = "tokio")]
+        runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
@@ -179,6 +287,8 @@ impl Builder {
             handed,
             next_look,
             progress,
+            #[cfg(feature = "tokio")]
+            lanes,
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
@@ -247,6 +357,10 @@ impl Scheduler {
             clock: Arc::new(SystemClock::new()),
             observers: Vec::new(),
             prepare: None,
+            #[cfg(feature = "tokio")]
+            runtime: None,
+            #[cfg(feature = "tokio")]
+            async_limit: ASYNC_LIMIT,
         }
     }
 
@@ -264,6 +378,16 @@ impl Scheduler {
     /// corrupt; or a newer duly has migrated its tables.
     pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
         self.end(deadline)
+    }
+
+    /// As [`Scheduler::shutdown`], and waits without blocking a thread of the runtime, on which async handlers may have to return.
+    ///
+    /// # Errors
+    /// As [`Scheduler::shutdown`]; and if the runtime shuts down meanwhile.
+    #[cfg(feature = "tokio")]
+    pub async fn shutdown_async(self, deadline: Duration) -> Result<Shutdown> {
+        let shutdown = tokio::task::spawn_blocking(move || self.shutdown(deadline)).await;
+        shutdown.unwrap_or_else(|error| Err(Error::store("shut the scheduler down", error)))
     }
 
     /// Starts nothing more, and returns un-started claims to the queue. Does not wait: the scheduler stops when the running

@@ -14,10 +14,10 @@ pub use crate::clock::ManualClock;
 
 use crate::client::Client;
 use crate::clock::{Clock, Now, Timestamp};
-use crate::engine::poller::{self, Parts, Poller};
+use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
 use crate::host::attempt_slots::Place;
-use crate::host::platform;
+use crate::host::{owner_lock, platform};
 use crate::model::event::{Event, Observer};
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
@@ -205,7 +205,7 @@ impl StepperBuilder {
             None => Client::new(Box::new(open(Missing::Refuse)?), Arc::new(clock.clone()), None),
         };
         // Two steppers of one test that sets no seed must not draw the same id.
-        let owner = poller::new_owner(&mut fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..))));
+        let owner = owner_lock::new_owner(&mut fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..))));
         let (names, random) = (handlers.names(), fastrand::Rng::with_seed(seed.unwrap_or_default()));
         let parts = Parts { store, database, owner, handlers: names, settings, observers, random };
         let mut poller = Poller::new(parts, clock.now())?;

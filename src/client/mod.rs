@@ -1,6 +1,8 @@
 //! `Client`: adds, changes and looks up tasks. It has its own connection and no threads.
 
 pub(crate) mod apply;
+#[cfg(feature = "tokio")]
+pub(crate) mod async_client;
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod doctor;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
 
 use crate::clock::{Clock, Timestamp};
+#[cfg(feature = "tokio")]
+use crate::engine::lanes::Lanes;
 use crate::engine::poller::Poller;
 use crate::error::Result;
 use crate::host::fault_points;
@@ -46,7 +48,7 @@ pub(crate) struct EventLoop {
     pub(crate) woken: Receiver<()>,
     pub(crate) orders: Receiver<Order>,
     pub(crate) report: Sender<usize>,
-    /// Runs that were handed over and whose outcome has not returned.
+    /// Runs that were handed to the workers and whose outcome has not returned.
     pub(crate) in_flight: usize,
     /// When claims were handed over and how many at a time; the oldest that may still be un-started first.
     pub(crate) handed: VecDeque<(Duration, usize)>,
@@ -54,6 +56,9 @@ pub(crate) struct EventLoop {
     pub(crate) next_look: Duration,
     /// Progress reports of handlers that are not due to be written yet.
     pub(crate) progress: Waiting,
+    /// Present where there are async handlers.
+    #[cfg(feature = "tokio")]
+    pub(crate) lanes: Option<Lanes>,
 }
 
 impl EventLoop {
@@ -75,14 +80,21 @@ impl EventLoop {
     fn turn_until_drained(&mut self) -> Result<()> {
         let mut finished: Vec<Finished> = Vec::new();
         let mut draining = false;
+        // How many of the finished attempts are of the workers: the measure for reading ahead.
+        let mut of_workers = 0;
         loop {
             let now = self.clock.now();
-            // Recalled claims have not finished: they are no measure for reading ahead.
+            // Recalled claims have not finished.
             let ended = finished.len();
             if draining || self.unstarted_since().is_some_and(|since| now.monotonic >= since + UNSTARTED) {
                 let recalled = self.pool.recall(now);
                 self.in_flight -= recalled.len();
                 finished.extend(recalled);
+            }
+            #[cfg(feature = "tokio")]
+            if let Some(futures) = self.pool.futures() {
+                futures.expire(now.monotonic);
+                finished.extend(futures.recall(now, draining));
             }
             if !draining {
                 self.pool.replace_ended(now.monotonic);
@@ -98,7 +110,8 @@ impl EventLoop {
                     .into_iter()
                     .for_each(|report| self.poller.report(report));
             }
-            let slots = (!draining).then(|| self.slots(ended));
+            let (slots, again_with) = self.slots(std::mem::take(&mut of_workers), now.monotonic);
+            let slots = (!draining).then_some(slots);
             if ended > 0 {
                 fault_points::reach("ended");
             }
@@ -116,12 +129,16 @@ impl EventLoop {
                 log::trace!("turn: nothing to record or to claim; {} in flight", self.in_flight);
             }
             draining |= turn.leaves;
+            // More may be claimed at once.
+            let again = !draining && again_with.is_some_and(|claims| turn.claims.len() >= claims);
             if !turn.claims.is_empty() {
                 fault_points::reach("claimed");
-                self.handed.push_back((now.monotonic, turn.claims.len()));
-                self.in_flight += turn.claims.len();
             }
-            turn.claims.into_iter().for_each(|claim| self.pool.submit(claim));
+            let on_workers = turn.claims.into_iter().filter(|claim| self.pool.submit(claim.clone())).count();
+            if on_workers > 0 {
+                self.handed.push_back((now.monotonic, on_workers));
+                self.in_flight += on_workers;
+            }
             turn.stop.into_iter().for_each(|run| self.pool.stop(run));
             for orphan in turn.orphans {
                 let wake = self.wake.clone();
@@ -129,18 +146,23 @@ impl EventLoop {
                     let _ = wake.try_send(());
                 });
             }
-            if draining && self.in_flight == 0 && self.poller.unsettled() == 0 {
+            if draining && self.running() == 0 && self.poller.unsettled() == 0 {
                 return Ok(());
             }
 
             let replace = self.pool.next_replacement().filter(|_| !draining).unwrap_or(Duration::MAX);
             let progress = self.progress.next().unwrap_or(Duration::MAX);
             let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
+            let wake_at = if again { Duration::ZERO } else { turn.wake_at };
+            #[cfg(feature = "tokio")]
+            let wake_at =
+                wake_at.min(self.pool.futures().and_then(|futures| futures.next(now.monotonic)).unwrap_or(wake_at));
             select! {
                 recv(self.pool.finished()) -> one => {
                     finished.extend(one);
                     self.gather(&mut finished);
-                    self.in_flight -= finished.len();
+                    of_workers = self.pool.returned(&finished);
+                    self.in_flight -= of_workers;
                 }
                 recv(self.pool.notices()) -> notice => match notice {
                     Ok(Notice::Report(report)) => self.poller.report(report),
@@ -164,24 +186,44 @@ impl EventLoop {
                         }
                         if order == Order::Cut {
                             // An outcome that is not recorded counts as unfinished, though its handler has returned.
-                            let _ = self.report.try_send(self.in_flight.max(self.poller.unsettled()));
+                            let running = self.running();
+                            let _ = self.report.try_send(running.max(self.poller.unsettled()));
                         }
                     }
                     // All senders are gone: the scheduler was dropped.
                     Err(_) => (draining, self.orders) = (true, crossbeam_channel::never()),
                 },
-                default(self.clock.until(turn.wake_at.min(give_back).min(replace).min(progress))) => {}
+                default(self.clock.until(wake_at.min(give_back).min(replace).min(progress))) => {}
             }
         }
     }
 
-    /// Returns how many runs may be claimed. Reading ahead is limited by what the last turn saw finish: no other process can
-    /// take a claim that waits un-started.
-    fn slots(&self, finished: usize) -> Slots {
+    /// Returns how many attempts are handed over and have not returned.
+    fn running(&mut self) -> usize {
+        #[cfg(feature = "tokio")]
+        if let Some(futures) = self.pool.futures() {
+            return self.in_flight + futures.running();
+        }
+        self.in_flight
+    }
+
+    /// Returns how many runs may be claimed, and with how many claims another turn follows at once. Reading ahead is limited by
+    /// what the last turn saw finish: no other process can take a claim that waits un-started.
+    fn slots(&mut self, finished: usize, now: Duration) -> (Slots, Option<usize>) {
         // A worker that a handler holds past its limit keeps its run; another worker replaces it.
         let workers = self.pool.workers();
         let ahead = (finished * 4).min(QUEUE);
-        Slots { room: (workers + ahead).saturating_sub(self.in_flight), idle: workers.saturating_sub(self.in_flight) }
+        let room = (workers + ahead).saturating_sub(self.in_flight);
+        let slots = Slots { room, idle: workers.saturating_sub(self.in_flight) };
+        #[cfg(feature = "tokio")]
+        if let Some(lanes) = &mut self.lanes {
+            let free = self.pool.futures().map_or(0, |futures| futures.free(now));
+            let choice = lanes.choose(slots, free);
+            choice.handlers.iter().for_each(|handlers| self.poller.claim_for(handlers));
+            return (choice.slots, choice.again_with);
+        }
+        let _ = now;
+        (slots, None)
     }
 
     /// Returns when the oldest claim was handed over that no worker has begun.

@@ -68,11 +68,6 @@ pub(crate) struct Parts {
     pub(crate) random: fastrand::Rng,
 }
 
-/// Draws the id of a new owner.
-pub(crate) fn new_owner(random: &mut fastrand::Rng) -> String {
-    uuid::Builder::from_random_bytes(std::array::from_fn(|_| random.u8(..))).into_uuid().to_string()
-}
-
 /// The state of one scheduler between turns.
 #[derive(Debug)]
 pub(crate) struct Poller {
@@ -80,6 +75,8 @@ pub(crate) struct Poller {
     registration: Registration,
     lock: Arc<OwnerLock>,
     handlers: BTreeSet<String>,
+    /// Those for which it claims now.
+    claiming: Arc<BTreeSet<String>>,
     settings: Settings,
     observers: Arc<Observers>,
     /// Outcomes that are not written yet, however long that takes.
@@ -144,6 +141,7 @@ impl Poller {
             store,
             registration,
             lock: Arc::new(lock),
+            claiming: Arc::new(handlers.clone()),
             handlers,
             settings,
             observers: Arc::new(Observers(observers)),
@@ -218,6 +216,15 @@ impl Poller {
     /// Returns the connection, without writing anything more.
     pub(crate) fn into_store(self) -> Box<dyn Store> {
         self.store
+    }
+
+    /// Limits the claims of the following turns to these handlers.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn claim_for(&mut self, handlers: &Arc<BTreeSet<String>>) {
+        if !Arc::ptr_eq(&self.claiming, handlers) {
+            self.claiming = handlers.clone();
+            self.horizon.forget();
+        }
     }
 
     /// Keeps a worker's report for the next turn to write.
@@ -337,7 +344,7 @@ impl Poller {
     /// be read.
     fn look(&mut self, now: Now, slots: Slots) -> Option<Turn> {
         let since = self.horizon.data_version();
-        let Some(done) = self.store.look(&self.registration.owner, &self.handlers, since, now.wall).ok()? else {
+        let Some(done) = self.store.look(&self.registration.owner, &self.claiming, since, now.wall).ok()? else {
             self.horizon.looked_again(now.wall);
             return Some(self.idle_turn(now, slots));
         };
@@ -361,7 +368,7 @@ impl Poller {
             now: now.wall,
             owner: &self.registration.owner,
             registration: &self.registration,
-            handlers: &self.handlers,
+            handlers: &self.claiming,
             until: now.wall.plus(self.settings.lease).min(Timestamp::MAX),
             finished: &self.outbox.make_contiguous()[..input.outcomes],
             reports: &self.reports,

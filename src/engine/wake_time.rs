@@ -83,6 +83,12 @@ impl WakeTime {
         }
     }
 
+    /// Has the next turn read everything again: it claims for other handlers.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn forget(&mut self) {
+        self.data_version = None;
+    }
+
     /// Returns the data version of the snapshot that was seen last.
     pub(crate) fn data_version(&self) -> Option<i64> {
         self.data_version

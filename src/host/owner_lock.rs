@@ -27,6 +27,11 @@ pub(crate) fn folder(database: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Draws the id of a new owner.
+pub(crate) fn new_owner(random: &mut fastrand::Rng) -> String {
+    uuid::Builder::from_random_bytes(std::array::from_fn(|_| random.u8(..))).into_uuid().to_string()
+}
+
 /// An owner's own lock. Dropping it, or the end of the process, releases the lock: the owner counts as dead.
 #[derive(Debug)]
 pub(crate) struct OwnerLock {

@@ -32,6 +32,8 @@ pub enum StopReason {
 pub(crate) struct StopFlag {
     raised: Mutex<Option<StopReason>>,
     changed: Condvar,
+    #[cfg(feature = "tokio")]
+    notify: tokio::sync::Notify,
     /// When the attempt began, until that is taken.
     begun: Mutex<Option<Now>>,
 }
@@ -51,6 +53,19 @@ impl StopFlag {
     pub(crate) fn raise(&self, reason: StopReason) {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
         self.changed.notify_all();
+        #[cfg(feature = "tokio")]
+        self.notify.notify_waiters();
+    }
+
+    /// Resolves when a stop is requested.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn requested(&self) {
+        let mut notified = std::pin::pin!(self.notify.notified());
+        // Before the flag is read, so that no request in between is missed.
+        notified.as_mut().enable();
+        if self.raised().is_none() {
+            notified.await;
+        }
     }
 
     pub(crate) fn raised(&self) -> Option<StopReason> {
@@ -106,12 +121,33 @@ pub(crate) struct Tools {
     pub(crate) file: Arc<Path>,
     /// The channel to the loop, and the owner's lock, which knows the database. `None` under a stepper.
     pub(crate) link: Option<Link>,
+    /// Held while a thread of the runtime uses the connection for this attempt.
+    #[cfg(feature = "tokio")]
+    pub(crate) gate: Arc<tokio::sync::Semaphore>,
 }
 
 impl Tools {
     pub(crate) fn new(connection: Arc<Mutex<WorkerConnection>>, link: Option<Link>) -> Self {
         let file = connection.lock().unwrap_or_else(PoisonError::into_inner).file();
-        Tools { reported: Arc::default(), connection, file, link }
+        Tools {
+            reported: Arc::default(),
+            connection,
+            file,
+            link,
+            #[cfg(feature = "tokio")]
+            gate: Arc::new(tokio::sync::Semaphore::new(1)),
+        }
+    }
+
+    /// Returns those of an attempt that shares its connection with others, one of which may be using it.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn shared(
+        connection: Arc<Mutex<WorkerConnection>>,
+        file: Arc<Path>,
+        gate: Arc<tokio::sync::Semaphore>,
+        link: Link,
+    ) -> Self {
+        Tools { reported: Arc::default(), connection, file, link: Some(link), gate }
     }
 
     pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {

@@ -69,12 +69,7 @@ impl Context {
     where
         T: Serialize + DeserializeOwned,
     {
-        let look_up = || {
-            let claim = self.claim();
-            let (task, run, first) = (claim.task.clone(), claim.run_id, claim.first_id());
-            Err(Failure::give_up(Error::InDoubt { task, run, first, key: key.to_owned() }).into())
-        };
-        self.effect_or(key, look_up, f)
+        self.effect_or(key, || Err(self.in_doubt(key).into()), f)
     }
 
     /// As [`Context::effect`], for an effect of which the outside world can say whether it was performed. In doubt, `look_up`
@@ -107,9 +102,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
     {
         let _at_work = AtWork::begin(self, key)?;
-        let now = self.now().wall;
-        let begun = self.connection().write(|store, owner| store.begin_effect(owner, self.claim(), key, now))?;
-        match begun {
+        match self.begin_effect(key)? {
             Begun::Done(value) => return self.read(key, &value),
             Begun::InDoubt => {
                 if let Some(found) = look_up()? {
@@ -123,41 +116,157 @@ impl Context {
         match f() {
             Ok(value) => self.record(key, value),
             Err(error) => {
-                let undone = self.connection().write(|store, owner| store.undo_effect(owner, self.claim(), key));
-                if let Err(undo_error) = undone {
-                    log::warn!("effect {key:?} of run {} failed, and stays in doubt: {undo_error}", self.run_id());
-                }
+                self.undo_effect(key);
                 Err(error)
             }
         }
     }
 
+    /// As [`Context::effect`], for async handlers: `f` returns a future, and no thread of the runtime is blocked while the database
+    /// is written. If the attempt is dropped meanwhile, the effect may be in doubt.
+    ///
+    /// # Errors
+    /// As [`Context::effect`].
+    #[cfg(feature = "tokio")]
+    pub async fn effect_async<T, F>(&self, key: &str, f: impl FnOnce() -> F + Send) -> Result<T, BoxError>
+    where
+        T: Serialize + DeserializeOwned + Send,
+        F: Future<Output = Result<T, BoxError>> + Send,
+    {
+        let look_up = || async { Err(self.in_doubt(key).into()) };
+        self.effect_or_async(key, look_up, f).await
+    }
+
+    /// As [`Context::effect_or`], for async handlers.
+    ///
+    /// # Errors
+    /// As [`Context::effect_or`].
+    #[cfg(feature = "tokio")]
+    pub async fn effect_or_async<T, L, F>(
+        &self,
+        key: &str,
+        look_up: impl FnOnce() -> L + Send,
+        f: impl FnOnce() -> F + Send,
+    ) -> Result<T, BoxError>
+    where
+        T: Serialize + DeserializeOwned + Send,
+        L: Future<Output = Result<Option<T>, BoxError>> + Send,
+        F: Future<Output = Result<T, BoxError>> + Send,
+    {
+        let _at_work = AtWork::begin(self, key)?;
+        let own_key = || key.to_owned();
+        let name = own_key();
+        let performed = match self.blocking(move |context| context.begin_effect(&name)).await?? {
+            Begun::Done(value) => return self.read(key, &value),
+            Begun::InDoubt => {
+                let found = look_up().await?;
+                if found.is_none() {
+                    // The claim may have been superseded while `look_up` ran.
+                    self.blocking(|context| context.connection().check(context.claim())).await??;
+                }
+                found
+            }
+            Begun::Now => None,
+        };
+        let value = match performed {
+            Some(value) => value,
+            None => match f().await {
+                Ok(value) => value,
+                Err(error) => {
+                    let name = own_key();
+                    self.blocking(move |context| context.undo_effect(&name)).await?;
+                    return Err(error);
+                }
+            },
+        };
+        let (name, json) = (own_key(), self.as_value(key, &value)?);
+        match self.blocking(move |context| context.record_value(&name, &json)).await?? {
+            None => Ok(value),
+            Some(known) => self.read(key, &known),
+        }
+    }
+
+    /// As [`Context::finish`], for async handlers: `f` is called on a thread for blocking calls. Once it is called it is not
+    /// interrupted, also if the attempt is dropped meanwhile: what commits first counts, the end of the run or that of the attempt.
+    ///
+    /// ```
+    /// use duly::{BoxError, Context};
+    /// async fn import(run: Context) -> Result<usize, BoxError> {
+    ///     let rows = vec!["a", "b"];
+    ///     run.finish_async(move |tx| {
+    ///         for row in &rows {
+    ///             tx.execute("INSERT INTO imported (row) VALUES (?1)", [row])?;
+    ///         }
+    ///         Ok(rows.len())
+    ///     })
+    ///     .await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Context::finish`].
+    #[cfg(feature = "tokio")]
+    pub async fn finish_async<T: Serialize + Send + 'static>(
+        &self,
+        f: impl FnOnce(&Transaction<'_>) -> Result<T, BoxError> + Send + 'static,
+    ) -> Result<T, BoxError> {
+        self.blocking(move |context| context.finish(f)).await?
+    }
+
+    fn in_doubt(&self, key: &str) -> Failure {
+        let claim = self.claim();
+        let (task, run, first) = (claim.task.clone(), claim.run_id, claim.first_id());
+        Failure::give_up(Error::InDoubt { task, run, first, key: key.to_owned() })
+    }
+
+    fn begin_effect(&self, key: &str) -> Result<Begun> {
+        let now = self.now().wall;
+        self.connection().write(|store, owner| store.begin_effect(owner, self.claim(), key, now))
+    }
+
+    /// Deletes the intent of an effect that was not performed.
+    fn undo_effect(&self, key: &str) {
+        let undone = self.connection().write(|store, owner| store.undo_effect(owner, self.claim(), key));
+        if let Err(undo_error) = undone {
+            log::warn!("effect {key:?} of run {} failed, and stays in doubt: {undo_error}", self.run_id());
+        }
+    }
+
     /// Stores the value of an effect that was performed.
     fn record<T: Serialize + DeserializeOwned>(&self, key: &str, value: T) -> Result<T, BoxError> {
+        match self.record_value(key, &self.as_value(key, &value)?)? {
+            None => Ok(value),
+            Some(known) => self.read(key, &known),
+        }
+    }
+
+    /// Returns the value of an effect as it is stored.
+    fn as_value(&self, key: &str, value: &impl Serialize) -> Result<String, Failure> {
         let invalid = |reason: String| {
             let reason = format!("{reason}; it was done, and is in doubt, since that cannot be written down");
             Failure::give_up(self.invalid(key, reason))
         };
-        let json = serde_json::to_string(&value).map_err(|error| invalid(error.to_string()))?;
+        let json = serde_json::to_string(value).map_err(|error| invalid(error.to_string()))?;
         if json.len() > MAX_EFFECT_VALUE_BYTES {
             let found = json.len();
-            return Err(
-                invalid(format!("expected at most {MAX_EFFECT_VALUE_BYTES} bytes of JSON, found {found}")).into()
-            );
+            return Err(invalid(format!("expected at most {MAX_EFFECT_VALUE_BYTES} bytes of JSON, found {found}")));
         }
+        Ok(json)
+    }
+
+    /// Stores the value of an effect. Returns the value that another attempt has stored before, if there is one.
+    fn record_value(&self, key: &str, json: &str) -> Result<Option<String>> {
         // The effect was performed: a busy database is retried a few times.
         let (mut tries, mut wait) = RECORD;
         loop {
             let now = self.now().wall;
-            let recorded = self.connection().write(|store, _| store.record_effect(self.claim(), key, &json, now));
+            let recorded = self.connection().write(|store, _| store.record_effect(self.claim(), key, json, now));
             match recorded {
-                Ok(None) => return Ok(value),
-                Ok(Some(known)) => return self.read(key, &known),
                 Err(Error::Store { .. }) if tries > 1 => {
                     self.wait_cancelled(wait);
                     (tries, wait) = (tries - 1, wait * 2);
                 }
-                Err(error) => return Err(error.into()),
+                recorded => return recorded,
             }
         }
     }

@@ -62,12 +62,17 @@ where
 {
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError> {
         let result = self(context).map_err(Into::into)?;
-        // The handler's work is done: another attempt would repeat it, and return the same.
-        let stored =
-            as_result(&result).map_err(|error| Failure::give_up(format!("what it returned cannot be stored: {error}")));
-        panics::dispose("the result of a handler", result);
-        Ok(stored?)
+        store_result(result)
     }
+}
+
+/// Returns what is stored of the value that a handler returned.
+pub(crate) fn store_result(result: impl Serialize) -> Result<Option<String>, BoxError> {
+    // The handler's work is done: another attempt would repeat it, and return the same.
+    let stored =
+        as_result(&result).map_err(|error| Failure::give_up(format!("what it returned cannot be stored: {error}")));
+    panics::dispose("the result of a handler", result);
+    Ok(stored?)
 }
 
 /// Returns what is stored of a handler's result.
@@ -135,23 +140,46 @@ impl std::error::Error for Failure {
     }
 }
 
+/// A future of an async handler.
+#[cfg(feature = "tokio")]
+pub(crate) type HandlerFuture = std::pin::Pin<Box<dyn Future<Output = Result<Option<String>, BoxError>> + Send>>;
+
+/// An async handler: returns the future that runs one attempt.
+#[cfg(feature = "tokio")]
+pub(crate) type AsyncHandler = dyn Fn(Context) -> HandlerFuture + Send + Sync;
+
 /// Handlers by name.
 #[derive(Clone, Default)]
 pub(crate) struct Handlers {
     by_name: BTreeMap<String, Arc<dyn Handler>>,
+    #[cfg(feature = "tokio")]
+    futures: BTreeMap<String, Arc<AsyncHandler>>,
 }
 
 impl Handlers {
     /// Adds a handler. A second one of the same name is refused.
     pub(crate) fn add(&mut self, name: String, handler: Arc<dyn Handler>) -> Result<()> {
+        self.check(&name)?;
+        self.by_name.insert(name, handler);
+        Ok(())
+    }
+
+    /// Adds an async handler. A second one of the same name is refused.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn add_future(&mut self, name: String, handler: Arc<AsyncHandler>) -> Result<()> {
+        self.check(&name)?;
+        self.futures.insert(name, handler);
+        Ok(())
+    }
+
+    fn check(&self, name: &str) -> Result<()> {
         if name.is_empty() || name.len() > crate::model::task::MAX_NAME_BYTES {
             let reason = format!("expected 1 to {} bytes, found {:?}", crate::model::task::MAX_NAME_BYTES, name);
             return Err(Error::InvalidConfig { field: "handler", reason });
         }
-        if self.by_name.contains_key(&name) {
+        if self.names().contains(name) {
             return Err(Error::InvalidConfig { field: "handler", reason: format!("{name:?} is registered twice") });
         }
-        self.by_name.insert(name, handler);
         Ok(())
     }
 
@@ -159,8 +187,22 @@ impl Handlers {
         self.by_name.get(name)
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn future(&self, name: &str) -> Option<&Arc<AsyncHandler>> {
+        self.futures.get(name)
+    }
+
     pub(crate) fn names(&self) -> BTreeSet<String> {
-        self.by_name.keys().cloned().collect()
+        let names = self.by_name.keys();
+        #[cfg(feature = "tokio")]
+        let names = names.chain(self.futures.keys());
+        names.cloned().collect()
+    }
+
+    /// Returns the names of the async handlers.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn future_names(&self) -> BTreeSet<String> {
+        self.futures.keys().cloned().collect()
     }
 }
 
@@ -169,12 +211,16 @@ impl Drop for Handlers {
         for (name, handler) in std::mem::take(&mut self.by_name) {
             panics::dispose(format_args!("the handler {name:?}"), handler);
         }
+        #[cfg(feature = "tokio")]
+        for (name, handler) in std::mem::take(&mut self.futures) {
+            panics::dispose(format_args!("the handler {name:?}"), handler);
+        }
     }
 }
 
 impl fmt::Debug for Handlers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.by_name.keys()).finish()
+        f.debug_set().entries(self.names()).finish()
     }
 }
 
@@ -284,6 +330,13 @@ impl Context {
         self.stop.wait(left.map_or(limit, |left| left.min(limit))) || self.time_is_up()
     }
 
+    /// Resolves when the handler should stop, as [`Context::is_cancelled`] describes; for async handlers, instead of
+    /// [`Context::wait_cancelled`], which blocks its thread. An async handler that has not returned ten seconds later is dropped.
+    #[cfg(feature = "tokio")]
+    pub async fn cancelled(&self) {
+        self.stop.requested().await;
+    }
+
     /// Keeps output with the run and, if it fails, with the attempt: up to [`MAX_OUTPUT_BYTES`] of it. The last call counts.
     pub fn record_output(&self, output: impl AsRef<str>) {
         self.reported().output = Some(excerpt(output.as_ref(), MAX_OUTPUT_BYTES));
@@ -383,6 +436,29 @@ impl Context {
     /// Returns the path of the database.
     pub(crate) fn file(&self) -> &Path {
         &self.tools.file
+    }
+
+    /// Calls `f` on a thread for blocking calls, one at a time for each connection. It is called to its end, also if the future
+    /// is dropped meanwhile. A panic of `f` is one of the caller.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Context) -> T + Send + 'static,
+    ) -> Result<T> {
+        let lost = |error: BoxError| Error::store("reach the database from an async handler", error);
+        let turn = self.tools.gate.clone().acquire_owned().await.map_err(|error| lost(error.into()))?;
+        let context = self.clone();
+        let call = move || {
+            let _turn = turn;
+            f(&context)
+        };
+        match tokio::task::spawn_blocking(call).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(error) => Err(lost(error.into())),
+            },
+        }
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {

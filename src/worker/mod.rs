@@ -3,6 +3,8 @@
 pub(crate) mod attempt;
 pub(crate) mod connection;
 pub(crate) mod effects;
+#[cfg(feature = "tokio")]
+pub(crate) mod futures;
 pub(crate) mod handed;
 pub(crate) mod handler;
 pub(crate) mod pool;

@@ -17,6 +17,8 @@ use crate::model::finished::{AtWork, Finished, WorkerEnded};
 use crate::model::run::{Claim, Outcome};
 use crate::worker::attempt::{Link, Notice, StopFlag, Tools};
 use crate::worker::connection::{ConnectionSettings, WorkerConnection};
+#[cfg(feature = "tokio")]
+use crate::worker::futures::{Futures, Runtime};
 use crate::worker::handed::{Attempts, Handed, UNNOTED, attempt};
 use crate::worker::handler::Handlers;
 
@@ -63,6 +65,8 @@ pub(crate) struct Pool {
     missing: usize,
     replace_at: Duration,
     threads: Vec<JoinHandle<()>>,
+    #[cfg(feature = "tokio")]
+    futures: Option<Futures>,
 }
 
 /// The state of every worker.
@@ -75,8 +79,10 @@ struct Worker {
 }
 
 impl Pool {
+    /// Starts the workers. `others`: how many attempts beside those of the workers may run at once.
     pub(crate) fn start(
         workers: usize,
+        others: usize,
         handlers: Handlers,
         clock: Arc<dyn Clock>,
         alive: Arc<OwnerLock>,
@@ -86,7 +92,7 @@ impl Pool {
         // As many again may be running in place of those that are held.
         let most = QUEUE + 2 * workers;
         let (claims, queue) = bounded::<Handed>(most);
-        let (done, finished) = bounded(most);
+        let (done, finished) = bounded(most + others);
         let (notify, notices) = bounded(most);
         let (limited, handlers) = (Limited::default(), Arc::new(handlers));
         let attempts = Attempts::new(clock, observers, Link { notices: notify, alive });
@@ -107,6 +113,8 @@ impl Pool {
             missing,
             replace_at,
             threads,
+            #[cfg(feature = "tokio")]
+            futures: None,
         };
         for _ in 0..workers {
             pool.start_worker().map_err(|error| Error::store("start a worker thread", error))?;
@@ -176,12 +184,45 @@ impl Pool {
         held
     }
 
-    /// Hands a claim to the workers. The queue holds as many as a scheduler may claim ahead.
-    pub(crate) fn submit(&self, claim: Arc<Claim>) {
+    /// Runs the attempts of async handlers on a runtime.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn use_runtime(&mut self, runtime: Runtime) {
+        let Worker { handlers, attempts, connections, .. } = &self.worker;
+        let connection = WorkerConnection::new(connections.clone());
+        let futures = Futures::new(runtime, handlers.clone(), attempts.clone(), connection, self.done.clone());
+        self.futures = Some(futures);
+    }
+
+    /// Returns the attempts of async handlers, if there are such handlers.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn futures(&mut self) -> Option<&mut Futures> {
+        self.futures.as_mut()
+    }
+
+    /// Hands a claim to the workers, or to the runtime of its handler. The queue holds as many as a scheduler may claim ahead.
+    /// Returns whether it is for the workers.
+    pub(crate) fn submit(&mut self, claim: Arc<Claim>) -> bool {
+        #[cfg(feature = "tokio")]
+        if let Some(futures) = &mut self.futures
+            && self.handlers.future(&claim.handler).is_some()
+        {
+            futures.submit(claim);
+            return false;
+        }
         let flag = self.attempts().hand_over(&claim);
         // The workers live as long as the pool: the queue cannot be closed.
         let sent = self.claims.send((claim, flag));
         debug_assert!(sent.is_ok(), "the workers are gone");
+        true
+    }
+
+    /// Removes attempts of async handlers whose outcomes have returned. Returns how many of the outcomes are of the workers.
+    pub(crate) fn returned(&mut self, finished: &[Finished]) -> usize {
+        #[cfg(feature = "tokio")]
+        if let Some(futures) = &mut self.futures {
+            return finished.iter().filter(|finished| !futures.returned(&finished.claim)).count();
+        }
+        finished.len()
     }
 
     /// Returns the channel of outcomes.
@@ -237,13 +278,17 @@ impl Pool {
     }
 
     /// Asks the handler of a run to stop, if it has begun and not returned.
-    pub(crate) fn stop(&self, run: i64) {
+    pub(crate) fn stop(&mut self, run: i64) {
         self.attempts().stop(run);
+        #[cfg(feature = "tokio")]
+        self.futures.iter_mut().for_each(|futures| futures.drop_late(Some(run)));
     }
 
     /// Asks every handler to stop: the scheduler shuts down.
-    pub(crate) fn stop_all(&self) {
+    pub(crate) fn stop_all(&mut self) {
         self.attempts().stop_all();
+        #[cfg(feature = "tokio")]
+        self.futures.iter_mut().for_each(|futures| futures.drop_late(None));
     }
 
     /// Ends the workers, and waits for them. For when none has a run.

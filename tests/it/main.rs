@@ -4,6 +4,9 @@
 mod alarm;
 /// Manifests and imports: many tasks in one transaction.
 mod apply;
+/// Async handlers on a tokio runtime.
+#[cfg(feature = "tokio")]
+mod async_handlers;
 /// Attempt slots: which claimed attempts of a dead scheduler had begun.
 mod attempt_slots;
 /// Backups of a file in use: complete, private, without owners of runs.

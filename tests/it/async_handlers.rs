@@ -1,0 +1,406 @@
+//! Async handlers on a tokio runtime: outcomes, panics, time limits, requests to stop, shutdown, a lost runtime, many at once.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use duly::{AsyncClient, BoxError, Builder, Context, Error, Failure, NewTask, RunStatus, Scheduler, StopReason};
+use tokio::runtime::Runtime;
+
+use crate::fixtures::{TestDb, eventually, overdue, seconds};
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn builder(db: &TestDb, runtime: &Runtime) -> Builder {
+    Scheduler::builder(db.file()).workers(2).poll(Duration::from_millis(50)).runtime(runtime.handle().clone())
+}
+
+/// The status of each run and the outcomes of its unsuccessful attempts, by task.
+fn ended(db: &TestDb) -> Vec<String> {
+    db.rows(
+        "SELECT t.name, r.status, ifnull(r.result, '-'), ifnull((SELECT group_concat(outcome) FROM task_attempts WHERE run_id = r.id), '-')
+           FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY t.name",
+    )
+}
+
+fn all_final(db: &TestDb, runs: u32) -> bool {
+    db.number::<u32>(
+        "SELECT count(*) FROM task_runs WHERE finished_at IS NOT NULL AND status NOT IN ('running', 'failed')",
+    ) == runs
+}
+
+/// A handler that reports that it has begun and waits until it is asked to stop, for at most a minute.
+fn waiting(builder: Builder) -> (Builder, Receiver<i64>) {
+    let (begun, begins) = channel();
+    let begun = Mutex::new(begun);
+    let wait = move |run: Context| {
+        begun.lock().unwrap().send(run.run_id()).unwrap();
+        async move {
+            tokio::select! {
+                () = run.cancelled() => Err::<(), BoxError>(format!("{:?}", run.stop_reason()).into()),
+                () = tokio::time::sleep(seconds(60)) => Ok(()),
+            }
+        }
+    };
+    (builder.async_handler("wait", wait), begins)
+}
+
+#[test]
+fn outcomes_and_panics_are_those_of_closures() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let scheduler = builder(&db, &runtime)
+        .async_handler("ok", |run: Context| async move {
+            tokio::task::yield_now().await;
+            Ok::<_, Error>(run.task().len())
+        })
+        .async_handler("err", |_: Context| async { Err::<(), _>(Failure::give_up("no address")) })
+        .async_handler("panics", |_: Context| async {
+            tokio::task::yield_now().await;
+            if true {
+                panic!("in the future");
+            }
+            Ok::<_, Error>(())
+        })
+        .async_handler("panics-early", |_: Context| {
+            if true {
+                panic!("before the future");
+            }
+            async { Ok::<_, Error>(()) }
+        })
+        .handler("thread", |_: &Context| Ok::<_, Error>(7))
+        .start()
+        .unwrap();
+    let names = ["ok", "err", "panics", "panics-early", "thread"];
+    scheduler.add_all(names.map(|name| overdue(name).handler(name).at_most_once())).unwrap();
+    eventually("all have ended", || all_final(&db, 5));
+    assert_eq!(
+        ended(&db),
+        [
+            "err|dead|-|failed",
+            "ok|succeeded|2|-",
+            "panics|dead|-|panicked",
+            "panics-early|dead|-|panicked",
+            "thread|succeeded|7|-"
+        ]
+    );
+    let error = |task: &str| {
+        db.ask(&format!("SELECT error FROM task_runs JOIN scheduled_tasks t ON t.id = task_id WHERE t.name = '{task}'"))
+    };
+    assert_eq!(error("err"), "no address");
+    assert_eq!(error("panics"), "the handler panicked: in the future");
+    assert_eq!(error("panics-early"), "the handler panicked: before the future");
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+#[test]
+fn a_missing_runtime_is_an_error_and_the_current_one_is_used() {
+    let db = TestDb::new();
+    let with = || Scheduler::builder(db.file()).async_handler("ok", |_: Context| async { Ok::<_, Error>(()) });
+    let error = with().start().unwrap_err().to_string();
+    assert!(error.contains(r#"expected a tokio runtime for the handler "ok""#), "{error}");
+    assert!(with().handler("ok", |_: &Context| Ok::<_, Error>(())).start().is_err(), "registered twice");
+    let error = with().async_limit(0).start().unwrap_err().to_string();
+    assert!(error.contains("expected 1 to 10000, found 0"), "{error}");
+    runtime().block_on(async {
+        let scheduler = with().start().unwrap();
+        let client = AsyncClient::from(scheduler.client().clone());
+        client.add(overdue("ok").handler("ok")).await.unwrap();
+        while !client.history("ok", 1).await.unwrap().iter().any(|run| run.status == RunStatus::Succeeded) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(scheduler.shutdown_async(seconds(30)).await.unwrap().unfinished, 0);
+    });
+    db.assert_sound();
+}
+
+#[test]
+fn a_time_limit_resolves_cancelled_and_then_drops_the_future() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let (builder, begins) = waiting(builder(&db, &runtime));
+    let (held, dropped) = channel::<()>();
+    let held = Mutex::new(held);
+    let hang = move |_: Context| {
+        let held = held.lock().unwrap().clone();
+        async move {
+            std::future::pending::<()>().await;
+            drop(held);
+            Ok::<_, Error>(())
+        }
+    };
+    // The handler goes with the scheduler, its sender too.
+    let scheduler = builder.poll(seconds(60)).async_handler("hang", hang).start().unwrap();
+    let limit = Duration::from_millis(30);
+    scheduler.add(overdue("hangs").handler("hang").timeout(limit).at_most_once()).unwrap();
+    scheduler.add(overdue("heeds").handler("wait").timeout(limit).at_most_once()).unwrap();
+    scheduler.add(overdue("goes-on").handler("wait").timeout(seconds(600)).at_most_once()).unwrap();
+    for _ in 0..2 {
+        begins.recv_timeout(seconds(30)).unwrap();
+    }
+    let of = |task: &str| scheduler.history(task, 1).unwrap().remove(0);
+    eventually("the one that heeds it has ended", || of("heeds").status == RunStatus::Dead);
+    assert_eq!(of("heeds").error.as_deref(), Some("it took longer than 30ms: Some(TimeUp)"));
+    assert_eq!(
+        (of("hangs").status, of("goes-on").status),
+        (RunStatus::Running, RunStatus::Running),
+        "and the others not"
+    );
+    eventually("the one that does not is dropped", || of("hangs").status == RunStatus::Dead);
+    let error = "it took longer than 30ms: it was asked to stop, did not return within 10s, and was dropped";
+    assert_eq!(of("hangs").error.as_deref(), Some(error));
+    assert_eq!(ended(&db)[1..], ["hangs|dead|-|timed_out", "heeds|dead|-|timed_out"]);
+    let run = of("goes-on");
+    assert_eq!(run.status, RunStatus::Running);
+    scheduler.cancel(run.id).unwrap();
+    eventually("it is cancelled", || of("goes-on").status == RunStatus::Cancelled);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert!(dropped.recv_timeout(seconds(30)).is_err(), "nothing of the dropped future is left");
+    db.assert_sound();
+}
+
+#[test]
+fn drain_waits_interrupt_asks_and_a_deadline_cuts() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let (with_wait, begins) = waiting(builder(&db, &runtime));
+    let scheduler = with_wait.start().unwrap();
+    scheduler.add(overdue("waits").handler("wait")).unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    scheduler.drain();
+    scheduler.add(overdue("later").handler("wait")).unwrap();
+    assert!(begins.recv_timeout(Duration::from_millis(200)).is_err(), "a draining scheduler starts nothing");
+    assert!(!scheduler.has_stopped());
+    scheduler.interrupt();
+    eventually("it has stopped", || scheduler.has_stopped());
+    drop(scheduler);
+    assert_eq!(ended(&db), ["waits|failed|-|failed"]);
+    assert_eq!(db.ask("SELECT error FROM task_runs"), format!("{:?}", Some(StopReason::Shutdown)));
+
+    // One that does not heed the request is unfinished at the deadline; it ends when its future is dropped.
+    let (begun, begins) = channel();
+    let begun = Mutex::new(begun);
+    let hang = move |_: Context| {
+        begun.lock().unwrap().send(()).unwrap();
+        std::future::pending::<Result<(), Error>>()
+    };
+    let scheduler = builder(&db, &runtime).async_handler("hang", hang).start().unwrap();
+    scheduler.add(overdue("hangs").handler("hang")).unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    assert_eq!(scheduler.shutdown(Duration::from_millis(20)).unwrap().unfinished, 1);
+    let hangs = || ended(&db).into_iter().find(|row| row.starts_with("hangs")).unwrap();
+    assert_eq!(hangs(), "hangs|running|-|-");
+    eventually("its future is dropped", || hangs() == "hangs|failed|-|failed");
+    assert_eq!(db.ask("SELECT forgiven FROM task_runs WHERE handler = 'hang'"), "1", "interrupted");
+    db.assert_sound();
+}
+
+#[test]
+fn a_lost_runtime_fails_what_runs_and_starts_nothing() {
+    let (db, own) = (TestDb::new(), runtime());
+    let (builder, begins) = waiting(builder(&db, &own));
+    let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).async_limit(1).start().unwrap();
+    scheduler.add(overdue("runs").handler("wait").at_most_once()).unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    scheduler.add(overdue("queued").handler("wait").at_most_once()).unwrap();
+    own.shutdown_background();
+    eventually("the attempt has failed", || ended(&db).contains(&"runs|dead|-|failed".to_owned()));
+    let error = "the runtime dropped it before it returned: it has shut down";
+    assert_eq!(scheduler.history("runs", 1).unwrap()[0].error.as_deref(), Some(error));
+    // Handlers on threads go on, and the queued run waits for another scheduler.
+    scheduler.add(overdue("work")).unwrap();
+    eventually("a closure runs", || ended(&db).contains(&"work|succeeded|-|-".to_owned()));
+    assert_eq!(scheduler.history("queued", 1).unwrap()[0].status, RunStatus::Queued);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+
+    let runtime = runtime();
+    let (builder, begins) = waiting(self::builder(&db, &runtime));
+    let scheduler = builder.start().unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    let run = scheduler.history("queued", 1).unwrap()[0].id;
+    scheduler.cancel(run).unwrap();
+    eventually("it is cancelled", || scheduler.run(run).unwrap().unwrap().status == RunStatus::Cancelled);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+#[test]
+fn attempts_that_the_runtime_does_not_poll_are_returned_and_start_later() {
+    let db = TestDb::new();
+    let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (builder, begins) = waiting(builder(&db, &idle));
+    let scheduler = builder.start().unwrap();
+    scheduler.add(overdue("waits").handler("wait").at_most_once()).unwrap();
+    let returned = "SELECT count(*) FROM task_runs WHERE status = 'queued' AND forgiven = 1 AND attempt = 1";
+    eventually("the claim is returned", || db.number::<u32>(returned) == 1);
+    assert!(begins.try_recv().is_err());
+    idle.block_on(async {
+        while begins.try_recv().is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        scheduler.interrupt();
+        while !scheduler.has_stopped() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert_eq!(db.ask("SELECT attempt FROM task_runs"), "2");
+    drop(scheduler);
+    db.assert_sound();
+}
+
+#[test]
+fn effects_are_performed_once_and_finish_commits_with_the_outcome() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let performed = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let counted = performed.clone();
+    let import = move |run: Context| {
+        let counted = counted.clone();
+        async move {
+            let count = || async {
+                tokio::task::yield_now().await;
+                Ok(1 + counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst))
+            };
+            let receipt: u32 = run.effect_async("charge", count).await?;
+            if run.attempt() == 1 {
+                let refused: Result<(), _> = run.effect_async("refused", || async { Err("refused".into()) }).await;
+                return Err(BoxError::from(refused.unwrap_err()));
+            }
+            let late = run.clone();
+            let answer = run.finish_async(move |tx| {
+                tx.execute("INSERT INTO imported (receipt) VALUES (?1)", [receipt])?;
+                Ok(receipt)
+            });
+            let answer = answer.await?;
+            assert!(late.effect("again", || Ok(())).is_err(), "its run is finished");
+            Ok(answer)
+        }
+    };
+    let scheduler = builder(&db, &runtime).async_handler("import", import).start().unwrap();
+    db.plain().execute_batch("CREATE TABLE imported (receipt INTEGER) STRICT").unwrap();
+    scheduler.add(crate::fixtures::retry_soon(overdue("import").handler("import"), 5)).unwrap();
+    eventually("it has ended", || all_final(&db, 1));
+    assert_eq!(ended(&db), ["import|succeeded|1|failed"]);
+    assert_eq!(db.rows("SELECT receipt FROM imported"), ["1"]);
+    assert_eq!(performed.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(scheduler.effects(1).unwrap().len(), 1, "the intent of the failed one is removed");
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+#[test]
+fn a_clone_of_the_context_records_nothing_after_the_attempt() {
+    let db = TestDb::new();
+    let (sender, contexts) = channel();
+    let keep = move |run: &Context| sender.send(run.clone()).map_err(BoxError::from);
+    let scheduler = Scheduler::builder(db.file()).handler("keep", keep).start().unwrap();
+    scheduler.add(overdue("keep").handler("keep")).unwrap();
+    let late = contexts.recv_timeout(seconds(30)).unwrap();
+    eventually("it has ended", || all_final(&db, 1));
+    late.progress("late");
+    late.record_output("late");
+    let refused = late.effect("late", || -> Result<(), BoxError> { panic!("must not be performed") });
+    assert!(refused.unwrap_err().to_string().contains("its attempt has ended"));
+    let refused = late.finish(|_| -> Result<(), BoxError> { panic!("must not be written") });
+    assert!(refused.unwrap_err().to_string().contains("its attempt has ended"));
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(db.rows("SELECT status, output, progress FROM task_runs"), ["succeeded|-|-"]);
+    db.assert_sound();
+}
+
+#[test]
+fn closures_and_async_handlers_have_limits_of_their_own() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let (builder, begins) = waiting(builder(&db, &runtime));
+    let (open, gate) = crossbeam_channel::bounded::<()>(0);
+    let hold = move |_: &Context| {
+        let _ = gate.recv();
+        Ok::<_, Error>(())
+    };
+    let scheduler = builder.async_limit(3).handler("hold", hold).start().unwrap();
+    let tasks =
+        |handler: &'static str| (0..5).map(move |n| overdue(&format!("{handler}-{n}")).handler(handler).at_most_once());
+    scheduler.add_all(tasks("hold").chain(tasks("wait")).collect::<Vec<NewTask>>()).unwrap();
+    let first: Vec<i64> = (0..3).map(|_| begins.recv_timeout(seconds(30)).unwrap()).collect();
+    let running = |handler: &str| {
+        db.number::<u32>(&format!("SELECT count(*) FROM task_runs WHERE status = 'running' AND handler = '{handler}'"))
+    };
+    eventually("both kinds are at their limit", || running("hold") == 2 && running("wait") == 3);
+    assert!(begins.recv_timeout(Duration::from_millis(200)).is_err(), "three at once");
+    assert_eq!((running("hold"), running("wait")), (2, 3));
+    scheduler.cancel(first[0]).unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    assert_eq!(running("hold"), 2);
+    drop(open);
+    eventually("the closures have ended", || {
+        ended(&db).iter().filter(|row| row.starts_with("hold") && row.contains("succeeded")).count() == 5
+    });
+    assert_eq!(running("wait"), 3);
+    scheduler.interrupt();
+    eventually("it has stopped", || scheduler.has_stopped());
+    drop(scheduler);
+    db.assert_sound();
+}
+
+/// 10 000 attempts that sleep for 100 ms, 1 000 at once, need no more threads than the workers and eight.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_thousand_at_once_need_no_thread_each() {
+    const FOLDER: &str = "DULY_ASYNC_CROWD";
+    let Some(folder) = std::env::var_os(FOLDER) else {
+        // In a process of its own: the other tests have threads too.
+        let db = TestDb::new();
+        let name = "async_handlers::a_thousand_at_once_need_no_thread_each";
+        let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = test.args(["--exact", name, "--nocapture"]).env(FOLDER, db.home()).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+        printed.lines().filter(|line| line.contains("threads")).for_each(|line| println!("{line}"));
+        assert_eq!(db.rows("SELECT status, count(*) FROM task_runs GROUP BY 1"), ["succeeded|10000"]);
+        db.assert_sound();
+        return;
+    };
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    let of_status = |field: &str| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u32>().unwrap()
+    };
+    // The test itself, and the thread that runs it.
+    let before = of_status("Threads:");
+    let runtime = runtime();
+    let (now, most, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (running, highest, ended) = (now.clone(), most.clone(), done.clone());
+    let sleep = move |_: Context| {
+        let (running, highest, ended) = (running.clone(), highest.clone(), ended.clone());
+        async move {
+            highest.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            ended.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Error>(())
+        }
+    };
+    let file = std::path::Path::new(&folder).join("agent.db");
+    let client = duly::Client::open(&file).unwrap();
+    client.add_all((0..10_000).map(|n| overdue(&format!("sleeps-{n}")).handler("sleep"))).unwrap();
+    let workers = 4;
+    let began = std::time::Instant::now();
+    let scheduler = Scheduler::builder(&file)
+        .workers(workers)
+        .runtime(runtime.handle().clone())
+        .async_handler("sleep", sleep)
+        .start()
+        .unwrap();
+    let mut threads = 0;
+    eventually("all have ended", || {
+        threads = threads.max(of_status("Threads:") - before);
+        done.load(Ordering::SeqCst) == 10_000
+    });
+    let took = began.elapsed();
+    assert_eq!(scheduler.shutdown(seconds(60)).unwrap().unfinished, 0);
+    let (most, rss) = (most.load(Ordering::SeqCst), of_status("VmHWM:"));
+    println!("10 000 in {took:?}: at most {most} at once, {threads} threads, {rss} KiB");
+    assert!(threads <= workers as u32 + 8, "{threads} threads");
+    assert!((500..=1000).contains(&most), "{most} at once");
+}
