@@ -481,7 +481,9 @@ impl Context {
     }
 
     fn time_is_up(&self) -> bool {
-        self.deadline.is_some_and(|(at, _)| self.clock.until(at).is_zero())
+        // The loop judges the time limit of an async handler.
+        let is_judged = self.stop.raised() == Some(StopReason::TimeUp);
+        is_judged || self.deadline.is_some_and(|(at, _)| self.clock.until(at).is_zero())
     }
 }
 

@@ -327,6 +327,7 @@ fn closures_and_async_handlers_have_limits_of_their_own() {
     eventually("both kinds are at their limit", || running("hold") == 2 && running("wait") == 3);
     assert!(begins.recv_timeout(Duration::from_millis(200)).is_err(), "three at once");
     assert_eq!((running("hold"), running("wait")), (2, 3));
+    assert_eq!(db.rows("SELECT sum(attempt), sum(forgiven) FROM task_runs"), ["5|0"], "no claim beyond a limit");
     scheduler.cancel(first[0]).unwrap();
     begins.recv_timeout(seconds(30)).unwrap();
     assert_eq!(running("hold"), 2);
