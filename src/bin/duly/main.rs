@@ -31,7 +31,7 @@ use crate::commands::run::{self, Exit};
 use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, prune, shell, show, status};
 use crate::output::escape;
 use crate::output::log_queue::LogQueue;
-use crate::output::logger::Logger;
+use crate::output::logger;
 use crate::output::printer::Printer;
 use crate::output::progress_bar::Bars;
 use crate::output::sparkline::Heights;
@@ -203,7 +203,7 @@ fn log_to_stderr(args: &Args) -> Result<Log, String> {
     let warning = move |text: &str| format.line(SystemClock::new().now().wall, Level::Warn, text);
     let queue = LogQueue::start(io::stderr(), warning);
     let queue = queue.map_err(|error| format!("cannot start a thread for the log: {error}"))?;
-    Logger::install(format, level, queue.lines());
+    logger::install(format, level, queue.lines());
     panic::set_hook(Box::new(|panicked| {
         log::error!("{}", escape::one_line(&panicked.to_string()));
         let trace = Backtrace::capture();

@@ -6,6 +6,8 @@ use std::sync::Mutex;
 use duly::{Clock, SystemClock, Timestamp};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::Serialize;
+use simplelog::{Config, ConfigBuilder, WriteLogger};
+use time::macros::format_description;
 
 use crate::cli::values::LogFormat;
 use crate::output::log_queue::Lines;
@@ -49,22 +51,36 @@ impl LogFormat {
     }
 }
 
-/// Writes what duly logs to a queue of lines.
-pub(crate) struct Logger {
+/// Returns how simplelog writes [`LogFormat::Text`].
+fn text() -> Config {
+    let time = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
+    ConfigBuilder::new()
+        .set_time_format_custom(time)
+        .set_time_level(LevelFilter::Error)
+        .set_thread_level(LevelFilter::Off)
+        .set_target_level(LevelFilter::Off)
+        .set_location_level(LevelFilter::Off)
+        .build()
+}
+
+/// Installs a logger that writes to a queue of lines. Without effect if one is installed already.
+pub(crate) fn install(format: LogFormat, level: LevelFilter, lines: Lines) {
+    if format == LogFormat::Text {
+        let _ = WriteLogger::init(level, text(), lines);
+        return;
+    }
+    let logger = Logger { format, level, clock: SystemClock::new(), lines: Mutex::new(lines) };
+    if log::set_boxed_logger(Box::new(logger)).is_ok() {
+        log::set_max_level(level);
+    }
+}
+
+/// Writes a log of JSON or of the journal.
+struct Logger {
     format: LogFormat,
     level: LevelFilter,
     clock: SystemClock,
     lines: Mutex<Lines>,
-}
-
-impl Logger {
-    /// Installs the logger. Without effect if one is installed already.
-    pub(crate) fn install(format: LogFormat, level: LevelFilter, lines: Lines) {
-        let logger = Logger { format, level, clock: SystemClock::new(), lines: Mutex::new(lines) };
-        if log::set_boxed_logger(Box::new(logger)).is_ok() {
-            log::set_max_level(level);
-        }
-    }
 }
 
 impl Log for Logger {
