@@ -79,7 +79,10 @@ fn create_files(command: &str) -> (TestDb, PathBuf) {
     let session = "v2-sessions/ag-1/sess-1";
     std::fs::create_dir_all(home.join("data").join(session)).expect("a folder");
     let inbound = Path::new("tests/cli/import-nanoclaw.in").join(session).join("inbound.db");
-    std::fs::copy(inbound, home.join("data").join(session).join("inbound.db")).expect("a database of NanoClaw 2");
+    let copy = home.join("data").join(session).join("inbound.db");
+    std::fs::copy(inbound, &copy).expect("a database of NanoClaw 2");
+    let cancelled = "DELETE FROM messages_in WHERE status = 'cancelled'";
+    rusqlite::Connection::open(copy).expect("a connection").execute(cancelled, []).expect("no cancelled task");
     // Commands that add tasks start without a database.
     if command == "add" || command == "import" {
         return (db, home);
