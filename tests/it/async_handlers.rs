@@ -4,13 +4,23 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use duly::{AsyncClient, BoxError, Builder, Context, Error, Failure, NewTask, RunStatus, Scheduler, StopReason};
+use duly::{AsyncClient, BoxError, Builder, Context, Error, Failure, NewTask, Run, RunStatus, Scheduler, StopReason};
 use tokio::runtime::Runtime;
 
 use crate::fixtures::{TestDb, eventually, overdue, seconds};
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// As [`eventually`], and lets the runtime work meanwhile.
+async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(seconds(60), waiting).await.unwrap_or_else(|_| panic!("waited in vain until {what}"));
 }
 
 fn builder(db: &TestDb, runtime: &Runtime) -> Builder {
@@ -108,9 +118,8 @@ fn a_missing_runtime_is_an_error_and_the_current_one_is_used() {
         let scheduler = with().start().unwrap();
         let client = AsyncClient::from(scheduler.client().clone());
         client.add(overdue("ok").handler("ok")).await.unwrap();
-        while !client.history("ok", 1).await.unwrap().iter().any(|run| run.status == RunStatus::Succeeded) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let succeeded = |run: &Run| run.status == RunStatus::Succeeded;
+        wait_until("it has succeeded", async || client.history("ok", 1).await.unwrap().iter().any(succeeded)).await;
         assert_eq!(scheduler.shutdown_async(seconds(30)).await.unwrap().unfinished, 0);
     });
     db.assert_sound();
@@ -235,13 +244,9 @@ fn attempts_that_the_runtime_does_not_poll_are_returned_and_start_later() {
     eventually("the claim is returned", || db.number::<u32>(returned) == 1);
     assert!(begins.try_recv().is_err());
     idle.block_on(async {
-        while begins.try_recv().is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        wait_until("it begins", async || begins.try_recv().is_ok()).await;
         scheduler.interrupt();
-        while !scheduler.has_stopped() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        wait_until("the scheduler has stopped", async || scheduler.has_stopped()).await;
     });
     assert_eq!(db.ask("SELECT attempt FROM task_runs"), "2");
     drop(scheduler);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// What the store's statements share. Only the compiler of the store needs its macro.
 #[path = "../../src/store/sqlite/sql.rs"]
-#[allow(unused_macros, unused_imports)]
+#[allow(unused_macros, unused_imports, reason = "only the store's sources call the macro")]
 mod sql;
 
 /// Returns every SQL text of the store that is a constant, as `file::NAME`.

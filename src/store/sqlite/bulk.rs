@@ -9,7 +9,7 @@ use rusqlite::{Connection, Transaction};
 
 use crate::store::sqlite::schema;
 
-/// Fewest tasks for which it is worth while: a change of either setting prepares all statements again.
+/// Smallest batch for which this pays: a change of either setting makes SQLite prepare all statements again.
 pub(super) const BULK: usize = 1000;
 
 /// A transaction that skips CHECKs and triggers until this is dropped.

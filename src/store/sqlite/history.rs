@@ -104,7 +104,7 @@ const SIZES: &str = "
     SELECT (SELECT count(*) FROM scheduled_tasks),
            ifnull((SELECT max(id) FROM task_runs) - (SELECT min(id) FROM task_runs) + 1, 0)";
 
-/// The whole table is read if it has at most so many times the runs that are wanted.
+/// The whole table is read if it has at most this many times the number of runs that are wanted.
 const SPARSE: i64 = 2;
 
 /// Uses the index of a task's history: the cost does not depend on the length of the history.
