@@ -65,7 +65,20 @@ fn fill(connection: &Connection) {
 const HOT: &[(&str, &[&str])] = &[
     ("manual::REQUESTED", &["SEARCH task_runs USING INDEX task_runs_requested (task_id=? AND request_key=?)"]),
     ("due::DUE_LIST", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run<?)"]),
-    ("due::NEXT_DUE", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run>?)"]),
+    (
+        "due::NEXT_DUE",
+        &[
+            "SCAN CONSTANT ROW",
+            "SCALAR SUBQUERY 1",
+            "SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run>?)",
+            "SCALAR SUBQUERY 2",
+            "SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run>?)",
+            "SCALAR SUBQUERY 3",
+            "SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run>?)",
+            "SCALAR SUBQUERY 4",
+            "SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run>?)",
+        ],
+    ),
     (
         "due::DUE",
         &[
@@ -78,13 +91,22 @@ const HOT: &[(&str, &[&str])] = &[
     ("claim::CLAIMABLE", &["SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=? AND run_at<?)"]),
     (
         "claim::ANY_CLAIMABLE",
+        &["SCAN CONSTANT ROW", "SCALAR SUBQUERY 1", "SEARCH task_runs USING INDEX task_runs_claimable (handler>?)"],
+    ),
+    (
+        "claim::NEXT_CLAIMABLE",
         &[
             "SCAN CONSTANT ROW",
             "SCALAR SUBQUERY 1",
-            "SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=? AND run_at<?)",
+            "SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=?)",
+            "SCALAR SUBQUERY 2",
+            "SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=?)",
+            "SCALAR SUBQUERY 3",
+            "SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=?)",
+            "SCALAR SUBQUERY 4",
+            "SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=?)",
         ],
     ),
-    ("claim::NEXT_CLAIMABLE", &["SEARCH task_runs USING INDEX task_runs_claimable (handler=? AND priority=?)"]),
     (
         "open::UNFINISHED",
         &[

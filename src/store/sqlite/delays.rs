@@ -9,20 +9,19 @@ use crate::schedule::parse_duration;
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{row, tasks};
 
+// One statement for all priorities: starting a statement costs more than the search.
 const ANY: &str = sql! {"
-    SELECT EXISTS (SELECT 1 FROM scheduled_tasks
-                    WHERE {active_planned} AND priority = :priority AND next_run IS NULL)"};
+    SELECT CASE
+           WHEN EXISTS (SELECT 1 FROM scheduled_tasks WHERE {active_planned} AND priority = 1 AND next_run IS NULL) THEN 1
+           WHEN EXISTS (SELECT 1 FROM scheduled_tasks WHERE {active_planned} AND priority = 0 AND next_run IS NULL) THEN 1
+           WHEN EXISTS (SELECT 1 FROM scheduled_tasks WHERE {active_planned} AND priority = 2 AND next_run IS NULL) THEN 1
+           WHEN EXISTS (SELECT 1 FROM scheduled_tasks WHERE {active_planned} AND priority = 3 AND next_run IS NULL) THEN 1
+           ELSE 0 END"};
 
 /// Returns whether a delay task may wait for the end of a run. If not, the end of a run looks up no task. A manual task counts
 /// too: it has no `next_run` either, and the index does not distinguish the two.
 pub(crate) fn any(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
-    let mut statement = tx.prepare_cached(ANY)?;
-    for priority in 0..=3_i64 {
-        if statement.query_row(named_params! { ":priority": priority }, |row| row.get(0))? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    tx.prepare_cached(ANY)?.query_row([], |row| row.get(0))
 }
 
 const AWAITED: &str = sql! {"

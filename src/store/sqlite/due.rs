@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension, Row, Transaction, named_params, params};
+use rusqlite::{Row, Transaction, named_params, params};
 
 use crate::clock::{Timestamp, millis};
 use crate::model::retry::RetryPolicy;
@@ -55,6 +55,9 @@ pub(crate) fn due(
     now: Timestamp,
 ) -> rusqlite::Result<Vec<(i64, Result<Due, Fault>)>> {
     let mut due = Vec::with_capacity(ids.len());
+    if ids.is_empty() {
+        return Ok(due);
+    }
     let mut statement = tx.prepare_cached(DUE)?;
     let RetryPolicy { max_attempts, backoff, max_backoff } = RetryPolicy::default();
     let (grace, backoff, max_backoff) = (millis(DEFAULT_GRACE), millis(backoff), millis(max_backoff));
@@ -169,8 +172,11 @@ pub(crate) fn due_lists(
 ) -> rusqlite::Result<[Vec<(Timestamp, i64)>; 4]> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut lists = [const { Vec::new() }; 4];
-    let mut statement = tx.prepare_cached(DUE_LIST)?;
-    for (priority, list) in (0_i64..).zip(&mut lists) {
+    for ((priority, list), next) in (0_i64..).zip(&mut lists).zip(next_of_each_priority(tx)?) {
+        if next.is_none_or(|next| next > now) {
+            continue;
+        }
+        let mut statement = tx.prepare_cached(DUE_LIST)?;
         let rows = statement
             .query_map(named_params! { ":priority": priority, ":now": now, ":limit": limit }, |row| {
                 Ok((row.get(0)?, row.get(1)?))
@@ -180,18 +186,18 @@ pub(crate) fn due_lists(
     Ok(lists)
 }
 
+// One statement for all priorities: starting a statement costs more than the search.
 const NEXT_DUE: &str = sql! {"
-    SELECT min(next_run) FROM scheduled_tasks WHERE {active_planned} AND priority = :priority
-       AND next_run IS NOT NULL"};
+    SELECT (SELECT min(next_run) FROM scheduled_tasks WHERE {active_planned} AND priority = 0 AND next_run IS NOT NULL),
+           (SELECT min(next_run) FROM scheduled_tasks WHERE {active_planned} AND priority = 1 AND next_run IS NOT NULL),
+           (SELECT min(next_run) FROM scheduled_tasks WHERE {active_planned} AND priority = 2 AND next_run IS NOT NULL),
+           (SELECT min(next_run) FROM scheduled_tasks WHERE {active_planned} AND priority = 3 AND next_run IS NOT NULL)"};
+
+fn next_of_each_priority(tx: &Transaction<'_>) -> rusqlite::Result<[Option<Timestamp>; 4]> {
+    tx.prepare_cached(NEXT_DUE)?.query_row([], row::of_each_priority)
+}
 
 /// Returns when the next task is due.
 pub(crate) fn next_due(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
-    let mut statement = tx.prepare_cached(NEXT_DUE)?;
-    let mut earliest: Option<Timestamp> = None;
-    for priority in 0..=3_i64 {
-        let next: Option<Timestamp> =
-            statement.query_row(named_params! { ":priority": priority }, |row| row.get(0)).optional()?.flatten();
-        earliest = earliest.into_iter().chain(next).min();
-    }
-    Ok(earliest)
+    Ok(next_of_each_priority(tx)?.into_iter().flatten().min())
 }

@@ -71,6 +71,11 @@ pub(crate) fn millis_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option
     Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
 }
 
+/// Reads a time for each priority, most urgent first.
+pub(crate) fn of_each_priority(row: &Row<'_>) -> rusqlite::Result<[Option<Timestamp>; 4]> {
+    Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?])
+}
+
 /// Reads a number. Fails if it is out of the type's range, which no version of duly stores.
 pub(crate) fn number<T: TryFrom<i64>>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
     let found: i64 = row.get(column)?;

@@ -190,11 +190,12 @@ impl<'a> Turning<'a> {
         self.slots.room = self.slots.room.min(self.budget);
         // What falls due starts at once if no waiting run comes before it. Otherwise it is queued, and claimed with the rest by
         // urgency; that costs two writes, so only what must be recorded in time is resolved.
-        if self.slots.room == 0 || claim::any(tx, handlers, now)? {
+        let is_first = self.slots.room > 0 && !claim::any(tx, handlers, now)?;
+        if !is_first {
             self.resolve(self.work.ahead, None)?;
             self.claim()?;
         }
-        if self.slots.room > 0 && !claim::any(tx, handlers, now)? {
+        if is_first || (self.slots.room > 0 && !claim::any(tx, handlers, now)?) {
             let room = self.slots.room;
             let claimer = Claimer { owner: self.work.owner, handlers, until: self.work.until };
             self.resolve(if room >= QUICK { room } else { room.max(self.work.ahead) }, Some(&claimer))?;
