@@ -130,7 +130,7 @@ fn the_indexes_of_the_schema_have_the_shared_texts() {
     }
     let known = [&conditions.map(|(shared, _)| shared)[..], &["unscheduled_id", "fenced"]].concat();
     for (shared, _) in sql::SHARED {
-        assert!(known.contains(&shared), "{{{shared}}} is compared with no index");
+        assert!(known.contains(&shared) || shared.ends_with("_columns"), "{{{shared}}} is compared with no index");
     }
 }
 

@@ -72,13 +72,12 @@ pub(crate) fn keep_remark(tx: &Transaction<'_>, fence: &Fence<'_>, remark: &str)
     keep_value(tx, KEEP_REMARK, fence, &remark)
 }
 
-const KEEP_ATTEMPT: &str = "
-    INSERT INTO task_attempts (run_id, attempt, outcome, error, output, exit_code, locked_by, started_at, finished_at,
-                               duration_ms, final)
+const KEEP_ATTEMPT: &str = sql! {"
+    INSERT INTO task_attempts ({attempt_columns}, final)
     SELECT id, :attempt, :outcome, :error, ifnull(:output, iif(attempt = :attempt, output, NULL)),
            iif(attempt = :attempt, exit_code, NULL), :owner, ifnull(:started, started_at), :finished, :duration,
            (status = 'dead' OR status = 'cancelled') AND :outcome <> 'superseded'
-      FROM task_runs WHERE id = :run";
+      FROM task_runs WHERE id = :run"};
 
 /// Stores an attempt that did not simply succeed, with the output and exit code that its run stores. `output`: that of an
 /// attempt that ended after it was superseded, which its run does not store. Returns `false` if the run was deleted.

@@ -55,9 +55,6 @@ pub(crate) fn due(
     now: Timestamp,
 ) -> rusqlite::Result<Vec<(i64, Result<Due, Fault>)>> {
     let mut due = Vec::with_capacity(ids.len());
-    if ids.is_empty() {
-        return Ok(due);
-    }
     let mut statement = tx.prepare_cached(DUE)?;
     let RetryPolicy { max_attempts, backoff, max_backoff } = RetryPolicy::default();
     let (grace, backoff, max_backoff) = (millis(DEFAULT_GRACE), millis(backoff), millis(max_backoff));

@@ -55,23 +55,23 @@ pub(super) fn recent(store: &mut SqliteStore, limit: usize) -> Result<BTreeMap<i
     Ok(found.chunk_by(|one, next| one.task == next.task).map(|runs| (runs[0].task, last(runs, limit))).collect())
 }
 
-const BY_ID: &str = "
-    SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE r.id = :run";
+const BY_ID: &str = sql! {"
+SELECT {run_columns:r}, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE r.id = :run"};
 
 pub(crate) fn run(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<Run>> {
-    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":run": run }, row::one(row::run)).optional()
+    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":run": run }, row::run).optional()
 }
 
-const NEWEST: &str = "
-    SELECT r.*, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+const NEWEST: &str = sql! {"
+    SELECT {run_columns:r}, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE (:status IS NULL OR r.status = :status)
        AND (:since IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= :since)
-     ORDER BY r.id DESC LIMIT :limit";
+     ORDER BY r.id DESC LIMIT :limit"};
 
 /// The ids are sorted, not the runs: an output may be long.
 // CROSS JOIN, NOT INDEXED: after an ANALYZE of few rows SQLite would scan all runs.
-const NEWEST_OF_TASK: &str = "
-    SELECT r.*, t.name
+const NEWEST_OF_TASK: &str = sql! {"
+    SELECT {run_columns:r}, t.name
       FROM (SELECT n.id FROM task_runs n
              WHERE n.task_id = :task
                AND (:status IS NULL OR n.status = :status)
@@ -79,7 +79,7 @@ const NEWEST_OF_TASK: &str = "
              ORDER BY n.id DESC LIMIT :limit) newest
      CROSS JOIN task_runs r NOT INDEXED ON r.id = newest.id
      CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = r.task_id
-     ORDER BY newest.id DESC";
+     ORDER BY newest.id DESC"};
 
 /// Returns the newest runs that match, newest first; `task` is the id of the task that the filter names.
 fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter) -> rusqlite::Result<Vec<Run>> {
@@ -87,15 +87,12 @@ fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter) -> rusqli
     let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     match task {
         Some(task) => row::all(
-            &mut *tx.prepare_cached(NEWEST_OF_TASK)?,
+            tx,
+            NEWEST_OF_TASK,
             named_params! { ":task": task, ":status": status, ":since": since, ":limit": limit },
             row::run,
         ),
-        None => row::all(
-            &mut *tx.prepare_cached(NEWEST)?,
-            named_params! { ":status": status, ":since": since, ":limit": limit },
-            row::run,
-        ),
+        None => row::all(tx, NEWEST, named_params! { ":status": status, ":since": since, ":limit": limit }, row::run),
     }
 }
 
@@ -169,11 +166,11 @@ pub(crate) fn unfinished(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Ve
         .collect()
 }
 
-const ATTEMPTS: &str = "SELECT * FROM task_attempts WHERE run_id = :run ORDER BY attempt, id";
+const ATTEMPTS: &str = sql! {"SELECT {attempt_columns} FROM task_attempts WHERE run_id = :run ORDER BY attempt, id"};
 
 /// Returns the attempts of a run that did not simply succeed, oldest first.
 pub(crate) fn attempts(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Vec<Attempt>> {
-    row::all(&mut *tx.prepare_cached(ATTEMPTS)?, named_params! { ":run": run }, row::attempt)
+    row::all(tx, ATTEMPTS, named_params! { ":run": run }, row::attempt)
 }
 
 const LAST_OF_ONCE: &str = "

@@ -260,11 +260,11 @@ fn sql_limit(limit: usize) -> i64 {
 const TEXT: &str = "each text is UTF-8, and in a task without NUL";
 
 /// Rows whose text is checked, with the id and a name first. Runs may hold NUL, which programs print.
-const TASK_TEXT: &str = "SELECT id, name, * FROM scheduled_tasks";
-const RUN_TEXT: &str = "SELECT id, task_id, * FROM task_runs";
+const TASK_TEXT: &str = sql! {"SELECT id, name, {task_columns} FROM scheduled_tasks"};
+const RUN_TEXT: &str = sql! {"SELECT id, task_id, {run_columns}, process FROM task_runs"};
 /// Without tasks that are completed, or already marked as invalid.
-const LIVE_TASK_TEXT: &str = "
-    SELECT id, name, * FROM scheduled_tasks WHERE status = 'active' OR status = 'paused'";
+const LIVE_TASK_TEXT: &str = sql! {"
+SELECT id, name, {task_columns} FROM scheduled_tasks WHERE status = 'active' OR status = 'paused'"};
 
 /// Returns rows with text that is not UTF-8 or, with `refuses_nul`, holds NUL: id, name, and what is wrong.
 fn unreadable(

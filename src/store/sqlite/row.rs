@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, Type, Value, ValueRef};
 use rusqlite::vtab::array::Array;
-use rusqlite::{Params, Row, RowIndex, Statement};
+use rusqlite::{Params, Row, RowIndex, Transaction};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, excerpt};
@@ -151,64 +151,38 @@ pub(crate) fn shown_if_any(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Re
     Ok(row.get::<_, Option<Replaced>>(column)?.map(String::from))
 }
 
-/// Declares the positions of the columns that one kind of value is read from: a name is looked up once for a statement, not for
-/// each of its rows. The names are in the order of the table, which makes the look-up fast.
-macro_rules! columns {
-    ($(#[$doc:meta])* $name:ident: $($column:ident)+) => {
-        $(#[$doc])*
-        pub(crate) struct $name { $($column: usize),+ }
+/// Reads all rows of a statement.
+pub(crate) fn all<T>(
+    tx: &Transaction<'_>,
+    statement: &str,
+    params: impl Params,
+    read: fn(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    tx.prepare_cached(statement)?.query_map(params, read)?.collect()
+}
 
-        impl Columns for $name {
-            fn of(statement: &Statement<'_>) -> rusqlite::Result<Self> {
-                let mut from = 0;
-                Ok($name { $($column: position(statement, stringify!($column), &mut from)?),+ })
-            }
+/// Declares the positions of columns, in the order of a list of `sql::SHARED`. The statements name their columns one by one: an
+/// application may add columns, and in a damaged file a column may have a name that cannot be read.
+macro_rules! columns {
+    ($(#[$doc:meta])* $name:ident $at:ident: $($column:ident)+) => {
+        $(#[$doc])*
+        struct $name { $($column: usize),+ }
+
+        const $at: $name = {
+            let mut next = 0;
+            $name { $($column: { next += 1; next - 1 }),+ }
+        };
+
+        #[cfg(test)]
+        impl $name {
+            const NAMES: &[&str] = &[$(stringify!($column)),+];
         }
     };
 }
 
-/// The positions of columns in the rows of one statement.
-pub(crate) trait Columns: Sized {
-    fn of(statement: &Statement<'_>) -> rusqlite::Result<Self>;
-}
-
-/// Returns the position of a column. Looks at the position `from` first, and sets it to the one after the column.
-fn position(statement: &Statement<'_>, name: &str, from: &mut usize) -> rusqlite::Result<usize> {
-    let count = statement.column_count();
-    let found = (*from..count).chain(0..*from).find(|at| statement.column_name(*at).is_ok_and(|column| column == name));
-    let found = found.ok_or_else(|| rusqlite::Error::InvalidColumnName(name.to_owned()))?;
-    *from = found + 1;
-    Ok(found)
-}
-
-/// Reads one row by the positions of its columns.
-pub(crate) fn one<C: Columns, T>(
-    read: fn(&Row<'_>, &C) -> rusqlite::Result<T>,
-) -> impl FnOnce(&Row<'_>) -> rusqlite::Result<T> {
-    move |row| read(row, &C::of(row.as_ref())?)
-}
-
-/// Reads all rows of a statement by the positions of their columns.
-pub(crate) fn all<C: Columns, T>(
-    statement: &mut Statement<'_>,
-    params: impl Params,
-    read: fn(&Row<'_>, &C) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Vec<T>> {
-    // The first step prepares a statement again whose tables have changed.
-    let mut columns = None;
-    let read = |row: &Row<'_>| {
-        let columns = match &mut columns {
-            Some(columns) => columns,
-            none => none.insert(C::of(row.as_ref())?),
-        };
-        read(row, columns)
-    };
-    statement.query_map(params, read)?.collect()
-}
-
 columns! {
-    /// Those of `scheduled_tasks`.
-    TaskColumns:
+    /// `{task_columns}`.
+    TaskColumns TASK:
     id name handler payload schedule_type schedule_value time_zone starts_at ends_at status next_run planned resolved_until
     active_since overlap misfire misfire_grace_ms catch_up_limit expires_ms max_attempts backoff_ms backoff_cap_ms timeout_ms
     jitter_ms priority concurrency_key on_dead pause_after_failures last_run last_finished last_status last_duration_ms
@@ -216,22 +190,22 @@ columns! {
 }
 
 columns! {
-    /// Those of `task_runs`, and the `name` of the task.
-    RunColumns:
+    /// `{run_columns}`, and the `name` of the task.
+    RunColumns RUN:
     id handler scheduled_for origin retry_of request_key status run_at expires_at blocked attempt forgiven priority
     concurrency_key payload locked_by locked_until started_at finished_at duration_ms error exit_code output result progress
     cancel_requested occurrences last_scheduled_for name
 }
 
 columns! {
-    /// Those of `task_attempts`.
-    AttemptColumns:
+    /// `{attempt_columns}`.
+    AttemptColumns ATTEMPT:
     run_id attempt outcome error output exit_code locked_by started_at finished_at duration_ms
 }
 
 columns! {
-    /// Those of `task_effects`.
-    EffectColumns:
+    /// `{effect_columns}`.
+    EffectColumns EFFECT:
     key run_id state value created_at done_at
 }
 
@@ -240,8 +214,9 @@ fn exit_code(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<i32>> {
     Ok(row.get::<_, Option<i64>>(column)?.and_then(|code| i32::try_from(code).ok()))
 }
 
-/// Reads the definition of a task from a row with all columns. `T`: the type by which text is read.
-fn definition<T: FromSql + Into<String>>(row: &Row<'_>, at: &TaskColumns) -> rusqlite::Result<Definition> {
+/// Reads the definition of a task from its columns. `T`: the type by which text is read.
+fn definition<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Definition> {
+    let at = TASK;
     let text = |column| row.get::<_, T>(column).map(Into::into);
     let optional = |column| row.get::<_, Option<T>>(column).map(|text| text.map(Into::into));
     Ok(Definition {
@@ -283,29 +258,30 @@ fn with_column_name(row: &Row<'_>, error: rusqlite::Error) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(at, Type::Text, format!("invalid {column}: {error}").into())
 }
 
-/// Reads a task from a row with all columns.
-pub(crate) fn task(row: &Row<'_>, at: &TaskColumns) -> rusqlite::Result<Task> {
-    read_task::<String>(row, at).map_err(|error| with_column_name(row, error))
+/// Reads a task from its columns.
+pub(crate) fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
+    read_task::<String>(row).map_err(|error| with_column_name(row, error))
 }
 
 /// As [`task`], for display and for a look-up by name: a bad row must hide neither the other rows nor itself. Text that cannot
 /// be read is replaced, and the task is reported as invalid, even if no scheduler has seen it yet.
-pub(crate) fn shown_task(row: &Row<'_>, at: &TaskColumns) -> rusqlite::Result<Task> {
-    let error = match task(row, at) {
+pub(crate) fn shown_task(row: &Row<'_>) -> rusqlite::Result<Task> {
+    let error = match task(row) {
         Ok(task) => return Ok(task),
         Err(error) => error,
     };
-    let mut shown = read_task::<Replaced>(row, at).map_err(|other| with_column_name(row, other))?;
+    let mut shown = read_task::<Replaced>(row).map_err(|other| with_column_name(row, other))?;
     shown.status = TaskStatus::Invalid;
     shown.next_run = None;
     shown.invalid_reason.get_or_insert_with(|| error.to_string());
     Ok(shown)
 }
 
-fn read_task<T: FromSql + Into<String>>(row: &Row<'_>, at: &TaskColumns) -> rusqlite::Result<Task> {
+fn read_task<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Task> {
+    let at = TASK;
     Ok(Task {
         id: row.get(at.id)?,
-        definition: definition::<T>(row, at)?,
+        definition: definition::<T>(row)?,
         status: row.get(at.status)?,
         next_run: row.get(at.next_run)?,
         planned: row.get(at.planned)?,
@@ -324,8 +300,9 @@ fn read_task<T: FromSql + Into<String>>(row: &Row<'_>, at: &TaskColumns) -> rusq
     })
 }
 
-/// Reads a run from a row with all columns and the `name` of its task.
-pub(crate) fn run(row: &Row<'_>, at: &RunColumns) -> rusqlite::Result<Run> {
+/// Reads a run from its columns and the `name` of its task.
+pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
+    let at = RUN;
     Ok(Run {
         id: row.get(at.id)?,
         task: shown(row, at.name)?,
@@ -359,8 +336,9 @@ pub(crate) fn run(row: &Row<'_>, at: &RunColumns) -> rusqlite::Result<Run> {
     })
 }
 
-/// Reads an attempt from a row with all columns.
-pub(crate) fn attempt(row: &Row<'_>, at: &AttemptColumns) -> rusqlite::Result<Attempt> {
+/// Reads an attempt from its columns.
+pub(crate) fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
+    let at = ATTEMPT;
     Ok(Attempt {
         run_id: row.get(at.run_id)?,
         attempt: saturating(row, at.attempt)?,
@@ -375,8 +353,9 @@ pub(crate) fn attempt(row: &Row<'_>, at: &AttemptColumns) -> rusqlite::Result<At
     })
 }
 
-/// Reads an effect from a row with all columns.
-pub(crate) fn effect(row: &Row<'_>, at: &EffectColumns) -> rusqlite::Result<Effect> {
+/// Reads an effect from its columns.
+pub(crate) fn effect(row: &Row<'_>) -> rusqlite::Result<Effect> {
+    let at = EFFECT;
     Ok(Effect {
         key: shown(row, at.key)?,
         run_id: row.get(at.run_id)?,
@@ -390,4 +369,28 @@ pub(crate) fn effect(row: &Row<'_>, at: &EffectColumns) -> rusqlite::Result<Effe
 /// Returns ids as a parameter of `rarray(..)`, for a statement that takes many.
 pub(crate) fn list(ids: impl Iterator<Item = i64>) -> Array {
     Rc::new(ids.map(Value::Integer).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AttemptColumns, EffectColumns, RunColumns, TaskColumns};
+    use crate::store::sqlite::sql::SHARED;
+
+    #[test]
+    fn the_positions_are_those_of_the_lists_in_the_statements() {
+        let runs = RunColumns::NAMES.strip_suffix(&["name"]).expect("the task's name comes after the list");
+        for (list, names) in [
+            ("task_columns", TaskColumns::NAMES),
+            ("run_columns", runs),
+            ("attempt_columns", AttemptColumns::NAMES),
+            ("effect_columns", EffectColumns::NAMES),
+        ] {
+            let (_, text) = SHARED.iter().find(|(name, _)| *name == list).expect("a shared list");
+            assert_eq!(
+                text.split(", ").map(|column| column.trim_start_matches('.')).collect::<Vec<_>>(),
+                names,
+                "{list}"
+            );
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 6] = [
+pub(crate) const SHARED: [(&str, &str); 10] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -20,6 +20,29 @@ pub(crate) const SHARED: [(&str, &str); 6] = [
     ("active_planned", ".status = 'active' AND .planned = 1"),
     // The fencing condition: this attempt of this owner is the running one.
     ("fenced", ".id = :run AND .locked_by = :owner AND .attempt = :attempt AND .status = 'running'"),
+    // What `row` reads a task, a run, an attempt and an effect from.
+    (
+        "task_columns",
+        ".id, .name, .handler, .payload, .schedule_type, .schedule_value, .time_zone, .starts_at, .ends_at, .status, \
+         .next_run, .planned, .resolved_until, .active_since, .overlap, .misfire, .misfire_grace_ms, .catch_up_limit, \
+         .expires_ms, .max_attempts, .backoff_ms, .backoff_cap_ms, .timeout_ms, .jitter_ms, .priority, \
+         .concurrency_key, .on_dead, .pause_after_failures, .last_run, .last_finished, .last_status, \
+         .last_duration_ms, .last_error, .failure_count, .invalid_reason, .paused_by, .managed_by, .created_at, \
+         .updated_at",
+    ),
+    (
+        "run_columns",
+        ".id, .handler, .scheduled_for, .origin, .retry_of, .request_key, .status, .run_at, .expires_at, .blocked, \
+         .attempt, .forgiven, .priority, .concurrency_key, .payload, .locked_by, .locked_until, .started_at, \
+         .finished_at, .duration_ms, .error, .exit_code, .output, .result, .progress, .cancel_requested, \
+         .occurrences, .last_scheduled_for",
+    ),
+    (
+        "attempt_columns",
+        ".run_id, .attempt, .outcome, .error, .output, .exit_code, .locked_by, .started_at, .finished_at, \
+         .duration_ms",
+    ),
+    ("effect_columns", ".key, .run_id, .state, .value, .created_at, .done_at"),
 ];
 
 /// Replaces the placeholders of a statement. An unknown placeholder does not compile.

@@ -12,10 +12,10 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{blocked, due, once, owners, row};
 
-const BY_NAME: &str = "SELECT * FROM scheduled_tasks WHERE name = :name";
+const BY_NAME: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks WHERE name = :name"};
 
 pub(crate) fn by_name(tx: &Transaction<'_>, name: &str) -> rusqlite::Result<Option<Task>> {
-    tx.prepare_cached(BY_NAME)?.query_row(named_params! { ":name": name }, row::one(row::shown_task)).optional()
+    tx.prepare_cached(BY_NAME)?.query_row(named_params! { ":name": name }, row::shown_task).optional()
 }
 
 /// Returns the task of this name.
@@ -25,16 +25,16 @@ pub(crate) fn expect(tx: &Transaction<'_>, name: &str) -> Result<Task, Fault> {
     by_name(tx, name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() }.into())
 }
 
-const BY_ID: &str = "SELECT * FROM scheduled_tasks WHERE id = :task";
+const BY_ID: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks WHERE id = :task"};
 
 /// Returns the task of this id. A task with text that is not UTF-8 is invalid, as in [`row::shown_task`].
 pub(crate) fn by_id(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
-    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::one(row::shown_task)).optional()
+    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::shown_task).optional()
 }
 
 /// Returns the task of this id. Fails if a column cannot be read.
 fn readable(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
-    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::one(row::task)).optional()
+    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::task).optional()
 }
 
 const NAME: &str = "SELECT name FROM scheduled_tasks WHERE id = :task";
@@ -43,10 +43,10 @@ pub(crate) fn name(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<String> 
     tx.prepare_cached(NAME)?.query_row(named_params! { ":task": task }, |row| row::shown(row, 0))
 }
 
-const ALL: &str = "SELECT * FROM scheduled_tasks ORDER BY name LIMIT :limit";
+const ALL: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks ORDER BY name LIMIT :limit"};
 
 pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task>> {
-    row::all(&mut *tx.prepare_cached(ALL)?, named_params! { ":limit": limit }, row::shown_task)
+    row::all(tx, ALL, named_params! { ":limit": limit }, row::shown_task)
 }
 
 const NAMES: &str = "SELECT name FROM scheduled_tasks ORDER BY name LIMIT :limit";
