@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use rusqlite::{Row, Transaction, named_params, params};
+use rusqlite::{Params, Row, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
 use crate::model::retry::RetryPolicy;
-use crate::model::task::{DEFAULT_GRACE, MAX_CATCH_UP, Misfire, Overlap};
+use crate::model::task::{DEFAULT_GRACE, Misfire, Overlap};
 use crate::rules::resolve::Plan;
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
@@ -14,6 +14,7 @@ use crate::store::sqlite::row;
 use crate::store::sqlite::sql::sql;
 
 /// A due task, with what its runs need.
+#[derive(Debug)]
 pub(crate) struct Due {
     pub(crate) id: i64,
     pub(crate) name: String,
@@ -56,10 +57,7 @@ pub(crate) fn due(
 ) -> rusqlite::Result<Vec<(i64, Result<Due, Fault>)>> {
     let mut due = Vec::with_capacity(ids.len());
     let mut statement = tx.prepare_cached(DUE)?;
-    let RetryPolicy { max_attempts, backoff, max_backoff } = RetryPolicy::default();
-    let (grace, backoff, max_backoff) = (millis(DEFAULT_GRACE), millis(backoff), millis(max_backoff));
-    let params = params![row::list(ids.iter().copied()), now, grace, max_attempts, backoff, max_backoff];
-    let mut rows = statement.query(params)?;
+    let mut rows = statement.query(parameters(ids, now))?;
     while let Some(row) = rows.next()? {
         let id = row.get(25)?;
         let task = if row.get(26)? { read_plain(row, id) } else { read_due(row, id, schedules) };
@@ -68,7 +66,14 @@ pub(crate) fn due(
     Ok(due)
 }
 
-/// Reads a `once` task with default policies that was never resolved: of 25 columns only 7 differ. Most queued work is such.
+/// The parameters of [`DUE`]: the tasks, and the defaults by which it recognizes a plain one.
+fn parameters(ids: &[i64], now: Timestamp) -> impl Params {
+    let RetryPolicy { max_attempts, backoff, max_backoff } = RetryPolicy::default();
+    let ids = row::list(ids.iter().copied());
+    (ids, now, millis(DEFAULT_GRACE), max_attempts, millis(backoff), millis(max_backoff))
+}
+
+/// Reads a `once` task with default policies that was never resolved: of 25 columns only 8 differ. Most queued work is such.
 fn read_plain(row: &Row<'_>, id: i64) -> Result<Due, Fault> {
     let next_run = row.get(8)?;
     Ok(Due {
@@ -87,7 +92,7 @@ fn read_plain(row: &Row<'_>, id: i64) -> Result<Due, Fault> {
             overlap: Overlap::Skip,
             misfire: Misfire::RunOnce,
             grace: DEFAULT_GRACE,
-            catch_up_limit: MAX_CATCH_UP as usize,
+            catch_up_limit: row.get::<_, u32>(14)? as usize,
         },
         expires: None,
         retry: RetryPolicy::default(),
@@ -197,4 +202,62 @@ fn next_of_each_priority(tx: &Transaction<'_>) -> rusqlite::Result<[Option<Times
 /// Returns when the next task is due.
 pub(crate) fn next_due(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
     Ok(next_of_each_priority(tx)?.into_iter().flatten().min())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::connection::SqliteStore;
+    use crate::store::sqlite::file::{Durability, Missing};
+
+    const NOON: i64 = 1_805_025_600_000;
+
+    #[test]
+    fn a_plain_task_is_read_as_any_other_and_one_changed_policy_makes_it_not_plain() {
+        let home = tempfile::tempdir().expect("a folder");
+        let durability = Durability::MayRepeatAfterPowerLoss;
+        let mut store = SqliteStore::open(&home.path().join("t.db"), Missing::Create, durability).expect("a store");
+        let changes = [
+            ("starts_at", "1700000000000"),
+            ("ends_at", "1900000000000"),
+            ("resolved_until", "1700000000000"),
+            ("overlap", "'allow'"),
+            ("misfire", "'skip'"),
+            ("misfire_grace_ms", "1"),
+            ("expires_ms", "90000000"),
+            ("max_attempts", "1"),
+            ("backoff_ms", "1"),
+            ("backoff_cap_ms", "1"),
+            ("timeout_ms", "0"),
+            ("jitter_ms", "1"),
+            ("concurrency_key", "'k'"),
+        ];
+        let insert = |name: &str, kind: &str, value: &str, (column, changed): (&str, &str)| {
+            format!(
+                "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned, {column})
+                 VALUES ('{name}', 'work', '{kind}', '{value}', {NOON}, 1, {changed});\n"
+            )
+        };
+        let mut rows = insert("plain", "once", "2027-03-14T12:00:00Z", ("priority", "3"));
+        rows += &insert("other", "interval", "1m", ("priority", "3"));
+        changes.iter().for_each(|change| rows += &insert(change.0, "once", "2027-03-14T12:00:00Z", *change));
+        let checked = store.write("check", |tx, schedules| {
+            tx.execute_batch(&rows)?;
+            let ids: Vec<i64> = (1..=changes.len() as i64 + 2).collect();
+            let mut statement = tx.prepare(DUE)?;
+            let mut due = statement.query(parameters(&ids, Timestamp::from_millis(NOON)))?;
+            let mut read = 0;
+            while let Some(row) = due.next()? {
+                let (id, is_plain): (i64, bool) = (row.get(25)?, row.get(26)?);
+                assert_eq!(is_plain, id == 1, "{}", row.get::<_, String>(0)?);
+                if is_plain {
+                    assert_eq!(format!("{:?}", read_plain(row, id)?), format!("{:?}", read_due(row, id, schedules)?));
+                }
+                read += 1;
+            }
+            assert_eq!(read, ids.len());
+            Ok(())
+        });
+        checked.expect("rows");
+    }
 }
