@@ -53,6 +53,19 @@ pub enum Event {
         /// due once.
         next_due: Option<Timestamp>,
     },
+    /// A handler has postponed its run: see [`Failure::snooze`](crate::Failure::snooze). The attempt does not count.
+    Snoozed {
+        /// The attempt.
+        #[serde(flatten, serialize_with = "of_claim")]
+        claim: Arc<Claim>,
+        /// `snoozed`, and the reason if the handler gave one.
+        reason: String,
+        /// How long the handler took.
+        #[serde(rename = "took_ms", with = "json::duration")]
+        took: Duration,
+        /// When the next attempt is due.
+        next_attempt: Timestamp,
+    },
     /// A handler has exceeded its time limit, was asked to stop, and does not return. Another worker replaces the one
     /// that it holds. When the handler returns an error, the attempt is recorded as timed out.
     WorkerHeld {
@@ -312,9 +325,11 @@ impl Event {
     /// Returns the log level of the event.
     pub fn level(&self) -> log::Level {
         match self {
-            Event::Started { .. } | Event::Recovered | Event::Cancelled { .. } | Event::ClockSet { .. } => {
-                log::Level::Info
-            }
+            Event::Started { .. }
+            | Event::Snoozed { .. }
+            | Event::Recovered
+            | Event::Cancelled { .. }
+            | Event::ClockSet { .. } => log::Level::Info,
             Event::Finished { status: RunStatus::Dead, .. }
             | Event::Degraded { .. }
             | Event::SetAside { .. }
@@ -353,6 +368,14 @@ impl fmt::Display for Event {
                     _ => what_next(f, *status, *next_attempt),
                 }
             }
+            Event::Snoozed { claim, reason, took, next_attempt } => write!(
+                f,
+                "run {} of {:?} was postponed by its handler after {}: {}; next attempt at {next_attempt}",
+                claim.run_id,
+                claim.task,
+                humantime::format_duration(coarse(*took)),
+                OneLine(reason)
+            ),
             Event::WorkerHeld { claim } => write!(
                 f,
                 "run {} of {:?} exceeded its time limit and does not stop; another worker replaces the one it holds",

@@ -75,7 +75,7 @@ text_enum! {
         Succeeded = "succeeded",
         /// A dead letter: the attempts are spent, and a user must act.
         Dead = "dead",
-        /// Cancelled by a user before it succeeded.
+        /// Cancelled by a user or by its handler before it succeeded.
         Cancelled = "cancelled",
         /// Not opened, because of the task's overlap policy.
         Skipped = "skipped",
@@ -145,10 +145,12 @@ text_enum! {
         TimedOut = "timed_out",
         /// Its owner died.
         Lost = "lost",
-        /// It ended after its cancellation was requested.
+        /// It ended after its cancellation was requested, or its handler cancelled the run.
         Cancelled = "cancelled",
         /// It was returned to the queue before it started.
         Released = "released",
+        /// Its handler postponed the run; the attempt does not count.
+        Snoozed = "snoozed",
         /// It ended after another owner had claimed the run.
         Superseded = "superseded",
     }
