@@ -187,11 +187,11 @@ CREATE TABLE task_attempts (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id           INTEGER NOT NULL REFERENCES task_runs (id),
     attempt          INTEGER NOT NULL,
-    -- lost: its owner died. released: returned to the queue before it started. superseded: it ended after another owner
-    -- had taken the run; nothing is discarded.
+    -- lost: its owner died. released: returned to the queue before it started. snoozed: its handler postponed the run.
+    -- superseded: it ended after another owner had taken the run; nothing is discarded.
     outcome          TEXT NOT NULL CHECK (outcome = 'failed' OR outcome = 'panicked' OR outcome = 'timed_out'
                                           OR outcome = 'lost' OR outcome = 'cancelled' OR outcome = 'released'
-                                          OR outcome = 'superseded'),
+                                          OR outcome = 'snoozed' OR outcome = 'superseded'),
     error            TEXT,
     -- What a command printed; the result of an attempt that succeeded too late.
     output           TEXT,

@@ -49,5 +49,10 @@ pub use scheduler::{Builder, Scheduler, Shutdown};
 pub use store::sqlite::file::Durability;
 pub use store::sqlite::settle::MAX_RESULT_BYTES;
 pub use worker::attempt::StopReason;
+pub use worker::backoff::FailedAttempt;
 pub use worker::effects::{MAX_EFFECT_KEY_BYTES, MAX_EFFECT_VALUE_BYTES};
-pub use worker::handler::{Context, Failure, Handler, MAX_OUTPUT_BYTES, MAX_PROGRESS_BYTES};
+pub use worker::failure::Failure;
+pub use worker::handler::{Context, Handler, MAX_OUTPUT_BYTES, MAX_PROGRESS_BYTES};
+#[cfg(feature = "tokio")]
+pub use worker::job::AsyncJob;
+pub use worker::job::{Job, JobKind};

@@ -25,12 +25,16 @@ use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::store::Store;
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
+use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
 #[cfg(feature = "tokio")]
-use crate::worker::handler::{HandlerFuture, store_result};
+use crate::worker::handler::{FutureHandler, HandlerFuture, store_result};
+#[cfg(feature = "tokio")]
+use crate::worker::job::{AsyncJob, future_handler};
+use crate::worker::job::{Job, JobHandler};
 use crate::worker::pool::Pool;
 use crate::worker::progress::Waiting;
 
@@ -80,6 +84,48 @@ impl Builder {
         self
     }
 
+    /// Sets how long to wait after a failed attempt of this handler, instead of the backoff of the task: after an error, a panic or an
+    /// exceeded time limit, while an attempt is left. `None`: the backoff of the task. A [`Failure`](crate::Failure) takes
+    /// precedence.
+    ///
+    /// The function is called on the thread of the attempt, outside of any transaction; keep it fast. If it panics, that is logged,
+    /// and the backoff of the task applies. An attempt whose scheduler died is retried after the backoff of the task: the scheduler
+    /// that recovers the run may not have this function.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::{FailedAttempt, NewTask, testing::Stepper};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon: duly::Timestamp = "2027-03-14T12:00:00Z".parse()?;
+    /// // One minute more after each failure; but a full disk is retried by the rule of the task.
+    /// let linear = |failed: &FailedAttempt<'_>| {
+    ///     (!failed.error.contains("disk")).then(|| Duration::from_secs(60) * failed.failures)
+    /// };
+    /// let builder = Stepper::builder(&file, noon).handler("mail", |_: &duly::Context| Err::<(), _>("no route to host"));
+    /// let mut stepper = builder.backoff("mail", linear).start()?;
+    /// let client = stepper.client().clone();
+    /// client.add(NewTask::once("mail:anna", noon).handler("mail"))?;
+    /// stepper.run_until(noon)?;
+    /// assert_eq!(client.history("mail:anna", 1)?[0].run_at, noon + Duration::from_secs(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn backoff(
+        mut self,
+        handler: impl Into<String>,
+        backoff: impl Fn(&FailedAttempt<'_>) -> Option<Duration> + Send + Sync + 'static,
+    ) -> Self {
+        if let Err(error) = self.handlers.add_backoff(handler.into(), Arc::new(backoff)) {
+            self.refused.get_or_insert(error);
+        }
+        self
+    }
+
+    /// Registers a [`Job`] under its name.
+    pub fn job<J: Job>(self, job: J) -> Self {
+        self.handler_type(J::NAME, JobHandler(job))
+    }
+
     /// Registers an async handler: each attempt is a future on the runtime of [`Builder::runtime`], and needs no thread of its
     /// own. Result and error are those of [`Builder::handler`], and so are panics, retries, time limits and requests to stop, with
     /// one difference: a future that has not returned ten seconds after the request to stop is dropped, and its attempt ends as
@@ -120,7 +166,17 @@ impl Builder {
             let future = handler(context);
             Box::pin(async move { store_result(future.await.map_err(Into::into)?) })
         };
-        if let Err(error) = self.handlers.add_future(name.into(), Arc::new(boxed)) {
+        if let Err(error) = self.handlers.add_future(name.into(), FutureHandler { run: Arc::new(boxed), backoff: None })
+        {
+            self.refused.get_or_insert(error);
+        }
+        self
+    }
+
+    /// Registers an [`AsyncJob`] under its name. Its attempts run as those of [`Builder::async_handler`].
+    #[cfg(feature = "tokio")]
+    pub fn async_job<J: AsyncJob>(mut self, job: J) -> Self {
+        if let Err(error) = self.handlers.add_future(J::NAME.to_owned(), future_handler(job)) {
             self.refused.get_or_insert(error);
         }
         self
@@ -235,6 +291,7 @@ impl Builder {
             return Err(error);
         }
         settings.check()?;
+        handlers.check_backoffs()?;
         let others = 0;
         #[cfg(feature = "tokio")]
         let (runtime, futures) = (runtime?, handlers.future_names());

@@ -27,9 +27,11 @@ use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::turn_io::Slots;
 use crate::worker::attempt::Tools;
+use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WorkerConnection, WriteQueue};
 use crate::worker::handed;
 use crate::worker::handler::{Context, Handler, Handlers};
+use crate::worker::job::{Job, JobHandler};
 
 /// A scheduler without threads, for tests.
 ///
@@ -117,6 +119,23 @@ impl StepperBuilder {
         self
     }
 
+    /// As [`Builder::job`](crate::Builder::job), for [`Stepper::run_until`].
+    pub fn job<J: Job>(self, job: J) -> Self {
+        self.handler(J::NAME, JobHandler(job))
+    }
+
+    /// As [`Builder::backoff`](crate::Builder::backoff).
+    pub fn backoff(
+        mut self,
+        handler: impl Into<String>,
+        backoff: impl Fn(&FailedAttempt<'_>) -> Option<Duration> + Send + Sync + 'static,
+    ) -> Self {
+        if let Err(error) = self.handlers.add_backoff(handler.into(), Arc::new(backoff)) {
+            self.refused.get_or_insert(error);
+        }
+        self
+    }
+
     /// Uses, and moves, the clock of another stepper.
     pub fn clock(mut self, clock: &ManualClock) -> Self {
         self.clock = clock.clone();
@@ -176,6 +195,7 @@ impl StepperBuilder {
         if let Some(error) = refused {
             return Err(error);
         }
+        handlers.check_backoffs()?;
         // Relaxed: the process of a test may die, its machine does not.
         let durability = Durability::MayRepeatAfterPowerLoss;
         let open = |missing| {
@@ -358,7 +378,7 @@ impl Stepper {
         let limit = self.handlers.get(&claim.handler).and_then(|handler| handed::limit(&**handler, claim));
         let exceeded = limit.filter(|limit| now.monotonic.saturating_sub(began.monotonic) >= *limit);
         let finished = Finished::new(claim.clone(), outcome, began, now).exceeding(exceeded);
-        self.finished.push(Finished { slot, ..finished });
+        self.finished.push(Finished { slot, ..self.handlers.with_backoff(finished) });
     }
 
     /// Runs an attempt with its registered handler, at once and on this thread, and returns how it ended; the next step settles
@@ -387,7 +407,8 @@ impl Stepper {
         let clock = Arc::new(self.clock.clone());
         let tools = Tools::new(self.connection.clone(), None);
         let began = self.clock.now();
-        let mut finished = handed::attempt(&*handler, claim, began, clock, Arc::default(), tools, |_| {});
+        let finished = handed::attempt(&*handler, claim, began, clock, Arc::default(), tools, |_| {});
+        let mut finished = self.handlers.with_backoff(finished);
         finished.slot = self.forget(claim).map(|(slot, _)| slot);
         self.finished.push(finished.clone());
         Some(finished)

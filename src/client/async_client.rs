@@ -13,6 +13,7 @@ use crate::model::report::Status;
 use crate::model::request::{Added, Applied, Apply, Cancel, Triggered};
 use crate::model::run::{Attempt, Effect, Run, RunFilter};
 use crate::model::task::Task;
+use crate::worker::job::JobKind;
 
 /// A [`Client`] for async code: no call blocks a thread of the runtime. Cheap to clone. Its methods must be awaited within a tokio
 /// runtime. A call that has begun is made to its end, also if its future is dropped.
@@ -124,6 +125,14 @@ impl AsyncClient {
         cancel_all(name: str) -> usize;
         history(name: str, limit: usize) -> Vec<Run>;
         runs(filter: RunFilter) -> Vec<Run>;
+    }
+
+    /// As [`Client::enqueue`].
+    ///
+    /// # Errors
+    /// As that method; [`Error::Store`] if the runtime shuts down before the call.
+    pub fn enqueue<J: JobKind>(&self, payload: &J::Payload) -> impl Future<Output = Result<Added>> + Send {
+        self.add(NewTask::enqueue(J::NAME, self.client.now()).payload(payload))
     }
 
     /// As [`Client::add_all`].

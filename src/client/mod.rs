@@ -29,6 +29,7 @@ use crate::model::task::Task;
 use crate::store::Store;
 use crate::store::sqlite;
 use crate::store::sqlite::file::{Durability, Missing};
+use crate::worker::job::JobKind;
 
 /// Adds, changes and looks up tasks in one file, beside the schedulers that run them. Cheap to clone.
 ///
@@ -119,6 +120,15 @@ impl Client {
     /// As [`Client::add`], except [`Error::TaskDiffers`].
     pub fn replace(&self, task: NewTask) -> Result<Added> {
         self.put(task, Existing::Replace)
+    }
+
+    /// Adds a task that runs a job once, as soon as possible, with a generated name. See [`Job`](crate::Job) for an example.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTask`] if JSON cannot hold the payload, or it is larger than
+    /// [`MAX_PAYLOAD_BYTES`](crate::MAX_PAYLOAD_BYTES).
+    pub fn enqueue<J: JobKind>(&self, payload: &J::Payload) -> Result<Added> {
+        self.add(NewTask::enqueue(J::NAME, self.now()).payload(payload))
     }
 
     /// Adds tasks in one transaction, as [`Client::add`] does: all of them, or none.

@@ -87,6 +87,11 @@ pub(crate) struct Observation {
 }
 
 impl Orphan {
+    /// Returns a command of which only these values are known, for an event that is read from JSON.
+    pub(crate) fn described(run: i64, attempt: u32, task: String, handler: String) -> Self {
+        Orphan { run, attempt, task, handler, record: None, database: PathBuf::new(), input: PathBuf::new() }
+    }
+
     /// Returns the command that an attempt may have left. `process`: its record.
     pub(crate) fn new(
         database: &Path,

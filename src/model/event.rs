@@ -1,11 +1,12 @@
 //! Events as values. The log, counters and tests all consume them. The poller emits them, except the start of an
 //! attempt, which its worker emits, and the cancellation by a client of the same scheduler.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::clock::{Timestamp, millis};
 use crate::host::orphan::Orphan;
@@ -16,29 +17,31 @@ use crate::model::run::{Claim, RunStatus};
 /// An event. Its `Display` is the log line: a single line for any names and errors.
 ///
 /// Its JSON has the kind in snake case as `event`, and the fields. An attempt has `run`, `task`, `attempt`, `handler` and
-/// `scheduled_for`, and no payload.
+/// `scheduled_for`, and no payload. An event that is read from JSON has these alone: the rest of its [`Claim`] has default values, and
+/// an [`Orphan`] names no process.
 ///
 /// ```
 /// use duly::{Event, RunStatus};
 /// let event = Event::Expired { run: 7, task: "digest".into() };
 /// assert_eq!(serde_json::to_string(&event)?, r#"{"event":"expired","run":7,"task":"digest"}"#);
 /// assert_eq!(serde_json::to_string(&Event::ClockNotSet)?, r#"{"event":"clock_not_set"}"#);
+/// assert_eq!(serde_json::from_str::<Event>(r#"{"event":"expired","run":7,"task":"digest"}"#)?, event);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
     /// A worker begins an attempt.
     Started {
         /// The attempt.
-        #[serde(flatten, serialize_with = "of_claim")]
+        #[serde(flatten, with = "attempt")]
         claim: Arc<Claim>,
     },
     /// An attempt ended, and its outcome is stored.
     Finished {
         /// The attempt.
-        #[serde(flatten, serialize_with = "of_claim")]
+        #[serde(flatten, with = "attempt")]
         claim: Arc<Claim>,
         /// The new status of the run.
         status: RunStatus,
@@ -53,11 +56,24 @@ pub enum Event {
         /// due once.
         next_due: Option<Timestamp>,
     },
+    /// A handler has postponed its run: see [`Failure::snooze`](crate::Failure::snooze). The attempt does not count.
+    Snoozed {
+        /// The attempt.
+        #[serde(flatten, with = "attempt")]
+        claim: Arc<Claim>,
+        /// `snoozed`, and the reason if the handler gave one.
+        reason: String,
+        /// How long the handler took.
+        #[serde(rename = "took_ms", with = "json::duration")]
+        took: Duration,
+        /// When the next attempt is due.
+        next_attempt: Timestamp,
+    },
     /// A handler has exceeded its time limit, was asked to stop, and does not return. Another worker replaces the one
     /// that it holds. When the handler returns an error, the attempt is recorded as timed out.
     WorkerHeld {
         /// The attempt.
-        #[serde(flatten, serialize_with = "of_claim")]
+        #[serde(flatten, with = "attempt")]
         claim: Arc<Claim>,
     },
     /// A worker thread ended. No handler can cause this; a fault of duly, of the [`Clock`](crate::Clock) or of the
@@ -71,7 +87,7 @@ pub enum Event {
     /// An attempt ended after another owner had claimed the run. Its result changed nothing.
     Superseded {
         /// The attempt.
-        #[serde(flatten, serialize_with = "of_claim")]
+        #[serde(flatten, with = "attempt")]
         claim: Arc<Claim>,
     },
     /// The owner of an attempt died, and the run was recovered. `Queued`: the attempt had not begun, and does not
@@ -96,14 +112,14 @@ pub enum Event {
     /// The command of a dead owner's run is still running. The run waits until the command is gone.
     Orphaned {
         /// The command.
-        #[serde(flatten, serialize_with = "of_orphan")]
+        #[serde(flatten, with = "orphan")]
         orphan: Orphan,
     },
     /// The owner of a run died, and it is unknown whether its command is gone. The run waits until that is known, or
     /// until a user [declares](crate::Client::declare_gone) the command gone.
     OrphanUnknown {
         /// The command.
-        #[serde(flatten, serialize_with = "of_orphan")]
+        #[serde(flatten, with = "orphan")]
         orphan: Orphan,
         /// Why it is unknown.
         reason: String,
@@ -246,25 +262,47 @@ pub enum Event {
     },
 }
 
-/// The JSON form of an attempt.
-#[derive(Serialize)]
+/// The JSON form of an attempt, of which the rest is not written.
+#[derive(Serialize, Deserialize)]
 struct Attempt<'a> {
     run: i64,
-    task: &'a str,
+    task: Cow<'a, str>,
     attempt: u32,
-    handler: &'a str,
+    handler: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduled_for: Option<Timestamp>,
 }
 
-fn of_claim<S: Serializer>(claim: &Arc<Claim>, to: S) -> Result<S::Ok, S::Error> {
-    let Claim { run_id, attempt, task, handler, scheduled_for, .. } = &**claim;
-    Attempt { run: *run_id, task, attempt: *attempt, handler, scheduled_for: Some(*scheduled_for) }.serialize(to)
+/// The claim of an attempt, for `#[serde(with)]`.
+mod attempt {
+    use crate::model::event::{Arc, Attempt, Claim, Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(claim: &Arc<Claim>, to: S) -> Result<S::Ok, S::Error> {
+        let Claim { run_id, attempt, task, handler, scheduled_for, .. } = &**claim;
+        let (task, handler) = (task.into(), handler.into());
+        Attempt { run: *run_id, task, attempt: *attempt, handler, scheduled_for: Some(*scheduled_for) }.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Claim>, D::Error> {
+        let Attempt { run, task, attempt, handler, scheduled_for } = Attempt::deserialize(from)?;
+        let at = scheduled_for.ok_or_else(|| serde::de::Error::missing_field("scheduled_for"))?;
+        Ok(Arc::new(Claim::described(run, attempt, task.into_owned(), handler.into_owned(), at)))
+    }
 }
 
-fn of_orphan<S: Serializer>(orphan: &Orphan, to: S) -> Result<S::Ok, S::Error> {
-    let (task, handler) = (orphan.task(), orphan.handler());
-    Attempt { run: orphan.run_id(), task, attempt: orphan.attempt(), handler, scheduled_for: None }.serialize(to)
+/// The command of an attempt, for `#[serde(with)]`.
+mod orphan {
+    use crate::model::event::{Attempt, Deserialize, Deserializer, Orphan, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(orphan: &Orphan, to: S) -> Result<S::Ok, S::Error> {
+        let (task, handler) = (orphan.task().into(), orphan.handler().into());
+        Attempt { run: orphan.run_id(), task, attempt: orphan.attempt(), handler, scheduled_for: None }.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Orphan, D::Error> {
+        let Attempt { run, task, attempt, handler, .. } = Attempt::deserialize(from)?;
+        Ok(Orphan::described(run, attempt, task.into_owned(), handler.into_owned()))
+    }
 }
 
 /// Receives events. [`Event::Started`] is emitted by the worker that begins the attempt; [`Event::Cancelled`], for a
@@ -312,9 +350,11 @@ impl Event {
     /// Returns the log level of the event.
     pub fn level(&self) -> log::Level {
         match self {
-            Event::Started { .. } | Event::Recovered | Event::Cancelled { .. } | Event::ClockSet { .. } => {
-                log::Level::Info
-            }
+            Event::Started { .. }
+            | Event::Snoozed { .. }
+            | Event::Recovered
+            | Event::Cancelled { .. }
+            | Event::ClockSet { .. } => log::Level::Info,
             Event::Finished { status: RunStatus::Dead, .. }
             | Event::Degraded { .. }
             | Event::SetAside { .. }
@@ -353,6 +393,14 @@ impl fmt::Display for Event {
                     _ => what_next(f, *status, *next_attempt),
                 }
             }
+            Event::Snoozed { claim, reason, took, next_attempt } => write!(
+                f,
+                "run {} of {:?} was postponed by its handler after {}: {}; next attempt at {next_attempt}",
+                claim.run_id,
+                claim.task,
+                humantime::format_duration(coarse(*took)),
+                OneLine(reason)
+            ),
             Event::WorkerHeld { claim } => write!(
                 f,
                 "run {} of {:?} exceeded its time limit and does not stop; another worker replaces the one it holds",

@@ -5,17 +5,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::ser::SerializeStruct;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::model::json;
 use crate::model::run::{Run, RunStatus};
 use crate::model::task::TaskStatus;
-use crate::schedule::ZoneData;
 
 /// A scheduler that has not stopped in order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Instance {
     /// Its id: the owner of its runs.
@@ -82,12 +80,13 @@ impl fmt::Display for ClockWait {
 /// assert_eq!((&json["tasks"]["active"], &json["tasks"]["paused"], &json["next_run"]), (&1.into(), &0.into(), &().into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "StatusJson", from = "StatusJson")]
 #[non_exhaustive]
 pub struct Status {
     /// Schedulers that have not stopped in order; a dead one is listed until its runs are recovered.
     pub instances: Vec<Instance>,
-    /// The number of tasks, by status.
+    /// The number of tasks, by status, in the order of [`TaskStatus::ALL`].
     pub tasks: Vec<(TaskStatus, u64)>,
     /// The number of tasks that are due now, including those that are overdue.
     pub due: u64,
@@ -96,7 +95,7 @@ pub struct Status {
     pub overdue: u64,
     /// Tasks whose last two runs or more are dead; at most 100.
     pub failing: Vec<String>,
-    /// The number of runs that are running, or may start now or later, by status.
+    /// The number of runs that are running, or may start now or later, by status, in the order of [`RunStatus::ALL`].
     pub runs: Vec<(RunStatus, u64)>,
     /// The number of runs that wait for something other than time: a key, an older run, their task.
     pub blocked: u64,
@@ -111,37 +110,86 @@ pub struct Status {
     /// The size of its write-ahead log in bytes.
     pub log_bytes: u64,
     /// The version of SQLite that this process uses.
-    pub sqlite: &'static str,
-    /// The zone data that this process uses.
-    pub zone_data: &'static ZoneData,
+    pub sqlite: String,
+    /// The zone data that this process uses, as [`zone_data`](crate::zone_data) displays it.
+    pub zone_data: String,
 }
 
-/// The number of rows of one status.
-fn count<T: PartialEq>(counts: &[(T, u64)], status: &T) -> u64 {
-    counts.iter().find(|(one, _)| one == status).map_or(0, |(_, count)| *count)
+/// The JSON form of a [`Status`].
+#[derive(Serialize, Deserialize)]
+struct StatusJson {
+    schedulers: Vec<Instance>,
+    tasks: BTreeMap<String, u64>,
+    due: u64,
+    overdue: u64,
+    failing: Vec<String>,
+    /// With the key `blocked`.
+    runs: BTreeMap<String, u64>,
+    waiting_for_clock_until: Option<Timestamp>,
+    clock_shows: Option<Timestamp>,
+    waiting_for_clock: Option<u64>,
+    next_task: Option<String>,
+    next_run: Option<Timestamp>,
+    file: String,
+    file_bytes: u64,
+    wal_bytes: u64,
+    sqlite: String,
+    zone_data: String,
 }
 
-impl Serialize for Status {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+impl From<Status> for StatusJson {
+    fn from(status: Status) -> Self {
+        fn count<T: PartialEq>(counts: &[(T, u64)], status: &T) -> u64 {
+            counts.iter().find(|(one, _)| one == status).map_or(0, |(_, count)| *count)
+        }
         let waiting = RunStatus::ALL.iter().filter(|status| !status.is_final());
-        let runs = waiting.map(|status| (status.as_str(), count(&self.runs, status)));
-        let tasks = TaskStatus::ALL.iter().map(|status| (status.as_str(), count(&self.tasks, status)));
-        let mut status = to.serialize_struct("Status", 14)?;
-        status.serialize_field("schedulers", &self.instances)?;
-        status.serialize_field("tasks", &tasks.collect::<BTreeMap<_, _>>())?;
-        status.serialize_field("due", &self.due)?;
-        status.serialize_field("overdue", &self.overdue)?;
-        status.serialize_field("failing", &self.failing)?;
-        status.serialize_field("runs", &runs.chain([("blocked", self.blocked)]).collect::<BTreeMap<_, _>>())?;
-        status.serialize_field("waiting_for_clock_until", &self.clock.as_ref().map(|wait| wait.until))?;
-        status.serialize_field("next_task", &self.next.as_ref().map(|(name, _)| name))?;
-        status.serialize_field("next_run", &self.next.as_ref().map(|(_, at)| at))?;
-        status.serialize_field("file", &self.path.to_string_lossy())?;
-        status.serialize_field("file_bytes", &self.file_bytes)?;
-        status.serialize_field("wal_bytes", &self.log_bytes)?;
-        status.serialize_field("sqlite", self.sqlite)?;
-        status.serialize_field("zone_data", &self.zone_data.to_string())?;
-        status.end()
+        let runs = waiting.map(|one| (one.to_string(), count(&status.runs, one)));
+        let tasks = TaskStatus::ALL.iter().map(|one| (one.to_string(), count(&status.tasks, one)));
+        let (next_task, next_run) = status.next.unzip();
+        let clock = status.clock.as_ref();
+        StatusJson {
+            tasks: tasks.collect(),
+            runs: runs.chain([("blocked".to_owned(), status.blocked)]).collect(),
+            waiting_for_clock_until: clock.map(|wait| wait.until),
+            clock_shows: clock.map(|wait| wait.shows),
+            waiting_for_clock: clock.and_then(|wait| wait.waiting),
+            next_task,
+            next_run,
+            schedulers: status.instances,
+            due: status.due,
+            overdue: status.overdue,
+            failing: status.failing,
+            file: status.path.to_string_lossy().into_owned(),
+            file_bytes: status.file_bytes,
+            wal_bytes: status.log_bytes,
+            sqlite: status.sqlite,
+            zone_data: status.zone_data,
+        }
+    }
+}
+
+impl From<StatusJson> for Status {
+    fn from(json: StatusJson) -> Self {
+        let count = |of: &BTreeMap<String, u64>, key: &str| of.get(key).copied().filter(|count| *count > 0);
+        let tasks = TaskStatus::ALL.iter().filter_map(|one| Some((*one, count(&json.tasks, one.as_str())?)));
+        let runs = RunStatus::ALL.iter().filter_map(|one| Some((*one, count(&json.runs, one.as_str())?)));
+        let clock = json.waiting_for_clock_until.zip(json.clock_shows);
+        Status {
+            tasks: tasks.collect(),
+            runs: runs.collect(),
+            blocked: count(&json.runs, "blocked").unwrap_or_default(),
+            clock: clock.map(|(until, shows)| ClockWait { shows, until, waiting: json.waiting_for_clock }),
+            next: json.next_task.zip(json.next_run),
+            path: json.file.into(),
+            instances: json.schedulers,
+            due: json.due,
+            overdue: json.overdue,
+            failing: json.failing,
+            file_bytes: json.file_bytes,
+            log_bytes: json.wal_bytes,
+            sqlite: json.sqlite,
+            zone_data: json.zone_data,
+        }
     }
 }
 

@@ -48,14 +48,20 @@ pub enum Retry {
     GiveUp,
     /// Retry at once, and do not count the attempt: it was cut short. A run with `max_attempts` 1 is dead all the same.
     Interrupted,
+    /// Retry after this wait, and do not count the attempt: its work is not possible yet. A run with `max_attempts` 1 is dead all
+    /// the same.
+    Snooze(Duration),
+    /// Do not retry: the work is not needed any more. The run is cancelled, not dead.
+    Cancel,
 }
 
 /// What happens to a run whose attempt has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     TryAgainIn(Duration),
-    /// Immediately; the attempt is forgiven.
-    TryAgain,
+    /// As `TryAgainIn`; the attempt is forgiven.
+    Forgive(Duration),
+    Cancel,
     Dead,
 }
 
@@ -65,13 +71,12 @@ impl RetryPolicy {
     /// The wait is random in the upper half of the backoff, so that runs which failed together are not retried
     /// together; it is never zero.
     pub(crate) fn judge(&self, counted: u32, advice: Retry, random: &mut fastrand::Rng) -> Verdict {
-        if advice == Retry::Interrupted && self.max_attempts > 1 {
-            return Verdict::TryAgain;
-        }
-        if advice == Retry::GiveUp || counted >= self.max_attempts {
-            return Verdict::Dead;
-        }
+        let some = Duration::from_millis(1);
         let wait = match advice {
+            Retry::Cancel => return Verdict::Cancel,
+            Retry::Interrupted if self.max_attempts > 1 => return Verdict::Forgive(Duration::ZERO),
+            Retry::Snooze(wait) if self.max_attempts > 1 => return Verdict::Forgive(wait.max(some)),
+            _ if advice == Retry::GiveUp || counted >= self.max_attempts => return Verdict::Dead,
             Retry::After(wait) => wait,
             _ => {
                 let doublings = counted.saturating_sub(1).min(63);
@@ -81,7 +86,7 @@ impl RetryPolicy {
                 Duration::from_millis(random.u64(full / 2..=full))
             }
         };
-        Verdict::TryAgainIn(wait.max(Duration::from_millis(1)))
+        Verdict::TryAgainIn(wait.max(some))
     }
 }
 
@@ -92,9 +97,8 @@ mod tests {
 
     fn wait(policy: RetryPolicy, counted: u32, advice: Retry, seed: u64) -> Option<u64> {
         match policy.judge(counted, advice, &mut fastrand::Rng::with_seed(seed)) {
-            Verdict::TryAgainIn(wait) => Some(u64::try_from(wait.as_millis()).unwrap()),
-            Verdict::TryAgain => Some(0),
-            Verdict::Dead => None,
+            Verdict::TryAgainIn(wait) | Verdict::Forgive(wait) => Some(u64::try_from(wait.as_millis()).unwrap()),
+            Verdict::Cancel | Verdict::Dead => None,
         }
     }
 
@@ -132,5 +136,20 @@ mod tests {
         assert_eq!(wait(policy, 5, Retry::Interrupted, 1), Some(0), "it does not count");
         let once = RetryPolicy { max_attempts: 1, ..policy };
         assert_eq!(wait(once, 1, Retry::Interrupted, 1), None);
+    }
+
+    #[test]
+    fn a_snooze_is_forgiven_unless_the_run_may_start_only_once() {
+        let policy = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
+        let judge = |policy: RetryPolicy, counted, advice| policy.judge(counted, advice, &mut fastrand::Rng::new());
+        let hour = Duration::from_secs(3600);
+        for counted in [1, 2, 9] {
+            assert_eq!(judge(policy, counted, Retry::Snooze(hour)), Verdict::Forgive(hour));
+            assert_eq!(judge(policy, counted, Retry::Cancel), Verdict::Cancel);
+        }
+        assert_eq!(judge(policy, 1, Retry::Snooze(Duration::ZERO)), Verdict::Forgive(Duration::from_millis(1)));
+        let once = RetryPolicy { max_attempts: 1, ..policy };
+        assert_eq!(judge(once, 1, Retry::Snooze(hour)), Verdict::Dead);
+        assert_eq!(judge(once, 1, Retry::Cancel), Verdict::Cancel);
     }
 }

@@ -75,7 +75,7 @@ text_enum! {
         Succeeded = "succeeded",
         /// A dead letter: the attempts are spent, and a user must act.
         Dead = "dead",
-        /// Cancelled by a user before it succeeded.
+        /// Cancelled by a user or by its handler before it succeeded.
         Cancelled = "cancelled",
         /// Not opened, because of the task's overlap policy.
         Skipped = "skipped",
@@ -145,10 +145,12 @@ text_enum! {
         TimedOut = "timed_out",
         /// Its owner died.
         Lost = "lost",
-        /// It ended after its cancellation was requested.
+        /// It ended after its cancellation was requested, or its handler cancelled the run.
         Cancelled = "cancelled",
         /// It was returned to the queue before it started.
         Released = "released",
+        /// Its handler postponed the run; the attempt does not count.
+        Snoozed = "snoozed",
         /// It ended after another owner had claimed the run.
         Superseded = "superseded",
     }
@@ -366,6 +368,29 @@ pub(crate) struct FirstRun {
 }
 
 impl Claim {
+    /// Returns a claim of which only these values are known, for an event that is read from JSON.
+    pub(crate) fn described(run_id: i64, attempt: u32, task: String, handler: String, at: Timestamp) -> Self {
+        Claim {
+            run_id,
+            attempt,
+            task,
+            handler,
+            payload: "null".to_owned(),
+            task_payload: None,
+            scheduled_for: at,
+            origin: Origin::Schedule,
+            claimed_at: at,
+            timeout: None,
+            task_id: 0,
+            forgiven: 0,
+            retry: RetryPolicy::default(),
+            concurrency_key: None,
+            first: None,
+            recurring: false,
+            read_ahead: false,
+        }
+    }
+
     /// Returns the idempotency key: the same for every attempt of a run and of its [retries](crate::Client::retry), and
     /// different for every other run. An external service can detect a repetition by it.
     pub fn idempotency_key(&self) -> String {

@@ -1,8 +1,11 @@
 //! Tasks: the user's [`Definition`], its validation, and the stored [`Task`].
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
@@ -120,9 +123,8 @@ pub struct Definition {
 /// A row of `scheduled_tasks`.
 ///
 /// Its JSON has the columns as keys, like that of the program: times are RFC 3339 in UTC, durations are milliseconds (`timeout_ms`),
-/// and the payload is the value itself. [`Definition`], [`NewTask`](crate::NewTask), [`Run`](crate::Run),
-/// [`Attempt`](crate::Attempt) and [`Effect`](crate::Effect) can also be read from JSON, with `serde_json` only: other formats cannot
-/// hold a payload as it was written.
+/// and the payload is the value itself. It can be read from JSON too, also from that of the program, whose further keys are ignored;
+/// with `serde_json` only: other formats cannot hold a payload as it was written.
 ///
 /// ```
 /// use duly::{Client, NewTask};
@@ -134,7 +136,8 @@ pub struct Definition {
 /// assert_eq!((&json["payload"][1], &json["misfire_grace_ms"], &json["ends_at"]), (&2.into(), &60_000.into(), &().into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Row")]
 #[non_exhaustive]
 pub struct Task {
     /// Its id.
@@ -183,6 +186,51 @@ impl Task {
     }
 }
 
+/// The columns of a task, as they are read from JSON. (A flattened field cannot hold a value as it was written.)
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Row(BTreeMap<String, Box<RawValue>>);
+
+impl Row {
+    /// Reads a column. One that is missing is read as NULL.
+    fn column<T: DeserializeOwned>(&self, name: &str) -> serde_json::Result<T> {
+        let value = self.0.get(name).map_or("null", |value| value.get());
+        serde_json::from_str(value).map_err(|error| serde_json::Error::custom(format!("column {name}: {error}")))
+    }
+
+    fn definition(&self) -> serde_json::Result<Definition> {
+        let columns: BTreeMap<_, _> =
+            self.0.iter().filter(|(name, _)| Columns::NAMES.contains(&name.as_str())).collect();
+        serde_json::from_str(&serde_json::to_string(&columns)?)
+    }
+}
+
+impl TryFrom<Row> for Task {
+    type Error = serde_json::Error;
+
+    fn try_from(row: Row) -> serde_json::Result<Self> {
+        Ok(Task {
+            id: row.column("id")?,
+            definition: row.definition()?,
+            status: row.column("status")?,
+            next_run: row.column("next_run")?,
+            planned: row.column("planned")?,
+            resolved_until: row.column("resolved_until")?,
+            active_since: row.column("active_since")?,
+            last_run: row.column("last_run")?,
+            last_finished: row.column("last_finished")?,
+            last_status: row.column("last_status")?,
+            last_duration: row.column::<Option<u64>>("last_duration_ms")?.map(Duration::from_millis),
+            last_error: row.column("last_error")?,
+            failure_count: row.column("failure_count")?,
+            invalid_reason: row.column("invalid_reason")?,
+            paused_by: row.column("paused_by")?,
+            created_at: row.column("created_at")?,
+            updated_at: row.column("updated_at")?,
+        })
+    }
+}
+
 /// Defines [`Columns`], and both conversions: each column with its field of a [`Definition`].
 macro_rules! columns {
     ($($(#[$attribute:meta])* $column:ident: $type:ty = $($field:ident).+,)+) => {
@@ -205,6 +253,9 @@ macro_rules! columns {
         }
 
         impl Columns {
+            /// The columns of a definition that is stored.
+            const NAMES: &[&str] = &["schedule_type", $(stringify!($column)),+];
+
             pub(crate) fn into_definition(self) -> Result<Definition> {
                 let expected = "cron, interval, delay, once or manual";
                 let kind = self.schedule_type.ok_or_else(|| Error::invalid_task("schedule_type", "", expected))?;

@@ -16,7 +16,8 @@ use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::finish::finish;
 use crate::store::turn_io::Begun;
 use crate::worker::attempt::OwnEnd;
-use crate::worker::handler::{Context, Failure, as_result};
+use crate::worker::failure::Failure;
+use crate::worker::handler::{Context, as_result};
 
 /// Longest key of an effect.
 pub const MAX_EFFECT_KEY_BYTES: usize = 200;

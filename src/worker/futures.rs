@@ -342,7 +342,7 @@ impl Spawned {
         if let Some(Began { now, place, context, tools }) = self.began.take() {
             let ended = self.shared.attempts.clock.now();
             let finished = ended_with(&self.attempt.claim, outcome, context.exceeded(), (now, ended), &tools);
-            self.report(Finished { slot: Some(place), ..finished });
+            self.report(Finished { slot: Some(place), ..self.shared.handlers.with_backoff(finished) });
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Now};
-use crate::error::BoxError;
+use crate::error::{BoxError, Error};
 use crate::host::attempt_slots::Place;
 use crate::host::orphan::Input;
 use crate::host::panics;
@@ -14,7 +14,8 @@ use crate::model::finished::{Finished, Report, ReportKind};
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::worker::attempt::{Link, OwnEnd, Reported, StopFlag, StopReason, Tools};
-use crate::worker::handler::{Context, Failure, Handler};
+use crate::worker::failure::Failure;
+use crate::worker::handler::{Context, Handler};
 
 /// A claim that is handed over, with its stop flag.
 pub(crate) type Handed = (Arc<Claim>, Arc<StopFlag>);
@@ -176,7 +177,11 @@ pub(crate) fn judged(returned: Result<Option<String>, BoxError>) -> Outcome {
     match returned {
         Ok(result) => Outcome::Succeeded { result },
         Err(error) => {
-            let retry = error.downcast_ref::<Failure>().map_or(Retry::Backoff, Failure::retry);
+            let retry = match (error.downcast_ref::<Failure>(), error.downcast_ref::<Error>()) {
+                (Some(failure), _) => failure.retry(),
+                (_, Some(Error::InvalidPayload { .. })) => Retry::GiveUp,
+                _ => Retry::Backoff,
+            };
             let failed = Outcome::Failed { how: FailureKind::Failed, error: error.to_string(), retry };
             panics::dispose("the error of a handler", error);
             failed

@@ -15,11 +15,13 @@ use crate::clock::{Clock, Now, Timestamp};
 use crate::error::{BoxError, Error, Result, excerpt};
 use crate::host::orphan::{self, Input, Orphan, PayloadFile};
 use crate::host::{fault_points, panics};
-use crate::model::finished::{Report, ReportKind};
+use crate::model::finished::{Finished, Report, ReportKind};
 use crate::model::retry::Retry;
-use crate::model::run::{Claim, Origin};
+use crate::model::run::{Claim, Origin, Outcome};
 use crate::worker::attempt::{Notice, Reported, StopFlag, StopReason, Tools};
+use crate::worker::backoff::{Backoff, FailedAttempt};
 use crate::worker::connection::WorkerConnection;
+use crate::worker::failure::Failure;
 use crate::worker::progress::LatestProgress;
 
 /// Most bytes that are kept of an attempt's output.
@@ -52,6 +54,13 @@ pub trait Handler: Send + Sync + 'static {
     fn default_timeout(&self) -> Option<Duration> {
         None
     }
+
+    /// Returns how long to wait after a failed attempt. `None`: the backoff of the task, which is the default. Called as the
+    /// function of [`Builder::backoff`](crate::Builder::backoff), which replaces it.
+    fn backoff(&self, failed: &FailedAttempt<'_>) -> Option<Duration> {
+        let _ = failed;
+        None
+    }
 }
 
 impl<F, T, E> Handler for F
@@ -82,64 +91,6 @@ pub(crate) fn as_result(returned: &impl Serialize) -> serde_json::Result<Option<
     Ok((json != "null").then_some(json))
 }
 
-/// A failure that says what follows. Any other error means: retry after the task's backoff.
-///
-/// ```
-/// use duly::{Context, Failure};
-/// fn send(run: &Context) -> Result<(), Failure> {
-///     let address: String = run.payload().map_err(Failure::give_up)?;
-///     if !address.contains('@') {
-///         return Err(Failure::give_up(format!("{address} is no address")));
-///     }
-///     Ok(())
-/// }
-/// ```
-#[derive(Debug)]
-pub struct Failure {
-    retry: Retry,
-    source: BoxError,
-}
-
-impl Failure {
-    /// The run is dead: another attempt would fail again.
-    pub fn give_up(error: impl Into<BoxError>) -> Self {
-        Failure { retry: Retry::GiveUp, source: error.into() }
-    }
-
-    /// The next attempt, if one is left, begins after this wait.
-    pub fn retry_after(wait: Duration, error: impl Into<BoxError>) -> Self {
-        Failure { retry: Retry::After(wait), source: error.into() }
-    }
-
-    /// The attempt was cut short, as by a shutdown: it does not count, and is retried as soon as possible. A run that may start
-    /// only once is dead.
-    pub fn interrupted(error: impl Into<BoxError>) -> Self {
-        Failure { retry: Retry::Interrupted, source: error.into() }
-    }
-
-    /// Returns what follows.
-    pub fn retry(&self) -> Retry {
-        self.retry
-    }
-
-    /// Returns the error that it was made of.
-    pub fn error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
-        &*self.source
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.source.fmt(f)
-    }
-}
-
-impl std::error::Error for Failure {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.source()
-    }
-}
-
 /// A future of an async handler.
 #[cfg(feature = "tokio")]
 pub(crate) type HandlerFuture = std::pin::Pin<Box<dyn Future<Output = Result<Option<String>, BoxError>> + Send>>;
@@ -148,12 +99,22 @@ pub(crate) type HandlerFuture = std::pin::Pin<Box<dyn Future<Output = Result<Opt
 #[cfg(feature = "tokio")]
 pub(crate) type AsyncHandler = dyn Fn(Context) -> HandlerFuture + Send + Sync;
 
+/// An async handler, and its own backoff.
+#[cfg(feature = "tokio")]
+#[derive(Clone)]
+pub(crate) struct FutureHandler {
+    pub(crate) run: Arc<AsyncHandler>,
+    pub(crate) backoff: Option<Arc<Backoff>>,
+}
+
 /// Handlers by name.
 #[derive(Clone, Default)]
 pub(crate) struct Handlers {
     by_name: BTreeMap<String, Arc<dyn Handler>>,
     #[cfg(feature = "tokio")]
-    futures: BTreeMap<String, Arc<AsyncHandler>>,
+    futures: BTreeMap<String, FutureHandler>,
+    /// Those that replace the handlers' own.
+    backoffs: BTreeMap<String, Arc<Backoff>>,
 }
 
 impl Handlers {
@@ -166,10 +127,61 @@ impl Handlers {
 
     /// Adds an async handler. A second one of the same name is refused.
     #[cfg(feature = "tokio")]
-    pub(crate) fn add_future(&mut self, name: String, handler: Arc<AsyncHandler>) -> Result<()> {
+    pub(crate) fn add_future(&mut self, name: String, handler: FutureHandler) -> Result<()> {
         self.check(&name)?;
         self.futures.insert(name, handler);
         Ok(())
+    }
+
+    /// Sets the backoff of a handler. A second one is refused.
+    pub(crate) fn add_backoff(&mut self, name: String, backoff: Arc<Backoff>) -> Result<()> {
+        if self.backoffs.contains_key(&name) {
+            return Err(Error::InvalidConfig { field: "backoff", reason: format!("that of {name:?} is set twice") });
+        }
+        self.backoffs.insert(name, backoff);
+        Ok(())
+    }
+
+    /// Refuses a backoff of a handler that is not registered.
+    pub(crate) fn check_backoffs(&self) -> Result<()> {
+        let names = self.names();
+        match self.backoffs.keys().find(|name| !names.contains(*name)) {
+            Some(name) => {
+                let reason = format!("expected the name of a registered handler, found {name:?}");
+                Err(Error::InvalidConfig { field: "backoff", reason })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Sets when an attempt that has failed is retried, if its handler has a backoff of its own. Calls it on this thread; if it
+    /// panics, that is logged, and the backoff of the task applies.
+    pub(crate) fn with_backoff(&self, mut finished: Finished) -> Finished {
+        let wait = FailedAttempt::of(&finished).and_then(|failed| {
+            panics::contained(|| self.backoff(&failed)).unwrap_or_else(|panic| {
+                let Claim { run_id, task, handler, .. } = failed.claim;
+                log::warn!(
+                    "run {run_id} of {task:?}: the backoff of handler {handler:?} panicked: {panic:?}; that of the task applies"
+                );
+                None
+            })
+        });
+        if let (Some(wait), Outcome::Failed { retry, .. }) = (wait, &mut finished.outcome) {
+            *retry = Retry::After(wait);
+        }
+        finished
+    }
+
+    fn backoff(&self, failed: &FailedAttempt<'_>) -> Option<Duration> {
+        let name = &failed.claim.handler;
+        if let Some(backoff) = self.backoffs.get(name) {
+            return backoff(failed);
+        }
+        #[cfg(feature = "tokio")]
+        if let Some(handler) = self.futures.get(name) {
+            return handler.backoff.as_ref().and_then(|backoff| backoff(failed));
+        }
+        self.by_name.get(name).and_then(|handler| handler.backoff(failed))
     }
 
     fn check(&self, name: &str) -> Result<()> {
@@ -189,7 +201,7 @@ impl Handlers {
 
     #[cfg(feature = "tokio")]
     pub(crate) fn future(&self, name: &str) -> Option<&Arc<AsyncHandler>> {
-        self.futures.get(name)
+        self.futures.get(name).map(|handler| &handler.run)
     }
 
     pub(crate) fn names(&self) -> BTreeSet<String> {
@@ -213,7 +225,11 @@ impl Drop for Handlers {
         }
         #[cfg(feature = "tokio")]
         for (name, handler) in std::mem::take(&mut self.futures) {
-            panics::dispose(format_args!("the handler {name:?}"), handler);
+            panics::dispose(format_args!("the handler {name:?}"), handler.run);
+            panics::dispose(format_args!("the backoff of the handler {name:?}"), handler.backoff);
+        }
+        for (name, backoff) in std::mem::take(&mut self.backoffs) {
+            panics::dispose(format_args!("the backoff of the handler {name:?}"), backoff);
         }
     }
 }
@@ -254,10 +270,17 @@ impl Context {
     /// Returns the payload as the type that the handler expects: that of the run, or else that of the task.
     ///
     /// # Errors
-    /// [`Error::InvalidPayload`] if it is of another type.
+    /// [`Error::InvalidPayload`] if it is of another type, with the field that is wrong. A handler that returns this error gives up:
+    /// its run is dead, since another attempt would find the same payload. To retry it all the same, return another error.
     pub fn payload<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_str(&self.claim.payload)
-            .map_err(|error| Error::InvalidPayload { task: self.claim.task.clone(), reason: error.to_string() })
+        let payload = &self.claim.payload;
+        serde_json::from_str(payload).map_err(|error| {
+            // Looked for only now: it costs time, and few payloads are wrong.
+            let path = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(payload));
+            let path = path.err().map(|error| error.path().to_string()).filter(|path| path != ".");
+            let path = path.map(|path| format!("{path}: ")).unwrap_or_default();
+            Error::InvalidPayload { task: self.claim.task.clone(), reason: format!("{path}{error}") }
+        })
     }
 
     /// Returns the payload as it is stored, JSON: that of the run, or else that of the task.
@@ -290,7 +313,8 @@ impl Context {
         self.claim.scheduled_for
     }
 
-    /// Returns the number of this attempt, from 1. Attempts that were returned un-started count too.
+    /// Returns the number of this attempt, from 1. Attempts that do not count against the maximum (returned
+    /// un-started, snoozed, interrupted) have a number too.
     pub fn attempt(&self) -> u32 {
         self.claim.attempt
     }

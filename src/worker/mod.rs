@@ -1,11 +1,14 @@
 //! Runs attempts: worker threads, handlers, effects, the connection of a worker.
 
 pub(crate) mod attempt;
+pub(crate) mod backoff;
 pub(crate) mod connection;
 pub(crate) mod effects;
+pub(crate) mod failure;
 #[cfg(feature = "tokio")]
 pub(crate) mod futures;
 pub(crate) mod handed;
 pub(crate) mod handler;
+pub(crate) mod job;
 pub(crate) mod pool;
 pub(crate) mod progress;

@@ -345,7 +345,7 @@ impl Worker {
                     at_work.began = Some((now, place));
                     let tools = Tools::new(connection, Some(self.attempts.link.clone()));
                     let ended = attempt(&**handler, &claim, now, self.attempts.clock.clone(), flag, tools, begins);
-                    Finished { slot: Some(place), ..ended }
+                    Finished { slot: Some(place), ..self.handlers.with_backoff(ended) }
                 }
                 None => {
                     flag.wait(UNNOTED);

@@ -4,7 +4,10 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use duly::{AsyncClient, BoxError, Builder, Context, Error, Failure, NewTask, Run, RunStatus, Scheduler, StopReason};
+use duly::{
+    AsyncClient, AsyncJob, BoxError, Builder, Context, Error, FailedAttempt, Failure, JobKind, NewTask, Run, RunStatus,
+    Scheduler, StopReason,
+};
 use tokio::runtime::Runtime;
 
 use crate::fixtures::{TestDb, eventually, overdue, seconds};
@@ -409,4 +412,83 @@ fn a_thousand_at_once_need_no_thread_each() {
     println!("10 000 in {took:?}: at most {most} at once, {threads} threads, {rss} KiB");
     assert!(threads <= workers as u32 + 8, "{threads} threads");
     assert!((500..=1000).contains(&most), "{most} at once");
+}
+
+/// An async job that fails in the way that its payload says.
+struct Answers;
+
+impl JobKind for Answers {
+    const NAME: &'static str = "answers";
+    type Payload = u32;
+}
+
+impl AsyncJob for Answers {
+    type Output = u32;
+    type Error = BoxError;
+
+    async fn run(&self, run: Context, payload: u32) -> Result<u32, BoxError> {
+        tokio::task::yield_now().await;
+        match (payload, run.attempt()) {
+            (1, 1) => Err(Failure::snooze(Duration::from_millis(1)).into()),
+            (2, _) => Err(Failure::cancel("not needed any more").into()),
+            (3, 1) => Err("no route to host".into()),
+            _ => Ok(payload * run.attempt()),
+        }
+    }
+
+    fn backoff(&self, failed: &FailedAttempt<'_>) -> Option<Duration> {
+        failed.error.contains("route").then_some(Duration::from_millis(1))
+    }
+}
+
+#[test]
+fn an_async_job_is_snoozed_cancelled_and_retried_by_its_own_backoff() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let scheduler = builder(&db, &runtime).async_job(Answers).start().unwrap();
+    // The backoff of the task is ten seconds and more.
+    for payload in [0, 1, 2, 3] {
+        scheduler.add(NewTask::manual(format!("t{payload}")).job::<Answers>(&payload)).unwrap();
+    }
+    scheduler.add(NewTask::manual("text").handler("answers").payload("no number")).unwrap();
+    for name in ["t0", "t1", "t2", "t3", "text"] {
+        scheduler.trigger(name).unwrap();
+    }
+    let client = AsyncClient::from(scheduler.client().clone());
+    runtime.block_on(client.enqueue::<Answers>(&9)).unwrap();
+    runtime.block_on(wait_until("all are over", async || all_final(&db, 6)));
+    let enqueued = ended(&db).into_iter().find(|row| row.starts_with("answers-")).expect("the enqueued one");
+    assert!(enqueued.ends_with("|succeeded|9|-"), "{enqueued}");
+    let rest: Vec<String> = ended(&db).into_iter().filter(|row| !row.starts_with("answers-")).collect();
+    let expected = [
+        "t0|succeeded|0|-",
+        "t1|succeeded|2|snoozed",
+        "t2|cancelled|-|cancelled",
+        "t3|succeeded|6|failed",
+        "text|dead|-|failed",
+    ];
+    assert_eq!(rest, expected);
+    assert_eq!(
+        db.ask("SELECT group_concat(forgiven) FROM (SELECT forgiven FROM task_runs ORDER BY id LIMIT 5)"),
+        "0,1,0,0,0"
+    );
+    runtime.block_on(scheduler.shutdown_async(seconds(10))).unwrap();
+    db.assert_sound();
+}
+
+#[test]
+fn a_backoff_of_the_builder_replaces_that_of_an_async_handler() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let fails = |_: Context| async { Err::<(), _>("no route to host") };
+    let builder = builder(&db, &runtime).async_job(Answers).async_handler("plain", fails);
+    let hour = |_: &FailedAttempt<'_>| Some(seconds(3600));
+    let scheduler = builder.backoff("answers", hour).backoff("plain", hour).start().unwrap();
+    scheduler.add(NewTask::manual("job").job::<Answers>(&3)).unwrap();
+    scheduler.add(NewTask::manual("plain").handler("plain")).unwrap();
+    for name in ["job", "plain"] {
+        let id = scheduler.trigger(name).unwrap();
+        eventually("it has failed", || scheduler.run(id).unwrap().unwrap().status == RunStatus::Failed);
+        let run = scheduler.run(id).unwrap().unwrap();
+        assert_eq!(run.run_at, run.finished_at.unwrap() + seconds(3600), "{name}");
+    }
+    runtime.block_on(scheduler.shutdown_async(seconds(10))).unwrap();
 }

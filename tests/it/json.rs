@@ -5,13 +5,13 @@ use std::str::FromStr;
 
 use duly::{
     Attempt, AttemptOutcome, Change, Definition, Effect, EffectState, Event, FailureKind, Limits, Misfire, NewTask,
-    Origin, Overlap, ProblemKind, RetryPolicy, Run, RunStatus, Scheduler, TaskStatus,
+    Origin, Overlap, Problem, ProblemKind, RetryPolicy, Run, RunStatus, Scheduler, Status, Task, TaskStatus, Timestamp,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::fixtures::{NOON, TestDb, at, seconds};
+use crate::fixtures::{NOON, TestDb, at, listen, seconds};
 
 fn value(of: impl Serialize) -> Value {
     serde_json::to_value(of).expect("JSON")
@@ -77,10 +77,10 @@ fn values_have_the_json_that_the_program_prints() {
     }
     assert_eq!(value(client.newest_runs(20).unwrap()), printed(&["history", "--json"]));
     let mut status = [value(client.status().unwrap()), printed(&["status", "--json"])];
-    // The log and the heartbeats may change in between.
-    status
-        .iter_mut()
-        .for_each(|status| ["file_bytes", "wal_bytes", "schedulers"].iter().for_each(|key| status[key] = Value::Null));
+    // The log, the heartbeats and the time may change in between.
+    status.iter_mut().for_each(|status| {
+        ["file_bytes", "wal_bytes", "schedulers", "clock_shows"].iter().for_each(|key| status[key] = Value::Null)
+    });
     assert_eq!(status[0], status[1]);
     assert_eq!(status[0]["tasks"], json!({"active": 2, "paused": 0, "completed": 0, "invalid": 0}));
     // Other problems name the time of the look-up.
@@ -107,8 +107,109 @@ fn rows_are_read_back_without_a_difference() {
     let effects: Vec<Effect> = runs.iter().flat_map(|run| client.effects(run.id).unwrap()).collect();
     assert!(!attempts.is_empty() && !effects.is_empty());
     assert_eq!((reread(&attempts), reread(&effects)), (attempts, effects));
-    let tasks: Vec<Definition> = client.tasks().unwrap().into_iter().map(|task| task.definition).collect();
+    let tasks: Vec<Task> = client.tasks().unwrap();
     assert_eq!(reread(&tasks), tasks);
+    let definitions: Vec<Definition> = tasks.into_iter().map(|task| task.definition).collect();
+    assert_eq!(reread(&definitions), definitions);
+    let (status, problems) = (client.status().unwrap(), client.check(&Limits::default()).unwrap());
+    assert!(!problems.is_empty() && status.tasks.len() == 1 && status.next.is_some());
+    assert_eq!((reread(&status), reread(&problems)), (status.clone(), problems));
+    // While schedules wait for the clock.
+    let shows = at("2027-03-14T11:00:00Z");
+    for waiting in [Some(3), None] {
+        let mut waits = status.clone();
+        waits.clock = Some(clock_wait(shows, waiting));
+        assert_eq!(reread(&waits), waits);
+    }
+}
+
+/// As the status of a file that a clock of another machine has written.
+fn clock_wait(shows: Timestamp, waiting: Option<u64>) -> duly::ClockWait {
+    let json = json!({"waiting_for_clock_until": at(NOON), "clock_shows": shows, "waiting_for_clock": waiting});
+    let (_db, client) = TestDb::with_client();
+    let mut status = value(client.status().unwrap());
+    status.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+    let wait = serde_json::from_value::<Status>(status).unwrap().clock.expect("it waits");
+    assert_eq!((wait.shows, wait.until, wait.waiting), (shows, at(NOON), waiting));
+    wait
+}
+
+#[test]
+fn what_the_program_prints_is_read_as_values_of_the_library() {
+    let db = full();
+    let client = db.client();
+    // The commands, not `duly check`, which fails while there is a problem.
+    let read = |arguments: &[&str]| serde_json::from_str::<Value>(&db.printed(arguments)).unwrap();
+    let tasks: Vec<Task> = serde_json::from_str(&db.printed(&["list", "--json"])).unwrap();
+    assert_eq!(tasks, client.tasks().unwrap());
+    assert!(tasks.iter().any(|task| task.definition.payload.contains("123456789012345678901234567890")));
+    let runs: Vec<Run> = serde_json::from_str(&db.printed(&["history", "--json"])).unwrap();
+    assert_eq!(runs, client.newest_runs(20).unwrap());
+    let status: Status = serde_json::from_value(read(&["status", "--json"])).unwrap();
+    let now = client.status().unwrap();
+    assert_eq!((status.tasks, status.runs, status.next, status.path), (now.tasks, now.runs, now.next, now.path));
+    let checked = db.duly(&["check", "--json"]).output().unwrap().stdout;
+    let problems: Vec<Problem> = serde_json::from_slice(&checked).unwrap();
+    let dead = |problems: &[Problem]| problems.iter().find(|one| one.kind == ProblemKind::Dead).cloned();
+    assert!(dead(&problems).is_some());
+    assert_eq!(dead(&problems), dead(&client.check(&Limits::default()).unwrap()));
+
+    // Strict where a value is wrong; a column of a newer version is ignored.
+    let mut task = value(&tasks[0]);
+    task["newer"] = 1.into();
+    assert_eq!(serde_json::from_value::<Task>(task.clone()).unwrap(), tasks[0]);
+    for (key, wrong, reason) in [
+        ("status", json!("resting"), "column status: unknown variant `resting`"),
+        ("id", Value::Null, "column id: invalid type: null"),
+        ("overlap", json!("Skip"), "unknown variant `Skip`"),
+        ("last_duration_ms", json!(-1), "column last_duration_ms: invalid value: integer `-1`"),
+    ] {
+        let mut task = task.clone();
+        task[key] = wrong;
+        let error = serde_json::from_value::<Task>(task).unwrap_err().to_string();
+        assert!(error.contains(reason), "{key}: {error}");
+    }
+}
+
+#[test]
+fn events_are_read_back_as_far_as_their_json_goes() {
+    let (db, client) = TestDb::with_client();
+    client.add(NewTask::once("a", at(NOON)).handler("work").payload("secret")).unwrap();
+    client.add(NewTask::cron("b", "* * * * *").handler("work").max_attempts(1)).unwrap();
+    let (observer, events) = listen();
+    let answers = |run: &duly::Context| match run.task() {
+        "a" if run.attempt() == 1 => Err(duly::Failure::snooze(seconds(1)).into()),
+        "b" => Err(duly::BoxError::from("no")),
+        _ => Ok(()),
+    };
+    let mut stepper = db.builder(NOON).handler("work", answers).observe(observer).start().unwrap();
+    stepper.run_until(at(NOON) + seconds(70)).unwrap();
+    let mut kinds = std::collections::BTreeSet::new();
+    for event in events.try_iter() {
+        let json = value(&event);
+        kinds.insert(json["event"].as_str().unwrap().to_owned());
+        let read = reread(&event);
+        assert_eq!(value(&read), json);
+        if let Event::Finished { claim, status, .. } = &read {
+            assert_eq!((claim.payload.as_str(), status.is_final()), ("null", true));
+        }
+    }
+    for kind in ["started", "finished", "snoozed"] {
+        assert!(kinds.contains(kind), "{kinds:?}");
+    }
+    for json in [
+        json!({"event": "clock_not_set"}),
+        json!({"event": "passed_over", "task": "a", "status": "missed", "first": at(NOON), "last": at(NOON), "count": 1, "exact": true}),
+        json!({"event": "orphan_unknown", "run": 1, "task": "a", "attempt": 2, "handler": "command", "reason": "why"}),
+        json!({"event": "degraded", "reason": "disk full"}),
+    ] {
+        assert_eq!(value(serde_json::from_value::<Event>(json.clone()).unwrap()), json);
+    }
+    for wrong in
+        [json!({"event": "vanished"}), json!({"event": "started", "run": 1, "task": "a", "attempt": 1, "handler": "h"})]
+    {
+        assert!(serde_json::from_value::<Event>(wrong).is_err());
+    }
 }
 
 #[test]

@@ -73,6 +73,8 @@ mod fixtures;
 mod folders;
 /// Text that is not UTF-8 or holds NUL.
 mod garbled;
+/// Failures that say what follows, custom backoff, and payloads that cannot be read.
+mod handler_failures;
 /// The examples in the help of each command.
 mod help_examples;
 /// Look-ups of runs, of the next occurrences and of the scheduler's state.

@@ -1,6 +1,6 @@
 //! The status of the database: counts, schedulers, what is due next.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
@@ -22,24 +22,22 @@ const OVERDUE_AFTER: Duration = Duration::from_secs(5 * 60);
 pub(super) fn status(store: &mut SqliteStore, now: Timestamp) -> Result<Status> {
     let (path, (file_bytes, log_bytes)) = (store.path().to_owned(), store.sizes());
     store.read("read the status", |tx, _| {
-        let unfinished = unfinished(tx)?;
-        let known = |(status, count): &(String, u64)| Some((RunStatus::parse(status)?, *count));
-        let tasks = tasks_by_status(tx)?.into_iter();
+        let (tasks, unfinished) = (tasks_by_status(tx)?, unfinished(tx)?);
         Ok(Status {
             instances: health::instances(tx, &path)?,
-            tasks: tasks.filter_map(|(status, n)| Some((TaskStatus::parse(&status)?, n))).collect(),
+            tasks: TaskStatus::ALL.iter().filter_map(|one| Some((*one, *tasks.get(one.as_str())?))).collect(),
             due: overdue(tx, now.plus(Duration::from_millis(1)))?,
             overdue: overdue(tx, now.minus(OVERDUE_AFTER))?,
             failing: failing(tx)?,
-            runs: unfinished.iter().filter_map(known).collect(),
-            blocked: unfinished.iter().find(|(status, _)| status == "blocked").map_or(0, |(_, count)| *count),
+            runs: RunStatus::ALL.iter().filter_map(|one| Some((*one, *unfinished.get(one.as_str())?))).collect(),
+            blocked: unfinished.get("blocked").copied().unwrap_or_default(),
             clock: health::clock_wait(tx, now)?,
             next: next(tx)?,
             path: path.clone(),
             file_bytes,
             log_bytes,
-            sqlite: sqlite_version(),
-            zone_data: zone_data(),
+            sqlite: sqlite_version().to_owned(),
+            zone_data: zone_data().to_string(),
         })
     })
 }
@@ -58,7 +56,7 @@ pub(super) fn is_idle(store: &mut SqliteStore, handlers: &BTreeSet<String>, now:
 
 const TASKS: &str = "SELECT status, count(*) FROM scheduled_tasks GROUP BY status";
 
-fn tasks_by_status(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
+fn tasks_by_status(tx: &Transaction<'_>) -> rusqlite::Result<BTreeMap<String, u64>> {
     tx.prepare_cached(TASKS)?.query_map([], pair)?.collect()
 }
 
@@ -67,7 +65,7 @@ const UNFINISHED: &str = sql! {"
      WHERE {unfinished} GROUP BY 1"};
 
 /// Counts the unfinished runs: running, queued or failed where they may start, and blocked where they may not.
-fn unfinished(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, u64)>> {
+fn unfinished(tx: &Transaction<'_>) -> rusqlite::Result<BTreeMap<String, u64>> {
     tx.prepare_cached(UNFINISHED)?.query_map([], pair)?.collect()
 }
 

@@ -249,12 +249,14 @@ pub(crate) fn succeed_span(
     })
 }
 
-/// running -> failed: it is retried, with the current handler of the task. Blocked until the caller derives its reason.
+/// running -> failed: it is retried, with the current handler of the task. Blocked until the caller derives its reason. A forgiven
+/// attempt has begun, so the run expires no more: the count of its attempts does not show that.
 const FAIL: &str = sql! {"
     UPDATE task_runs
        SET status = 'failed', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id),
            started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
            error = :error, run_at = :run_at, blocked = 'key', forgiven = forgiven + :forgiven,
+           expires_at = iif(:forgiven, NULL, expires_at),
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE {fenced}"};
 
@@ -301,27 +303,41 @@ const SET_DEAD: &str = sql! {"
      WHERE {fenced}"};
 
 pub(crate) fn set_dead(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
-    end_run(tx, SET_DEAD, fence, end)
+    tx.prepare_cached(SET_DEAD)?
+        .execute(named_params! {
+            ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
+            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
+        })
+        .map(judged)
 }
 
-/// running -> cancelled: a stop was requested, and the attempt did not succeed.
+/// running -> cancelled: a stop was requested, or the handler cancels its run; the attempt did not succeed.
 const CANCEL_RUNNING: &str = sql! {"
     UPDATE task_runs
        SET status = 'cancelled', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
            error = :error,
            locked_by = NULL, locked_until = NULL, process = NULL
-     WHERE {fenced} AND cancel_requested = 1"};
+     WHERE {fenced} AND cancel_requested >= :requested"};
 
-pub(crate) fn cancel_running(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
-    end_run(tx, CANCEL_RUNNING, fence, end)
+/// The source of the cancellation of a running run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CancelledBy {
+    /// A stop was requested before: otherwise nothing is written.
+    Request,
+    Handler,
 }
 
-/// Makes a run final whose attempt did not succeed.
-fn end_run(tx: &Transaction<'_>, statement: &str, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(statement)?
+pub(crate) fn cancel_running(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    end: &End<'_>,
+    by: CancelledBy,
+) -> rusqlite::Result<Wrote> {
+    tx.prepare_cached(CANCEL_RUNNING)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
             ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
+            ":requested": by == CancelledBy::Request,
         })
         .map(judged)
 }
@@ -356,8 +372,8 @@ const HAS_BEGUN: &str = "
            OR EXISTS (SELECT 1 FROM task_attempts WHERE run_id = :run AND outcome <> 'released')
       FROM task_runs WHERE id = :run";
 
-/// Returns whether an attempt of a waiting run has begun. An attempt that a shutdown interrupted does not count against the
-/// limit, but has begun.
+/// Returns whether an attempt of a waiting run has begun. An attempt that a shutdown interrupted, or that its handler snoozed, does
+/// not count against the limit, but has begun.
 pub(crate) fn has_begun(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<bool> {
     tx.prepare_cached(HAS_BEGUN)?.query_row(named_params! { ":run": run }, |row| row.get(0))
 }
@@ -366,7 +382,7 @@ pub(crate) fn has_begun(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<bool
 const LAST_CANCELLED: &str = "
     UPDATE scheduled_tasks SET last_status = 'cancelled'
      WHERE id = :task AND last_status = 'failed'
-       AND last_run = (SELECT started_at FROM task_runs WHERE id = :run AND attempt > forgiven)";
+       AND last_run = (SELECT started_at FROM task_runs WHERE id = :run)";
 
 /// Records in the task that its newest run was cancelled.
 pub(crate) fn last_cancelled(tx: &Transaction<'_>, task: i64, run: i64) -> rusqlite::Result<()> {

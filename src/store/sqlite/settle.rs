@@ -13,7 +13,7 @@ use crate::rules::streak::Streak;
 use crate::store::fault::Fault;
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::open::{Change, Written};
-use crate::store::sqlite::runs::{self, End, Fence, Success, Wrote};
+use crate::store::sqlite::runs::{self, CancelledBy, End, Fence, Success, Wrote};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners};
 use crate::store::turn_io::Seen;
@@ -41,7 +41,7 @@ pub(crate) fn settle(
     if let Some(progress) = &finished.progress {
         let _ = attempts::keep_progress(tx, &fence, progress)?;
     }
-    let (status, error, next_attempt) = match &finished.outcome {
+    let (end, error) = match &finished.outcome {
         Outcome::Succeeded { result } => {
             // The handler has had its effect: a retry because of the result would repeat it.
             let too_long_remark = result.as_ref().and_then(|result| too_long(result));
@@ -55,37 +55,31 @@ pub(crate) fn settle(
             if success.record(&fence, finished, result)? == Wrote::Superseded {
                 return superseded(cx, &fence, finished);
             }
-            (RunStatus::Succeeded, remark, None)
+            (RunStatus::Succeeded.into(), remark)
         }
         Outcome::Failed { how, error, retry } => {
             let error = runs::stored_error(error);
             let end = End { error: Some(&error), ..ended(finished) };
             let failure = Failure { how: (*how).into(), retry: *retry, end };
             let recorded = end_unsuccessfully(cx, &fence, claim, &failure, random)?;
-            let Some((status, next)) = recorded else { return superseded(cx, &fence, finished) };
-            (status, Some(error), next)
+            let Some(ended) = recorded else { return superseded(cx, &fence, finished) };
+            (ended, Some(error))
         }
         Outcome::Released => match release(cx, &fence, None)? {
-            Released::Queued => (RunStatus::Queued, None, None),
+            Released::Queued => (RunStatus::Queued.into(), None),
             Released::Cancelled => return Ok(()),
             Released::Superseded => return superseded(cx, &fence, finished),
         },
     };
-    if !status.is_final() {
+    if !end.status.is_final() {
         place_retry(cx, claim)?;
     }
-    follow_up(cx, finished, status, error, next_attempt)
+    follow_up(cx, finished, end, error)
 }
 
 /// Writes what follows from the outcome of an attempt, and emits its event.
-fn follow_up(
-    cx: &mut Change<'_>,
-    finished: &Finished,
-    status: RunStatus,
-    error: Option<String>,
-    next_attempt: Option<Timestamp>,
-) -> Result<(), Fault> {
-    let (tx, claim) = (cx.tx, &*finished.claim);
+fn follow_up(cx: &mut Change<'_>, finished: &Finished, end: AttemptEnd, error: Option<String>) -> Result<(), Fault> {
+    let (tx, claim, AttemptEnd { status, next_attempt, .. }) = (cx.tx, &*finished.claim, end);
     if status.is_final() {
         after_the_end(tx, claim, finished.finished_at, cx.now, cx.written)?;
     }
@@ -99,7 +93,10 @@ fn follow_up(
     }
     let next_due = next_due.filter(|_| !paused);
     let (claim, took) = (finished.claim.clone(), finished.duration.unwrap_or_default());
-    cx.written.events.push(Event::Finished { claim, status, error, took, next_attempt, next_due });
+    cx.written.events.push(match (next_attempt, error) {
+        (Some(next_attempt), Some(reason)) if end.is_snoozed => Event::Snoozed { claim, reason, took, next_attempt },
+        (_, error) => Event::Finished { claim, status, error, took, next_attempt, next_due },
+    });
     cx.written.events.append(&mut follows);
     Ok(())
 }
@@ -113,7 +110,7 @@ pub(crate) fn settle_span(cx: &mut Change<'_>, owner: &str, span: &[&Finished]) 
         let reason = format!("{rows} of {} runs were still claimed", span.len());
         return Err(Error::store("settle attempts together", reason).into());
     }
-    span.iter().try_for_each(|finished| follow_up(cx, finished, RunStatus::Succeeded, None, None))
+    span.iter().try_for_each(|finished| follow_up(cx, finished, RunStatus::Succeeded.into(), None))
 }
 
 /// Returns whether the attempt may be settled in a span: nothing but its times has to be stored.
@@ -174,6 +171,21 @@ struct Failure<'a> {
     end: End<'a>,
 }
 
+/// What is recorded of the end of an attempt.
+#[derive(Clone, Copy)]
+struct AttemptEnd {
+    status: RunStatus,
+    /// When the next attempt is due, if the run is retried.
+    next_attempt: Option<Timestamp>,
+    is_snoozed: bool,
+}
+
+impl From<RunStatus> for AttemptEnd {
+    fn from(status: RunStatus) -> Self {
+        AttemptEnd { status, next_attempt: None, is_snoozed: false }
+    }
+}
+
 /// running -> failed, dead or cancelled. Returns `None` if the claim no longer holds.
 fn end_unsuccessfully(
     cx: &Change<'_>,
@@ -181,28 +193,35 @@ fn end_unsuccessfully(
     claim: &Claim,
     failure: &Failure<'_>,
     random: &mut fastrand::Rng,
-) -> Result<Option<(RunStatus, Option<Timestamp>)>, Fault> {
+) -> Result<Option<AttemptEnd>, Fault> {
     let (tx, &Failure { how, retry, ref end }) = (cx.tx, failure);
-    if runs::cancel_running(tx, fence, end)? == Wrote::Done {
-        let outcome = if how == AttemptOutcome::Failed { AttemptOutcome::Cancelled } else { how };
-        attempts::keep_attempt(tx, fence, outcome, end, None)?;
-        return Ok(Some((RunStatus::Cancelled, None)));
-    }
-    // The wait counts from the end of the attempt, or from now if the clock has stepped back to before it.
-    let ended = end.finished.min(cx.now);
-    let (wrote, ended) = match claim.retry.judge(claim.counted(), retry, random) {
-        Verdict::TryAgainIn(wait) => {
-            let at = ended.plus(wait).min(Timestamp::MAX);
-            (runs::fail(tx, fence, end, at, false)?, (RunStatus::Failed, Some(at)))
+    let by = if retry == Retry::Cancel { CancelledBy::Handler } else { CancelledBy::Request };
+    let (wrote, status, next_attempt) = if runs::cancel_running(tx, fence, end, by)? == Wrote::Done {
+        (Wrote::Done, RunStatus::Cancelled, None)
+    } else {
+        let verdict = claim.retry.judge(claim.counted(), retry, random);
+        match verdict {
+            Verdict::TryAgainIn(wait) | Verdict::Forgive(wait) => {
+                // The wait counts from the end of the attempt, or from now if the clock has stepped back to before it.
+                let at = end.finished.min(cx.now).plus(wait).min(Timestamp::MAX);
+                let is_forgiven = matches!(verdict, Verdict::Forgive(_));
+                (runs::fail(tx, fence, end, at, is_forgiven)?, RunStatus::Failed, Some(at))
+            }
+            Verdict::Dead => (runs::set_dead(tx, fence, end)?, RunStatus::Dead, None),
+            // It would have been written above.
+            Verdict::Cancel => return Ok(None),
         }
-        Verdict::TryAgain => (runs::fail(tx, fence, end, ended, true)?, (RunStatus::Failed, Some(ended))),
-        Verdict::Dead => (runs::set_dead(tx, fence, end)?, (RunStatus::Dead, None)),
     };
     if wrote == Wrote::Superseded {
         return Ok(None);
     }
-    attempts::keep_attempt(tx, fence, how, end, None)?;
-    Ok(Some(ended))
+    let outcome = match (how, status) {
+        (AttemptOutcome::Failed, RunStatus::Cancelled) => AttemptOutcome::Cancelled,
+        (AttemptOutcome::Failed, RunStatus::Failed) if matches!(retry, Retry::Snooze(_)) => AttemptOutcome::Snoozed,
+        _ => how,
+    };
+    attempts::keep_attempt(tx, fence, outcome, end, None)?;
+    Ok(Some(AttemptEnd { status, next_attempt, is_snoozed: outcome == AttemptOutcome::Snoozed }))
 }
 
 /// Places a run that is to be tried again among the waiting runs.
@@ -283,7 +302,7 @@ pub(crate) fn recover(cx: &mut Change<'_>, fence: &Fence<'_>, random: &mut fastr
     let end = End { started, error: Some(error), ..End::unknown(now) };
     let failure = Failure { how: AttemptOutcome::Lost, retry: Retry::Backoff, end };
     let ended = end_unsuccessfully(cx, fence, &claim, &failure, random)?;
-    let Some((status, next_attempt)) = ended else { return Ok(()) };
+    let Some(AttemptEnd { status, next_attempt, .. }) = ended else { return Ok(()) };
     if status.is_final() {
         after_the_end(tx, &claim, now, now, cx.written)?;
     } else {

@@ -45,7 +45,10 @@ pub(crate) fn draw_call(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Durati
             (short, failed(FailureKind::Failed, "come back later", Retry::After(wait)))
         }
         87..92 => (short, failed(FailureKind::Panicked, "the handler panicked", Retry::Backoff)),
-        92..95 => (short, failed(FailureKind::Failed, "cut short", Retry::Interrupted)),
+        92..93 => (short, failed(FailureKind::Failed, "cut short", Retry::Interrupted)),
+        // Up to ten minutes.
+        93..94 => (short, failed(FailureKind::Failed, "snoozed", Retry::Snooze(short * 200))),
+        94..95 => (short, failed(FailureKind::Failed, "not needed any more", Retry::Cancel)),
         // It ignores its time limit.
         95..98 => (limit + long * 4, succeeded(claim)),
         _ => (limit + long * 4, failed(FailureKind::Failed, "it took too long", Retry::Backoff)),

@@ -79,7 +79,9 @@ impl History {
         let id = after.id;
         let fixed =
             |run: &RunRow| (run.task, run.scheduled_for, run.origin, run.retry_of, run.priority, run.key.clone());
-        let is_same = fixed(before) == fixed(after) && self.may_expire_at(step, before, after);
+        // A forgiven attempt that has begun ends the expiry, as is checked below.
+        let may_end = before.status == RunStatus::Running && after.expires_at.is_none();
+        let is_same = fixed(before) == fixed(after) && (may_end || self.may_expire_at(step, before, after));
         if !is_same || after.forgiven < before.forgiven {
             return Err(format!("run {id} became another: {before:?} -> {after:?}"));
         }
@@ -94,6 +96,10 @@ impl History {
             from = end.status;
             forgiven += u32::from(end.forgiven);
             took = end.took;
+            let is_over = end.forgiven && end.status == RunStatus::Failed;
+            if before.expires_at.is_some() && after.expires_at.is_none() != is_over {
+                return Err(format!("run {id} expires at {:?}: {before:?} -> {after:?}", after.expires_at));
+            }
             if end.forgiven {
                 *self.forgiven.entry(id).or_default() += 1;
             }
@@ -333,13 +339,17 @@ fn expected_end(
         Some(Outcome::Failed { how, retry, .. }) => (AttemptOutcome::from(*how), *retry),
         _ => (AttemptOutcome::Lost, Retry::Backoff),
     };
-    if cancel {
-        let kept = if how == AttemptOutcome::Failed { "cancelled" } else { how.as_str() };
-        return end(RunStatus::Cancelled, Some(kept));
+    let said = |word| Some(if how == AttemptOutcome::Failed { word } else { how.as_str() });
+    if cancel || retry == Retry::Cancel {
+        return end(RunStatus::Cancelled, said("cancelled"));
     }
     let kept = Some(how.as_str());
     if retry == Retry::Interrupted && most > 1 {
         return AttemptEnd { forgiven: true, again: Some((now, now)), ..end(RunStatus::Failed, kept) };
+    }
+    if let (Retry::Snooze(wait), 2..) = (retry, most) {
+        let at = now + i64::try_from(wait.as_millis()).expect("a wait").max(1);
+        return AttemptEnd { forgiven: true, again: Some((at, at)), ..end(RunStatus::Failed, said("snoozed")) };
     }
     if retry == Retry::GiveUp || counted >= most {
         return end(RunStatus::Dead, kept);

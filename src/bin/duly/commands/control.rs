@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::commands::run_status::status;
-use crate::output::json::{RunRow, TaskRow};
+use crate::output::json::TaskRow;
 use crate::output::printer::Printer;
 use crate::output::units::{count_of, short_duration};
 
@@ -77,7 +77,7 @@ fn find_run(client: &Client, id: i64) -> Result<Run, Failure> {
 }
 
 fn print_run(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    Ok(printer.document(&RunRow::from(run))?)
+    Ok(printer.document(run)?)
 }
 
 pub(crate) fn pause(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {

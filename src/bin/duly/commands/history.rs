@@ -6,8 +6,7 @@ use crate::cli::failure::Failure;
 use crate::cli::values::duration;
 use crate::cli::zone::day_or_instant;
 use crate::commands::run_status::{blocked, retry, run_tone, short_error};
-use crate::output::json::RunRow;
-use crate::output::printer::{Each, Printer};
+use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
 use crate::output::units::short_duration;
@@ -32,7 +31,7 @@ pub(crate) fn history(
     }
     let runs = client.runs(&filter)?;
     if printer.json {
-        return Ok(printer.document(&Each(runs.iter().map(RunRow::from)))?);
+        return Ok(printer.document(&runs)?);
     }
     let table = table(&runs, printer);
     printer.table(table, "no such runs")?;

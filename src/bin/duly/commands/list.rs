@@ -10,7 +10,7 @@ use crate::cli::args::ListArgs;
 use crate::cli::failure::Failure;
 use crate::cli::nearest;
 use crate::commands::run_status::{next_retries, retry, run_tone};
-use crate::output::json::{RecentRow, TaskRow};
+use crate::output::json::TaskRow;
 use crate::output::printer::{Each, Printer};
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
@@ -26,7 +26,7 @@ const FEW: usize = 5;
 struct Listed<'a> {
     #[serde(flatten)]
     task: TaskRow<'a>,
-    recent: Vec<RecentRow>,
+    recent: &'a [Recent],
 }
 
 pub(crate) fn list(client: &Client, args: &ListArgs, printer: &mut Printer<'_>) -> Result<(), Failure> {
@@ -43,10 +43,7 @@ pub(crate) fn list(client: &Client, args: &ListArgs, printer: &mut Printer<'_>) 
     let hidden = found - tasks.len();
     tasks.truncate(args.number.unwrap_or(usize::MAX));
     if printer.json {
-        let listed = tasks.iter().map(|task| {
-            let recent = recent_of(task).iter().map(RecentRow::from).collect();
-            Listed { task: TaskRow::from(task), recent }
-        });
+        let listed = tasks.iter().map(|task| Listed { task: TaskRow::from(task), recent: recent_of(task) });
         return Ok(printer.document(&Each(listed))?);
     }
     let has_failed = tasks.iter().any(|task| task.last_status == Some(RunStatus::Failed));

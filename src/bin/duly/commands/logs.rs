@@ -7,27 +7,24 @@ use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::commands::run_status::{run_tone, status};
-use crate::output::json::{AttemptRow, EffectRow, RunRow};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
 use crate::output::units::short_duration;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct Document {
     #[serde(flatten)]
-    run: RunRow<'a>,
-    attempts: Vec<AttemptRow<'a>>,
-    effects: Vec<EffectRow<'a>>,
+    run: Run,
+    attempts: Vec<Attempt>,
+    effects: Vec<Effect>,
 }
 
 pub(crate) fn logs(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let run = client.run(id)?.ok_or(Error::UnknownRun { id })?;
     let (attempts, effects) = (client.attempts(id)?, client.effects(id)?);
     if printer.json {
-        let attempts = attempts.iter().map(AttemptRow::from).collect();
-        let effects = effects.iter().map(EffectRow::from).collect();
-        return Ok(printer.document(&Document { run: RunRow::from(&run), attempts, effects })?);
+        return Ok(printer.document(&Document { run, attempts, effects })?);
     }
     printer.table(summary(&run, &attempts, &effects, &printer.times), "")?;
     for attempt in &attempts {

@@ -1,6 +1,6 @@
 //! `show`: prints one task, with its policies, next occurrences and last runs.
 
-use duly::{Client, Error, Recent, RunFilter, Task, Timestamp, duration_text};
+use duly::{Client, Error, Recent, Run, RunFilter, Task, Timestamp, duration_text};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
@@ -8,7 +8,7 @@ use crate::commands::add::{next_occurrences, occurrence_table};
 use crate::commands::history;
 use crate::commands::list::{next, recent_tone, schedule, task_tone};
 use crate::output::escape::shell_word;
-use crate::output::json::{RecentRow, RunRow, TaskRow, time};
+use crate::output::json::{TaskRow, time};
 use crate::output::printer::Printer;
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
@@ -24,8 +24,8 @@ struct Document<'a> {
     #[serde(flatten)]
     task: TaskRow<'a>,
     occurrences: Vec<String>,
-    recent: Vec<RecentRow>,
-    runs: Vec<RunRow<'a>>,
+    recent: Vec<Recent>,
+    runs: Vec<Run>,
 }
 
 pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
@@ -37,9 +37,7 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
     let occurrences = next_occurrences(&task, OCCURRENCES).unwrap_or_else(|_| task.next_run.into_iter().collect());
     if printer.json {
         let occurrences = occurrences.into_iter().map(time).collect();
-        let runs = runs.iter().map(RunRow::from).collect();
-        let (task, recent) = (TaskRow::from(&task), recent.iter().map(RecentRow::from).collect());
-        return Ok(printer.document(&Document { task, occurrences, recent, runs })?);
+        return Ok(printer.document(&Document { task: TaskRow::from(&task), occurrences, recent, runs })?);
     }
     let mut table = summary(&task, printer);
     if !recent.is_empty() {

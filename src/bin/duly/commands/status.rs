@@ -1,53 +1,17 @@
 //! `status`: prints schedulers, due and failing tasks, unfinished runs and the files.
 
-use duly::{Client, Instance, RunStatus, Status, TaskStatus};
-use serde::Serialize;
+use duly::{Client, Instance, RunStatus, Status};
 
 use crate::cli::failure::Failure;
 use crate::commands::run_status::{MAX_RETRIES, next_retries, retry};
-use crate::output::json::{millis, time};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::units::{bytes, count_of};
 
-#[derive(Serialize)]
-struct Document<'a> {
-    schedulers: Vec<Scheduler<'a>>,
-    tasks: serde_json::Map<String, serde_json::Value>,
-    due: u64,
-    overdue: u64,
-    failing: &'a [String],
-    runs: serde_json::Map<String, serde_json::Value>,
-    waiting_for_clock_until: Option<String>,
-    next_task: Option<&'a str>,
-    next_run: Option<String>,
-    file: String,
-    file_bytes: u64,
-    wal_bytes: u64,
-    sqlite: &'a str,
-    zone_data: String,
-}
-
-#[derive(Serialize)]
-struct Scheduler<'a> {
-    id: &'a str,
-    host: &'a str,
-    boot_id: Option<&'a str>,
-    pid: u32,
-    version: &'a str,
-    workers: u32,
-    lease_ms: u64,
-    started_at: String,
-    seen_at: String,
-    alive: Option<bool>,
-    doubt: Option<&'a str>,
-    degraded: bool,
-}
-
 pub(crate) fn status(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let status = client.status()?;
     if printer.json {
-        return Ok(printer.document(&document(&status))?);
+        return Ok(printer.document(&status)?);
     }
     let failed = count(&status.runs, &RunStatus::Failed);
     let is_known = failed > 0 && failed <= MAX_RETRIES as u64;
@@ -88,8 +52,8 @@ fn print(status: &Status, retry: Option<&str>, printer: &mut Printer<'_>) -> Res
     line("next", next.as_deref().unwrap_or("-"), Tone::Plain);
     let sizes = format!("{}, {}; log {}", status.path.display(), bytes(status.file_bytes), bytes(status.log_bytes));
     line("file", &sizes, Tone::Plain);
-    line("SQLite", status.sqlite, Tone::Plain);
-    line("time zones", &status.zone_data.to_string(), Tone::Plain);
+    line("SQLite", &status.sqlite, Tone::Plain);
+    line("time zones", &status.zone_data, Tone::Plain);
     Ok(printer.table(table, "")?)
 }
 
@@ -113,48 +77,6 @@ fn counts(counts: impl Iterator<Item = (String, u64)>) -> String {
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
 
-fn document(status: &Status) -> Document<'_> {
-    // A program finds each status, also with a count of 0.
-    let unfinished = RunStatus::ALL.iter().filter(|status| !status.is_final());
-    let runs = unfinished.map(|word| (word.as_str(), count(&status.runs, word)));
-    let tasks = TaskStatus::ALL.iter().map(|word| (word.as_str(), count(&status.tasks, word)));
-    let map =
-        |counts: Vec<(&str, u64)>| counts.into_iter().map(|(word, count)| (word.to_owned(), count.into())).collect();
-    Document {
-        schedulers: status.instances.iter().map(row).collect(),
-        tasks: map(tasks.collect()),
-        due: status.due,
-        overdue: status.overdue,
-        failing: &status.failing,
-        runs: map(runs.chain([("blocked", status.blocked)]).collect()),
-        waiting_for_clock_until: status.clock.as_ref().map(|wait| time(wait.until)),
-        next_task: status.next.as_ref().map(|(name, _)| name.as_str()),
-        next_run: status.next.as_ref().map(|(_, at)| time(*at)),
-        file: status.path.display().to_string(),
-        file_bytes: status.file_bytes,
-        wal_bytes: status.log_bytes,
-        sqlite: status.sqlite,
-        zone_data: status.zone_data.to_string(),
-    }
-}
-
 fn count<T: PartialEq>(counts: &[(T, u64)], word: &T) -> u64 {
     counts.iter().find(|(one, _)| one == word).map_or(0, |(_, count)| *count)
-}
-
-fn row(one: &Instance) -> Scheduler<'_> {
-    Scheduler {
-        id: &one.id,
-        host: &one.host,
-        boot_id: one.boot_id.as_deref(),
-        pid: one.pid,
-        version: &one.version,
-        workers: one.workers,
-        lease_ms: millis(one.lease),
-        started_at: time(one.started_at),
-        seen_at: time(one.seen_at),
-        alive: one.alive,
-        doubt: one.doubt.as_deref(),
-        degraded: one.degraded,
-    }
 }

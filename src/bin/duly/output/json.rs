@@ -1,14 +1,15 @@
-//! Rows as JSON: keys are the column names, in table order; times are RFC 3339 in UTC with milliseconds.
+//! A task as JSON: the keys are the column names, as in the form of the library, and here in table order. Other rows are printed in the
+//! form of the library.
 
 use std::time::Duration;
 
-use duly::{Attempt, Effect, Recent, Run, Task, Timestamp};
+use duly::{Task, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// Defines rows, each with its columns in order and their values, read from a value of the library.
-macro_rules! rows {
-    ($($(#[$doc:meta])* $row:ident of $from:ident: $of:ty { $($column:ident: $type:ty = $value:expr,)+ })+) => { $(
+/// Defines a row with its columns in order and their values, read from a value of the library.
+macro_rules! row {
+    ($(#[$doc:meta])* $row:ident of $from:ident: $of:ty { $($column:ident: $type:ty = $value:expr,)+ }) => {
         $(#[$doc])*
         #[derive(Serialize)]
         pub(crate) struct $row<'a> { $($column: $type,)+ }
@@ -18,10 +19,10 @@ macro_rules! rows {
                 $row { $($column: $value,)+ }
             }
         }
-    )+ };
+    };
 }
 
-rows! {
+row! {
     /// A row of `scheduled_tasks`.
     TaskRow of task: Task {
         id: i64 = task.id,
@@ -64,70 +65,6 @@ rows! {
         created_at: String = time(task.created_at),
         updated_at: String = time(task.updated_at),
     }
-
-    /// A row of `task_runs`, with the name of its task.
-    RunRow of run: Run {
-        id: i64 = run.id,
-        task: &'a str = &run.task,
-        handler: &'a str = &run.handler,
-        scheduled_for: String = time(run.scheduled_for),
-        origin: &'a str = run.origin.as_str(),
-        retry_of: Option<i64> = run.retry_of,
-        request_key: Option<&'a str> = run.request_key.as_deref(),
-        status: &'a str = run.status.as_str(),
-        run_at: String = time(run.run_at),
-        expires_at: Option<String> = optional_time(run.expires_at),
-        blocked: Option<&'a str> = run.blocked.as_deref(),
-        attempt: u32 = run.attempt,
-        forgiven: u32 = run.forgiven,
-        priority: u8 = run.priority,
-        concurrency_key: Option<&'a str> = run.concurrency_key.as_deref(),
-        payload: Option<Json> = run.payload.as_deref().map(json),
-        locked_by: Option<&'a str> = run.locked_by.as_deref(),
-        locked_until: Option<String> = optional_time(run.locked_until),
-        started_at: Option<String> = optional_time(run.started_at),
-        finished_at: Option<String> = optional_time(run.finished_at),
-        duration_ms: Option<u64> = run.duration.map(millis),
-        error: Option<&'a str> = run.error.as_deref(),
-        exit_code: Option<i32> = run.exit_code,
-        output: Option<&'a str> = run.output.as_deref(),
-        result: Option<Json> = run.result.as_deref().map(json),
-        progress: Option<&'a str> = run.progress.as_deref(),
-        cancel_requested: bool = run.cancel_requested,
-        occurrences: u64 = run.occurrences,
-        last_scheduled_for: Option<String> = optional_time(run.last_scheduled_for),
-    }
-
-    /// A row of `task_attempts`.
-    AttemptRow of attempt: Attempt {
-        run_id: i64 = attempt.run_id,
-        attempt: u32 = attempt.attempt,
-        outcome: &'a str = attempt.outcome.as_str(),
-        error: Option<&'a str> = attempt.error.as_deref(),
-        output: Option<&'a str> = attempt.output.as_deref(),
-        exit_code: Option<i32> = attempt.exit_code,
-        locked_by: &'a str = &attempt.locked_by,
-        started_at: Option<String> = optional_time(attempt.started_at),
-        finished_at: String = time(attempt.finished_at),
-        duration_ms: Option<u64> = attempt.duration.map(millis),
-    }
-
-    /// A row of `task_effects`.
-    EffectRow of effect: Effect {
-        key: &'a str = &effect.key,
-        run_id: i64 = effect.run_id,
-        state: &'a str = effect.state.as_str(),
-        value: Option<Json> = effect.value.as_deref().map(json),
-        created_at: String = time(effect.created_at),
-        done_at: Option<String> = optional_time(effect.done_at),
-    }
-}
-
-/// A run of a sparkline.
-#[derive(Serialize)]
-pub(crate) struct RecentRow {
-    status: &'static str,
-    duration_ms: Option<u64>,
 }
 
 /// A JSON column: its value, or its text if it is no valid JSON.
@@ -152,12 +89,6 @@ fn optional_time(at: Option<Timestamp>) -> Option<String> {
 }
 
 /// Returns a duration in milliseconds.
-pub(crate) fn millis(length: Duration) -> u64 {
+fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
-}
-
-impl From<&Recent> for RecentRow {
-    fn from(run: &Recent) -> Self {
-        RecentRow { status: run.status.as_str(), duration_ms: run.duration.map(millis) }
-    }
 }

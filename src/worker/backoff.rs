@@ -1,0 +1,38 @@
+//! Custom backoff: a function of the application that says how long to wait after a failed attempt.
+
+use std::time::Duration;
+
+use crate::model::finished::Finished;
+use crate::model::retry::Retry;
+use crate::model::run::{Claim, FailureKind, Outcome};
+
+/// A failed attempt that is to be retried, as a custom backoff receives it: see [`Builder::backoff`](crate::Builder::backoff).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct FailedAttempt<'a> {
+    /// The attempt.
+    pub claim: &'a Claim,
+    /// The number of attempts that count so far, this one included; from 1. It is less than the maximum of the task.
+    pub failures: u32,
+    /// How it failed.
+    pub how: FailureKind,
+    /// The message of the error or of the panic.
+    pub error: &'a str,
+}
+
+impl<'a> FailedAttempt<'a> {
+    /// Returns the failed attempt, if it is retried and its handler has not said when.
+    pub(crate) fn of(finished: &'a Finished) -> Option<Self> {
+        let claim = &*finished.claim;
+        let failures = claim.counted();
+        match &finished.outcome {
+            Outcome::Failed { how, error, retry: Retry::Backoff } if failures < claim.retry.max_attempts => {
+                Some(FailedAttempt { claim, failures, how: *how, error })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A function that returns how long to wait. `None`: the backoff of the task.
+pub(crate) type Backoff = dyn Fn(&FailedAttempt<'_>) -> Option<Duration> + Send + Sync;

@@ -1,0 +1,117 @@
+//! `Failure`: an error of a handler that says what follows.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::BoxError;
+use crate::model::retry::Retry;
+
+/// A failure that says what follows. Any other error means: retry after the task's backoff. One error of duly gives up:
+/// [`Error::InvalidPayload`](crate::Error::InvalidPayload), since the payload will be the same.
+///
+/// | | the run | the attempt counts | `on_dead`, consecutive failures |
+/// |---|---|---|---|
+/// | [`give_up`](Failure::give_up) | is dead | yes | yes |
+/// | [`retry_after`](Failure::retry_after) | is retried, or dead after its last attempt | yes | only if it is dead |
+/// | [`snooze`](Failure::snooze) | is retried | no | no |
+/// | [`cancel`](Failure::cancel) | is cancelled | yes | no |
+/// | [`interrupted`](Failure::interrupted) | is retried as soon as possible | no | no |
+///
+/// ```
+/// use duly::{Context, Failure};
+/// fn send(run: &Context) -> Result<(), Failure> {
+///     let address: String = run.payload().map_err(Failure::give_up)?;
+///     if !address.contains('@') {
+///         return Err(Failure::give_up(format!("{address} is no address")));
+///     }
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Failure {
+    retry: Retry,
+    source: BoxError,
+}
+
+impl Failure {
+    /// The run is dead: another attempt would fail again.
+    pub fn give_up(error: impl Into<BoxError>) -> Self {
+        Failure { retry: Retry::GiveUp, source: error.into() }
+    }
+
+    /// The next attempt, if one is left, begins after this wait.
+    pub fn retry_after(wait: Duration, error: impl Into<BoxError>) -> Self {
+        Failure { retry: Retry::After(wait), source: error.into() }
+    }
+
+    /// The attempt was cut short, as by a shutdown: it does not count, and is retried as soon as possible. A run that may start
+    /// only once is dead.
+    pub fn interrupted(error: impl Into<BoxError>) -> Self {
+        Failure { retry: Retry::Interrupted, source: error.into() }
+    }
+
+    /// The work is not possible yet: the run is retried after this wait, and the attempt does not count. It is not an error: the log
+    /// reports it as information, and the task has no failure more. A run that may start only once (`max_attempts` 1) is dead.
+    ///
+    /// Effects that are done stay done, and the idempotency key stays the same. While it waits, the run is unfinished, as its overlap
+    /// policy and `duly status` (`failed`) see it. The time limit applies to each attempt, and
+    /// [`expires`](crate::NewTask::expires) no longer does, since the run has begun. Nothing limits how often a run is snoozed: each
+    /// time, [`Context::attempt`](crate::Context::attempt) grows by one, and one row of `task_attempts` is kept as long as the run. For a condition that is
+    /// checked often and for a long time, use a task with an interval instead.
+    ///
+    /// ```
+    /// use duly::{Context, Failure, NewTask, testing::Stepper};
+    /// # use std::time::Duration;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon: duly::Timestamp = "2027-03-14T12:00:00Z".parse()?;
+    /// let look = |run: &Context| match run.attempt() {
+    ///     1..=3 => Err(Failure::snooze(Duration::from_secs(60))),
+    ///     _ => Ok("the file has arrived"),
+    /// };
+    /// let mut stepper = Stepper::builder(&file, noon).handler("look", look).start()?;
+    /// let client = stepper.client().clone();
+    /// client.add(NewTask::once("look", noon).handler("look").max_attempts(2))?;
+    /// stepper.run_until(noon + Duration::from_secs(180))?;
+    /// let run = &client.history("look", 1)?[0];
+    /// // Three of the four attempts do not count: two are allowed.
+    /// assert_eq!((run.attempt, run.forgiven, run.result.as_deref()), (4, 3, Some(r#""the file has arrived""#)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn snooze(wait: Duration) -> Self {
+        Failure { retry: Retry::Snooze(wait), source: "snoozed".into() }
+    }
+
+    /// As [`Failure::snooze`], with a reason, which is stored as the error of the run: `snoozed: the reason`.
+    pub fn snooze_because(wait: Duration, reason: impl fmt::Display) -> Self {
+        Failure { retry: Retry::Snooze(wait), source: format!("snoozed: {reason}").into() }
+    }
+
+    /// The work is not needed any more: the run ends as cancelled, with this reason as its error. It is not retried, its task has
+    /// no failure more, and its `on_dead` task does not run. What waits for the run continues.
+    pub fn cancel(reason: impl Into<BoxError>) -> Self {
+        Failure { retry: Retry::Cancel, source: reason.into() }
+    }
+
+    /// Returns what follows.
+    pub fn retry(&self) -> Retry {
+        self.retry
+    }
+
+    /// Returns the error that it was made of.
+    pub fn error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        &*self.source
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.source()
+    }
+}
