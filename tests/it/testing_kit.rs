@@ -277,7 +277,7 @@ mod with_tokio {
                     tx.execute("INSERT INTO sent (address) VALUES ('anna')", [])?;
                     Ok(format!("{receipt} {spawned}"))
                 };
-                run.finish_async(rows).await.map_err(BoxError::from)
+                run.finish_async(rows).await
             })
             .async_handler("panics", |_: Context| async move {
                 std::panic::panic_any("a bug");
