@@ -26,7 +26,7 @@ impl Stepper {
     /// ```
     ///
     /// # Errors
-    /// As [`StepperBuilder::start`].
+    /// As [`StepperBuilder::start`](crate::testing::StepperBuilder::start).
     pub fn restart(self) -> Result<Stepper> {
         self.outage(Duration::ZERO)
     }
@@ -52,7 +52,7 @@ impl Stepper {
     /// ```
     ///
     /// # Errors
-    /// As [`StepperBuilder::start`].
+    /// As [`StepperBuilder::start`](crate::testing::StepperBuilder::start).
     pub fn outage(self, length: Duration) -> Result<Stepper> {
         let again = self.again.copy().client(&self.client);
         let crashed = self.crash();
