@@ -1,6 +1,8 @@
-//! For tests: the poller of a scheduler, stepped by hand, on a clock that moves only when the test moves it.
-//!
-//! A day of cron tasks passes in milliseconds, a crash is a dropped value, and nothing sleeps.
+#![doc = include_str!("../docs/testing-your-tasks.md")]
+
+mod advance;
+mod restart;
+mod tools;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,6 +13,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 pub use crate::clock::ManualClock;
+pub use tools::{clock_change_after, fail_first, local_time};
 
 use crate::client::Client;
 use crate::clock::{Clock, Now, Timestamp};
@@ -22,6 +25,7 @@ use crate::model::event::{Event, Observer};
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
 use crate::model::settings::{Retention, Settings, settings_methods};
+use crate::schedule::Zone;
 use crate::store::Store;
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
@@ -72,6 +76,10 @@ pub struct Stepper {
     finished: Vec<Finished>,
     stopped: Vec<i64>,
     wake_at: Duration,
+    /// When there is more to do than to poll and to write heartbeats; `None` if those matter.
+    quiet_until: Option<Duration>,
+    /// What a restart begins with.
+    again: StepperBuilder,
 }
 
 /// Configures and starts a [`Stepper`].
@@ -88,6 +96,8 @@ pub struct StepperBuilder {
     prepare: Option<Arc<Prepare>>,
     client: Option<Client>,
     after: Option<Crashed>,
+    #[cfg(feature = "tokio")]
+    runtime: Arc<std::sync::OnceLock<tokio::runtime::Runtime>>,
 }
 
 /// The connection of a stepper that has crashed. See [`StepperBuilder::after`].
@@ -133,6 +143,50 @@ impl StepperBuilder {
         if let Err(error) = self.handlers.add_backoff(handler.into(), Arc::new(backoff)) {
             self.refused.get_or_insert(error);
         }
+        self
+    }
+
+    /// Registers an async handler, for [`Stepper::run_until`] as well. Its future is run to its end when it is called, on the
+    /// thread of the test, so the test itself must not be async. What it spawns runs meanwhile. Requests to stop do not reach it.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{BoxError, Context, NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon)
+    ///     .async_handler("mail", |run: Context| async move {
+    ///         run.effect_async("send", || async { Ok::<_, BoxError>("accepted".to_owned()) }).await
+    ///     })
+    ///     .start()?;
+    /// stepper.client().add(NewTask::once("mail", noon).handler("mail"))?;
+    /// stepper.run_until_idle(std::time::Duration::from_secs(60))?;
+    /// assert_eq!(stepper.client().history("mail", 1)?[0].status, RunStatus::Succeeded);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn async_handler<F, R, T, E>(self, name: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Context) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<T, E>> + Send + 'static,
+        T: serde::Serialize + 'static,
+        E: Into<BoxError> + 'static,
+    {
+        let runtime = self.runtime.clone();
+        self.handler(name, move |run: &Context| {
+            let built = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+            #[expect(clippy::expect_used, reason = "an attempt that panics fails, and shows this")]
+            let runtime = runtime.get_or_init(|| built().expect("a runtime for async handlers"));
+            runtime.block_on(handler(run.clone())).map_err(Into::into)
+        })
+    }
+
+    /// Sets the runtime of the async handlers. Default: one of the thread of the test. With one that starts with paused time
+    /// (`start_paused` of tokio), a handler that sleeps takes no time. A second call changes nothing.
+    #[cfg(feature = "tokio")]
+    pub fn runtime(self, runtime: tokio::runtime::Runtime) -> Self {
+        let _ = self.runtime.set(runtime);
         self
     }
 
@@ -185,11 +239,32 @@ impl StepperBuilder {
         self
     }
 
+    /// Returns the same configuration, for an owner that starts later.
+    fn copy(&self) -> Self {
+        StepperBuilder {
+            path: self.path.clone(),
+            clock: self.clock.clone(),
+            handlers: self.handlers.clone(),
+            refused: None,
+            settings: self.settings,
+            // Another seed, or it would draw the same id.
+            seed: self.seed.map(|seed| seed.wrapping_add(1)),
+            busy_timeout: self.busy_timeout,
+            observers: self.observers.clone(),
+            prepare: self.prepare.clone(),
+            client: None,
+            after: None,
+            #[cfg(feature = "tokio")]
+            runtime: self.runtime.clone(),
+        }
+    }
+
     /// Opens the file, and registers an owner. The first step recovers what dead owners left.
     ///
     /// # Errors
     /// As [`Builder::start`](crate::Builder::start).
     pub fn start(self) -> Result<Stepper> {
+        let again = self.copy();
         let StepperBuilder { path, clock, handlers, refused, settings, seed, .. } = self;
         let StepperBuilder { busy_timeout, observers, prepare, client, after, .. } = self;
         if let Some(error) = refused {
@@ -240,9 +315,22 @@ impl StepperBuilder {
         let settings = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let connection = Arc::new(Mutex::new(WorkerConnection::new(settings)));
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());
-        let wake_at = Duration::ZERO;
-        let begun = HashMap::new();
-        Ok(Stepper { poller, clock, client, handlers, connection, workers, running, begun, finished, stopped, wake_at })
+        let (wake_at, quiet_until, begun) = (Duration::ZERO, None, HashMap::new());
+        Ok(Stepper {
+            poller,
+            clock,
+            client,
+            handlers,
+            connection,
+            workers,
+            running,
+            begun,
+            finished,
+            stopped,
+            wake_at,
+            quiet_until,
+            again,
+        })
     }
 }
 
@@ -261,6 +349,8 @@ impl Stepper {
             prepare: None,
             client: None,
             after: None,
+            #[cfg(feature = "tokio")]
+            runtime: Arc::default(),
         }
     }
 
@@ -358,10 +448,12 @@ impl Stepper {
 
     fn turn(&mut self, slots: Option<Slots>) -> Result<Vec<Arc<Claim>>> {
         let finished = std::mem::take(&mut self.finished);
-        let turn = self.poller.turn(self.clock.now(), finished, slots)?;
+        let now = self.clock.now();
+        let turn = self.poller.turn(now, finished, slots)?;
         self.running.extend(turn.claims.iter().cloned());
         self.stopped.extend(turn.stop);
         self.wake_at = turn.wake_at;
+        self.quiet_until = slots.and_then(|slots| self.poller.quiet_until(now, slots));
         Ok(turn.claims)
     }
 
@@ -445,28 +537,14 @@ impl Stepper {
         self.poller.owner()
     }
 
-    /// Runs what falls due until `end` with the registered handlers, on this thread, and lets time pass. Returns the finished
-    /// attempts, in order.
+    /// Returns when each run of a task began that has begun, oldest first, as local times of the zone:
+    /// `2027-03-28T03:00:00+02:00`.
     ///
     /// # Errors
-    /// As [`Stepper::step`].
-    pub fn run_until(&mut self, end: Timestamp) -> Result<Vec<Finished>> {
-        let mut done = Vec::new();
-        loop {
-            let claims = self.step()?;
-            for claim in &claims {
-                self.carry_out(claim);
-            }
-            done.extend(self.finished.iter().cloned());
-            if !self.finished.is_empty() {
-                continue;
-            }
-            let now = self.clock.now().wall;
-            if now >= end {
-                return Ok(done);
-            }
-            self.clock.advance(self.sleeps().max(Duration::from_millis(1)).min(end.since(now)));
-        }
+    /// If the zone is unknown, or the file cannot be read.
+    pub fn local_starts(&self, task: &str, zone: &str) -> Result<Vec<String>> {
+        let (zone, runs) = (Zone::named(zone)?, self.client.history(task, usize::MAX)?);
+        Ok(runs.iter().rev().filter_map(|run| Some(zone.text_at(run.started_at?))).collect())
     }
 
     /// Ends like a process that is killed: writes nothing more, and the kernel frees the owner's lock.

@@ -216,6 +216,11 @@ impl Peers {
         self.dying.iter().filter_map(dead).collect()
     }
 
+    /// Returns whether no other owner is watched: none has a running run, and each that did not shut down is alive.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.watched.is_empty() && self.silent.is_empty() && self.dying.is_empty()
+    }
+
     /// Returns whether there is something to recover or to report now.
     pub(crate) fn has_work(&mut self, now: Duration) -> bool {
         if !self.stalled(now).is_empty() {

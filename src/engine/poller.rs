@@ -1,7 +1,7 @@
-//! The turns of one scheduler: each is given the time, the finished attempts and the free slots.
-//!
-//! The poller decides when, and nothing else: it has no thread, no channel and no clock, so a test can step it through a year in a
-//! second and stop it anywhere. Only the poller emits events.
+//! The turns of one scheduler: each is given the time, the finished attempts and the free slots. The poller decides when, and
+//! nothing else: it has no thread, no channel and no clock, so a test can stop it anywhere. Only the poller emits events.
+
+mod quiet;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;

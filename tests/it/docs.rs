@@ -22,7 +22,8 @@ fn sources(folder: &str) -> BTreeSet<String> {
         let Ok(entries) = std::fs::read_dir(&next) else { continue };
         for path in entries.map(|entry| entry.expect("an entry").path()) {
             if path.is_dir() {
-                folders.push(path);
+                // A sample application that was built has one.
+                folders.extend(Some(path).filter(|path| !path.ends_with("target")));
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let below = path.strip_prefix(tree().join(folder)).expect("a path below");
                 found.insert(below.to_string_lossy().replace('\\', "/"));
@@ -307,7 +308,7 @@ fn only_clock_rs_reads_the_clock() {
     }
 }
 
-/// The README names every example, and every example that it names exists.
+/// The README names every example and sample application, and every example that it names exists.
 #[test]
 fn examples_are_found() {
     let readme = read(&tree().join("README.md"));
@@ -319,10 +320,22 @@ fn examples_are_found() {
     assert!(!named.is_empty(), "the README names no example");
     let found: BTreeSet<String> = sources("examples")
         .iter()
-        .filter(|file| !file.contains('/') || file.ends_with("/main.rs"))
+        .filter(|file| !file.contains('/') || (file.ends_with("/main.rs") && file.matches('/').count() == 1))
         .map(|file| file.trim_end_matches(".rs").trim_end_matches("/main").to_owned())
         .collect();
     assert_eq!(named, found);
+    // Sample applications are packages of their own, which the pipeline tests.
+    let run = read(&tree().join(".ci/run"));
+    let tested = run.split("for app in ").nth(1).and_then(|rest| rest.split(';').next()).unwrap_or_default();
+    let tested: BTreeSet<&str> = tested.split(' ').collect();
+    let folders = std::fs::read_dir(tree().join("examples")).expect("the folder").map(|entry| entry.unwrap().path());
+    let applications: Vec<PathBuf> = folders.filter(|folder| folder.join("Cargo.toml").exists()).collect();
+    let names: BTreeSet<&str> =
+        applications.iter().map(|folder| folder.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, tested, "those that .ci/run tests");
+    for name in names {
+        assert!(readme.contains(&format!("(examples/{name})")), "the README names {name}");
+    }
 }
 
 #[test]

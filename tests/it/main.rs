@@ -169,6 +169,8 @@ mod supercronic;
 mod suspended;
 /// Runs that another owner takes over, and outcomes that arrive too late.
 mod takeover;
+/// The testing kit: skipped quiet time, until helpers, restarts, outages, local times, async handlers.
+mod testing_kit;
 /// The real scheduler with its threads, and its shutdown.
 mod threads;
 /// Time limits are judged by how and when the work ended.
