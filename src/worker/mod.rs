@@ -1,6 +1,7 @@
 //! Runs attempts: worker threads, handlers, effects, the connection of a worker.
 
 pub(crate) mod attempt;
+pub mod command;
 pub(crate) mod connection;
 pub(crate) mod effects;
 #[cfg(feature = "tokio")]

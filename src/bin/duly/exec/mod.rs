@@ -14,7 +14,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::{BoxError, Clock, Context, Failure, Handler, Orphan, Process, StopReason, SystemClock};
+use duly::command::{CommandContext, Orphan, Process};
+use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
 
 use crate::exec::payload::{DEAD_RUN, Payload, dead_run};
 use crate::exec::pipes::Drain;
@@ -68,7 +69,7 @@ impl Commands {
             let stop = context.stop_reason();
             let ended = group.has_ended();
             if ended {
-                context.record_end();
+                CommandContext::of(context).record_end();
             }
             if ended && group.is_gone() {
                 return reason;
@@ -83,7 +84,8 @@ impl Commands {
                 }
                 Stage::Leftover { until } if now >= until || stop.is_some() => {
                     if let Some(left) = group.left() {
-                        context.record_remark(format!("ended remaining processes of the command: {left}"));
+                        CommandContext::of(context)
+                            .record_remark(format!("ended remaining processes of the command: {left}"));
                     }
                     group.terminate();
                     Stage::Terminated { until: now + TERM }
@@ -94,7 +96,8 @@ impl Commands {
                 }
                 Stage::Killed { until } if now >= until && ended => {
                     let (run, task, left) = (context.run_id(), context.task(), group.left().unwrap_or_default());
-                    context.record_remark(format!("remaining processes of the command could not be ended: {left}"));
+                    CommandContext::of(context)
+                        .record_remark(format!("remaining processes of the command could not be ended: {left}"));
                     log::warn!("run {run} of {task:?}: remaining processes of the command could not be ended: {left}");
                     return reason;
                 }
@@ -153,17 +156,18 @@ impl Handler for Commands {
         }
         let _running = Running::begin(&self.running);
         let mut group = start(context, &payload)?;
-        context.record_process(group.id());
+        let command = CommandContext::of(context);
+        command.record_process(group.id());
         let (sender, closed) = channel();
         let drains = drain(&mut group, &sender)?;
         let stopped = self.wait_for_end(context, &mut group, &closed);
         let output = self.collect_output(drains, &closed);
         if !output.is_empty() {
-            context.record_output(output);
+            command.record_output(output);
         }
         let status = group.end()?;
         if let Some(code) = status.code() {
-            context.record_exit_code(code);
+            command.record_exit_code(code);
         }
         match (stopped, system::failure(status)) {
             (Some(reason), how) => Err(self.stopped(reason, how.as_deref().unwrap_or("exit code 0"))),
@@ -247,10 +251,12 @@ const PAYLOAD_FILE: &str = "DULY_PAYLOAD_FILE";
 fn start(context: &Context, payload: &Payload) -> Result<Group, BoxError> {
     let own = context.run_payload_json();
     let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
-    let input = context
-        .command_input(input.as_bytes())
+    let input = CommandContext::of(context)
+        .input(input.as_bytes())
         .map_err(|error| format!("cannot create the input file of the command: {error}"))?;
-    let file = context.payload_file().map_err(|error| format!("cannot create the payload file: {error}"))?;
+    let file = CommandContext::of(context)
+        .payload_file()
+        .map_err(|error| format!("cannot create the payload file: {error}"))?;
     let mut command = Command::new(&payload.argv[0]);
     // The scheduler may itself have been started by a command, and have inherited these variables.
     for name in [PAYLOAD_FILE].iter().chain(&DEAD_RUN) {

@@ -170,7 +170,7 @@ mod tests {
             let noise = kept(&vec![0xff; size], 999);
             assert!(noise.contains(&format!("{size} bytes in all")));
             let both = join(noise.clone(), &noise);
-            assert!(both.len() <= duly::MAX_OUTPUT_BYTES, "{}", both.len());
+            assert!(both.len() <= duly::command::MAX_OUTPUT_BYTES, "{}", both.len());
         }
         // A character across each cut is left out, not broken.
         let text = kept("aé€".repeat(100_000).as_bytes(), 4096);
