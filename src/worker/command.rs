@@ -105,6 +105,17 @@ impl<'a> CommandContext<'a> {
         self.0.reported().output = Some(excerpt(output.as_ref(), MAX_OUTPUT_BYTES));
     }
 
+    /// Reports what the command has printed so far, for users who look at the run while it runs: the whole text, up to
+    /// [`MAX_OUTPUT_BYTES`] of it, kept as by [`CommandContext::record_output`]. The newest report is stored with the run at most
+    /// once a second, and each time the whole text is written: limit it.
+    pub fn report_output(self, so_far: impl AsRef<str>) {
+        let output = excerpt(so_far.as_ref(), MAX_OUTPUT_BYTES);
+        let before = self.0.reported().output.replace(output.clone());
+        if before.is_none_or(|before| before != output) {
+            self.0.report(|latest| latest.output(output));
+        }
+    }
+
     /// Keeps the exit code of a command.
     pub fn record_exit_code(self, code: i32) {
         self.0.reported().exit_code = Some(code);

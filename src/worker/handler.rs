@@ -17,7 +17,7 @@ use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin};
 use crate::worker::attempt::{Link, Notice, Reported, StopFlag, StopReason, Tools};
 use crate::worker::connection::WorkerConnection;
-use crate::worker::progress::LatestProgress;
+use crate::worker::progress::LatestReports;
 
 /// Most bytes that are kept of an attempt's progress.
 pub const MAX_PROGRESS_BYTES: usize = 1024;
@@ -336,17 +336,22 @@ impl Context {
     /// run until it is retried.
     pub fn progress(&self, words: impl AsRef<str>) {
         let words = excerpt(words.as_ref(), MAX_PROGRESS_BYTES);
-        let progress = {
+        self.report(|latest| latest.progress(words));
+    }
+
+    /// Reports while the attempt runs. `keep`: returns whether the loop has to be notified.
+    pub(crate) fn report(&self, keep: impl FnOnce(&LatestReports) -> bool) {
+        let latest = {
             let mut reported = self.reported();
-            let new = || Arc::new(LatestProgress::new(self.claim.run_id, self.claim.attempt));
-            reported.progress.get_or_insert_with(new).clone()
+            let new = || Arc::new(LatestReports::new(self.claim.run_id, self.claim.attempt));
+            reported.latest.get_or_insert_with(new).clone()
         };
         // Never waits: the end of the attempt brings the last report in any case.
-        if progress.say(words)
+        if keep(&latest)
             && let Some(link) = &self.tools.link
-            && link.notices.try_send(Notice::Progress(progress.clone())).is_err()
+            && link.notices.try_send(Notice::Reports(latest.clone())).is_err()
         {
-            progress.unannounced();
+            latest.unannounced();
         }
     }
 
