@@ -328,7 +328,7 @@ impl Builder {
         let (report, reports) = bounded(1);
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
-        let (in_flight, handed, next_look, progress) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
+        let (in_flight, handed, next_look, waiting) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
         let now = clock.now();
         let is_behind = poller.is_behind(now);
         let event_loop = EventLoop {
@@ -343,7 +343,7 @@ impl Builder {
             in_flight,
             handed,
             next_look,
-            progress,
+            reports: waiting,
             #[cfg(feature = "tokio")]
             lanes,
         };

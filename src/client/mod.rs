@@ -258,6 +258,16 @@ impl Client {
         self.store().effects(run, self.now())
     }
 
+    /// Returns a number that changes whenever another connection has written the database: a caller that polls reads more only
+    /// after a change. Reads no table.
+    ///
+    /// # Errors
+    /// [`Error::UnusableDatabase`] if the path no longer names the open file.
+    pub fn data_version(&self) -> Result<i64> {
+        self.path_in_place()?;
+        self.store().data_version()
+    }
+
     /// Reports whether a scheduler with these handlers has nothing to do now.
     pub(crate) fn is_idle(&self, handlers: &BTreeSet<String>) -> Result<bool> {
         self.store().is_idle(handlers, self.now())

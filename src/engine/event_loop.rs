@@ -54,8 +54,8 @@ pub(crate) struct EventLoop {
     pub(crate) handed: VecDeque<(Duration, usize)>,
     /// When the loop next looks for attempts that were read ahead and still run: once every poll interval.
     pub(crate) next_look: Duration,
-    /// Progress reports of handlers that are not due to be written yet.
-    pub(crate) progress: Waiting,
+    /// Reports of running attempts that are not due to be written yet.
+    pub(crate) reports: Waiting,
     /// Present where there are async handlers.
     #[cfg(feature = "tokio")]
     pub(crate) lanes: Option<Lanes>,
@@ -101,7 +101,7 @@ impl EventLoop {
                 let held = self.pool.replace_held(now.monotonic);
                 held.into_iter().for_each(|claim| self.poller.emit(&Event::WorkerHeld { claim }));
             }
-            self.progress.take(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
+            self.reports.take(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
             if now.monotonic >= self.next_look {
                 self.next_look = now.monotonic.saturating_add(self.settings.poll);
                 self.pool
@@ -151,7 +151,7 @@ impl EventLoop {
             }
 
             let replace = self.pool.next_replacement().filter(|_| !draining).unwrap_or(Duration::MAX);
-            let progress = self.progress.next().unwrap_or(Duration::MAX);
+            let reports = self.reports.next().unwrap_or(Duration::MAX);
             let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
             let wake_at = if again { Duration::ZERO } else { turn.wake_at };
             #[cfg(feature = "tokio")]
@@ -166,7 +166,7 @@ impl EventLoop {
                 }
                 recv(self.pool.notices()) -> notice => match notice {
                     Ok(Notice::Report(report)) => self.poller.report(report),
-                    Ok(Notice::Progress(progress)) => self.progress.add(progress),
+                    Ok(Notice::Reports(reports)) => self.reports.add(reports),
                     Ok(Notice::WorkerEnded(worker)) => {
                         self.pool.ended(&worker);
                         let ended = worker.finished(self.clock.now());
@@ -193,7 +193,7 @@ impl EventLoop {
                     // All senders are gone: the scheduler was dropped.
                     Err(_) => (draining, self.orders) = (true, crossbeam_channel::never()),
                 },
-                default(self.clock.until(wake_at.min(give_back).min(replace).min(progress))) => {}
+                default(self.clock.until(wake_at.min(give_back).min(replace).min(reports))) => {}
             }
         }
     }

@@ -197,7 +197,7 @@ pub struct Process {
 /// `/proc`. A process that starts or ends during the call may be missing.
 ///
 /// ```
-/// let own = duly::processes()?.into_iter().find(|process| process.pid == std::process::id());
+/// let own = duly::command::processes()?.into_iter().find(|process| process.pid == std::process::id());
 /// assert_eq!(own.is_some(), cfg!(target_os = "linux"));
 /// # Ok::<(), std::io::Error>(())
 /// ```

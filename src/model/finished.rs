@@ -1,6 +1,7 @@
 //! Messages from a worker to the loop: a finished attempt, a report of a running one, and the end of a worker thread.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,15 +184,19 @@ pub(crate) enum ReportKind {
     Process(String),
     /// Its progress.
     Progress(String),
+    /// What its command has printed.
+    Output(String),
     /// When it began, for an attempt that was claimed before a worker was free for it.
     Began(Timestamp),
 }
 
 impl Report {
-    /// Adds the report to those that wait to be stored. It replaces an older progress report of the same run.
+    /// Adds the report to those that wait to be stored. Of the progress and the output of a run, the newest waits.
     pub(crate) fn join(self, others: &mut Vec<Report>) {
-        let progress = |report: &Report| matches!(report.kind, ReportKind::Progress(_));
-        others.retain(|other| other.run != self.run || !progress(other) || !progress(&self));
+        if matches!(self.kind, ReportKind::Progress(_) | ReportKind::Output(_)) {
+            let kind = mem::discriminant(&self.kind);
+            others.retain(|other| other.run != self.run || mem::discriminant(&other.kind) != kind);
+        }
         others.push(self);
     }
 }

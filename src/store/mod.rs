@@ -39,6 +39,9 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     /// Returns how many write transactions were begun since the scheduler registered.
     fn transactions(&self) -> u64;
 
+    /// Returns a number that changes whenever another connection has committed.
+    fn data_version(&self) -> Result<i64>;
+
     // Requests of clients.
 
     /// Adds a task, or treats the task of its name as `existing` says.

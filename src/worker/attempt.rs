@@ -13,7 +13,7 @@ use crate::host::orphan::{Input, PayloadFile};
 use crate::host::owner_lock::OwnerLock;
 use crate::model::finished::{Finished, Report, WorkerEnded};
 use crate::worker::connection::WorkerConnection;
-use crate::worker::progress::LatestProgress;
+use crate::worker::progress::LatestReports;
 
 /// Why a handler should stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,8 @@ pub(crate) struct Reported {
     pub(crate) remark: Option<String>,
     /// Whether the time limit had passed when the work ended, if the handler has reported when that was.
     pub(crate) late: Option<bool>,
-    pub(crate) progress: Option<Arc<LatestProgress>>,
+    /// What it has reported while it runs.
+    pub(crate) latest: Option<Arc<LatestReports>>,
     /// The file of its command's input.
     pub(crate) input: Option<Input>,
     /// The file of the payload of its run. Removed when it is dropped.
@@ -160,8 +161,8 @@ impl Tools {
 pub(crate) enum Notice {
     /// To be recorded.
     Report(Report),
-    /// The attempt has new progress.
-    Progress(Arc<LatestProgress>),
+    /// The attempt has new progress or output.
+    Reports(Arc<LatestReports>),
     /// The worker itself ended.
     WorkerEnded(WorkerEnded),
 }

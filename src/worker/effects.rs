@@ -327,7 +327,7 @@ impl Context {
             let exceeded = self.exceeded();
             let reported = self.reported();
             let (output, exit_code) = (reported.output.clone(), reported.exit_code);
-            let progress = reported.progress.as_ref().and_then(|progress| progress.newest());
+            let progress = reported.latest.as_ref().and_then(|latest| latest.newest_progress());
             let finished = Finished::new(self.claim().clone(), outcome, self.began(), self.now());
             let finished = finished.exceeding(exceeded).with_remark(reported.remark.clone());
             let finished = Finished { output, exit_code, progress, ..finished };

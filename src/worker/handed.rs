@@ -151,6 +151,7 @@ pub(crate) fn ended_with(
     let over = Reported { end: OwnEnd::Over, ..Reported::default() };
     let reported = std::mem::replace(&mut *tools.reported(), over);
     let input = reported.input;
+    let progress = reported.latest.and_then(|latest| latest.end());
     if let OwnEnd::Written(finished) = reported.end {
         if let Outcome::Failed { error, .. } = outcome {
             let Claim { run_id, task, .. } = &**claim;
@@ -162,7 +163,6 @@ pub(crate) fn ended_with(
         return *finished;
     }
     let (output, exit_code) = (reported.output, reported.exit_code);
-    let progress = reported.progress.and_then(|progress| progress.newest());
     let finished = Finished::new(claim.clone(), outcome, began, ended).exceeding(exceeded).with_remark(reported.remark);
     Finished { output, exit_code, progress, input, ..finished }
 }

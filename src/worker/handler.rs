@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,19 +11,16 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::{Clock, Now, Timestamp};
 use crate::error::{BoxError, Error, Result, excerpt};
-use crate::host::orphan::{self, Input, Orphan, PayloadFile};
-use crate::host::{fault_points, panics};
-use crate::model::finished::{Finished, Report, ReportKind};
+use crate::host::orphan::Orphan;
+use crate::host::panics;
+use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin, Outcome};
-use crate::worker::attempt::{Notice, Reported, StopFlag, StopReason, Tools};
+use crate::worker::attempt::{Link, Notice, Reported, StopFlag, StopReason, Tools};
 use crate::worker::backoff::{Backoff, FailedAttempt};
 use crate::worker::connection::WorkerConnection;
 use crate::worker::failure::Failure;
-use crate::worker::progress::LatestProgress;
-
-/// Most bytes that are kept of an attempt's output.
-pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
+use crate::worker::progress::LatestReports;
 
 /// Most bytes that are kept of an attempt's progress.
 pub const MAX_PROGRESS_BYTES: usize = 1024;
@@ -361,96 +356,37 @@ impl Context {
         self.stop.requested().await;
     }
 
-    /// Keeps output with the run and, if it fails, with the attempt: up to [`MAX_OUTPUT_BYTES`] of it. The last call counts.
-    pub fn record_output(&self, output: impl AsRef<str>) {
-        self.reported().output = Some(excerpt(output.as_ref(), MAX_OUTPUT_BYTES));
-    }
-
-    /// Keeps the exit code of a command.
-    pub fn record_exit_code(&self, code: i32) {
-        self.reported().exit_code = Some(code);
-    }
-
-    /// Records a remark beside the outcome, for users: up to [`MAX_PROGRESS_BYTES`] in the column `error` of the run, after the
-    /// error of an attempt that fails. The last call counts.
-    pub fn record_remark(&self, remark: impl AsRef<str>) {
-        self.reported().remark = Some(excerpt(remark.as_ref(), MAX_PROGRESS_BYTES));
-    }
-
-    /// Records that the work ends now. What the handler does afterwards, such as cleaning up, does not count against its time
-    /// limit. The first call counts; without one, the work ends when the handler returns.
-    pub fn record_end(&self) {
-        let late = self.time_is_up();
-        self.reported().late.get_or_insert(late);
-    }
-
-    /// Creates the file for the standard input of a command, with this content. The file is locked, and the lock lives as long
-    /// as the command: if this process is killed, other schedulers see that the command still runs. Pass it to the command and
-    /// keep no copy. It is removed when the end of the attempt is recorded.
-    ///
-    /// # Errors
-    /// If the file cannot be created in the folder beside the database; or there is no scheduler, only a stepper.
-    pub fn command_input(&self, content: &[u8]) -> io::Result<File> {
-        let Some(link) = &self.tools.link else { return Err(io::ErrorKind::Unsupported.into()) };
-        let make = || Input::create(link.alive.folder(), self.claim.run_id, self.claim.attempt, content);
-        // A folder that was removed is created again.
-        let (input, file) = make().or_else(|_| link.alive.keep().and_then(|_| make()))?;
-        self.reported().input = Some(input);
-        Ok(file)
-    }
-
-    /// Returns the path of a file that holds [`run_payload_json`](Context::run_payload_json), for a command to read; `None` if
-    /// the run has no payload of its own. Only its owner may read it. It is created in the folder beside the database, and
-    /// removed when the handler returns, or when the run is recovered if this process is killed.
-    ///
-    /// # Errors
-    /// As [`Context::command_input`].
-    pub fn payload_file(&self) -> io::Result<Option<PathBuf>> {
-        let Some(payload) = self.run_payload_json() else { return Ok(None) };
-        let Some(link) = &self.tools.link else { return Err(io::ErrorKind::Unsupported.into()) };
-        let mut reported = self.reported();
-        if reported.payload.is_none() {
-            let (run, attempt) = (self.claim.run_id, self.claim.attempt);
-            reported.payload = Some(PayloadFile::create(link.alive.folder(), run, attempt, payload.as_bytes())?);
-        }
-        Ok(reported.payload.as_ref().map(|file| file.path().to_owned()))
-    }
-
-    /// Records which process the handler started, so that a scheduler that recovers this run can distinguish it from any
-    /// other with its number. It must lead a process group of its own, have its input from [`Context::command_input`], and not
-    /// have been waited for. Where the system does not distinguish processes, only its input is recorded.
-    pub fn record_process(&self, pid: u32) {
-        let Some(link) = &self.tools.link else { return };
-        fault_points::reach("spawned");
-        let record = orphan::record_of(pid, self.reported().input.as_ref(), self.file());
-        if let Some(process) = record {
-            let (run, attempt, kind) = (self.claim.run_id, self.claim.attempt, ReportKind::Process(process));
-            // The loop lives as long as its workers.
-            let _ = link.notices.send(Notice::Report(Report { run, attempt, kind }));
-        }
-    }
-
     /// Reports how far the attempt has come, for users who look at it while it runs: up to [`MAX_PROGRESS_BYTES`]. The newest
     /// report is recorded, at most once a second, so a handler may report as often as it likes; the last one is kept with the
     /// run until it is retried.
     pub fn progress(&self, words: impl AsRef<str>) {
         let words = excerpt(words.as_ref(), MAX_PROGRESS_BYTES);
-        let progress = {
+        self.report(|latest| latest.progress(words));
+    }
+
+    /// Reports while the attempt runs. `keep`: returns whether the loop has to be notified.
+    pub(crate) fn report(&self, keep: impl FnOnce(&LatestReports) -> bool) {
+        let latest = {
             let mut reported = self.reported();
-            let new = || Arc::new(LatestProgress::new(self.claim.run_id, self.claim.attempt));
-            reported.progress.get_or_insert_with(new).clone()
+            let new = || Arc::new(LatestReports::new(self.claim.run_id, self.claim.attempt));
+            reported.latest.get_or_insert_with(new).clone()
         };
         // Never waits: the end of the attempt brings the last report in any case.
-        if progress.say(words)
+        if keep(&latest)
             && let Some(link) = &self.tools.link
-            && link.notices.try_send(Notice::Progress(progress.clone())).is_err()
+            && link.notices.try_send(Notice::Reports(latest.clone())).is_err()
         {
-            progress.unannounced();
+            latest.unannounced();
         }
     }
 
     pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {
         self.tools.reported()
+    }
+
+    /// Returns the link to the scheduler; `None` under a stepper.
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.tools.link.as_ref()
     }
 
     pub(crate) fn connection(&self) -> MutexGuard<'_, WorkerConnection> {
@@ -504,7 +440,7 @@ impl Context {
         self.limit.filter(|_| recorded.unwrap_or_else(|| self.time_is_up()))
     }
 
-    fn time_is_up(&self) -> bool {
+    pub(crate) fn time_is_up(&self) -> bool {
         // The loop judges the time limit of an async handler.
         let is_judged = self.stop.raised() == Some(StopReason::TimeUp);
         is_judged || self.deadline.is_some_and(|(at, _)| self.clock.until(at).is_zero())

@@ -2,6 +2,7 @@
 
 pub(crate) mod attempt;
 pub(crate) mod backoff;
+pub mod command;
 pub(crate) mod connection;
 pub(crate) mod effects;
 pub(crate) mod failure;

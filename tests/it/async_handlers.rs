@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use duly::command::CommandContext;
 use duly::{
     AsyncClient, AsyncJob, BoxError, Builder, Context, Error, FailedAttempt, Failure, JobKind, NewTask, Run, RunStatus,
     Scheduler, StopReason,
@@ -305,7 +306,7 @@ fn a_clone_of_the_context_records_nothing_after_the_attempt() {
     let late = contexts.recv_timeout(seconds(30)).unwrap();
     eventually("it has ended", || all_final(&db, 1));
     late.progress("late");
-    late.record_output("late");
+    CommandContext::of(&late).record_output("late");
     let refused = late.effect("late", || -> Result<(), BoxError> { panic!("must not be performed") });
     assert!(refused.unwrap_err().to_string().contains("its attempt has ended"));
     let refused = late.finish(|_| -> Result<(), BoxError> { panic!("must not be written") });

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use duly::command::CommandContext;
 use duly::testing::Stepper;
 use duly::{BoxError, Context, Error, Event, NewTask, RunStatus, Scheduler};
 
@@ -55,7 +56,7 @@ fn rows_and_outcome_are_committed_together_and_reported_once() {
         .builder(NOON)
         .handler("work", move |run: &Context| {
             run.progress("half way");
-            run.record_output("printed");
+            CommandContext::of(run).record_output("printed");
             run.finish(|tx| {
                 tx.execute("INSERT INTO sold (run, what) VALUES (?1, 'tea')", [run.run_id()])?;
                 // No other connection sees the row or the outcome yet.
@@ -174,7 +175,7 @@ fn nothing_is_committed_partially() {
             "the handler panics after its end, and says something else",
             |run| {
                 record_sale(run, "tea")?;
-                run.record_output("too late to say so");
+                CommandContext::of(run).record_output("too late to say so");
                 panic!("too late to say so")
             },
             "succeeded|1|1|-",

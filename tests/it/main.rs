@@ -119,6 +119,8 @@ mod opening;
 mod orphans;
 /// Tasks added inside a transaction of the application.
 mod outbox;
+/// Output of commands: while they run, followed, forwarded.
+mod output;
 /// Overdue tasks in `status`, `check` and the view.
 mod overdue;
 /// Overlap policies, and the order in which waiting runs start.

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use duly::command::{CommandContext, Orphan};
 use duly::testing::Stepper;
-use duly::{BoxError, Clock, Context, Event, Handler, NewTask, Orphan, RetryPolicy, RunStatus, Scheduler, SystemClock};
+use duly::{BoxError, Clock, Context, Event, Handler, NewTask, RetryPolicy, RunStatus, Scheduler, SystemClock};
 use serde_json::json;
 
 use crate::fixtures::{NOON, TestDb, advance_and_step, eventually, minutes, once, overdue, seconds, wait_for_status};
@@ -303,7 +304,7 @@ fn the_input_file_is_kept_until_the_outcome_is_recorded() {
         }
     };
     let scheduler = Scheduler::builder(db.file())
-        .handler("work", |run: &Context| run.command_input(b"hello").map(|_| ()))
+        .handler("work", |run: &Context| CommandContext::of(run).input(b"hello").map(|_| ()))
         .observe(observer)
         .lease(seconds(1))
         .start()

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::mpsc::channel;
 
+use duly::command::CommandContext;
 use duly::{BoxError, Context, Event, MAX_RESULT_BYTES, NewTask, Scheduler};
 
 use crate::fixtures::{NOON, TestDb, at, eventually, once, overdue, seconds};
@@ -62,7 +64,7 @@ fn the_last_progress_is_kept_after_every_outcome() {
 #[test]
 fn progress_is_written_at_most_once_a_second_with_the_newest_text() {
     let db = TestDb::new();
-    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let (open, gate) = channel::<()>();
     let gate = Mutex::new(gate);
     let scheduler = Scheduler::builder(db.file())
         .workers(2)
@@ -130,10 +132,48 @@ fn an_attempt_starts_without_progress_and_a_superseded_one_writes_none() {
     assert_eq!(db.ask("SELECT outcome FROM task_attempts WHERE attempt = 2"), "superseded");
 }
 
+/// Reports are fenced: that of an attempt whose run another owner holds changes nothing. Beside it, one that is stored.
+#[test]
+fn output_of_a_superseded_attempt_is_not_stored() {
+    let db = TestDb::new();
+    let (sender, contexts) = channel();
+    let (open, gate) = channel::<()>();
+    let (sender, gate) = (Mutex::new(sender), Mutex::new(gate));
+    let scheduler = Scheduler::builder(db.file())
+        .workers(2)
+        .handler("work", move |run: &Context| {
+            sender.lock().unwrap().send(run.clone())?;
+            gate.lock().unwrap().recv()?;
+            Ok::<_, BoxError>(())
+        })
+        .start()
+        .unwrap();
+    ["kept", "taken"].iter().for_each(|name| drop(scheduler.add(overdue(name)).unwrap()));
+    let mut running: Vec<Context> = (0..2).map(|_| contexts.recv_timeout(seconds(30)).unwrap()).collect();
+    running.sort_by(|one, other| one.task().cmp(other.task()));
+    let [kept, taken] = &running[..] else { panic!("two runs") };
+    let output = |run: &Context| db.run(run.run_id()).output.unwrap_or_default();
+    CommandContext::of(taken).report_output("mine");
+    eventually("the first output is stored", || output(taken) == "mine");
+    let sql = "UPDATE task_runs SET locked_by = 'another', output = 'theirs' WHERE id = ?1";
+    db.plain().execute(sql, [taken.run_id()]).unwrap();
+    CommandContext::of(taken).report_output("stale");
+    // The second report is due a second after the first, and so after the stale one.
+    for text in ["first", "second"] {
+        CommandContext::of(kept).report_output(text);
+        eventually("output is stored", || output(kept) == text);
+    }
+    assert_eq!(output(taken), "theirs");
+    open.send(()).unwrap();
+    open.send(()).unwrap();
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!((output(kept), output(taken)), ("second".to_owned(), "theirs".to_owned()));
+}
+
 #[test]
 fn a_result_that_is_too_long_is_reported_and_the_run_succeeds() {
     let db = TestDb::new();
-    let (sender, receiver) = std::sync::mpsc::channel();
+    let (sender, receiver) = channel();
     let mut stepper = db
         .builder(NOON)
         .handler("work", |run: &Context| {

@@ -110,3 +110,43 @@ fn queued_lines_are_written_once_the_pipe_is_read() {
     assert!(lines.last().is_some_and(|line| line.ends_with("scheduler stopped")), "{text}");
     assert!(!text.contains("dropped"), "{text}");
 }
+
+/// Standard output that is not read delays neither a command whose output is forwarded nor its scheduler, and needs little memory.
+#[test]
+fn forwarded_lines_are_dropped_and_counted_when_nothing_reads_them() {
+    let (db, client) = TestDb::with_client();
+    client.add(shell("flood", "yes 'a line of the flood' | head -c 20000000")).expect("a task");
+    let pipe = FullPipe::new(&db);
+    let log = db.home().join("log");
+    let mut command = db.duly(&["run", "--poll", "20ms", "--forward-output"]);
+    command.stdin(Stdio::null()).stdout(pipe.writer.try_clone().expect("the pipe"));
+    let mut running = Process::spawn(command.stderr(File::create_new(&log).expect("a log")));
+    eventually("its run has succeeded", || db.count(RunStatus::Succeeded) == 1);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", running.0.id())).expect("its status");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak").trim();
+    assert!(peak.trim_end_matches(" kB").parse::<u64>().is_ok_and(|kilobytes| kilobytes < 36_000), "{peak}");
+    signal("TERM", &running.0.id().to_string());
+    assert_eq!(running.exit_code(), Some(0));
+    let log = std::fs::read_to_string(&log).expect("the log");
+    assert!(log.contains("standard output takes no more: lines that commands print are dropped"), "{log}");
+    let dropped =
+        log.lines().find_map(|line| line.split_once(" lines that commands printed were dropped")).expect("a number");
+    let dropped: usize = dropped.0.rsplit(' ').next().expect("a word").parse().expect("a number");
+    let all = 20_000_000 / "a line of the flood\n".len();
+    assert!((all / 2..all).contains(&dropped), "{log}");
+}
+
+/// The reader of standard output has ended: the scheduler continues, and the log says what is lost.
+#[test]
+fn forwarded_lines_without_a_reader_are_counted() {
+    let (db, client) = TestDb::with_client();
+    client.add(shell("t", "seq 7")).expect("a task");
+    let mut command = db.duly(&["run", "--until-idle", "--forward-output"]);
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Process::spawn(command);
+    drop(running.0.stdout.take());
+    let log = std::io::read_to_string(running.0.stderr.take().expect("a pipe")).expect("the log");
+    assert_eq!(running.exit_code(), Some(0), "{log}");
+    assert!(log.contains("7 lines that commands printed were dropped: standard output took no more"), "{log}");
+    assert_eq!(db.count(RunStatus::Succeeded), 1);
+}

@@ -28,8 +28,11 @@ use crate::cli::values::LogFormat;
 use crate::cli::{nearest, zone};
 use crate::commands::next::{self, Query};
 use crate::commands::run::{self, Exit};
-use crate::commands::{add, apply, backup, check, control, doctor, history, list, logs, prune, shell, show, status};
+use crate::commands::{
+    add, apply, backup, check, control, doctor, follow, history, list, logs, prune, shell, show, status,
+};
 use crate::output::escape;
+use crate::output::forward::Forward;
 use crate::output::log_queue::LogQueue;
 use crate::output::logger;
 use crate::output::printer::Printer;
@@ -58,14 +61,15 @@ fn main() -> ExitCode {
     } else {
         None
     };
-    let failure = match run(&args) {
+    let forward = log.as_ref().and_then(Log::forward);
+    let failure = match run(&args, forward) {
         Ok(code) => return code,
         Err(failure) => advised(failure, &args),
     };
     if failure.exit_code() != 0 {
         let line = format!("error: {}", escape::one_line(&failure.to_string()));
         match &log {
-            Some(log) => log.queue.finish(Some(&log.format.last(SystemClock::new().now().wall, &line))),
+            Some(log) => log.finish(Some(&log.format.last(SystemClock::new().now().wall, &line))),
             None => print_error(&line),
         }
     }
@@ -99,12 +103,35 @@ fn advice(error: &Error, args: &Args) -> Option<String> {
 /// The log. Dropping it, also by a panic, writes the lines that are still queued.
 struct Log {
     queue: LogQueue,
+    /// The queue of standard output, if the output of commands is forwarded.
+    output: Option<LogQueue>,
     format: LogFormat,
+}
+
+impl Log {
+    /// Where the output of commands is forwarded to.
+    fn forward(&self) -> Option<Forward> {
+        let (stdout, stderr) = (self.output.as_ref()?.blocks("standard output"), self.queue.blocks("standard error"));
+        Some(Forward { stdout, stderr, json: self.format == LogFormat::Json })
+    }
+
+    /// Writes what is queued, and then `last`.
+    fn finish(&self, last: Option<&str>) {
+        if let Some(output) = &self.output {
+            output.finish(None);
+            // Its writer does not report them while it blocks.
+            match output.take_dropped() {
+                0 => {}
+                count => drop(log_dropped_output(count)),
+            }
+        }
+        self.queue.finish(last);
+    }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.queue.finish(None);
+        self.finish(None);
     }
 }
 
@@ -133,9 +160,9 @@ fn print_error(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-fn run(args: &Args) -> Result<ExitCode, Failure> {
+fn run(args: &Args, forward: Option<Forward>) -> Result<ExitCode, Failure> {
     if let Command::Run(options) = &args.command {
-        return Ok(match run::run(&args.db, options)? {
+        return Ok(match run::run(&args.db, options, forward)? {
             Exit::Clean => ExitCode::SUCCESS,
             Exit::CutShort => ExitCode::from(3),
         });
@@ -200,9 +227,15 @@ fn unicode() -> bool {
 fn log_to_stderr(args: &Args) -> Result<Log, String> {
     let level = log_level(args)?;
     let format = log_format(args);
-    let warning = move |text: &str| format.line(SystemClock::new().now().wall, Level::Warn, text);
-    let queue = LogQueue::start(io::stderr(), warning);
+    let dropped = move |count: u64| {
+        let text = format!("{count} lines were dropped: standard error took no more");
+        format.line(SystemClock::new().now().wall, Level::Warn, &text)
+    };
+    let queue = LogQueue::start("duly-log", io::stderr(), dropped);
     let queue = queue.map_err(|error| format!("cannot start a thread for the log: {error}"))?;
+    let forwards = matches!(&args.command, Command::Run(options) if options.forward_output);
+    let output = forwards.then(|| LogQueue::start("duly-output", io::stdout(), log_dropped_output)).transpose();
+    let output = output.map_err(|error| format!("cannot start a thread for the output of commands: {error}"))?;
     logger::install(format, level, queue.lines());
     panic::set_hook(Box::new(|panicked| {
         log::error!("{}", escape::one_line(&panicked.to_string()));
@@ -211,7 +244,13 @@ fn log_to_stderr(args: &Args) -> Result<Log, String> {
             log::error!("{trace}");
         }
     }));
-    Ok(Log { queue, format })
+    Ok(Log { queue, output, format })
+}
+
+/// Returns nothing to write to standard output.
+fn log_dropped_output(count: u64) -> String {
+    log::warn!("{count} lines that commands printed were dropped: standard output took no more");
+    String::new()
 }
 
 /// The level of the log: of the options, else of `DULY_LOG`, else `info`.
@@ -278,7 +317,8 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::History { name, status, since, number } => {
             history::history(&existing()?, name.as_deref(), *status, since.as_deref(), *number, printer)
         }
-        Command::Logs { run } => logs::logs(&existing()?, *run, printer),
+        Command::Logs { which, follow: false } => logs::logs(&existing()?, which, printer),
+        Command::Logs { which, follow: true } => follow::follow(&existing()?, which, printer),
         Command::Trigger { name, payload, key, wait } => {
             let run = payload.iter().fold(NewRun::of(name), NewRun::payload);
             let run = key.iter().fold(run, NewRun::key);

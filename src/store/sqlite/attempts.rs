@@ -37,6 +37,7 @@ pub(crate) fn keep(tx: &Transaction<'_>, fence: &Fence<'_>, report: &ReportKind)
     match report {
         ReportKind::Process(process) => keep_value(tx, KEEP_PROCESS, fence, process),
         ReportKind::Progress(progress) => keep_progress(tx, fence, progress),
+        ReportKind::Output(output) => keep_value(tx, KEEP_OUTPUT, fence, output),
         ReportKind::Began(at) => keep_value(tx, KEEP_BEGAN, fence, at),
     }
 }
@@ -52,6 +53,11 @@ fn keep_value(tx: &Transaction<'_>, statement: &str, fence: &Fence<'_>, value: &
 /// The start of an attempt that was read ahead.
 const KEEP_BEGAN: &str = sql! {"
     UPDATE task_runs SET started_at = :value
+     WHERE {fenced}"};
+
+/// What the command of a running attempt has printed.
+const KEEP_OUTPUT: &str = sql! {"
+    UPDATE task_runs SET output = :value
      WHERE {fenced}"};
 
 const KEEP_PROGRESS: &str = sql! {"

@@ -96,6 +96,10 @@ impl Store for SqliteStore {
         SqliteStore::transactions(self)
     }
 
+    fn data_version(&self) -> Result<i64> {
+        SqliteStore::data_version(self)
+    }
+
     fn pause(&mut self, task: &str, now: Timestamp) -> Result<()> {
         self.write("pause a task", |tx, schedules| tasks::pause(tx, schedules, task, None, now))
     }

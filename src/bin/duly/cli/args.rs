@@ -116,12 +116,15 @@ pub(crate) enum Command {
         #[arg(short, long, value_name = "N", default_value_t = 20)]
         number: usize,
     },
-    /// Show the attempts of a run, with their errors and output.
+    /// Show the attempts of a run, with their errors and output so far.
     #[command(after_help = help_examples::LOGS)]
     Logs {
-        /// Number of the run, as history lists it.
-        #[arg(value_parser = run_number)]
-        run: i64,
+        /// Number of the run, as history lists it, or name of a task: its newest run that was not skipped or missed.
+        #[arg(value_name = "RUN|NAME")]
+        which: String,
+        /// Print output as it comes until the run has ended, with all its attempts. The exit code is 1 if it does not succeed.
+        #[arg(long, short)]
+        follow: bool,
     },
     /// Start a run of a task now. Its schedule does not change.
     #[command(after_help = help_examples::TRIGGER)]
@@ -323,6 +326,10 @@ pub(crate) struct RunArgs {
     /// Form of the log on standard error. Default: json with --json; journald if standard error is the systemd journal; else text.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
+    /// Copy each line that a command prints, after the name of its task, to standard output or standard error, as the command
+    /// does. With a JSON log, each is a JSON object: task, run, stream, line.
+    #[arg(long)]
+    pub(crate) forward_output: bool,
     #[command(flatten)]
     pub(crate) keep: Keep,
 }

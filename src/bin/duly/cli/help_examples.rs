@@ -81,7 +81,8 @@ pub(crate) const HISTORY: &str = r#"Examples:
   duly history --status dead --since 2d -n 50"#;
 
 pub(crate) const LOGS: &str = r#"Examples:
-  duly logs 42"#;
+  duly logs 42
+  duly logs nightly --follow"#;
 
 pub(crate) const TRIGGER: &str = r#"Examples:
   duly trigger nightly --wait

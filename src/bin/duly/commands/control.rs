@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use duly::{Cancel, Client, Clock, Error, NewRun, Run, RunStatus, SystemClock, Triggered};
+use duly::{Cancel, Client, Clock, Error, NewRun, Run, SystemClock, Triggered};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
-use crate::commands::run_status::status;
+use crate::commands::run_status::{ended, status};
 use crate::output::json::TaskRow;
 use crate::output::printer::Printer;
-use crate::output::units::{count_of, short_duration};
+use crate::output::units::count_of;
 
 /// Interval at which `trigger --wait` reads the run, which another process executes.
 const POLL: Duration = Duration::from_millis(100);
@@ -42,13 +42,10 @@ pub(crate) fn trigger(
     if printer.json {
         print_run(&run, printer)?;
     }
-    let duration = run.duration.map(|duration| format!(" after {}", short_duration(duration))).unwrap_or_default();
-    if run.status == RunStatus::Succeeded {
-        return Ok(printer.say(format!("run {id} of {name} succeeded{duration}"))?);
+    match ended(&run) {
+        Ok(succeeded) => Ok(printer.say(succeeded)?),
+        Err(reason) => Err(Failure::Unsuccessful(format!("{reason}; see duly logs {id}"))),
     }
-    let reason = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-    let advice = format!("see duly logs {id}");
-    Err(Failure::Unsuccessful(format!("run {id} of {name} is {}{duration}{reason}; {advice}", run.status)))
 }
 
 pub(crate) fn retry(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
@@ -58,7 +55,7 @@ pub(crate) fn retry(client: &Client, id: i64, printer: &mut Printer<'_>) -> Resu
 }
 
 /// Whether every scheduler is known to be dead, or there is none.
-fn no_scheduler(client: &Client) -> Result<bool, Failure> {
+pub(crate) fn no_scheduler(client: &Client) -> Result<bool, Failure> {
     Ok(client.status()?.instances.iter().all(|one| one.alive == Some(false)))
 }
 
@@ -72,7 +69,7 @@ fn wait_until_final(client: &Client, id: i64) -> Result<Run, Failure> {
     }
 }
 
-fn find_run(client: &Client, id: i64) -> Result<Run, Failure> {
+pub(crate) fn find_run(client: &Client, id: i64) -> Result<Run, Failure> {
     Ok(client.run(id)?.ok_or(Error::UnknownRun { id })?)
 }
 
@@ -108,15 +105,15 @@ struct Cancelled<'a> {
     cancelled: usize,
 }
 
-/// Parses the number of a run; `None`: the text is the name of a task, which begins with a letter.
-fn run_number(which: &str) -> Result<Option<i64>, Failure> {
-    let expected = || format!("cannot cancel {which:?}: expected the number of a run, or the name of a task");
+/// Parses the number of a run; `None`: the text is the name of a task, which begins with a letter. `doing`: the request.
+pub(crate) fn run_number(doing: &str, which: &str) -> Result<Option<i64>, Failure> {
+    let expected = || format!("cannot {doing} {which:?}: expected the number of a run, or the name of a task");
     let is_number = which.starts_with(|letter: char| letter.is_ascii_digit());
     is_number.then(|| which.parse().map_err(|_| Failure::Refused(expected()))).transpose()
 }
 
 pub(crate) fn cancel(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    if let Some(id) = run_number(which)? {
+    if let Some(id) = run_number("cancel", which)? {
         printer.say(match client.cancel(id)? {
             Cancel::Asked => format!("run {id} is running and was asked to stop"),
             _ => format!("run {id} is cancelled"),
@@ -141,7 +138,7 @@ struct Declared<'a> {
 }
 
 pub(crate) fn declare_gone(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    if let Some(id) = run_number(which)? {
+    if let Some(id) = run_number("cancel", which)? {
         client.declare_gone(id)?;
         printer
             .say(format!("the command of run {id} is declared gone: a scheduler will record the run as cancelled"))?;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use duly::{Attempt, Client, Effect, EffectState, Error, Run, RunStatus, Timestamp};
+use duly::{Attempt, Client, Effect, EffectState, Run, RunStatus, Timestamp};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
+use crate::commands::control::{find_run, run_number};
 use crate::commands::run_status::{run_tone, status};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
@@ -20,8 +21,27 @@ struct Document {
     effects: Vec<Effect>,
 }
 
-pub(crate) fn logs(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let run = client.run(id)?.ok_or(Error::UnknownRun { id })?;
+/// Most runs of a task among which [`find`] looks for one that was not skipped or missed.
+const SEARCHED: usize = 20;
+
+/// Returns the id of a run, given its number or the name of its task: of the newest runs the first that was not skipped or missed.
+pub(crate) fn find(client: &Client, which: &str) -> Result<i64, Failure> {
+    if let Some(id) = run_number("show", which)? {
+        return Ok(id);
+    }
+    let newest = client.history(which, SEARCHED)?;
+    let has_output = |run: &&Run| !matches!(run.status, RunStatus::Skipped | RunStatus::Missed);
+    let run = newest.iter().find(has_output).or(newest.first());
+    run.map(|run| run.id).ok_or_else(|| Failure::Refused(format!("{which} has no run yet")))
+}
+
+pub(crate) fn logs(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    print_run(client, find(client, which)?, printer)
+}
+
+/// Prints a run with its attempts.
+pub(crate) fn print_run(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let run = find_run(client, id)?;
     let (attempts, effects) = (client.attempts(id)?, client.effects(id)?);
     if printer.json {
         return Ok(printer.document(&Document { run, attempts, effects })?);

@@ -6,6 +6,7 @@ pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod doctor;
+pub(crate) mod follow;
 pub(crate) mod history;
 pub(crate) mod import;
 pub(crate) mod list;

@@ -15,6 +15,7 @@ use crate::commands::apply;
 use crate::exec::{Commands, children};
 use crate::manifest::{self, Manifest};
 use crate::output::escape;
+use crate::output::forward::Forward;
 use crate::output::units::count_of;
 
 /// Interval at which changes that send no message are noticed.
@@ -49,12 +50,13 @@ enum Notice {
     Change,
 }
 
-/// Runs the scheduler until a signal, or with `--until-idle` until it is idle.
+/// Runs the scheduler until a signal, or with `--until-idle` until it is idle. `forward`: where the output of commands is copied
+/// to.
 ///
 /// # Errors
 /// If the manifest cannot be applied, if the scheduler cannot start, or if it stops by itself because the file was removed,
 /// replaced or is corrupt.
-pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Exit, Failure> {
+pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Result<Exit, Failure> {
     if let Some(tasks) = &args.tasks {
         let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
         let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
@@ -64,7 +66,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs) -> Result<Exit, Failure> {
     let (notify, notices) = sync_channel(NOTICES);
     // Before the scheduler starts: an earlier signal would end the program while commands are running.
     signals::forward(notify.clone(), Notice::Signal).map_err(|error| cannot("listen for signals", error))?;
-    let commands = Commands::default();
+    let commands = Commands::forwarding(forward);
     let mut builder = Scheduler::builder(file)
         .workers(args.workers)
         .poll(args.poll)

@@ -7,7 +7,7 @@ use duly::{Client, Run, RunFilter, RunStatus, Timestamp};
 
 use crate::cli::failure::Failure;
 use crate::output::table::Tone;
-use crate::output::units::until;
+use crate::output::units::{short_duration, until};
 
 /// Most runs that [`next_retries`] reads.
 pub(crate) const MAX_RETRIES: usize = 1000;
@@ -20,6 +20,17 @@ pub(crate) fn status(run: &Run, now: Timestamp) -> String {
         (None, 1) => run.status.to_string(),
         (None, several) => format!("{} ({several} occurrences)", run.status),
     }
+}
+
+/// How a final run ended: `run 7 of backup succeeded after 3s`. An error if it did not succeed, with its reason.
+pub(crate) fn ended(run: &Run) -> Result<String, String> {
+    let Run { id, task, status, .. } = run;
+    let duration = run.duration.map(|duration| format!(" after {}", short_duration(duration))).unwrap_or_default();
+    if *status == RunStatus::Succeeded {
+        return Ok(format!("run {id} of {task} succeeded{duration}"));
+    }
+    let reason = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    Err(format!("run {id} of {task} is {status}{duration}{reason}"))
 }
 
 /// The next attempt of a failed run: `retry in 8s`.

@@ -61,7 +61,7 @@ pub(crate) fn reap() {
             Ok(ended) => ended.pid().is_some_and(|pid| reap_one(pid.as_raw())),
             // nix cannot represent a real-time signal, and does not return the child that it ended.
             Err(Errno::EINVAL) => {
-                let mut all = duly::processes().unwrap_or_default();
+                let mut all = duly::command::processes().unwrap_or_default();
                 all.retain(|one| one.parent == std::process::id() && one.is_dead);
                 all.iter().filter(|one| i32::try_from(one.pid).is_ok_and(reap_one)).count() > 0
             }

@@ -4,6 +4,7 @@ pub(crate) mod children;
 pub(crate) mod payload;
 mod pipes;
 mod system;
+pub(crate) mod text;
 
 use std::io;
 use std::path::Path;
@@ -14,11 +15,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::{BoxError, Clock, Context, Failure, Handler, Orphan, Process, StopReason, SystemClock};
+use duly::command::{CommandContext, Orphan, Process};
+use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
 
 use crate::exec::payload::{DEAD_RUN, Payload, dead_run};
 use crate::exec::pipes::Drain;
 use crate::exec::system::Group;
+use crate::output::forward::{Forward, Stream};
 
 /// Default timeout of an attempt.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -30,6 +33,8 @@ const TERM: Duration = Duration::from_secs(10);
 const KILL: Duration = Duration::from_secs(5);
 /// Time for which to wait for the end of the pipes when the group is empty: a process that left the group may hold them.
 const PIPES: Duration = Duration::from_millis(500);
+/// Interval at which the output of a running command is reported. A command that ends earlier costs no write for it.
+const REPORT: Duration = Duration::from_secs(1);
 /// First and longest poll interval for the end of a command, which may not coincide with the end of its pipes.
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
@@ -39,9 +44,16 @@ pub(crate) struct Commands {
     clock: SystemClock,
     running: Arc<AtomicUsize>,
     was_cut_short: Arc<AtomicBool>,
+    /// Where the lines that commands print are copied to.
+    forward: Option<Forward>,
 }
 
 impl Commands {
+    /// Copies the lines that commands print.
+    pub(crate) fn forwarding(forward: Option<Forward>) -> Self {
+        Commands { forward, ..Commands::default() }
+    }
+
     /// Returns the number of running commands.
     pub(crate) fn running(&self) -> usize {
         self.running.load(Ordering::SeqCst)
@@ -58,7 +70,15 @@ impl Commands {
 
     /// Waits until the group is empty, and ends it if necessary. Returns the reason if the command was ended before it had
     /// ended by itself. `closed` receives a message when a pipe is closed.
-    fn wait_for_end(&self, context: &Context, group: &mut Group, closed: &Receiver<()>) -> Option<StopReason> {
+    fn wait_for_end(
+        &self,
+        context: &Context,
+        group: &mut Group,
+        drains: &[Drain; 2],
+        closed: &Receiver<()>,
+    ) -> Option<StopReason> {
+        let command = CommandContext::of(context);
+        let (mut report_at, mut reported) = (self.now() + REPORT, 0);
         let mut stage = Stage::Running;
         let mut reason = None;
         let mut poll = POLL.0;
@@ -68,12 +88,21 @@ impl Commands {
             let stop = context.stop_reason();
             let ended = group.has_ended();
             if ended {
-                context.record_end();
+                command.record_end();
             }
             if ended && group.is_gone() {
                 return reason;
             }
             let now = self.now();
+            if now >= report_at {
+                report_at = now + REPORT;
+                let total = drains.iter().map(Drain::total).sum();
+                if total != reported {
+                    reported = total;
+                    let [stdout, stderr] = drains.each_ref().map(Drain::so_far);
+                    command.report_output(text::join(stdout, &stderr));
+                }
+            }
             let next = match stage {
                 Stage::Running if ended => Stage::Leftover { until: now + LEFTOVER },
                 Stage::Running if stop.is_some() => {
@@ -83,7 +112,8 @@ impl Commands {
                 }
                 Stage::Leftover { until } if now >= until || stop.is_some() => {
                     if let Some(left) = group.left() {
-                        context.record_remark(format!("ended remaining processes of the command: {left}"));
+                        CommandContext::of(context)
+                            .record_remark(format!("ended remaining processes of the command: {left}"));
                     }
                     group.terminate();
                     Stage::Terminated { until: now + TERM }
@@ -94,7 +124,8 @@ impl Commands {
                 }
                 Stage::Killed { until } if now >= until && ended => {
                     let (run, task, left) = (context.run_id(), context.task(), group.left().unwrap_or_default());
-                    context.record_remark(format!("remaining processes of the command could not be ended: {left}"));
+                    CommandContext::of(context)
+                        .record_remark(format!("remaining processes of the command could not be ended: {left}"));
                     log::warn!("run {run} of {task:?}: remaining processes of the command could not be ended: {left}");
                     return reason;
                 }
@@ -118,7 +149,7 @@ impl Commands {
                 break;
             }
         }
-        pipes::join(stdout.text(), &stderr.text())
+        text::join(stdout.into_text(), &stderr.into_text())
     }
 }
 
@@ -153,17 +184,18 @@ impl Handler for Commands {
         }
         let _running = Running::begin(&self.running);
         let mut group = start(context, &payload)?;
-        context.record_process(group.id());
+        let command = CommandContext::of(context);
+        command.record_process(group.id());
         let (sender, closed) = channel();
-        let drains = drain(&mut group, &sender)?;
-        let stopped = self.wait_for_end(context, &mut group, &closed);
+        let drains = self.drain(context, &mut group, &sender)?;
+        let stopped = self.wait_for_end(context, &mut group, &drains, &closed);
         let output = self.collect_output(drains, &closed);
         if !output.is_empty() {
-            context.record_output(output);
+            command.record_output(output);
         }
         let status = group.end()?;
         if let Some(code) = status.code() {
-            context.record_exit_code(code);
+            command.record_exit_code(code);
         }
         match (stopped, system::failure(status)) {
             (Some(reason), how) => Err(self.stopped(reason, how.as_deref().unwrap_or("exit code 0"))),
@@ -199,6 +231,17 @@ impl Handler for Commands {
 }
 
 impl Commands {
+    /// Starts to read the output of the command.
+    fn drain(&self, context: &Context, group: &mut Group, closed: &Sender<()>) -> Result<[Drain; 2], BoxError> {
+        let (Some(stdout), Some(stderr)) = group.pipes() else { return Err("the command has no pipes".into()) };
+        let lines = |stream| self.forward.as_ref().map(|to| to.lines(stream, context.task(), context.run_id()));
+        let of_stdout = Drain::start(Stream::Stdout, stdout, lines(Stream::Stdout), closed.clone());
+        let drains = of_stdout.and_then(|drain| {
+            Ok([drain, Drain::start(Stream::Stderr, stderr, lines(Stream::Stderr), closed.clone())?])
+        });
+        drains.map_err(|error| format!("cannot start a thread that reads the output of the command: {error}").into())
+    }
+
     /// The error of a command that was ended or not started.
     fn stopped(&self, reason: StopReason, how: &str) -> BoxError {
         match reason {
@@ -247,10 +290,12 @@ const PAYLOAD_FILE: &str = "DULY_PAYLOAD_FILE";
 fn start(context: &Context, payload: &Payload) -> Result<Group, BoxError> {
     let own = context.run_payload_json();
     let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
-    let input = context
-        .command_input(input.as_bytes())
+    let input = CommandContext::of(context)
+        .input(input.as_bytes())
         .map_err(|error| format!("cannot create the input file of the command: {error}"))?;
-    let file = context.payload_file().map_err(|error| format!("cannot create the payload file: {error}"))?;
+    let file = CommandContext::of(context)
+        .payload_file()
+        .map_err(|error| format!("cannot create the payload file: {error}"))?;
     let mut command = Command::new(&payload.argv[0]);
     // The scheduler may itself have been started by a command, and have inherited these variables.
     for name in [PAYLOAD_FILE].iter().chain(&DEAD_RUN) {
@@ -290,12 +335,4 @@ fn cannot_start(payload: &Payload, error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => format!("cannot start {program:?}: it is not executable for this user"),
         _ => format!("cannot start {program:?}: {error}"),
     }
-}
-
-/// Starts to read the output of the command.
-fn drain(group: &mut Group, closed: &Sender<()>) -> Result<[Drain; 2], BoxError> {
-    let (Some(stdout), Some(stderr)) = group.pipes() else { return Err("the command has no pipes".into()) };
-    let drains = Drain::start("stdout", stdout, closed.clone())
-        .and_then(|drain| Ok([drain, Drain::start("stderr", stderr, closed.clone())?]));
-    drains.map_err(|error| format!("cannot start a thread that reads the output of the command: {error}").into())
 }

@@ -5,6 +5,9 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use crate::exec::text;
+use crate::output::forward::{ForwardedLines, Stream};
+
 /// Bytes that are kept of the beginning of a stream.
 const HEAD: usize = 16 * 1024;
 /// Bytes that are kept of its end.
@@ -37,7 +40,13 @@ struct Captured {
 
 impl Drain {
     /// Starts a thread that reads until the end of the stream, and then sends a message to `closed`.
-    pub(crate) fn start(name: &str, mut stream: impl Read + Send + 'static, closed: Sender<()>) -> io::Result<Self> {
+    /// `forward`: where each of its lines is copied to.
+    pub(crate) fn start(
+        name: Stream,
+        mut stream: impl Read + Send + 'static,
+        mut forward: Option<ForwardedLines>,
+        closed: Sender<()>,
+    ) -> io::Result<Self> {
         let captured = Arc::new(Mutex::new(Captured::default()));
         let shared = captured.clone();
         let read = move || {
@@ -45,15 +54,24 @@ impl Drain {
             loop {
                 match stream.read(&mut chunk) {
                     Ok(0) => break,
-                    Ok(count) => lock(&shared).push(&chunk[..count]),
+                    Ok(count) => {
+                        let mut captured = lock(&shared);
+                        if !captured.is_abandoned {
+                            captured.push(&chunk[..count]);
+                            drop(captured);
+                            forward.iter_mut().for_each(|lines| lines.push(&chunk[..count]));
+                        }
+                    }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(_) => break,
                 }
             }
+            // Queued before the run can end: the log line about its end follows.
+            drop(forward);
             lock(&shared).has_ended = true;
             let _ = closed.send(());
         };
-        thread::Builder::new().name(format!("duly-{name}")).stack_size(STACK).spawn(read)?;
+        thread::Builder::new().name(format!("duly-{}", name.as_str())).stack_size(STACK).spawn(read)?;
         Ok(Drain { captured })
     }
 
@@ -62,20 +80,28 @@ impl Drain {
         lock(&self.captured).has_ended
     }
 
-    /// Returns the output so far as text. Later output is read and discarded: a process that left the group of the command and
-    /// holds the pipe must not block on it.
-    pub(crate) fn text(self) -> String {
+    /// Returns how many bytes were read.
+    pub(crate) fn total(&self) -> u64 {
+        lock(&self.captured).total
+    }
+
+    /// Returns the output so far as text.
+    pub(crate) fn so_far(&self) -> String {
+        lock(&self.captured).text()
+    }
+
+    /// Returns the output as text. Later output is read and discarded: a process that left the group of the command and holds
+    /// the pipe must not block on it.
+    pub(crate) fn into_text(self) -> String {
         let mut captured = lock(&self.captured);
         captured.is_abandoned = true;
-        captured.head_and_tail()
+        captured.text()
     }
 }
 
 impl Captured {
+    /// Keeps what belongs to the beginning and the end of the stream.
     fn push(&mut self, mut chunk: &[u8]) {
-        if self.is_abandoned {
-            return;
-        }
         self.total += chunk.len() as u64;
         let to_head = chunk.len().min(HEAD - self.head.len());
         self.head.extend_from_slice(&chunk[..to_head]);
@@ -86,29 +112,33 @@ impl Captured {
         }
     }
 
-    /// Returns the whole text, or its beginning and end with the total size between them.
-    fn head_and_tail(&mut self) -> String {
-        let (mut head, mut tail) = (std::mem::take(&mut self.head), std::mem::take(&mut self.tail));
+    /// Returns the whole text, or its beginning and end with the total size between them. While the stream has not ended, without
+    /// the beginning of a character whose other bytes follow.
+    fn text(&self) -> String {
+        let is_over = self.has_ended || self.is_abandoned;
         if self.total <= (HEAD + TAIL) as u64 {
-            head.append(&mut tail);
-            let text = String::from_utf8_lossy(&head);
+            let all = [&*self.head, &*self.tail].concat();
+            let text = String::from_utf8_lossy(if is_over { &all } else { complete(&all) });
             if text.len() <= HEAD_TEXT + TAIL_TEXT {
                 return text.into_owned();
             }
             let split = boundary(&text, HEAD_TEXT);
-            return self.joined(&text[..split], &text[split..]);
+            return joined(self.total, &text[..split], &text[split..]);
         }
-        let tail = &tail[tail.len() - TAIL..];
+        let tail = &self.tail[self.tail.len() - TAIL..];
         // A character that is cut in two is left out, not replaced.
         let begin = tail.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
-        self.joined(&String::from_utf8_lossy(whole(&head)), &String::from_utf8_lossy(&tail[begin..]))
+        let end = if is_over { tail.len() } else { complete(tail).len() };
+        let total = self.total - (tail.len() - end) as u64;
+        let head = String::from_utf8_lossy(complete(&self.head));
+        joined(total, &head, &String::from_utf8_lossy(&tail[begin..end]))
     }
+}
 
-    fn joined(&self, head: &str, tail: &str) -> String {
-        let head = &head[..boundary(head, HEAD_TEXT)];
-        let tail = &tail[boundary(tail, tail.len().saturating_sub(TAIL_TEXT))..];
-        format!("{head}\n[... {} bytes in all; only the beginning and the end are kept ...]\n{tail}", self.total)
-    }
+fn joined(total: u64, head: &str, tail: &str) -> String {
+    let head = &head[..boundary(head, HEAD_TEXT)];
+    let tail = &tail[boundary(tail, tail.len().saturating_sub(TAIL_TEXT))..];
+    text::cut(head, total, tail)
 }
 
 /// Returns the last character boundary at or before `at`.
@@ -117,21 +147,18 @@ fn boundary(text: &str, at: usize) -> usize {
 }
 
 /// Returns the bytes without an incomplete character at the end.
-fn whole(bytes: &[u8]) -> &[u8] {
-    match std::str::from_utf8(bytes) {
-        Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
-        // Invalid bytes before it: then all are replaced.
+pub(crate) fn complete(bytes: &[u8]) -> &[u8] {
+    let length = |first: u8| match first {
+        0xC2..=0xDF => 2,
+        0xE0..=0xEF => 3,
+        0xF0..=0xF4 => 4,
+        _ => 1,
+    };
+    let last = bytes.iter().rev().take(3).position(|byte| byte & 0xC0 != 0x80);
+    match last {
+        Some(after) if length(bytes[bytes.len() - after - 1]) > after + 1 => &bytes[..bytes.len() - after - 1],
         _ => bytes,
     }
-}
-
-/// Joins both streams, with a heading before stderr.
-pub(crate) fn join(stdout: String, stderr: &str) -> String {
-    if stderr.is_empty() {
-        return stdout;
-    }
-    let line = if stdout.is_empty() || stdout.ends_with('\n') { "" } else { "\n" };
-    format!("{stdout}{line}--- stderr ---\n{stderr}")
 }
 
 fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
@@ -140,12 +167,58 @@ fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Captured, HEAD, TAIL, join};
+    use super::{Captured, HEAD, TAIL};
+    use crate::exec::text::{Place, join, parse};
 
     fn kept(printed: &[u8], chunk: usize) -> String {
-        let mut captured = Captured::default();
+        let mut captured = Captured { has_ended: true, ..Captured::default() };
         printed.chunks(chunk).for_each(|chunk| captured.push(chunk));
-        captured.head_and_tail()
+        captured.text()
+    }
+
+    /// What a reader prints that looks at a stream after each of these pieces.
+    fn followed(pieces: &[&[u8]]) -> String {
+        let (mut captured, mut place, mut printed) = (Captured::default(), Place::default(), String::new());
+        for (at, piece) in pieces.iter().enumerate() {
+            captured.push(piece);
+            captured.has_ended = at + 1 == pieces.len();
+            let text = captured.text();
+            let news = place.next(&parse(&text)[0]);
+            printed += news.before;
+            if news.omitted > 0 {
+                printed += &format!("<{}>", news.omitted);
+            }
+            printed += news.after;
+        }
+        printed
+    }
+
+    #[test]
+    fn a_stream_that_is_followed_is_printed_once_and_its_gaps_are_counted() {
+        assert_eq!(followed(&[b"a\n", b"", b"b", b"c\n"]), "a\nbc\n");
+        // A character in two pieces, and one that never ends.
+        assert_eq!(followed(&[b"\xe2\x82", b"\xac\xf0\x9f", b"\x98"]), "\u{20ac}\u{fffd}");
+        let line = |n: usize| format!("{n:07}\n").into_bytes();
+        let lines = |from: usize, to: usize| (from..to).flat_map(line).collect::<Vec<u8>>();
+        // Looked at often enough, long output is printed whole.
+        let pieces: Vec<Vec<u8>> = (0..40).map(|n| lines(n * 1000, (n + 1) * 1000)).collect();
+        let slices: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+        assert!(followed(&slices).as_bytes() == pieces.concat());
+        // Of a piece that is longer than what is kept, the beginning and the end are printed, and the size of the gap.
+        let all = lines(0, 20_000);
+        let expected = |from: usize, gap: usize| {
+            let beginning = String::from_utf8(lines(0, from)).unwrap();
+            let end = String::from_utf8(all[all.len() - TAIL..].to_vec()).unwrap();
+            format!("{beginning}<{gap}>{end}")
+        };
+        let cut = all.len() - TAIL;
+        assert!(followed(&[&all[..800], &all[800..]]) == expected(HEAD / 8, cut - HEAD));
+        assert!(followed(&[&all[..40_000], &all[40_000..]]) == expected(5000, cut - 40_000));
+        // The end of the text is not that of a line, and characters are several bytes long.
+        let letters = "\u{e9}\u{20ac}".repeat(40_000);
+        let text = followed(&[&letters.as_bytes()[..70_000], &letters.as_bytes()[70_000..]]);
+        assert!(text.contains('<') && !text.contains('\u{fffd}'));
+        assert_eq!(followed(&[&all[..70_000], &all[70_000..100_000]]).as_bytes()[..HEAD], all[..HEAD]);
     }
 
     #[test]
@@ -170,17 +243,10 @@ mod tests {
             let noise = kept(&vec![0xff; size], 999);
             assert!(noise.contains(&format!("{size} bytes in all")));
             let both = join(noise.clone(), &noise);
-            assert!(both.len() <= duly::MAX_OUTPUT_BYTES, "{}", both.len());
+            assert!(both.len() <= duly::command::MAX_OUTPUT_BYTES, "{}", both.len());
         }
         // A character across each cut is left out, not broken.
         let text = kept("aé€".repeat(100_000).as_bytes(), 4096);
         assert!(!text.contains('\u{fffd}'));
-    }
-
-    #[test]
-    fn stderr_has_a_heading() {
-        assert_eq!(join("out\n".into(), ""), "out\n");
-        assert_eq!(join("out".into(), "err\n"), "out\n--- stderr ---\nerr\n");
-        assert_eq!(join(String::new(), "err"), "--- stderr ---\nerr");
     }
 }

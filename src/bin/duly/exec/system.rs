@@ -10,7 +10,7 @@
 use std::io;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
 
-use duly::Process;
+use duly::command::Process;
 #[cfg(unix)]
 use process_wrap::std::{CommandWrap, CommandWrapper, ProcessSession};
 #[cfg(unix)]
@@ -141,7 +141,7 @@ fn named(pid: u32) -> String {
 
 /// Returns the live processes of a group that are visible. An error is no evidence that there are none.
 pub(crate) fn members(group: u32) -> io::Result<Vec<Process>> {
-    let mut members = duly::processes()?;
+    let mut members = duly::command::processes()?;
     members.retain(|one| one.group == group && !one.is_dead);
     Ok(members)
 }

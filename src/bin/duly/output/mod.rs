@@ -1,6 +1,7 @@
-//! Output of the program: tables, JSON, times, progress bars and the log.
+//! Output of the program: tables, JSON, times, progress bars, the log and the output of commands.
 
 pub(crate) mod escape;
+pub(crate) mod forward;
 pub(crate) mod json;
 pub(crate) mod log_queue;
 pub(crate) mod logger;

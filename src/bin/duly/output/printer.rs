@@ -51,6 +51,11 @@ impl Printer<'_> {
         write!(self.out, "{}{end}", escape::lines(text))
     }
 
+    /// Prints a part of foreign text, without adding a line end.
+    pub(crate) fn part(&mut self, text: &str) -> io::Result<()> {
+        write!(self.out, "{}", escape::lines(text))
+    }
+
     /// Prints a table; if it is empty, the message `empty`.
     pub(crate) fn table(&mut self, table: Table, empty: &str) -> io::Result<()> {
         if table.is_empty() {
@@ -108,7 +113,7 @@ impl Printer<'_> {
 }
 
 /// Writes serialized JSON, and escapes control characters. Each call of `write` is given whole characters.
-struct JsonText<'a>(&'a mut dyn Write);
+pub(crate) struct JsonText<'a>(pub(crate) &'a mut dyn Write);
 
 impl Write for JsonText<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -1,0 +1,143 @@
+//! The column `output` of a command: both streams as one text, and what a reader of it has not seen yet.
+
+/// The line before the text of stderr.
+const STDERR: &str = "--- stderr ---\n";
+/// The line in place of the middle of a long stream, around its size.
+const CUT: (&str, &str) = ("\n[... ", " bytes in all; only the beginning and the end are kept ...]\n");
+/// Fewest bytes of text before that line: the same words in less output are the command's own.
+const LEAST_BEFORE: usize = 16_000;
+
+/// Joins both streams, with a heading before stderr.
+pub(crate) fn join(stdout: String, stderr: &str) -> String {
+    if stderr.is_empty() {
+        return stdout;
+    }
+    let line = if stdout.is_empty() || stdout.ends_with('\n') { "" } else { "\n" };
+    format!("{stdout}{line}{STDERR}{stderr}")
+}
+
+/// Joins the beginning and the end of a stream of `total` bytes.
+pub(crate) fn cut(head: &str, total: u64, tail: &str) -> String {
+    let (begin, end) = CUT;
+    format!("{head}{begin}{total}{end}{tail}")
+}
+
+/// A stream as its text shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept<'a> {
+    /// The whole stream, or its beginning.
+    head: &'a str,
+    /// If it is cut: its size in bytes, and its end.
+    cut: Option<(u64, &'a str)>,
+}
+
+/// Splits a text into stdout and stderr. A line end before the heading of stderr is left out: it may not be stdout's own.
+pub(crate) fn parse(output: &str) -> [Kept<'_>; 2] {
+    let heading = if output.starts_with(STDERR) {
+        Some(0)
+    } else {
+        output.find(&format!("\n{STDERR}")).map(|line_end| line_end + 1)
+    };
+    let (stdout, stderr) = match heading {
+        Some(at) => (&output[..at.saturating_sub(1)], &output[at + STDERR.len()..]),
+        None => (output, ""),
+    };
+    [stdout, stderr].map(parse_stream)
+}
+
+fn parse_stream(text: &str) -> Kept<'_> {
+    let whole = Kept { head: text, cut: None };
+    for (at, _) in text.match_indices(CUT.0).filter(|(at, _)| *at >= LEAST_BEFORE) {
+        let Some((total, tail)) = text[at + CUT.0.len()..].split_once(CUT.1) else { return whole };
+        if let Ok(total) = total.parse() {
+            return Kept { head: &text[..at], cut: Some((total, tail)) };
+        }
+    }
+    whole
+}
+
+/// How far a reader has printed a stream, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place(u64);
+
+/// What a reader has not printed yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct News<'a> {
+    pub(crate) before: &'a str,
+    /// Bytes between the two texts that are not kept.
+    pub(crate) omitted: u64,
+    pub(crate) after: &'a str,
+}
+
+impl Place {
+    /// Returns what follows this place, and moves it to the end. Exact, unless bytes of a cut stream are invalid UTF-8.
+    pub(crate) fn next<'a>(&mut self, stream: &Kept<'a>) -> News<'a> {
+        let from = self.0;
+        let Some((total, tail)) = stream.cut else {
+            self.0 = size(stream.head);
+            // Shorter than before: another text.
+            let before = if self.0 < from { stream.head } else { skip(stream.head, from) };
+            return News { before, ..News::default() };
+        };
+        self.0 = total;
+        let tail_at = total.saturating_sub(size(tail));
+        if from >= tail_at {
+            return News { after: skip(tail, from - tail_at), ..News::default() };
+        }
+        let omitted = tail_at.saturating_sub(from.max(size(stream.head)));
+        News { before: skip(stream.head, from), omitted, after: tail }
+    }
+}
+
+/// The bytes of the stream that a character stands for: mostly one, if it replaces invalid ones.
+fn width(letter: char) -> u64 {
+    if letter == char::REPLACEMENT_CHARACTER { 1 } else { letter.len_utf8() as u64 }
+}
+
+fn size(text: &str) -> u64 {
+    text.chars().map(width).sum()
+}
+
+/// Returns the text without its first `bytes` bytes.
+fn skip(text: &str, bytes: u64) -> &str {
+    let mut left = bytes;
+    let mut letters = text.chars();
+    while left > 0 {
+        let Some(letter) = letters.next() else { break };
+        left = left.saturating_sub(width(letter));
+    }
+    letters.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{News, Place, join, parse};
+
+    #[test]
+    fn stderr_has_a_heading() {
+        assert_eq!(join("out\n".into(), ""), "out\n");
+        assert_eq!(join("out".into(), "err\n"), "out\n--- stderr ---\nerr\n");
+        assert_eq!(join(String::new(), "err"), "--- stderr ---\nerr");
+    }
+
+    #[test]
+    fn each_stream_is_followed_by_itself() {
+        let mut places = [Place::default(); 2];
+        let mut next = |stdout: &str, stderr: &str| {
+            let text = join(stdout.to_owned(), stderr);
+            let [out, err] = parse(&text);
+            [places[0].next(&out), places[1].next(&err)].map(|News { before, .. }| before.to_owned())
+        };
+        assert_eq!(next("a", ""), ["a", ""]);
+        // The line end before the heading is not that of stdout.
+        assert_eq!(next("ab", "x\n"), ["b", "x\n"]);
+        assert_eq!(next("abc\nd\n", "x\n"), ["c\nd", ""]);
+        assert_eq!(next("abc\nd\ne\n", "x\ny"), ["\ne", "y"]);
+    }
+
+    #[test]
+    fn words_of_the_command_are_no_cut() {
+        let own = "a\n[... 99999 bytes in all; only the beginning and the end are kept ...]\nb";
+        assert_eq!(Place::default().next(&parse(own)[0]).before, own);
+    }
+}
