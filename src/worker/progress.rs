@@ -75,10 +75,11 @@ impl Waiting {
         self.reported.push(progress);
     }
 
-    /// Takes the progress that is due to be recorded.
-    pub(crate) fn take(&mut self, now: Duration) -> Vec<Report> {
+    /// Takes progress that is due to be recorded, of up to `limit` attempts.
+    pub(crate) fn take(&mut self, now: Duration, limit: usize) -> Vec<Report> {
         self.reported
             .extract_if(.., |reported| reported.due() <= now)
+            .take(limit)
             .filter_map(|reported| reported.take(now))
             .collect()
     }
@@ -105,7 +106,7 @@ mod tests {
             ReportKind::Progress(text) => text,
             other => format!("{other:?}"),
         };
-        let take = |waiting: &mut Waiting, now| waiting.take(now).into_iter().map(text).collect::<Vec<_>>();
+        let take = |waiting: &mut Waiting, now| waiting.take(now, 1).into_iter().map(text).collect::<Vec<_>>();
         assert_eq!(waiting.next(), None);
         assert!(reported.say("1 of 3".into()), "the first words are announced");
         waiting.add(reported.clone());

@@ -4,6 +4,9 @@
 mod alarm;
 /// Manifests and imports: many tasks in one transaction.
 mod apply;
+/// Async handlers and faults beside them: dropped effects, kills, panics, a lost database, a crowd.
+#[cfg(feature = "tokio")]
+mod async_faults;
 /// Async handlers on a tokio runtime.
 #[cfg(feature = "tokio")]
 mod async_handlers;
