@@ -27,6 +27,7 @@ use crate::worker::attempt::{StopFlag, StopReason, Tools};
 use crate::worker::connection::WorkerConnection;
 use crate::worker::handed::{Attempts, Lane, UNNOTED, ended_with, judged, panicked};
 use crate::worker::handler::{Context, HandlerFuture, Handlers};
+use crate::worker::span::AttemptSpan;
 
 /// How long after the request to stop a future may still run. Then it is dropped.
 const GRACE: Duration = Duration::from_secs(10);
@@ -306,14 +307,15 @@ struct Began {
     place: Place,
     context: Context,
     tools: Tools,
+    span: AttemptSpan,
 }
 
 impl Spawned {
     async fn run(mut self) {
         let answer = match panics::contained(|| self.begin()) {
             Ok(None) => return,
-            Ok(Some(Ok(future))) => Contained { future: Some(future) }.await,
-            Ok(Some(Err(panic))) => Err(panic),
+            Ok(Some((span, Ok(future)))) => Contained { future: Some(future), span }.await,
+            Ok(Some((_, Err(panic)))) => Err(panic),
             Err(panic) => return self.report(self.broken(&panic)),
         };
         // The text of an error is application code as well.
@@ -321,9 +323,9 @@ impl Spawned {
         self.end(outcome.unwrap_or_else(|panic| panicked(&panic)));
     }
 
-    /// Begins the attempt. Returns the future of its handler, or the panic of a handler that returned none. `None`: it does not
-    /// begin.
-    fn begin(&mut self) -> Option<Result<HandlerFuture, String>> {
+    /// Begins the attempt. Returns its span and the future of its handler, or the panic of a handler that returned none. `None`: it
+    /// does not begin.
+    fn begin(&mut self) -> Option<(AttemptSpan, Result<HandlerFuture, String>)> {
         let Shared { attempts, handlers, .. } = &*self.shared.clone();
         let (claim, flag) = (self.attempt.claim.clone(), self.attempt.flag.clone());
         self.is_over = !self.attempt.change(State::Begun(self.attempt.handed_over.monotonic));
@@ -350,18 +352,21 @@ impl Spawned {
         let tools =
             Tools::shared(connection, self.shared.file.clone(), self.shared.gate.clone(), attempts.link.clone());
         let context = Context::new(claim.clone(), attempts.clock.clone(), flag, limit(&claim), tools.clone());
-        self.began = Some(Began { now, place, context: context.clone(), tools });
-        Some(panics::contained(|| handler(context)))
+        let span = AttemptSpan::new(&claim);
+        self.began = Some(Began { now, place, context: context.clone(), tools, span: span.clone() });
+        let future = panics::contained(|| span.within(|| handler(context)));
+        Some((span, future))
     }
 
     /// Reports how an attempt ended that has begun.
     fn end(&mut self, outcome: Outcome) {
-        if let Some(Began { now, place, context, tools }) = self.began.take() {
+        if let Some(Began { now, place, context, tools, span }) = self.began.take() {
             let finished = panics::contained(|| {
                 let ended = self.shared.attempts.clock.now();
                 ended_with(&self.attempt.claim, outcome, context.exceeded(), (now, ended), &tools)
             });
             let finished = finished.unwrap_or_else(|panic| self.broken(&panic));
+            span.ended(&finished.outcome);
             self.report(Finished { slot: Some(place), ..finished });
         }
     }
@@ -413,17 +418,19 @@ impl Drop for Spawned {
     }
 }
 
-/// A future of application code. None of its panics reaches the runtime.
+/// A future of application code, polled within its span. None of its panics reaches the runtime.
 struct Contained {
     future: Option<HandlerFuture>,
+    span: AttemptSpan,
 }
 
 impl Future for Contained {
     type Output = Result<Result<Option<String>, BoxError>, String>;
 
     fn poll(mut self: Pin<&mut Self>, wakers: &mut Wakers<'_>) -> Poll<Self::Output> {
-        let Some(future) = &mut self.future else { return Poll::Pending };
-        let answer = match panics::contained(|| future.as_mut().poll(wakers)) {
+        let Contained { future, span } = &mut *self;
+        let Some(future) = future else { return Poll::Pending };
+        let answer = match panics::contained(|| span.within(|| future.as_mut().poll(wakers))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(answer)) => Ok(answer),
             Err(panic) => Err(panic),
@@ -436,7 +443,7 @@ impl Future for Contained {
 impl Contained {
     fn dispose(&mut self) {
         if let Some(future) = self.future.take() {
-            panics::dispose("the future of a handler", future);
+            self.span.within(|| panics::dispose("the future of a handler", future));
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::worker::attempt::{Link, OwnEnd, Reported, StopFlag, StopReason, Tools};
 use crate::worker::handler::{Context, Failure, Handler};
+use crate::worker::span::AttemptSpan;
 
 /// A claim that is handed over, with its stop flag.
 pub(crate) type Handed = (Arc<Claim>, Arc<StopFlag>);
@@ -148,6 +149,7 @@ pub(crate) fn attempt(
     begins: impl FnOnce(Duration),
 ) -> Finished {
     let mut exceeded = None;
+    let span = AttemptSpan::new(claim);
     // The handler's own limit and the text of its error are application code as well.
     let run = || {
         let limit = limit(handler, claim);
@@ -159,9 +161,11 @@ pub(crate) fn attempt(
         exceeded = context.exceeded();
         judged(returned)
     };
-    let ended = panics::contained(run);
+    let ended = panics::contained(|| span.within(run));
     let outcome = ended.unwrap_or_else(|panic| panicked(&panic));
-    ended_with(claim, outcome, exceeded, (began, clock.now()), &tools)
+    let finished = ended_with(claim, outcome, exceeded, (began, clock.now()), &tools);
+    span.ended(&finished.outcome);
+    finished
 }
 
 /// Returns the outcome of a handler that panicked.

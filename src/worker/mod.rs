@@ -9,3 +9,4 @@ pub(crate) mod handed;
 pub(crate) mod handler;
 pub(crate) mod pool;
 pub(crate) mod progress;
+pub(crate) mod span;

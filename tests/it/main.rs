@@ -156,6 +156,9 @@ mod selftest;
 mod sidecar;
 /// Days of virtual time from a seed, with crashes and clock steps, and a checker of every row.
 mod simulation;
+/// The spans of attempts, with the feature `tracing`.
+#[cfg(feature = "tracing")]
+mod spans;
 /// The tables as an interface, by a plain connection and by the `sqlite3` shell.
 mod sql;
 /// Changes by SQL to tasks and runs that are due, waiting or running.
