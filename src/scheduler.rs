@@ -15,7 +15,6 @@ use crate::client::Client;
 use crate::client::wake::Wake;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::event_loop::{EventLoop, Order};
-#[cfg(feature = "tokio")]
 use crate::engine::lanes::Lanes;
 use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
@@ -190,8 +189,8 @@ impl Builder {
         self
     }
 
-    /// Sets how many attempts of async handlers are claimed and run at once, 1 to 10 000, beside those of the workers. Default
-    /// 1000.
+    /// Sets how many attempts of async handlers run at once, 1 to 10 000, beside those of the [workers](Builder::workers). None is
+    /// claimed ahead. Default 1000.
     #[cfg(feature = "tokio")]
     pub fn async_limit(mut self, limit: usize) -> Self {
         self.async_limit = limit;
@@ -294,7 +293,7 @@ impl Builder {
         handlers.check_backoffs()?;
         let others = 0;
         #[cfg(feature = "tokio")]
-        let (runtime, futures) = (runtime?, handlers.future_names());
+        let runtime = runtime?;
         #[cfg(feature = "tokio")]
         let others = runtime.as_ref().map_or(others, |runtime| runtime.limit);
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
@@ -311,6 +310,7 @@ impl Builder {
         sweep(&mut own, &file, clock.now().wall)?;
         let mut random = fastrand::Rng::new();
         let (owner, names, database) = (owner_lock::new_owner(&mut random), handlers.names(), file.to_path_buf());
+        let lanes = Lanes::new(names.clone(), handlers.future_names());
         let (store, handler_names) = (Box::new(store), names.clone());
         // Other processes see how many runs it takes at once.
         let registered = Settings { workers: settings.workers + others, ..settings };
@@ -321,7 +321,7 @@ impl Builder {
         let (lock, observers) = (poller.lock(), poller.observers());
         let pool = Pool::start(settings.workers, others, handlers, clock.clone(), lock, observers, connections)?;
         #[cfg(feature = "tokio")]
-        let (mut pool, lanes) = (pool, runtime.is_some().then(|| Lanes::new(names.clone(), futures)));
+        let mut pool = pool;
         #[cfg(feature = "tokio")]
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
         let (order, orders) = bounded(3);
@@ -344,7 +344,6 @@ impl Builder {
             handed,
             next_look,
             reports: waiting,
-            #[cfg(feature = "tokio")]
             lanes,
         };
         let thread = thread::Builder::new()
@@ -382,6 +381,11 @@ impl Builder {
 /// inherits the open lock file of this owner: while the child lives, a scheduler that has died counts as alive, and its runs are
 /// not recovered. Copies of the SQLite connections must not be used in the child either. Fork before the scheduler starts, or
 /// start a program with [`std::process::Command`], which closes the file.
+///
+/// # Dropping
+/// A scheduler that is dropped shuts down, and waits up to 30 seconds for its handlers. Within an async runtime, await
+/// `shutdown_async` instead. On a runtime of one thread, async handlers cannot return while it is blocked: they are asked to stop as
+/// soon as no closure runs, and the drop does not wait for them.
 #[must_use = "a scheduler that is dropped shuts down"]
 pub struct Scheduler {
     client: Client,
@@ -434,10 +438,11 @@ impl Scheduler {
     /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is
     /// corrupt; or a newer duly has migrated its tables.
     pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
-        self.end(deadline)
+        self.end(Order::Drain, deadline)
     }
 
     /// As [`Scheduler::shutdown`], and waits without blocking a thread of the runtime, on which async handlers may have to return.
+    /// If its future is dropped once it was polled, the shutdown goes on.
     ///
     /// # Errors
     /// As [`Scheduler::shutdown`]; and if the runtime shuts down meanwhile.
@@ -483,23 +488,21 @@ impl Scheduler {
         self.thread.take().map_or(Ok(()), joined)
     }
 
-    fn end(&mut self, deadline: Duration) -> Result<Shutdown> {
+    fn end(&mut self, order: Order, deadline: Duration) -> Result<Shutdown> {
         let Some(thread) = self.thread.take() else { return Ok(Shutdown { unfinished: 0 }) };
-        let _ = self.order.send(Order::Drain);
-        match self.reports.recv_timeout(deadline) {
-            // The thread dropped its sender: it has stopped, in order or by itself.
-            Ok(_) | Err(RecvTimeoutError::Disconnected) => {
-                joined(thread)?;
-                Ok(Shutdown { unfinished: 0 })
-            }
+        let _ = self.order.send(order);
+        let reported = match self.reports.recv_timeout(deadline) {
             Err(RecvTimeoutError::Timeout) => {
-                // The thread continues, with its heartbeat, for the handlers that have not returned.
                 let _ = self.order.send(Order::Cut);
-                match self.reports.recv() {
-                    Ok(unfinished) => Ok(Shutdown { unfinished }),
-                    Err(_) => joined(thread).map(|()| Shutdown { unfinished: 0 }),
-                }
+                self.reports.recv().ok()
             }
+            reported => reported.ok(),
+        };
+        match reported {
+            // The thread continues, with its heartbeat, for the handlers that have not returned.
+            Some(unfinished) => Ok(Shutdown { unfinished }),
+            // The thread dropped its sender: it has stopped, in order or by itself.
+            None => joined(thread).map(|()| Shutdown { unfinished: 0 }),
         }
     }
 }
@@ -524,6 +527,15 @@ fn joined(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|panic| Err(Error::store("keep the loop going", panicked(panic))))
 }
 
+/// Returns whether async handlers cannot run while this thread is blocked.
+fn is_on_only_thread_of_runtime() -> bool {
+    #[cfg(feature = "tokio")]
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        return runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread;
+    }
+    false
+}
+
 impl Deref for Scheduler {
     type Target = Client;
 
@@ -534,7 +546,8 @@ impl Deref for Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        if let Err(error) = self.end(DRAIN) {
+        let order = if is_on_only_thread_of_runtime() { Order::DrainWorkers } else { Order::Drain };
+        if let Err(error) = self.end(order, DRAIN) {
             log::error!("the scheduler of {} had stopped: {error}", self.path.display());
         }
     }

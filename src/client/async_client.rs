@@ -16,7 +16,8 @@ use crate::model::task::Task;
 use crate::worker::job::JobKind;
 
 /// A [`Client`] for async code: no call blocks a thread of the runtime. Cheap to clone. Its methods must be awaited within a tokio
-/// runtime. A call that has begun is made to its end, also if its future is dropped.
+/// runtime. A call that has begun is made to its end, also if its future is dropped; one that waits for an earlier call is not made
+/// then. It works without a scheduler, and after the shutdown of the scheduler that it came from.
 ///
 /// ```
 /// use duly::{AsyncClient, Change, Client, NewTask};

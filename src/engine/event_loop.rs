@@ -8,7 +8,6 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
 
 use crate::clock::{Clock, Timestamp};
-#[cfg(feature = "tokio")]
 use crate::engine::lanes::Lanes;
 use crate::engine::poller::Poller;
 use crate::error::Result;
@@ -30,6 +29,8 @@ const GATHER: Duration = Duration::from_millis(1);
 pub(crate) enum Order {
     /// Claim nothing more; end when no run is running.
     Drain,
+    /// As `Drain`; when no worker has a run, as `Cut`. For a sender that blocks the runtime on which async handlers have to return.
+    DrainWorkers,
     /// As `Drain`, and ask the running handlers to stop.
     Interrupt,
     /// As `Interrupt`, and report how many runs are unfinished.
@@ -56,20 +57,19 @@ pub(crate) struct EventLoop {
     pub(crate) next_look: Duration,
     /// Reports of running attempts that are not due to be written yet.
     pub(crate) reports: Waiting,
-    /// Present where there are async handlers.
-    #[cfg(feature = "tokio")]
-    pub(crate) lanes: Option<Lanes>,
+    pub(crate) lanes: Lanes,
 }
 
 impl EventLoop {
     /// Takes turns until it drains and no run is running.
     ///
     /// # Errors
-    /// The error that stopped the loop. The running handlers are then asked to stop, because their outcomes cannot be recorded.
+    /// The error that stopped the loop. The running handlers are then asked to stop, because their outcomes cannot be recorded, and
+    /// what has not begun does not begin.
     pub(crate) fn run(mut self) -> Result<()> {
         let drained = self.turn_until_drained();
         if drained.is_err() {
-            self.pool.stop_all();
+            self.pool.abandon(self.clock.now());
             return drained;
         }
         self.poller.stop(self.clock.now())?;
@@ -80,6 +80,8 @@ impl EventLoop {
     fn turn_until_drained(&mut self) -> Result<()> {
         let mut finished: Vec<Finished> = Vec::new();
         let mut draining = false;
+        // Whether async handlers are cut when no worker has a run.
+        let mut drains_workers = false;
         // How many of the finished attempts are of the workers: the measure for reading ahead.
         let mut of_workers = 0;
         loop {
@@ -91,17 +93,13 @@ impl EventLoop {
                 self.in_flight -= recalled.len();
                 finished.extend(recalled);
             }
-            #[cfg(feature = "tokio")]
-            if let Some(futures) = self.pool.futures() {
-                futures.expire(now.monotonic);
-                finished.extend(futures.recall(now, draining));
-            }
+            finished.extend(self.pool.check_futures(now, draining));
             if !draining {
                 self.pool.replace_ended(now.monotonic);
                 let held = self.pool.replace_held(now.monotonic);
                 held.into_iter().for_each(|claim| self.poller.emit(&Event::WorkerHeld { claim }));
             }
-            self.reports.take(now.monotonic).into_iter().for_each(|report| self.poller.report(report));
+            self.reports.take(now.monotonic, MAX_OUTCOMES).into_iter().for_each(|report| self.poller.report(report));
             if now.monotonic >= self.next_look {
                 self.next_look = now.monotonic.saturating_add(self.settings.poll);
                 self.pool
@@ -110,7 +108,7 @@ impl EventLoop {
                     .into_iter()
                     .for_each(|report| self.poller.report(report));
             }
-            let (slots, again_with) = self.slots(std::mem::take(&mut of_workers), now.monotonic);
+            let slots = self.slots(std::mem::take(&mut of_workers), now.monotonic);
             let slots = (!draining).then_some(slots);
             if ended > 0 {
                 fault_points::reach("ended");
@@ -130,7 +128,7 @@ impl EventLoop {
             }
             draining |= turn.leaves;
             // More may be claimed at once.
-            let again = !draining && again_with.is_some_and(|claims| turn.claims.len() >= claims);
+            let again = self.lanes.claimed(turn.claims.len()) && !draining;
             if !turn.claims.is_empty() {
                 fault_points::reach("claimed");
             }
@@ -149,14 +147,16 @@ impl EventLoop {
             if draining && self.running() == 0 && self.poller.unsettled() == 0 {
                 return Ok(());
             }
+            if drains_workers && self.in_flight == 0 {
+                drains_workers = false;
+                self.cut();
+            }
 
             let replace = self.pool.next_replacement().filter(|_| !draining).unwrap_or(Duration::MAX);
             let reports = self.reports.next().unwrap_or(Duration::MAX);
             let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
             let wake_at = if again { Duration::ZERO } else { turn.wake_at };
-            #[cfg(feature = "tokio")]
-            let wake_at =
-                wake_at.min(self.pool.futures().and_then(|futures| futures.next(now.monotonic)).unwrap_or(wake_at));
+            let check = self.pool.next_check(now.monotonic).unwrap_or(Duration::MAX);
             select! {
                 recv(self.pool.finished()) -> one => {
                     finished.extend(one);
@@ -164,66 +164,69 @@ impl EventLoop {
                     of_workers = self.pool.returned(&finished);
                     self.in_flight -= of_workers;
                 }
-                recv(self.pool.notices()) -> notice => match notice {
-                    Ok(Notice::Report(report)) => self.poller.report(report),
-                    Ok(Notice::Reports(reports)) => self.reports.add(reports),
-                    Ok(Notice::WorkerEnded(worker)) => {
-                        self.pool.ended(&worker);
-                        let ended = worker.finished(self.clock.now());
-                        self.in_flight -= usize::from(ended.is_some());
-                        finished.extend(ended);
-                        self.poller.worker_ended(worker);
-                    }
-                    Err(_) => {}
-                },
+                recv(self.pool.notices()) -> notice => {
+                    // What a thousand handlers report at once is written together.
+                    let more: Vec<Notice> = self.pool.notices().try_iter().take(MAX_OUTCOMES).collect();
+                    notice.into_iter().chain(more).for_each(|notice| self.note(notice, &mut finished));
+                }
                 recv(self.woken) -> _ => {}
                 recv(self.orders) -> order => match order {
                     Ok(Order::CompareClock(newest)) => self.poller.compare_clock(Some(newest), self.clock.now()),
                     Ok(order) => {
                         draining = true;
-                        if order != Order::Drain {
-                            self.pool.stop_all();
-                        }
-                        if order == Order::Cut {
-                            // An outcome that is not recorded counts as unfinished, though its handler has returned.
-                            let running = self.running();
-                            let _ = self.report.try_send(running.max(self.poller.unsettled()));
+                        drains_workers |= order == Order::DrainWorkers;
+                        match order {
+                            Order::Interrupt => self.pool.stop_all(),
+                            Order::Cut => self.cut(),
+                            _ => {}
                         }
                     }
                     // All senders are gone: the scheduler was dropped.
                     Err(_) => (draining, self.orders) = (true, crossbeam_channel::never()),
                 },
-                default(self.clock.until(wake_at.min(give_back).min(replace).min(reports))) => {}
+                default(self.clock.until(wake_at.min(give_back).min(replace).min(reports).min(check))) => {}
+            }
+        }
+    }
+
+    /// Asks the running handlers to stop, and reports how many runs are unfinished.
+    fn cut(&mut self) {
+        self.pool.stop_all();
+        // An outcome that is not recorded counts as unfinished, though its handler has returned.
+        let _ = self.report.try_send(self.running().max(self.poller.unsettled()));
+    }
+
+    /// Takes a notice of a worker.
+    fn note(&mut self, notice: Notice, finished: &mut Vec<Finished>) {
+        match notice {
+            Notice::Report(report) => self.poller.report(report),
+            Notice::Reports(reports) => self.reports.add(reports),
+            Notice::WorkerEnded(worker) => {
+                self.pool.ended(&worker);
+                let ended = worker.finished(self.clock.now());
+                self.in_flight -= usize::from(ended.is_some());
+                finished.extend(ended);
+                self.poller.worker_ended(worker);
             }
         }
     }
 
     /// Returns how many attempts are handed over and have not returned.
-    fn running(&mut self) -> usize {
-        #[cfg(feature = "tokio")]
-        if let Some(futures) = self.pool.futures() {
-            return self.in_flight + futures.running();
-        }
-        self.in_flight
+    fn running(&self) -> usize {
+        self.in_flight + self.pool.futures()
     }
 
-    /// Returns how many runs may be claimed, and with how many claims another turn follows at once. Reading ahead is limited by
-    /// what the last turn saw finish: no other process can take a claim that waits un-started.
-    fn slots(&mut self, finished: usize, now: Duration) -> (Slots, Option<usize>) {
+    /// Returns how many runs may be claimed. Reading ahead is limited by what the last turn saw finish: no other process can take
+    /// a claim that waits un-started.
+    fn slots(&mut self, finished: usize, now: Duration) -> Slots {
         // A worker that a handler holds past its limit keeps its run; another worker replaces it.
         let workers = self.pool.workers();
         let ahead = (finished * 4).min(QUEUE);
         let room = (workers + ahead).saturating_sub(self.in_flight);
         let slots = Slots { room, idle: workers.saturating_sub(self.in_flight) };
-        #[cfg(feature = "tokio")]
-        if let Some(lanes) = &mut self.lanes {
-            let free = self.pool.futures().map_or(0, |futures| futures.free(now));
-            let choice = lanes.choose(slots, free);
-            choice.handlers.iter().for_each(|handlers| self.poller.claim_for(handlers));
-            return (choice.slots, choice.again_with);
-        }
-        let _ = now;
-        (slots, None)
+        let choice = self.lanes.choose(slots, self.pool.free_futures(now));
+        choice.handlers.iter().for_each(|handlers| self.poller.claim_for(handlers));
+        choice.slots
     }
 
     /// Returns when the oldest claim was handed over that no worker has begun.

@@ -219,7 +219,6 @@ impl Poller {
     }
 
     /// Limits the claims of the following turns to these handlers.
-    #[cfg(feature = "tokio")]
     pub(crate) fn claim_for(&mut self, handlers: &Arc<BTreeSet<String>>) {
         if !Arc::ptr_eq(&self.claiming, handlers) {
             self.claiming = handlers.clone();

@@ -84,7 +84,6 @@ impl WakeTime {
     }
 
     /// Has the next turn read everything again: it claims for other handlers.
-    #[cfg(feature = "tokio")]
     pub(crate) fn forget(&mut self) {
         self.data_version = None;
     }

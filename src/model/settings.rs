@@ -90,7 +90,9 @@ impl Settings {
 /// The methods of a builder that set its field `settings`.
 macro_rules! settings_methods {
     () => {
-        /// Sets how many runs are claimed and run at once, 1 to 256. Default 4.
+        /// Sets the number of worker threads, 1 to 256: how many runs of closures and other [`Handler`](crate::Handler) types run
+        /// at once. Default 4. Async handlers have a limit of their own (`async_limit`), and take no worker. While runs are
+        /// short, more are claimed ahead, which wait less than a second for a worker; runs that may start only once are not.
         pub fn workers(mut self, workers: usize) -> Self {
             self.settings.workers = workers;
             self

@@ -17,6 +17,8 @@ use crate::store::sqlite::finish::finish;
 use crate::store::turn_io::Begun;
 use crate::worker::attempt::OwnEnd;
 use crate::worker::failure::Failure;
+#[cfg(feature = "tokio")]
+use crate::worker::handler::Turn;
 use crate::worker::handler::{Context, as_result};
 
 /// Longest key of an effect.
@@ -26,6 +28,9 @@ pub const MAX_EFFECT_VALUE_BYTES: usize = 256 * 1024;
 
 /// How often it is tried to record that an effect was performed, and the first wait between two tries.
 const RECORD: (u32, Duration) = (5, Duration::from_millis(100));
+
+/// Why a copy of the context records nothing more.
+const OVER: &str = "its attempt has ended";
 
 impl Context {
     /// Performs an effect once, however often this run is retried, and returns its value. The key names it within the run; a
@@ -124,7 +129,8 @@ impl Context {
     }
 
     /// As [`Context::effect`], for async handlers: `f` returns a future, and no thread of the runtime is blocked while the database
-    /// is written. If the attempt is dropped meanwhile, the effect may be in doubt.
+    /// is written. It may be dropped, as by `select!` or at the end of its attempt: if `f` was not called, the effect was not
+    /// performed; when the future of `f` has returned, its value is stored anyway; between, the effect is in doubt.
     ///
     /// # Errors
     /// As [`Context::effect`].
@@ -157,17 +163,27 @@ impl Context {
         let _at_work = AtWork::begin(self, key)?;
         let own_key = || key.to_owned();
         let name = own_key();
-        let performed = match self.blocking(move |context| context.begin_effect(&name)).await?? {
+        let begin = move |context: &Context, turn| {
+            let begun = context.begin_effect(&name);
+            let unused = matches!(begun, Ok(Begun::Now)).then(|| (context.clone(), name));
+            (begun, Intent { unused, turn: Some(turn) })
+        };
+        let (begun, intent) = self.blocking(begin).await?;
+        let performed = match begun? {
             Begun::Done(value) => return self.read(key, &value),
             Begun::InDoubt => {
+                drop(intent);
                 let found = look_up().await?;
                 if found.is_none() {
                     // The claim may have been superseded while `look_up` ran.
-                    self.blocking(|context| context.connection().check(context.claim())).await??;
+                    self.blocking(|context, _turn| context.connection().check(context.claim())).await??;
                 }
                 found
             }
-            Begun::Now => None,
+            Begun::Now => {
+                intent.used();
+                None
+            }
         };
         let value = match performed {
             Some(value) => value,
@@ -175,13 +191,13 @@ impl Context {
                 Ok(value) => value,
                 Err(error) => {
                     let name = own_key();
-                    self.blocking(move |context| context.undo_effect(&name)).await?;
+                    self.blocking_surely(move |context, _turn| context.undo_effect(&name)).await?;
                     return Err(error);
                 }
             },
         };
         let (name, json) = (own_key(), self.as_value(key, &value)?);
-        match self.blocking(move |context| context.record_value(&name, &json)).await?? {
+        match self.blocking_surely(move |context, _turn| context.record_value(&name, &json)).await?? {
             None => Ok(value),
             Some(known) => self.read(key, &known),
         }
@@ -211,7 +227,7 @@ impl Context {
         &self,
         f: impl FnOnce(&Transaction<'_>) -> Result<T, BoxError> + Send + 'static,
     ) -> Result<T, BoxError> {
-        self.blocking(move |context| context.finish(f)).await?
+        self.blocking(move |context, _turn| context.finish(f)).await?
     }
 
     fn in_doubt(&self, key: &str) -> Failure {
@@ -222,7 +238,14 @@ impl Context {
 
     fn begin_effect(&self, key: &str) -> Result<Begun> {
         let now = self.now().wall;
-        self.connection().write(|store, owner| store.begin_effect(owner, self.claim(), key, now))
+        self.connection().write(|store, owner| {
+            // The attempt may have been dropped while this call waited for the database.
+            if matches!(self.reported().end, OwnEnd::Over) {
+                let request = format!("do effect {:?} of run {}", excerpt(key, 80), self.run_id());
+                return Err(Error::Refused { request, reason: OVER.to_owned() });
+            }
+            store.begin_effect(owner, self.claim(), key, now)
+        })
     }
 
     /// Deletes the intent of an effect that was not performed.
@@ -346,6 +369,38 @@ impl Context {
     }
 }
 
+/// An intent that was committed for an async handler. If it is dropped before the effect is begun, it is deleted: what waited for
+/// it was dropped, and nothing was performed.
+#[cfg(feature = "tokio")]
+struct Intent {
+    unused: Option<(Context, String)>,
+    /// Kept until the intent is deleted: a second try of the same attempt comes after that.
+    turn: Option<Turn>,
+}
+
+#[cfg(feature = "tokio")]
+impl Intent {
+    /// The effect is about to be performed.
+    fn used(mut self) {
+        self.unused = None;
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Drop for Intent {
+    fn drop(&mut self) {
+        let Some((context, key)) = self.unused.take() else { return };
+        let turn = self.turn.take();
+        // Without a runtime the intent stays, in doubt.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || {
+                context.undo_effect(&key);
+                drop(turn);
+            });
+        }
+    }
+}
+
 /// An effect that an attempt is performing: another thread of the attempt must not take its intent for one in doubt.
 struct AtWork<'a> {
     context: &'a Context,
@@ -366,7 +421,7 @@ impl<'a> AtWork<'a> {
             OwnEnd::NotYet => {}
             OwnEnd::Writing => return Err(refused("its run is being finished: do it before `finish`".to_owned())),
             OwnEnd::Written(_) => return Err(refused("its run is finished: do it before `finish`".to_owned())),
-            OwnEnd::Over => return Err(refused("its attempt has ended".to_owned())),
+            OwnEnd::Over => return Err(refused(OVER.to_owned())),
         }
         if !reported.at_work.insert(key.to_owned()) {
             return Err(refused("this attempt is at it already".to_owned()));
@@ -398,7 +453,7 @@ impl<'a> Writing<'a> {
             }
             OwnEnd::Writing => "it is being finished already",
             OwnEnd::Written(_) => "it is finished already",
-            OwnEnd::Over => "its attempt has ended",
+            OwnEnd::Over => OVER,
         };
         drop(reported);
         let refused = writing.refused(reason);

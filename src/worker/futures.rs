@@ -25,8 +25,9 @@ use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::worker::attempt::{StopFlag, StopReason, Tools};
 use crate::worker::connection::WorkerConnection;
-use crate::worker::handed::{Attempts, UNNOTED, ended_with, judged, panicked};
+use crate::worker::handed::{Attempts, Lane, UNNOTED, ended_with, judged, panicked};
 use crate::worker::handler::{Context, HandlerFuture, Handlers};
+use crate::worker::span::AttemptSpan;
 
 /// How long after the request to stop a future may still run. Then it is dropped.
 const GRACE: Duration = Duration::from_secs(10);
@@ -43,7 +44,7 @@ pub(crate) struct Runtime {
     pub(crate) wake: Sender<()>,
 }
 
-/// The attempts of async handlers. Belongs to the loop.
+/// The attempts of async handlers.
 pub(crate) struct Futures {
     runtime: Runtime,
     shared: Arc<Shared>,
@@ -61,6 +62,8 @@ struct Running {
     attempt: Arc<Attempt>,
     abort: AbortHandle,
     timer: Option<Duration>,
+    /// Whether it was asked to stop. Then its timer drops it.
+    is_asked: bool,
 }
 
 /// What every attempt uses.
@@ -88,6 +91,7 @@ struct RuntimeState {
 
 struct Attempt {
     claim: Arc<Claim>,
+    handed_over: Now,
     flag: Arc<StopFlag>,
     state: Mutex<State>,
     /// Whether the loop has it dropped.
@@ -119,44 +123,63 @@ impl Futures {
         Futures { runtime, shared, running, waiting, timers, is_reported: false }
     }
 
-    /// Returns how many attempts are handed over and have not ended.
-    pub(crate) fn running(&self) -> usize {
+    fn due(&mut self, now: Duration) -> Option<(Duration, (i64, u32))> {
+        self.timers.first().is_some_and(|(at, _)| *at <= now).then(|| self.timers.pop_first()).flatten()
+    }
+
+    fn set_timer(&mut self, id: (i64, u32), at: Duration) {
+        if let Some(running) = self.running.get_mut(&id) {
+            running.timer.replace(at).map(|before| self.timers.remove(&(before, id)));
+            self.timers.insert((at, id));
+        }
+    }
+
+    fn now(&self) -> Now {
+        self.shared.attempts.clock.now()
+    }
+}
+
+impl Lane for Futures {
+    fn has(&self, handler: &str) -> bool {
+        self.shared.handlers.future(handler).is_some()
+    }
+
+    fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Returns how many more attempts may be handed over now.
-    pub(crate) fn free(&self, now: Duration) -> usize {
+    fn free(&self, now: Duration) -> usize {
         let state = self.shared.state();
         let begins = !state.is_gone && !state.is_stalled && state.rests_until <= now;
         if begins { self.runtime.limit.saturating_sub(self.running.len()) } else { 0 }
     }
 
-    /// Starts an attempt on the runtime.
-    pub(crate) fn submit(&mut self, claim: Arc<Claim>) {
-        let now = self.now().monotonic;
+    fn submit(&mut self, claim: Arc<Claim>) {
+        let handed_over = self.now();
+        let now = handed_over.monotonic;
         let flag = self.shared.attempts.hand_over(&claim);
+        // An earlier attempt of the run that is still running was asked to stop: its claim is superseded.
+        self.drop_late(Some(claim.run_id));
         let (id, limit) = ((claim.run_id, claim.attempt), limit(&claim));
         let (state, is_dropped) = (Mutex::new(State::Waiting), AtomicBool::new(false));
-        let attempt = Arc::new(Attempt { claim, flag, state, is_dropped });
+        let attempt = Arc::new(Attempt { claim, handed_over, flag, state, is_dropped });
         let spawned = Spawned { shared: self.shared.clone(), attempt: attempt.clone(), began: None, is_over: false };
         let abort = self.runtime.handle.spawn(spawned.run()).abort_handle();
         self.waiting.push_back((now, attempt.clone()));
-        self.running.insert(id, Running { attempt, abort, timer: None });
+        self.running.insert(id, Running { attempt, abort, timer: None, is_asked: false });
         if let Some(limit) = limit {
             self.set_timer(id, now.saturating_add(limit));
         }
     }
 
-    /// Forgets an attempt whose outcome has returned. Returns whether it is one of these.
-    pub(crate) fn returned(&mut self, claim: &Claim) -> bool {
+    fn returned(&mut self, claim: &Claim) -> bool {
         let id = (claim.run_id, claim.attempt);
         let Some(running) = self.running.remove(&id) else { return false };
         running.timer.map(|at| self.timers.remove(&(at, id)));
         true
     }
 
-    /// Takes back attempts that have not begun: all of them, or those that the runtime has left waiting for too long.
-    pub(crate) fn recall(&mut self, now: Now, all: bool) -> Vec<Finished> {
+    fn recall(&mut self, now: Now, all: bool) -> Vec<Finished> {
         let is_gone = self.shared.state().is_gone;
         if is_gone && !std::mem::replace(&mut self.is_reported, true) {
             log::error!(
@@ -189,17 +212,14 @@ impl Futures {
         recalled
     }
 
-    /// Returns when [`Futures::recall`] or [`Futures::expire`] has something to do, or attempts may begin again, by the monotonic
-    /// clock.
-    pub(crate) fn next(&self, now: Duration) -> Option<Duration> {
+    fn next(&self, now: Duration) -> Option<Duration> {
         let waiting = self.waiting.front().map(|(since, _)| *since + UNSTARTED);
         let timer = self.timers.first().map(|(at, _)| *at);
         let rests = Some(self.shared.state().rests_until).filter(|until| *until > now);
         waiting.into_iter().chain(timer).chain(rests).min()
     }
 
-    /// Asks attempts that exceed their time limit to stop, and drops those that were asked and have not stopped in time.
-    pub(crate) fn expire(&mut self, now: Duration) {
+    fn expire(&mut self, now: Duration) {
         while let Some((_, id)) = self.due(now) {
             let Some(running) = self.running.get_mut(&id) else { continue };
             running.timer = None;
@@ -207,7 +227,7 @@ impl Futures {
             let limit = limit(&attempt.claim).unwrap_or_default();
             let state = *attempt.state();
             let again = match state {
-                _ if attempt.flag.raised().is_some() => {
+                _ if running.is_asked => {
                     attempt.is_dropped.store(true, Ordering::SeqCst);
                     running.abort.abort();
                     None
@@ -217,6 +237,7 @@ impl Futures {
                 State::Begun(at) if at.saturating_add(limit) > now => Some(at.saturating_add(limit)),
                 State::Begun(_) => {
                     attempt.flag.raise(StopReason::TimeUp);
+                    running.is_asked = true;
                     Some(now.saturating_add(GRACE))
                 }
             };
@@ -226,30 +247,16 @@ impl Futures {
         }
     }
 
-    /// Has the attempts of a run, or all, dropped if they do not stop in time. They have been asked to.
-    pub(crate) fn drop_late(&mut self, run: Option<i64>) {
+    fn drop_late(&mut self, run: Option<i64>) {
         let until = self.now().monotonic.saturating_add(GRACE);
         let range = run.map_or((i64::MIN, 0)..=(i64::MAX, u32::MAX), |run| (run, 0)..=(run, u32::MAX));
-        let asked: Vec<_> = self.running.range(range).map(|(id, running)| (*id, running.timer)).collect();
         // A repeated request does not prolong the wait.
-        for (id, _) in asked.into_iter().filter(|(_, timer)| timer.is_none_or(|at| at > until)) {
-            self.set_timer(id, until);
-        }
-    }
-
-    fn due(&mut self, now: Duration) -> Option<(Duration, (i64, u32))> {
-        self.timers.first().is_some_and(|(at, _)| *at <= now).then(|| self.timers.pop_first()).flatten()
-    }
-
-    fn set_timer(&mut self, id: (i64, u32), at: Duration) {
-        if let Some(running) = self.running.get_mut(&id) {
-            running.timer.replace(at).map(|before| self.timers.remove(&(before, id)));
-            self.timers.insert((at, id));
-        }
-    }
-
-    fn now(&self) -> Now {
-        self.shared.attempts.clock.now()
+        let asked = self.running.range_mut(range).filter_map(|(id, running)| {
+            let is_first = !std::mem::replace(&mut running.is_asked, true);
+            is_first.then_some(*id)
+        });
+        let asked: Vec<_> = asked.collect();
+        asked.into_iter().for_each(|id| self.set_timer(id, until));
     }
 }
 
@@ -300,50 +307,75 @@ struct Began {
     place: Place,
     context: Context,
     tools: Tools,
+    span: AttemptSpan,
 }
 
 impl Spawned {
     async fn run(mut self) {
-        let Shared { attempts, handlers, .. } = &*self.shared.clone();
-        let (claim, flag) = (self.attempt.claim.clone(), self.attempt.flag.clone());
-        let now = attempts.clock.now();
-        self.is_over = !self.attempt.change(State::Begun(now.monotonic));
-        self.shared.update(|state| std::mem::take(&mut state.is_stalled));
-        if self.is_over {
-            return;
-        }
-        let Some(handler) = handlers.future(&claim.handler) else {
-            let error = format!("no async handler is named {:?} here", claim.handler);
-            return self.report(Finished::new(claim, Outcome::failed(error), now, now));
-        };
-        let Some(place) = attempts.begin(&claim, &flag, now) else {
-            self.shared.update(|state| {
-                state.rests_until = now.monotonic.saturating_add(UNNOTED);
-                true
-            });
-            return self.report(Finished::new(claim, Outcome::Released, now, now));
-        };
-        let connection = self.shared.connection.clone();
-        let tools =
-            Tools::shared(connection, self.shared.file.clone(), self.shared.gate.clone(), attempts.link.clone());
-        let context = Context::new(claim.clone(), attempts.clock.clone(), flag, limit(&claim), tools.clone());
-        self.began = Some(Began { now, place, context: context.clone(), tools });
-        let answer = match panics::contained(|| handler(context)) {
-            Ok(future) => Contained(Some(future)).await,
-            Err(panic) => Err(panic),
+        let answer = match panics::contained(|| self.begin()) {
+            Ok(None) => return,
+            Ok(Some((span, Ok(future)))) => Contained { future: Some(future), span }.await,
+            Ok(Some((_, Err(panic)))) => Err(panic),
+            Err(panic) => return self.report(self.broken(&panic)),
         };
         // The text of an error is application code as well.
         let outcome = answer.and_then(|returned| panics::contained(|| judged(returned)));
         self.end(outcome.unwrap_or_else(|panic| panicked(&panic)));
     }
 
+    /// Begins the attempt. Returns its span and the future of its handler, or the panic of a handler that returned none. `None`: it
+    /// does not begin.
+    fn begin(&mut self) -> Option<(AttemptSpan, Result<HandlerFuture, String>)> {
+        let Shared { attempts, handlers, .. } = &*self.shared.clone();
+        let (claim, flag) = (self.attempt.claim.clone(), self.attempt.flag.clone());
+        self.is_over = !self.attempt.change(State::Begun(self.attempt.handed_over.monotonic));
+        self.shared.update(|state| std::mem::take(&mut state.is_stalled));
+        if self.is_over {
+            return None;
+        }
+        let now = attempts.clock.now();
+        *self.attempt.state() = State::Begun(now.monotonic);
+        let Some(handler) = handlers.future(&claim.handler) else {
+            let error = format!("no async handler is named {:?} here", claim.handler);
+            self.report(Finished::new(claim, Outcome::failed(error), now, now));
+            return None;
+        };
+        let Some(place) = attempts.begin(&claim, &flag, now) else {
+            self.shared.update(|state| {
+                state.rests_until = now.monotonic.saturating_add(UNNOTED);
+                true
+            });
+            self.report(Finished::new(claim, Outcome::Released, now, now));
+            return None;
+        };
+        let connection = self.shared.connection.clone();
+        let tools =
+            Tools::shared(connection, self.shared.file.clone(), self.shared.gate.clone(), attempts.link.clone());
+        let context = Context::new(claim.clone(), attempts.clock.clone(), flag, limit(&claim), tools.clone());
+        let span = AttemptSpan::new(&claim);
+        self.began = Some(Began { now, place, context: context.clone(), tools, span: span.clone() });
+        let future = panics::contained(|| span.within(|| handler(context)));
+        Some((span, future))
+    }
+
     /// Reports how an attempt ended that has begun.
     fn end(&mut self, outcome: Outcome) {
-        if let Some(Began { now, place, context, tools }) = self.began.take() {
-            let ended = self.shared.attempts.clock.now();
-            let finished = ended_with(&self.attempt.claim, outcome, context.exceeded(), (now, ended), &tools);
+        if let Some(Began { now, place, context, tools, span }) = self.began.take() {
+            let finished = panics::contained(|| {
+                let ended = self.shared.attempts.clock.now();
+                ended_with(&self.attempt.claim, outcome, context.exceeded(), (now, ended), &tools)
+            });
+            let finished = finished.unwrap_or_else(|panic| self.broken(&panic));
+            span.ended(&finished.outcome);
             self.report(Finished { slot: Some(place), ..self.shared.handlers.with_backoff(finished) });
         }
+    }
+
+    /// Returns the end of an attempt outside of whose handler code of the application panicked: its clock.
+    fn broken(&self, panic: &str) -> Finished {
+        let error = format!("the attempt ended before its handler did: {panic}");
+        let outcome = Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff };
+        Finished::new(self.attempt.claim.clone(), outcome, self.attempt.handed_over, self.attempt.handed_over)
     }
 
     fn report(&mut self, finished: Finished) {
@@ -378,9 +410,6 @@ impl Drop for Spawned {
         if self.is_over {
             return;
         }
-        if std::thread::panicking() {
-            return self.end(panicked("outside of its own code"));
-        }
         if !self.attempt.is_dropped.load(Ordering::SeqCst) {
             self.shared.update(|state| !std::mem::replace(&mut state.is_gone, true));
         }
@@ -389,15 +418,19 @@ impl Drop for Spawned {
     }
 }
 
-/// A future of application code, none of whose panics reaches the runtime.
-struct Contained(Option<HandlerFuture>);
+/// A future of application code, polled within its span. None of its panics reaches the runtime.
+struct Contained {
+    future: Option<HandlerFuture>,
+    span: AttemptSpan,
+}
 
 impl Future for Contained {
     type Output = Result<Result<Option<String>, BoxError>, String>;
 
     fn poll(mut self: Pin<&mut Self>, wakers: &mut Wakers<'_>) -> Poll<Self::Output> {
-        let Some(future) = &mut self.0 else { return Poll::Pending };
-        let answer = match panics::contained(|| future.as_mut().poll(wakers)) {
+        let Contained { future, span } = &mut *self;
+        let Some(future) = future else { return Poll::Pending };
+        let answer = match panics::contained(|| span.within(|| future.as_mut().poll(wakers))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(answer)) => Ok(answer),
             Err(panic) => Err(panic),
@@ -409,8 +442,8 @@ impl Future for Contained {
 
 impl Contained {
     fn dispose(&mut self) {
-        if let Some(future) = self.0.take() {
-            panics::dispose("the future of a handler", future);
+        if let Some(future) = self.future.take() {
+            self.span.within(|| panics::dispose("the future of a handler", future));
         }
     }
 }

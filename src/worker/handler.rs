@@ -207,9 +207,8 @@ impl Handlers {
     }
 
     /// Returns the names of the async handlers.
-    #[cfg(feature = "tokio")]
     pub(crate) fn future_names(&self) -> BTreeSet<String> {
-        self.futures.keys().cloned().collect()
+        self.names().into_iter().filter(|name| !self.by_name.contains_key(name)).collect()
     }
 }
 
@@ -398,27 +397,26 @@ impl Context {
         &self.tools.file
     }
 
-    /// Calls `f` on a thread for blocking calls, one at a time for each connection. It is called to its end, also if the future
-    /// is dropped meanwhile. A panic of `f` is one of the caller.
+    /// Calls `f` on a thread for blocking calls, while it has the turn of its connection. If the future is dropped before, `f` is
+    /// not called; once called, it is not interrupted. A panic of `f` is one of the caller.
     #[cfg(feature = "tokio")]
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
-        f: impl FnOnce(&Context) -> T + Send + 'static,
+        f: impl FnOnce(&Context, Turn) -> T + Send + 'static,
     ) -> Result<T> {
-        let lost = |error: BoxError| Error::store("reach the database from an async handler", error);
         let turn = self.tools.gate.clone().acquire_owned().await.map_err(|error| lost(error.into()))?;
         let context = self.clone();
-        let call = move || {
-            let _turn = turn;
-            f(&context)
-        };
-        match tokio::task::spawn_blocking(call).await {
-            Ok(answer) => Ok(answer),
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(error) => Err(lost(error.into())),
-            },
-        }
+        joined(tokio::task::spawn_blocking(move || f(&context, turn)).await)
+    }
+
+    /// As [`Context::blocking`], and `f` is called also if the future is dropped before.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn blocking_surely<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Context, Turn) -> T + Send + 'static,
+    ) -> Result<T> {
+        let context = self.clone();
+        joined(tokio::spawn(async move { context.blocking(f).await }).await)?
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
@@ -445,6 +443,24 @@ impl Context {
         let is_judged = self.stop.raised() == Some(StopReason::TimeUp);
         is_judged || self.deadline.is_some_and(|(at, _)| self.clock.until(at).is_zero())
     }
+}
+
+/// The right to use the connection that async handlers share, until it is dropped.
+#[cfg(feature = "tokio")]
+pub(crate) type Turn = tokio::sync::OwnedSemaphorePermit;
+
+#[cfg(feature = "tokio")]
+fn lost(error: BoxError) -> Error {
+    Error::store("reach the database from an async handler", error)
+}
+
+/// Returns what a task of the runtime returned. Its panic is one of the caller.
+#[cfg(feature = "tokio")]
+fn joined<T>(ended: Result<T, tokio::task::JoinError>) -> Result<T> {
+    ended.or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(error) => Err(lost(error.into())),
+    })
 }
 
 impl fmt::Debug for Context {

@@ -13,3 +13,4 @@ pub(crate) mod handler;
 pub(crate) mod job;
 pub(crate) mod pool;
 pub(crate) mod progress;
+pub(crate) mod span;

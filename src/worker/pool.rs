@@ -19,7 +19,7 @@ use crate::worker::attempt::{Link, Notice, StopFlag, Tools};
 use crate::worker::connection::{ConnectionSettings, WorkerConnection};
 #[cfg(feature = "tokio")]
 use crate::worker::futures::{Futures, Runtime};
-use crate::worker::handed::{Attempts, Handed, UNNOTED, attempt};
+use crate::worker::handed::{Attempts, Handed, Lane, UNNOTED, attempt};
 use crate::worker::handler::Handlers;
 
 /// Claims that may be handed over and not begun; more are never read ahead.
@@ -65,8 +65,8 @@ pub(crate) struct Pool {
     missing: usize,
     replace_at: Duration,
     threads: Vec<JoinHandle<()>>,
-    #[cfg(feature = "tokio")]
-    futures: Option<Futures>,
+    /// The attempts of async handlers, if there are such handlers.
+    futures: Option<Box<dyn Lane>>,
 }
 
 /// The state of every worker.
@@ -113,7 +113,6 @@ impl Pool {
             missing,
             replace_at,
             threads,
-            #[cfg(feature = "tokio")]
             futures: None,
         };
         for _ in 0..workers {
@@ -190,22 +189,36 @@ impl Pool {
         let Worker { handlers, attempts, connections, .. } = &self.worker;
         let connection = WorkerConnection::new(connections.clone());
         let futures = Futures::new(runtime, handlers.clone(), attempts.clone(), connection, self.done.clone());
-        self.futures = Some(futures);
+        self.futures = Some(Box::new(futures));
     }
 
-    /// Returns the attempts of async handlers, if there are such handlers.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn futures(&mut self) -> Option<&mut Futures> {
-        self.futures.as_mut()
+    /// Returns how many attempts of async handlers are handed over and have not ended.
+    pub(crate) fn futures(&self) -> usize {
+        self.futures.as_ref().map_or(0, |futures| futures.running())
+    }
+
+    /// Returns how many more attempts of async handlers may be handed over now.
+    pub(crate) fn free_futures(&self, now: Duration) -> usize {
+        self.futures.as_ref().map_or(0, |futures| futures.free(now))
+    }
+
+    /// Asks async handlers that exceed their time limit to stop. Takes back attempts of theirs that have not begun in time, or all
+    /// that have not begun.
+    pub(crate) fn check_futures(&mut self, now: Now, recall_all: bool) -> Vec<Finished> {
+        let Some(futures) = &mut self.futures else { return Vec::new() };
+        futures.expire(now.monotonic);
+        futures.recall(now, recall_all)
+    }
+
+    /// Returns when [`Pool::check_futures`] has something to do, by the monotonic clock.
+    pub(crate) fn next_check(&self, now: Duration) -> Option<Duration> {
+        self.futures.as_ref().and_then(|futures| futures.next(now))
     }
 
     /// Hands a claim to the workers, or to the runtime of its handler. The queue holds as many as a scheduler may claim ahead.
     /// Returns whether it is for the workers.
     pub(crate) fn submit(&mut self, claim: Arc<Claim>) -> bool {
-        #[cfg(feature = "tokio")]
-        if let Some(futures) = &mut self.futures
-            && self.handlers.future(&claim.handler).is_some()
-        {
+        if let Some(futures) = self.futures.as_mut().filter(|futures| futures.has(&claim.handler)) {
             futures.submit(claim);
             return false;
         }
@@ -218,11 +231,8 @@ impl Pool {
 
     /// Removes attempts of async handlers whose outcomes have returned. Returns how many of the outcomes are of the workers.
     pub(crate) fn returned(&mut self, finished: &[Finished]) -> usize {
-        #[cfg(feature = "tokio")]
-        if let Some(futures) = &mut self.futures {
-            return finished.iter().filter(|finished| !futures.returned(&finished.claim)).count();
-        }
-        finished.len()
+        let Some(futures) = &mut self.futures else { return finished.len() };
+        finished.iter().filter(|finished| !futures.returned(&finished.claim)).count()
     }
 
     /// Returns the channel of outcomes.
@@ -280,15 +290,21 @@ impl Pool {
     /// Asks the handler of a run to stop, if it has begun and not returned.
     pub(crate) fn stop(&mut self, run: i64) {
         self.attempts().stop(run);
-        #[cfg(feature = "tokio")]
         self.futures.iter_mut().for_each(|futures| futures.drop_late(Some(run)));
     }
 
     /// Asks every handler to stop: the scheduler shuts down.
     pub(crate) fn stop_all(&mut self) {
         self.attempts().stop_all();
-        #[cfg(feature = "tokio")]
         self.futures.iter_mut().for_each(|futures| futures.drop_late(None));
+    }
+
+    /// Takes back the claims that have not begun, and asks every handler to stop: the scheduler has stopped by itself, and can
+    /// record no outcome.
+    pub(crate) fn abandon(&mut self, now: Now) {
+        self.recall(now);
+        self.check_futures(now, true);
+        self.stop_all();
     }
 
     /// Ends the workers, and waits for them. For when none has a run.

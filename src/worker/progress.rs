@@ -98,9 +98,10 @@ impl Waiting {
         self.attempts.push(reports);
     }
 
-    /// Takes the reports that are due to be recorded.
-    pub(crate) fn take(&mut self, now: Duration) -> Vec<Report> {
-        self.attempts.extract_if(.., |reports| reports.due() <= now).flat_map(|reports| reports.take(now)).collect()
+    /// Takes the reports that are due to be recorded, of up to `limit` attempts.
+    pub(crate) fn take(&mut self, now: Duration, limit: usize) -> Vec<Report> {
+        let due = self.attempts.extract_if(.., |reports| reports.due() <= now);
+        due.take(limit).flat_map(|reports| reports.take(now)).collect()
     }
 
     /// Returns when the next reports are due to be recorded, by the monotonic clock.
@@ -123,7 +124,7 @@ mod tests {
             ReportKind::Output(text) => format!("printed {text}"),
             other => format!("{other:?}"),
         };
-        waiting.take(Duration::from_millis(milliseconds)).into_iter().map(text).collect()
+        waiting.take(Duration::from_millis(milliseconds), 1).into_iter().map(text).collect()
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use crate::fixtures::{TestDb, eventually, overdue, seconds};
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
@@ -27,26 +27,26 @@ async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(seconds(60), waiting).await.unwrap_or_else(|_| panic!("waited in vain until {what}"));
 }
 
-fn builder(db: &TestDb, runtime: &Runtime) -> Builder {
+pub(crate) fn builder(db: &TestDb, runtime: &Runtime) -> Builder {
     Scheduler::builder(db.file()).workers(2).poll(Duration::from_millis(50)).runtime(runtime.handle().clone())
 }
 
 /// The status of each run and the outcomes of its unsuccessful attempts, by task.
-fn ended(db: &TestDb) -> Vec<String> {
+pub(crate) fn ended(db: &TestDb) -> Vec<String> {
     db.rows(
         "SELECT t.name, r.status, ifnull(r.result, '-'), ifnull((SELECT group_concat(outcome) FROM task_attempts WHERE run_id = r.id), '-')
            FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY t.name",
     )
 }
 
-fn all_final(db: &TestDb, runs: u32) -> bool {
+pub(crate) fn all_final(db: &TestDb, runs: u32) -> bool {
     db.number::<u32>(
         "SELECT count(*) FROM task_runs WHERE finished_at IS NOT NULL AND status NOT IN ('running', 'failed')",
     ) == runs
 }
 
 /// A handler that reports that it has begun and waits until it is asked to stop, for at most a minute.
-fn waiting(builder: Builder) -> (Builder, Receiver<i64>) {
+pub(crate) fn waiting(builder: Builder) -> (Builder, Receiver<i64>) {
     let (begun, begins) = channel();
     let begun = Mutex::new(begun);
     let wait = move |run: Context| {

@@ -4,6 +4,9 @@
 mod alarm;
 /// Manifests and imports: many tasks in one transaction.
 mod apply;
+/// Async handlers and faults beside them: dropped effects, kills, panics, a lost database, a crowd.
+#[cfg(feature = "tokio")]
+mod async_faults;
 /// Async handlers on a tokio runtime.
 #[cfg(feature = "tokio")]
 mod async_handlers;
@@ -157,6 +160,9 @@ mod selftest;
 mod sidecar;
 /// Days of virtual time from a seed, with crashes and clock steps, and a checker of every row.
 mod simulation;
+/// The spans of attempts, with the feature `tracing`.
+#[cfg(feature = "tracing")]
+mod spans;
 /// The tables as an interface, by a plain connection and by the `sqlite3` shell.
 mod sql;
 /// Changes by SQL to tasks and runs that are due, waiting or running.

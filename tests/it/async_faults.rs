@@ -1,0 +1,475 @@
+//! Async handlers where something goes wrong beside them: dropped effects, a killed process, a lost database, a panicking clock, a
+//! runtime dropped by a panic; and what a crowd of them costs the loop.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duly::{BoxError, Clock, Context, Error, NewTask, Now, RunStatus, Scheduler, SystemClock};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::async_handlers::{all_final, builder, ended, runtime, waiting};
+use crate::fixtures::{TestDb, eventually, overdue, retry_soon, seconds, test_process, wait_for_status};
+
+fn error(db: &TestDb, task: &str) -> String {
+    db.ask(&format!("SELECT error FROM task_runs JOIN scheduled_tasks t ON t.id = task_id WHERE t.name = '{task}'"))
+}
+
+/// The time limit of a run that was asked to stop before does not cut the ten seconds short in which it may return.
+#[test]
+fn a_cancelled_attempt_is_not_dropped_at_its_time_limit() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let (asked, asks) = channel();
+    let (asked, go) = (Mutex::new(asked), Arc::new(Semaphore::new(0)));
+    let goes = go.clone();
+    let tidy = move |run: Context| {
+        let (asked, goes) = (asked.lock().unwrap().clone(), goes.clone());
+        async move {
+            asked.send(()).unwrap();
+            run.cancelled().await;
+            asked.send(()).unwrap();
+            let _tidied = goes.acquire().await;
+            Err::<(), BoxError>("tidied up".into())
+        }
+    };
+    let (builder, _begins) = waiting(builder(&db, &runtime));
+    let scheduler = builder.async_handler("tidy", tidy).start().unwrap();
+    let limited = |name, handler| overdue(name).handler(handler).timeout(seconds(1)).at_most_once();
+    scheduler.add(limited("cancelled", "tidy")).unwrap();
+    asks.recv_timeout(seconds(30)).unwrap();
+    scheduler.cancel(scheduler.history("cancelled", 1).unwrap()[0].id).unwrap();
+    asks.recv_timeout(seconds(30)).unwrap();
+    // Its time limit begins later.
+    scheduler.add(limited("later", "wait")).unwrap();
+    wait_for_status(&scheduler, "later", RunStatus::Dead);
+    go.add_permits(1);
+    wait_for_status(&scheduler, "cancelled", RunStatus::Cancelled);
+    assert_eq!(error(&db, "cancelled"), "it took longer than 1s: tidied up");
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+/// Another owner counted this one as dead and recovered the run; then this one claims it again.
+#[test]
+fn an_attempt_that_was_superseded_is_asked_to_stop_and_dropped() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let alive = Arc::new(());
+    let (begun, begins) = channel();
+    let (begun, held) = (Mutex::new(begun), alive.clone());
+    let hang = move |run: Context| {
+        begun.lock().unwrap().send(run.attempt()).unwrap();
+        let held = (run.attempt() == 1).then(|| held.clone());
+        async move {
+            if held.is_some() {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, Error>(())
+        }
+    };
+    let scheduler = builder(&db, &runtime).async_handler("hang", hang).start().unwrap();
+    scheduler.add(overdue("hangs").handler("hang")).unwrap();
+    assert_eq!(begins.recv_timeout(seconds(30)), Ok(1));
+    let recover = "UPDATE task_runs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = run_at";
+    db.plain().execute_batch(recover).unwrap();
+    assert_eq!(begins.recv_timeout(seconds(30)), Ok(2));
+    assert_eq!(Arc::strong_count(&alive), 3, "the first still runs");
+    eventually("the first is dropped", || Arc::strong_count(&alive) == 2);
+    eventually("its late outcome is kept", || ended(&db) == ["hangs|succeeded|-|superseded"]);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+}
+
+/// Polls a future once, and drops it.
+async fn poll_once<T>(future: impl Future<Output = T>) {
+    tokio::select! {
+        biased;
+        _ = future => panic!("it has to wait"),
+        () = std::future::ready(()) => {}
+    }
+}
+
+#[test]
+fn an_effect_that_is_dropped_before_it_is_performed_is_not_in_doubt() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let performed = Arc::new(AtomicU32::new(0));
+    let (file, counted) = (db.file().to_owned(), performed.clone());
+    let pay = move |run: Context| {
+        let (file, counted) = (file.clone(), counted.clone());
+        async move {
+            let charge = || async { Ok(1 + counted.fetch_add(1, Ordering::SeqCst)) };
+            // The intent cannot be written while another connection writes.
+            let other = rusqlite::Connection::open(file)?;
+            other.execute_batch("BEGIN IMMEDIATE")?;
+            poll_once(run.effect_async("charge", charge)).await;
+            other.execute_batch("COMMIT")?;
+            drop(other);
+            run.effect_async("charge", charge).await
+        }
+    };
+    let scheduler = builder(&db, &runtime).async_handler("pay", pay).start().unwrap();
+    scheduler.add(overdue("rent").handler("pay").at_most_once()).unwrap();
+    eventually("it has ended", || all_final(&db, 1));
+    assert_eq!((ended(&db), performed.load(Ordering::SeqCst)), (vec!["rent|succeeded|1|-".to_owned()], 1));
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+#[test]
+fn the_value_of_a_performed_effect_is_stored_although_what_waits_for_it_is_dropped() {
+    let (db, runtime) = (TestDb::new(), runtime());
+    let performed = Arc::new(AtomicU32::new(0));
+    let (holds, held) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (open, gate) = crossbeam_channel::bounded::<()>(0);
+    let (counted, hold, is_held) = (performed.clone(), holds.clone(), held.clone());
+    let pay = move |run: Context| {
+        let (counted, hold, is_held, open) = (counted.clone(), hold.clone(), is_held.clone(), open.clone());
+        async move {
+            let attempt = run.attempt();
+            let charge = || async {
+                if attempt == 1 {
+                    hold.notify_one();
+                    is_held.notified().await;
+                }
+                Ok(1 + counted.fetch_add(1, Ordering::SeqCst))
+            };
+            let effect = run.effect_async("charge", charge);
+            if attempt > 1 {
+                return effect.await;
+            }
+            // Dropped when it has been performed, while its value waits to be stored behind the other handler.
+            let is_performed = async {
+                while counted.load(Ordering::SeqCst) == 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = effect => panic!("it has to wait"),
+                () = is_performed => {}
+            }
+            tokio::task::spawn_blocking(move || open.send(())).await??;
+            Err("asked again".into())
+        }
+    };
+    let hold = move |run: Context| {
+        let (holds, held, gate) = (holds.clone(), held.clone(), gate.clone());
+        async move {
+            holds.notified().await;
+            run.finish_async(move |_| {
+                held.notify_one();
+                gate.recv()?;
+                Ok(())
+            })
+            .await
+        }
+    };
+    let scheduler = builder(&db, &runtime).async_handler("pay", pay).async_handler("hold", hold).start().unwrap();
+    scheduler.add_all([retry_soon(overdue("rent").handler("pay"), 3), overdue("holds").handler("hold")]).unwrap();
+    eventually("both have ended", || all_final(&db, 2));
+    assert_eq!(ended(&db), ["holds|succeeded|-|-", "rent|succeeded|1|failed"]);
+    assert_eq!(performed.load(Ordering::SeqCst), 1);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+/// A clock that panics when a thread of the runtime reads it for the `n`th time.
+struct FaultyClock {
+    clock: SystemClock,
+    calls_left: Arc<AtomicUsize>,
+}
+
+impl Clock for FaultyClock {
+    fn now(&self) -> Now {
+        let of_runtime = std::thread::current().name() == Some("faulty");
+        if of_runtime
+            && self.calls_left.load(Ordering::SeqCst) > 0
+            && self.calls_left.fetch_sub(1, Ordering::SeqCst) == 1
+        {
+            panic!("the clock is broken");
+        }
+        self.clock.now()
+    }
+}
+
+/// The attempt reads the clock before it begins, where the handler begins, and after it has returned.
+#[test]
+fn a_panic_beside_the_handler_ends_its_attempt() {
+    for nth in 1..=3 {
+        let db = TestDb::new();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("faulty").build().unwrap();
+        let calls_left = Arc::new(AtomicUsize::new(nth));
+        let clock = FaultyClock { clock: SystemClock::new(), calls_left: calls_left.clone() };
+        let ok = |_: Context| async { Ok::<_, Error>(()) };
+        let scheduler = builder(&db, &runtime).clock(clock).async_handler("ok", ok).start().unwrap();
+        scheduler.add(overdue("unlucky").handler("ok").at_most_once()).unwrap();
+        wait_for_status(&scheduler, "unlucky", RunStatus::Dead);
+        assert_eq!(error(&db, "unlucky"), "the attempt ended before its handler did: the clock is broken", "{nth}");
+        assert_eq!(calls_left.load(Ordering::SeqCst), 0);
+        scheduler.add(overdue("after").handler("ok")).unwrap();
+        wait_for_status(&scheduler, "after", RunStatus::Succeeded);
+        // When an attempt that had not begun would have been taken back.
+        scheduler.add(NewTask::once_in("later", Duration::from_millis(700)).handler("ok")).unwrap();
+        wait_for_status(&scheduler, "later", RunStatus::Succeeded);
+        assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "1", "{nth}");
+        assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+        db.assert_sound();
+    }
+}
+
+#[test]
+fn a_runtime_that_is_dropped_by_a_panic_has_shut_down() {
+    let db = TestDb::new();
+    let own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (builder, begins) = waiting(builder(&db, &own));
+    let scheduler = builder.start().unwrap();
+    scheduler.add(overdue("runs").handler("wait").at_most_once()).unwrap();
+    let application = std::thread::spawn(move || {
+        own.block_on(async {
+            while begins.try_recv().is_err() {
+                tokio::task::yield_now().await;
+            }
+            panic!("of the application");
+        })
+    });
+    assert!(application.join().is_err());
+    eventually("the attempt has ended", || all_final(&db, 1));
+    assert_eq!(ended(&db), ["runs|dead|-|failed"]);
+    assert_eq!(error(&db, "runs"), "the runtime dropped it before it returned: it has shut down");
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+/// Async handlers cannot return while their only thread waits for them. The closure that runs beside them is waited for.
+#[test]
+fn a_drop_on_the_only_thread_of_the_runtime_does_not_wait_for_async_handlers() {
+    let db = TestDb::new();
+    let own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (builder, begins) = waiting(builder(&db, &own));
+    let (began, closure_began) = channel();
+    let work = move |run: &Context| {
+        began.send(()).map_err(BoxError::from)?;
+        // Not asked to stop: the drop waits.
+        Ok::<_, BoxError>(run.wait_cancelled(Duration::from_millis(300)))
+    };
+    own.block_on(async {
+        let scheduler = builder.handler("work", work).start().unwrap();
+        scheduler.add(overdue("waits").handler("wait")).unwrap();
+        while begins.try_recv().is_err() {
+            tokio::task::yield_now().await;
+        }
+        scheduler.add(overdue("works")).unwrap();
+        closure_began.recv_timeout(seconds(30)).unwrap();
+        let before = std::time::Instant::now();
+        drop(scheduler);
+        assert!(before.elapsed() < seconds(20), "{:?}", before.elapsed());
+        assert_eq!(ended(&db), ["waits|running|-|-", "works|succeeded|false|-"]);
+        let has_ended = async {
+            while ended(&db)[0] != "waits|failed|-|failed" {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(seconds(30), has_ended).await.unwrap();
+    });
+    assert_eq!(error(&db, "waits"), "Some(Shutdown)");
+    db.assert_sound();
+}
+
+/// A scheduler that stopped by itself can record no outcome: what it has claimed is left to the next.
+#[test]
+fn what_has_not_begun_does_not_begin_when_the_database_is_gone() {
+    let db = TestDb::new();
+    let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (builder, begins) = waiting(builder(&db, &idle));
+    let (open, gate) = crossbeam_channel::bounded::<()>(0);
+    let begun = Arc::new(Mutex::new(BTreeSet::new()));
+    let (known, from, to) = (begun.clone(), db.file().to_owned(), db.home().join("moved.db"));
+    let hold = move |run: &Context| {
+        known.lock().unwrap().insert(run.task().to_owned());
+        if run.task() == "b-holds" {
+            std::fs::rename(&from, &to)?;
+            let _ = gate.recv();
+        }
+        Ok::<_, BoxError>(())
+    };
+    let scheduler = builder.workers(1).poll(Duration::from_millis(10)).handler("hold", hold).start().unwrap();
+    // When the first has ended, the second begins and the third is read ahead.
+    let closures = ["a-short", "b-holds", "c-ahead"].map(|name| overdue(name).handler("hold"));
+    scheduler.add_all(closures.into_iter().chain([overdue("async").handler("wait")])).unwrap();
+    eventually("the scheduler has stopped", || scheduler.has_stopped());
+    assert!(scheduler.wait().unwrap_err().to_string().contains("agent.db"));
+    drop(open);
+    // Everything that a thread or the runtime still had to begin would begin now.
+    idle.block_on(async {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(begins.try_recv().is_err(), "the async handler has begun");
+    eventually("the workers have ended", || Arc::strong_count(&begun) == 1);
+    assert_eq!(*begun.lock().unwrap(), BTreeSet::from(["a-short".to_owned(), "b-holds".to_owned()]));
+}
+
+/// Two attempts that may start once are claimed together. The first kills the process while it is polled for the first time; the
+/// runtime has no other thread, so the second was claimed and has not begun.
+#[test]
+#[cfg(unix)]
+fn of_a_killed_process_the_attempts_that_had_not_begun_are_released() {
+    use std::os::unix::process::ExitStatusExt;
+    const FOLDER: &str = "DULY_ASYNC_KILLED";
+    const NAME: &str = "async_faults::of_a_killed_process_the_attempts_that_had_not_begun_are_released";
+    let tasks = ["a", "b"];
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        let file = std::path::Path::new(&folder).join("agent.db");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let die = |_: Context| async {
+                let _ = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+                std::future::pending::<Result<(), Error>>().await
+            };
+            let _scheduler = Scheduler::builder(&file).async_handler("die", die).start().unwrap();
+            std::future::pending::<()>().await;
+        });
+    }
+    let db = TestDb::new();
+    db.client().add_all(tasks.map(|task| overdue(task).handler("die").at_most_once())).unwrap();
+    let status = test_process(NAME).env(FOLDER, db.home()).stderr(std::process::Stdio::null()).status().unwrap();
+    assert_eq!(status.signal(), Some(9));
+    assert_eq!(db.states(), ["a|running|1", "b|running|1"]);
+    let runtime = runtime();
+    let live = |_: Context| async { Ok::<_, Error>(()) };
+    let scheduler = builder(&db, &runtime).async_handler("die", live).start().unwrap();
+    eventually("both have ended", || all_final(&db, 2));
+    let mut ends = ended(&db);
+    ends.iter_mut().for_each(|end| drop(end.drain(..2)));
+    ends.sort();
+    assert_eq!(ends, ["dead|-|lost", "succeeded|-|released"]);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
+}
+
+/// Counts the turns of the schedulers of this process, which the log shows.
+struct TurnCounter;
+
+static TURNS: AtomicUsize = AtomicUsize::new(0);
+
+impl log::Log for TurnCounter {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if record.args().to_string().starts_with("turn: ") {
+            TURNS.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Runs `f` in a process of its own, in which [`TURNS`] counts, with a folder for its database.
+fn in_own_process(name: &str, f: impl FnOnce(&TestDb)) {
+    const OWN: &str = "DULY_ASYNC_TURNS";
+    if std::env::var_os(OWN).is_some() {
+        log::set_logger(&TurnCounter).unwrap();
+        log::set_max_level(log::LevelFilter::Trace);
+        return f(&TestDb::new());
+    }
+    let output = test_process(&format!("async_faults::{name}")).env(OWN, "1").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn what_a_crowd_reports_at_once_is_written_together() {
+    in_own_process("what_a_crowd_reports_at_once_is_written_together", |db| {
+        const CROWD: usize = 300;
+        let runtime = runtime();
+        let (go, begun) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let (goes, begins) = (go.clone(), begun.clone());
+        let report = move |run: Context| {
+            let (goes, begins) = (goes.clone(), begins.clone());
+            async move {
+                let going = goes.notified();
+                tokio::pin!(going);
+                going.as_mut().enable();
+                begins.fetch_add(1, Ordering::SeqCst);
+                going.await;
+                run.progress("half");
+                run.cancelled().await;
+                Ok::<_, Error>(())
+            }
+        };
+        let scheduler = builder(db, &runtime).poll(seconds(10)).async_handler("report", report).start().unwrap();
+        scheduler.add_all((0..CROWD).map(|n| overdue(&format!("reports-{n}")).handler("report"))).unwrap();
+        eventually("all have begun", || begun.load(Ordering::SeqCst) == CROWD);
+        let before = TURNS.load(Ordering::SeqCst);
+        go.notify_waiters();
+        let reported = "SELECT count(*) FROM task_runs WHERE progress = 'half'";
+        eventually("all have reported", || db.number::<usize>(reported) == CROWD);
+        let turns = TURNS.load(Ordering::SeqCst) - before;
+        assert!(turns <= CROWD / 3, "{turns} turns");
+        scheduler.interrupt();
+        eventually("it has stopped", || scheduler.has_stopped());
+    });
+}
+
+/// One worker that is idle, with a closure to run, limits the async runs of a turn to one only in the first turn.
+#[test]
+fn an_idle_worker_does_not_hold_up_a_crowd() {
+    in_own_process("an_idle_worker_does_not_hold_up_a_crowd", |db| {
+        const CROWD: usize = 400;
+        let runtime = runtime();
+        let begun = Arc::new(AtomicUsize::new(0));
+        let begins = begun.clone();
+        let begin = move |run: Context| {
+            begins.fetch_add(1, Ordering::SeqCst);
+            async move {
+                run.cancelled().await;
+                Ok::<_, Error>(())
+            }
+        };
+        db.client().add_all((0..CROWD).map(|n| overdue(&format!("begins-{n}")).handler("begin"))).unwrap();
+        let builder = builder(db, &runtime).workers(1).poll(seconds(10)).async_handler("begin", begin);
+        let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
+        eventually("all have begun", || begun.load(Ordering::SeqCst) == CROWD);
+        let turns = TURNS.load(Ordering::SeqCst);
+        assert!(turns <= 40, "{turns} turns");
+        scheduler.interrupt();
+        eventually("it has stopped", || scheduler.has_stopped());
+    });
+}
+
+/// The workers are busy and closures wait, while the runtime has slots: the loop neither spins nor sleeps through a retry.
+#[test]
+fn a_full_lane_neither_keeps_the_loop_awake_nor_makes_the_other_late() {
+    in_own_process("a_full_lane_neither_keeps_the_loop_awake_nor_makes_the_other_late", |db| {
+        let runtime = runtime();
+        let (open, gate) = crossbeam_channel::bounded::<()>(0);
+        let hold = move |_: &Context| {
+            let _ = gate.recv();
+            Ok::<_, Error>(())
+        };
+        let fail_once =
+            |run: Context| async move { if run.attempt() == 1 { Err(BoxError::from("again")) } else { Ok(()) } };
+        let builder = builder(db, &runtime).poll(seconds(600)).lease(seconds(3600));
+        let scheduler = builder.handler("hold", hold).async_handler("flaky", fail_once).start().unwrap();
+        let retried = |task: NewTask| {
+            let wait = Duration::from_millis(400);
+            task.retry(duly::RetryPolicy { max_attempts: 2, backoff: wait, max_backoff: wait })
+        };
+        scheduler.add_all((0..6).map(|n| overdue(&format!("holds-{n}")).handler("hold"))).unwrap();
+        eventually("the workers are busy", || db.count(RunStatus::Running) == 2);
+        scheduler.add(retried(overdue("flaky").handler("flaky"))).unwrap();
+        eventually("it waits for its retry", || db.count(RunStatus::Failed) == 1);
+        let before = TURNS.load(Ordering::SeqCst);
+        wait_for_status(&scheduler, "flaky", RunStatus::Succeeded);
+        let turns = TURNS.load(Ordering::SeqCst) - before;
+        assert!(turns <= 10, "{turns} turns");
+        assert_eq!(db.count(RunStatus::Running), 2);
+        drop(open);
+        eventually("all have ended", || all_final(db, 7));
+        assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+        db.assert_sound();
+    });
+}
