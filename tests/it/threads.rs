@@ -366,3 +366,62 @@ fn a_run_that_may_start_only_once_is_not_starved_by_read_ahead() {
     let oldest = count_begun_before(NewTask::once("once", at("2019-01-01T00:00:00Z")).handler("work").priority(3));
     assert!(oldest.is_some_and(|before| before < 40), "it is the oldest, and every eighth goes by age: {oldest:?}");
 }
+
+#[test]
+fn the_number_of_turns_grows_unless_the_loop_is_blocked() {
+    let (db, client) = TestDb::with_client();
+    let (begun, started) = channel();
+    let (release, blocked) = channel::<()>();
+    let blocked = Mutex::new(blocked);
+    let scheduler = Scheduler::builder(db.file())
+        .poll(std::time::Duration::from_millis(10))
+        .handler("work", |_: &Context| Ok::<_, BoxError>(()))
+        .observe(move |event: &Event| {
+            if matches!(event, Event::Finished { .. }) {
+                let _ = begun.send(());
+                let _ = blocked.lock().expect("a lock").recv();
+            }
+        })
+        .start()
+        .expect("a scheduler");
+    let grows = || {
+        let before = scheduler.turns();
+        eventually("a turn", || scheduler.turns() > before + 2);
+    };
+    grows();
+    client.add(overdue("now")).expect("a task");
+    started.recv().expect("the event");
+    let before = scheduler.turns();
+    // Ten poll intervals.
+    assert!(started.recv_timeout(std::time::Duration::from_millis(100)).is_err());
+    assert_eq!(scheduler.turns(), before, "the loop waits for the observer");
+    drop(release);
+    grows();
+    scheduler.drain();
+    eventually("it stops", || scheduler.has_stopped());
+    let last = scheduler.turns();
+    assert!(last > before);
+}
+
+/// The retries of a refused write wait 0.1 s, then twice as long each time, up to 5 s.
+#[test]
+#[cfg(unix)]
+fn turns_continue_in_each_poll_interval_while_a_refused_write_is_retried() {
+    let db = TestDb::new();
+    let (observer, events) = listen();
+    let scheduler = Scheduler::builder(db.file())
+        .poll(std::time::Duration::from_millis(10))
+        .lease(seconds(1))
+        .observe(observer)
+        .start()
+        .unwrap();
+    let alias = db.home().join("alias.db");
+    std::fs::hard_link(db.file(), &alias).unwrap();
+    while !matches!(events.recv().unwrap(), Event::Degraded { .. }) {}
+    let before = scheduler.turns();
+    // In the 60 s of this wait there are 17 retries.
+    eventually("forty turns", || scheduler.turns() >= before + 40);
+    std::fs::remove_file(&alias).unwrap();
+    while !matches!(events.recv().unwrap(), Event::Recovered) {}
+    scheduler.shutdown(seconds(30)).unwrap();
+}
