@@ -149,6 +149,8 @@ mod run_transitions;
 mod schedule_changes;
 /// `duly selftest` on trustworthy and on faulty disks.
 mod selftest;
+/// Messages of `duly run` to the service manager: ready, stopping, and the watchdog.
+mod service_manager;
 /// `duly run` as a process: signals, exit codes, log and cost; the helpers to run it.
 mod sidecar;
 /// Days of virtual time from a seed, with crashes and clock steps, and a checker of every row.

@@ -1,6 +1,7 @@
 //! The handler `command`: runs a program without a shell. Processes of its process group do not outlive the run.
 
 pub(crate) mod children;
+pub(crate) mod environment;
 pub(crate) mod payload;
 mod pipes;
 mod system;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use duly::{BoxError, Clock, Context, Failure, Handler, Orphan, Process, StopReason, SystemClock};
 
-use crate::exec::payload::{DEAD_RUN, Payload, dead_run};
+use crate::exec::environment::Environment;
+use crate::exec::payload::{PAYLOAD_FILE, Payload, dead_run};
 use crate::exec::pipes::Drain;
 use crate::exec::system::Group;
 
@@ -39,9 +41,15 @@ pub(crate) struct Commands {
     clock: SystemClock,
     running: Arc<AtomicUsize>,
     was_cut_short: Arc<AtomicBool>,
+    environment: Environment,
 }
 
 impl Commands {
+    /// Returns the handler, whose commands inherit this environment.
+    pub(crate) fn with(environment: Environment) -> Self {
+        Commands { environment, ..Commands::default() }
+    }
+
     /// Returns the number of running commands.
     pub(crate) fn running(&self) -> usize {
         self.running.load(Ordering::SeqCst)
@@ -152,7 +160,7 @@ impl Handler for Commands {
             return Err(self.stopped(reason, "it was not started"));
         }
         let _running = Running::begin(&self.running);
-        let mut group = start(context, &payload)?;
+        let mut group = start(context, &payload, self.environment)?;
         context.record_process(group.id());
         let (sender, closed) = channel();
         let drains = drain(&mut group, &sender)?;
@@ -240,24 +248,17 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Variable that names the file with the payload of the run.
-const PAYLOAD_FILE: &str = "DULY_PAYLOAD_FILE";
-
 /// Starts the command. Only the command holds its input file, whose lock shows other schedulers that it is alive.
-fn start(context: &Context, payload: &Payload) -> Result<Group, BoxError> {
+fn start(context: &Context, payload: &Payload, environment: Environment) -> Result<Group, BoxError> {
     let own = context.run_payload_json();
     let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
     let input = context
         .command_input(input.as_bytes())
         .map_err(|error| format!("cannot create the input file of the command: {error}"))?;
     let file = context.payload_file().map_err(|error| format!("cannot create the payload file: {error}"))?;
-    let mut command = Command::new(&payload.argv[0]);
-    // The scheduler may itself have been started by a command, and have inherited these variables.
-    for name in [PAYLOAD_FILE].iter().chain(&DEAD_RUN) {
-        command.env_remove(name);
-    }
+    let mut command = plain_command(payload);
+    environment.apply(&mut command, payload);
     command
-        .args(&payload.argv[1..])
         .envs(&payload.env)
         .envs(file.map(|file| (PAYLOAD_FILE, file)))
         .envs(own.and_then(dead_run).into_iter().flatten())
@@ -270,10 +271,16 @@ fn start(context: &Context, payload: &Payload) -> Result<Group, BoxError> {
         .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    Group::start(&mut command).map_err(|error| cannot_start(payload, &error).into())
+}
+
+fn plain_command(payload: &Payload) -> Command {
+    let mut command = Command::new(&payload.argv[0]);
+    command.args(&payload.argv[1..]);
     if let Some(folder) = &payload.cwd {
         command.current_dir(folder);
     }
-    Group::start(&mut command).map_err(|error| cannot_start(payload, &error).into())
+    command
 }
 
 fn cannot_start(payload: &Payload, error: &io::Error) -> String {

@@ -83,6 +83,9 @@ impl Payload {
     }
 }
 
+/// Variable that names the file with the payload of the run.
+pub(crate) const PAYLOAD_FILE: &str = "DULY_PAYLOAD_FILE";
+
 /// The variables that describe a dead run.
 pub(crate) const DEAD_RUN: [&str; 4] = ["DULY_DEAD_TASK", "DULY_DEAD_RUN_ID", "DULY_DEAD_STATUS", "DULY_DEAD_ERROR"];
 
