@@ -181,6 +181,8 @@ mod turns;
 mod unknown_owner;
 /// `duly run` with a full and unread standard error.
 mod unread_log;
+/// Commands of another user, and the environment of commands.
+mod users;
 /// Two schema versions on one file.
 mod versions;
 /// Requests of its own client wake a sleeping scheduler.

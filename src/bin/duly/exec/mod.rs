@@ -5,6 +5,7 @@ pub(crate) mod environment;
 pub(crate) mod payload;
 mod pipes;
 mod system;
+pub(crate) mod user;
 
 use std::io;
 use std::path::Path;
@@ -21,6 +22,7 @@ use crate::exec::environment::Environment;
 use crate::exec::payload::{PAYLOAD_FILE, Payload, dead_run};
 use crate::exec::pipes::Drain;
 use crate::exec::system::Group;
+use crate::exec::user::Account;
 
 /// Default timeout of an attempt.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -250,17 +252,25 @@ impl Drop for Running<'_> {
 
 /// Starts the command. Only the command holds its input file, whose lock shows other schedulers that it is alive.
 fn start(context: &Context, payload: &Payload, environment: Environment) -> Result<Group, BoxError> {
+    let account = payload.user.as_deref().map(Account::of_task).transpose()?;
     let own = context.run_payload_json();
     let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
     let input = context
         .command_input(input.as_bytes())
         .map_err(|error| format!("cannot create the input file of the command: {error}"))?;
     let file = context.payload_file().map_err(|error| format!("cannot create the payload file: {error}"))?;
-    let mut command = plain_command(payload);
+    let mut command = match &account {
+        Some(account) => account.command(payload, &input, file.as_deref())?,
+        None => plain_command(payload),
+    };
+    // The environment of root may hold secrets.
+    let environment = if account.is_some() { Environment::Clean } else { environment };
     environment.apply(&mut command, payload);
     command
+        .envs(account.iter().flat_map(Account::variables))
         .envs(&payload.env)
-        .envs(file.map(|file| (PAYLOAD_FILE, file)))
+        // The starter of another user's command sets it.
+        .envs(file.filter(|_| account.is_none()).map(|file| (PAYLOAD_FILE, file)))
         .envs(own.and_then(dead_run).into_iter().flatten())
         .env("DULY_TASK", context.task())
         .env("DULY_RUN_ID", context.run_id().to_string())
@@ -285,6 +295,9 @@ fn plain_command(payload: &Payload) -> Command {
 
 fn cannot_start(payload: &Payload, error: &io::Error) -> String {
     let program = &payload.argv[0];
+    if let Some(user) = &payload.user {
+        return format!("cannot start {program:?} as user {user:?}: cannot start duly by /proc/self/exe: {error}");
+    }
     if let Some(folder) = payload.cwd.as_deref().filter(|folder| !Path::new(folder).is_dir()) {
         return format!("cannot start {program:?}: its cwd {folder:?} is not a folder that exists");
     }
