@@ -121,6 +121,8 @@ mod outbox;
 mod overdue;
 /// Overlap policies, and the order in which waiting runs start.
 mod overlap;
+/// The unit of systemd and the image for containers.
+mod packaging;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.
