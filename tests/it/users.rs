@@ -142,7 +142,7 @@ fn a_scheduler_that_is_not_root_gives_up_a_run_of_another_user() {
     client.add(command("own", json!({ "argv": ["id", "-u"], "cwd": "/" }))).expect("a task");
     drop(client);
     let home = db.home().display().to_string();
-    let mut sidecar = Sidecar::spawn_within(&db, &["--until-idle"], "sh", &["-c", &program, &home]);
+    let mut sidecar = Sidecar::spawn_within(&db, &["--until-idle"], "sh", &["-c", program, &home]);
     let code = sidecar.end().code();
     if sidecar.log().contains("setpriv") {
         return skip("the program is not executable for another user");
