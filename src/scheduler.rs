@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -329,7 +330,7 @@ impl Builder {
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
         let (in_flight, handed, next_look, waiting) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
-        let now = clock.now();
+        let (now, turns) = (clock.now(), Arc::<AtomicU64>::default());
         let is_behind = poller.is_behind(now);
         let event_loop = EventLoop {
             poller,
@@ -340,6 +341,7 @@ impl Builder {
             woken,
             orders,
             report,
+            turns: turns.clone(),
             in_flight,
             handed,
             next_look,
@@ -354,7 +356,7 @@ impl Builder {
         if !is_behind && let Ok(Some(newest)) = client.store().counted_beyond(now.wall) {
             let _ = order.try_send(Order::CompareClock(newest));
         }
-        Ok(Scheduler { client, order, reports, thread: Some(thread), path, handlers: names })
+        Ok(Scheduler { client, order, reports, turns, thread: Some(thread), path, handlers: names })
     }
 }
 
@@ -391,6 +393,7 @@ pub struct Scheduler {
     client: Client,
     order: Sender<Order>,
     reports: Receiver<usize>,
+    turns: Arc<AtomicU64>,
     thread: Option<JoinHandle<Result<()>>>,
     path: PathBuf,
     handlers: BTreeSet<String>,
@@ -467,6 +470,14 @@ impl Scheduler {
     /// returns why.
     pub fn has_stopped(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Returns how many turns its loop has ended. For a watchdog or a liveness probe, which compares two values: while the loop
+    /// works, the number grows in every poll interval, also while the loop drains and while the database refuses writes. It does
+    /// not grow while a turn is blocked: by a disk that does not answer, by an observer that does not return, or for up to five
+    /// seconds by the lock of another program; nor after the scheduler has stopped.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
     }
 
     /// Whether nothing is left to do now: no task is due, no run is running anywhere in the file, and none that this

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
@@ -49,6 +50,8 @@ pub(crate) struct EventLoop {
     pub(crate) woken: Receiver<()>,
     pub(crate) orders: Receiver<Order>,
     pub(crate) report: Sender<usize>,
+    /// Number of turns that have ended.
+    pub(crate) turns: Arc<AtomicU64>,
     /// Runs that were handed to the workers and whose outcome has not returned.
     pub(crate) in_flight: usize,
     /// When claims were handed over and how many at a time; the oldest that may still be un-started first.
@@ -114,6 +117,7 @@ impl EventLoop {
                 fault_points::reach("ended");
             }
             let turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
+            self.turns.fetch_add(1, Ordering::Relaxed);
             if ended > 0 {
                 fault_points::reach("settled");
             }
@@ -155,7 +159,9 @@ impl EventLoop {
             let replace = self.pool.next_replacement().filter(|_| !draining).unwrap_or(Duration::MAX);
             let reports = self.reports.next().unwrap_or(Duration::MAX);
             let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
-            let wake_at = if again { Duration::ZERO } else { turn.wake_at };
+            // A turn in each poll interval, also while it waits to retry a refused write: a watchdog counts turns.
+            let latest = now.monotonic.saturating_add(self.settings.poll);
+            let wake_at = if again { Duration::ZERO } else { turn.wake_at.min(latest) };
             let check = self.pool.next_check(now.monotonic).unwrap_or(Duration::MAX);
             select! {
                 recv(self.pool.finished()) -> one => {

@@ -128,6 +128,8 @@ mod output;
 mod overdue;
 /// Overlap policies, and the order in which waiting runs start.
 mod overlap;
+/// The unit of systemd and the image for containers.
+mod packaging;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.
@@ -156,6 +158,8 @@ mod run_transitions;
 mod schedule_changes;
 /// `duly selftest` on trustworthy and on faulty disks.
 mod selftest;
+/// Messages of `duly run` to the service manager: ready, stopping, and the watchdog.
+mod service_manager;
 /// `duly run` as a process: signals, exit codes, log and cost; the helpers to run it.
 mod sidecar;
 /// Days of virtual time from a seed, with crashes and clock steps, and a checker of every row.
@@ -191,6 +195,8 @@ mod turns;
 mod unknown_owner;
 /// `duly run` with a full and unread standard error.
 mod unread_log;
+/// Commands of another user, and the environment of commands.
+mod users;
 /// Two schema versions on one file.
 mod versions;
 /// Requests of its own client wake a sleeping scheduler.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use duly::{
     AttemptOutcome, BoxError, Cancel, Context, Error, Event, Failure, NewTask, RetryPolicy, RunStatus, Scheduler,
@@ -133,7 +134,7 @@ fn a_handler_past_its_limit_is_asked_to_stop_and_recorded_when_it_returns() {
         })
         .start()
         .unwrap();
-    let limit = std::time::Duration::from_millis(50);
+    let limit = Duration::from_millis(50);
     // Four attempts are left, but the handler has given up.
     scheduler.add(overdue("slow").timeout(limit)).unwrap();
     let slow = wait_for_status(&scheduler, "slow", RunStatus::Dead);
@@ -175,7 +176,7 @@ fn a_handler_that_returns_after_the_deadline_still_records_its_outcome() {
     let client = scheduler.client().clone();
     client.add(overdue("long")).unwrap();
     let run = begins.recv_timeout(seconds(30)).unwrap();
-    assert_eq!(scheduler.shutdown(std::time::Duration::ZERO).unwrap().unfinished, 1);
+    assert_eq!(scheduler.shutdown(Duration::ZERO).unwrap().unfinished, 1);
     assert_eq!(db.run(run).status, RunStatus::Running);
 
     // No other scheduler takes the run: its owner is alive as long as its worker is.
@@ -198,7 +199,7 @@ fn a_shutdown_counts_an_outcome_that_could_not_be_recorded() {
     db.plain().execute_batch(refuse).unwrap();
     client.add(overdue("short")).unwrap();
     assert!(events.iter().any(|event| matches!(event, Event::SetAside { .. })));
-    assert_eq!(scheduler.shutdown(std::time::Duration::ZERO).unwrap().unfinished, 1, "its handler has returned");
+    assert_eq!(scheduler.shutdown(Duration::ZERO).unwrap().unfinished, 1, "its handler has returned");
     assert_eq!(db.count(RunStatus::Running), 1);
 
     db.plain().execute_batch("DROP TRIGGER refuse").unwrap();
@@ -275,7 +276,7 @@ fn two_schedulers_in_one_process_share_the_runs() {
 #[test]
 fn workers_write_one_after_another_without_busy_errors() {
     const WORKERS: u32 = 8;
-    let (patience, work) = (std::time::Duration::from_millis(1500), std::time::Duration::from_millis(250));
+    let (patience, work) = (Duration::from_millis(1500), Duration::from_millis(250));
     assert!(work * (WORKERS - 1) > patience, "the last one would lose it");
     let db = TestDb::new();
     let scheduler = Scheduler::builder(db.file())
@@ -365,4 +366,70 @@ fn a_run_that_may_start_only_once_is_not_starved_by_read_ahead() {
     assert!(urgent.is_some_and(|before| before < 20), "more than were read ahead when it came: {urgent:?}");
     let oldest = count_begun_before(NewTask::once("once", at("2019-01-01T00:00:00Z")).handler("work").priority(3));
     assert!(oldest.is_some_and(|before| before < 40), "it is the oldest, and every eighth goes by age: {oldest:?}");
+}
+
+#[test]
+fn the_number_of_turns_grows_unless_the_loop_is_blocked() {
+    let (db, client) = TestDb::with_client();
+    let (begun, started) = channel();
+    let (release, blocked) = channel::<()>();
+    let blocked = Mutex::new(blocked);
+    let scheduler = Scheduler::builder(db.file())
+        .poll(Duration::from_millis(10))
+        .handler("work", |_: &Context| Ok::<_, BoxError>(()))
+        .observe(move |event: &Event| {
+            if matches!(event, Event::Finished { .. }) {
+                let _ = begun.send(());
+                let _ = blocked.lock().expect("a lock").recv();
+            }
+        })
+        .start()
+        .expect("a scheduler");
+    let grows = || {
+        let before = scheduler.turns();
+        eventually("a turn", || scheduler.turns() > before + 2);
+    };
+    grows();
+    client.add(overdue("now")).expect("a task");
+    started.recv().expect("the event");
+    let before = scheduler.turns();
+    // Ten poll intervals.
+    assert!(started.recv_timeout(Duration::from_millis(100)).is_err());
+    assert_eq!(scheduler.turns(), before, "the loop waits for the observer");
+    drop(release);
+    grows();
+    scheduler.drain();
+    eventually("it stops", || scheduler.has_stopped());
+    let last = scheduler.turns();
+    assert!(last > before);
+}
+
+/// The retries of a refused write wait 0.1 s, then twice as long each time, up to 5 s: the sixth wait begins after 3.1 s.
+#[test]
+#[cfg(unix)]
+fn turns_continue_in_each_poll_interval_while_a_refused_write_is_retried() {
+    let db = TestDb::new();
+    let (observer, events) = listen();
+    let scheduler = Scheduler::builder(db.file())
+        .poll(Duration::from_millis(10))
+        .lease(seconds(1))
+        .observe(observer)
+        .start()
+        .unwrap();
+    let alias = db.home().join("alias.db");
+    std::fs::hard_link(db.file(), &alias).unwrap();
+    while !matches!(events.recv().unwrap(), Event::Degraded { .. }) {}
+    let began = Instant::now();
+    let (mut turns, mut grew, mut longest) = (scheduler.turns(), began, Duration::ZERO);
+    eventually("seven seconds have passed", || {
+        if scheduler.turns() != turns {
+            longest = longest.max(grew.elapsed());
+            (turns, grew) = (scheduler.turns(), Instant::now());
+        }
+        began.elapsed() > seconds(7)
+    });
+    assert!(longest < seconds(3), "{longest:?} without a turn");
+    std::fs::remove_file(&alias).unwrap();
+    while !matches!(events.recv().unwrap(), Event::Recovered) {}
+    scheduler.shutdown(seconds(30)).unwrap();
 }

@@ -31,6 +31,7 @@ use crate::commands::run::{self, Exit};
 use crate::commands::{
     add, apply, backup, check, control, doctor, follow, history, list, logs, prune, shell, show, status,
 };
+use crate::exec::user;
 use crate::output::escape;
 use crate::output::forward::Forward;
 use crate::output::log_queue::LogQueue;
@@ -46,6 +47,10 @@ use crate::selftest::child::Role;
 const OTHER_WIDTH: u16 = 80;
 
 fn main() -> ExitCode {
+    if let Some((error, code)) = user::become_user(std::env::args_os()) {
+        print_error(&format!("duly: {}", escape::one_line(&error)));
+        return ExitCode::from(code);
+    }
     let args = match Args::parse_words(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return print_usage(&error),

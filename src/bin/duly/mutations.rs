@@ -136,7 +136,8 @@ fn crontabs() {
         let bytes = mutator.bytes(&CRONTABS);
         let around = with_comments(&bytes);
         let user = User { name: "anna".into(), home: Some("/home/anna".into()) };
-        let options = Options { system: mutator.random.bool(), user, users: &users, zone: &zone, prefix: "cron" };
+        let (system, others) = (mutator.random.bool(), mutator.random.bool());
+        let options = Options { system, user, others, users: &users, zone: &zone, prefix: "cron" };
         check_lines(&bytes, &around, |bytes| crontab::parse(bytes, &options));
     });
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgGroup;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use duly::{Misfire, NewTask, Overlap, RetryPolicy};
 use serde_json::value::RawValue;
 
@@ -76,6 +76,11 @@ pub(crate) struct Add {
     /// Working directory of the command. Default: the current directory.
     #[arg(long, value_name = "DIR", conflicts_with = "handler", help_heading = COMMAND)]
     pub(crate) cwd: Option<PathBuf>,
+    /// User as whom the command runs, with the groups and the home directory of the user. duly run must run as root. Default: the
+    /// user of duly run.
+    #[arg(long, value_name = "NAME", conflicts_with = "handler", help_heading = COMMAND,
+          value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) user: Option<String>,
     /// Environment variable for the command; may be repeated. The value is stored unencrypted.
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "handler", help_heading = COMMAND, value_parser = variable)]
     pub(crate) env: Vec<(String, String)>,

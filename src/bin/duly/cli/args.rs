@@ -323,6 +323,10 @@ pub(crate) struct RunArgs {
     /// Exit when no task is due and no run is waiting to start, running, or waiting for a retry.
     #[arg(long)]
     pub(crate) until_idle: bool,
+    /// Start commands with PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_ALL and TZ, the variables of the task and those of duly alone.
+    /// Default: commands inherit the environment of duly run.
+    #[arg(long)]
+    pub(crate) clean_env: bool,
     /// Form of the log on standard error. Default: json with --json; journald if standard error is the systemd journal; else text.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,

@@ -5,11 +5,13 @@ SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF and SIGIO are logged and ignored.
 
 DULY_LOG sets the level of the log: off, error, warn, info (default), debug or trace.
 
-Each command runs in its own session, without a terminal. As PID 1 of a container, duly reaps orphan processes.
+Commands inherit the environment of duly run, unless --clean-env is given. Each runs in its own session, without a terminal.
+
+Under systemd (Type=notify, WatchdogSec), duly reports that it is ready, and sends signs of life. As PID 1, it reaps orphan processes.
 
 Examples:
   duly run --tasks tasks.toml
-  duly run --create --workers 8 --drain 5m
+  duly run --create --clean-env --workers 8 --drain 5m
   duly run --until-idle --keep-runs 7d --most-runs 500"#;
 
 pub(crate) const ADD: &str = r#"Durations have a unit: 90s, 15m, 1h 30m, 2d. Times without an offset are read in --tz.

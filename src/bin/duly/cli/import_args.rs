@@ -28,8 +28,9 @@ pub(crate) struct Crontab {
     /// System crontab: each entry names a user before the command. Assumed for /etc/crontab and files in /etc/cron.d.
     #[arg(long)]
     pub(crate) system: bool,
-    /// Import the entries of this user from a system crontab; commands start in the home directory of this user. Default: the
-    /// current user.
+    /// Import only the entries of this user from a system crontab. They run as the user of duly run, and start in the home
+    /// directory of this user. Default: root imports the entries of all users, which run as their users; other users import
+    /// their own.
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     #[command(flatten)]

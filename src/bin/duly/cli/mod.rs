@@ -1,4 +1,4 @@
-//! Input of the program: arguments, option values, signals; and the failure of a command.
+//! Input of the program: arguments, option values, signals; messages to the service manager; and the failure of a command.
 
 pub(crate) mod add_args;
 pub(crate) mod args;
@@ -7,6 +7,7 @@ pub(crate) mod help_examples;
 pub(crate) mod import_args;
 pub(crate) mod nearest;
 pub(crate) mod retention_args;
+pub(crate) mod service_manager;
 pub(crate) mod signals;
 pub(crate) mod values;
 pub(crate) mod zone;

@@ -139,6 +139,7 @@ fn new_task(add: &Add) -> Result<NewTask, Failure> {
     let payload = command::Payload {
         argv,
         cwd: Some(working_directory(add)?),
+        user: add.user.clone(),
         env: add.env.iter().cloned().collect(),
         env_from: add.env_from.clone(),
         stdin: add.stdin.clone().unwrap_or_default(),

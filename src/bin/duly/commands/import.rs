@@ -54,20 +54,29 @@ fn import_crontab(db: &Path, args: &Crontab, printer: &mut Printer<'_>) -> Resul
     let user = args.user.as_deref().map_or_else(users::current, users::by_name);
     let by_path = file.as_deref().filter(|file| !args.system && crontab::is_system_crontab(file));
     let system = args.system || by_path.is_some();
+    let others = system && args.user.is_none() && users::is_root();
+    let whose = if others { "all users" } else { &user.name };
     if let Some(file) = by_path {
         printer.say(format!(
             "{} is read as a system crontab, whose entries name a user: importing those of {}",
             file.display(),
-            user.name
+            whose
         ))?;
     }
     // Users, and inputs with different prefixes, are different sources: one does not prune the tasks of another.
     let source = match &file {
-        None => format!("crontab of {} on standard input ({})", user.name, args.prefix),
-        Some(file) if system => format!("{} for {}", file.display(), user.name),
+        None => format!("crontab of {whose} on standard input ({})", args.prefix),
+        Some(file) if system => format!("{} for {whose}", file.display()),
         Some(file) => file.display().to_string(),
     };
-    let options = crontab::Options { system, user, users: &users::names(), zone: &zone, prefix: &args.prefix };
+    let options = crontab::Options {
+        system,
+        user: user.clone(),
+        others,
+        users: &users::names(),
+        zone: &zone,
+        prefix: &args.prefix,
+    };
     import_tasks(db, &source, crontab::parse(&bytes, &options), &args.common, printer)
 }
 

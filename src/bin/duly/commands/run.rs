@@ -10,8 +10,10 @@ use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock,
 
 use crate::cli::args::RunArgs;
 use crate::cli::failure::Failure;
+use crate::cli::service_manager::ServiceManager;
 use crate::cli::signals::{self, Request};
 use crate::commands::apply;
+use crate::exec::environment::Environment;
 use crate::exec::{Commands, children};
 use crate::manifest::{self, Manifest};
 use crate::output::escape;
@@ -66,10 +68,12 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let (notify, notices) = sync_channel(NOTICES);
     // Before the scheduler starts: an earlier signal would end the program while commands are running.
     signals::forward(notify.clone(), Notice::Signal).map_err(|error| cannot("listen for signals", error))?;
-    let commands = Commands::forwarding(forward);
+    let environment = if args.clean_env { Environment::Clean } else { Environment::Inherited };
+    let commands = Commands::new(environment, forward);
+    let manager = ServiceManager::from_env();
     let mut builder = Scheduler::builder(file)
         .workers(args.workers)
-        .poll(args.poll)
+        .poll(manager.interval().map_or(args.poll, |turns| turns.min(args.poll)))
         .lease(args.lease)
         .retention(args.keep.retention())
         .handler_type("command", commands.clone());
@@ -85,7 +89,9 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     log::info!("scheduler started, with {}, on {path:?}", count_of(workers, "worker"));
     let times = [args.poll, args.lease, args.drain].map(duration_text);
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
-    let session = Session { scheduler, commands, notices, args };
+    let status = format!("on {path:?}, with {}", count_of(workers, "worker"));
+    let clock = SystemClock::new();
+    let session = Session { scheduler, commands, notices, args, clock, manager, status };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
     let exit = session.shut_down()?;
@@ -106,18 +112,23 @@ struct Session<'a> {
     commands: Commands,
     notices: Receiver<Notice>,
     args: &'a RunArgs,
+    clock: SystemClock,
+    manager: ServiceManager,
+    /// What the service manager shows while the scheduler runs.
+    status: String,
 }
 
 impl Session<'_> {
     /// Waits for a signal, for the scheduler to stop by itself, or with `--until-idle` until it is idle.
     fn wait_for_stop(&self) -> Result<(), Error> {
-        let (clock, mut unusable) = (SystemClock::new(), None);
+        let mut unusable = None;
         while !self.scheduler.has_stopped() {
-            if self.args.until_idle && self.is_idle(&mut unusable, clock.now().monotonic)? {
+            if self.args.until_idle && self.is_idle(&mut unusable, self.clock.now().monotonic)? {
                 log::info!("idle; stopping");
                 return Ok(());
             }
-            match self.next_request(POLL) {
+            let limit = if self.scheduler.turns() == 0 { DRAIN_POLL } else { POLL };
+            match self.next_request(limit) {
                 Some(Request::Stop(signal)) => {
                     let (drain, running) = (humantime::format_duration(self.args.drain), self.commands.running());
                     log::info!("{signal}: no more runs are started; running commands: {running}, for up to {drain}");
@@ -143,25 +154,34 @@ impl Session<'_> {
 
     /// Applies the manifest again. If that fails, nothing has changed and the scheduler continues.
     fn reload(&self) {
+        self.manager.report_reload();
         let Some(tasks) = &self.args.tasks else {
+            self.manager.report_reloaded(&self.status);
             return log::info!("SIGHUP: ignored, because --tasks was not given");
         };
         let manifest = manifest::read(tasks).map_err(Failure::Refused);
-        if let Err(failure) = manifest.and_then(|manifest| apply_logged(&self.scheduler, tasks, manifest)) {
-            let failure = escape::one_line(&failure.to_string());
-            log::error!("SIGHUP: no task was changed: {failure}; correct the manifest and send SIGHUP again");
+        match manifest.and_then(|manifest| apply_logged(&self.scheduler, tasks, manifest)) {
+            Ok(()) => self.manager.report_reloaded(&self.status),
+            Err(failure) => {
+                let failure = escape::one_line(&failure.to_string());
+                self.manager.report_reloaded(&format!("{}; SIGHUP: no task was changed: {failure}", self.status));
+                log::error!("SIGHUP: no task was changed: {failure}; correct the manifest and send SIGHUP again");
+            }
         }
     }
 
     /// Drains the scheduler, ends the commands that are left after the drain, and stops it.
     fn shut_down(self) -> Result<Exit, Error> {
+        let drain = humantime::format_duration(self.args.drain);
+        self.manager.report_stop(&format!("no more runs are started; running commands may continue for up to {drain}"));
         self.scheduler.drain();
-        let clock = SystemClock::new();
+        let clock = self.clock;
         let began = clock.now().monotonic;
         let until = began.saturating_add(self.args.drain);
         while !self.scheduler.has_stopped() && clock.now().monotonic < until {
             let Some(Request::Stop(signal)) = self.next_request(DRAIN_POLL.min(clock.until(until))) else { continue };
-            if clock.now().monotonic - began >= SAME_REQUEST {
+            // Of two readings in one millisecond, the later one may be a little smaller.
+            if clock.now().monotonic.saturating_sub(began) >= SAME_REQUEST {
                 log::warn!("second {signal}: running commands are ended now");
                 break;
             }
@@ -195,9 +215,11 @@ impl Session<'_> {
         Ok(if self.commands.was_cut_short() { Exit::CutShort } else { Exit::Clean })
     }
 
-    /// Returns the next request of a signal that arrives within `limit`, and reaps orphan processes.
+    /// Returns the next request of a signal that arrives within `limit`, reaps orphan processes, and reports to the service manager.
     fn next_request(&self, limit: Duration) -> Option<Request> {
         children::reap();
+        self.manager.report_turns(self.scheduler.turns(), self.clock.now().monotonic, || self.status.clone());
+        let limit = self.manager.interval().map_or(limit, |interval| interval.min(limit));
         let mut notice = match self.notices.recv_timeout(limit) {
             Ok(notice) => notice,
             Err(RecvTimeoutError::Timeout) => return None,

@@ -127,6 +127,7 @@ fn action(task: &Task) -> Vec<(&'static str, String)> {
     let Some(words) = words else { return payload };
     let mut rows = vec![("command", words.join(" "))];
     rows.extend(command["cwd"].as_str().map(|folder| ("cwd", folder.to_owned())));
+    rows.extend(command["user"].as_str().map(|name| ("user", name.to_owned())));
     for (key, value) in command["env"].as_object().into_iter().flatten() {
         rows.push(("env", format!("{key}={}", shell_word(value.as_str().unwrap_or_default()))));
     }

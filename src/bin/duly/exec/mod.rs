@@ -1,10 +1,12 @@
 //! The handler `command`: runs a program without a shell. Processes of its process group do not outlive the run.
 
 pub(crate) mod children;
+pub(crate) mod environment;
 pub(crate) mod payload;
 mod pipes;
 mod system;
 pub(crate) mod text;
+pub(crate) mod user;
 
 use std::io;
 use std::path::Path;
@@ -18,9 +20,11 @@ use std::time::Duration;
 use duly::command::{CommandContext, Orphan, Process};
 use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
 
-use crate::exec::payload::{DEAD_RUN, Payload, dead_run};
+use crate::exec::environment::Environment;
+use crate::exec::payload::{PAYLOAD_FILE, Payload, dead_run};
 use crate::exec::pipes::Drain;
 use crate::exec::system::Group;
+use crate::exec::user::Account;
 use crate::output::forward::{Forward, Stream};
 
 /// Default timeout of an attempt.
@@ -44,14 +48,15 @@ pub(crate) struct Commands {
     clock: SystemClock,
     running: Arc<AtomicUsize>,
     was_cut_short: Arc<AtomicBool>,
+    environment: Environment,
     /// Where the lines that commands print are copied to.
     forward: Option<Forward>,
 }
 
 impl Commands {
-    /// Copies the lines that commands print.
-    pub(crate) fn forwarding(forward: Option<Forward>) -> Self {
-        Commands { forward, ..Commands::default() }
+    /// Returns the handler. Its commands inherit this environment, and the lines that they print are copied to `forward`.
+    pub(crate) fn new(environment: Environment, forward: Option<Forward>) -> Self {
+        Commands { environment, forward, ..Commands::default() }
     }
 
     /// Returns the number of running commands.
@@ -183,7 +188,7 @@ impl Handler for Commands {
             return Err(self.stopped(reason, "it was not started"));
         }
         let _running = Running::begin(&self.running);
-        let mut group = start(context, &payload)?;
+        let mut group = start(context, &payload, self.environment)?;
         let command = CommandContext::of(context);
         command.record_process(group.id());
         let (sender, closed) = channel();
@@ -283,11 +288,9 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Variable that names the file with the payload of the run.
-const PAYLOAD_FILE: &str = "DULY_PAYLOAD_FILE";
-
 /// Starts the command. Only the command holds its input file, whose lock shows other schedulers that it is alive.
-fn start(context: &Context, payload: &Payload) -> Result<Group, BoxError> {
+fn start(context: &Context, payload: &Payload, environment: Environment) -> Result<Group, BoxError> {
+    let account = payload.user.as_deref().map(Account::of_task).transpose()?;
     let own = context.run_payload_json();
     let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
     let input = CommandContext::of(context)
@@ -296,15 +299,18 @@ fn start(context: &Context, payload: &Payload) -> Result<Group, BoxError> {
     let file = CommandContext::of(context)
         .payload_file()
         .map_err(|error| format!("cannot create the payload file: {error}"))?;
-    let mut command = Command::new(&payload.argv[0]);
-    // The scheduler may itself have been started by a command, and have inherited these variables.
-    for name in [PAYLOAD_FILE].iter().chain(&DEAD_RUN) {
-        command.env_remove(name);
-    }
+    let mut command = match &account {
+        Some(account) => account.command(payload, &input, file.as_deref())?,
+        None => plain_command(payload),
+    };
+    // The environment of root may hold secrets.
+    let environment = if account.is_some() { Environment::Clean } else { environment };
+    environment.apply(&mut command, payload);
     command
-        .args(&payload.argv[1..])
+        .envs(account.iter().flat_map(Account::variables))
         .envs(&payload.env)
-        .envs(file.map(|file| (PAYLOAD_FILE, file)))
+        // The starter of another user's command sets it.
+        .envs(file.filter(|_| account.is_none()).map(|file| (PAYLOAD_FILE, file)))
         .envs(own.and_then(dead_run).into_iter().flatten())
         .env("DULY_TASK", context.task())
         .env("DULY_RUN_ID", context.run_id().to_string())
@@ -315,14 +321,23 @@ fn start(context: &Context, payload: &Payload) -> Result<Group, BoxError> {
         .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    Group::start(&mut command).map_err(|error| cannot_start(payload, &error).into())
+}
+
+fn plain_command(payload: &Payload) -> Command {
+    let mut command = Command::new(&payload.argv[0]);
+    command.args(&payload.argv[1..]);
     if let Some(folder) = &payload.cwd {
         command.current_dir(folder);
     }
-    Group::start(&mut command).map_err(|error| cannot_start(payload, &error).into())
+    command
 }
 
 fn cannot_start(payload: &Payload, error: &io::Error) -> String {
     let program = &payload.argv[0];
+    if let Some(user) = &payload.user {
+        return format!("cannot start {program:?} as user {user:?}: cannot start duly by /proc/self/exe: {error}");
+    }
     if let Some(folder) = payload.cwd.as_deref().filter(|folder| !Path::new(folder).is_dir()) {
         return format!("cannot start {program:?}: its cwd {folder:?} is not a folder that exists");
     }

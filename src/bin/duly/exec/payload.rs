@@ -16,6 +16,9 @@ pub(crate) struct Payload {
     /// The working directory; `None`: that of the scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cwd: Option<String>,
+    /// The user as whom a scheduler of root starts it; `None`: the user of the scheduler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) user: Option<String>,
     /// Variables that are added to the environment of the scheduler.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
@@ -28,7 +31,7 @@ pub(crate) struct Payload {
 }
 
 /// The names of all fields.
-const FIELDS: [&str; 5] = ["argv", "cwd", "env", "env_from", "stdin"];
+const FIELDS: [&str; 6] = ["argv", "cwd", "user", "env", "env_from", "stdin"];
 
 impl Payload {
     /// Parses a payload. An error names the field, and what is expected and found.
@@ -47,6 +50,7 @@ impl Payload {
         let payload = Payload {
             argv: texts(&fields, "argv")?,
             cwd: text(&fields, "cwd")?,
+            user: text(&fields, "user")?,
             env: pairs(&fields, "env")?,
             env_from: texts(&fields, "env_from")?,
             stdin: match field(&fields, "stdin") {
@@ -60,6 +64,9 @@ impl Payload {
         }
         if payload.cwd.as_ref().is_some_and(String::is_empty) {
             return Err("cwd: expected a folder, found an empty string".to_owned());
+        }
+        if payload.user.as_ref().is_some_and(String::is_empty) {
+            return Err("user: expected the name of a user, found an empty string".to_owned());
         }
         let names = payload.env.keys().map(|name| ("env", name));
         for (field, name) in names.chain(payload.env_from.iter().map(|name| ("env_from", name))) {
@@ -82,6 +89,9 @@ impl Payload {
         self.env_from.iter().map(String::as_str).find(|name| !is_set(name))
     }
 }
+
+/// Variable that names the file with the payload of the run.
+pub(crate) const PAYLOAD_FILE: &str = "DULY_PAYLOAD_FILE";
 
 /// The variables that describe a dead run.
 pub(crate) const DEAD_RUN: [&str; 4] = ["DULY_DEAD_TASK", "DULY_DEAD_RUN_ID", "DULY_DEAD_STATUS", "DULY_DEAD_ERROR"];
@@ -162,15 +172,15 @@ mod tests {
 
     #[test]
     fn all_fields_are_parsed() {
-        let json =
-            r#"{"argv": ["sh", "-c", ""], "cwd": "/srv", "env": {"A": "1"}, "env_from": ["HOME"], "stdin": "x\u0000"}"#;
+        let json = r#"{"argv": ["sh", "-c", ""], "cwd": "/srv", "user": "anna", "env": {"A": "1"}, "env_from": ["HOME"], "stdin": "x\u0000"}"#;
         let payload = Payload::parse(json).unwrap();
         assert_eq!(payload.argv, ["sh", "-c", ""]);
+        assert_eq!(payload.user.as_deref(), Some("anna"));
         assert_eq!((payload.cwd.as_deref(), payload.env["A"].as_str(), &*payload.stdin), (Some("/srv"), "1", "x\0"));
         assert_eq!(payload.missing_variable(|_| false), Some("HOME"));
         assert_eq!(payload.missing_variable(|name| name == "HOME"), None);
         let least = Payload::parse(r#"{"argv": ["true"], "cwd": null}"#).unwrap();
-        assert!(least.cwd.is_none() && least.env.is_empty() && least.stdin.is_empty());
+        assert!(least.cwd.is_none() && least.user.is_none() && least.env.is_empty() && least.stdin.is_empty());
     }
 
     #[test]
@@ -198,6 +208,8 @@ mod tests {
             (r#"{"argv": ["a\u0000b"]}"#, "argv[0]: a NUL character cannot be passed"),
             (r#"{"argv": ["ls"], "cwd": ["/"]}"#, "cwd: expected a string, found an array"),
             (r#"{"argv": ["ls"], "cwd": ""}"#, "cwd: expected a folder"),
+            (r#"{"argv": ["ls"], "user": ""}"#, "user: expected the name of a user"),
+            (r#"{"argv": ["ls"], "user": 0}"#, "user: expected a string, found a number"),
             (r#"{"argv": ["ls"], "env": ["A"]}"#, "env: expected an object of strings, found an array"),
             (r#"{"argv": ["ls"], "env": {"A": true}}"#, "env.A: expected a string, found a boolean"),
             (r#"{"argv": ["ls"], "env": {"A=B": ""}}"#, "env: expected the name of a variable"),

@@ -11,6 +11,7 @@ use duly::{ImportItem, Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Zon
 use crate::cli::values::truncated;
 use crate::cli::zone;
 use crate::exec::payload::Payload;
+use crate::exec::user;
 use crate::import::lines::{self, Entry, Line};
 use crate::import::name::Names;
 use crate::import::source::{Note, Parsed, ParsedTask, Place};
@@ -28,11 +29,20 @@ pub(crate) struct Options<'a> {
     pub(crate) system: bool,
     /// The user whose entries are imported.
     pub(crate) user: User,
+    /// The entries of other users are imported too, and name their user.
+    pub(crate) others: bool,
     /// The names of all users of the machine.
     pub(crate) users: &'a BTreeSet<String>,
     /// The zone of entries above the first `CRON_TZ`.
     pub(crate) zone: &'a Zone,
     pub(crate) prefix: &'a str,
+}
+
+impl Options<'_> {
+    /// Returns the user of an entry, if it is not the user of this import.
+    fn other<'a>(&self, entry: &Entry<'a>) -> Option<&'a str> {
+        entry.user.filter(|user| *user != self.user.name)
+    }
 }
 
 /// Whether a file is a system crontab, by its path.
@@ -171,7 +181,10 @@ impl Variables {
         let (entry, zone) = self.entry(line, options)?;
         let cron_tz = if self.zone.is_some() { zone.name() } else { "" };
         // The name depends on the entry and on CRON_TZ, not on its line number or on other variables.
-        let name = names.for_command(&entry.command, &[&entry.times, &entry.command, &entry.input, cron_tz]);
+        let other = options.other(&entry);
+        let parts = [&*entry.times, &entry.command, &entry.input, cron_tz, other.unwrap_or_default()];
+        let parts = if other.is_some() { &parts[..] } else { &parts[..4] };
+        let name = names.for_command(&entry.command, parts);
         self.payload(entry, options).checked()?;
         Ok(name)
     }
@@ -194,26 +207,41 @@ impl Variables {
     fn entry<'a>(&'a self, line: &'a str, options: &'a Options<'_>) -> Result<(Entry<'a>, &'a Zone), String> {
         let entry = lines::parse_entry(line, options.system)?;
         if let Some(user) = entry.user.filter(|user| *user != options.user.name) {
+            if options.others {
+                let is_known = options.users.contains(user) || user::exists(user) != Some(false);
+                return if is_known { Ok((entry, self.zone(options)?)) } else { Err(unknown(user)) };
+            }
             let (user, own) = (truncated(user), &options.user.name);
             return Err(format!("it belongs to {user}, and this import is for {own}: import it with --user {user}"));
         }
-        let zone = match &self.zone {
-            None => options.zone,
-            Some(zone) => zone.as_ref().map_err(String::clone)?,
-        };
-        Ok((entry, zone))
+        Ok((entry, self.zone(options)?))
+    }
+
+    fn zone<'a>(&'a self, options: &'a Options<'_>) -> Result<&'a Zone, String> {
+        match &self.zone {
+            None => Ok(options.zone),
+            Some(zone) => zone.as_ref().map_err(String::clone),
+        }
     }
 
     fn payload(&self, entry: Entry<'_>, options: &Options<'_>) -> Payload {
         let shell = self.env.get("SHELL").filter(|shell| !shell.is_empty()).map_or("/bin/sh", String::as_str);
+        let user = options.other(&entry).map(str::to_owned);
+        // The home directory of another user is looked up at each start.
+        let home = options.user.home.as_ref().filter(|_| user.is_none());
         Payload {
             argv: vec![shell.to_owned(), "-c".to_owned(), entry.command],
-            cwd: self.env.get("HOME").filter(|home| !home.is_empty()).cloned().or_else(|| options.user.home.clone()),
+            cwd: self.env.get("HOME").filter(|home| !home.is_empty()).or(home).cloned(),
+            user,
             env: self.env.clone(),
             env_from: Vec::new(),
             stdin: entry.input,
         }
     }
+}
+
+fn unknown(user: &str) -> String {
+    format!("there is no user {:?} on this machine", truncated(user))
 }
 
 /// Returns the beginning of a line, for messages.
@@ -253,7 +281,8 @@ mod tests {
         let text = b"@daily root a\n@daily anna b\n@daily\tanna\n";
         let of = |name: &str, home: Option<&str>| {
             let user = User { name: name.into(), home: home.map(str::to_owned) };
-            let options = Options { system: true, user, users: &BTreeSet::new(), zone: &zone, prefix: "cron" };
+            let options =
+                Options { system: true, user, others: false, users: &BTreeSet::new(), zone: &zone, prefix: "cron" };
             let Parsed { tasks, refused, remarks, .. } = parse(text, &options);
             (tasks.iter().map(|task| task.place.line).collect::<Vec<_>>(), refused, remarks)
         };
@@ -272,12 +301,25 @@ mod tests {
     }
 
     #[test]
+    fn root_imports_the_entries_of_all_users_and_each_names_its_user() {
+        let zone = Zone::named("UTC").unwrap();
+        let users = BTreeSet::from(["root".to_owned(), "anna".to_owned(), "bob".to_owned()]);
+        let user = User { name: "root".into(), home: Some("/root".into()) };
+        let options = Options { system: true, user, others: true, users: &users, zone: &zone, prefix: "cron" };
+        let text = b"@daily root a\n@daily anna a\n@daily bob a\nHOME=/srv\n@daily anna b\n17 * * * * cd / && c\n";
+        let parsed = parse(text, &options);
+        let names: BTreeSet<&str> = parsed.tasks.iter().map(|task| &*task.name).collect();
+        assert_eq!(names.len(), 4, "equal lines of two users have two names: {names:?}");
+        assert_eq!(parsed.refused[0].reason, "there is no user \"cd\" on this machine");
+    }
+
+    #[test]
     fn a_remark_suggests_system_if_every_command_begins_with_a_user() {
         let zone = Zone::named("UTC").unwrap();
         let users = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
         let remarks = |text: &str, system: bool| {
             let user = User { name: "root".into(), home: Some("/root".into()) };
-            let options = Options { system, user, users: &users, zone: &zone, prefix: "cron" };
+            let options = Options { system, user, others: false, users: &users, zone: &zone, prefix: "cron" };
             parse(text.as_bytes(), &options).remarks.len()
         };
         assert_eq!(remarks("@daily root a\n0 0 * * * anna b\n", false), 1);

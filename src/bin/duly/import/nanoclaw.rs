@@ -125,6 +125,7 @@ pub(super) fn payload(input: serde_json::Map<String, serde_json::Value>, options
     Payload {
         argv: options.argv.to_vec(),
         cwd: Some(options.cwd.to_owned()),
+        user: None,
         env: Default::default(),
         env_from: Vec::new(),
         stdin: format!("{}\n", serde_json::Value::Object(input)),

@@ -164,6 +164,7 @@ impl Variables {
         Payload {
             argv: vec![shell.to_owned(), "-c".to_owned(), command.to_owned()],
             cwd: None,
+            user: None,
             env: self.env.clone(),
             env_from: Vec::new(),
             stdin: String::new(),

@@ -48,6 +48,11 @@ fn find(users: &str, is_it: impl Fn(&[&str]) -> bool) -> Option<User> {
     Some(User { name: fields.first()?.to_string(), home })
 }
 
+/// Whether this process is root, who may start commands of other users.
+pub(crate) fn is_root() -> bool {
+    current_uid().as_deref() == Some("0")
+}
+
 #[cfg(unix)]
 fn current_uid() -> Option<String> {
     Some(rustix::process::getuid().as_raw().to_string())

@@ -30,7 +30,7 @@ impl Entry<'_> {
                 task.handler("command").payload(payload.checked()?)
             }
             (None, Some(handler)) => {
-                self.reject_keys(&["cwd", "env", "env_from", "stdin"], "a handler")?;
+                self.reject_keys(&["cwd", "user", "env", "env_from", "stdin"], "a handler")?;
                 let payload = self.table.get("payload").map(json_of).transpose()?;
                 let payload = payload.unwrap_or_default();
                 if handler == "command" {
@@ -124,7 +124,8 @@ impl Entry<'_> {
         let cwd = cwd.map_err(|cwd| format!("cwd: expected a directory with a name in UTF-8, found {cwd:?}"))?;
         let env_from = self.list("env_from")?.unwrap_or_default();
         let stdin = self.text("stdin")?.unwrap_or_default();
-        Ok(Some(Payload { argv, cwd: Some(cwd), env: self.env()?, env_from, stdin }))
+        let user = self.text("user")?;
+        Ok(Some(Payload { argv, cwd: Some(cwd), user, env: self.env()?, env_from, stdin }))
     }
 
     fn env(&self) -> Result<BTreeMap<String, String>, String> {

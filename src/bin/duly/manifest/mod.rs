@@ -43,6 +43,7 @@ const TASK_KEYS: &[&str] = &[
 const SHARED_KEYS: &[&str] = &[
     "time_zone",
     "cwd",
+    "user",
     "env",
     "env_from",
     "overlap",
