@@ -35,7 +35,7 @@ pub(crate) struct Matching {
     pub(crate) yes: bool,
 }
 
-const FILTER: &str = "Instead of one: all that match";
+const FILTER: &str = "Filter, instead of one run or task";
 
 /// Arguments of `cancel`.
 #[derive(Debug, clap::Args)]

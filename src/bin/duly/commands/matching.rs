@@ -69,8 +69,8 @@ pub(crate) fn change(
 /// Prints what would change and asks the user. Returns `false` if nothing would change. Fails without a confirmation.
 fn ask(action: BulkAction, report: &BulkReport, printer: &mut Printer<'_>) -> Result<bool, Failure> {
     if printer.json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        let advice = "without a terminal, or with --json, add --yes to change them, or --dry-run to see them";
-        return Err(Failure::Refused(format!("{} not confirmed: {advice}", would(action, report))));
+        let advice = "without a terminal or with --json, --yes confirms it, and --dry-run only shows it";
+        return Err(Failure::Refused(format!("not confirmed: {}; {advice}", would(action, report))));
     }
     if report.changed == 0 {
         printer.say(would(action, report))?;
