@@ -7,7 +7,7 @@ use duly::{
     BulkAction, BulkReport, Client, Context, Event, Failure, Filter, NewTask, RunStatus, Scheduler, TaskStatus,
 };
 
-use crate::fixtures::{NOON, TestDb, at, claim, eventually, far_future, once, seconds, step, succeed};
+use crate::fixtures::{NOON, TestDb, at, claim, eventually, far_future, once, seconds, skip, step, succeed};
 
 /// One more than a transaction changes.
 const MANY: usize = 501;
@@ -22,7 +22,9 @@ fn manual(name: &str) -> NewTask {
 /// Adds a manual task and triggers it.
 fn add_and_trigger(client: &Client, task: NewTask, runs: usize) {
     let name = client.add(task).expect("a task").name;
-    (0..runs).for_each(|_| drop(client.trigger(&name).expect("a run")));
+    for _ in 0..runs {
+        client.trigger(&name).expect("a run");
+    }
 }
 
 /// Adds final runs of a task, in the order of their ids, scheduled at the milliseconds after noon.
@@ -198,7 +200,7 @@ fn pause_and_resume_reach_every_batch_and_only_tasks_that_they_can_change() {
 
 #[test]
 fn a_pattern_has_no_other_wildcards_than_star_and_question_mark() {
-    let (db, _stepper, client) = TestDb::with_stepper_and_client();
+    let (_db, _stepper, client) = TestDb::with_stepper_and_client();
     let names = ["a-b", "a.b", "aXb", "a_b", "ab", "a-b-c", "A-b"];
     client.add_all(names.map(manual)).expect("tasks");
     for (pattern, matching) in [
@@ -316,6 +318,35 @@ fn a_transaction_is_bounded_by_the_rows_that_it_changes() {
     assert_eq!(client.remove_matching(&Filter::new().name("?")).expect("a report").changed, 3);
     assert_eq!(db.ask("SELECT count(*) FROM task_runs"), "0");
     db.assert_sound();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn on_a_terminal_a_change_of_all_that_match_is_confirmed() {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    if Command::new("script").arg("--version").output().is_err() {
+        return skip("no script");
+    }
+    let (db, client) = TestDb::with_client();
+    client.add_all(["mail-a", "mail-b", "other"].map(manual)).expect("tasks");
+    let answered = |answer: &str| {
+        let line = format!("'{}' --db agent.db remove --name 'mail-*'", env!("CARGO_BIN_EXE_duly"));
+        let mut terminal = Command::new("script");
+        terminal.args(["-qec", &line, "/dev/null"]).current_dir(db.home()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut terminal = terminal.spawn().expect("script");
+        terminal.stdin.take().expect("a pipe").write_all(answer.as_bytes()).expect("an answer");
+        String::from_utf8(terminal.wait_with_output().expect("an end").stdout).expect("UTF-8")
+    };
+    let printed = answered("n\n");
+    assert!(printed.contains("would remove 2 tasks: mail-a, mail-b"), "{printed}");
+    assert!(printed.contains("remove 2 tasks? [y/N] "), "{printed}");
+    assert!(printed.contains("error: not confirmed: nothing was changed"), "{printed}");
+    assert_eq!(client.names().expect("names"), ["mail-a", "mail-b", "other"]);
+    let printed = answered("y\n");
+    assert!(printed.contains("removed 2 tasks"), "{printed}");
+    assert_eq!(client.names().expect("names"), ["other"]);
 }
 
 #[cfg(feature = "faults")]

@@ -102,7 +102,7 @@ pub(crate) const RESUME: &str = r#"Examples:
 pub(crate) const CANCEL: &str = r#"Examples:
   duly cancel 42
   duly cancel nightly
-  duly cancel --handler mail --status queued --name "report-*" --older-than 2h
+  duly cancel --handler mail --status queued --name "report-*" --older-than 2h --dry-run
   duly cancel 42 --gone"#;
 
 pub(crate) const REMOVE: &str = r#"Examples:

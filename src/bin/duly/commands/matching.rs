@@ -68,7 +68,8 @@ pub(crate) fn change(
 
 /// Prints what would change and asks the user. Returns `false` if nothing would change. Fails without a confirmation.
 fn ask(action: BulkAction, report: &BulkReport, printer: &mut Printer<'_>) -> Result<bool, Failure> {
-    if printer.json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+    // Cells are wrapped exactly if the output is a terminal.
+    if printer.json || !io::stdin().is_terminal() || !printer.layout.wraps {
         let advice = "without a terminal or with --json, --yes confirms it, and --dry-run only shows it";
         return Err(Failure::Refused(format!("not confirmed: {}; {advice}", would(action, report))));
     }
@@ -79,9 +80,8 @@ fn ask(action: BulkAction, report: &BulkReport, printer: &mut Printer<'_>) -> Re
     }
     printer.line(would(action, report))?;
     print_left(action, report, printer)?;
+    write!(printer.out, "{action} {}? [y/N] ", count_of(report.changed, action.noun()))?;
     printer.flush()?;
-    write!(printer.err, "{action} {}? [y/N] ", count_of(report.changed, action.noun()))?;
-    printer.err.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     if ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
