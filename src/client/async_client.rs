@@ -8,6 +8,8 @@ use tokio::sync::Semaphore;
 use crate::client::Client;
 use crate::client::runs::NewRun;
 use crate::error::{BoxError, Error, Result};
+use crate::model::bulk::BulkReport;
+use crate::model::filter::Filter;
 use crate::model::new_task::NewTask;
 use crate::model::report::Status;
 use crate::model::request::{Added, Applied, Apply, Cancel, Triggered};
@@ -126,6 +128,11 @@ impl AsyncClient {
         cancel_all(name: str) -> usize;
         history(name: str, limit: usize) -> Vec<Run>;
         runs(filter: RunFilter) -> Vec<Run>;
+        cancel_matching(filter: Filter) -> BulkReport;
+        retry_matching(filter: Filter) -> BulkReport;
+        remove_matching(filter: Filter) -> BulkReport;
+        pause_matching(filter: Filter) -> BulkReport;
+        resume_matching(filter: Filter) -> BulkReport;
     }
 
     /// As [`Client::enqueue`].

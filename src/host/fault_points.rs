@@ -7,7 +7,8 @@
 /// Kills the process if the environment selects this point. `claiming`: claims are written, not yet committed.
 /// `claimed`: claims are committed, and no attempt has started. `spawned`: a command has started, and no record of its
 /// process is sent. `ended`: a handler has returned, and its outcome is not written. `settled`: the outcome is written.
-/// `locked`: an owner holds its lock, and is not registered.
+/// `locked`: an owner holds its lock, and is not registered. `matching`: a batch of what a filter selects is changed, not yet committed.
+/// `matched`: it is committed.
 #[cfg(feature = "faults")]
 pub(crate) fn reach(point: &str) {
     let faults = std::env::var("DULY_FAULTS").unwrap_or_default();

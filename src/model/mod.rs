@@ -1,7 +1,9 @@
 //! The values that the modules of duly exchange: tasks, runs, events, settings. They do no I/O and read no clock.
 
+pub(crate) mod bulk;
 pub(crate) mod declared;
 pub(crate) mod event;
+pub(crate) mod filter;
 pub(crate) mod finished;
 pub(crate) mod health;
 pub(crate) mod json;

@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::bulk::{BulkPass, BulkReport};
+use crate::model::event::Event;
+use crate::model::filter::Selection;
 use crate::model::health::{Health, Limits};
 use crate::model::progress_meter::Progress;
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
@@ -62,6 +65,16 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled>;
     /// Records that the commands of running runs are gone, where their schedulers are not alive. Returns the number of these runs.
     fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize>;
+    /// Changes a batch of what a filter selects, adds it to `report`, and moves `pass` on. Returns the events.
+    fn change_matching(
+        &mut self,
+        selection: &Selection,
+        pass: &mut BulkPass,
+        report: &mut BulkReport,
+        now: Timestamp,
+    ) -> Result<Vec<Event>>;
+    /// As [`Store::change_matching`], and changes nothing.
+    fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()>;
     fn task(&mut self, name: &str) -> Result<Option<Task>>;
     /// Returns all tasks, by name.
     fn tasks(&mut self) -> Result<Vec<Task>>;

@@ -104,6 +104,8 @@ mod lock_files;
 mod manifests;
 /// Manual tasks: only a request opens a run.
 mod manual;
+/// Operations on all runs or tasks that a filter selects.
+mod matching;
 /// Messages about the past: reasons of cancellations and pauses, leftover processes, stalled owners.
 mod messages;
 /// Occurrences during an outage: misfire policies, graces and limits.

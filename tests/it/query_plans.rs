@@ -208,6 +208,23 @@ const HOT: &[(&str, &[&str])] = &[
     ("open::WAITING", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>=?)"]),
     ("blocked::OLDEST_SCHEDULED", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id=? AND <expr>=?)"]),
     ("blocked::NEXT_KEY", &["SEARCH task_runs USING INDEX task_runs_waiting (blocked=? AND concurrency_key>?)"]),
+    (
+        "matching::UNFINISHED",
+        &["SEARCH r USING INDEX task_runs_unfinished (task_id<?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)"],
+    ),
+    (
+        "matching::FINAL",
+        &["SEARCH r USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)"],
+    ),
+    (
+        "matching::TASKS",
+        &[
+            "SEARCH t USING INDEX sqlite_autoindex_scheduled_tasks_1 (name>?)",
+            "CORRELATED SCALAR SUBQUERY 1",
+            "SEARCH r USING INDEX task_runs_one_per_occurrence (task_id=?)",
+        ],
+    ),
+    ("matching::RETRY", &["SEARCH task_runs USING INDEX task_runs_retried (task_id=? AND retry_of=?)"]),
     ("blocked::NEXT_TASK", &["SEARCH task_runs USING INDEX task_runs_unfinished (task_id>?)"]),
 ];
 

@@ -329,13 +329,11 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
             let run = key.iter().fold(run, NewRun::key);
             control::trigger(&existing()?, name, run, *wait, printer)
         }
-        Command::Retry { run } => control::retry(&existing()?, *run, printer),
-        Command::Pause { name } => control::pause(&existing()?, name, printer),
-        Command::Resume { name } => control::resume(&existing()?, name, printer),
-        Command::Cancel { which, gone: false } => control::cancel(&existing()?, which, printer),
-        Command::Cancel { which, gone: true } => control::declare_gone(&existing()?, which, printer),
-        Command::Remove { name, cancel: false } => control::remove(&existing()?, name, printer),
-        Command::Remove { name, cancel: true } => control::cancel_and_remove(&existing()?, name, printer),
+        Command::Retry(change) => control::retry(&existing()?, change, printer),
+        Command::Pause(change) => control::pause(&existing()?, change, printer),
+        Command::Resume(change) => control::resume(&existing()?, change, printer),
+        Command::Cancel(change) => control::cancel(&existing()?, change, printer),
+        Command::Remove(change) => control::remove(&existing()?, change, printer),
         Command::Check { overdue, failures } => {
             check::check(&existing()?, &Limits { overdue: *overdue, failures: *failures }, printer)
         }

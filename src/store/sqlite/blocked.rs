@@ -87,9 +87,10 @@ const NEXT_HANDLER: &str = sql! {"
         SELECT min(handler) FROM task_runs
          WHERE {waiting} AND blocked = 'key' AND concurrency_key = :key AND handler > :after)"};
 
+// INDEXED BY: task_runs_claimable has the order, and SQLite would read all runs of the handler to find one of the key.
 const FIRST_WAITING: &str = sql! {"
     SELECT id, run_at FROM (
-        SELECT * FROM (SELECT id, run_at FROM task_runs
+        SELECT * FROM (SELECT id, run_at FROM task_runs INDEXED BY task_runs_waiting
          WHERE {claimable}
            AND concurrency_key = :key AND handler = :handler AND priority = :priority ORDER BY run_at LIMIT 1)
         UNION ALL

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Now, Timestamp};
+use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
+use crate::model::filter::Filter;
 use crate::model::finished::Finished;
 use crate::model::health::Limits;
 use crate::model::report::{Pass, Pruned};
@@ -16,7 +18,7 @@ use crate::model::settings::Retention;
 use crate::rules::retention;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
-use crate::store::sqlite::{health, history, invariants, prune, tasks, turn};
+use crate::store::sqlite::{health, history, invariants, matching, prune, tasks, turn};
 use crate::store::turn_io::{Done, Registration, Slots, Work};
 
 const NOON: i64 = 1_805_025_600_000;
@@ -269,6 +271,32 @@ fn a_batch_of_retention_costs_the_same_with_few_rows_as_with_many() {
         site.steps.load(Ordering::Relaxed) - before
     });
     assert!(costs[1] <= costs[0] + costs[0] / 4 + 100, "{costs:?} steps");
+}
+
+/// Dead runs of 300 tasks, and a run of each other task that may start.
+const DEAD_BESIDE_CLAIMABLE: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned)
+    SELECT i + 1, 'crowded-' || i, 'work', 'manual', '', 1805025600000, 1805025600000, 1 FROM n;
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at, concurrency_key)
+    SELECT i + 1, 'work', 1805000000000 + i, 'manual', iif(i > 300, 'queued', 'dead'), 1805000000000 + i,
+           iif(i > 300, NULL, 1805000000000), '#' || (i + 1) FROM n";
+
+#[test]
+fn the_cost_of_many_retries_does_not_depend_on_the_runs_that_may_start() {
+    let costs = crowds().map(|crowd| {
+        let mut site = Site::new(DEAD_BESIDE_CLAIMABLE, crowd);
+        let now = Timestamp::from_millis(site.now);
+        let selection = Filter::all().selection(BulkAction::Retry, now).expect("a selection");
+        let (mut pass, mut report) = (BulkPass::default(), BulkReport::default());
+        let before = site.steps.load(Ordering::Relaxed);
+        while !pass.is_over() {
+            matching::change(&mut site.store, &selection, &mut pass, &mut report, now).expect("a batch");
+        }
+        assert_eq!((report.changed, report.left_count()), (300, 0));
+        site.steps.load(Ordering::Relaxed) - before
+    });
+    // All runs are read once to find the dead ones.
+    assert!(costs[1] <= 2 * costs[0], "{costs:?} steps");
 }
 
 /// Final runs of one task.

@@ -23,6 +23,7 @@ pub(crate) mod history;
 pub(crate) mod ids;
 pub(crate) mod invariants;
 pub(crate) mod manual;
+mod matching;
 pub(crate) mod memory;
 pub(crate) mod migration;
 pub(crate) mod on_dead;
@@ -48,6 +49,9 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::bulk::{BulkPass, BulkReport};
+use crate::model::event::Event;
+use crate::model::filter::Selection;
 use crate::model::health::{Health, Limits};
 use crate::model::progress_meter::Progress;
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
@@ -134,6 +138,10 @@ impl Store for SqliteStore {
         fn retry(run: i64, now: Timestamp) -> Result<i64> = requests::retry;
         fn cancel(runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> = requests::cancel;
         fn declare_gone(runs: Runs<'_>, now: Timestamp) -> Result<usize> = requests::declare_gone;
+        fn change_matching(selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport, now: Timestamp)
+            -> Result<Vec<Event>> = matching::change;
+        fn count_matching(selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()>
+            = matching::count;
         fn task(name: &str) -> Result<Option<Task>> = history::task;
         fn tasks() -> Result<Vec<Task>> = history::tasks;
         fn runs(filter: &RunFilter) -> Result<Vec<Run>> = history::runs;

@@ -61,15 +61,27 @@ pub(super) fn retry(store: &mut SqliteStore, run: i64, now: Timestamp) -> Result
         if let Some(retry) = manual::unfinished_retry(tx, task.id, run)? {
             return Err(refused(format!("run {retry} retries it already")));
         }
-        let task = ready(tx, schedules, task, now)?;
-        if task.status == TaskStatus::Invalid {
-            let reason = task.invalid_reason.unwrap_or_default();
-            return Err(refused(format!("its task {:?} is invalid: {reason}", old.task)));
-        }
-        let payload = old.payload.as_deref();
-        let request = Request { origin: Origin::Manual, payload, retry_of: Some(run), key: None };
-        manual::open(tx, &task, request, now)
+        open_retry(tx, schedules, task, (run, old.payload.as_deref()), now)
     })
+}
+
+/// Opens a run that retries a run of a task. `of`: the old run, and its own payload.
+pub(super) fn open_retry(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    task: Task,
+    of: (i64, Option<&str>),
+    now: Timestamp,
+) -> Result<i64, Fault> {
+    let (run, payload) = of;
+    let task = ready(tx, schedules, task, now)?;
+    if task.status == TaskStatus::Invalid {
+        let reason = task.invalid_reason.unwrap_or_default();
+        let reason = format!("its task {:?} is invalid: {reason}", task.definition.name);
+        return Err(Error::Refused { request: format!("retry run {run}"), reason }.into());
+    }
+    let request = Request { origin: Origin::Manual, payload, retry_of: Some(run), key: None };
+    manual::open(tx, &task, request, now)
 }
 
 /// Resolves what is due of a delay task first: afterwards its schedule waits for the run that is about to be opened.

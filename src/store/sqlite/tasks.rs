@@ -294,9 +294,17 @@ pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result
         }
         .into());
     }
-    delete(tx, task.id)?;
-    owners::record(tx, now, "removed", None, None, Some(name))?;
+    remove_idle(tx, task.id, name, now)?;
     Ok(())
+}
+
+/// Removes a task without a running run, and its history. Returns whether the task is gone, as [`delete`].
+pub(crate) fn remove_idle(tx: &Transaction<'_>, task: i64, name: &str, now: Timestamp) -> rusqlite::Result<bool> {
+    let is_gone = delete(tx, task)?;
+    if is_gone {
+        owners::record(tx, now, "removed", None, None, Some(name))?;
+    }
+    Ok(is_gone)
 }
 
 /// Deletes a task and its history. A trigger refuses this while a run is running. Returns whether the task is gone: a trigger of

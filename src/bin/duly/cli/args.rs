@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
-use duly::{RunStatus, TaskStatus};
+use duly::{NamePattern, RunStatus, TaskStatus};
 use serde_json::value::RawValue;
 
 use crate::cli::add_args::Add;
+use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
 use crate::cli::help_examples;
 use crate::cli::import_args::Import;
 use crate::cli::retention_args::Keep;
-use crate::cli::values::{LogFormat, duration, json, run_number};
+use crate::cli::values::{LogFormat, duration, json, task_status};
 
 /// Durable scheduler on one SQLite file: each occurrence runs once, and none is lost without a record.
 #[derive(Debug, Parser)]
@@ -141,45 +142,21 @@ pub(crate) enum Command {
         #[arg(long)]
         wait: bool,
     },
-    /// Start a new run in place of a dead or cancelled one, with the same payload and idempotency key.
+    /// Start a new run in place of a dead or cancelled one, with the same payload and idempotency key; or of all that match.
     #[command(after_help = help_examples::RETRY)]
-    Retry {
-        /// Number of the run, as history lists it.
-        #[arg(value_parser = run_number)]
-        run: i64,
-    },
-    /// Pause a task: its schedule starts no runs until duly resume.
+    Retry(Retry),
+    /// Pause a task, or all that match: its schedule starts no runs until duly resume.
     #[command(after_help = help_examples::PAUSE)]
-    Pause {
-        /// Name of the task.
-        name: String,
-    },
-    /// Resume a paused task. Its schedule counts from now; occurrences during the pause are not made up for.
+    Pause(Tasks),
+    /// Resume a paused task, or all that match. Its schedule counts from now; occurrences during the pause are not made up for.
     #[command(after_help = help_examples::RESUME)]
-    Resume {
-        /// Name of the task.
-        name: String,
-    },
-    /// Cancel a run, or all unfinished runs of a task. A running command is ended.
+    Resume(Tasks),
+    /// Cancel a run, all unfinished runs of a task, or all that match. A running command is ended.
     #[command(after_help = help_examples::CANCEL)]
-    Cancel {
-        /// Number of a run, or name of a task.
-        #[arg(value_name = "RUN|NAME")]
-        which: String,
-        /// Declare that the command of a running run has ended, where duly check reports that duly cannot know this or waits
-        /// for another process. The scheduler of the run must be dead. The run becomes cancelled.
-        #[arg(long)]
-        gone: bool,
-    },
-    /// Delete a task with its history. Refused while a run of it is running.
+    Cancel(Cancel),
+    /// Delete a task, or all that match, with the history. Refused while a run of it is running.
     #[command(after_help = help_examples::REMOVE)]
-    Remove {
-        /// Name of the task.
-        name: String,
-        /// Cancel its unfinished runs first, and wait up to 30 seconds until running commands have ended.
-        #[arg(long)]
-        cancel: bool,
-    },
+    Remove(Remove),
     /// Check for problems, for monitoring: one line for each and exit code 1; no output and exit code 0 if there is none.
     #[command(after_help = help_examples::CHECK)]
     Check {
@@ -281,7 +258,7 @@ pub(crate) struct ListArgs {
     /// Names of tasks; * stands for any text, ? for one character. Default: all tasks, except one-time tasks that are completed
     /// and not dead.
     #[arg(value_name = "NAME")]
-    pub(crate) patterns: Vec<String>,
+    pub(crate) patterns: Vec<NamePattern>,
     /// List completed one-time tasks too.
     #[arg(short, long)]
     pub(crate) all: bool,
@@ -341,11 +318,6 @@ pub(crate) struct RunArgs {
 fn run_status() -> impl TypedValueParser<Value = RunStatus> {
     let words = PossibleValuesParser::new(RunStatus::ALL.iter().map(|status| status.as_str()));
     words.try_map(|word| RunStatus::parse(&word).ok_or("unknown status"))
-}
-
-fn task_status() -> impl TypedValueParser<Value = TaskStatus> {
-    let words = PossibleValuesParser::new(TaskStatus::ALL.iter().map(|status| status.as_str()));
-    words.try_map(|word| TaskStatus::parse(&word).ok_or("unknown status"))
 }
 
 #[cfg(test)]

@@ -91,22 +91,27 @@ pub(crate) const TRIGGER: &str = r#"Examples:
   duly trigger digest --payload '{"to": "bruno"}' --key bruno-march"#;
 
 pub(crate) const RETRY: &str = r#"Examples:
-  duly retry 42"#;
+  duly retry 42
+  duly retry --status dead --handler mail --older-than 1h --dry-run"#;
 
 pub(crate) const PAUSE: &str = r#"Examples:
-  duly pause nightly"#;
+  duly pause nightly
+  duly pause --handler mail --yes"#;
 
 pub(crate) const RESUME: &str = r#"Examples:
-  duly resume nightly"#;
+  duly resume nightly
+  duly resume --handler mail --yes"#;
 
 pub(crate) const CANCEL: &str = r#"Examples:
   duly cancel 42
   duly cancel nightly
+  duly cancel --handler mail --status queued --name "report-*" --older-than 2h --dry-run
   duly cancel 42 --gone"#;
 
 pub(crate) const REMOVE: &str = r#"Examples:
   duly remove nightly
-  duly remove nightly --cancel"#;
+  duly remove nightly --cancel
+  duly remove --name "import-*" --status completed --older-than 7d --yes"#;
 
 pub(crate) const CHECK: &str = r#"Examples:
   duly check

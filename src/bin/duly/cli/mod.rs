@@ -2,6 +2,7 @@
 
 pub(crate) mod add_args;
 pub(crate) mod args;
+pub(crate) mod change_args;
 pub(crate) mod failure;
 pub(crate) mod help_examples;
 pub(crate) mod import_args;

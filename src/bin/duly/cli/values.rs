@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use duly::Error;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use duly::{Error, TaskStatus};
 use serde_json::value::RawValue;
 
 /// Error for a text that is no duration.
@@ -70,6 +71,12 @@ pub(crate) fn truncated(text: &str) -> String {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
     }
+}
+
+/// Returns a parser of the status of a task.
+pub(crate) fn task_status() -> impl TypedValueParser<Value = TaskStatus> {
+    let words = PossibleValuesParser::new(TaskStatus::ALL.iter().map(|status| status.as_str()));
+    words.try_map(|word| TaskStatus::parse(&word).ok_or("unknown status"))
 }
 
 /// Checks a JSON value, and returns its text unchanged.

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use duly::{Cancel, Client, Clock, Error, NewRun, Run, SystemClock, Triggered};
+use duly::{BulkAction, Client, Clock, Error, Filter, NewRun, Run, SystemClock, Triggered};
 use serde::Serialize;
 
+use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
 use crate::cli::failure::Failure;
+use crate::commands::matching;
 use crate::commands::run_status::{ended, status};
 use crate::output::json::TaskRow;
 use crate::output::printer::Printer;
@@ -48,7 +50,12 @@ pub(crate) fn trigger(
     }
 }
 
-pub(crate) fn retry(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
+pub(crate) fn retry(client: &Client, args: &Retry, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let Some(id) = args.run else {
+        let filter = matching::filter(&args.matching, printer)?;
+        let filter = args.status.into_iter().fold(filter, Filter::status);
+        return matching::change(client, BulkAction::Retry, &filter, &args.matching, printer);
+    };
     let new = client.retry(id)?;
     printer.say(format!("run {new} is queued, as a retry of run {id}"))?;
     if printer.json { print_run(&find_run(client, new)?, printer) } else { Ok(()) }
@@ -77,13 +84,21 @@ fn print_run(run: &Run, printer: &mut Printer<'_>) -> Result<(), Failure> {
     Ok(printer.document(run)?)
 }
 
-pub(crate) fn pause(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+pub(crate) fn pause(client: &Client, args: &Tasks, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let Some(name) = &args.name else {
+        let filter = matching::filter(&args.matching, printer)?;
+        return matching::change(client, BulkAction::Pause, &filter, &args.matching, printer);
+    };
     client.pause(name)?;
     printer.say(format!("{name} is paused"))?;
     print_task(client, name, printer)
 }
 
-pub(crate) fn resume(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+pub(crate) fn resume(client: &Client, args: &Tasks, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let Some(name) = &args.name else {
+        let filter = matching::filter(&args.matching, printer)?;
+        return matching::change(client, BulkAction::Resume, &filter, &args.matching, printer);
+    };
     client.resume(name)?;
     let next = client.task(name)?.and_then(|task| task.next_run);
     let next = next.map(|next| format!(", next {}", printer.times.both(next))).unwrap_or_default();
@@ -112,10 +127,23 @@ pub(crate) fn run_number(doing: &str, which: &str) -> Result<Option<i64>, Failur
     is_number.then(|| which.parse().map_err(|_| Failure::Refused(expected()))).transpose()
 }
 
-pub(crate) fn cancel(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+pub(crate) fn cancel(client: &Client, args: &Cancel, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    match &args.which {
+        Some(which) if args.gone => declare_gone(client, which, printer),
+        Some(which) => cancel_one(client, which, printer),
+        None => {
+            let filter = matching::filter(&args.matching, printer)?;
+            let filter = args.status.into_iter().fold(filter, Filter::status);
+            matching::change(client, BulkAction::Cancel, &filter, &args.matching, printer)
+        }
+    }
+}
+
+/// Cancels a run, or all unfinished runs of a task.
+fn cancel_one(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if let Some(id) = run_number("cancel", which)? {
         printer.say(match client.cancel(id)? {
-            Cancel::Asked => format!("run {id} is running and was asked to stop"),
+            duly::Cancel::Asked => format!("run {id} is running and was asked to stop"),
             _ => format!("run {id} is cancelled"),
         })?;
         return if printer.json { print_run(&find_run(client, id)?, printer) } else { Ok(()) };
@@ -137,7 +165,7 @@ struct Declared<'a> {
     declared_gone: usize,
 }
 
-pub(crate) fn declare_gone(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+fn declare_gone(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if let Some(id) = run_number("cancel", which)? {
         client.declare_gone(id)?;
         printer
@@ -163,7 +191,19 @@ struct Removed<'a> {
     cancelled: Option<usize>,
 }
 
-pub(crate) fn remove(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+pub(crate) fn remove(client: &Client, args: &Remove, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    match &args.name {
+        Some(name) if args.cancel => cancel_and_remove(client, name, printer),
+        Some(name) => remove_one(client, name, printer),
+        None => {
+            let filter = matching::filter(&args.matching, printer)?;
+            let filter = args.status.into_iter().fold(filter, Filter::task_status);
+            matching::change(client, BulkAction::Remove, &filter, &args.matching, printer)
+        }
+    }
+}
+
+fn remove_one(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     client.remove(name)?;
     if printer.json {
         return Ok(printer.document(&Removed { name, removed: true, cancelled: None })?);
@@ -173,7 +213,7 @@ pub(crate) fn remove(client: &Client, name: &str, printer: &mut Printer<'_>) -> 
 
 /// Cancels the unfinished runs of a task, waits for those that are running, and removes the task. Runs that start meanwhile are
 /// cancelled too.
-pub(crate) fn cancel_and_remove(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
+fn cancel_and_remove(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let cancelled = client.cancel_all(name)?;
     let clock = SystemClock::new();
     // A running run of a dead scheduler does not end until another scheduler recovers it.

@@ -27,7 +27,7 @@ pub(crate) fn history(
         filter = filter.status(status);
     }
     if let Some(text) = since {
-        filter = filter.since(parse_since(text, &printer.times)?);
+        filter = filter.since(day_or_age("--since", text, &printer.times)?);
     }
     let runs = client.runs(&filter)?;
     if printer.json {
@@ -38,14 +38,14 @@ pub(crate) fn history(
     Ok(())
 }
 
-/// Parses `--since`: a date, a local time, an instant, or a duration before now.
-fn parse_since(text: &str, times: &Times) -> Result<Timestamp, Failure> {
+/// Parses the value of an option: a date, a local time, an instant, or a duration before now.
+pub(crate) fn day_or_age(option: &str, text: &str, times: &Times) -> Result<Timestamp, Failure> {
     if let Ok(duration) = duration(text) {
         return Ok(times.now.minus(duration));
     }
     day_or_instant(text, &times.zone).map_err(|reason| {
         let or = if reason.starts_with("expected") { ", or a duration before now, such as 2h" } else { "" };
-        Failure::Refused(format!("invalid --since {text:?}: {reason}{or}"))
+        Failure::Refused(format!("invalid {option} {text:?}: {reason}{or}"))
     })
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod history;
 pub(crate) mod import;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod matching;
 pub(crate) mod next;
 pub(crate) mod prune;
 pub(crate) mod run;

@@ -1,0 +1,111 @@
+//! Operations on all runs or tasks that a filter selects: cancel, retry, remove, pause, resume.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
+use crate::model::filter::Filter;
+
+/// SQLite looks at least this often whether a lock is free.
+const MAX_PAUSE: Duration = Duration::from_millis(100);
+
+impl Client {
+    /// Cancels the selected unfinished runs as [`Client::cancel`] does. [`Filter::status`] may be `queued`, `running` or `failed`.
+    ///
+    /// This and the other operations on many work in short transactions of at most 500 runs or tasks, with a pause after each, so
+    /// that no scheduler waits for long. What is added after the start is not selected. If one fails, what was changed before stays
+    /// changed; repeating it changes the rest. A row that cannot be changed is left as it is, and reported.
+    ///
+    /// # Errors
+    /// [`Error::Refused`](crate::Error::Refused) if the filter has no condition, or a status that cannot be cancelled; or if the
+    /// database cannot be written.
+    pub fn cancel_matching(&self, filter: &Filter) -> Result<BulkReport> {
+        self.change_matching(BulkAction::Cancel, filter)
+    }
+
+    /// Retries the selected runs as [`Client::retry`] does, oldest first. [`Filter::status`] may be `dead`, the default, or
+    /// `cancelled`.
+    ///
+    /// Leaves a run that was retried before, whatever became of the retry: repeating this retries no run twice. A retry that died
+    /// is a dead run itself, and is retried.
+    ///
+    /// ```
+    /// use duly::{Client, Filter, NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let client = Client::open(home.path().join("agent.db"))?;
+    /// client.add(NewTask::manual("invoice").handler("invoice"))?;
+    /// let run = client.trigger("invoice")?;
+    /// client.cancel(run)?;
+    /// let cancelled = Filter::new().handler("invoice").status(RunStatus::Cancelled);
+    /// assert_eq!(client.retry_matching(&cancelled)?.changed, 1);
+    /// let again = client.retry_matching(&cancelled)?;
+    /// assert_eq!((again.changed, again.left[0].reason.as_str()), (0, "it was retried before"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::cancel_matching`].
+    pub fn retry_matching(&self, filter: &Filter) -> Result<BulkReport> {
+        self.change_matching(BulkAction::Retry, filter)
+    }
+
+    /// Removes the selected tasks with their history as [`Client::remove`] does. Leaves tasks that have a running run.
+    ///
+    /// # Errors
+    /// As [`Client::cancel_matching`].
+    pub fn remove_matching(&self, filter: &Filter) -> Result<BulkReport> {
+        self.change_matching(BulkAction::Remove, filter)
+    }
+
+    /// Pauses the selected active tasks as [`Client::pause`] does.
+    ///
+    /// # Errors
+    /// As [`Client::cancel_matching`].
+    pub fn pause_matching(&self, filter: &Filter) -> Result<BulkReport> {
+        self.change_matching(BulkAction::Pause, filter)
+    }
+
+    /// Resumes the selected tasks as [`Client::resume`] does. [`Filter::task_status`] may be `paused`, the default, or `invalid`.
+    ///
+    /// # Errors
+    /// As [`Client::cancel_matching`].
+    pub fn resume_matching(&self, filter: &Filter) -> Result<BulkReport> {
+        self.change_matching(BulkAction::Resume, filter)
+    }
+
+    /// Performs one of the operations on many.
+    ///
+    /// # Errors
+    /// As [`Client::cancel_matching`].
+    pub fn change_matching(&self, action: BulkAction, filter: &Filter) -> Result<BulkReport> {
+        let selection = filter.selection(action, self.now())?;
+        let (mut pass, mut report) = (BulkPass::default(), BulkReport::default());
+        while !pass.is_over() {
+            let begin = self.monotonic();
+            let events = self.write(|store, now| store.change_matching(&selection, &mut pass, &mut report, now))?;
+            self.emit(&events);
+            if !pass.is_over() {
+                // A writer that waits for the lock looks only now and then: without a pause it would find the lock taken each
+                // time, until its timeout.
+                thread::sleep(self.monotonic().saturating_sub(begin).min(MAX_PAUSE));
+            }
+        }
+        Ok(report)
+    }
+
+    /// Returns what [`Client::change_matching`] would do now. Writes nothing, and blocks no writer.
+    ///
+    /// # Errors
+    /// As [`Client::cancel_matching`].
+    pub fn count_matching(&self, action: BulkAction, filter: &Filter) -> Result<BulkReport> {
+        let selection = filter.selection(action, self.now())?;
+        let (mut pass, mut report) = (BulkPass::default(), BulkReport::default());
+        while !pass.is_over() {
+            // A snapshot for each batch: a single one would prevent the log from being cut.
+            self.store().count_matching(&selection, &mut pass, &mut report)?;
+        }
+        Ok(report)
+    }
+}

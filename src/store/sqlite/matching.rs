@@ -1,0 +1,346 @@
+//! Changes all runs or tasks that a filter selects, in batches. Each item is changed by the rules and the statements of the request
+//! for one.
+//!
+//! A snapshot selects a batch of ids, without a lock for which a scheduler would wait. A transaction then reads each of them again
+//! and changes it: what no longer matches is no longer selected.
+
+use rusqlite::types::ValueRef;
+use rusqlite::{OptionalExtension, Row, Rows, Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::host::fault_points;
+use crate::model::bulk::{BulkAction, BulkItem, BulkPass, BulkReport, Position, Verdict};
+use crate::model::event::Event;
+use crate::model::filter::Selection;
+use crate::model::run::RunStatus;
+use crate::model::task::TaskStatus;
+use crate::schedule::Schedules;
+use crate::store::fault::Fault;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::open::{self, Written};
+use crate::store::sqlite::requests;
+use crate::store::sqlite::row::{self, Raw};
+use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::{runs, settle, tasks};
+use crate::store::turn_io::MAX_ITEMS;
+
+/// A transaction ends after it has changed this many rows: the history of a task that is removed may be long.
+const MAX_ROWS: u64 = 5_000;
+/// Most rows that one snapshot reads. A long one would prevent the log from being cut.
+const MAX_READ: usize = 20_000;
+/// Most ids of runs that one snapshot covers, whether their runs match or not.
+const MAX_IDS: i64 = 200_000;
+
+/// Changes a batch of what a filter selects, adds it to `report`, and moves `pass` on. Returns the events.
+pub(super) fn change(
+    store: &mut SqliteStore,
+    selection: &Selection,
+    pass: &mut BulkPass,
+    report: &mut BulkReport,
+    now: Timestamp,
+) -> Result<Vec<Event>> {
+    if pass.selected.is_empty() {
+        store.read("select by a filter", |tx, _| select(tx, selection, pass))?;
+    }
+    if pass.selected.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (done, events, counted) = store.write("change what a filter selects", |tx, schedules| {
+        let (mut counted, before) = (report.clone(), tx.total_changes());
+        let mut change = Change { tx, schedules, selection, now, written: Written::default() };
+        let mut done = 0;
+        for id in &pass.selected {
+            if let Some((item, verdict)) = change.item(*id)? {
+                counted.count(item, verdict);
+            }
+            done += 1;
+            if tx.total_changes() - before >= MAX_ROWS {
+                break;
+            }
+        }
+        let events = change.written.events;
+        fault_points::reach("matching");
+        Ok((done, events, counted))
+    })?;
+    *report = counted;
+    pass.selected.drain(..done);
+    fault_points::reach("matched");
+    Ok(events)
+}
+
+/// As [`change`], and changes nothing.
+pub(super) fn count(
+    store: &mut SqliteStore,
+    selection: &Selection,
+    pass: &mut BulkPass,
+    report: &mut BulkReport,
+) -> Result<()> {
+    store.read("select by a filter", |tx, _| {
+        select(tx, selection, pass)?;
+        for id in pass.selected.drain(..) {
+            match judge(tx, selection, id) {
+                Ok(Some(Judged { item, verdict, .. })) => report.count(item, verdict),
+                Ok(None) => {}
+                Err(fault) if fault.is_about_the_item() => report.count(unread(selection, id), left(&fault)),
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Unfinished runs, the last of each task first: those that wait behind a run of their key end before it. Otherwise the end of one
+/// batch would let the first run of the next one start.
+const UNFINISHED: &str = sql! {"
+    SELECT r.id, t.name, r.handler, r.task_id, {unscheduled_id:r}, r.scheduled_for
+      FROM task_runs r INDEXED BY task_runs_unfinished
+     CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = r.task_id
+     WHERE {unfinished:r} AND r.task_id <= :task
+       AND (r.task_id < :task OR {unscheduled_id:r} < :unscheduled
+            OR ({unscheduled_id:r} = :unscheduled AND r.scheduled_for < :at))
+       AND r.id <= :until AND (:status IS NULL OR r.status = :status)
+       AND (:before IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) <= :before)
+     ORDER BY r.task_id DESC, {unscheduled_id:r} DESC, r.scheduled_for DESC"};
+
+/// Final runs, oldest first: no index has their status.
+const FINAL: &str = "
+    SELECT r.id, t.name, r.handler
+      FROM task_runs r NOT INDEXED CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = r.task_id
+     WHERE r.id > :after AND r.id <= :until AND r.status = :status
+       AND (:before IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) <= :before)
+     ORDER BY r.id";
+
+/// Tasks from a name on. Of a recurring task, its row has the end of the last run.
+const TASKS: &str = "
+    SELECT t.id, t.name, t.handler FROM scheduled_tasks t
+     WHERE t.name >= :name AND t.id <= :until AND (:status IS NULL OR t.status = :status)
+       AND (:before IS NULL
+            OR (t.updated_at <= :before AND ifnull(t.last_finished, 0) <= :before
+                AND NOT EXISTS (SELECT 1 FROM task_runs r
+                                 WHERE t.schedule_type = 'once' AND r.task_id = t.id AND r.finished_at > :before)))
+     ORDER BY t.name";
+
+const NEWEST_RUN: &str = "SELECT ifnull(max(id), 0) FROM task_runs";
+const NEWEST_TASK: &str = "SELECT ifnull(max(id), 0) FROM scheduled_tasks";
+
+/// Selects the next ids, at most [`MAX_ITEMS`]. The selection is fixed at the first call: what is added later has a higher id.
+fn select(tx: &Transaction<'_>, selection: &Selection, pass: &mut BulkPass) -> Result<(), Fault> {
+    let is_about_runs = selection.action.is_about_runs();
+    let until = match pass.until {
+        Some(until) => until,
+        None => {
+            let newest = if is_about_runs { NEWEST_RUN } else { NEWEST_TASK };
+            *pass.until.insert(tx.prepare_cached(newest)?.query_row([], |row| row.get(0))?)
+        }
+    };
+    let (status, before) = (selection.status, selection.before);
+    match selection.action {
+        BulkAction::Cancel => {
+            let (task, unscheduled, at) = match &pass.position {
+                Some(Position::Unfinished { task, unscheduled, at }) => (*task, *unscheduled, *at),
+                _ => (i64::MAX, i64::MAX, i64::MAX),
+            };
+            let mut statement = tx.prepare_cached(UNFINISHED)?;
+            let rows = statement.query(named_params! {
+                ":task": task, ":unscheduled": unscheduled, ":at": at, ":until": until, ":status": status, ":before": before,
+            })?;
+            let position = |row: &Row<'_>| {
+                Ok(Position::Unfinished { task: row.get(3)?, unscheduled: row.get(4)?, at: row.get(5)? })
+            };
+            pass.is_read = read(rows, selection, pass, position)?;
+        }
+        BulkAction::Retry => {
+            let after = if let Some(Position::Run(run)) = pass.position { run } else { 0 };
+            let last = until.min(after.saturating_add(MAX_IDS));
+            let mut statement = tx.prepare_cached(FINAL)?;
+            let rows = statement.query(named_params! {
+                ":after": after, ":until": last, ":status": status, ":before": before,
+            })?;
+            if read(rows, selection, pass, |row| Ok(Position::Run(row.get(0)?)))? {
+                pass.position = Some(Position::Run(last));
+                pass.is_read = last == until;
+            }
+        }
+        BulkAction::Remove | BulkAction::Pause | BulkAction::Resume => {
+            let from = match &pass.position {
+                // The text that follows the last name.
+                Some(Position::Name(name)) => [name, &b"\0"[..]].concat(),
+                _ => selection.name.as_ref().map_or("", |pattern| pattern.prefix()).as_bytes().to_vec(),
+            };
+            let mut statement = tx.prepare_cached(TASKS)?;
+            let rows = statement.query(named_params! {
+                ":name": row::raw(&from), ":until": until, ":status": status, ":before": before,
+            })?;
+            pass.is_read = read(rows, selection, pass, |row| Ok(Position::Name(row.get::<_, Raw>(1)?.0)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads rows that begin with an id, a name and a handler, until [`MAX_ITEMS`] match. Returns whether it has read all.
+fn read(
+    mut rows: Rows<'_>,
+    selection: &Selection,
+    pass: &mut BulkPass,
+    position: impl Fn(&Row<'_>) -> rusqlite::Result<Position>,
+) -> rusqlite::Result<bool> {
+    let by_name = !selection.action.is_about_runs();
+    let prefix = selection.name.as_ref().filter(|_| by_name).map_or("", |pattern| pattern.prefix());
+    let mut count = 0;
+    while pass.selected.len() < MAX_ITEMS && count < MAX_READ {
+        let Some(row) = rows.next()? else { return Ok(true) };
+        let (name, handler) = (text(row, 1)?, text(row, 2)?);
+        if by_name && !name.starts_with(prefix.as_bytes()) {
+            return Ok(true);
+        }
+        pass.position = Some(position(row)?);
+        if selection.accepts(&String::from_utf8_lossy(name), handler) {
+            pass.selected.push(row.get(0)?);
+        }
+        count += 1;
+    }
+    Ok(false)
+}
+
+/// Returns a text, whether or not it is UTF-8.
+fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<&'a [u8]> {
+    match row.get_ref(column)? {
+        ValueRef::Text(text) => Ok(text),
+        _ => Ok(b""),
+    }
+}
+
+const ONE_RUN: &str = "
+    SELECT t.name, r.handler, r.status, r.task_id, r.payload
+      FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.id = :id AND (:status IS NULL OR r.status = :status)";
+
+const ONE_TASK: &str = "
+    SELECT t.name, t.handler FROM scheduled_tasks t WHERE t.id = :id AND (:status IS NULL OR t.status = :status)";
+
+const RETRY: &str = "SELECT max(id) FROM task_runs WHERE task_id = :task AND retry_of = :run";
+
+/// A matching run or task, and what becomes of it by the rules that need no write.
+struct Judged {
+    item: BulkItem,
+    verdict: Verdict,
+    task: i64,
+    /// The run's own payload.
+    payload: Option<String>,
+}
+
+/// Reads a selected run or task. Returns `None` if it no longer matches.
+fn judge(tx: &Transaction<'_>, selection: &Selection, id: i64) -> Result<Option<Judged>, Fault> {
+    let params = named_params! { ":id": id, ":status": selection.status };
+    if !selection.action.is_about_runs() {
+        let read = |row: &Row<'_>| Ok((row::shown(row, 0)?, selection.accepts(&row::shown(row, 0)?, text(row, 1)?)));
+        let found = tx.prepare_cached(ONE_TASK)?.query_row(params, read).optional()?;
+        let Some((name, true)) = found else { return Ok(None) };
+        let verdict = match selection.action {
+            BulkAction::Remove if open::any_running(tx, id)? => Verdict::Left("a run of it is running".to_owned()),
+            _ => Verdict::Changed,
+        };
+        return Ok(Some(Judged { item: BulkItem { task: name, run: None }, verdict, task: id, payload: None }));
+    }
+    let read = |row: &Row<'_>| {
+        let (name, status): (_, RunStatus) = (row::shown(row, 0)?, row.get(2)?);
+        let accepted = selection.accepts(&name, text(row, 1)?);
+        let payload = if selection.action == BulkAction::Retry { row::shown_if_any(row, 4)? } else { None };
+        Ok((name, status, row.get(3)?, payload, accepted))
+    };
+    let found = tx.prepare_cached(ONE_RUN)?.query_row(params, read).optional()?;
+    let Some((name, status, task, payload, true)) = found else { return Ok(None) };
+    let verdict = match (selection.action, status) {
+        (BulkAction::Cancel, RunStatus::Running) => Verdict::Asked,
+        (BulkAction::Cancel, status) if status.is_final() => return Ok(None),
+        (BulkAction::Cancel, _) => Verdict::Changed,
+        // Unlike the request for one run, a retry that has ended counts too: a repeated operation retries no run twice.
+        _ => match tx
+            .prepare_cached(RETRY)?
+            .query_row(named_params! { ":task": task, ":run": id }, |row| row.get::<_, Option<i64>>(0))?
+        {
+            Some(_) => Verdict::Left("it was retried before".to_owned()),
+            None if tasks::by_id(tx, task)?.is_none_or(|task| task.status == TaskStatus::Invalid) => {
+                Verdict::Left("its task is invalid".to_owned())
+            }
+            None => Verdict::Changed,
+        },
+    };
+    Ok(Some(Judged { item: BulkItem { task: name, run: Some(id) }, verdict, task, payload }))
+}
+
+/// Returns the item of a row that cannot be read.
+fn unread(selection: &Selection, id: i64) -> BulkItem {
+    let is_run = selection.action.is_about_runs();
+    BulkItem { task: if is_run { "?".to_owned() } else { format!("? (id {id})") }, run: is_run.then_some(id) }
+}
+
+fn left(fault: &Fault) -> Verdict {
+    Verdict::Left(match fault {
+        Fault::Request(Error::Refused { reason, .. }) => reason.clone(),
+        fault => fault.to_string(),
+    })
+}
+
+/// A transaction that changes selected runs or tasks.
+struct Change<'a, 'c> {
+    tx: &'a Transaction<'c>,
+    schedules: &'a mut Schedules,
+    selection: &'a Selection,
+    now: Timestamp,
+    written: Written,
+}
+
+impl Change<'_, '_> {
+    /// Changes one item, or leaves it as it is. A row that cannot be read or changed costs only itself.
+    fn item(&mut self, id: i64) -> Result<Option<(BulkItem, Verdict)>, Fault> {
+        let judged = match judge(self.tx, self.selection, id) {
+            Ok(judged) => judged,
+            Err(fault) if fault.is_about_the_item() => return Ok(Some((unread(self.selection, id), left(&fault)))),
+            Err(fault) => return Err(fault),
+        };
+        let Some(Judged { item, verdict, task, payload }) = judged else { return Ok(None) };
+        if let Verdict::Left(_) = verdict {
+            return Ok(Some((item, verdict)));
+        }
+        let events = self.written.events.len();
+        self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
+        let verdict = match self.apply(id, task, &item.task, payload.as_deref()) {
+            Ok(None) => verdict,
+            Ok(Some(reason)) => Verdict::Left(reason.to_owned()),
+            Err(fault) if fault.is_about_the_item() => {
+                self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
+                self.written.events.truncate(events);
+                left(&fault)
+            }
+            Err(fault) => return Err(fault),
+        };
+        self.tx.prepare_cached("RELEASE item")?.execute([])?;
+        Ok(Some((item, verdict)))
+    }
+
+    /// Changes a run or a task that may be changed. Returns why it was left as it is, if it was.
+    fn apply(&mut self, id: i64, task: i64, name: &str, payload: Option<&str>) -> Result<Option<&'static str>, Fault> {
+        let (tx, now) = (self.tx, self.now);
+        match self.selection.action {
+            BulkAction::Cancel => {
+                if !settle::cancel_waiting(tx, id, now, &mut self.written)? {
+                    runs::ask_to_stop(tx, id)?;
+                }
+            }
+            BulkAction::Retry => {
+                let Some(task) = tasks::by_id(tx, task)? else { return Ok(Some("its task is gone")) };
+                requests::open_retry(tx, self.schedules, task, (id, payload), now)?;
+            }
+            BulkAction::Remove => {
+                if !tasks::remove_idle(tx, id, name, now)? {
+                    return Ok(Some("a trigger of the database keeps it"));
+                }
+            }
+            BulkAction::Pause => tasks::pause(tx, self.schedules, name, None, now)?,
+            BulkAction::Resume => tasks::resume(tx, self.schedules, name, now)?,
+        }
+        Ok(None)
+    }
+}
