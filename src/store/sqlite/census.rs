@@ -12,6 +12,7 @@ use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
 use crate::schedule::zone_data;
 use crate::store::sqlite::connection::{SqliteStore, sqlite_version};
+use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{claim, due, health, owners, row, tasks};
 
@@ -49,7 +50,7 @@ pub(super) fn is_idle(store: &mut SqliteStore, handlers: &BTreeSet<String>, now:
     store.read("look for work", |tx, _| {
         // A blocked run waits for one of these.
         let any = owners::any_running(tx)?
-            || claim::next(tx, handlers)?.is_some()
+            || claim::next(tx, &InForce::default(), handlers)?.is_some()
             || !tasks::unplanned(tx, 1)?.is_empty()
             || due::next_due(tx)?.is_some_and(|at| at <= now);
         Ok(!any)

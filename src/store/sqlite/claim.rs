@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
+use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::{self, Claimer, Wrote};
 use crate::store::sqlite::sql::sql;
@@ -68,15 +69,20 @@ const NEXT_CLAIMABLE: &str = sql! {"
      WHERE {claimable} AND handler = :handler AND priority = :priority
      ORDER BY run_at LIMIT 1"};
 
-/// Returns when the next waiting run may start here.
-pub(crate) fn next(tx: &Transaction<'_>, handlers: &BTreeSet<String>) -> rusqlite::Result<Option<Timestamp>> {
+/// Returns when the next waiting run may start here: when it is due and the rate of its handler allows it.
+pub(crate) fn next(
+    tx: &Transaction<'_>,
+    limits: &InForce,
+    handlers: &BTreeSet<String>,
+) -> rusqlite::Result<Option<Timestamp>> {
     let mut statement = tx.prepare_cached(NEXT_CLAIMABLE)?;
     let mut earliest: Option<Timestamp> = None;
     for handler in handlers {
+        let opens_at = limits.opens_at(tx, handler)?;
         for priority in 0..=3_i64 {
             let params = named_params! { ":handler": handler, ":priority": priority };
-            let next = statement.query_row(params, |row| row.get(0)).optional()?;
-            earliest = earliest.into_iter().chain(next).min();
+            let next: Option<Timestamp> = statement.query_row(params, |row| row.get(0)).optional()?;
+            earliest = earliest.into_iter().chain(next.map(|next| opens_at.map_or(next, |at| at.max(next)))).min();
         }
     }
     Ok(earliest)
@@ -86,7 +92,12 @@ pub(crate) fn next(tx: &Transaction<'_>, handlers: &BTreeSet<String>) -> rusqlit
 pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slots, run: i64) -> Result<(), Fault> {
     let (tx, now) = (cx.tx, cx.now);
     let Some(mut claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
-    if !slots.admits(&claim.retry) {
+    let limits = &cx.written.limits;
+    // The runs before it may have reached the rate of its handler.
+    if !limits.is_open(tx, &claim.handler, now)? {
+        return Ok(());
+    }
+    if !slots.admits(&claim.retry) || !limits.admit(slots, &claim.handler) {
         // It waits for an idle worker. If later runs were read ahead meanwhile, no worker would ever be idle.
         slots.room = 0;
         return Ok(());
@@ -94,9 +105,11 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     let key = claim.concurrency_key.as_deref();
     // Another handler's run with the same key may have been claimed in this turn, or another program wrote the row: the reason is
     // derived again.
-    if runs::claim(tx, run, claimer, slots.started(now), now)? == Wrote::Superseded {
+    let place = limits.place(tx, key)?;
+    if runs::claim(tx, run, claimer, (place, slots.started(now)), now)? == Wrote::Superseded {
         return Ok(blocked::place(tx, run, key, now)?);
     }
+    limits.record_start(tx, &claim.handler, now)?;
     claim.attempt += 1;
     claim.read_ahead = slots.take();
     match key {

@@ -22,6 +22,7 @@ pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod ids;
 pub(crate) mod invariants;
+pub(crate) mod limits;
 pub(crate) mod manual;
 pub(crate) mod memory;
 pub(crate) mod migration;
