@@ -5,6 +5,7 @@ pub(crate) mod event;
 pub(crate) mod finished;
 pub(crate) mod health;
 pub(crate) mod json;
+pub(crate) mod limit;
 pub(crate) mod new_task;
 pub(crate) mod progress_meter;
 pub(crate) mod report;

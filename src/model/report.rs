@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::clock::Timestamp;
 use crate::model::json;
+use crate::model::limit::LimitState;
 use crate::model::run::{Run, RunStatus};
 use crate::model::task::TaskStatus;
 use crate::schedule::ZoneData;
@@ -104,6 +105,8 @@ pub struct Status {
     pub clock: Option<ClockWait>,
     /// The task that is due next, and when.
     pub next: Option<(String, Timestamp)>,
+    /// All limits and their use.
+    pub limits: Vec<LimitState>,
     /// The database.
     pub path: PathBuf,
     /// Its size in bytes.
@@ -126,7 +129,7 @@ impl Serialize for Status {
         let waiting = RunStatus::ALL.iter().filter(|status| !status.is_final());
         let runs = waiting.map(|status| (status.as_str(), count(&self.runs, status)));
         let tasks = TaskStatus::ALL.iter().map(|status| (status.as_str(), count(&self.tasks, status)));
-        let mut status = to.serialize_struct("Status", 14)?;
+        let mut status = to.serialize_struct("Status", 15)?;
         status.serialize_field("schedulers", &self.instances)?;
         status.serialize_field("tasks", &tasks.collect::<BTreeMap<_, _>>())?;
         status.serialize_field("due", &self.due)?;
@@ -136,6 +139,7 @@ impl Serialize for Status {
         status.serialize_field("waiting_for_clock_until", &self.clock.as_ref().map(|wait| wait.until))?;
         status.serialize_field("next_task", &self.next.as_ref().map(|(name, _)| name))?;
         status.serialize_field("next_run", &self.next.as_ref().map(|(_, at)| at))?;
+        status.serialize_field("limits", &self.limits)?;
         status.serialize_field("file", &self.path.to_string_lossy())?;
         status.serialize_field("file_bytes", &self.file_bytes)?;
         status.serialize_field("wal_bytes", &self.log_bytes)?;

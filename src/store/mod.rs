@@ -13,9 +13,10 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::health::{Health, Limits};
+use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
-use crate::model::request::{Added, Applied, Cancelled, Declaration, Existing, Runs, Triggered};
+use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
@@ -59,6 +60,15 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled>;
     /// Records that the commands of running runs are gone, where their schedulers are not alive. Returns the number of these runs.
     fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize>;
+    /// Sets a limit that was checked, by hand.
+    fn set_limit(&mut self, limit: &Limit) -> Result<Change>;
+
+    /// Removes a limit. Returns whether there was one.
+    fn remove_limit(&mut self, on: &LimitOn) -> Result<bool>;
+
+    /// Returns all limits and their use.
+    fn limits(&mut self, now: Timestamp) -> Result<Vec<LimitState>>;
+
     fn task(&mut self, name: &str) -> Result<Option<Task>>;
     /// Returns all tasks, by name.
     fn tasks(&mut self) -> Result<Vec<Task>>;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use duly::testing::{ManualClock, Stepper};
-use duly::{Claim, NewTask, Outcome, Overlap, RetryPolicy};
+use duly::{
+    Applied, Apply, Change, Claim, Client, Done, Limit, LimitOn, NewTask, Outcome, Overlap, Progress, RetryPolicy,
+};
 
 use crate::fixtures::{TestDb, at, minutes, seconds};
 use crate::sql::programs;
@@ -276,4 +278,83 @@ fn garbled_rows_of_limits_stop_nothing() {
         .unwrap();
     let claims = stepper.step().unwrap();
     assert!(claims.iter().any(|claim| claim.task == "other"), "{claims:?}");
+}
+
+#[test]
+fn a_client_sets_lists_and_removes_limits() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(9).start().unwrap();
+    let client = stepper.client().clone();
+    let (key, rate) = (Limit::key("smtp", 2), Limit::rate("work", 5, minutes(1)));
+    assert_eq!(client.set_limit(rate.clone()).unwrap(), Change::Created);
+    assert_eq!(client.set_limit(Limit::key("smtp", 9)).unwrap(), Change::Created);
+    assert_eq!(client.set_limit(key.clone()).unwrap(), Change::Replaced);
+    assert_eq!(client.set_limit(key.clone()).unwrap(), Change::Unchanged);
+    due_at_noon(&stepper, 4, with_key);
+    for name in ["a", "b", "c", "d"] {
+        client.add(NewTask::once(name, at(NOON)).handler("work")).unwrap();
+    }
+    assert_eq!(stepper.step().unwrap().len(), 5);
+    let limits = client.limits().unwrap();
+    assert_eq!(limits.iter().map(|state| state.limit.clone()).collect::<Vec<_>>(), [key.clone(), rate.clone()]);
+    let running =
+        db.number::<u64>("SELECT count(*) FROM task_runs WHERE status = 'running' AND concurrency_key = 'smtp'");
+    assert_eq!((limits[0].used, limits[0].waiting, limits[0].next_start), (running, 4 - running, None));
+    assert_eq!((limits[1].used, limits[1].next_start), (5, Some(at("2027-03-14T12:01:00Z"))));
+    for on in [key.on(), rate.on()] {
+        assert!(client.remove_limit(&on).unwrap() && !client.remove_limit(&on).unwrap(), "{on}");
+    }
+    assert!(client.limits().unwrap().is_empty());
+    for (limit, says) in [
+        (Limit::key("#1", 2), "invalid concurrency_key: expected a key that does not begin with #"),
+        (Limit::key("smtp", 1001), "invalid max_running: expected 1 to 1000, found \"1001\""),
+        (Limit::rate("work", 0, minutes(1)), "invalid max_starts: expected 1 to 10000, found \"0\""),
+        (Limit::rate("", 1, minutes(1)), "invalid handler: expected 1 to 200 bytes"),
+    ] {
+        let error = client.set_limit(limit).unwrap_err().to_string();
+        assert!(error.starts_with(says), "{error}");
+    }
+    db.assert_sound();
+}
+
+fn apply(client: &Client, manifest: &str, limits: &[Limit], how: Apply) -> duly::Result<Vec<Applied>> {
+    client.apply_with_limits(manifest, [], limits.iter().cloned(), how, &Progress::default())
+}
+
+#[test]
+fn a_manifest_declares_limits() {
+    let (db, client) = TestDb::with_client();
+    let dry = Apply { dry_run: true, ..Apply::default() };
+    let prune = Apply { prune: true, ..Apply::default() };
+    let (key, rate) = (Limit::key("smtp", 3), Limit::rate("mail", 100, minutes(1)));
+    let done = |applied: Vec<Applied>| applied.into_iter().map(|one| (one.name, one.done)).collect::<Vec<_>>();
+    let both = [key.clone(), rate.clone()];
+    let names = |done: Done| [("key smtp".to_owned(), done.clone()), ("handler mail".to_owned(), done)];
+    assert_eq!(done(apply(&client, "a.toml", &both, dry).unwrap()), names(Done::Created));
+    assert!(client.limits().unwrap().is_empty(), "a dry run writes nothing");
+    assert_eq!(done(apply(&client, "a.toml", &both, Apply::default()).unwrap()), names(Done::Created));
+    assert_eq!(done(apply(&client, "a.toml", &both, Apply::default()).unwrap()), names(Done::Unchanged));
+    let changed = [Limit::key("smtp", 4), Limit::rate("mail", 100, minutes(2))];
+    let field = |name, stored: &str, given: &str| Done::Replaced { fields: vec![(name, stored.into(), given.into())] };
+    assert_eq!(
+        done(apply(&client, "a.toml", &changed, Apply::default()).unwrap()),
+        [
+            ("key smtp".to_owned(), field("max_running", "3", "4")),
+            ("handler mail".to_owned(), field("per_ms", "60000", "120000"))
+        ]
+    );
+    // A limit that was set by hand, or by another manifest.
+    client.set_limit(Limit::key("disk", 2)).unwrap();
+    let error = apply(&client, "b.toml", &[key], Apply::default()).unwrap_err().to_string();
+    assert!(error.contains("cannot apply the limit on key smtp: a.toml declares it too"), "{error}");
+    let twice = [rate.clone(), rate];
+    let error = apply(&client, "a.toml", &twice, Apply::default()).unwrap_err().to_string();
+    assert!(error.ends_with("the manifest declares it twice"), "{error}");
+    let error = apply(&client, "a.toml", &[Limit::key("smtp", 0)], Apply::default()).unwrap_err().to_string();
+    assert!(error.contains("the limit on key smtp: invalid max_running"), "{error}");
+    assert_eq!(done(apply(&client, "a.toml", &changed[..1], Apply::default()).unwrap())[1].1, Done::Left);
+    assert_eq!(done(apply(&client, "a.toml", &[], prune).unwrap()), names(Done::Removed));
+    let left = client.limits().unwrap();
+    assert_eq!(left.iter().map(|state| state.limit.on()).collect::<Vec<_>>(), [LimitOn::Key("disk".to_owned())]);
+    db.assert_sound();
 }

@@ -93,6 +93,7 @@ mod json;
 mod kill_soak;
 /// Large batches of new tasks, which are added without CHECKs and triggers.
 mod large_batches;
+mod limit_kills;
 mod limits;
 /// Lock files that are removed, replaced or overwritten, and unsafe folders.
 mod lock_files;

@@ -254,6 +254,9 @@ const MAY_SCAN: &[&str] = &[
     "invariants::STARTS_WITHOUT_LIMIT",
     "limits::ANY",
     "limits::RATES",
+    "limit_requests::KEYS",
+    "limit_requests::HANDLERS",
+    "limit_requests::MANAGED",
     // Lists of at most as many runs as may start behind a key.
     "blocked::BLOCK_ALL_OTHERS",
     "blocked::UNBLOCK_ALL",
@@ -281,6 +284,7 @@ const MAY_SORT: &[&str] = &[
     "health::ZONES",
     "blocked::FIRST_WAITING",
     "blocked::KEYS_OF_TASK",
+    "limit_requests::MANAGED",
 ];
 
 /// Writes by SQL, and how often their triggers search the unfinished runs of the task: never its final runs.

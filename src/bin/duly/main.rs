@@ -291,6 +291,7 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Cancel { which, gone: true } => control::declare_gone(&existing()?, which, printer),
         Command::Remove { name, cancel: false } => control::remove(&existing()?, name, printer),
         Command::Remove { name, cancel: true } => control::cancel_and_remove(&existing()?, name, printer),
+        Command::Limit(limits) => commands::limit::limit(&existing()?, limits, printer),
         Command::Check { overdue, failures } => {
             check::check(&existing()?, &Limits { overdue: *overdue, failures: *failures }, printer)
         }

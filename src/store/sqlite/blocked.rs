@@ -309,7 +309,16 @@ mod tests {
         Behind,
         /// Another task's run waits behind the run under test.
         First,
+        /// The key has two slots, and another task's run holds one.
+        HeldOfTwo,
+        /// Both slots are held.
+        FullOfTwo,
+        /// The key has two slots, and another task's run waits, and starts first.
+        BehindOfTwo,
     }
+
+    const KEYS: [Key; 8] =
+        [Key::None, Key::Free, Key::Held, Key::Behind, Key::First, Key::HeldOfTwo, Key::FullOfTwo, Key::BehindOfTwo];
 
     /// A task, the facts of its run under test, and the state of the key. Run ids begin at ten times the task's id.
     #[derive(Clone, Copy, Debug)]
@@ -326,8 +335,8 @@ mod tests {
                 for &overlap in Overlap::ALL {
                     for &origin in Origin::ALL {
                         for has_older in [false, true] {
-                            for key in [Key::None, Key::Free, Key::Held, Key::Behind, Key::First] {
-                                let key_is_taken = matches!(key, Key::Held | Key::Behind);
+                            for key in KEYS {
+                                let key_is_taken = matches!(key, Key::Held | Key::Behind | Key::FullOfTwo);
                                 let waiting = Waiting { origin, status, overlap, has_older, key_is_taken };
                                 cases.push(Case { task: cases.len() as i64 + 2, waiting, key });
                             }
@@ -349,8 +358,8 @@ mod tests {
             let run = |id: i64, of: i64, origin: &str, at: i64, rest: &str| {
                 format!(
                     "INSERT INTO task_runs (id, task_id, handler, scheduled_for, run_at, origin, concurrency_key, status, blocked,
-                                            locked_by, locked_until)
-                     VALUES ({}, {of}, 'work', {}, {at}, '{origin}', {rest});\n",
+                                            locked_by, locked_until, slot)
+                     VALUES ({}, {of}, 'work', {}, {at}, '{origin}', {rest}, {id});\n",
                     task * 10 + id,
                     at + task,
                 )
@@ -362,14 +371,26 @@ mod tests {
                 waiting.status, waiting.overlap
             )
             .expect("text");
+            if matches!(key, Key::HeldOfTwo | Key::FullOfTwo | Key::BehindOfTwo) {
+                *into +=
+                    &format!("INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ({name}, 2);\n");
+            }
             if waiting.has_older {
                 *into += &run(1, *task, "schedule", NOON - 2_000, "NULL, 'queued', NULL, NULL, NULL");
             }
             *into += &run(5, *task, waiting.origin.as_str(), NOON, &format!("{name}, 'queued', 'key', NULL, NULL"));
             *into += &match key {
                 Key::None | Key::Free => String::new(),
-                Key::Held => run(7, 1, "manual", NOON, &format!("{name}, 'running', NULL, 'o', {NOON}")),
-                Key::Behind => run(7, 1, "manual", NOON - 1_000, &format!("{name}, 'queued', NULL, NULL, NULL")),
+                Key::Held | Key::HeldOfTwo => {
+                    run(7, 1, "manual", NOON, &format!("{name}, 'running', NULL, 'o', {NOON}"))
+                }
+                Key::FullOfTwo => {
+                    let running = format!("{name}, 'running', NULL, 'o', {NOON}");
+                    run(7, 1, "manual", NOON, &running) + &run(8, 1, "manual", NOON + 1, &running)
+                }
+                Key::Behind | Key::BehindOfTwo => {
+                    run(7, 1, "manual", NOON - 1_000, &format!("{name}, 'queued', NULL, NULL, NULL"))
+                }
                 Key::First => run(7, 1, "manual", NOON + 1_000, &format!("{name}, 'queued', 'key', NULL, NULL")),
             };
         }

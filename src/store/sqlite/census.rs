@@ -14,7 +14,7 @@ use crate::schedule::zone_data;
 use crate::store::sqlite::connection::{SqliteStore, sqlite_version};
 use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{claim, due, health, owners, row, tasks};
+use crate::store::sqlite::{claim, due, health, limit_requests, owners, row, tasks};
 
 /// A task that has been due for longer is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(5 * 60);
@@ -36,6 +36,7 @@ pub(super) fn status(store: &mut SqliteStore, now: Timestamp) -> Result<Status> 
             blocked: unfinished.iter().find(|(status, _)| status == "blocked").map_or(0, |(_, count)| *count),
             clock: health::clock_wait(tx, now)?,
             next: next(tx)?,
+            limits: limit_requests::states(tx, now)?,
             path: path.clone(),
             file_bytes,
             log_bytes,

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use crate::cli::add_args::Add;
 use crate::cli::help_examples;
 use crate::cli::import_args::Import;
+use crate::cli::limit_args::Limits;
 use crate::cli::retention_args::Keep;
 use crate::cli::values::{LogFormat, duration, json, run_number};
 
@@ -177,6 +178,9 @@ pub(crate) enum Command {
         #[arg(long)]
         cancel: bool,
     },
+    /// List, set or remove limits: how many runs of a concurrency key run at once, how often a handler starts.
+    #[command(after_help = help_examples::LIMIT)]
+    Limit(Limits),
     /// Check for problems, for monitoring: one line for each and exit code 1; no output and exit code 0 if there is none.
     #[command(after_help = help_examples::CHECK)]
     Check {

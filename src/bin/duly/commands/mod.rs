@@ -8,6 +8,7 @@ pub(crate) mod control;
 pub(crate) mod doctor;
 pub(crate) mod history;
 pub(crate) mod import;
+pub(crate) mod limit;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod next;

@@ -1,9 +1,10 @@
 //! `status`: prints schedulers, due and failing tasks, unfinished runs and the files.
 
-use duly::{Client, Instance, RunStatus, Status, TaskStatus};
+use duly::{Client, Instance, LimitState, RunStatus, Status, TaskStatus};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
+use crate::commands::limit::{is_reached, use_of};
 use crate::commands::run_status::{MAX_RETRIES, next_retries, retry};
 use crate::output::json::{millis, time};
 use crate::output::printer::Printer;
@@ -21,6 +22,7 @@ struct Document<'a> {
     waiting_for_clock_until: Option<String>,
     next_task: Option<&'a str>,
     next_run: Option<String>,
+    limits: &'a [LimitState],
     file: String,
     file_bytes: u64,
     wal_bytes: u64,
@@ -84,6 +86,11 @@ fn print(status: &Status, retry: Option<&str>, printer: &mut Printer<'_>) -> Res
     };
     let blocked = (status.blocked > 0).then(|| ("blocked".to_owned(), status.blocked));
     line("runs", &counts(status.runs.iter().map(|(status, n)| (word(status), *n)).chain(blocked)), Tone::Plain);
+    for (number, state) in status.limits.iter().enumerate() {
+        let tone = if is_reached(state) { Tone::Odd } else { Tone::Plain };
+        let text = format!("{}: {}", state.limit.on(), use_of(state, printer));
+        line(if number == 0 { "limits" } else { "" }, &text, tone);
+    }
     let next = status.next.as_ref().map(|(name, at)| format!("{name} {}", printer.times.both(*at)));
     line("next", next.as_deref().unwrap_or("-"), Tone::Plain);
     let sizes = format!("{}, {}; log {}", status.path.display(), bytes(status.file_bytes), bytes(status.log_bytes));
@@ -130,6 +137,7 @@ fn document(status: &Status) -> Document<'_> {
         waiting_for_clock_until: status.clock.as_ref().map(|wait| time(wait.until)),
         next_task: status.next.as_ref().map(|(name, _)| name.as_str()),
         next_run: status.next.as_ref().map(|(_, at)| time(*at)),
+        limits: &status.limits,
         file: status.path.display().to_string(),
         file_bytes: status.file_bytes,
         wal_bytes: status.log_bytes,
