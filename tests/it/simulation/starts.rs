@@ -165,7 +165,7 @@ impl History {
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
                 && !(task.is_halted() && run.origin != Origin::Manual)
-                && !run.key.as_ref().is_some_and(|key| held.get(key).is_some_and(|n| *n >= self.limits.running(key)))
+                && run.key.as_ref().is_none_or(|key| held.get(key).is_none_or(|n| *n < self.limits.running(key)))
                 && self.limits.opens_at(&run.handler).is_none_or(|at| at <= step.now)
                 && holds_back(step.after, task, run).is_none()
                 && !(rewound(run) && other(run))
