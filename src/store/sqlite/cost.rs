@@ -55,7 +55,7 @@ impl Site {
         );
         store.write("fill", |tx, _| Ok(tx.execute_batch(&fill)?)).expect("rows");
         let steps = store.count_steps();
-        let handlers = ["limited".to_owned(), "work".to_owned()].into();
+        let handlers = ["work".to_owned()].into();
         Site { store, handlers, steps, now: NOON, claimed: Vec::new(), room: 4, _home: home }
     }
 
@@ -149,7 +149,11 @@ impl Site {
 /// Asserts that each turn costs the same with few rows as with many, except for a level or two of a B-tree. Returns the site with
 /// many.
 fn assert_level(rows: &str) -> Site {
-    let [mut less, mut more] = crowds().map(|crowd| Site::new(rows, crowd));
+    assert_sites_level(crowds().map(|crowd| Site::new(rows, crowd)))
+}
+
+/// As [`assert_level`], for these two sites.
+fn assert_sites_level([mut less, mut more]: [Site; 2]) -> Site {
     let (few, many) = (less.minutes(), more.minutes());
     for ((what, few), (_, many)) in few.iter().zip(&many) {
         println!("{what}: {few} steps with few rows, {many} with many");
@@ -236,7 +240,11 @@ const BEHIND_A_RATE: &str = "
 
 #[test]
 fn runs_behind_the_rate_of_a_handler_cost_a_turn_nothing_and_drain_in_order_once_it_is_lifted() {
-    let mut site = assert_level(BEHIND_A_RATE);
+    let mut site = assert_sites_level(crowds().map(|crowd| {
+        let mut site = Site::new(BEHIND_A_RATE, crowd);
+        site.handlers.insert("limited".to_owned());
+        site
+    }));
     site.store.write("lift", |tx, _| Ok(tx.execute_batch("DELETE FROM rate_limits")?)).expect("no limit");
     assert_in_order(&site.drain(usize::MAX), crowds()[1]);
 }
