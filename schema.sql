@@ -3,7 +3,8 @@
 -- The tables are an interface. Any program, and the sqlite3 shell (3.37 or newer), may read all of them, and may write:
 --   * INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value[, ..]), next_run left NULL;
 --   * any policy column of a task; status = 'paused' or 'active'; next_run = now, to run it now;
---   * UPDATE task_runs SET cancel_requested = 1; DELETE FROM scheduled_tasks; effects in doubt (see task_effects).
+--   * UPDATE task_runs SET cancel_requested = 1; DELETE FROM scheduled_tasks; effects in doubt (see task_effects);
+--   * concurrency_limits and rate_limits; DELETE FROM rate_limit_starts, to forget the starts of a handler.
 -- A running scheduler sees it within its poll interval (default 1 s). Only the program itself may write anything else.
 --
 -- Times are INTEGER milliseconds since the Unix epoch, UTC; a CHECK refuses seconds. Durations are milliseconds.
@@ -80,8 +81,8 @@ CREATE TABLE scheduled_tasks (
     -- Runs start later than they are due by a fixed part of this, which a hash of the task's name determines.
     jitter_ms        INTEGER NOT NULL DEFAULT 0 CHECK (jitter_ms BETWEEN 0 AND 86400000),
     priority         INTEGER NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),
-    -- At most one run with this key runs at a time, across tasks. NULL: the task's own key, '#' and its id; with
-    -- overlap 'allow', no key.
+    -- At most one run with this key runs at a time, across tasks, or as many as concurrency_limits says. NULL: the task's own
+    -- key, '#' and its id; with overlap 'allow', no key.
     concurrency_key  TEXT CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'
                             AND instr(concurrency_key, CAST(x'00' AS TEXT)) = 0
                             AND concurrency_key NOT GLOB '*�*'),
@@ -140,7 +141,7 @@ CREATE TABLE task_runs (
     run_at           INTEGER NOT NULL CHECK (run_at BETWEEN 1000000000000 AND 64060588800000),
     expires_at       INTEGER CHECK (expires_at BETWEEN 1000000000000 AND 64060588800000),
     -- The first reason why it may not start. paused: its task is paused or invalid. order: an older scheduled run of its
-    -- task is unfinished. key: its key is held, or another waiting run with its key and handler is first. NULL: it may.
+    -- task is unfinished. key: no slot of its key is free, or waiting runs with its key and handler go first. NULL: it may.
     blocked          TEXT CHECK (blocked = 'paused' OR blocked = 'order' OR blocked = 'key'),
     -- The number of attempts claimed. It never decreases, and is the fencing token of every write about an attempt.
     attempt          INTEGER NOT NULL DEFAULT 0 CHECK (attempt >= 0),
@@ -154,6 +155,8 @@ CREATE TABLE task_runs (
     -- The owner of the running attempt, and the end of its lease.
     locked_by        TEXT,
     locked_until     INTEGER CHECK (locked_until BETWEEN 1000000000000 AND 64060588800000),
+    -- Of a running run: its place among the running runs of its key, 0 unless concurrency_limits allows several.
+    slot             INTEGER NOT NULL DEFAULT 0,
     -- Of the newest attempt. While it runs, its owner shifts started_at by each step of the wall clock.
     started_at       INTEGER CHECK (started_at BETWEEN 1000000000000 AND 64060588800000),
     finished_at      INTEGER CHECK (finished_at BETWEEN 1000000000000 AND 64060588800000),
@@ -218,6 +221,37 @@ CREATE TABLE task_effects (
     PRIMARY KEY (run_id, key)
 ) STRICT, WITHOUT ROWID;
 
+-- How many runs with a key may run at once, over all processes; a key without a row: one. A lower number ends no run.
+CREATE TABLE concurrency_limits (
+    concurrency_key  TEXT PRIMARY KEY
+                     CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'
+                            AND instr(concurrency_key, char(0)) = 0
+                            AND concurrency_key NOT GLOB '*' || char(65533) || '*'),
+    max_running      INTEGER NOT NULL CHECK (max_running BETWEEN 1 AND 1000),
+    -- The manifest that declared it; NULL when it was set by hand.
+    managed_by       TEXT CHECK (instr(managed_by, char(0)) = 0)
+) STRICT, WITHOUT ROWID;
+
+-- At most max_starts attempts of a handler are claimed in any per_ms, retries included, over all processes. An attempt that
+-- was claimed and returned before it began counts as well.
+CREATE TABLE rate_limits (
+    handler          TEXT PRIMARY KEY
+                     CHECK (length(handler) BETWEEN 1 AND 200
+                            AND instr(handler, char(0)) = 0 AND handler NOT GLOB '*' || char(65533) || '*'),
+    max_starts       INTEGER NOT NULL CHECK (max_starts BETWEEN 1 AND 10000),
+    per_ms           INTEGER NOT NULL CHECK (per_ms BETWEEN 1 AND 315576000000),
+    managed_by       TEXT CHECK (instr(managed_by, char(0)) = 0)
+) STRICT, WITHOUT ROWID;
+
+-- The newest max_starts starts of each handler with a rate limit, numbered in the order of their transactions. The next start
+-- may follow when the one max_starts before it is per_ms ago.
+CREATE TABLE rate_limit_starts (
+    handler          TEXT NOT NULL,
+    number           INTEGER NOT NULL CHECK (number BETWEEN 1 AND 9000000000000000),
+    started_at       INTEGER NOT NULL CHECK (started_at BETWEEN 1000000000000 AND 64060588800000),
+    PRIMARY KEY (handler, number)
+) STRICT, WITHOUT ROWID;
+
 -- One row for each started scheduler, an owner of runs.
 CREATE TABLE scheduler_instances (
     id               TEXT PRIMARY KEY,
@@ -269,8 +303,8 @@ CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned) WHERE planne
 -- At most one scheduled run per task and instant (the second term distinguishes the others). Also a task's history.
 CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs
     (task_id, (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)), scheduled_for);
--- At most one running run per key. Also all running runs.
-CREATE UNIQUE INDEX task_runs_running ON task_runs (concurrency_key) WHERE status = 'running';
+-- At most one running run per slot of a key. Also all running runs.
+CREATE UNIQUE INDEX task_runs_running ON task_runs (concurrency_key, slot) WHERE status = 'running';
 -- The unfinished runs of a task: scheduled runs, oldest first, then the others, of which there may be any number.
 CREATE INDEX task_runs_unfinished ON task_runs
     (task_id, (iif(origin = 'schedule' OR origin = 'catch_up', 0, id)), scheduled_for)
@@ -443,8 +477,61 @@ BEGIN
                     FROM task_runs r
                    WHERE r.task_id = OLD.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
                      AND +r.blocked IS NULL AND r.concurrency_key IS NOT NULL);
+    -- Behind a key with a limit, several may start: the loop derives which.
+    UPDATE scheduled_tasks SET planned = 0
+     WHERE id IN (SELECT (SELECT n.task_id FROM task_runs n
+                           WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
+                             AND n.blocked = 'key' AND n.concurrency_key = r.concurrency_key
+                             AND n.task_id <> r.task_id LIMIT 1)
+                    FROM task_runs r
+                   WHERE r.task_id = OLD.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
+                     AND r.concurrency_key IN (SELECT concurrency_key FROM concurrency_limits));
     DELETE FROM task_runs WHERE task_id = OLD.id;
     DELETE FROM scheduler_events WHERE task_id = OLD.id;
+END;
+
+-- A limit was changed: planned = 0 of a task that waits calls the loop, which derives anew which runs with the key may start.
+CREATE TRIGGER concurrency_limits_added AFTER INSERT ON concurrency_limits
+BEGIN
+    UPDATE scheduled_tasks SET planned = 0
+     WHERE id IN (SELECT * FROM (SELECT task_id FROM task_runs
+                                  WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed')
+                                    AND blocked = 'key' AND concurrency_key = NEW.concurrency_key LIMIT 1)
+                  UNION ALL
+                  SELECT * FROM (SELECT task_id FROM task_runs
+                                  WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed')
+                                    AND blocked IS NULL AND concurrency_key = NEW.concurrency_key LIMIT 1));
+END;
+
+CREATE TRIGGER concurrency_limits_changed AFTER UPDATE OF concurrency_key, max_running ON concurrency_limits
+BEGIN
+    SELECT RAISE(ABORT, 'the key of a limit cannot be changed: insert another row')
+     WHERE NEW.concurrency_key <> OLD.concurrency_key;
+    UPDATE scheduled_tasks SET planned = 0
+     WHERE id IN (SELECT * FROM (SELECT task_id FROM task_runs
+                                  WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed')
+                                    AND blocked = 'key' AND concurrency_key = NEW.concurrency_key LIMIT 1)
+                  UNION ALL
+                  SELECT * FROM (SELECT task_id FROM task_runs
+                                  WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed')
+                                    AND blocked IS NULL AND concurrency_key = NEW.concurrency_key LIMIT 1));
+END;
+
+CREATE TRIGGER concurrency_limits_removed AFTER DELETE ON concurrency_limits
+BEGIN
+    UPDATE scheduled_tasks SET planned = 0
+     WHERE id IN (SELECT * FROM (SELECT task_id FROM task_runs
+                                  WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed')
+                                    AND blocked = 'key' AND concurrency_key = OLD.concurrency_key LIMIT 1)
+                  UNION ALL
+                  SELECT * FROM (SELECT task_id FROM task_runs
+                                  WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed')
+                                    AND blocked IS NULL AND concurrency_key = OLD.concurrency_key LIMIT 1));
+END;
+
+CREATE TRIGGER rate_limits_removed AFTER DELETE ON rate_limits
+BEGIN
+    DELETE FROM rate_limit_starts WHERE handler = OLD.handler;
 END;
 
 CREATE TRIGGER task_runs_removed BEFORE DELETE ON task_runs

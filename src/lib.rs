@@ -28,6 +28,7 @@ pub use model::event::{Event, Observer};
 pub use model::filter::{Filter, NamePattern};
 pub use model::finished::Finished;
 pub use model::health::Limits;
+pub use model::limit::{Limit, LimitOn, LimitState};
 pub use model::new_task::NewTask;
 pub use model::progress_meter::Progress;
 pub use model::report::{ClockWait, Finding, Instance, Pruned, Recent, Status};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use duly::testing::Stepper;
-use duly::{NewTask, Outcome, Timestamp};
+use duly::{Limit, NewTask, Outcome, Timestamp};
 
 use crate::Options;
 use crate::measure::{exponent, median};
@@ -92,9 +92,36 @@ pub(crate) fn behind_a_key(options: &Options, report: &mut Report) {
     ));
 }
 
+/// A turn of another task beside a hundred thousand runs that wait for a limit.
+pub(crate) fn behind_a_limit(options: &Options, report: &mut Report) {
+    let home = Home::new();
+    let day = Duration::from_secs(86_400);
+    let limits = [
+        ("the limit of a key", Some("one"), Limit::key("one", 2), "none"),
+        ("the rate of a handler", None, Limit::rate("none", 2, day), "other"),
+    ];
+    for (what, key, limit, handler) in limits {
+        let file = home.file(what);
+        fill_with_waiting(&file, WAITING, LONG_AGO, key);
+        let mut stepper = stepper(&file, 3);
+        stepper.client().set_limit(limit).expect("a limit");
+        assert_eq!(stepper.step().expect("a turn").len(), 2, "{what}");
+        let tick = NewTask::interval("tick", Duration::from_secs(1)).handler(handler);
+        stepper.client().add(tick).expect("a new task");
+        assert!(stepper.step().expect("a turn").is_empty(), "not due yet");
+        let mut times = Vec::new();
+        for _ in 0..options.rounds * TURNS {
+            stepper.clock().advance(Duration::from_secs(1));
+            times.push(claim_and_settle(&mut stepper) / 2.0);
+        }
+        let workload = format!("turn, {WAITING} behind {what}");
+        report.figure((workload, "normal"), (f64::NAN, median(times) * 1e3), "ms", &Goal::AtMost(KEY_TURN));
+    }
+}
+
 fn stepper(file: &Path, workers: usize) -> Stepper {
     let now = Timestamp::from_millis(LONG_AGO + 1000);
-    Stepper::builder(file, now).accept("none").workers(workers).start().expect("a stepper")
+    Stepper::builder(file, now).accept("none").accept("other").workers(workers).start().expect("a stepper")
 }
 
 /// The duration, in seconds, of the two turns of a run.

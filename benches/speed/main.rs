@@ -24,7 +24,7 @@ use report::Report;
 type Workload = fn(&Options, &mut Report);
 
 /// Workloads by name, in the order in which they run.
-const WORKLOADS: [(&str, Workload); 7] = [
+const WORKLOADS: [(&str, Workload); 8] = [
     ("drain", drains::run),
     ("add", adding::run),
     ("second", times::one_second),
@@ -32,6 +32,7 @@ const WORKLOADS: [(&str, Workload); 7] = [
     ("idle", idle::run),
     ("growth", growth::run),
     ("key", growth::behind_a_key),
+    ("limit", growth::behind_a_limit),
 ];
 
 const USAGE: &str = "cargo bench --bench speed [-- NAMES] [--rounds N] [--quick]";

@@ -2,8 +2,9 @@
 
 use crate::client::Client;
 use crate::clock::Timestamp;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::declared::DeclaredTasks;
+use crate::model::limit::Limit;
 use crate::model::new_task::NewTask;
 use crate::model::progress_meter::Progress;
 use crate::model::request::{Applied, Apply, Declaration, Done, ImportItem, SourceKind};
@@ -48,14 +49,35 @@ impl Client {
         how: Apply,
         progress: &Progress,
     ) -> Result<Vec<Applied>> {
+        self.apply_with_limits(manifest, tasks, [], how, progress)
+    }
+
+    /// As [`Client::apply_watched`], and makes [limits](Limit) be what the manifest declares. The answer names them after the
+    /// tasks. `prune` also removes limits that the manifest no longer declares.
+    ///
+    /// # Errors
+    /// As [`Client::apply`]; also for a limit.
+    pub fn apply_with_limits(
+        &self,
+        manifest: &str,
+        tasks: impl IntoIterator<Item = NewTask>,
+        limits: impl IntoIterator<Item = Limit>,
+        how: Apply,
+        progress: &Progress,
+    ) -> Result<Vec<Applied>> {
         let now = self.now();
         let tasks = tasks.into_iter();
         let mut declared = DeclaredTasks::with_capacity(tasks.size_hint().0);
         for task in tasks {
             declared.push(definition(task, manifest, now)?, false);
         }
+        let limits: Vec<Limit> = limits.into_iter().collect();
+        for limit in &limits {
+            let request = || format!("apply the limit on {}", limit.on());
+            limit.check().map_err(|error| Error::Refused { request: request(), reason: error.to_string() })?;
+        }
         let (tasks, kind) = (declared, SourceKind::Manifest);
-        self.declare(Declaration { source: manifest, kind, how, tasks, refused: Vec::new() }, progress, now)
+        self.declare(Declaration { source: manifest, kind, how, tasks, limits, refused: Vec::new() }, progress, now)
     }
 
     /// Imports tasks that were written for another scheduler, in one transaction, as [`Client::apply`] does. A task that cannot be
@@ -112,7 +134,7 @@ impl Client {
             }
         }
         let kind = SourceKind::Foreign;
-        self.declare(Declaration { source, kind, how, tasks: accepted, refused }, progress, now)
+        self.declare(Declaration { source, kind, how, tasks: accepted, limits: Vec::new(), refused }, progress, now)
     }
 
     fn declare(&self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {

@@ -10,9 +10,10 @@ use crate::client::runs::NewRun;
 use crate::error::{BoxError, Error, Result};
 use crate::model::bulk::BulkReport;
 use crate::model::filter::Filter;
+use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::new_task::NewTask;
 use crate::model::report::Status;
-use crate::model::request::{Added, Applied, Apply, Cancel, Triggered};
+use crate::model::request::{Added, Applied, Apply, Cancel, Change, Triggered};
 use crate::model::run::{Attempt, Effect, Run, RunFilter};
 use crate::model::task::Task;
 use crate::worker::job::JobKind;
@@ -117,6 +118,8 @@ impl AsyncClient {
         attempts(run: i64) -> Vec<Attempt>;
         effects(run: i64) -> Vec<Effect>;
         status() -> Status;
+        set_limit(limit: Limit) -> Change;
+        limits() -> Vec<LimitState>;
     }
 
     calls_by_reference! {
@@ -124,6 +127,7 @@ impl AsyncClient {
         pause(name: str) -> ();
         resume(name: str) -> ();
         remove(name: str) -> ();
+        remove_limit(on: LimitOn) -> bool;
         trigger(name: str) -> i64;
         cancel_all(name: str) -> usize;
         history(name: str, limit: usize) -> Vec<Run>;

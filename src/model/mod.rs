@@ -7,6 +7,7 @@ pub(crate) mod filter;
 pub(crate) mod finished;
 pub(crate) mod health;
 pub(crate) mod json;
+pub(crate) mod limit;
 pub(crate) mod new_task;
 pub(crate) mod progress_meter;
 pub(crate) mod report;

@@ -267,8 +267,8 @@ impl NewTask {
         self
     }
 
-    /// Sets the concurrency key: at most one run with this key runs at a time, across tasks. Default: a key of the
-    /// task's own.
+    /// Sets the concurrency key: at most one run with this key runs at a time, across tasks, or as many as its
+    /// [limit](crate::Limit) says. Default: a key of the task's own.
     #[must_use]
     pub fn concurrency_key(mut self, key: impl Into<String>) -> Self {
         self.rest.concurrency_key = Some(key.into());

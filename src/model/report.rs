@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::model::json;
+use crate::model::limit::LimitState;
 use crate::model::run::{Run, RunStatus};
 use crate::model::task::TaskStatus;
 
@@ -103,6 +104,8 @@ pub struct Status {
     pub clock: Option<ClockWait>,
     /// The task that is due next, and when.
     pub next: Option<(String, Timestamp)>,
+    /// All limits and their use.
+    pub limits: Vec<LimitState>,
     /// The database.
     pub path: PathBuf,
     /// Its size in bytes.
@@ -130,6 +133,7 @@ struct StatusJson {
     waiting_for_clock: Option<u64>,
     next_task: Option<String>,
     next_run: Option<Timestamp>,
+    limits: Vec<LimitState>,
     file: String,
     file_bytes: u64,
     wal_bytes: u64,
@@ -159,6 +163,7 @@ impl From<Status> for StatusJson {
             due: status.due,
             overdue: status.overdue,
             failing: status.failing,
+            limits: status.limits,
             file: status.path.to_string_lossy().into_owned(),
             file_bytes: status.file_bytes,
             wal_bytes: status.log_bytes,
@@ -185,6 +190,7 @@ impl From<StatusJson> for Status {
             due: json.due,
             overdue: json.overdue,
             failing: json.failing,
+            limits: json.limits,
             file_bytes: json.file_bytes,
             log_bytes: json.wal_bytes,
             sqlite: json.sqlite,

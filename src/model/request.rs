@@ -6,6 +6,7 @@ use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::model::declared::DeclaredTasks;
 use crate::model::event::Event;
+use crate::model::limit::Limit;
 use crate::model::new_task::NewTask;
 
 /// What a request to add a task did.
@@ -63,11 +64,11 @@ pub struct Apply {
     pub adopt: bool,
 }
 
-/// What applying a manifest did to one task.
+/// What applying a manifest did to one task or limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Applied {
-    /// The name of the task.
+    /// The name of the task; of a limit: `key smtp` or `handler mail`.
     pub name: String,
     /// What was done.
     pub done: Done,
@@ -146,6 +147,8 @@ pub(crate) struct Declaration<'a> {
     pub(crate) kind: SourceKind,
     pub(crate) how: Apply,
     pub(crate) tasks: DeclaredTasks,
+    /// Limits, which were checked.
+    pub(crate) limits: Vec<Limit>,
     /// Tasks that the client has refused.
     pub(crate) refused: Vec<Applied>,
 }

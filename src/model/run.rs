@@ -188,7 +188,7 @@ pub struct Run {
     pub forgiven: u32,
     /// 0 (first) to 3.
     pub priority: u8,
-    /// At most one run with this key runs at a time.
+    /// At most one run with this key runs at a time, or as many as its limit says.
     pub concurrency_key: Option<String>,
     /// Its own payload, JSON; `None`: the task's.
     #[serde(with = "json::optional_text")]

@@ -110,7 +110,7 @@ pub struct Definition {
     pub jitter: Duration,
     /// 0 (first) to 3.
     pub priority: u8,
-    /// At most one run with this key runs at a time, across tasks. `None`: the task's own key.
+    /// At most one run with this key runs at a time, across tasks, or as many as its limit says. `None`: the task's own key.
     pub concurrency_key: Option<String>,
     /// The name of the task of which a run is opened, with the dead run as payload, when a run of this task dies.
     pub on_dead: Option<String>,

@@ -14,7 +14,7 @@ pub(crate) enum Reason {
     Paused,
     /// An older scheduled run of its task is unfinished.
     Order,
-    /// A run holds its key, or another waiting run of its handler goes first behind the key.
+    /// No slot of its key is free, or other waiting runs of its handler go first behind the key.
     Key,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Waiting {
     pub(crate) overlap: Overlap,
     /// Whether an older scheduled run of its task is unfinished.
     pub(crate) has_older: bool,
-    /// Whether a run holds its key, or another waiting run goes first behind the key.
+    /// Whether no slot of its key is free, or other waiting runs go first behind the key.
     pub(crate) key_is_taken: bool,
 }
 
@@ -68,24 +68,32 @@ impl Waiting {
     }
 }
 
-/// Chooses the run that goes first behind a free key: the most urgent that is due, or the next to become due.
+/// Chooses up to `window` runs that go first behind a key with free slots: the most urgent that are due, then the next to become due.
 ///
-/// `heads`: of each priority, most urgent first, the run with the earliest `run_at`. Reads no more of them than it needs.
-pub(crate) fn goes_first<E>(
-    heads: impl Iterator<Item = Result<Option<(Timestamp, i64)>, E>>,
+/// `heads`: of each priority, most urgent first, the runs with the earliest `run_at`, at most `window`. Reads no more of them than
+/// it needs.
+pub(crate) fn go_first<E>(
+    heads: impl Iterator<Item = Result<Vec<(Timestamp, i64)>, E>>,
+    window: usize,
     now: Timestamp,
-) -> Result<Option<i64>, E> {
-    let mut earliest: Option<(Timestamp, i64)> = None;
+) -> Result<Vec<i64>, E> {
+    let (mut first, mut later) = (Vec::new(), Vec::new());
     for head in heads {
-        let Some((run_at, run)) = head? else { continue };
-        if run_at <= now {
-            return Ok(Some(run));
+        for (run_at, run) in head? {
+            if run_at > now {
+                later.push((run_at, run));
+            } else if first.len() < window {
+                first.push(run);
+            }
         }
-        if earliest.is_none_or(|(at, _)| run_at < at) {
-            earliest = Some((run_at, run));
+        if first.len() == window {
+            return Ok(first);
         }
     }
-    Ok(earliest.map(|(_, run)| run))
+    // Stable: of runs that are due at the same time, the more urgent goes first.
+    later.sort_by_key(|(run_at, _)| *run_at);
+    first.extend(later.into_iter().map(|(_, run)| run).take(window - first.len()));
+    Ok(first)
 }
 
 #[cfg(test)]
@@ -112,15 +120,19 @@ mod tests {
     }
 
     #[test]
-    fn the_most_urgent_that_is_due_goes_first_and_else_the_next_to_be_due() {
-        let at = |heads: [Option<(i64, i64)>; 4], now: i64| {
-            let heads = heads.map(|head| Ok::<_, ()>(head.map(|(at, run)| (Timestamp::from_millis(at), run))));
-            goes_first(heads.into_iter(), Timestamp::from_millis(now)).expect("no fault")
+    fn the_most_urgent_that_are_due_go_first_and_then_the_next_to_be_due() {
+        let at = |heads: &[Vec<(i64, i64)>], window: usize, now: i64| {
+            let head = |head: &Vec<(i64, i64)>| {
+                Ok::<_, ()>(head.iter().map(|(at, run)| (Timestamp::from_millis(*at), *run)).collect())
+            };
+            go_first(heads.iter().map(head), window, Timestamp::from_millis(now)).expect("no fault")
         };
-        let heads = [Some((9, 1)), None, Some((4, 2)), Some((5, 3))];
-        assert_eq!([3, 4, 5, 9].map(|now| at(heads, now)), [Some(2), Some(2), Some(2), Some(1)]);
-        assert_eq!(at([None; 4], 9), None);
-        let failing = [Ok(Some((Timestamp::from_millis(1), 7))), Err("not reached")];
-        assert_eq!(goes_first(failing.into_iter(), Timestamp::from_millis(1)), Ok(Some(7)));
+        let heads = [vec![(9, 1), (9, 4)], vec![], vec![(4, 2), (7, 5)], vec![(5, 3)]];
+        assert_eq!([3, 4, 5, 9].map(|now| at(&heads, 1, now)), [[2], [2], [2], [1]]);
+        assert_eq!([3, 5, 9].map(|now| at(&heads, 2, now)), [[2, 3], [2, 3], [1, 4]]);
+        assert_eq!(at(&heads, 9, 8), [2, 5, 3, 1, 4]);
+        assert!(at(&[vec![], vec![]], 1, 9).is_empty());
+        let failing = [Ok(vec![(Timestamp::from_millis(1), 7)]), Err("not reached")];
+        assert_eq!(go_first(failing.into_iter(), 1, Timestamp::from_millis(1)), Ok(vec![7]));
     }
 }

@@ -16,9 +16,10 @@ use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
 use crate::model::health::{Health, Limits};
+use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
-use crate::model::request::{Added, Applied, Cancelled, Declaration, Existing, Runs, Triggered};
+use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
@@ -75,6 +76,12 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     ) -> Result<Vec<Event>>;
     /// As [`Store::change_matching`], and changes nothing.
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()>;
+    /// Sets a limit that was checked, by hand.
+    fn set_limit(&mut self, limit: &Limit) -> Result<Change>;
+    /// Removes a limit. Returns whether there was one.
+    fn remove_limit(&mut self, on: &LimitOn) -> Result<bool>;
+    /// Returns all limits and their use.
+    fn limits(&mut self, now: Timestamp) -> Result<Vec<LimitState>>;
     fn task(&mut self, name: &str) -> Result<Option<Task>>;
     /// Returns all tasks, by name.
     fn tasks(&mut self) -> Result<Vec<Task>>;

@@ -122,11 +122,11 @@ fn claimable_runs_that_must_wait_are_found() {
         (insert("queued", 1) + "UPDATE scheduled_tasks SET status = 'paused';" + free, held),
         // They must run one after the other, but not because of a key.
         (insert("queued", 1) + "UPDATE task_runs SET concurrency_key = 'o';" + &insert("queued", 2) + free, held),
-        (insert("queued", 1) + &insert("queued", 2), "each key has one run that goes first"),
+        (insert("queued", 1) + &insert("queued", 2), "each key has no more runs that go first than free slots"),
         (insert("running", 1) + &insert("queued", 2), held),
         (
             "DROP INDEX task_runs_running;".to_owned() + &insert("running", 1) + &insert("running", 2),
-            "each key has one running run",
+            "each slot of a key has one running run",
         ),
     ] {
         let (db, client) = TestDb::with_client();

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use duly::{Client, NewTask};
+use duly::{Client, Limit, NewTask};
 
 use crate::fixtures::{NOON, TestDb, at, eventually, skip};
 use crate::nanoclaw::nanoclaw;
@@ -91,6 +91,7 @@ fn create_files(command: &str) -> (TestDb, PathBuf) {
     let yearly = |name: &str, handler: &str| NewTask::cron(name, "0 0 1 1 *").handler(handler);
     client.add(yearly("nightly", "command").payload(serde_json::json!({ "argv": ["true"] }))).expect("a task");
     client.add(yearly("digest", "digest")).expect("a task");
+    client.set_limit(Limit::key("smtp", 2)).expect("a limit");
     let status = if command == "cancel" { "'queued', NULL, 0" } else { "'dead', 1805000001000, 1" };
     let sql = format!(
         "INSERT INTO task_runs (id, task_id, handler, scheduled_for, origin, run_at, status, finished_at, attempt, concurrency_key)

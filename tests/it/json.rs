@@ -4,8 +4,9 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use duly::{
-    Attempt, AttemptOutcome, Change, Definition, Effect, EffectState, Event, FailureKind, Limits, Misfire, NewTask,
-    Origin, Overlap, Problem, ProblemKind, RetryPolicy, Run, RunStatus, Scheduler, Status, Task, TaskStatus, Timestamp,
+    Attempt, AttemptOutcome, Change, Definition, Effect, EffectState, Event, FailureKind, Limit, LimitState, Limits,
+    Misfire, NewTask, Origin, Overlap, Problem, ProblemKind, RetryPolicy, Run, RunStatus, Scheduler, Status, Task,
+    TaskStatus, Timestamp,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -138,6 +139,8 @@ fn clock_wait(shows: Timestamp, waiting: Option<u64>) -> duly::ClockWait {
 fn what_the_program_prints_is_read_as_values_of_the_library() {
     let db = full();
     let client = db.client();
+    client.set_limit(Limit::key("smtp", 3)).unwrap();
+    client.set_limit(Limit::rate("mail", 100, seconds(60))).unwrap();
     // The commands, not `duly check`, which fails while there is a problem.
     let read = |arguments: &[&str]| serde_json::from_str::<Value>(&db.printed(arguments)).unwrap();
     let tasks: Vec<Task> = serde_json::from_str(&db.printed(&["list", "--json"])).unwrap();
@@ -148,6 +151,12 @@ fn what_the_program_prints_is_read_as_values_of_the_library() {
     let status: Status = serde_json::from_value(read(&["status", "--json"])).unwrap();
     let now = client.status().unwrap();
     assert_eq!((status.tasks, status.runs, status.next, status.path), (now.tasks, now.runs, now.next, now.path));
+    assert_eq!((status.limits.len(), &status.limits), (2, &now.limits));
+    let limits: Vec<LimitState> = serde_json::from_value(read(&["limit", "--json"])).unwrap();
+    assert_eq!(limits, now.limits);
+    let neither = json!({ "handler": "mail", "max_running": 2, "used": 0, "waiting": 0 });
+    let error = serde_json::from_value::<LimitState>(neither).unwrap_err().to_string();
+    assert!(error.contains("expected concurrency_key and max_running, or handler, max_starts and per_ms"), "{error}");
     let checked = db.duly(&["check", "--json"]).output().unwrap().stdout;
     let problems: Vec<Problem> = serde_json::from_slice(&checked).unwrap();
     let dead = |problems: &[Problem]| problems.iter().find(|one| one.kind == ProblemKind::Dead).cloned();

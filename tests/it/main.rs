@@ -98,6 +98,8 @@ mod json;
 mod kill_soak;
 /// Large batches of new tasks, which are added without CHECKs and triggers.
 mod large_batches;
+mod limit_kills;
+mod limits;
 /// Lock files that are removed, replaced or overwritten, and unsafe folders.
 mod lock_files;
 /// Long manifests: killed while they are applied, and edited in one line.

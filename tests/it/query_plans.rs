@@ -289,6 +289,16 @@ const MAY_SCAN: &[&str] = &[
     "replan::TASKS",
     "replan::WAITING",
     "replan::INSTANCES",
+    "replan::STARTS",
+    "invariants::STARTS_WITHOUT_LIMIT",
+    "limits::ANY",
+    "limits::RATES",
+    "limit_requests::KEYS",
+    "limit_requests::HANDLERS",
+    "limit_requests::MANAGED",
+    // Lists of at most as many runs as may start behind a key.
+    "blocked::BLOCK_ALL_OTHERS",
+    "blocked::UNBLOCK_ALL",
 ];
 const MAY_SORT: &[&str] = &[
     "census::TASKS",
@@ -313,13 +323,14 @@ const MAY_SORT: &[&str] = &[
     "health::ZONES",
     "blocked::FIRST_WAITING",
     "blocked::KEYS_OF_TASK",
+    "limit_requests::MANAGED",
 ];
 
 /// Writes by SQL, and how often their triggers search the unfinished runs of the task: never its final runs.
 const TRIGGERS: &[(&str, usize)] = &[
     ("UPDATE scheduled_tasks SET status = 'paused' WHERE id = 1", 3),
     ("UPDATE scheduled_tasks SET handler = 'other' WHERE id = 1", 1),
-    ("DELETE FROM scheduled_tasks WHERE id = 1", 2),
+    ("DELETE FROM scheduled_tasks WHERE id = 1", 3),
 ];
 
 fn check(connection: &Connection, when: &str) {

@@ -15,6 +15,7 @@ mod expiry;
 mod faults;
 mod hidden_processes;
 mod history;
+mod limits;
 mod newer_version;
 mod observer;
 mod occurrences;

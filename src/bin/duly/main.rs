@@ -334,6 +334,7 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Resume(change) => control::resume(&existing()?, change, printer),
         Command::Cancel(change) => control::cancel(&existing()?, change, printer),
         Command::Remove(change) => control::remove(&existing()?, change, printer),
+        Command::Limit(limits) => commands::limit::limit(&existing()?, limits, printer),
         Command::Check { overdue, failures } => {
             check::check(&existing()?, &Limits { overdue: *overdue, failures: *failures }, printer)
         }

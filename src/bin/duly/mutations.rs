@@ -51,7 +51,7 @@ fn manifests() {
                 let written = text.parse::<Table>().expect("TOML").to_string();
                 let again = manifest::parse(&written, Path::new("/etc")).expect("the same manifest");
                 assert_eq!(format!("{tasks:?}"), format!("{again:?}"), "{written}");
-                for task in &tasks {
+                for task in &tasks.tasks {
                     if let Err(error) = task.occurrences(Timestamp::MIN, 2) {
                         one_readable_line(&error.to_string(), &text);
                     }

@@ -14,7 +14,7 @@ use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::add::{Adder, compare, create};
 use crate::store::sqlite::connection::SqliteStore;
-use crate::store::sqlite::{open, tasks};
+use crate::store::sqlite::{limit_requests, open, tasks};
 
 /// Why a task was paused that is to be removed once its run has ended.
 const UNDECLARED: &str = "apply: it is no longer declared, and a run was running";
@@ -34,12 +34,15 @@ pub(super) fn apply(
     progress: &Progress,
     now: Timestamp,
 ) -> Result<Vec<Applied>> {
-    let Declaration { source, kind, how, tasks, refused } = declared;
+    let Declaration { source, kind, how, tasks, limits, refused } = declared;
     let source = Source { name: source, kind, how };
     let apply = |tx: &Transaction<'_>, schedules: &mut Schedules| {
         let mut applied = apply_declared(tx, source, tasks, progress, now)?;
         applied.extend(refused);
         apply_undeclared(tx, schedules, source, &mut applied, progress, now)?;
+        if kind == SourceKind::Manifest {
+            applied.extend(limit_requests::apply(tx, source.name, &limits, how)?);
+        }
         Ok(applied)
     };
     match (kind, how.dry_run) {

@@ -9,6 +9,7 @@ use crate::clock::Timestamp;
 use crate::model::run::Origin;
 use crate::model::task::{Overlap, TaskStatus};
 use crate::rules::placement::{self, Reason, Waiting};
+use crate::store::sqlite::limits;
 use crate::store::sqlite::row::{self, Raw, raw};
 use crate::store::sqlite::sql::sql;
 
@@ -22,7 +23,7 @@ pub(crate) fn any_blocked(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
     tx.prepare_cached(ANY_BLOCKED)?.query_row([], |row| row.get(0))
 }
 
-/// A key is free if no run holds it or waits for it.
+/// A key without a limit is free if no run holds it or waits for it.
 const KEY_IS_FREE: &str = sql! {"
     SELECT NOT EXISTS (SELECT 1 FROM task_runs WHERE status = 'running' AND concurrency_key = :key)
        AND NOT EXISTS (SELECT 1 FROM task_runs WHERE {claimable} AND concurrency_key = :key)
@@ -92,12 +93,12 @@ const FIRST_WAITING: &str = sql! {"
     SELECT id, run_at FROM (
         SELECT * FROM (SELECT id, run_at FROM task_runs INDEXED BY task_runs_waiting
          WHERE {claimable}
-           AND concurrency_key = :key AND handler = :handler AND priority = :priority ORDER BY run_at LIMIT 1)
+           AND concurrency_key = :key AND handler = :handler AND priority = :priority ORDER BY run_at LIMIT :limit)
         UNION ALL
         SELECT * FROM (SELECT id, run_at FROM task_runs
          WHERE {waiting} AND blocked = 'key'
-           AND concurrency_key = :key AND handler = :handler AND priority = :priority ORDER BY run_at LIMIT 1))
-     ORDER BY run_at, id LIMIT 1"};
+           AND concurrency_key = :key AND handler = :handler AND priority = :priority ORDER BY run_at LIMIT :limit))
+     ORDER BY run_at, id LIMIT :limit"};
 
 const BLOCK_OTHERS: &str = sql! {"
     UPDATE task_runs SET blocked = 'key'
@@ -107,15 +108,36 @@ const UNBLOCK: &str = sql! {"
     UPDATE task_runs SET blocked = NULL
      WHERE id = :run AND {waiting} AND blocked = 'key'"};
 
-/// Derives which runs may start behind a key. While a run holds it: none. Otherwise the first due run of each *handler*, since
-/// another process may have only one of them; if none is due, the run that will be due first. Keys and handlers are compared as
-/// bytes: a row whose text is not UTF-8 must not stop the other rows of its key.
+/// As [`BLOCK_OTHERS`] and [`UNBLOCK`], for several runs.
+const BLOCK_ALL_OTHERS: &str = sql! {"
+    UPDATE task_runs SET blocked = 'key'
+     WHERE {claimable} AND concurrency_key = :key AND handler = :handler AND id NOT IN (SELECT value FROM rarray(:runs))"};
+
+const UNBLOCK_ALL: &str = sql! {"
+    UPDATE task_runs SET blocked = NULL
+     WHERE id IN (SELECT value FROM rarray(:runs)) AND {waiting} AND blocked = 'key'"};
+
+/// Returns how many runs of each handler may start behind a key. A task's own key, which begins with #, has no limit.
+fn window(tx: &Transaction<'_>, key: &[u8]) -> rusqlite::Result<usize> {
+    if key.starts_with(b"#") {
+        let held: bool =
+            tx.prepare_cached(HOLDS_KEY)?.query_row(named_params! { ":key": raw(key) }, |row| row.get(0))?;
+        return Ok(usize::from(!held));
+    }
+    limits::window(tx, key)
+}
+
+/// Derives which runs may start behind a key. While no slot is free: none. Otherwise, for each free slot, one run of each
+/// *handler*, since another process may have only one of them: the first that are due, then those that will be due first. Keys and
+/// handlers are compared as bytes: a row whose text is not UTF-8 must not stop the other rows of its key.
 pub(crate) fn derive_key(tx: &Transaction<'_>, key: impl AsRef<[u8]>, now: Timestamp) -> rusqlite::Result<()> {
+    let window = window(tx, key.as_ref())?;
     let key = raw(key.as_ref());
-    if tx.prepare_cached(HOLDS_KEY)?.query_row(named_params! { ":key": key }, |row| row.get(0))? {
+    if window == 0 {
         tx.prepare_cached(BLOCK_ALL)?.execute(named_params! { ":key": key })?;
         return Ok(());
     }
+    let limit = i64::try_from(window).unwrap_or(i64::MAX);
     let mut after = Raw::default();
     loop {
         let handler: Option<Raw> = tx
@@ -124,13 +146,23 @@ pub(crate) fn derive_key(tx: &Transaction<'_>, key: impl AsRef<[u8]>, now: Times
         let Some(handler) = handler else { return Ok(()) };
         let mut head = tx.prepare_cached(FIRST_WAITING)?;
         let heads = PRIORITIES.map(|priority| {
-            let params = named_params! { ":key": key, ":handler": raw(&handler.0), ":priority": priority };
-            head.query_row(params, |row| Ok((row.get(1)?, row.get(0)?))).optional()
+            let params =
+                named_params! { ":key": key, ":handler": raw(&handler.0), ":priority": priority, ":limit": limit };
+            head.query_map(params, |row| Ok((row.get(1)?, row.get(0)?)))?.collect()
         });
-        if let Some(run) = placement::goes_first(heads, now)? {
-            tx.prepare_cached(BLOCK_OTHERS)?
-                .execute(named_params! { ":key": key, ":handler": raw(&handler.0), ":run": run })?;
-            tx.prepare_cached(UNBLOCK)?.execute(named_params! { ":run": run })?;
+        match placement::go_first(heads, window, now)?[..] {
+            [] => {}
+            [run] => {
+                tx.prepare_cached(BLOCK_OTHERS)?
+                    .execute(named_params! { ":key": key, ":handler": raw(&handler.0), ":run": run })?;
+                tx.prepare_cached(UNBLOCK)?.execute(named_params! { ":run": run })?;
+            }
+            ref runs => {
+                let runs = row::list(runs.iter().copied());
+                tx.prepare_cached(BLOCK_ALL_OTHERS)?
+                    .execute(named_params! { ":key": key, ":handler": raw(&handler.0), ":runs": runs })?;
+                tx.prepare_cached(UNBLOCK_ALL)?.execute(named_params! { ":runs": runs })?;
+            }
         }
         after = handler;
     }
@@ -278,7 +310,16 @@ mod tests {
         Behind,
         /// Another task's run waits behind the run under test.
         First,
+        /// The key has two slots, and another task's run holds one.
+        HeldOfTwo,
+        /// Both slots are held.
+        FullOfTwo,
+        /// The key has two slots, and another task's run waits, and starts first.
+        BehindOfTwo,
     }
+
+    const KEYS: [Key; 8] =
+        [Key::None, Key::Free, Key::Held, Key::Behind, Key::First, Key::HeldOfTwo, Key::FullOfTwo, Key::BehindOfTwo];
 
     /// A task, the facts of its run under test, and the state of the key. Run ids begin at ten times the task's id.
     #[derive(Clone, Copy, Debug)]
@@ -295,8 +336,8 @@ mod tests {
                 for &overlap in Overlap::ALL {
                     for &origin in Origin::ALL {
                         for has_older in [false, true] {
-                            for key in [Key::None, Key::Free, Key::Held, Key::Behind, Key::First] {
-                                let key_is_taken = matches!(key, Key::Held | Key::Behind);
+                            for key in KEYS {
+                                let key_is_taken = matches!(key, Key::Held | Key::Behind | Key::FullOfTwo);
                                 let waiting = Waiting { origin, status, overlap, has_older, key_is_taken };
                                 cases.push(Case { task: cases.len() as i64 + 2, waiting, key });
                             }
@@ -318,8 +359,8 @@ mod tests {
             let run = |id: i64, of: i64, origin: &str, at: i64, rest: &str| {
                 format!(
                     "INSERT INTO task_runs (id, task_id, handler, scheduled_for, run_at, origin, concurrency_key, status, blocked,
-                                            locked_by, locked_until)
-                     VALUES ({}, {of}, 'work', {}, {at}, '{origin}', {rest});\n",
+                                            locked_by, locked_until, slot)
+                     VALUES ({}, {of}, 'work', {}, {at}, '{origin}', {rest}, {id});\n",
                     task * 10 + id,
                     at + task,
                 )
@@ -331,14 +372,26 @@ mod tests {
                 waiting.status, waiting.overlap
             )
             .expect("text");
+            if matches!(key, Key::HeldOfTwo | Key::FullOfTwo | Key::BehindOfTwo) {
+                *into +=
+                    &format!("INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ({name}, 2);\n");
+            }
             if waiting.has_older {
                 *into += &run(1, *task, "schedule", NOON - 2_000, "NULL, 'queued', NULL, NULL, NULL");
             }
             *into += &run(5, *task, waiting.origin.as_str(), NOON, &format!("{name}, 'queued', 'key', NULL, NULL"));
             *into += &match key {
                 Key::None | Key::Free => String::new(),
-                Key::Held => run(7, 1, "manual", NOON, &format!("{name}, 'running', NULL, 'o', {NOON}")),
-                Key::Behind => run(7, 1, "manual", NOON - 1_000, &format!("{name}, 'queued', NULL, NULL, NULL")),
+                Key::Held | Key::HeldOfTwo => {
+                    run(7, 1, "manual", NOON, &format!("{name}, 'running', NULL, 'o', {NOON}"))
+                }
+                Key::FullOfTwo => {
+                    let running = format!("{name}, 'running', NULL, 'o', {NOON}");
+                    run(7, 1, "manual", NOON, &running) + &run(8, 1, "manual", NOON + 1, &running)
+                }
+                Key::Behind | Key::BehindOfTwo => {
+                    run(7, 1, "manual", NOON - 1_000, &format!("{name}, 'queued', NULL, NULL, NULL"))
+                }
                 Key::First => run(7, 1, "manual", NOON + 1_000, &format!("{name}, 'queued', 'key', NULL, NULL")),
             };
         }

@@ -12,8 +12,9 @@ use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
 use crate::schedule::zone_data;
 use crate::store::sqlite::connection::{SqliteStore, sqlite_version};
+use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{claim, due, health, owners, row, tasks};
+use crate::store::sqlite::{claim, due, health, limit_requests, owners, row, tasks};
 
 /// A task that has been due for longer is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(5 * 60);
@@ -33,6 +34,7 @@ pub(super) fn status(store: &mut SqliteStore, now: Timestamp) -> Result<Status> 
             blocked: unfinished.get("blocked").copied().unwrap_or_default(),
             clock: health::clock_wait(tx, now)?,
             next: next(tx)?,
+            limits: limit_requests::states(tx, now)?,
             path: path.clone(),
             file_bytes,
             log_bytes,
@@ -47,7 +49,7 @@ pub(super) fn is_idle(store: &mut SqliteStore, handlers: &BTreeSet<String>, now:
     store.read("look for work", |tx, _| {
         // A blocked run waits for one of these.
         let any = owners::any_running(tx)?
-            || claim::next(tx, handlers)?.is_some()
+            || claim::next(tx, &InForce::default(), handlers)?.is_some()
             || !tasks::unplanned(tx, 1)?.is_empty()
             || due::next_due(tx)?.is_some_and(|at| at <= now);
         Ok(!any)

@@ -8,6 +8,7 @@ use rusqlite::{Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
+use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::row;
 use crate::store::sqlite::runs::{self, Claimer, Wrote};
@@ -59,31 +60,59 @@ const NEXT_CLAIMABLE: &str = sql! {"
            (SELECT run_at FROM task_runs INDEXED BY task_runs_claimable
              WHERE {claimable} AND handler = :handler AND priority = 3 ORDER BY run_at LIMIT 1)"};
 
-/// Returns when the next waiting run may start here.
-pub(crate) fn next(tx: &Transaction<'_>, handlers: &BTreeSet<String>) -> rusqlite::Result<Option<Timestamp>> {
-    // In most turns no run of any handler waits.
-    if !tx.prepare_cached(ANY_CLAIMABLE)?.query_row([], |row| row.get(0))? {
-        return Ok(None);
-    }
-    let mut statement = tx.prepare_cached(NEXT_CLAIMABLE)?;
-    let mut earliest: Option<Timestamp> = None;
-    for handler in handlers {
-        let heads = statement.query_row(named_params! { ":handler": handler }, row::of_each_priority)?;
-        earliest = earliest.into_iter().chain(heads.into_iter().flatten()).min();
-    }
-    Ok(earliest)
+/// Returns when the next waiting run of a handler is due.
+fn next_of(tx: &Transaction<'_>, handler: &str) -> rusqlite::Result<Option<Timestamp>> {
+    let params = named_params! { ":handler": handler };
+    Ok(tx.prepare_cached(NEXT_CLAIMABLE)?.query_row(params, row::of_each_priority)?.into_iter().flatten().min())
 }
 
-/// Returns whether a waiting run may start here. Runs that become due are then queued behind it.
+/// In most turns no run of any handler waits.
+fn none_waits(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
+    tx.prepare_cached(ANY_CLAIMABLE)?.query_row([], |row| row.get(0)).map(|waits: bool| !waits)
+}
+
+/// Returns whether a waiting run may start here, of a handler whose rate allows it. Runs that become due are then queued behind it.
 pub(crate) fn any(tx: &Transaction<'_>, handlers: &BTreeSet<String>, now: Timestamp) -> rusqlite::Result<bool> {
-    Ok(next(tx, handlers)?.is_some_and(|next| next <= now))
+    if none_waits(tx)? {
+        return Ok(false);
+    }
+    for handler in handlers {
+        if next_of(tx, handler)?.is_some_and(|next| next <= now) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns when the next waiting run may start here: when it is due and the rate of its handler allows it.
+pub(crate) fn next(
+    tx: &Transaction<'_>,
+    limits: &InForce,
+    handlers: &BTreeSet<String>,
+) -> rusqlite::Result<Option<Timestamp>> {
+    let mut earliest = None;
+    if none_waits(tx)? {
+        return Ok(earliest);
+    }
+    for handler in handlers {
+        if let Some(next) = next_of(tx, handler)? {
+            let starts = next.max(limits.opens_at(tx, handler)?.unwrap_or(next));
+            earliest = earliest.into_iter().chain([starts]).min();
+        }
+    }
+    Ok(earliest)
 }
 
 /// Claims one waiting run, if a slot admits it.
 pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slots, run: i64) -> Result<(), Fault> {
     let (tx, now) = (cx.tx, cx.now);
     let Some(mut claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
-    if !slots.admits(&claim.retry) {
+    let limits = &cx.written.limits;
+    // The runs before it may have reached the rate of its handler.
+    if !limits.is_open(tx, &claim.handler, now)? {
+        return Ok(());
+    }
+    if !slots.admits(&claim.retry) || !limits.admit(slots, &claim.handler) {
         // It waits for an idle worker. If later runs were read ahead meanwhile, no worker would ever be idle.
         slots.room = 0;
         return Ok(());
@@ -91,9 +120,11 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     let key = claim.concurrency_key.as_deref();
     // Another handler's run with the same key may have been claimed in this turn, or another program wrote the row: the reason is
     // derived again.
-    if runs::claim(tx, run, claimer, slots.started(now), now)? == Wrote::Superseded {
+    let place = limits.place(tx, key)?;
+    if runs::claim(tx, run, claimer, (place, slots.started(now)), now)? == Wrote::Superseded {
         return Ok(blocked::place(tx, run, key, now)?);
     }
+    limits.record_start(tx, &claim.handler, now)?;
     claim.attempt += 1;
     claim.read_ahead = slots.take();
     match key {

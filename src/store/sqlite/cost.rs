@@ -151,7 +151,11 @@ impl Site {
 /// Asserts that each turn costs the same with few rows as with many, except for a level or two of a B-tree. Returns the site with
 /// many.
 fn assert_level(rows: &str) -> Site {
-    let [mut less, mut more] = crowds().map(|crowd| Site::new(rows, crowd));
+    assert_sites_level(crowds().map(|crowd| Site::new(rows, crowd)))
+}
+
+/// As [`assert_level`], for these two sites.
+fn assert_sites_level([mut less, mut more]: [Site; 2]) -> Site {
     let (few, many) = (less.minutes(), more.minutes());
     for ((what, few), (_, many)) in few.iter().zip(&many) {
         println!("{what}: {few} steps with few rows, {many} with many");
@@ -207,6 +211,44 @@ const OF_MANY_TASKS: &str = "
 #[test]
 fn runs_of_many_tasks_behind_one_key_cost_a_turn_nothing() {
     assert_level(OF_MANY_TASKS);
+}
+
+/// As [`OF_MANY_TASKS`], with a limit that is reached.
+const BEHIND_A_LIMIT: &str = "
+    INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('shared', 3);
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned, overlap)
+    VALUES (2, 'crowded', 'work', 'manual', '', 1805025600000, 1805025600000, 1, 'allow');
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, concurrency_key, blocked, attempt,
+                           locked_by, locked_until, slot)
+    SELECT 2, 'work', 1805000000000 + i, 'manual', iif(i <= 3, 'running', 'queued'), 1805000000000 + i, 'shared',
+           iif(i <= 3, NULL, 'key'), i <= 3, iif(i <= 3, 'another', NULL), iif(i <= 3, 1805000000000, NULL),
+           iif(i <= 3, i - 1, 0)
+      FROM n";
+
+#[test]
+fn runs_behind_the_limit_of_a_key_cost_a_turn_nothing() {
+    assert_level(BEHIND_A_LIMIT);
+}
+
+/// Runs of a handler that has reached its rate.
+const BEHIND_A_RATE: &str = "
+    INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('limited', 2, 86400000);
+    INSERT INTO rate_limit_starts (handler, number, started_at)
+    VALUES ('limited', 1, 1805025600000), ('limited', 2, 1805025600000);
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned, overlap)
+    VALUES (2, 'crowded', 'limited', 'manual', '', 1805025600000, 1805025600000, 1, 'allow');
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+    SELECT 2, 'limited', 1805000000000 + i, 'manual', 'queued', 1805000000000 + i FROM n";
+
+#[test]
+fn runs_behind_the_rate_of_a_handler_cost_a_turn_nothing_and_drain_in_order_once_it_is_lifted() {
+    let mut site = assert_sites_level(crowds().map(|crowd| {
+        let mut site = Site::new(BEHIND_A_RATE, crowd);
+        site.handlers.insert("limited".to_owned());
+        site
+    }));
+    site.store.write("lift", |tx, _| Ok(tx.execute_batch("DELETE FROM rate_limits")?)).expect("no limit");
+    assert_in_order(&site.drain(usize::MAX), crowds()[1]);
 }
 
 /// No scheduler has the handler, and the task continues to open runs.

@@ -3,24 +3,28 @@
 //! `doctor` checks a file against them; tests and the simulation call `doctor`; and debug builds check every transaction of duly
 //! before it is committed.
 
+use std::collections::HashMap;
+
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::rules::placement::Reason;
+use crate::store::sqlite::row::{Raw, raw};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{blocked, row};
+use crate::store::sqlite::{blocked, limits, row};
 
 /// Each rule, and the statement that returns a text for each row that breaks it.
-const RULES: [(&str, &str); 10] = [
+const RULES: [(&str, &str); 11] = [
     ("each run has a task", RUNS_WITHOUT_TASK),
     ("each attempt has a run", ATTEMPTS_WITHOUT_RUN),
     ("each occurrence has one run", OCCURRENCES_TWICE),
-    ("each key has one running run", KEYS_TWICE),
+    ("each slot of a key has one running run", KEYS_TWICE),
     ("each active task has a next run, a run that it waits for, or is manual", TASKS_WITHOUT_NEXT),
     ("a completed task has no next run", TASKS_WITH_A_NEXT),
     ("a manual task is not completed", MANUAL_COMPLETED),
-    ("each key has one run that goes first", FREE_TWICE),
+    ("each key has no more runs that go first than free slots", FREE_TWICE),
+    ("each start that counts has a rate limit", STARTS_WITHOUT_LIMIT),
     ("attempts are counted", ATTEMPTS_BEYOND),
     ("occurrences are counted", OCCURRENCES_MISCOUNTED),
 ];
@@ -46,7 +50,11 @@ const OCCURRENCES_TWICE: &str = "
 const KEYS_TWICE: &str = "
     SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ')
       FROM task_runs NOT INDEXED WHERE status = 'running' AND concurrency_key IS NOT NULL
-     GROUP BY concurrency_key HAVING count(*) > 1 LIMIT :limit";
+     GROUP BY concurrency_key, slot HAVING count(*) > 1 LIMIT :limit";
+
+const STARTS_WITHOUT_LIMIT: &str = "
+    SELECT 'start ' || s.number || ' of handler ' || s.handler FROM rate_limit_starts s
+     WHERE NOT EXISTS (SELECT 1 FROM rate_limits l WHERE l.handler = s.handler) LIMIT :limit";
 
 /// A delay counts from the end of a run: a `delay` task with an unfinished run has no next run.
 const TASKS_WITHOUT_NEXT: &str = sql! {"
@@ -70,7 +78,13 @@ const FREE_TWICE: &str = sql! {"
     SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ') FROM task_runs
      WHERE {claimable} AND concurrency_key IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
-     GROUP BY concurrency_key, handler HAVING count(*) > 1 LIMIT :limit"};
+     GROUP BY concurrency_key, handler
+    HAVING count(*) > 1
+       AND count(*) > ifnull((SELECT max_running FROM concurrency_limits l
+                               WHERE l.concurrency_key = task_runs.concurrency_key), 1)
+                      - (SELECT count(*) FROM task_runs k
+                          WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key)
+     LIMIT :limit"};
 
 const ATTEMPTS_BEYOND: &str = "
     SELECT 'attempt ' || a.attempt || ' of run ' || r.id || ', which had ' || r.attempt
@@ -144,19 +158,14 @@ pub(crate) struct Held {
     pub(crate) reason: Option<String>,
 }
 
-/// The facts of each waiting run, as [`blocked::waiting`] reads them, and the reason in its row. An older scheduled run is found
+/// The facts of each waiting run, as [`blocked::waiting`] reads them, except whether its key is taken; and the reason in its row. An older scheduled run is found
 /// by the expression of its index: a task may have any number of waiting manual runs.
 const WAITING: &str = sql! {"
     SELECT r.origin, t.status, t.overlap,
            EXISTS (SELECT 1 FROM task_runs o INDEXED BY task_runs_unfinished
                     WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
                       AND {unfinished:o} AND {unscheduled_id:o} = 0),
-           EXISTS (SELECT 1 FROM task_runs k WHERE k.status = 'running' AND k.concurrency_key = r.concurrency_key)
-           OR (r.blocked IS NOT NULL
-               AND EXISTS (SELECT 1 FROM task_runs k
-                            WHERE {claimable:k}
-                              AND k.concurrency_key = r.concurrency_key AND k.handler = r.handler)),
-           r.blocked, r.id, t.name
+           0, r.blocked, r.id, t.name, r.concurrency_key, r.handler
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE {waiting:r} AND (r.blocked IS NULL OR r.run_at < :before)
        AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)"};
@@ -165,14 +174,49 @@ const WAITING: &str = sql! {"
 const ALL_WAITING: &str = "(r.blocked IS NULL OR r.run_at < :before)";
 const BLOCKED: &str = "r.blocked > '' AND r.run_at < :before";
 
+const GO_FIRST: &str = sql! {"
+    SELECT count(*) FROM (SELECT 1 FROM task_runs
+                           WHERE {claimable} AND concurrency_key = :key AND handler = :handler LIMIT :window)"};
+
+/// The state of each key, read once: a hundred thousand runs may wait behind one.
+#[derive(Default)]
+struct Keys {
+    windows: HashMap<Vec<u8>, usize>,
+    /// Whether as many runs of a handler as slots are free may start behind a key.
+    full: HashMap<(Vec<u8>, Vec<u8>), bool>,
+}
+
+impl Keys {
+    fn is_taken(&mut self, tx: &Transaction<'_>, key: Raw, handler: Raw, is_blocked: bool) -> rusqlite::Result<bool> {
+        let window = match self.windows.get(&key.0) {
+            Some(window) => *window,
+            None => *self.windows.entry(key.0.clone()).or_insert(limits::window(tx, &key.0)?),
+        };
+        if window == 0 || !is_blocked {
+            return Ok(window == 0);
+        }
+        let of = (key.0, handler.0);
+        if let Some(full) = self.full.get(&of) {
+            return Ok(*full);
+        }
+        let params = named_params! { ":key": raw(&of.0), ":handler": raw(&of.1), ":window": sql_limit(window) };
+        let first: i64 = tx.prepare_cached(GO_FIRST)?.query_row(params, |row| row.get(0))?;
+        Ok(*self.full.entry(of).or_insert(first >= sql_limit(window)))
+    }
+}
+
 /// Returns waiting runs whose `blocked` differs from the placement rule: not blocked although they must be, or blocked since
 /// before the given instant by a reason that does not apply.
 fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqlite::Result<Vec<Held>> {
     let mut found = Vec::new();
+    let mut keys = Keys::default();
     let mut statement = tx.prepare_cached(statement)?;
     let mut rows = statement.query(named_params! { ":before": before })?;
     while let Some(row) = rows.next()? {
-        let (waiting, reason) = (blocked::waiting(row)?, row::shown_if_any(row, 5)?);
+        let (mut waiting, reason) = (blocked::waiting(row)?, row::shown_if_any(row, 5)?);
+        if let Some(key) = row.get::<_, Option<Raw>>(8)? {
+            waiting.key_is_taken = keys.is_taken(tx, key, row.get(9)?, reason.is_some())?;
+        }
         let is_right = match &reason {
             None => waiting.reason().is_none(),
             Some(reason) => Reason::parse(reason).is_some_and(|reason| waiting.is_held_by(reason)),

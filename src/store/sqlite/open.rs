@@ -17,6 +17,7 @@ use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
+use crate::store::sqlite::limits::{InForce, Place};
 use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, Wrote};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{blocked, owners};
@@ -60,6 +61,8 @@ pub(crate) struct Written {
     pub(crate) expired: bool,
     /// Whether a blocked run was written; see [`blocked::any_blocked`].
     pub(crate) blocked: bool,
+    /// The limits that the claims obey.
+    pub(crate) limits: InForce,
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
     pub(crate) delayed: bool,
 }
@@ -241,12 +244,20 @@ impl Opener<'_, '_> {
         }
         let (has_older, overlap) = (self.scheduled > 0, self.due.plan.overlap);
         let mut facts = Waiting { origin, status: TaskStatus::Active, overlap, has_older, key_is_taken: false };
+        let mut slot = 0;
         if facts.reason().is_none() {
             facts.key_is_taken = match run.key {
                 None => false,
                 // The task's own key is free if no run of the task is unfinished.
                 Some(key) if key.starts_with('#') => self.unfinished > 0,
-                Some(key) => !blocked::key_is_free(self.cx.tx, key)?,
+                Some(key) => match self.cx.written.limits.place_of_new(self.cx.tx, Some(key))? {
+                    Place::Alone => !blocked::key_is_free(self.cx.tx, key)?,
+                    Place::Slot(free) => {
+                        slot = free;
+                        false
+                    }
+                    Place::Full => true,
+                },
             };
         }
         let blocked = facts.reason();
@@ -254,11 +265,15 @@ impl Opener<'_, '_> {
             && run.run_at <= self.cx.now
             && run.expires_at.is_none_or(|at| at > self.cx.now)
             && self.claimer.as_ref().is_some_and(|(claimer, slots)| {
-                slots.admits(&self.due.retry) && claimer.handlers.contains(run.handler)
-            });
+                slots.admits(&self.due.retry)
+                    && self.cx.written.limits.admit(slots, run.handler)
+                    && claimer.handlers.contains(run.handler)
+            })
+            && self.cx.written.limits.is_open(self.cx.tx, run.handler, self.cx.now)?;
         let opened = match &mut self.claimer {
             // Its row follows from its task alone: `once::finish` starts such runs together.
             Some((_, slots)) if may_start && is_plain(self.due, &run) => {
+                self.cx.written.limits.record_start(self.cx.tx, run.handler, self.cx.now)?;
                 let read_ahead = slots.take();
                 self.cx.written.once.starting.push(self.cx.written.claims.len());
                 let claim = first_claim(self.due, UNNUMBERED, scheduled_for, origin, self.cx.now);
@@ -268,8 +283,9 @@ impl Opener<'_, '_> {
             }
             Some((claimer, slots)) if may_start => {
                 let started = slots.started(self.cx.now);
-                let id = runs::start(self.cx.tx, &run, claimer.owner, claimer.until, started)?;
+                let id = runs::start(self.cx.tx, &run, claimer, slot, started)?;
                 if let Some(id) = id {
+                    self.cx.written.limits.record_start(self.cx.tx, run.handler, self.cx.now)?;
                     let read_ahead = slots.take();
                     let claim = first_claim(self.due, id, scheduled_for, origin, self.cx.now);
                     let claim = Claim { read_ahead, ..claim };

@@ -49,13 +49,16 @@ const INSTANCES: &str = "
        SET seen_at = min(seen_at, :now), started_at = min(started_at, :now), stopped_at = min(stopped_at, :now)
      WHERE seen_at > :now OR stopped_at > :now";
 
+/// Otherwise a start in the future would count until the clock has reached it.
+const STARTS: &str = "UPDATE rate_limit_starts SET started_at = :now WHERE started_at > :now";
+
 /// Plans again from now on, and records the skipped time in an event. If another scheduler has done so already, nothing
 /// changes: otherwise occurrences that became due since would be lost.
 pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
     if owners::newest_seen(tx)?.is_none_or(|newest| newest <= now) {
         return Ok(());
     }
-    for statement in [ENDED, TASKS, LAST_RUNS, WAITING, INSTANCES] {
+    for statement in [ENDED, TASKS, LAST_RUNS, WAITING, STARTS, INSTANCES] {
         tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
     }
     let detail = Event::ClockWasWrong { believed, found: now }.to_string();

@@ -15,6 +15,7 @@ use crate::model::run::{Claim, FirstRun, Origin, RunStatus};
 use crate::rules::placement::Reason;
 use crate::rules::resolve::Span;
 use crate::schedule::ScheduleKind;
+use crate::store::sqlite::limits::Place;
 use crate::store::sqlite::row::{self, Replaced};
 use crate::store::sqlite::sql::sql;
 
@@ -77,19 +78,19 @@ pub(crate) fn open(tx: &Transaction<'_>, run: &Opening<'_>, blocked: Option<Reas
 /// (due) -> running: opens and claims a run in one statement, when no other run waits and a worker is free.
 const START: &str = "
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, expires_at, priority,
-                           concurrency_key, attempt, locked_by, locked_until, started_at)
+                           concurrency_key, attempt, locked_by, locked_until, started_at, slot)
     VALUES (:task, :handler, :scheduled_for, :origin, 'running', :run_at, :expires_at, :priority,
-            :key, 1, :owner, :until, :started)
+            :key, 1, :owner, :until, :started, :slot)
     ON CONFLICT DO NOTHING";
 
 /// Opens a run and claims its first attempt.
 ///
-/// `started`: now if an idle worker starts it immediately; `None` if the run is read ahead.
+/// `slot`: of its key. `started`: now if an idle worker starts it immediately; `None` if the run is read ahead.
 pub(crate) fn start(
     tx: &Transaction<'_>,
     run: &Opening<'_>,
-    owner: &str,
-    until: Timestamp,
+    claimer: &Claimer<'_>,
+    slot: i64,
     started: Option<Timestamp>,
 ) -> rusqlite::Result<Option<i64>> {
     // Bound by position, for every run: to look up the names takes a tenth of the time.
@@ -102,9 +103,10 @@ pub(crate) fn start(
         run.expires_at,
         run.priority,
         run.key,
-        owner,
-        until,
+        claimer.owner,
+        claimer.until,
         started,
+        slot,
     ])?;
     Ok((rows == 1).then(|| tx.last_insert_rowid()))
 }
@@ -161,25 +163,33 @@ const CLAIM: &str = sql! {"
     UPDATE task_runs
        SET status = 'running', attempt = attempt + 1, locked_by = :owner, locked_until = :until, started_at = :started,
            finished_at = NULL, error = NULL, exit_code = NULL, output = NULL, progress = NULL,
-           duration_ms = NULL
+           duration_ms = NULL, slot = :slot
      WHERE id = :run AND {claimable} AND cancel_requested = 0
        AND (expires_at IS NULL OR expires_at > :now OR attempt > forgiven OR status = 'failed')
        AND NOT EXISTS (SELECT 1 FROM task_runs k
-                        WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key)"};
+                        WHERE k.status = 'running' AND k.concurrency_key = task_runs.concurrency_key
+                          AND (:alone OR k.slot = :slot))"};
 
-/// `started`: as for [`start`].
+/// Claims the next attempt of a waiting run, in its `place` behind its key.
 ///
-/// Claims the next attempt of a waiting run.
+/// `started`: as for [`start`].
 pub(crate) fn claim(
     tx: &Transaction<'_>,
     run: i64,
     claimer: &Claimer<'_>,
-    started: Option<Timestamp>,
+    (place, started): (Place, Option<Timestamp>),
     now: Timestamp,
 ) -> rusqlite::Result<Wrote> {
-    let (owner, until) = (claimer.owner, claimer.until);
+    let (alone, slot) = match place {
+        Place::Alone => (true, 0),
+        Place::Slot(slot) => (false, slot),
+        Place::Full => return Ok(Wrote::Superseded),
+    };
     tx.prepare_cached(CLAIM)?
-        .execute(named_params! { ":run": run, ":owner": owner, ":until": until, ":started": started, ":now": now })
+        .execute(named_params! {
+            ":run": run, ":owner": claimer.owner, ":until": claimer.until, ":started": started, ":now": now,
+            ":alone": alone, ":slot": slot,
+        })
         .map(judged)
 }
 

@@ -21,6 +21,7 @@ use crate::rules::retention::Limits;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::{self, SqliteStore};
+use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
@@ -108,7 +109,8 @@ impl<'a> Turning<'a> {
         let done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
         // Newer tables may not answer for all runs at once, so each run is looked at.
         let (blocked, delayed) = (work.newer || blocked::any_blocked(tx)?, work.newer || delays::any(tx)?);
-        let written = Written { blocked, delayed, ..Written::default() };
+        let limits = if work.newer { InForce::default() } else { InForce::read(tx)? };
+        let written = Written { blocked, delayed, limits, ..Written::default() };
         Ok(Turning { tx, schedules, work, memory, mode, done, written, slots: work.slots, budget: MAX_ITEMS })
     }
 
@@ -190,12 +192,12 @@ impl<'a> Turning<'a> {
         self.slots.room = self.slots.room.min(self.budget);
         // What falls due starts at once if no waiting run comes before it. Otherwise it is queued, and claimed with the rest by
         // urgency; that costs two writes, so only what must be recorded in time is resolved.
-        let is_first = self.slots.room > 0 && !claim::any(tx, handlers, now)?;
+        let is_first = self.slots.room > 0 && !self.any_claimable()?;
         if !is_first {
             self.resolve(self.work.ahead, None)?;
             self.claim()?;
         }
-        if is_first || (self.slots.room > 0 && !claim::any(tx, handlers, now)?) {
+        if is_first || (self.slots.room > 0 && !self.any_claimable()?) {
             let room = self.slots.room;
             let claimer = Claimer { owner: self.work.owner, handlers, until: self.work.until };
             self.resolve(if room >= QUICK { room } else { room.max(self.work.ahead) }, Some(&claimer))?;
@@ -209,11 +211,18 @@ impl<'a> Turning<'a> {
         if self.written.claims.is_empty() && !self.done.more_due {
             self.prune(true, self.budget)?;
         }
-        look_ahead(tx, self.work.owner, handlers, &mut self.done)?;
+        look_ahead(tx, self.work.owner, handlers, &self.written.limits, &mut self.done)?;
         if !self.written.claims.is_empty() {
             fault_points::reach("claiming");
         }
         Ok(())
+    }
+
+    /// Returns whether a waiting run may start here now.
+    fn any_claimable(&self) -> rusqlite::Result<bool> {
+        let (tx, now) = (self.tx, self.work.now);
+        let open = self.written.limits.open(tx, self.work.handlers, now)?;
+        claim::any(tx, &open, now)
     }
 
     /// Deletes a batch of expired history, if retention has its part now.
@@ -471,12 +480,13 @@ impl<'a> Turning<'a> {
     }
 
     /// Claims as many waiting runs as there are slots, most urgent first. Runs that were set aside may have kept others out of
-    /// the lists, so it looks again.
+    /// the lists, and claims behind a key with free slots unblock others, so it looks again.
     fn claim(&mut self) -> Result<(), Fault> {
         loop {
-            let aside = self.memory.aside.len();
+            let before = (self.memory.aside.len(), self.written.claims.len());
             self.claim_first()?;
-            if self.slots.room == 0 || self.budget == 0 || self.memory.aside.len() == aside {
+            let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
+            if self.slots.room == 0 || self.budget == 0 || (self.memory.aside.len(), claimed) == before {
                 return Ok(());
             }
         }
@@ -485,7 +495,8 @@ impl<'a> Turning<'a> {
     fn claim_first(&mut self) -> Result<(), Fault> {
         let (tx, now, work) = (self.tx, self.work.now, self.work);
         let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
-        let lists = claim::claimable(tx, work.handlers, now, self.slots.room + self.memory.aside.len())?;
+        let open = self.written.limits.open(tx, work.handlers, now)?;
+        let lists = claim::claimable(tx, &open, now, self.slots.room + self.memory.aside.len())?;
         let mut order = std::mem::take(&mut self.memory.claimed);
         let mut runs = claim::by_urgency(lists, &mut order);
         let mut refused = false;
@@ -507,11 +518,17 @@ impl<'a> Turning<'a> {
 }
 
 /// Reads the next due times and the other owners.
-fn look_ahead(tx: &Transaction<'_>, owner: &str, handlers: &BTreeSet<String>, done: &mut Done) -> rusqlite::Result<()> {
+fn look_ahead(
+    tx: &Transaction<'_>,
+    owner: &str,
+    handlers: &BTreeSet<String>,
+    limits: &InForce,
+    done: &mut Done,
+) -> rusqlite::Result<()> {
     let owners::Watched { stop, others, declared_gone } = owners::watched(tx, owner)?;
     (done.stop, done.others, done.declared_gone) = (stop, others, declared_gone);
     done.next_due = due::next_due(tx)?;
-    done.next_claimable = claim::next(tx, handlers)?;
+    done.next_claimable = claim::next(tx, limits, handlers)?;
     done.next_expiry = settle::next_expiry(tx)?;
     Ok(())
 }
@@ -529,7 +546,7 @@ pub(crate) fn look(
     }
     store.read("look for changes", |tx, _| {
         let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
-        look_ahead(tx, owner, handlers, &mut done)?;
+        look_ahead(tx, owner, handlers, &InForce::read(tx)?, &mut done)?;
         done.more_due = !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
         Ok(Some(done))
     })

@@ -6,6 +6,7 @@ use duly::{Change, Misfire, NewRun, NewTask, Origin, Overlap, RetryPolicy, RunSt
 
 use crate::simulation::effects::LEDGER;
 use crate::simulation::history::{Action, Check};
+use crate::simulation::limits::KEYS;
 use crate::simulation::rows::TaskRow;
 use crate::simulation::scenario::{HANDLERS, Scenario};
 
@@ -20,7 +21,6 @@ const LINES: [&str; 8] = [
     "0 0 29 2 *",
 ];
 const ZONES: [&str; 5] = ["UTC", "Europe/Rome", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"];
-const KEYS: [&str; 3] = ["chat", "disk", "mail"];
 const MAX_TASKS: usize = 9;
 
 fn seconds(seconds: u64) -> Duration {
@@ -147,7 +147,8 @@ impl Scenario {
     pub(crate) fn random_action(&mut self) -> Check {
         let sql = !self.write_locked && self.once_in(2);
         match self.rng.u32(..100) {
-            0..22 => self.add(),
+            0..17 => self.add(),
+            17..22 => self.change_limit(),
             22..34 => self.edit(sql),
             34..44 => self.pause(sql),
             44..58 => self.resume(sql),

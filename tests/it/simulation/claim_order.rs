@@ -38,6 +38,7 @@ impl History {
                 && run.run_at <= step.now
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
+                && self.limits.opens_at(&run.handler).is_none_or(|at| at <= step.now)
                 && before.is_some_and(|before| waits(before) && before.attempt == run.attempt)
                 && !step.after.tasks[&run.task].is_halted()
         };

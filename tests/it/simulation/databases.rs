@@ -22,6 +22,8 @@ const KEPT: usize = 4;
 const CLEAR: &str = "
     BEGIN IMMEDIATE;
     DELETE FROM unwritable;
+    DELETE FROM concurrency_limits;
+    DELETE FROM rate_limits;
     DELETE FROM ledger;
     DELETE FROM task_effects;
     DELETE FROM task_attempts;

@@ -24,6 +24,7 @@ impl Scenario {
     pub(crate) fn finish_without_faults(&mut self) -> Check {
         self.release_write_lock();
         self.repair_all()?;
+        self.lift_rates()?;
         for scheduler in &mut self.schedulers {
             scheduler.suspended = None;
         }

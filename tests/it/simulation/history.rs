@@ -13,6 +13,7 @@ use std::time::Duration;
 use duly::{Claim, FailureKind, Now, Outcome, Retention, RunStatus};
 
 use crate::simulation::claim_order::Order;
+use crate::simulation::limits::Limits;
 use crate::simulation::observer::{NewRows, Observer};
 use crate::simulation::occurrences::TaskModel;
 use crate::simulation::rows::{RunRow, Tables};
@@ -180,6 +181,7 @@ pub(crate) struct History {
     pub(crate) unreadable: BTreeSet<i64>,
     /// By task and idempotency key: the run that a request has opened.
     pub(crate) requested: BTreeMap<(i64, &'static str), i64>,
+    pub(crate) limits: Limits,
     pub(crate) tables: Tables,
     pub(crate) observer: Observer,
 }
@@ -236,6 +238,7 @@ impl History {
             unwritable: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             requested: BTreeMap::new(),
+            limits: Limits::default(),
             tables: Tables::default(),
             observer,
         }
@@ -322,6 +325,9 @@ impl History {
         if let Some(turn) = step.turn() {
             let clock_known = &mut self.owners[turn.owner].clock_known;
             *clock_known = if step.rewound() { step.now } else { step.now.max(*clock_known) };
+        }
+        if step.rewound() {
+            self.limits.rewind(step.now);
         }
         self.check_transitions(step, monotonic)?;
         self.check_occurrences(step)?;

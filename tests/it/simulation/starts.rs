@@ -1,6 +1,6 @@
 //! What may start, and that all that may start does: claims, keys, order, time.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use duly::{Origin, Overlap, RunStatus};
@@ -30,6 +30,7 @@ impl History {
             let task = &step.after.tasks[&run.task];
             let before = step.before.runs.get(&id).map(AsRef::as_ref);
             self.check_start(step, turn, task, before, run)?;
+            self.limits.started(&run.handler, step.now)?;
             let policy = (task.max_attempts, task.backoff, task.cap);
             let (owner, key, recurring) = (turn.owner, run.key.clone(), task.kind != "once");
             let limit = claim.timeout.filter(|limit| !limit.is_zero());
@@ -81,6 +82,7 @@ impl History {
             return wrong(&format!("before the older run {older}"));
         }
         // In real time: what the handlers do, whatever the rows say.
+        let mut others = Vec::new();
         for key in &self.open {
             let attempt = &self.attempts[key];
             let at_work = attempt.outcome.is_none() && self.owners[attempt.owner].is_alive && !attempt.taken_over;
@@ -88,16 +90,18 @@ impl History {
                 return wrong(&format!("while its attempt {} was executing", key.1));
             }
             if at_work && run.key.is_some() && attempt.key == run.key && (key.0, key.1) != (id, run.attempt) {
-                return wrong(&format!("while run {} with the same key was executing", key.0));
+                others.push(key.0);
             }
+        }
+        let limit = run.key.as_deref().map_or(usize::MAX, |key| self.limits.running(key));
+        if others.len() >= limit {
+            return wrong(&format!("while runs {others:?} with the same key were executing, of at most {limit}"));
         }
         let same_key = |other: &&RunRow| {
             other.id != id && other.status == RunStatus::Running && run.key.is_some() && other.key == run.key
         };
-        match step.after.unfinished().find(same_key) {
-            Some(other) => wrong(&format!("while run {} held its key", other.id)),
-            None => Ok(()),
-        }
+        let others: Vec<i64> = step.after.unfinished().filter(same_key).map(|other| other.id).collect();
+        if others.len() >= limit { wrong(&format!("while runs {others:?} held its key")) } else { Ok(()) }
     }
 
     /// Checks that an owner with an idle worker wakes at the next instant at which something is due.
@@ -108,7 +112,8 @@ impl History {
         let may_start = |run: &&RunRow| {
             run.status != RunStatus::Running && run.blocked.is_none() && handlers.contains(&&*run.handler)
         };
-        let starts = step.after.unfinished().filter(may_start).map(|run| run.run_at);
+        let starts = step.after.unfinished().filter(may_start);
+        let starts = starts.map(|run| run.run_at.max(self.limits.opens_at(&run.handler).unwrap_or_default()));
         let expires = step.after.unfinished().filter(|run| run.may_expire()).filter_map(|run| run.expires_at);
         // Behind a run that cannot be claimed the others are seen at the next poll.
         if step.after.unfinished().any(|run| self.was_set_aside(run)) {
@@ -147,7 +152,8 @@ impl History {
             |run: &RunRow| stuck.iter().any(|other| other.id == run.id || run.key.is_some() && other.key == run.key);
         // There may be thousands of runs: comparing each with all others would take too long.
         let at_work = step.after.unfinished().filter(|run| run.status == RunStatus::Running);
-        let held: BTreeSet<&String> = at_work.filter_map(|run| run.key.as_ref()).collect();
+        let mut held = BTreeMap::<&String, usize>::new();
+        at_work.filter_map(|run| run.key.as_ref()).for_each(|key| *held.entry(key).or_default() += 1);
         let waits = |run: &&RunRow| {
             let task = &step.after.tasks[&run.task];
             // After an edit of a task whose zone is unknown here, its runs are placed in the next full turn.
@@ -159,7 +165,8 @@ impl History {
                 && !run.cancel_requested
                 && handlers.contains(&&*run.handler)
                 && !(task.is_halted() && run.origin != Origin::Manual)
-                && !run.key.as_ref().is_some_and(|key| held.contains(key))
+                && run.key.as_ref().is_none_or(|key| held.get(key).is_none_or(|n| *n < self.limits.running(key)))
+                && self.limits.opens_at(&run.handler).is_none_or(|at| at <= step.now)
                 && holds_back(step.after, task, run).is_none()
                 && !(rewound(run) && other(run))
         };

@@ -134,7 +134,7 @@ pub(crate) struct Policies {
     /// Priority among waiting runs: 0 (first) to 3 (last). Default: 1.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub(crate) priority: Option<u8>,
-    /// Concurrency key: at most one run with this key runs at a time, across tasks. Default: one key for each task.
+    /// Concurrency key: at most one run with this key runs at a time, across tasks; duly limit allows more. Default: one key for each task.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
     /// Task to start when a run of this task is dead. Its payload is the dead run.

@@ -13,6 +13,7 @@ use crate::cli::add_args::Add;
 use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
 use crate::cli::help_examples;
 use crate::cli::import_args::Import;
+use crate::cli::limit_args::Limits;
 use crate::cli::retention_args::Keep;
 use crate::cli::values::{LogFormat, duration, json, task_status};
 
@@ -157,6 +158,9 @@ pub(crate) enum Command {
     /// Delete a task, or all that match, with the history. Refused while a run of it is running.
     #[command(after_help = help_examples::REMOVE)]
     Remove(Remove),
+    /// List, set or remove limits: how many runs of a concurrency key run at once, how often a handler starts.
+    #[command(after_help = help_examples::LIMIT)]
+    Limit(Limits),
     /// Check for problems, for monitoring: one line for each and exit code 1; no output and exit code 0 if there is none.
     #[command(after_help = help_examples::CHECK)]
     Check {

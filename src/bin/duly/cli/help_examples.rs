@@ -113,6 +113,14 @@ pub(crate) const REMOVE: &str = r#"Examples:
   duly remove nightly --cancel
   duly remove --name "import-*" --status completed --older-than 7d --yes"#;
 
+pub(crate) const LIMIT: &str = r#"A limit holds for all schedulers of the database, while some of them are killed, too. Without a limit, one run of a key runs at a time.
+
+Examples:
+  duly limit
+  duly limit set --key smtp --running 3
+  duly limit set --handler command --rate 100/1m
+  duly limit remove --key smtp"#;
+
 pub(crate) const CHECK: &str = r#"Examples:
   duly check
   duly check --overdue 1h --failures 5"#;

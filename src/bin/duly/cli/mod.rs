@@ -6,6 +6,7 @@ pub(crate) mod change_args;
 pub(crate) mod failure;
 pub(crate) mod help_examples;
 pub(crate) mod import_args;
+pub(crate) mod limit_args;
 pub(crate) mod nearest;
 pub(crate) mod retention_args;
 pub(crate) mod service_manager;

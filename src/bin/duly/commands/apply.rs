@@ -81,7 +81,8 @@ pub(crate) fn apply_manifest(
     options: Apply,
     progress: &Progress,
 ) -> Result<Vec<Applied>, Failure> {
-    Ok(client.apply_watched(&manifest.name, manifest.tasks, options, progress)?)
+    let Manifest { name, tasks, limits } = manifest;
+    Ok(client.apply_with_limits(&name, tasks, limits, options, progress)?)
 }
 
 /// Counts the changes: `2 added, 1 unchanged`.

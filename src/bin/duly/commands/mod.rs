@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod follow;
 pub(crate) mod history;
 pub(crate) mod import;
+pub(crate) mod limit;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod matching;

@@ -1,11 +1,12 @@
 //! `show`: prints one task, with its policies, next occurrences and last runs.
 
-use duly::{Client, Error, Recent, Run, RunFilter, Task, Timestamp, duration_text};
+use duly::{Client, Definition, Error, LimitOn, LimitState, Recent, Run, RunFilter, Task, Timestamp, duration_text};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::commands::add::{next_occurrences, occurrence_table};
 use crate::commands::history;
+use crate::commands::limit::{is_reached, use_of};
 use crate::commands::list::{next, recent_tone, schedule, task_tone};
 use crate::output::escape::shell_word;
 use crate::output::json::{TaskRow, time};
@@ -26,6 +27,7 @@ struct Document<'a> {
     occurrences: Vec<String>,
     recent: Vec<Recent>,
     runs: Vec<Run>,
+    limits: Vec<LimitState>,
 }
 
 pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
@@ -35,11 +37,17 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
     runs.truncate(RUNS);
     // An invalid row, written by another program, is printed too.
     let occurrences = next_occurrences(&task, OCCURRENCES).unwrap_or_else(|_| task.next_run.into_iter().collect());
+    let limits = limits_of(client, &task)?;
     if printer.json {
         let occurrences = occurrences.into_iter().map(time).collect();
-        return Ok(printer.document(&Document { task: TaskRow::from(&task), occurrences, recent, runs })?);
+        return Ok(printer.document(&Document { task: TaskRow::from(&task), occurrences, recent, runs, limits })?);
     }
     let mut table = summary(&task, printer);
+    for state in &limits {
+        let tone = if is_reached(state) { Tone::Odd } else { Tone::Plain };
+        let text = format!("{}: {}", state.limit.on(), use_of(state, printer));
+        table.row([Cell::new("limit", Tone::Faint), Cell::new(&text, tone)]);
+    }
     if !recent.is_empty() {
         table.row([
             Cell::new("last runs", Tone::Faint),
@@ -60,6 +68,18 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
         printer.table(table, "")?;
     }
     Ok(())
+}
+
+/// Returns the limits on the key and on the handler of a task.
+fn limits_of(client: &Client, task: &Task) -> Result<Vec<LimitState>, Failure> {
+    let Definition { concurrency_key, handler, .. } = &task.definition;
+    let mut limits = client.limits()?;
+    limits.retain(|state| match state.limit.on() {
+        LimitOn::Key(key) => concurrency_key.as_ref() == Some(&key),
+        LimitOn::Handler(name) => name == *handler,
+        _ => false,
+    });
+    Ok(limits)
 }
 
 fn summary(task: &Task, printer: &Printer<'_>) -> Table {

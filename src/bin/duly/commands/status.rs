@@ -3,6 +3,7 @@
 use duly::{Client, Instance, RunStatus, Status};
 
 use crate::cli::failure::Failure;
+use crate::commands::limit::{is_reached, use_of};
 use crate::commands::run_status::{MAX_RETRIES, next_retries, retry};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
@@ -48,6 +49,11 @@ fn print(status: &Status, retry: Option<&str>, printer: &mut Printer<'_>) -> Res
     };
     let blocked = (status.blocked > 0).then(|| ("blocked".to_owned(), status.blocked));
     line("runs", &counts(status.runs.iter().map(|(status, n)| (word(status), *n)).chain(blocked)), Tone::Plain);
+    for (number, state) in status.limits.iter().enumerate() {
+        let tone = if is_reached(state) { Tone::Odd } else { Tone::Plain };
+        let text = format!("{}: {}", state.limit.on(), use_of(state, printer));
+        line(if number == 0 { "limits" } else { "" }, &text, tone);
+    }
     let next = status.next.as_ref().map(|(name, at)| format!("{name} {}", printer.times.both(*at)));
     line("next", next.as_deref().unwrap_or("-"), Tone::Plain);
     let sizes = format!("{}, {}; log {}", status.path.display(), bytes(status.file_bytes), bytes(status.log_bytes));

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use duly::{Misfire, NewTask, Overlap, ScheduleKind, Timestamp};
+use duly::{Limit, Misfire, NewTask, Overlap, ScheduleKind, Timestamp};
 use serde_json::json;
 use toml::{Table, Value};
 
 use crate::cli::add_args::Policies;
+use crate::cli::limit_args::rate;
 use crate::cli::values::{self, expiry, schedule_duration, truncated};
 use crate::exec::payload::Payload;
 
@@ -46,6 +47,16 @@ impl Entry<'_> {
         task = self.policies()?.set(task);
         task = self.instant("starts_at")?.into_iter().fold(task, NewTask::starts_at);
         Ok(self.instant("ends_at")?.into_iter().fold(task, NewTask::ends_at))
+    }
+
+    /// Reads a `[[limit]]`.
+    pub(crate) fn limit(&self) -> Result<Limit, String> {
+        let (key, handler) = (self.text("concurrency_key")?, self.text("handler")?);
+        match (key, self.number("running")?, handler, self.read("rate", rate)?) {
+            (Some(key), Some(running), None, None) => Ok(Limit::key(key, running)),
+            (None, None, Some(handler), Some((starts, per))) => Ok(Limit::rate(handler, starts, per)),
+            _ => Err("expected concurrency_key and running, or handler and rate".to_owned()),
+        }
     }
 
     fn policies(&self) -> Result<Policies, String> {

@@ -8,6 +8,12 @@
 //! cron = "0 6 * * *"
 //! command = ["./report.sh", "--yesterday"]
 //! timeout = "10m"
+//! [[limit]]
+//! concurrency_key = "smtp"
+//! running = 3
+//! [[limit]]
+//! handler = "mail"
+//! rate = "100/1m"
 //! ```
 
 mod entry;
@@ -16,7 +22,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use duly::NewTask;
+use duly::{Limit, NewTask};
 use toml::{Table, Value};
 
 use crate::cli::nearest::nearest;
@@ -74,6 +80,14 @@ pub(crate) struct Manifest {
     /// The canonical path of the file. It is stored with its tasks, as `managed_by`.
     pub(crate) name: String,
     pub(crate) tasks: Vec<NewTask>,
+    pub(crate) limits: Vec<Limit>,
+}
+
+/// What the text of a manifest declares.
+#[derive(Debug, Default)]
+pub(crate) struct Declared {
+    pub(crate) tasks: Vec<NewTask>,
+    pub(crate) limits: Vec<Limit>,
 }
 
 /// Reads a manifest. An error is one line that names the file, the task and the key, and what is expected and found.
@@ -89,8 +103,8 @@ pub(crate) fn read(path: &Path) -> Result<Manifest, String> {
     let text = read_text(path).map_err(failed)?;
     let file = std::fs::canonicalize(path).map_err(failed)?;
     let folder = file.parent().map_or_else(PathBuf::new, Path::to_owned);
-    let tasks = parse(&text, &folder).map_err(in_file)?;
-    Ok(Manifest { name: file.display().to_string(), tasks })
+    let Declared { tasks, limits } = parse(&text, &folder).map_err(in_file)?;
+    Ok(Manifest { name: file.display().to_string(), tasks, limits })
 }
 
 /// Reads at most [`MAX_BYTES`], also if the file grows.
@@ -104,16 +118,16 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// Parses a manifest task by task, because the tree of a whole file takes fifty times its size. Only a file in another order is
-/// parsed as a whole, and one with an error, for the message about it.
-pub(crate) fn parse(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
+/// parsed as a whole, and one with an error, for the message about it. Limits are read in parts if they are before the tasks.
+pub(crate) fn parse(text: &str, folder: &Path) -> Result<Declared, String> {
     parse_in_parts(text, folder).map_or_else(|| parse_whole(text, folder), Ok)
 }
 
-/// Parses each `[[task]]` by itself. `None`: the file has an error, or `[defaults]` are not at its beginning.
+/// Parses each `[[task]]` by itself. `None`: the file has an error, or `[defaults]` or a limit are not at its beginning.
 ///
 /// A part that ends within a string, an array or a table is no TOML. So if all parts before it can be parsed, a line `[[task]]`
 /// begins a task in the whole file, too.
-fn parse_in_parts(text: &str, folder: &Path) -> Option<Vec<NewTask>> {
+fn parse_in_parts(text: &str, folder: &Path) -> Option<Declared> {
     let mut rest = text;
     let mut parts = std::iter::from_fn(|| {
         let line_end = rest.find('\n').unwrap_or(rest.len());
@@ -129,7 +143,7 @@ fn parse_in_parts(text: &str, folder: &Path) -> Option<Vec<NewTask>> {
         Some(Value::Table(defaults)) => defaults,
         Some(_) => return None,
     };
-    check_keys(&first, "", &[&["defaults"]]).ok()?;
+    check_keys(&first, "", &[&["defaults", "limit"]]).ok()?;
     check_keys(defaults, "", &[SHARED_KEYS]).ok()?;
     let read = |part: &str| {
         let file: Table = part.parse().ok()?;
@@ -142,15 +156,15 @@ fn parse_in_parts(text: &str, folder: &Path) -> Option<Vec<NewTask>> {
     for part in parts {
         tasks.push(read(part)?);
     }
-    Some(tasks)
+    Some(Declared { tasks, limits: limits(&first).ok()? })
 }
 
-fn parse_whole(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
+fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
     let file: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("line {line}: {}", error.message().replace('\n', ", "))
     })?;
-    check_keys(&file, "", &[&["defaults", "task"]])?;
+    check_keys(&file, "", &[&["defaults", "task", "limit"]])?;
     let nothing = Table::new();
     let defaults = match file.get("defaults") {
         None => &nothing,
@@ -167,7 +181,26 @@ fn parse_whole(text: &str, folder: &Path) -> Result<Vec<NewTask>, String> {
         Value::Table(table) => task(place, table, defaults, folder),
         other => Err(wrong_value("task", "tables, [[task]]", other)),
     };
-    tasks.iter().enumerate().map(read).collect()
+    let tasks = tasks.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+    Ok(Declared { tasks, limits: limits(&file)? })
+}
+
+/// Reads each `[[limit]]` of a file.
+fn limits(file: &Table) -> Result<Vec<Limit>, String> {
+    let limits = match file.get("limit") {
+        None => &Vec::new(),
+        Some(Value::Array(limits)) => limits,
+        Some(other) => return Err(wrong_value("limit", "tables, [[limit]]", other)),
+    };
+    let read = |(place, value): (usize, &Value)| {
+        let Value::Table(table) = value else { return Err(wrong_value("limit", "tables, [[limit]]", value)) };
+        let place = format!("limit {}: ", place + 1);
+        check_keys(table, &place, &[&["concurrency_key", "running", "handler", "rate"]])?;
+        let nothing = &Table::new();
+        let entry = Entry { table, defaults: nothing, folder: Path::new("") };
+        entry.limit().map_err(|reason| format!("{place}{reason}"))
+    };
+    limits.iter().enumerate().map(read).collect()
 }
 
 /// Reads the task at `place`, counted from 0.
@@ -196,7 +229,9 @@ fn check_keys(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String
 #[cfg(test)]
 mod tests {
     use crate::manifest::{parse, parse_in_parts, parse_whole};
+    use duly::Limit;
     use std::path::Path;
+    use std::time::Duration;
 
     fn refused(text: &str) -> String {
         parse(text, Path::new("/etc")).unwrap_err()
@@ -289,6 +324,17 @@ mod tests {
                 task(&format!("{every}overlap = \"skp\"")),
                 "task \"t\": overlap: expected skip, buffer_one, buffer_all, cancel_running or allow, found \"skp\"",
             ),
+            ("limit = 7".to_owned(), "limit: expected tables, [[limit]], found 7"),
+            ("[[limit]]\nrunning = 3".to_owned(), "limit 1: expected concurrency_key and running, or handler and rate"),
+            (
+                "[[limit]]\nconcurrency_key = \"a\"\nrate = \"1/1m\"".to_owned(),
+                "limit 1: expected concurrency_key and running, or handler and rate",
+            ),
+            ("[[limit]]\nrunnig = 3".to_owned(), "limit 1: unknown key \"runnig\": did you mean \"running\"?"),
+            (
+                "[[limit]]\nhandler = \"mail\"\nrate = \"100\"".to_owned(),
+                "limit 1: rate: expected a number of starts and a time, as in 100/1m, found \"100\"",
+            ),
             (task(&format!("{every}env = {{ A = 1 }}")), "task \"t\": env: expected a table of strings, found a table"),
             (
                 task(&format!("{every}starts_at = 2027-03-14T07:00:00")),
@@ -348,8 +394,20 @@ mod tests {
             (format!("{some}[[other]]\n"), 0),
             (format!("{some}[[task.env]]\n{some}"), 0),
         ] {
-            assert!(parse_in_parts(&text, folder).is_none_or(|parts| parts.is_empty()), "{text}");
-            assert_eq!(parse(&text, folder).map_or(0, |tasks| tasks.len()), tasks, "{text}");
+            assert!(parse_in_parts(&text, folder).is_none_or(|parts| parts.tasks.is_empty()), "{text}");
+            assert_eq!(parse(&text, folder).map_or(0, |parsed| parsed.tasks.len()), tasks, "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_are_read_before_and_after_the_tasks() {
+        let limits = "[[limit]]\nconcurrency_key = \"smtp\"\nrunning = 3\n
+                      [[limit]]\nhandler = \"mail\"\nrate = \"100/1m\"\n";
+        let some = task("every = \"1m\"\nshell = \"true\"\n");
+        for text in [limits.to_owned(), format!("{limits}{some}"), format!("{some}{limits}")] {
+            let declared = parse(&text, Path::new("/etc")).unwrap();
+            let expected = [Limit::key("smtp", 3), Limit::rate("mail", 100, Duration::from_secs(60))];
+            assert_eq!(declared.limits, expected, "{text}");
         }
     }
 
