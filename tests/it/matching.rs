@@ -340,12 +340,12 @@ fn on_a_terminal_a_change_of_all_that_match_is_confirmed() {
         String::from_utf8(terminal.wait_with_output().expect("an end").stdout).expect("UTF-8")
     };
     let printed = answered("n\n");
-    assert!(printed.contains("would remove 2 tasks: mail-a, mail-b"), "{printed}");
-    assert!(printed.contains("remove 2 tasks? [y/N] "), "{printed}");
+    assert!(printed.contains("would remove 2 tasks and their history: mail-a, mail-b"), "{printed}");
+    assert!(printed.contains("remove 2 tasks and their history? [y/N] "), "{printed}");
     assert!(printed.contains("error: not confirmed: nothing was changed"), "{printed}");
     assert_eq!(client.names().expect("names"), ["mail-a", "mail-b", "other"]);
     let printed = answered("y\n");
-    assert!(printed.contains("removed 2 tasks"), "{printed}");
+    assert!(printed.contains("removed 2 tasks and their history"), "{printed}");
     assert_eq!(client.names().expect("names"), ["other"]);
 }
 

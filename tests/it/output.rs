@@ -255,6 +255,38 @@ fn follow_ends_when_the_database_or_its_reader_is_gone() {
     std::fs::rename(db.home().join("elsewhere"), db.file()).unwrap();
 }
 
+/// What is printed before the first word on standard error is not printed again after it.
+#[test]
+fn follow_prints_a_line_once_when_standard_error_begins_after_it() {
+    let (db, client, mut gate) = with_gate();
+    let line =
+        format!("cd {}; echo first; read go <gate; echo oops >&2; read go <gate; echo second", db.home().display());
+    client.add(shell("work", &line)).unwrap();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    wait_for_output(&db, 1, "first");
+    let (mut follower, printed) = start(&db, "follow", &["-q", "logs", "-f", "1"]);
+    eventually("the first line is printed", || printed.stdout() == "first\n");
+    gate.open();
+    eventually("the error is printed", || printed.stdout().ends_with("oops\n"));
+    gate.open();
+    assert_eq!(follower.exit_code(), Some(0), "{}", printed.stderr());
+    assert_eq!(printed.stdout(), "first\n--- stderr ---\noops\n--- stdout ---\nsecond\n");
+    sidecar.terminate();
+}
+
+/// The last line has no end, and a process that left the group of the command holds the pipe.
+#[test]
+fn the_last_line_of_a_command_is_forwarded_although_its_pipe_stays_open() {
+    let (db, client, mut gate) = with_gate();
+    let line = format!("cd {}; setsid sh -c 'read go <gate; echo late' & echo begin; printf end", db.home().display());
+    client.add(shell("work", &line)).unwrap();
+    let (mut duly, printed) = start(&db, "run", &["run", "--until-idle", "--forward-output"]);
+    assert_eq!(duly.exit_code(), Some(0), "{}", printed.stderr());
+    gate.open();
+    assert_eq!(db.run(1).output.as_deref(), Some("begin\nend"));
+    assert_eq!(printed.stdout(), "work: begin\nwork: end\n");
+}
+
 /// Two commands that print at the same time, on both streams.
 #[test]
 fn forwarded_lines_are_whole_and_name_their_task() {

@@ -80,7 +80,7 @@ fn ask(action: BulkAction, report: &BulkReport, printer: &mut Printer<'_>) -> Re
     }
     printer.line(would(action, report))?;
     print_left(action, report, printer)?;
-    write!(printer.out, "{action} {}? [y/N] ", count_of(report.changed, action.noun()))?;
+    write!(printer.out, "{action} {}? [y/N] ", counted(action, report.changed))?;
     printer.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
@@ -97,7 +97,7 @@ fn would(action: BulkAction, report: &BulkReport) -> String {
     }
     let running = running(report).map(|are| format!(", of which {are}")).unwrap_or_default();
     let examples = examples(&report.examples, report.changed);
-    format!("would {action} {}{running}: {examples}", count_of(report.changed, action.noun()))
+    format!("would {action} {}{running}: {examples}", counted(action, report.changed))
 }
 
 /// What was done.
@@ -111,11 +111,19 @@ fn done(action: BulkAction, report: &BulkReport) -> String {
     };
     match (report.changed, running(report)) {
         (0, _) => format!("{done} no {}", action.noun()),
-        (changed, None) => format!("{done} {}", count_of(changed, action.noun())),
-        (changed, Some(are)) => {
-            format!("{done} {}, of which {are} and asked to stop", count_of(changed, action.noun()))
-        }
+        (changed, None) => format!("{done} {}", counted(action, changed)),
+        (changed, Some(are)) => format!("{done} {}, of which {are} and asked to stop", counted(action, changed)),
     }
+}
+
+/// The number of runs or tasks, with what else goes: `2 tasks and their history`.
+fn counted(action: BulkAction, count: usize) -> String {
+    let history = match (action, count) {
+        (BulkAction::Remove, 1) => " and its history",
+        (BulkAction::Remove, _) => " and their history",
+        _ => "",
+    };
+    format!("{}{history}", count_of(count, action.noun()))
 }
 
 /// How many of the runs are running.

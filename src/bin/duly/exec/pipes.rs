@@ -36,6 +36,8 @@ struct Captured {
     has_ended: bool,
     /// Further output is discarded.
     is_abandoned: bool,
+    /// Where each line is copied to, until the stream has ended or is abandoned.
+    forward: Option<ForwardedLines>,
 }
 
 impl Drain {
@@ -44,10 +46,10 @@ impl Drain {
     pub(crate) fn start(
         name: Stream,
         mut stream: impl Read + Send + 'static,
-        mut forward: Option<ForwardedLines>,
+        forward: Option<ForwardedLines>,
         closed: Sender<()>,
     ) -> io::Result<Self> {
-        let captured = Arc::new(Mutex::new(Captured::default()));
+        let captured = Arc::new(Mutex::new(Captured { forward, ..Captured::default() }));
         let shared = captured.clone();
         let read = move || {
             let mut chunk = vec![0; CHUNK];
@@ -58,17 +60,16 @@ impl Drain {
                         let mut captured = lock(&shared);
                         if !captured.is_abandoned {
                             captured.push(&chunk[..count]);
-                            drop(captured);
-                            forward.iter_mut().for_each(|lines| lines.push(&chunk[..count]));
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(_) => break,
                 }
             }
-            // Queued before the run can end: the log line about its end follows.
-            drop(forward);
-            lock(&shared).has_ended = true;
+            let mut captured = lock(&shared);
+            captured.forward_end();
+            captured.has_ended = true;
+            drop(captured);
             let _ = closed.send(());
         };
         thread::Builder::new().name(format!("duly-{}", name.as_str())).stack_size(STACK).spawn(read)?;
@@ -95,13 +96,15 @@ impl Drain {
     pub(crate) fn into_text(self) -> String {
         let mut captured = lock(&self.captured);
         captured.is_abandoned = true;
+        captured.forward_end();
         captured.text()
     }
 }
 
 impl Captured {
-    /// Keeps what belongs to the beginning and the end of the stream.
+    /// Keeps what belongs to the beginning and the end of the stream, and copies its lines.
     fn push(&mut self, mut chunk: &[u8]) {
+        self.forward.iter_mut().for_each(|lines| lines.push(chunk));
         self.total += chunk.len() as u64;
         let to_head = chunk.len().min(HEAD - self.head.len());
         self.head.extend_from_slice(&chunk[..to_head]);
@@ -110,6 +113,11 @@ impl Captured {
         if self.tail.len() > 2 * TAIL {
             self.tail.drain(..self.tail.len() - TAIL);
         }
+    }
+
+    /// Queues the last line, also one without a line end, before the run can end: the log line about its end follows.
+    fn forward_end(&mut self) {
+        self.forward = None;
     }
 
     /// Returns the whole text, or its beginning and end with the total size between them. While the stream has not ended, without

@@ -74,9 +74,14 @@ impl Place {
     pub(crate) fn next<'a>(&mut self, stream: &Kept<'a>) -> News<'a> {
         let from = self.0;
         let Some((total, tail)) = stream.cut else {
-            self.0 = size(stream.head);
+            let size = size(stream.head);
+            // A heading of stderr has appeared: the line end before it is left out, and is printed already.
+            if size + 1 == from {
+                return News::default();
+            }
+            self.0 = size;
             // Shorter than before: another text.
-            let before = if self.0 < from { stream.head } else { skip(stream.head, from) };
+            let before = if size < from { stream.head } else { skip(stream.head, from) };
             return News { before, ..News::default() };
         };
         self.0 = total;
@@ -123,16 +128,22 @@ mod tests {
     #[test]
     fn each_stream_is_followed_by_itself() {
         let mut places = [Place::default(); 2];
-        let mut next = |stdout: &str, stderr: &str| {
+        let next = |places: &mut [Place; 2], stdout: &str, stderr: &str| {
             let text = join(stdout.to_owned(), stderr);
             let [out, err] = parse(&text);
             [places[0].next(&out), places[1].next(&err)].map(|News { before, .. }| before.to_owned())
         };
-        assert_eq!(next("a", ""), ["a", ""]);
+        assert_eq!(next(&mut places, "a", ""), ["a", ""]);
         // The line end before the heading is not that of stdout.
-        assert_eq!(next("ab", "x\n"), ["b", "x\n"]);
-        assert_eq!(next("abc\nd\n", "x\n"), ["c\nd", ""]);
-        assert_eq!(next("abc\nd\ne\n", "x\ny"), ["\ne", "y"]);
+        assert_eq!(next(&mut places, "ab", "x\n"), ["b", "x\n"]);
+        assert_eq!(next(&mut places, "abc\nd\n", "x\n"), ["c\nd", ""]);
+        assert_eq!(next(&mut places, "abc\nd\ne\n", "x\ny"), ["\ne", "y"]);
+        // The heading appears after the line end was printed.
+        places = [Place::default(); 2];
+        assert_eq!(next(&mut places, "a\n", ""), ["a\n", ""]);
+        assert_eq!(next(&mut places, "a\n", "x\n"), ["", "x\n"]);
+        assert_eq!(next(&mut places, "a\n", "x\ny\n"), ["", "y\n"]);
+        assert_eq!(next(&mut places, "a\nb\n", "x\ny\n"), ["b", ""]);
     }
 
     #[test]
