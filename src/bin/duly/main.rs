@@ -125,7 +125,7 @@ impl Log {
         if let Some(output) = &self.output {
             output.finish(None);
             // Its writer does not report them while it blocks.
-            match output.take_dropped() {
+            match output.lost() {
                 0 => {}
                 count => drop(log_dropped_output(count)),
             }

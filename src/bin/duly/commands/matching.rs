@@ -51,7 +51,7 @@ pub(crate) fn change(
             return Ok(printer.document(&Document { action, dry_run: true, report: &report })?);
         }
         if args.dry_run {
-            printer.say(format!("dry run, nothing was changed; {}", would(action, &report)))?;
+            printer.line(format!("dry run, nothing was changed; {}", would(action, &report)))?;
             return print_left(action, &report, printer);
         }
         if !ask(action, &report, printer)? {
@@ -139,7 +139,7 @@ fn running(report: &BulkReport) -> Option<String> {
 fn print_left(action: BulkAction, report: &BulkReport, printer: &mut Printer<'_>) -> Result<(), Failure> {
     for left in &report.left {
         let (count, examples) = (count_of(left.count, action.noun()), examples(&left.examples, left.count));
-        printer.say(format!("not changed: {count}: {}: {examples}", left.reason))?;
+        printer.line(format!("not changed: {count}: {}: {examples}", left.reason))?;
     }
     Ok(())
 }

@@ -36,15 +36,24 @@ impl Message {
     }
 }
 
+/// The size of all queued blocks.
+#[derive(Debug, Default)]
+struct Queued {
+    bytes: AtomicUsize,
+    lines: AtomicU64,
+}
+
 /// The size of a queued block. Released when it is dropped.
 struct Reserved {
-    queued: Arc<AtomicUsize>,
-    size: usize,
+    queued: Arc<Queued>,
+    bytes: usize,
+    lines: u64,
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.queued.fetch_sub(self.size, Ordering::Relaxed);
+        self.queued.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.queued.lines.fetch_sub(self.lines, Ordering::Relaxed);
     }
 }
 
@@ -52,7 +61,7 @@ impl Drop for Reserved {
 pub(crate) struct LogQueue {
     messages: Sender<Message>,
     dropped: Arc<AtomicU64>,
-    queued: Arc<AtomicUsize>,
+    queued: Arc<Queued>,
 }
 
 /// Adds lines to the queue, without blocking.
@@ -69,17 +78,18 @@ pub(crate) struct Lines {
 pub(crate) struct Blocks {
     messages: Sender<Message>,
     dropped: Arc<AtomicU64>,
-    queued: Arc<AtomicUsize>,
+    queued: Arc<Queued>,
     output: &'static str,
 }
 
 impl Blocks {
     /// Queues a block of `count` lines. Logs the first ones that are dropped: the writer, which reports their number, may block.
     pub(crate) fn send(&self, text: Vec<u8>, count: u64) {
-        let size = text.len();
-        let before = self.queued.fetch_add(size, Ordering::Relaxed);
-        let reserved = Reserved { queued: Arc::clone(&self.queued), size };
-        let is_full = before + size > BLOCKS;
+        let bytes = text.len();
+        let before = self.queued.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.queued.lines.fetch_add(count, Ordering::Relaxed);
+        let reserved = Reserved { queued: Arc::clone(&self.queued), bytes, lines: count };
+        let is_full = before + bytes > BLOCKS;
         if is_full || self.messages.try_send(Message::Lines { text, count, _reserved: Some(reserved) }).is_err() {
             let before = self.dropped.fetch_add(count, Ordering::Relaxed);
             if before == 0 {
@@ -114,9 +124,9 @@ impl LogQueue {
         Blocks { messages: self.messages.clone(), dropped, queued, output }
     }
 
-    /// Returns how many lines were dropped since the last report. The next report counts from here.
-    pub(crate) fn take_dropped(&self) -> u64 {
-        self.dropped.swap(0, Ordering::Relaxed)
+    /// Returns how many lines are lost if the program ends now: those dropped since the last report, and those of queued blocks.
+    pub(crate) fn lost(&self) -> u64 {
+        self.dropped.swap(0, Ordering::Relaxed) + self.queued.lines.load(Ordering::Relaxed)
     }
 
     /// The queue as an output, for a logger.
@@ -272,6 +282,23 @@ mod tests {
         let expected = (0..=LINES).map(|number| format!("line {number}.")).chain(["the end".to_owned()]);
         assert_eq!(lines, expected.collect::<Vec<_>>());
         assert_eq!(notices, ["[WARN] 7 lines"]);
+    }
+
+    #[test]
+    fn blocks_that_are_not_written_at_the_end_are_lost_lines() {
+        let (begun, begins) = unbounded();
+        let (open, gate) = bounded(0);
+        let (taken, lines) = unbounded();
+        let queue = LogQueue::start("test", Gated { begun, gate, taken }, |_| String::new()).unwrap();
+        let blocks = queue.blocks("it");
+        blocks.send(b"1\n2\n".to_vec(), 2);
+        blocks.send(b"3\n".to_vec(), 1);
+        begins.recv().unwrap();
+        queue.finish(None);
+        assert_eq!((queue.lost(), lines.len()), (3, 0));
+        drop(open);
+        queue.finish(None);
+        assert_eq!((queue.lost(), lines.len()), (0, 2));
     }
 
     /// Takes small pieces, and refuses each piece twice.
