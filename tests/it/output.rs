@@ -274,6 +274,26 @@ fn follow_prints_a_line_once_when_standard_error_begins_after_it() {
     sidecar.terminate();
 }
 
+#[test]
+fn follow_names_what_it_left_out_under_the_heading_of_its_stream() {
+    let (db, client, mut gate) = with_gate();
+    let line = format!(
+        "cd {}; yes 1234567 | head -c 100000; echo oops >&2; read go <gate; yes 1234567 | head -c 800000; echo end",
+        db.home().display()
+    );
+    client.add(shell("work", &line)).unwrap();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    wait_for_output(&db, 1, "oops");
+    let (mut follower, printed) = start(&db, "follow", &["logs", "-f", "1"]);
+    eventually("the error is printed", || printed.stdout().ends_with("--- stderr ---\noops\n"));
+    gate.open();
+    assert_eq!(follower.exit_code(), Some(0), "{}", printed.stderr());
+    let text = printed.stdout();
+    let (_, after) = text.split_once("oops\n").expect("the error");
+    assert!(after.starts_with("--- stdout ---\n") && after.contains(" bytes omitted ...\n"), "{}", &after[..200]);
+    sidecar.terminate();
+}
+
 /// The last line has no end, and a process that left the group of the command holds the pipe.
 #[test]
 fn the_last_line_of_a_command_is_forwarded_although_its_pipe_stays_open() {

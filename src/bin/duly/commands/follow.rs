@@ -142,6 +142,7 @@ impl Follower<'_, '_> {
             let news = self.shown.places[at].next(stream);
             self.text(at, news.before)?;
             if news.omitted > 0 {
+                self.heading(at)?;
                 self.end_line()?;
                 self.printer.line(format!("... {} bytes omitted ...", news.omitted))?;
                 self.shown.is_cut[at] = false;
@@ -156,18 +157,24 @@ impl Follower<'_, '_> {
         if text.is_empty() {
             return Ok(());
         }
-        if self.shown.last != stream {
-            self.shown.is_cut[self.shown.last] = self.shown.is_open;
-            self.end_line()?;
-            self.printer.line(format!("--- {} ---", [Stream::Stdout, Stream::Stderr][stream].as_str()))?;
-            self.shown.last = stream;
-            // The end of the line is printed already.
-            if std::mem::take(&mut self.shown.is_cut[stream]) {
-                text = text.strip_prefix('\n').unwrap_or(text);
-            }
+        self.heading(stream)?;
+        // The end of the line is printed already.
+        if std::mem::take(&mut self.shown.is_cut[stream]) {
+            text = text.strip_prefix('\n').unwrap_or(text);
         }
         self.shown.is_open = !text.is_empty() && !text.ends_with('\n');
         Ok(self.printer.part(text)?)
+    }
+
+    /// Prints the heading of a stream if another one was printed last.
+    fn heading(&mut self, stream: usize) -> Result<(), Failure> {
+        let last = std::mem::replace(&mut self.shown.last, stream);
+        if last != stream {
+            self.shown.is_cut[last] = self.shown.is_open;
+            self.end_line()?;
+            self.printer.line(format!("--- {} ---", [Stream::Stdout, Stream::Stderr][stream].as_str()))?;
+        }
+        Ok(())
     }
 
     fn end_line(&mut self) -> Result<(), Failure> {

@@ -17,6 +17,7 @@ use process_wrap::std::{CommandWrap, CommandWrapper, ProcessSession};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::exec::children::{self, Own};
+use crate::output::escape;
 
 /// Most processes that a message lists.
 const MEMBERS_SHOWN: usize = 10;
@@ -134,7 +135,8 @@ pub(crate) fn failure(status: ExitStatus) -> Option<String> {
 /// `sleep (pid 7)`.
 fn named(pid: u32) -> String {
     match std::fs::read(format!("/proc/{pid}/comm")) {
-        Ok(name) => format!("{} (pid {pid})", String::from_utf8_lossy(&name).trim_end()),
+        // The process chooses its name, and a log line contains it.
+        Ok(name) => format!("{} (pid {pid})", escape::one_line(String::from_utf8_lossy(&name).trim_end())),
         Err(_) => format!("pid {pid}"),
     }
 }
@@ -185,4 +187,23 @@ fn signal(group: u32, signal: Signal) {
 fn pid(number: u32) -> Option<Pid> {
     // A group ID of 1 would signal every process.
     i32::try_from(number).ok().filter(|number| *number > 1).and_then(Pid::from_raw)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use crate::exec::system::named;
+
+    #[test]
+    fn the_name_of_a_process_is_escaped() {
+        let mut command = Command::new("sh");
+        command.args(["-c", r"printf 'a\n\033[2Jb' >/proc/$$/comm; echo; read end"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        assert_eq!(named(child.id()), format!(r"a\n\u{{1b}}[2Jb (pid {})", child.id()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
 }
