@@ -215,6 +215,32 @@ fn starts_one_by_one_form_a_sliding_window() {
 }
 
 #[test]
+fn behind_a_rate_every_eighth_start_is_chosen_by_age() {
+    // One worker lists two runs in each turn, four list eight.
+    for workers in 1..=4 {
+        let db = TestDb::new();
+        let mut stepper = db.builder(NOON).accept("work").workers(workers).start().unwrap();
+        limit_rate(&db, "work", 1, 1_000);
+        due_at_noon(&stepper, 40, |task| task.priority(0));
+        for number in 0..8 {
+            let task = NewTask::once(format!("old-{number}"), at("2027-03-14T11:59:00Z")).handler("work").priority(3);
+            stepper.client().add(task).unwrap();
+        }
+        let mut started = Vec::new();
+        for _ in 0..25 {
+            let claims = stepper.step().unwrap();
+            started.extend(claims.iter().map(|claim| claim.task.clone()));
+            succeed(&mut stepper, &claims);
+            stepper.clock().advance(seconds(1));
+        }
+        assert_eq!(started.len(), 25);
+        let old = started.iter().filter(|task| task.starts_with("old")).count();
+        assert_eq!(old, 3, "{workers} workers: {started:?}");
+        db.assert_sound();
+    }
+}
+
+#[test]
 fn a_changed_rate_keeps_the_starts_that_it_still_counts() {
     for program in programs() {
         let db = TestDb::new();

@@ -1,6 +1,6 @@
 //! Claims waiting runs that may start: most urgent first, and every eighth by age.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rusqlite::{Transaction, named_params};
@@ -21,13 +21,16 @@ const CLAIMABLE: &str = sql! {"
      WHERE {claimable} AND handler = :handler AND priority = :priority AND run_at <= :now
      ORDER BY run_at LIMIT :limit"};
 
-/// Returns runs that may start here, by priority, each list oldest first. Reads no run that may not start.
-pub(crate) fn claimable(
+/// For each priority, most urgent first, a list with the time of each entry, oldest first.
+pub(crate) type ByPriority<T> = [Vec<(Timestamp, T)>; 4];
+
+/// Returns runs that may start here, with their handlers, by priority, each list oldest first. Reads no run that may not start.
+pub(crate) fn claimable<'h>(
     tx: &Transaction<'_>,
-    handlers: &BTreeSet<String>,
+    handlers: &'h BTreeSet<String>,
     now: Timestamp,
     limit: usize,
-) -> rusqlite::Result<[Vec<(Timestamp, i64)>; 4]> {
+) -> rusqlite::Result<ByPriority<(i64, &'h str)>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut lists = [const { Vec::new() }; 4];
     let mut statement = tx.prepare_cached(CLAIMABLE)?;
@@ -35,7 +38,7 @@ pub(crate) fn claimable(
         for handler in handlers {
             let rows = statement.query_map(
                 named_params! { ":handler": handler, ":priority": priority, ":now": now, ":limit": limit },
-                |row| Ok((row.get(0)?, row.get(1)?)),
+                |row| Ok((row.get(0)?, (row.get(1)?, handler.as_str()))),
             )?;
             for row in rows {
                 list.push(row?);
@@ -103,15 +106,11 @@ pub(crate) fn next(
     Ok(earliest)
 }
 
-/// Claims one waiting run, if a slot admits it.
+/// Claims one waiting run, if a slot admits it. The rate of its handler allows a start.
 pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slots, run: i64) -> Result<(), Fault> {
     let (tx, now) = (cx.tx, cx.now);
     let Some(mut claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
     let limits = &cx.written.limits;
-    // The runs before it may have reached the rate of its handler.
-    if !limits.is_open(tx, &claim.handler, now)? {
-        return Ok(());
-    }
     if !slots.admits(&claim.retry) || !limits.admit(slots, &claim.handler) {
         // It waits for an idle worker. If later runs were read ahead meanwhile, no worker would ever be idle.
         slots.room = 0;
@@ -136,24 +135,39 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     Ok(())
 }
 
-/// Merges four lists into one, most urgent first; every eighth run is the oldest of all, so that urgent runs cannot starve the
-/// others. `counter` counts the runs taken, and continues from turn to turn.
-pub(crate) fn by_urgency<'a>(
-    lists: [Vec<(Timestamp, i64)>; 4],
+/// Merges four lists into one, most urgent first; every eighth is the oldest of all, so that urgent ones cannot starve the
+/// others. `counter` counts those taken, and continues from turn to turn.
+pub(crate) fn by_urgency<T>(lists: ByPriority<T>, counter: &mut u64) -> ByUrgency<'_, T> {
+    ByUrgency { lists: lists.map(VecDeque::from), counter }
+}
+
+/// What [`by_urgency`] returns.
+pub(crate) struct ByUrgency<'a, T> {
+    lists: [VecDeque<(Timestamp, T)>; 4],
     counter: &'a mut u64,
-) -> impl Iterator<Item = i64> + use<'a> {
-    let mut lists = lists.map(|list| list.into_iter().peekable());
-    std::iter::from_fn(move || {
-        let next = if counter.wrapping_add(1).is_multiple_of(8) {
-            let heads = lists.iter_mut().filter_map(|list| list.peek().copied().map(|head| (head, list)));
-            heads.min_by_key(|(head, _)| *head).and_then(|(_, list)| list.next())
+}
+
+impl<T> ByUrgency<'_, T> {
+    /// Keeps what `may` accepts. What is dropped is not counted.
+    pub(crate) fn retain(&mut self, may: impl Fn(&T) -> bool) {
+        self.lists.iter_mut().for_each(|list| list.retain(|(_, one)| may(one)));
+    }
+}
+
+impl<T: Copy + Ord> Iterator for ByUrgency<'_, T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        let mut lists = self.lists.iter_mut().filter(|list| !list.is_empty());
+        let list = if self.counter.wrapping_add(1).is_multiple_of(8) {
+            lists.min_by_key(|list| list.front().copied())
         } else {
-            lists.iter_mut().find_map(Iterator::next)
+            lists.next()
         };
-        let (_, id) = next?;
-        *counter = counter.wrapping_add(1);
-        Some(id)
-    })
+        let (_, next) = list?.pop_front()?;
+        *self.counter = self.counter.wrapping_add(1);
+        Some(next)
+    }
 }
 
 #[cfg(test)]
@@ -168,5 +182,16 @@ mod tests {
         let order: Vec<i64> = by_urgency([list(100..112), vec![], list(1..4), vec![]], &mut counter).collect();
         assert_eq!(order, [100, 101, 102, 103, 104, 105, 106, 1, 107, 108, 109, 110, 111, 2, 3]);
         assert_eq!(counter, 15, "the count continues in the next turn");
+    }
+
+    #[test]
+    fn what_is_dropped_is_not_counted() {
+        let at = Timestamp::from_millis;
+        let mut counter = 6;
+        let mut order =
+            by_urgency([vec![(at(5), 1), (at(6), 2)], vec![(at(1), 3)], vec![(at(2), 4)], vec![]], &mut counter);
+        assert_eq!(order.next(), Some(1));
+        order.retain(|one| *one != 3);
+        assert_eq!(order.collect::<Vec<_>>(), [4, 2], "the eighth is the oldest that is left");
     }
 }

@@ -501,14 +501,19 @@ impl<'a> Turning<'a> {
         let mut runs = claim::by_urgency(lists, &mut order);
         let mut refused = false;
         while self.slots.room > 0
-            && let Some(run) = runs.next()
+            && let Some((run, handler)) = runs.next()
         {
             let claimed = self.written.claims.len();
             self.item(Item::Claim(run), |turn| {
                 let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
                 claim::claim(&mut cx, &claimer, &mut turn.slots, run)
             })?;
-            refused = self.slots.room == 0 && self.written.claims.len() == claimed;
+            let started = self.written.claims.len() > claimed;
+            refused = self.slots.room == 0 && !started;
+            // Runs that wait for the rate of their handler are not counted: otherwise the eighth would always be one of them.
+            if started && !self.written.limits.is_open(tx, handler, now)? {
+                runs.retain(|(_, of)| *of != handler);
+            }
         }
         drop(runs);
         // A run that waits for an idle worker is also the first in the next turn.
