@@ -1,7 +1,7 @@
 //! `check` finds each problem in a file that has it, and none in a sound file.
 
 use duly::testing::Stepper;
-use duly::{Client, Limits, NewTask, Outcome, Problem, ProblemKind};
+use duly::{Client, Limit, Limits, NewTask, Outcome, Problem, ProblemKind};
 
 use crate::fixtures::{NOON, TestDb, advance_and_step, at, claim, claim_after, minutes, once, step, succeed, work_off};
 
@@ -128,6 +128,35 @@ fn runs_of_an_unknown_handler_are_a_problem() {
     let found = check(&client);
     assert_eq!((found.len(), found[0].kind), (1, ProblemKind::UnknownHandler), "{found:?}");
     assert!(found[0].found.starts_with("runs of handler missing that may start: 1, for 6m"), "{found:?}");
+}
+
+#[test]
+fn runs_that_wait_for_the_rate_of_their_handler_are_no_problem() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(4).start().expect("a stepper");
+    let client = stepper.client().clone();
+    for handler in ["work", "missing"] {
+        client.set_limit(Limit::rate(handler, 1, minutes(60))).expect("a limit");
+    }
+    client.add_all(["one", "two", "three"].map(once)).expect("tasks");
+    client.add(NewTask::once("odd", at(NOON)).handler("missing")).expect("a task");
+    let first = claim(&mut stepper);
+    succeed(&mut stepper, &first);
+    for _ in 0..30 {
+        advance_and_step(&mut stepper, minutes(1));
+    }
+    let found = check(&client);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].found.starts_with("runs of handler missing that may start: 1, for 30m"), "{found:?}");
+    // The rate has allowed a start for ten minutes, and no scheduler was there to see it.
+    let clock = stepper.clock().clone();
+    stepper.crash();
+    clock.advance(minutes(40));
+    let found: Vec<String> = check(&client).iter().map(ToString::to_string).collect();
+    assert!(
+        found.iter().any(|one| one.starts_with("overdue: runs of handler work that may start: 2, for 10m: start")),
+        "{found:#?}"
+    );
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::model::health::{DeadRun, EndedWorkers, Failing, Health, Limits, Liven
 use crate::model::report::{ClockWait, Finding, Instance};
 use crate::rules::clock_monitor::NOTICED;
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{invariants, owners, row};
 
@@ -261,15 +262,23 @@ const WAITING: &str = sql! {"
      WHERE {claimable} AND run_at < :before
      GROUP BY handler ORDER BY handler LIMIT :limit"};
 
-/// Returns the runs that could have started before an instant, by handler.
+/// Returns the runs that could have started before an instant, by handler: since then, the rate of the handler has allowed it.
 fn waiting(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<Waiting>> {
     let read = |row: &Row<'_>| {
         let count: i64 = row.get(1)?;
         Ok(Waiting { handler: row::shown(row, 0)?, count: count.unsigned_abs(), since: row.get(2)? })
     };
-    tx.prepare_cached(WAITING)?
-        .query_map(named_params! { ":before": before, ":limit": MAX_LISTED_ROWS }, read)?
-        .collect()
+    let limits = InForce::read(tx)?;
+    let mut found = Vec::new();
+    let mut statement = tx.prepare_cached(WAITING)?;
+    for waiting in statement.query_map(named_params! { ":before": before, ":limit": MAX_LISTED_ROWS }, read)? {
+        let waiting = waiting?;
+        let since = waiting.since.max(limits.opens_at(tx, &waiting.handler)?.unwrap_or(waiting.since));
+        if since < before {
+            found.push(Waiting { since, ..waiting });
+        }
+    }
+    Ok(found)
 }
 
 const AT_WORK: &str = "
