@@ -529,6 +529,12 @@ BEGIN
                                     AND blocked IS NULL AND concurrency_key = OLD.concurrency_key LIMIT 1));
 END;
 
+CREATE TRIGGER rate_limits_moved BEFORE UPDATE OF handler ON rate_limits
+WHEN NEW.handler <> OLD.handler
+BEGIN
+    SELECT RAISE(ABORT, 'the handler of a limit cannot be changed: insert another row');
+END;
+
 CREATE TRIGGER rate_limits_removed AFTER DELETE ON rate_limits
 BEGIN
     DELETE FROM rate_limit_starts WHERE handler = OLD.handler;

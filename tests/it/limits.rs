@@ -148,6 +148,7 @@ fn the_database_refuses_a_second_run_in_a_slot_and_limits_out_of_range() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(9).start().unwrap();
     limit_key(&db, "smtp", 2);
+    limit_rate(&db, "post", 2, 1_000);
     due_at_noon(&stepper, 2, with_key);
     assert_eq!(stepper.step().unwrap().len(), 2);
     let plain = db.plain();
@@ -157,6 +158,7 @@ fn the_database_refuses_a_second_run_in_a_slot_and_limits_out_of_range() {
         ("UPDATE concurrency_limits SET max_running = 0", "CHECK constraint failed"),
         ("UPDATE concurrency_limits SET max_running = 1001", "CHECK constraint failed"),
         ("UPDATE concurrency_limits SET concurrency_key = 'other'", "the key of a limit cannot be changed"),
+        ("UPDATE rate_limits SET handler = 'work'", "the handler of a limit cannot be changed"),
         ("INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('work', 0, 1)", "CHECK constraint failed"),
         ("INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('work', 10001, 1)", "CHECK constraint failed"),
         ("INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('work', 1, 0)", "CHECK constraint failed"),
@@ -304,6 +306,24 @@ fn garbled_rows_of_limits_stop_nothing() {
         .unwrap();
     let claims = stepper.step().unwrap();
     assert!(claims.iter().any(|claim| claim.task == "other"), "{claims:?}");
+}
+
+#[test]
+fn a_garbled_limit_of_a_key_keeps_no_outcome_from_being_stored() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(9).start().unwrap();
+    limit_key(&db, "smtp", 2);
+    due_at_noon(&stepper, 3, with_key);
+    let claims = stepper.step().unwrap();
+    db.plain()
+        .execute_batch(
+            "PRAGMA ignore_check_constraints = ON;
+             UPDATE concurrency_limits SET max_running = -9223372036854775808;",
+        )
+        .unwrap();
+    succeed(&mut stepper, &claims[..1]);
+    assert!(stepper.step().unwrap().is_empty(), "such a key starts nothing");
+    assert_eq!(db.number::<i64>("SELECT count(*) FROM task_runs WHERE status = 'succeeded'"), 1);
 }
 
 #[test]

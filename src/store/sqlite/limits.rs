@@ -43,7 +43,9 @@ impl InForce {
         let mut rates = BTreeMap::new();
         if any_rate {
             let mut statement = tx.prepare_cached(RATES)?;
-            let read = |row: &Row<'_>| Ok((row::shown(row, 0)?, Rate { max_starts: row.get(1)?, per: row.get(2)? }));
+            let read = |row: &Row<'_>| {
+                Ok((row::shown(row, 0)?, Rate { max_starts: row.get::<_, i64>(1)?.max(1), per: row.get(2)? }))
+            };
             for row in statement.query_map([], read)? {
                 let (handler, rate) = row?;
                 rates.insert(handler, rate);
@@ -148,7 +150,7 @@ const ANY_WAITS: &str = sql! {"
         OR EXISTS (SELECT 1 FROM task_runs WHERE {waiting} AND blocked = 'key' AND concurrency_key = :key)"};
 
 const FREE: &str = "
-    SELECT ifnull((SELECT max_running FROM concurrency_limits WHERE concurrency_key = :key), 1)
+    SELECT ifnull((SELECT max(max_running, 0) FROM concurrency_limits WHERE concurrency_key = :key), 1)
            - (SELECT count(*) FROM task_runs WHERE status = 'running' AND concurrency_key = :key)";
 
 /// Returns how many runs of each handler may start behind a key: at most as many as slots are free, and at most [`WINDOW`].
@@ -166,7 +168,7 @@ const PREVIOUS: &str = "
      ORDER BY number DESC LIMIT 1";
 
 fn opens_at(tx: &Transaction<'_>, handler: &str, rate: &Rate) -> rusqlite::Result<Option<Timestamp>> {
-    let params = named_params! { ":handler": handler, ":starts": rate.max_starts.max(1) };
+    let params = named_params! { ":handler": handler, ":starts": rate.max_starts };
     let start: Option<i64> = tx.prepare_cached(PREVIOUS)?.query_row(params, |row| row.get(0)).optional()?;
     Ok(start.map(|start| {
         let at = start.saturating_add(rate.per);
