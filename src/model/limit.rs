@@ -114,7 +114,8 @@ pub struct LimitState {
     pub managed_by: Option<String>,
     /// Of a key: its running runs. Of a rate: its starts that still count.
     pub used: u64,
-    /// Runs with the key, or of the handler, that wait for any reason.
+    /// Runs with the key, or of the handler, that wait for the limit or for their time. Runs that something else blocks, such as a
+    /// paused task, are not counted.
     pub waiting: u64,
     /// Of a rate that is reached: when the next attempt may start.
     pub next_start: Option<Timestamp>,
