@@ -121,6 +121,25 @@ fn a_changed_limit_takes_effect_in_the_next_turn_and_a_lower_one_ends_nothing() 
 }
 
 #[test]
+fn a_key_whose_limit_is_removed_waits_for_the_runs_in_its_other_slots() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(20).start().unwrap();
+    limit_key(&db, "smtp", 3);
+    due_at_noon(&stepper, 5, with_key);
+    let claims = stepper.step().unwrap();
+    stepper.client().remove_limit(&LimitOn::Key("smtp".to_owned())).unwrap();
+    // Slot 0 is free, slots 1 and 2 are not. A task that becomes due does not take slot 0 either.
+    for ended in &claims {
+        let late = NewTask::once(format!("late-{}", ended.run_id), at(NOON)).handler("work");
+        stepper.client().add(with_key(late)).unwrap();
+        succeed(&mut stepper, std::slice::from_ref(ended));
+        let started = stepper.step().unwrap().len();
+        assert_eq!(started, usize::from(ended.run_id == claims[2].run_id), "after {}", ended.task);
+    }
+    db.assert_sound();
+}
+
+#[test]
 fn slots_are_free_for_every_handler_and_pauses_and_removals_free_the_next() {
     let db = TestDb::new();
     let mut stepper = db.builder(NOON).accept("work").workers(9).start().unwrap();
