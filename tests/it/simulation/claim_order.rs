@@ -52,12 +52,7 @@ impl History {
             let rival = |one: &&RunRow| one.id != run.id && one.key == run.key && one.handler != run.handler;
             run.status != RunStatus::Running && run.key.is_some() && claimed.iter().any(rival)
         };
-        // A claim may reach the rate of its handler, whose runs behind it were selected too. They count as chosen.
-        let is_late = |run: &RunRow| {
-            let closed = self.limits.opens_at(&run.handler).is_some_and(|at| at > step.now);
-            run.status != RunStatus::Running && closed && claimed.iter().any(|one| one.handler == run.handler)
-        };
-        if any_set_aside || step.after.unfinished().any(|run| in_vain(run) || is_late(run)) {
+        if any_set_aside || step.after.unfinished().any(in_vain) {
             *order = Order::default();
             return Ok(());
         }

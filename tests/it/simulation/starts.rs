@@ -108,7 +108,9 @@ impl History {
     pub(crate) fn check_wakes(&self, step: &Step<'_>) -> Check {
         let Some(turn) = step.turn().filter(|turn| !turn.refused && turn.idle > 0) else { return Ok(()) };
         let handlers = &self.owners[turn.owner].handlers;
-        let due = step.after.tasks.values().filter(|task| task.is_active()).filter_map(|task| task.next_run);
+        // A task that is not planned after the turn was set aside: its zone is unknown here.
+        let due = step.after.tasks.values().filter(|task| task.is_active() && task.planned);
+        let due = due.filter_map(|task| task.next_run);
         let may_start = |run: &&RunRow| {
             run.status != RunStatus::Running && run.blocked.is_none() && handlers.contains(&&*run.handler)
         };
