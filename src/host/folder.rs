@@ -77,6 +77,26 @@ pub(crate) fn foreign(database: &Path) -> Option<Fault> {
     })
 }
 
+/// Returns why root must not open its database: another user owns a file beside it from which SQLite restores pages, and so
+/// decides what the tasks are. A database that its group may write has no such protection.
+pub(crate) fn foreign_log(database: &Path) -> Option<Fault> {
+    let metadata = database.metadata().ok()?;
+    if this_user() != Some(0) || owner(&metadata) != Some(0) || mode(&metadata) & 0o020 != 0 {
+        return None;
+    }
+    ["-wal", "-shm", "-journal"].into_iter().find_map(|suffix| {
+        let mut file = database.as_os_str().to_owned();
+        file.push(suffix);
+        let file = Path::new(&file);
+        // The owner of a link, not that of its target.
+        let owner = owner(&file.symlink_metadata().ok()?).filter(|owner| *owner != 0)?;
+        Some(Fault {
+            found: format!("{} belongs to user {owner}, and would change a database of root", file.display()),
+            advice: "find out what wrote it, move it away, and give the folder to root alone".into(),
+        })
+    })
+}
+
 /// Returns why other users could replace a database: a user who is neither its owner nor root owns its folder; or
 /// anyone may write the folder, and no sticky bit protects the files.
 pub(crate) fn unsafe_parent(database: &Path) -> Option<Fault> {

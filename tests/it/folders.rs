@@ -167,6 +167,32 @@ fn a_folder_of_another_user_who_may_replace_the_database_is_reported() {
     assert_eq!((run_as(&db, 0).1.contains("owns the folder"), file_mode_problems(&db)), (false, vec![]));
 }
 
+/// SQLite restores pages from these files when it opens the database: their owner would decide what root runs.
+#[test]
+fn root_refuses_a_log_of_another_user_beside_its_database() {
+    let db = database_with_folder(|_, _| {});
+    if !is_root(&db) {
+        return;
+    }
+    for suffix in ["-wal", "-shm", "-journal"] {
+        let log = format!("{}{suffix}", db.file().display());
+        std::fs::write(&log, "").unwrap();
+        let list = || db.duly(&["list"]).output().unwrap();
+        chown(&log, Some(OTHER_USER), None).unwrap();
+        let (code, said) = run_as(&db, 0);
+        assert!(code == Some(4) && said.contains(&format!("{log} belongs to user {OTHER_USER}")), "{code:?} {said}");
+        assert_eq!(list().status.code(), Some(4), "{suffix}");
+        // The group may write the database itself.
+        set_mode(db.file(), 0o660);
+        assert_eq!(list().status.code(), Some(0), "{suffix}");
+        set_mode(db.file(), 0o600);
+        std::fs::write(&log, "").unwrap();
+        chown(&log, Some(0), None).unwrap();
+        assert_eq!(list().status.code(), Some(0), "{suffix}");
+        let _ = std::fs::remove_file(&log);
+    }
+}
+
 #[test]
 fn a_replaced_folder_of_lock_files_is_not_written_to() {
     let db = database_with_folder(|_, _| {});

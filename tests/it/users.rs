@@ -62,7 +62,7 @@ fn a_command_has_the_user_the_groups_and_the_home_of_its_task() {
     let task = command("whole", json!({ "argv": ["sh", "-c", line], "user": "courier" }));
     let run = outcome(&db, &sidecar, task, RunStatus::Succeeded);
     let lines = run.output.expect("output");
-    let expected = "4242\n4343\n4343 4444 4646\n/usr courier courier /bin/false\n/usr\n\
+    let expected = "4242\n4343\n4343 4444 4646\n/usr courier courier /bin/sh\n/usr\n\
                     Uid:\t4242\t4242\t4242\t4242\nGid:\t4343\t4343\t4343\t4343\n";
     assert_eq!(lines, expected);
     // Without `user`, the user of the scheduler.
@@ -179,6 +179,42 @@ fn a_command_of_another_user_that_outlived_its_scheduler_is_ended() {
     assert!(second.log().contains("ending the orphan command"), "{}", second.log());
     second.terminate();
     db.assert_sound();
+}
+
+#[test]
+fn the_variables_of_a_task_do_not_reach_the_loader_of_a_process_of_root() {
+    if !is_root() {
+        return;
+    }
+    let (db, _) = TestDb::with_client();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    let argv = ["/usr/bin/env"];
+    let variables = json!({ "LD_PRELOAD": "/no/such-object", "OWN": "1" });
+    let task = command("loads", json!({ "argv": argv, "cwd": "/", "user": "nobody", "env": variables }));
+    let output = outcome(&db, &sidecar, task, RunStatus::Succeeded).output.expect("output");
+    assert!(output.contains("LD_PRELOAD=/no/such-object\n") && output.contains("\nOWN=1\n"), "{output}");
+    assert!(!output.contains("DULY_AS_"), "{output}");
+    let warnings = output.matches("cannot be preloaded").count();
+    assert!(warnings <= 1, "the loader of the command alone reads it: {output}");
+    sidecar.terminate();
+}
+
+#[test]
+fn a_command_of_another_user_inherits_no_descriptor_of_root_and_can_open_its_output() {
+    if !is_root() {
+        return;
+    }
+    let (db, _) = TestDb::with_client();
+    let mut sidecar = Sidecar::spawn_within(&db, &[], "sh", &["-c", "exec 9</etc/passwd && exec \"$@\"", "sh"]);
+    let line = "for fd in /proc/self/fd/*; do case ${fd##*/} in 0|1|2) ;; *) readlink $fd | grep passwd;; esac; done; \
+                echo out >/dev/stdout; echo err >/dev/stderr";
+    let output = outcome(&db, &sidecar, shell_as("other", "nobody", line), RunStatus::Succeeded).output;
+    assert_eq!(output.as_deref(), Some("out\n--- stderr ---\nerr\n"));
+    // A command of the same user inherits it, as from a shell.
+    let plain = command("plain", json!({ "argv": ["sh", "-c", line], "cwd": "/" }));
+    let output = outcome(&db, &sidecar, plain, RunStatus::Succeeded).output;
+    assert_eq!(output.as_deref(), Some("/etc/passwd\nout\n--- stderr ---\nerr\n"));
+    sidecar.terminate();
 }
 
 /// The unit of systemd, with the capabilities that docs/deployment.md names.

@@ -10,7 +10,7 @@ use rusqlite::vtab::array;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::error::{Error, Result};
-use crate::host::{file_aliases, platform};
+use crate::host::{file_aliases, folder, platform};
 use crate::store::fault::{Class, Fault};
 use crate::store::sqlite::migration::{self, Tables};
 use crate::store::sqlite::schema::{self, Contents};
@@ -64,6 +64,9 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     let path = &platform::real_path(path).map_err(|error| unusable(path, error.to_string()))?;
     if let Some(reason) = file_aliases::mounted_alone(path) {
         return Err(unusable(path, reason).into());
+    }
+    if let Some(fault) = folder::foreign_log(path) {
+        return Err(unusable(path, fault.to_string()).into());
     }
     // Without CREATE: `check_path` has created a missing file if `missing` says so. An absolute name is never read as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;

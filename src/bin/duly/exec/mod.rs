@@ -299,10 +299,7 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
     let file = CommandContext::of(context)
         .payload_file()
         .map_err(|error| format!("cannot create the payload file: {error}"))?;
-    let mut command = match &account {
-        Some(account) => account.command(payload, &input, file.as_deref())?,
-        None => plain_command(payload),
-    };
+    let mut command = plain_command(payload);
     // The environment of root may hold secrets.
     let environment = if account.is_some() { Environment::Clean } else { environment };
     environment.apply(&mut command, payload);
@@ -310,17 +307,18 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
         .envs(account.iter().flat_map(Account::variables))
         .envs(&payload.env)
         // The starter of another user's command sets it.
-        .envs(file.filter(|_| account.is_none()).map(|file| (PAYLOAD_FILE, file)))
+        .envs(file.as_ref().filter(|_| account.is_none()).map(|file| (PAYLOAD_FILE, file)))
         .envs(own.and_then(dead_run).into_iter().flatten())
         .env("DULY_TASK", context.task())
         .env("DULY_RUN_ID", context.run_id().to_string())
         .env("DULY_ATTEMPT", context.attempt().to_string())
         .env("DULY_SCHEDULED_FOR", context.scheduled_for().to_string())
         .env("DULY_ORIGIN", context.origin().to_string())
-        .env("DULY_IDEMPOTENCY_KEY", context.idempotency_key())
-        .stdin(input)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+        .env("DULY_IDEMPOTENCY_KEY", context.idempotency_key());
+    if let Some(account) = &account {
+        command = account.starter(&command, payload, file.as_deref());
+    }
+    command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
     Group::start(&mut command).map_err(|error| cannot_start(payload, &error).into())
 }
 

@@ -5,7 +5,6 @@
 //! the lock on the input file are then those of the command.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
@@ -17,6 +16,9 @@ use crate::exec::payload::{PAYLOAD_FILE, Payload};
 const ROLE: &str = "--exec-as";
 /// Exit code if the program cannot become the user; that of a missing program is 127, of any other failed start 126, as of `env`.
 const CANNOT_BECOME: u8 = 125;
+/// Prefix of the variables of the command in the environment of the starter, which begins as root: by its own name, a variable
+/// such as `LD_LIBRARY_PATH` would load code of the user into it.
+const PREFIX: &str = "DULY_AS_";
 
 /// An account of this machine, as it was when the command was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,19 +48,23 @@ impl Account {
         [("HOME", &self.home), ("USER", &self.name), ("LOGNAME", &self.name), ("SHELL", &self.shell)]
     }
 
-    /// Returns the command, to be started as this user. `file`: the payload file, whose path the user may be unable to reach. The
-    /// input file is given to the user, so that `/dev/stdin` can be opened.
-    pub(crate) fn command(&self, payload: &Payload, input: &File, file: Option<&Path>) -> Result<Command, BoxError> {
-        let cannot = |error| format!("cannot give the input file to user {:?}: {error}", self.name);
-        system::give(input, self.uid, self.gid).map_err(cannot)?;
+    /// Returns the starter of a command, as this user. Of `command` it takes the variables. `file`: the payload file, whose path the
+    /// user may be unable to reach.
+    pub(crate) fn starter(&self, command: &Command, payload: &Payload, file: Option<&Path>) -> Command {
         let groups: Vec<String> = self.groups.iter().map(u32::to_string).collect();
-        let mut command = system::this_program();
-        command
+        let mut starter = system::this_program();
+        starter
             .args([ROLE, &self.name, &self.uid.to_string(), &self.gid.to_string(), &groups.join(",")])
             .arg(payload.cwd.as_deref().unwrap_or(&self.home))
             .arg(file.unwrap_or(Path::new("")))
-            .args(&payload.argv);
-        Ok(command)
+            .args(&payload.argv)
+            .env_clear();
+        for (name, value) in command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+            let mut prefixed = OsString::from(PREFIX);
+            prefixed.push(name);
+            starter.env(prefixed, value);
+        }
+        starter
     }
 }
 
@@ -85,8 +91,15 @@ pub(crate) fn become_user(words: impl Iterator<Item = OsString>) -> Option<(Stri
     else {
         return Some((format!("{ROLE} is for duly itself"), CANNOT_BECOME));
     };
+    let own = |(name, value): (OsString, OsString)| Some((name.to_str()?.strip_prefix(PREFIX)?.to_owned(), value));
     let mut command = Command::new(program);
-    command.args(arguments);
+    command.args(arguments).env_clear().envs(std::env::vars_os().filter_map(own));
+    if let Err(error) = system::close_inherited() {
+        return Some((format!("cannot close the descriptors of root: {error}"), CANNOT_BECOME));
+    }
+    if let Err(error) = system::give_standard(uid, gid) {
+        return Some((format!("cannot give its input and output to user {name:?}: {error}"), CANNOT_BECOME));
+    }
     if !file.is_empty() {
         match system::pass_on(Path::new(file), uid, gid) {
             Ok(path) => command.env(PAYLOAD_FILE, path),
@@ -109,16 +122,19 @@ pub(crate) fn become_user(words: impl Iterator<Item = OsString>) -> Option<(Stri
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod system {
     use std::ffi::CString;
-    use std::fs::File;
+    use std::fs::{DirEntry, File};
     use std::io;
-    use std::os::unix::fs::fchown;
+    use std::os::unix::fs::{chown, fchown};
     use std::os::unix::process::CommandExt;
     use std::path::Path;
     use std::process::Command;
 
-    use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist, setgid, setgroups, setuid};
+    use nix::unistd::{Gid, Uid, User, close, geteuid, getgrouplist, setgid, setgroups, setuid};
 
     use crate::exec::user::Account;
+
+    /// Shells of accounts without a login. A program that starts `$SHELL` would only end.
+    const NO_LOGIN: [&str; 2] = ["/nologin", "/false"];
 
     pub(super) fn is_root() -> bool {
         geteuid().is_root()
@@ -137,13 +153,27 @@ mod system {
             groups: groups.into_iter().map(Gid::as_raw).collect(),
             home: Some(user.dir.to_string_lossy().into_owned()).filter(|home| !home.is_empty()).unwrap_or("/".into()),
             shell: Some(user.shell.to_string_lossy().into_owned())
-                .filter(|sh| !sh.is_empty())
+                .filter(|shell| !shell.is_empty() && !NO_LOGIN.iter().any(|name| shell.ends_with(name)))
                 .unwrap_or("/bin/sh".into()),
         }))
     }
 
-    pub(super) fn give(file: &File, uid: u32, gid: u32) -> io::Result<()> {
-        fchown(file, Some(uid), Some(gid))
+    /// Closes the descriptors after standard error. The starter has opened none; the scheduler may have inherited some, which are
+    /// for root.
+    pub(super) fn close_inherited() -> io::Result<()> {
+        let listed = std::fs::read_dir("/proc/self/fd")?;
+        let number = |entry: io::Result<DirEntry>| Ok(entry?.file_name().to_str().and_then(|name| name.parse().ok()));
+        let open: Vec<Option<i32>> = listed.map(number).collect::<io::Result<_>>()?;
+        for descriptor in open.into_iter().flatten().filter(|descriptor| *descriptor > 2) {
+            // That of the list is closed already.
+            let _ = close(descriptor);
+        }
+        Ok(())
+    }
+
+    /// Gives the standard input and output to the user, so that `/dev/stdin`, `/dev/stdout` and `/dev/stderr` can be opened.
+    pub(super) fn give_standard(uid: u32, gid: u32) -> io::Result<()> {
+        (0..=2).try_for_each(|descriptor| chown(format!("/proc/self/fd/{descriptor}"), Some(uid), Some(gid)))
     }
 
     /// Returns this program, even if an upgrade has replaced its file.
@@ -158,7 +188,7 @@ mod system {
     pub(super) fn pass_on(path: &Path, uid: u32, gid: u32) -> io::Result<String> {
         use std::os::fd::{AsRawFd, IntoRawFd};
         let file = File::open(path)?;
-        give(&file, uid, gid)?;
+        fchown(&file, Some(uid), Some(gid))?;
         rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         // Stays open: the command inherits it.
@@ -182,7 +212,6 @@ mod system {
 /// On other systems no task can name a user.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod system {
-    use std::fs::File;
     use std::io;
     use std::path::Path;
     use std::process::Command;
@@ -197,7 +226,11 @@ mod system {
         Err(format!("the task names user {name:?}, which is supported on Linux only"))
     }
 
-    pub(super) fn give(_file: &File, _uid: u32, _gid: u32) -> io::Result<()> {
+    pub(super) fn close_inherited() -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn give_standard(_uid: u32, _gid: u32) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
