@@ -311,3 +311,22 @@ fn root_imports_a_system_crontab_with_the_users_of_its_entries() {
     let payload: Value = serde_json::from_str(&db.ask("SELECT payload FROM scheduled_tasks LIMIT 1")).expect("JSON");
     assert_eq!(payload.get("user"), None, "the entries of root have no user");
 }
+
+/// A crontab of a user names no user in its entries. As root's own, they would run as root.
+#[test]
+fn root_imports_a_crontab_for_another_user() {
+    if !is_root() {
+        return;
+    }
+    let db = TestDb::new();
+    let (own, system) = (write(&db, "own", "@daily a\n"), write(&db, "system", "@daily nobody b\n@daily root c\n"));
+    let [own, system] = [&own, &system].map(|file| file.to_str().expect("a name"));
+    db.printed(&["import", "crontab", own, "--user", "nobody"]);
+    db.printed(&["import", "crontab", system, "--system", "--user", "nobody", "--partial"]);
+    db.printed(&["import", "crontab", own, "--prefix", "mine", "--adopt"]);
+    let rows = "SELECT payload ->> '$.argv[2]', payload ->> 'user', payload ->> 'cwd' FROM scheduled_tasks ORDER BY id";
+    assert_eq!(db.rows(rows), ["a|nobody|-", "b|nobody|-", "a|-|/root"]);
+    let unknown = db.duly(&["import", "crontab", own, "--user", "nobody-here"]).output().expect("the program");
+    let printed = String::from_utf8_lossy(&unknown.stdout);
+    assert!(printed.contains("there is no user \"nobody-here\" on this machine"), "{printed}");
+}

@@ -137,7 +137,15 @@ fn crontabs() {
         let around = with_comments(&bytes);
         let user = User { name: "anna".into(), home: Some("/home/anna".into()) };
         let (system, others) = (mutator.random.bool(), mutator.random.bool());
-        let options = Options { system, user, others, users: &users, zone: &zone, prefix: "cron" };
+        let options = Options {
+            system,
+            user,
+            others,
+            root: others.then(|| "root".to_owned()),
+            users: &users,
+            zone: &zone,
+            prefix: "cron",
+        };
         check_lines(&bytes, &around, |bytes| crontab::parse(bytes, &options));
     });
 }

@@ -28,9 +28,9 @@ pub(crate) struct Crontab {
     /// System crontab: each entry names a user before the command. Assumed for /etc/crontab and files in /etc/cron.d.
     #[arg(long)]
     pub(crate) system: bool,
-    /// Import only the entries of this user from a system crontab. They run as the user of duly run, and start in the home
-    /// directory of this user. Default: root imports the entries of all users, which run as their users; other users import
-    /// their own.
+    /// User of the entries: of a system crontab, only those of this user are imported. They start in the home directory of this
+    /// user, and run as this user if root imports them, otherwise as the user of duly run. Default: the current user; of a
+    /// system crontab root imports the entries of all users, of a crontab in /var/spool/cron those of its user.
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     #[command(flatten)]

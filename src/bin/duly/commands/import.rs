@@ -51,10 +51,13 @@ pub(crate) fn import(db: &Path, import: &Import, printer: &mut Printer<'_>) -> R
 fn import_crontab(db: &Path, args: &Crontab, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let zone = zone::from_option(&args.common.tz)?;
     let (bytes, file) = read_file(&args.file)?;
-    let user = args.user.as_deref().map_or_else(users::current, users::by_name);
     let by_path = file.as_deref().filter(|file| !args.system && crontab::is_system_crontab(file));
     let system = args.system || by_path.is_some();
-    let others = system && args.user.is_none() && users::is_root();
+    let root = users::is_root().then(|| users::current().name);
+    let by_name = file.as_deref().filter(|_| root.is_some() && !system && args.user.is_none());
+    let by_name = by_name.and_then(crontab::user_of_crontab).filter(|name| root.as_deref() != Some(*name));
+    let user = args.user.as_deref().or(by_name).map_or_else(users::current, users::by_name);
+    let others = system && args.user.is_none() && root.is_some();
     let whose = if others { "all users" } else { &user.name };
     if let Some(file) = by_path {
         printer.say(format!(
@@ -62,6 +65,9 @@ fn import_crontab(db: &Path, args: &Crontab, printer: &mut Printer<'_>) -> Resul
             file.display(),
             whose
         ))?;
+    }
+    if let (Some(name), Some(file)) = (by_name, &file) {
+        printer.say(format!("{} is the crontab of {name}: its entries run as {name}", file.display()))?;
     }
     // Users, and inputs with different prefixes, are different sources: one does not prune the tasks of another.
     let source = match &file {
@@ -73,6 +79,7 @@ fn import_crontab(db: &Path, args: &Crontab, printer: &mut Printer<'_>) -> Resul
         system,
         user: user.clone(),
         others,
+        root,
         users: &users::names(),
         zone: &zone,
         prefix: &args.prefix,

@@ -29,8 +29,10 @@ pub(crate) struct Options<'a> {
     pub(crate) system: bool,
     /// The user whose entries are imported.
     pub(crate) user: User,
-    /// The entries of other users are imported too, and name their user.
+    /// The entries of other users are imported too.
     pub(crate) others: bool,
+    /// The name of root, if root imports: tasks of other users name their user.
+    pub(crate) root: Option<String>,
     /// The names of all users of the machine.
     pub(crate) users: &'a BTreeSet<String>,
     /// The zone of entries above the first `CRON_TZ`.
@@ -39,15 +41,25 @@ pub(crate) struct Options<'a> {
 }
 
 impl Options<'_> {
-    /// Returns the user of an entry, if it is not the user of this import.
-    fn other<'a>(&self, entry: &Entry<'a>) -> Option<&'a str> {
-        entry.user.filter(|user| *user != self.user.name)
+    /// Returns the user that the task of an entry names. Otherwise it would run as root.
+    fn named_user<'a>(&'a self, entry: &Entry<'a>) -> Option<&'a str> {
+        let user = entry.user.unwrap_or(&self.user.name);
+        self.root.as_ref().is_some_and(|root| root != user).then_some(user)
     }
 }
 
 /// Whether a file is a system crontab, by its path.
 pub(crate) fn is_system_crontab(path: &Path) -> bool {
     path == Path::new("/etc/crontab") || path.parent() == Some(Path::new("/etc/cron.d"))
+}
+
+/// Folders of crontabs that have the names of their users.
+const SPOOLS: [&str; 4] = ["/var/spool/cron/crontabs", "/var/spool/cron/tabs", "/var/spool/cron", "/etc/crontabs"];
+
+/// Returns the user of a crontab in a folder of cron, by its path.
+pub(crate) fn user_of_crontab(path: &Path) -> Option<&str> {
+    let is_spool = path.parent().is_some_and(|folder| SPOOLS.iter().any(|spool| folder == Path::new(spool)));
+    path.file_name().filter(|_| is_spool)?.to_str()
 }
 
 /// The variables above an entry.
@@ -108,7 +120,9 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], options: &'a Options<'_>) -> Parsed<'a>
             "every command begins with the name of a user: if this is a system crontab, import it with --system";
         parsed.remarks.push(Note { place: Place::default(), text: String::new(), reason: reason.into() });
     }
-    let homeless = options.user.home.is_none() && !variables.env.contains_key("HOME");
+    // The home directory of a user that the tasks name is looked up at each start.
+    let named = options.root.as_ref().is_some_and(|root| *root != options.user.name);
+    let homeless = options.user.home.is_none() && !named && !variables.env.contains_key("HOME");
     if homeless && !parsed.tasks.is_empty() {
         let user = &options.user.name;
         let reason =
@@ -181,7 +195,7 @@ impl Variables {
         let (entry, zone) = self.entry(line, options)?;
         let cron_tz = if self.zone.is_some() { zone.name() } else { "" };
         // The name depends on the entry and on CRON_TZ, not on its line number or on other variables.
-        let other = options.other(&entry);
+        let other = options.named_user(&entry);
         let parts = [&*entry.times, &entry.command, &entry.input, cron_tz, other.unwrap_or_default()];
         let parts = if other.is_some() { &parts[..] } else { &parts[..4] };
         let name = names.for_command(&entry.command, parts);
@@ -206,13 +220,13 @@ impl Variables {
     /// Parses an entry, and returns its time zone.
     fn entry<'a>(&'a self, line: &'a str, options: &'a Options<'_>) -> Result<(Entry<'a>, &'a Zone), String> {
         let entry = lines::parse_entry(line, options.system)?;
-        if let Some(user) = entry.user.filter(|user| *user != options.user.name) {
-            if options.others {
-                let is_known = options.users.contains(user) || user::exists(user) != Some(false);
-                return if is_known { Ok((entry, self.zone(options)?)) } else { Err(unknown(user)) };
-            }
+        if let Some(user) = entry.user.filter(|user| !options.others && *user != options.user.name) {
             let (user, own) = (truncated(user), &options.user.name);
             return Err(format!("it belongs to {user}, and this import is for {own}: import it with --user {user}"));
+        }
+        let is_unknown = |user: &&str| !options.users.contains(*user) && user::exists(user) == Some(false);
+        if let Some(user) = options.named_user(&entry).filter(is_unknown) {
+            return Err(format!("there is no user {:?} on this machine", truncated(user)));
         }
         Ok((entry, self.zone(options)?))
     }
@@ -226,7 +240,7 @@ impl Variables {
 
     fn payload(&self, entry: Entry<'_>, options: &Options<'_>) -> Payload {
         let shell = self.env.get("SHELL").filter(|shell| !shell.is_empty()).map_or("/bin/sh", String::as_str);
-        let user = options.other(&entry).map(str::to_owned);
+        let user = options.named_user(&entry).map(str::to_owned);
         // The home directory of another user is looked up at each start.
         let home = options.user.home.as_ref().filter(|_| user.is_none());
         Payload {
@@ -240,10 +254,6 @@ impl Variables {
     }
 }
 
-fn unknown(user: &str) -> String {
-    format!("there is no user {:?} on this machine", truncated(user))
-}
-
 /// Returns the beginning of a line, for messages.
 pub(crate) fn shortened(line: &str) -> Cow<'_, str> {
     let line = line.trim();
@@ -255,7 +265,7 @@ pub(crate) fn shortened(line: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Options, is_system_crontab, parse};
+    use super::{Options, is_system_crontab, parse, user_of_crontab};
     use crate::import::source::Parsed;
     use crate::import::users::User;
     use duly::Zone;
@@ -276,13 +286,26 @@ mod tests {
     }
 
     #[test]
+    fn the_crontab_of_a_user_is_recognized_by_its_path() {
+        for (path, user) in [
+            ("/var/spool/cron/crontabs/anna", Some("anna")),
+            ("/var/spool/cron/anna", Some("anna")),
+            ("/etc/crontabs/root", Some("root")),
+            ("/etc/cron.d/certbot", None),
+            ("/home/anna/crontab", None),
+        ] {
+            assert_eq!(user_of_crontab(Path::new(path)), user, "{path}");
+        }
+    }
+
+    #[test]
     fn only_the_entries_of_one_user_are_imported_from_a_system_crontab() {
         let zone = Zone::named("UTC").unwrap();
         let text = b"@daily root a\n@daily anna b\n@daily\tanna\n";
         let of = |name: &str, home: Option<&str>| {
             let user = User { name: name.into(), home: home.map(str::to_owned) };
-            let options =
-                Options { system: true, user, others: false, users: &BTreeSet::new(), zone: &zone, prefix: "cron" };
+            let (users, root) = (&BTreeSet::new(), None);
+            let options = Options { system: true, user, others: false, root, users, zone: &zone, prefix: "cron" };
             let Parsed { tasks, refused, remarks, .. } = parse(text, &options);
             (tasks.iter().map(|task| task.place.line).collect::<Vec<_>>(), refused, remarks)
         };
@@ -305,7 +328,8 @@ mod tests {
         let zone = Zone::named("UTC").unwrap();
         let users = BTreeSet::from(["root".to_owned(), "anna".to_owned(), "bob".to_owned()]);
         let user = User { name: "root".into(), home: Some("/root".into()) };
-        let options = Options { system: true, user, others: true, users: &users, zone: &zone, prefix: "cron" };
+        let root = Some("root".to_owned());
+        let options = Options { system: true, user, others: true, root, users: &users, zone: &zone, prefix: "cron" };
         let text = b"@daily root a\n@daily anna a\n@daily bob a\nHOME=/srv\n@daily anna b\n17 * * * * cd / && c\n";
         let parsed = parse(text, &options);
         let names: BTreeSet<&str> = parsed.tasks.iter().map(|task| &*task.name).collect();
@@ -319,7 +343,8 @@ mod tests {
         let users = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
         let remarks = |text: &str, system: bool| {
             let user = User { name: "root".into(), home: Some("/root".into()) };
-            let options = Options { system, user, others: false, users: &users, zone: &zone, prefix: "cron" };
+            let root = None;
+            let options = Options { system, user, others: false, root, users: &users, zone: &zone, prefix: "cron" };
             parse(text.as_bytes(), &options).remarks.len()
         };
         assert_eq!(remarks("@daily root a\n0 0 * * * anna b\n", false), 1);
