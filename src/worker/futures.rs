@@ -366,7 +366,7 @@ impl Spawned {
                 ended_with(&self.attempt.claim, outcome, context.exceeded(), (now, ended), &tools)
             });
             let finished = finished.unwrap_or_else(|panic| self.broken(&panic));
-            span.ended(&finished.outcome);
+            span.ended(&self.attempt.claim, &finished.outcome);
             self.report(Finished { slot: Some(place), ..self.shared.handlers.with_backoff(finished) });
         }
     }

@@ -165,7 +165,7 @@ pub(crate) fn attempt(
     let ended = panics::contained(|| span.within(run));
     let outcome = ended.unwrap_or_else(|panic| panicked(&panic));
     let finished = ended_with(claim, outcome, exceeded, (began, clock.now()), &tools);
-    span.ended(&finished.outcome);
+    span.ended(claim, &finished.outcome);
     finished
 }
 

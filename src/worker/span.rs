@@ -3,6 +3,10 @@
 #[cfg(feature = "tracing")]
 use tracing::field::Empty;
 
+#[cfg(feature = "tracing")]
+use crate::model::retry::Retry;
+#[cfg(feature = "tracing")]
+use crate::model::run::FailureKind;
 use crate::model::run::{Claim, Outcome};
 
 /// The span `duly.attempt`. It has no parent: what was entered where the attempt begins is of another attempt, or of the runtime.
@@ -31,12 +35,17 @@ impl AttemptSpan {
         self.0.in_scope(f)
     }
 
-    /// Records how the attempt ended.
-    pub(crate) fn ended(&self, outcome: &Outcome) {
+    /// Records how the attempt ended, in the words of `task_attempts`.
+    pub(crate) fn ended(&self, claim: &Claim, outcome: &Outcome) {
         match outcome {
             Outcome::Succeeded { .. } => self.0.record("outcome", "succeeded"),
-            Outcome::Failed { how, error, .. } => {
-                self.0.record("outcome", how.as_str()).record("error", error.as_str())
+            Outcome::Failed { how, error, retry } => {
+                let outcome = match (how, retry) {
+                    (FailureKind::Failed, Retry::Cancel) => "cancelled",
+                    (FailureKind::Failed, Retry::Snooze(_)) if claim.retry.max_attempts > 1 => "snoozed",
+                    _ => how.as_str(),
+                };
+                self.0.record("outcome", outcome).record("error", error.as_str())
             }
             Outcome::Released => self.0.record("outcome", "released"),
         };
@@ -56,5 +65,5 @@ impl AttemptSpan {
     }
 
     #[inline(always)]
-    pub(crate) fn ended(&self, _: &Outcome) {}
+    pub(crate) fn ended(&self, _: &Claim, _: &Outcome) {}
 }

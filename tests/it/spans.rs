@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use duly::{BoxError, Context, Error, RunStatus, Scheduler};
+use duly::{BoxError, Context, Error, Failure, RunStatus, Scheduler};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -166,6 +166,27 @@ fn each_attempt_of_a_closure_has_a_span_with_its_fields_and_its_end() {
         ("error", "no"),
     ];
     assert_eq!(fields("1"), expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+}
+
+#[test]
+fn the_span_of_a_snoozed_or_cancelled_attempt_has_the_outcome_that_is_stored() {
+    let (recorder, db) = (recorder(), TestDb::new());
+    let work = |run: &Context| match run.attempt() {
+        1 => Err::<(), _>(Failure::snooze(seconds(0))),
+        2 => Err(Failure::cancel("not needed any more")),
+        _ => unreachable!(),
+    };
+    let scheduler = Scheduler::builder(db.file()).handler("work", work).start().unwrap();
+    scheduler.add(retry_soon(overdue("span-snooze"), 2)).unwrap();
+    // It may start only once, so it is dead.
+    scheduler.add(overdue("span-once").at_most_once()).unwrap();
+    let run = wait_for_status(&scheduler, "span-snooze", RunStatus::Cancelled);
+    wait_for_status(&scheduler, "span-once", RunStatus::Dead);
+    assert_eq!(recorder.of_task("span-snooze"), ["1 snoozed: ", "2 cancelled: "]);
+    assert_eq!(recorder.of_task("span-once"), ["1 failed: "]);
+    let stored = scheduler.attempts(run.id).unwrap();
+    assert_eq!(stored.iter().map(|one| one.outcome.as_str()).collect::<Vec<_>>(), ["snoozed", "cancelled"]);
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
 
