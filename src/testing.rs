@@ -1,6 +1,8 @@
 #![doc = include_str!("../docs/testing-your-tasks.md")]
 
 mod advance;
+#[cfg(feature = "tokio")]
+mod on_thread;
 mod restart;
 mod tools;
 
@@ -35,7 +37,11 @@ use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WorkerConnection, WriteQueue};
 use crate::worker::handed;
 use crate::worker::handler::{Context, Handler, Handlers};
+#[cfg(feature = "tokio")]
+use crate::worker::job::{AsyncJob, future_handler};
 use crate::worker::job::{Job, JobHandler};
+#[cfg(feature = "tokio")]
+use on_thread::{OnThread, SharedRuntime};
 
 /// A scheduler without threads, for tests.
 ///
@@ -97,7 +103,7 @@ pub struct StepperBuilder {
     client: Option<Client>,
     after: Option<Crashed>,
     #[cfg(feature = "tokio")]
-    runtime: Arc<std::sync::OnceLock<tokio::runtime::Runtime>>,
+    runtime: SharedRuntime,
 }
 
 /// The connection of a stepper that has crashed. See [`StepperBuilder::after`].
@@ -174,12 +180,14 @@ impl StepperBuilder {
         E: Into<BoxError> + 'static,
     {
         let runtime = self.runtime.clone();
-        self.handler(name, move |run: &Context| {
-            let built = || tokio::runtime::Builder::new_current_thread().enable_all().build();
-            #[expect(clippy::expect_used, reason = "an attempt that panics fails, and shows this")]
-            let runtime = runtime.get_or_init(|| built().expect("a runtime for async handlers"));
-            runtime.block_on(handler(run.clone())).map_err(Into::into)
-        })
+        self.handler(name, move |run: &Context| on_thread::block_on(&runtime, handler(run.clone())).map_err(Into::into))
+    }
+
+    /// As [`Builder::async_job`](crate::Builder::async_job); its attempts run as those of [`StepperBuilder::async_handler`].
+    #[cfg(feature = "tokio")]
+    pub fn async_job<J: AsyncJob>(self, job: J) -> Self {
+        let (runtime, handler) = (self.runtime.clone(), future_handler(job));
+        self.handler(J::NAME, OnThread { runtime, handler })
     }
 
     /// Sets the runtime of the async handlers. Default: one of the thread of the test. With one that starts with paused time
@@ -497,7 +505,7 @@ impl Stepper {
         let handler = self.handlers.get(&claim.handler).cloned()?;
         self.begin(claim);
         let clock = Arc::new(self.clock.clone());
-        let tools = Tools::new(self.connection.clone(), None);
+        let tools = Tools { manual: Some(self.clock.clone()), ..Tools::new(self.connection.clone(), None) };
         let began = self.clock.now();
         let finished = handed::attempt(&*handler, claim, began, clock, Arc::default(), tools, |_| {});
         let mut finished = self.handlers.with_backoff(finished);

@@ -137,8 +137,9 @@ impl Stepper {
         end: Timestamp,
         mut is_met: impl FnMut(&Stepper, &[Finished]) -> Result<bool>,
     ) -> Result<(Vec<Finished>, bool)> {
-        let mut done = Vec::new();
+        let (mut done, mut is_repeated) = (Vec::new(), false);
         loop {
+            let before = self.transactions();
             let claims = self.step()?;
             for claim in &claims {
                 self.carry_out(claim);
@@ -149,6 +150,11 @@ impl Stepper {
             }
             if is_met(self, &done)? {
                 return Ok((done, true));
+            }
+            // What an observer of this turn's events has added is seen by another turn only.
+            is_repeated = !is_repeated && self.transactions() > before;
+            if is_repeated {
+                continue;
             }
             let now = self.clock.now();
             if now.wall >= end {

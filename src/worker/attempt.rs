@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
-use crate::clock::Now;
+use crate::clock::{ManualClock, Now};
 use crate::host::orphan::{Input, PayloadFile};
 use crate::host::owner_lock::OwnerLock;
 use crate::model::finished::{Finished, Report, WorkerEnded};
@@ -122,6 +122,8 @@ pub(crate) struct Tools {
     pub(crate) file: Arc<Path>,
     /// The channel to the loop, and the owner's lock, which knows the database. `None` under a stepper.
     pub(crate) link: Option<Link>,
+    /// The clock of a stepper, which a handler that waits advances.
+    pub(crate) manual: Option<ManualClock>,
     /// Held while a thread of the runtime uses the connection for this attempt.
     #[cfg(feature = "tokio")]
     pub(crate) gate: Arc<tokio::sync::Semaphore>,
@@ -135,6 +137,7 @@ impl Tools {
             connection,
             file,
             link,
+            manual: None,
             #[cfg(feature = "tokio")]
             gate: Arc::new(tokio::sync::Semaphore::new(1)),
         }
@@ -148,7 +151,7 @@ impl Tools {
         gate: Arc<tokio::sync::Semaphore>,
         link: Link,
     ) -> Self {
-        Tools { reported: Arc::default(), connection, file, link: Some(link), gate }
+        Tools { reported: Arc::default(), connection, file, link: Some(link), manual: None, gate }
     }
 
     pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {

@@ -16,6 +16,7 @@ use crate::host::panics;
 use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin, Outcome};
+use crate::model::task::MAX_DURATION;
 use crate::worker::attempt::{Link, Notice, Reported, StopFlag, StopReason, Tools};
 use crate::worker::backoff::{Backoff, FailedAttempt};
 use crate::worker::connection::WorkerConnection;
@@ -342,10 +343,16 @@ impl Context {
         self.stop.raised().or_else(|| self.time_is_up().then_some(StopReason::TimeUp))
     }
 
-    /// Waits until the handler should stop, at most for the given time. Returns whether it should. Use it instead of sleeping.
+    /// Waits until the handler should stop, at most for the given time. Returns whether it should. Use it instead of sleeping. Under
+    /// a [`Stepper`](crate::testing::Stepper) it advances the test's clock, and returns at once.
     pub fn wait_cancelled(&self, limit: Duration) -> bool {
         let left = self.deadline.map(|(at, _)| self.clock.until(at));
-        self.stop.wait(left.map_or(limit, |left| left.min(limit))) || self.time_is_up()
+        let limit = left.map_or(limit, |left| left.min(limit));
+        match &self.tools.manual {
+            Some(clock) => clock.advance(limit.min(MAX_DURATION)),
+            None => _ = self.stop.wait(limit),
+        }
+        self.is_cancelled()
     }
 
     /// Resolves when the handler should stop, as [`Context::is_cancelled`] describes; for async handlers, instead of

@@ -324,3 +324,88 @@ mod with_tokio {
         assert_eq!(stepper.client().history("slow", 1).expect("a run")[0].status, RunStatus::Succeeded);
     }
 }
+
+/// An observer adds a task after the turn has read what is due, so that the turn does not see it.
+#[test]
+fn what_an_observer_adds_starts_when_it_is_due() {
+    let db = TestDb::new();
+    let mut stepper = working(&db).start().expect("a stepper");
+    let (client, clock) = (stepper.client().clone(), stepper.clock().clone());
+    client.add(NewTask::cron("hourly", "0 * * * *").handler("work")).expect("a task");
+    let follow = move |event: &duly::Event| {
+        if let duly::Event::Finished { claim, .. } = event
+            && claim.task == "hourly"
+        {
+            let name = format!("after-{}", claim.run_id);
+            client.add(NewTask::once(name, clock.now().wall + minutes(10)).handler("work")).expect("a task");
+        }
+    };
+    let builder = working(&db).clock(stepper.clock()).observe(follow);
+    stepper.stop().expect("an end");
+    stepper = builder.start().expect("a stepper");
+    stepper.run_for(minutes(130)).expect("two hours");
+    let starts = "SELECT t.name || strftime(' %H:%M:%S', r.started_at / 1000, 'unixepoch')
+      FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id ORDER BY r.id";
+    assert_eq!(db.rows(starts), ["hourly 13:00:00", "after-1 13:10:00", "hourly 14:00:00", "after-3 14:10:00"]);
+}
+
+/// A handler that waits takes its time on the clock of the test, up to its time limit, and none of the test.
+#[test]
+fn a_handler_that_waits_advances_the_clock_up_to_its_time_limit() {
+    let db = TestDb::new();
+    let waits = |run: &Context| {
+        let stop = run.wait_cancelled(minutes(60));
+        if stop { Err("asked to stop") } else { Ok(()) }
+    };
+    let begun = std::time::Instant::now();
+    let mut stepper = db.builder(NOON).handler("wait", waits).start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add(overdue("patient").handler("wait")).expect("a task");
+    let patient = stepper.run_until_idle(minutes(120)).expect("idle");
+    assert_eq!((patient[0].duration, &patient[0].outcome), (Some(minutes(60)), &Outcome::succeeded()));
+    assert_eq!(stepper.clock().now().wall, at(NOON) + minutes(60));
+    client.add(overdue("limited").handler("wait").timeout(minutes(5)).at_most_once()).expect("a task");
+    let limited = stepper.run_until_idle(minutes(120)).expect("idle");
+    assert_eq!(limited[0].duration, Some(minutes(5)));
+    let run = &client.history("limited", 1).expect("history")[0];
+    let error = run.error.as_deref();
+    assert_eq!((run.status, error), (RunStatus::Dead, Some("it took longer than 5m: asked to stop")));
+    assert!(begun.elapsed() < minutes(5));
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_stepper_runs_an_async_job_with_its_backoff() {
+    use std::time::Duration;
+
+    use duly::{AsyncJob, BoxError, FailedAttempt, JobKind};
+
+    struct Half;
+
+    impl JobKind for Half {
+        const NAME: &'static str = "half";
+        type Payload = u32;
+    }
+
+    impl AsyncJob for Half {
+        type Output = u32;
+        type Error = BoxError;
+
+        async fn run(&self, context: Context, payload: u32) -> Result<u32, BoxError> {
+            tokio::task::yield_now().await;
+            if context.attempt() == 1 { Err("not yet".into()) } else { Ok(payload / 2) }
+        }
+
+        fn backoff(&self, _: &FailedAttempt<'_>) -> Option<Duration> {
+            Some(minutes(7))
+        }
+    }
+
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).async_job(Half).start().expect("a stepper");
+    let name = stepper.client().enqueue::<Half>(&42).expect("a task").name;
+    assert_eq!(stepper.run_until_idle(minutes(60)).expect("idle").len(), 2);
+    assert_eq!(stepper.clock().now().wall, at(NOON) + minutes(7));
+    let run = &stepper.client().history(&name, 1).expect("history")[0];
+    assert_eq!((run.status, run.result.as_deref()), (RunStatus::Succeeded, Some("21")));
+}
