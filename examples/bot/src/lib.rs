@@ -1,4 +1,6 @@
-//! A bot that posts queued pictures: each once, and its followers hear of it once, even if it is killed at any point.
+//! A bot that posts queued pictures: each at most once, and its followers hear of it once, even if it is killed at any point. Killed
+//! during an upload, it cannot know whether the picture was posted: the run is dead, and a user decides (or `Context::effect_or`, if
+//! the service can be asked).
 //!
 //! The queue, the posts and the tasks are tables of one file, so each step is one transaction:
 //!

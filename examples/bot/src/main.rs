@@ -18,11 +18,10 @@ fn main() -> Result<(), BoxError> {
         .handler("post", |run| bot::post(run, upload))
         .handler("announce", bot::announce)
         .start()?;
+    // It may have been killed after it had queued some of them.
     let queued: i64 = own.query_row("SELECT count(*) FROM pictures", [], |row| row.get(0))?;
-    if queued == 0 {
-        for path in ["sunrise.jpg", "noon.jpg", "sunset.jpg"] {
-            bot::queue(&mut own, scheduler.client(), path)?;
-        }
+    for path in ["sunrise.jpg", "noon.jpg", "sunset.jpg"].into_iter().skip(usize::try_from(queued)?) {
+        bot::queue(&mut own, scheduler.client(), path)?;
     }
     while !scheduler.is_idle()? {
         std::thread::sleep(Duration::from_millis(20));

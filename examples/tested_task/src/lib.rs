@@ -7,7 +7,7 @@ use duly::{BoxError, Context, Misfire, NewTask};
 /// The zone in which the nights are.
 pub const ZONE: &str = "Europe/Rome";
 
-/// The task: at 02:30 local time, unless it is later than noon when a scheduler starts again.
+/// The task: at 02:30 local time, unless it is later than half past noon when a scheduler starts again.
 pub fn task() -> NewTask {
     NewTask::cron("backup", "30 2 * * *")
         .time_zone(ZONE)
