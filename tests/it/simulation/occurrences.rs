@@ -224,7 +224,9 @@ impl TaskModel {
             Action::Resumed { .. } => subject && before.status == "paused",
             _ => false,
         };
-        let by_itself = step.turn().is_some() && before.is_active() && after.status == "paused";
+        // A wrong clock may have completed it: it becomes active, and a dead run pauses it in the same turn.
+        let was_active = before.is_active() || (step.rewound() && before.status == "completed");
+        let by_itself = step.turn().is_some() && was_active && after.status == "paused";
         if by_itself && after.pause_after.is_none() {
             return Err("paused without a reason".to_owned());
         }
