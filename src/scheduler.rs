@@ -47,7 +47,6 @@ pub struct Builder {
     path: PathBuf,
     missing: Missing,
     handlers: Handlers,
-    refused: Option<Error>,
     settings: Settings,
     durability: Durability,
     clock: Arc<dyn Clock>,
@@ -78,9 +77,7 @@ impl Builder {
 
     /// Registers a [`Handler`] type.
     pub fn handler_type(mut self, name: impl Into<String>, handler: impl Handler) -> Self {
-        if let Err(error) = self.handlers.add(name.into(), Arc::new(handler)) {
-            self.refused.get_or_insert(error);
-        }
+        self.handlers.add(name.into(), Arc::new(handler));
         self
     }
 
@@ -115,9 +112,7 @@ impl Builder {
         handler: impl Into<String>,
         backoff: impl Fn(&FailedAttempt<'_>) -> Option<Duration> + Send + Sync + 'static,
     ) -> Self {
-        if let Err(error) = self.handlers.add_backoff(handler.into(), Arc::new(backoff)) {
-            self.refused.get_or_insert(error);
-        }
+        self.handlers.add_backoff(handler.into(), Arc::new(backoff));
         self
     }
 
@@ -166,19 +161,14 @@ impl Builder {
             let future = handler(context);
             Box::pin(async move { store_result(future.await.map_err(Into::into)?) })
         };
-        if let Err(error) = self.handlers.add_future(name.into(), FutureHandler { run: Arc::new(boxed), backoff: None })
-        {
-            self.refused.get_or_insert(error);
-        }
+        self.handlers.add_future(name.into(), FutureHandler { run: Arc::new(boxed), backoff: None });
         self
     }
 
     /// Registers an [`AsyncJob`] under its name. Its attempts run as those of [`Builder::async_handler`].
     #[cfg(feature = "tokio")]
     pub fn async_job<J: AsyncJob>(mut self, job: J) -> Self {
-        if let Err(error) = self.handlers.add_future(J::NAME.to_owned(), future_handler(job)) {
-            self.refused.get_or_insert(error);
-        }
+        self.handlers.add_future(J::NAME.to_owned(), future_handler(job));
         self
     }
 
@@ -285,13 +275,9 @@ impl Builder {
         let (wake, woken) = bounded(1);
         #[cfg(feature = "tokio")]
         let runtime = self.runtime_to_use(&wake);
-        let Builder { path, missing, handlers, refused, settings, durability, clock, mut observers, prepare, .. } =
-            self;
-        if let Some(error) = refused {
-            return Err(error);
-        }
+        let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, .. } = self;
+        handlers.check()?;
         settings.check()?;
-        handlers.check_backoffs()?;
         let others = 0;
         #[cfg(feature = "tokio")]
         let runtime = runtime?;
@@ -415,7 +401,6 @@ impl Scheduler {
             path: path.as_ref().to_owned(),
             missing: Missing::Create,
             handlers: Handlers::default(),
-            refused: None,
             settings: Settings::default(),
             durability: Durability::default(),
             clock: Arc::new(SystemClock::new()),

@@ -94,7 +94,6 @@ pub struct StepperBuilder {
     path: PathBuf,
     clock: ManualClock,
     handlers: Handlers,
-    refused: Option<Error>,
     settings: Settings,
     seed: Option<u64>,
     busy_timeout: Option<Duration>,
@@ -129,9 +128,7 @@ impl StepperBuilder {
 
     /// Registers a handler, for [`Stepper::run_until`].
     pub fn handler(mut self, name: impl Into<String>, handler: impl Handler) -> Self {
-        if let Err(error) = self.handlers.add(name.into(), Arc::new(handler)) {
-            self.refused.get_or_insert(error);
-        }
+        self.handlers.add(name.into(), Arc::new(handler));
         self
     }
 
@@ -146,9 +143,7 @@ impl StepperBuilder {
         handler: impl Into<String>,
         backoff: impl Fn(&FailedAttempt<'_>) -> Option<Duration> + Send + Sync + 'static,
     ) -> Self {
-        if let Err(error) = self.handlers.add_backoff(handler.into(), Arc::new(backoff)) {
-            self.refused.get_or_insert(error);
-        }
+        self.handlers.add_backoff(handler.into(), Arc::new(backoff));
         self
     }
 
@@ -253,7 +248,6 @@ impl StepperBuilder {
             path: self.path.clone(),
             clock: self.clock.clone(),
             handlers: self.handlers.clone(),
-            refused: None,
             settings: self.settings,
             // Another seed, or it would draw the same id.
             seed: self.seed.map(|seed| seed.wrapping_add(1)),
@@ -273,12 +267,9 @@ impl StepperBuilder {
     /// As [`Builder::start`](crate::Builder::start).
     pub fn start(self) -> Result<Stepper> {
         let again = self.copy();
-        let StepperBuilder { path, clock, handlers, refused, settings, seed, .. } = self;
+        let StepperBuilder { path, clock, handlers, settings, seed, .. } = self;
         let StepperBuilder { busy_timeout, observers, prepare, client, after, .. } = self;
-        if let Some(error) = refused {
-            return Err(error);
-        }
-        handlers.check_backoffs()?;
+        handlers.check()?;
         // Relaxed: the process of a test may die, its machine does not.
         let durability = Durability::MayRepeatAfterPowerLoss;
         let open = |missing| {
@@ -349,7 +340,6 @@ impl Stepper {
             path: path.as_ref().to_owned(),
             clock: ManualClock::new(at),
             handlers: Handlers::default(),
-            refused: None,
             settings: Settings::default(),
             seed: None,
             busy_timeout: None,

@@ -1,5 +1,6 @@
 //! Handlers: closures or types of the application, by name; their context and their answers.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
@@ -17,6 +18,7 @@ use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin, Outcome};
 use crate::model::task::MAX_DURATION;
+use crate::model::task::MAX_NAME_BYTES;
 use crate::worker::attempt::{Link, Notice, Reported, StopFlag, StopReason, Tools};
 use crate::worker::backoff::{Backoff, FailedAttempt};
 use crate::worker::connection::WorkerConnection;
@@ -111,43 +113,65 @@ pub(crate) struct Handlers {
     futures: BTreeMap<String, FutureHandler>,
     /// Those that replace the handlers' own.
     backoffs: BTreeMap<String, Arc<Backoff>>,
+    /// Field and reason of the first error: builders report it at the start.
+    refused: Option<(&'static str, String)>,
 }
 
 impl Handlers {
     /// Adds a handler. A second one of the same name is refused.
-    pub(crate) fn add(&mut self, name: String, handler: Arc<dyn Handler>) -> Result<()> {
-        self.check(&name)?;
-        self.by_name.insert(name, handler);
-        Ok(())
+    pub(crate) fn add(&mut self, name: String, handler: Arc<dyn Handler>) {
+        if self.accepts(&name) {
+            self.by_name.insert(name, handler);
+        }
     }
 
     /// Adds an async handler. A second one of the same name is refused.
     #[cfg(feature = "tokio")]
-    pub(crate) fn add_future(&mut self, name: String, handler: FutureHandler) -> Result<()> {
-        self.check(&name)?;
-        self.futures.insert(name, handler);
-        Ok(())
+    pub(crate) fn add_future(&mut self, name: String, handler: FutureHandler) {
+        if self.accepts(&name) {
+            self.futures.insert(name, handler);
+        }
     }
 
     /// Sets the backoff of a handler. A second one is refused.
-    pub(crate) fn add_backoff(&mut self, name: String, backoff: Arc<Backoff>) -> Result<()> {
-        if self.backoffs.contains_key(&name) {
-            return Err(Error::InvalidConfig { field: "backoff", reason: format!("that of {name:?} is set twice") });
+    pub(crate) fn add_backoff(&mut self, name: String, backoff: Arc<Backoff>) {
+        match self.backoffs.entry(name) {
+            Entry::Vacant(free) => {
+                free.insert(backoff);
+            }
+            Entry::Occupied(taken) => {
+                let reason = format!("that of {:?} is set twice", taken.key());
+                self.refuse("backoff", reason);
+            }
         }
-        self.backoffs.insert(name, backoff);
-        Ok(())
     }
 
-    /// Refuses a backoff of a handler that is not registered.
-    pub(crate) fn check_backoffs(&self) -> Result<()> {
+    /// Fails with the first error of what was added. Refuses a backoff of a handler that is not registered.
+    pub(crate) fn check(&self) -> Result<()> {
         let names = self.names();
-        match self.backoffs.keys().find(|name| !names.contains(*name)) {
-            Some(name) => {
-                let reason = format!("expected the name of a registered handler, found {name:?}");
-                Err(Error::InvalidConfig { field: "backoff", reason })
-            }
+        let unknown = self.backoffs.keys().find(|name| !names.contains(*name));
+        let unknown =
+            unknown.map(|name| ("backoff", format!("expected the name of a registered handler, found {name:?}")));
+        match self.refused.clone().or(unknown) {
+            Some((field, reason)) => Err(Error::InvalidConfig { field, reason }),
             None => Ok(()),
         }
+    }
+
+    fn accepts(&mut self, name: &str) -> bool {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            self.refuse("handler", format!("expected 1 to {MAX_NAME_BYTES} bytes, found {name:?}"));
+            return false;
+        }
+        if self.names().contains(name) {
+            self.refuse("handler", format!("{name:?} is registered twice"));
+            return false;
+        }
+        true
+    }
+
+    fn refuse(&mut self, field: &'static str, reason: String) {
+        self.refused.get_or_insert((field, reason));
     }
 
     /// Sets when an attempt that has failed is retried, if its handler has a backoff of its own. Calls it on this thread; if it
@@ -178,17 +202,6 @@ impl Handlers {
             return handler.backoff.as_ref().and_then(|backoff| backoff(failed));
         }
         self.by_name.get(name).and_then(|handler| handler.backoff(failed))
-    }
-
-    fn check(&self, name: &str) -> Result<()> {
-        if name.is_empty() || name.len() > crate::model::task::MAX_NAME_BYTES {
-            let reason = format!("expected 1 to {} bytes, found {:?}", crate::model::task::MAX_NAME_BYTES, name);
-            return Err(Error::InvalidConfig { field: "handler", reason });
-        }
-        if self.names().contains(name) {
-            return Err(Error::InvalidConfig { field: "handler", reason: format!("{name:?} is registered twice") });
-        }
-        Ok(())
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Arc<dyn Handler>> {

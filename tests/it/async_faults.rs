@@ -7,11 +7,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{BoxError, Clock, Context, Error, NewTask, Now, RunStatus, Scheduler, SystemClock};
+use duly::{BoxError, Context, Error, NewTask, RunStatus, Scheduler, SystemClock};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::async_handlers::{all_final, builder, ended, runtime, waiting};
 use crate::fixtures::{TestDb, eventually, overdue, retry_soon, seconds, test_process, wait_for_status};
+use crate::panics::FaultyClock;
 
 fn error(db: &TestDb, task: &str) -> String {
     db.ask(&format!("SELECT error FROM task_runs JOIN scheduled_tasks t ON t.id = task_id WHERE t.name = '{task}'"))
@@ -173,25 +174,6 @@ fn the_value_of_a_performed_effect_is_stored_although_what_waits_for_it_is_dropp
     db.assert_sound();
 }
 
-/// A clock that panics when a thread of the runtime reads it for the `n`th time.
-struct FaultyClock {
-    clock: SystemClock,
-    calls_left: Arc<AtomicUsize>,
-}
-
-impl Clock for FaultyClock {
-    fn now(&self) -> Now {
-        let of_runtime = std::thread::current().name() == Some("faulty");
-        if of_runtime
-            && self.calls_left.load(Ordering::SeqCst) > 0
-            && self.calls_left.fetch_sub(1, Ordering::SeqCst) == 1
-        {
-            panic!("the clock is broken");
-        }
-        self.clock.now()
-    }
-}
-
 /// The attempt reads the clock before it begins, where the handler begins, and after it has returned.
 #[test]
 fn a_panic_beside_the_handler_ends_its_attempt() {
@@ -200,7 +182,7 @@ fn a_panic_beside_the_handler_ends_its_attempt() {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("faulty").build().unwrap();
         let calls_left = Arc::new(AtomicUsize::new(nth));
-        let clock = FaultyClock { clock: SystemClock::new(), calls_left: calls_left.clone() };
+        let clock = FaultyClock { clock: SystemClock::new(), threads: "faulty", calls_left: calls_left.clone() };
         let ok = |_: Context| async { Ok::<_, Error>(()) };
         let scheduler = builder(&db, &runtime).clock(clock).async_handler("ok", ok).start().unwrap();
         scheduler.add(overdue("unlucky").handler("ok").at_most_once()).unwrap();

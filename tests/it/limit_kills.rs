@@ -1,5 +1,5 @@
-//! Four real schedulers, killed with SIGKILL at random, under a limit on a key and a rate of the handler of commands. Counted by
-//! what the commands do themselves.
+//! Four real schedulers, one of them killed with SIGKILL at random in each of `DULY_ROUNDS` rounds, under a limit on a key and a rate
+//! of the handler of commands. Counted by what the commands do themselves.
 #![cfg(target_os = "linux")]
 
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::fixtures::{TestDb, eventually, retry_soon};
 use crate::sidecar::{Sidecar, shell};
 
 const SCHEDULERS: usize = 4;
-const KILLS: usize = 5;
+/// Rounds without `DULY_ROUNDS`.
+const ROUNDS: usize = 5;
 /// The limit on the key: the number of files that its commands can lock.
 const RUNNING: u32 = 3;
 const STARTS: u32 = 10;
@@ -27,6 +28,8 @@ fn four_schedulers_that_are_killed_exceed_no_limit() {
     let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
     println!("DULY_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
+    let rounds = std::env::var("DULY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
+    let tasks = 7 + rounds;
     let (db, client) = TestDb::with_client();
     client.set_limit(Limit::key("smtp", RUNNING)).expect("a limit");
     client.set_limit(Limit::rate("command", STARTS, PER)).expect("a limit");
@@ -38,28 +41,29 @@ fn four_schedulers_that_are_killed_exceed_no_limit() {
          [ \"$taken\" ] || echo over >>{home}/over
          {begin}; sleep 0.3; echo end >>{home}/ends"
     );
-    for number in 0..12 {
+    for number in 0..tasks {
         let name = format!("limited-{number}");
         client.add(retry_soon(shell(&name, &limited), 1000).concurrency_key("smtp")).expect("a task");
         client.add(retry_soon(shell(&format!("free-{number}"), &begin), 1000)).expect("a task");
     }
     let mut sidecars: Vec<Sidecar> = (0..SCHEDULERS).map(|_| start(&db)).collect();
-    for kill in 0..KILLS {
+    let unfinished = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running', 'failed')";
+    let planned = "SELECT count(*) FROM scheduled_tasks WHERE status <> 'completed'";
+    let is_over = || db.ask(unfinished) == "0" && db.ask(planned) == "0";
+    for _ in 0..rounds {
         let before = db.lines("starts").len();
         let moment = random.usize(0..4);
-        eventually("more has started", || db.lines("starts").len() >= before + moment || kill > 3);
+        eventually("more has started", || db.lines("starts").len() >= before + moment || is_over());
         let one = random.usize(..SCHEDULERS);
         sidecars[one].kill();
         sidecars[one] = start(&db);
     }
-    let unfinished = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running', 'failed')";
-    let planned = "SELECT count(*) FROM scheduled_tasks WHERE status <> 'completed'";
-    eventually("nothing is left to do", || db.ask(unfinished) == "0" && db.ask(planned) == "0");
+    eventually("nothing is left to do", is_over);
     sidecars.iter_mut().for_each(Sidecar::terminate);
     db.assert_sound();
     assert_eq!(db.lines("over"), [""; 0], "more than {RUNNING} ran at once");
     let mut starts: Vec<i64> = db.lines("starts").iter().map(|line| line.parse().expect("milliseconds")).collect();
-    assert!(starts.len() >= 24 && db.lines("ends").len() >= 12, "{} starts", starts.len());
+    assert!(starts.len() >= 2 * tasks && db.lines("ends").len() >= tasks, "{} starts", starts.len());
     starts.sort_unstable();
     let window = i64::try_from(PER.as_millis()).expect("a time") - LATENESS;
     let too_many = starts.windows(STARTS as usize + 1).find(|starts| starts[STARTS as usize] - starts[0] < window);

@@ -144,18 +144,17 @@ fn values_of_handlers_may_panic_when_dropped_at_shutdown() {
     db.assert_sound();
 }
 
-/// A clock that panics when a worker reads it for the `n`th time.
-struct FaultyClock {
-    clock: SystemClock,
-    calls_left: Arc<AtomicUsize>,
+/// A clock that panics when a thread whose name begins so reads it for the `n`th time.
+pub(crate) struct FaultyClock {
+    pub(crate) clock: SystemClock,
+    pub(crate) threads: &'static str,
+    pub(crate) calls_left: Arc<AtomicUsize>,
 }
 
 impl Clock for FaultyClock {
     fn now(&self) -> Now {
-        let of_a_worker = std::thread::current().name().is_some_and(|name| name.starts_with("duly-worker-"));
-        if of_a_worker
-            && self.calls_left.load(Ordering::SeqCst) > 0
-            && self.calls_left.fetch_sub(1, Ordering::SeqCst) == 1
+        let is_read = std::thread::current().name().is_some_and(|name| name.starts_with(self.threads));
+        if is_read && self.calls_left.load(Ordering::SeqCst) > 0 && self.calls_left.fetch_sub(1, Ordering::SeqCst) == 1
         {
             panic!("the clock is broken");
         }
@@ -169,7 +168,7 @@ fn a_worker_that_panics_is_replaced_and_its_run_settled() {
     for nth in [1, 3] {
         let db = TestDb::new();
         let calls_left = Arc::new(AtomicUsize::new(0));
-        let clock = FaultyClock { clock: SystemClock::new(), calls_left: calls_left.clone() };
+        let clock = FaultyClock { clock: SystemClock::new(), threads: "duly-worker-", calls_left: calls_left.clone() };
         let (observer, events) = listen();
         let scheduler = one_worker(&db).clock(clock).observe(observer).start().unwrap();
         assert_works(&scheduler, "before");

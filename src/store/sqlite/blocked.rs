@@ -152,6 +152,7 @@ pub(crate) fn derive_key(tx: &Transaction<'_>, key: impl AsRef<[u8]>, now: Times
         });
         match placement::go_first(heads, window, now)?[..] {
             [] => {}
+            // The usual case: without a list, SQLite needs no table for it.
             [run] => {
                 tx.prepare_cached(BLOCK_OTHERS)?
                     .execute(named_params! { ":key": key, ":handler": raw(&handler.0), ":run": run })?;

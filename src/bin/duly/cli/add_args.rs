@@ -76,7 +76,7 @@ pub(crate) struct Add {
     /// Working directory of the command. Default: the current directory.
     #[arg(long, value_name = "DIR", conflicts_with = "handler", help_heading = COMMAND)]
     pub(crate) cwd: Option<PathBuf>,
-    /// User as whom the command runs, with the groups and the home directory of the user. duly run must run as root. Default: the
+    /// User that runs the command, with its groups and its home directory. duly run must run as root. Default: the
     /// user of duly run.
     #[arg(long, value_name = "NAME", conflicts_with = "handler", help_heading = COMMAND,
           value_parser = NonEmptyStringValueParser::new())]

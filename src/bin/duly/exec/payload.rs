@@ -16,7 +16,7 @@ pub(crate) struct Payload {
     /// The working directory; `None`: that of the scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cwd: Option<String>,
-    /// The user as whom a scheduler of root starts it; `None`: the user of the scheduler.
+    /// The user that runs it, if the scheduler runs as root; `None`: the user of the scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
     /// Variables that are added to the environment of the scheduler.
