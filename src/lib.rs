@@ -8,6 +8,8 @@ mod engine;
 mod error;
 mod host;
 mod model;
+#[cfg(feature = "page")]
+pub mod page;
 mod rules;
 mod schedule;
 mod scheduler;

@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+#[cfg(feature = "page")]
+use duly::page::Page;
 use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
 use crate::cli::args::RunArgs;
@@ -84,7 +86,15 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         // If the channel is full, a notice is pending already.
         builder = builder.observe(move |_: &Event| drop(notify.try_send(Notice::Change)));
     }
+    #[cfg(feature = "page")]
+    if let Some(page) = page(args) {
+        builder = builder.page(page);
+    }
     let scheduler = builder.start()?;
+    #[cfg(feature = "page")]
+    if let Some(address) = scheduler.page_address() {
+        log::info!("status page on http://{address}/");
+    }
     let (path, workers) = (file.display().to_string(), args.workers);
     log::info!("scheduler started, with {}, on {path:?}", count_of(workers, "worker"));
     let times = [args.poll, args.lease, args.drain].map(duration_text);
@@ -97,6 +107,16 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let exit = session.shut_down()?;
     waited?;
     Ok(exit)
+}
+
+/// Returns the page that the arguments ask for.
+#[cfg(feature = "page")]
+fn page(args: &RunArgs) -> Option<Page> {
+    let mut page = Page::on(args.http.as_ref()?);
+    if args.http_actions {
+        page = page.actions();
+    }
+    Some(if args.metrics_per_task { page.metrics_per_task() } else { page })
 }
 
 /// Applies the manifest and logs the changes. Tasks that it no longer declares are left.

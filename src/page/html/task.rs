@@ -1,0 +1,21 @@
+//! The page of one task.
+
+use std::sync::Arc;
+
+use axum::extract;
+use axum::response::Response;
+use maud::html;
+
+use crate::page::html::rendered;
+use crate::page::state::State;
+
+pub(in crate::page) async fn page(
+    extract::State(state): extract::State<Arc<State>>,
+    extract::Path(which): extract::Path<String>,
+) -> Response {
+    rendered("task", move || {
+        let status = state.reader.status()?;
+        Ok(html! { p { (which) " " (status.due) } })
+    })
+    .await
+}

@@ -1,0 +1,17 @@
+//! The status page, metrics and JSON over HTTP, beside a scheduler (feature `page`).
+//!
+//! One thread serves them, with a connection of its own that reads only. Nothing of the scheduler waits for it.
+
+mod address;
+mod answer;
+mod api;
+mod html;
+mod metrics;
+mod monitor;
+mod options;
+mod routes;
+mod server;
+mod state;
+
+pub use options::Page;
+pub(crate) use server::Server;

@@ -1,0 +1,24 @@
+//! The route table: every path that is answered.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+
+use crate::page::state::State;
+use crate::page::{api, html, monitor};
+
+/// Returns the service of all requests.
+pub(super) fn router(state: Arc<State>) -> Router {
+    Router::new()
+        .route("/", get(html::tasks::page))
+        .route("/tasks/{name}", get(html::task::page))
+        .route("/runs/{id}", get(html::run::page))
+        .route("/timeline", get(html::timeline::page))
+        .route("/schedulers", get(html::schedulers::page))
+        .route("/events", get(html::events::page))
+        .route("/page.css", get(html::style))
+        .route("/metrics", get(monitor::metrics))
+        .route("/api/status", get(api::status))
+        .with_state(state)
+}
