@@ -45,6 +45,10 @@ impl Page {
         self
     }
 
+    pub(crate) fn has_actions(&self) -> bool {
+        self.actions
+    }
+
     /// Returns the addresses to listen on.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The pages: HTML that is complete without script.
 
+pub(super) mod actions;
 pub(super) mod events;
 pub(super) mod run;
 pub(super) mod schedulers;
