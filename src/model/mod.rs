@@ -16,3 +16,5 @@ pub(crate) mod retry;
 pub(crate) mod run;
 pub(crate) mod settings;
 pub(crate) mod task;
+#[cfg(feature = "page")]
+pub(crate) mod task_pages;

@@ -23,6 +23,8 @@ use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Exis
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
+#[cfg(feature = "page")]
+use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 use crate::store::fault::Fault;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 
@@ -106,6 +108,13 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
     /// As [`Store::prune`], and deletes nothing.
     fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
+
+    /// Returns a page of tasks, with their last runs.
+    #[cfg(feature = "page")]
+    fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage>;
+    /// Returns a page of the runs of a task, newest first, and whether there are older ones.
+    #[cfg(feature = "page")]
+    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)>;
 
     // Turns of a scheduler.
 

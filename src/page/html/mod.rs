@@ -4,11 +4,13 @@ pub(super) mod actions;
 pub(super) mod events;
 pub(super) mod links;
 pub(super) mod parts;
+mod plot;
 pub(super) mod run;
 pub(super) mod schedulers;
 pub(super) mod task;
 pub(super) mod tasks;
 pub(super) mod timeline;
+mod words;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use crate::clock::Timestamp;
 use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
+use crate::model::task_pages::Mark;
 use crate::page::html::links;
 use crate::text::escape;
 use crate::text::times::Times;
@@ -95,15 +96,6 @@ pub(in crate::page) fn task_badge(status: TaskStatus) -> Markup {
         _ => Tone::Idle,
     };
     badge(tone, status.as_str())
-}
-
-/// A run in the strip of a task.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::page) struct Mark {
-    pub(in crate::page) run: i64,
-    pub(in crate::page) status: RunStatus,
-    pub(in crate::page) at: Timestamp,
-    pub(in crate::page) duration: Option<Duration>,
 }
 
 /// Returns the marks of runs, oldest first. Each status has a shape of its own; the height of a bar is the duration, in eighths of

@@ -41,6 +41,8 @@ pub(crate) mod runs;
 pub(crate) mod schema;
 pub(crate) mod settle;
 mod sql;
+#[cfg(feature = "page")]
+mod task_pages;
 pub(crate) mod tasks;
 pub(crate) mod turn;
 
@@ -62,6 +64,8 @@ use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Exis
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
+#[cfg(feature = "page")]
+use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
@@ -129,6 +133,16 @@ impl Store for SqliteStore {
 
     fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>> {
         self.read("read the attempts", |tx, _| Ok(history::attempts(tx, run)?))
+    }
+
+    #[cfg(feature = "page")]
+    fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage> {
+        task_pages::tasks(self, query)
+    }
+
+    #[cfg(feature = "page")]
+    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
+        task_pages::runs(self, query)
     }
 
     by_functions! {
