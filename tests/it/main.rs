@@ -134,6 +134,9 @@ mod overdue;
 mod overlap;
 /// The unit of systemd and the image for containers.
 mod packaging;
+/// The pages of the tasks and of one task: pages, filters, marks, text of the database.
+#[cfg(feature = "page")]
+mod page_tasks;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.

@@ -128,9 +128,13 @@ pub(in crate::page) fn instant(at: Timestamp, times: &Times) -> Markup {
     html! { time datetime=(at) title=(utc(at)) { (times.local(at)) } }
 }
 
-/// Returns an instant in UTC for people: `2027-03-14 12:00:00 UTC`, with milliseconds unless they are 0.
+/// Returns an instant in UTC for people: `2027-03-14 12:00 UTC`, with seconds and milliseconds unless they are 0.
 pub(in crate::page) fn utc(at: Timestamp) -> String {
-    let form = if at.as_millis().rem_euclid(1000) == 0 { "%Y-%m-%d %H:%M:%S UTC" } else { "%Y-%m-%d %H:%M:%S%.3f UTC" };
+    let form = match at.as_millis().rem_euclid(60_000) {
+        0 => "%Y-%m-%d %H:%M UTC",
+        millis if millis % 1000 == 0 => "%Y-%m-%d %H:%M:%S UTC",
+        _ => "%Y-%m-%d %H:%M:%S%.3f UTC",
+    };
     at.to_datetime().map_or_else(|| at.to_string(), |at| at.format(form).to_string())
 }
 

@@ -240,17 +240,30 @@ fn occurrences(task: &Task, times: &Times) -> Markup {
         return parts::empty("No next occurrence", &html! { (reason) });
     }
     let zone = show(&task.definition.time_zone, 60);
+    let has_notes = ahead.iter().any(|one| one.note.is_some());
     let rows = html! {
         @for Upcoming { at, local, note } in &ahead {
             tr {
-                td.nowrap.full { (local.replace('T', " ")) }
+                td.nowrap.full { (spaced(local)) }
                 td.nowrap data-label="UTC" { (parts::utc(*at)) }
                 td.nowrap data-label="From now" { (parts::distance(*at, times.now)) }
-                td.full { @if let Some(note) = note { span class={ "badge " (Tone::Warn.class()) } { (note) } } }
+                @if has_notes {
+                    td.full { @if let Some(note) = note { (parts::badge(Tone::Warn, &note.to_string())) } }
+                }
             }
         }
     };
-    parts::stacked("Next occurrences", &[&format!("Local time, {zone}"), "UTC", "From now", "Daylight saving"], &rows)
+    let local = format!("Local time, {zone}");
+    let columns = [local.as_str(), "UTC", "From now", "Daylight saving"];
+    parts::stacked("Next occurrences", &columns[..if has_notes { 4 } else { 3 }], &rows)
+}
+
+/// Returns `2027-03-14T03:00:00-04:00` as `2027-03-14 03:00:00 -04:00`.
+fn spaced(local: &str) -> String {
+    match (local.get(..10), local.get(11..19), local.get(19..)) {
+        (Some(date), Some(time), Some(offset)) => format!("{date} {time} {offset}"),
+        _ => local.to_owned(),
+    }
 }
 
 /// Returns the charts of durations and of late starts. `newest`: newest first.

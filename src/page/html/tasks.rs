@@ -217,10 +217,10 @@ fn last(task: &Task, times: &Times) -> Markup {
     let Some(status) = task.last_status else { return parts::none() };
     html! {
         span.nowrap { (parts::run_badge(status)) }
-        @if task.failure_count > 1 { " " span.streak { (task.failure_count) " dead in a row" } }
         small {
             @if let Some(at) = task.last_finished.or(task.last_run) { (parts::when(at, times)) }
             @if let Some(length) = task.last_duration { " · " (parts::duration(Some(length))) }
+            @if task.failure_count > 1 { span.streak { (task.failure_count) " dead in a row" } }
         }
     }
 }
