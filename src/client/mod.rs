@@ -6,6 +6,7 @@ pub(crate) mod async_client;
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod doctor;
+pub(crate) mod events;
 pub(crate) mod limits;
 pub(crate) mod matching;
 pub(crate) mod outbox;

@@ -18,6 +18,7 @@ use crate::model::filter::Selection;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
+use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
@@ -106,6 +107,8 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
     /// As [`Store::prune`], and deletes nothing.
     fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
+    /// Returns the newest recorded events that match, newest first.
+    fn events(&mut self, filter: &EventFilter) -> Result<Vec<RecordedEvent>>;
 
     // Turns of a scheduler.
 

@@ -60,6 +60,8 @@ mod effect_kills;
 mod effects;
 /// A run is recovered only on evidence that its command is gone.
 mod evidence;
+/// Look-ups of recorded events.
+mod events;
 /// `duly run` killed at named points between a commitment and its execution.
 mod fault_points;
 /// Other names of a database file: hard links, bind mounts, a moved file.

@@ -63,6 +63,21 @@ fn fill(connection: &Connection) {
 
 /// The complete expected plans of the hot statements.
 const HOT: &[(&str, &[&str])] = &[
+    ("recorded::NEWEST", &["SEARCH e USING INTEGER PRIMARY KEY (rowid<?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
+    (
+        "recorded::NEWEST_OF_KIND",
+        &[
+            "SEARCH e USING INDEX scheduler_events_of_kind (kind=? AND rowid<?)",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+        ],
+    ),
+    (
+        "recorded::NEWEST_OF_TASK",
+        &[
+            "SEARCH e USING INDEX scheduler_events_of_task (task_id=? AND rowid<?)",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+        ],
+    ),
     ("manual::REQUESTED", &["SEARCH task_runs USING INDEX task_runs_requested (task_id=? AND request_key=?)"]),
     ("due::DUE_LIST", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run<?)"]),
     (

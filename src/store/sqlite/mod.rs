@@ -33,6 +33,7 @@ pub(crate) mod once;
 pub(crate) mod open;
 pub(crate) mod owners;
 pub(crate) mod prune;
+mod recorded;
 pub(crate) mod registration;
 pub(crate) mod replan;
 mod requests;
@@ -57,6 +58,7 @@ use crate::model::filter::Selection;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
+use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
@@ -160,6 +162,7 @@ impl Store for SqliteStore {
         fn prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> = prune::prune;
         fn would_prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>
             = prune::would_prune;
+        fn events(filter: &EventFilter) -> Result<Vec<RecordedEvent>> = recorded::events;
 
         // Turns of a scheduler.
         fn known_owners() -> Result<KnownOwners> = registration::known_owners;
