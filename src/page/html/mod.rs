@@ -2,6 +2,7 @@
 
 pub(super) mod actions;
 pub(super) mod events;
+pub(super) mod links;
 pub(super) mod run;
 pub(super) mod schedulers;
 pub(super) mod task;
