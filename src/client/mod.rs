@@ -13,6 +13,8 @@ pub(crate) mod outbox;
 pub(crate) mod prune;
 pub(crate) mod runs;
 pub(crate) mod status;
+#[cfg(feature = "page")]
+pub(crate) mod views;
 pub(crate) mod wake;
 
 use std::collections::BTreeSet;

@@ -17,3 +17,5 @@ pub(crate) mod retry;
 pub(crate) mod run;
 pub(crate) mod settings;
 pub(crate) mod task;
+#[cfg(feature = "page")]
+pub(crate) mod views;

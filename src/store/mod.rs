@@ -24,6 +24,8 @@ use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Exis
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
+#[cfg(feature = "page")]
+use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 
@@ -109,6 +111,15 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
     /// Returns the newest recorded events that match, newest first.
     fn events(&mut self, filter: &EventFilter) -> Result<Vec<RecordedEvent>>;
+    /// Returns a run with all that belongs to it, and why it has not started.
+    #[cfg(feature = "page")]
+    fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>>;
+    /// Returns the runs of each task within a window.
+    #[cfg(feature = "page")]
+    fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline>;
+    /// Returns the schedulers that have not stopped in order, then the newest of those that have.
+    #[cfg(feature = "page")]
+    fn schedulers(&mut self) -> Result<Vec<SchedulerView>>;
 
     // Turns of a scheduler.
 

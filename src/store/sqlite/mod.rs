@@ -38,11 +38,17 @@ pub(crate) mod registration;
 pub(crate) mod replan;
 mod requests;
 pub(crate) mod row;
+#[cfg(feature = "page")]
+mod run_view;
 pub(crate) mod runs;
 pub(crate) mod schema;
+#[cfg(feature = "page")]
+mod schedulers;
 pub(crate) mod settle;
 mod sql;
 pub(crate) mod tasks;
+#[cfg(feature = "page")]
+mod timeline;
 pub(crate) mod turn;
 
 use std::any::Any;
@@ -64,6 +70,8 @@ use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Exis
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
+#[cfg(feature = "page")]
+use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
@@ -131,6 +139,21 @@ impl Store for SqliteStore {
 
     fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>> {
         self.read("read the attempts", |tx, _| Ok(history::attempts(tx, run)?))
+    }
+
+    #[cfg(feature = "page")]
+    fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>> {
+        run_view::run_view(self, run, now)
+    }
+
+    #[cfg(feature = "page")]
+    fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
+        timeline::timeline(self, window, now)
+    }
+
+    #[cfg(feature = "page")]
+    fn schedulers(&mut self) -> Result<Vec<SchedulerView>> {
+        schedulers::schedulers(self)
     }
 
     by_functions! {
