@@ -15,6 +15,8 @@ mod schedule;
 mod scheduler;
 mod store;
 pub mod testing;
+#[doc(hidden)]
+pub mod text;
 mod worker;
 
 pub use client::Client;

@@ -12,6 +12,7 @@ mod options;
 mod routes;
 mod server;
 mod state;
+mod zone;
 
 pub use options::Page;
 pub(crate) use server::Server;
