@@ -136,6 +136,15 @@ mod overdue;
 mod overlap;
 /// The unit of systemd and the image for containers.
 mod packaging;
+/// The status page: recorded events.
+#[cfg(feature = "page")]
+mod page_events;
+/// The status page: one run, and what it waits for.
+#[cfg(feature = "page")]
+mod page_run;
+/// The status page: the timeline.
+#[cfg(feature = "page")]
+mod page_timeline;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.

@@ -17,6 +17,7 @@ use crate::page::state::State;
 const KINDS: &[(&str, parts::Tone, &str)] = {
     use parts::Tone::{Bad, Good, Idle, Warn};
     &[
+        ("action", Idle, "an action on the status page"),
         ("clock_back", Warn, "the clock stepped back"),
         ("clock_behind", Warn, "the clock is behind the times in the file"),
         ("clock_forward", Idle, "the clock stepped forward, or the machine was suspended"),
