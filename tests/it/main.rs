@@ -58,10 +58,10 @@ mod durations;
 mod effect_kills;
 /// Effects are done once or reported as in doubt.
 mod effects;
-/// A run is recovered only on evidence that its command is gone.
-mod evidence;
 /// Look-ups of recorded events.
 mod events;
+/// A run is recovered only on evidence that its command is gone.
+mod evidence;
 /// `duly run` killed at named points between a commitment and its execution.
 mod fault_points;
 /// Other names of a database file: hard links, bind mounts, a moved file.

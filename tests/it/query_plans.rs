@@ -63,7 +63,10 @@ fn fill(connection: &Connection) {
 
 /// The complete expected plans of the hot statements.
 const HOT: &[(&str, &[&str])] = &[
-    ("recorded::NEWEST", &["SEARCH e USING INTEGER PRIMARY KEY (rowid<?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
+    (
+        "recorded::NEWEST",
+        &["SEARCH e USING INTEGER PRIMARY KEY (rowid<?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"],
+    ),
     (
         "recorded::NEWEST_OF_KIND",
         &[

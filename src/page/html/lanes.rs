@@ -266,7 +266,10 @@ mod tests {
         let places = [-1, 0, 900, 3599, 3600, 9999].map(|seconds| hour().place(at(seconds)));
         assert_eq!(places, [0, 0, 2500, 9997, 10_000, 10_000]);
         let all = Plot { from: Timestamp::MIN, until: Timestamp::MAX };
-        assert_eq!([all.place(Timestamp::from_millis(i64::MIN)), all.place(Timestamp::from_millis(i64::MAX))], [0, WIDTH]);
+        assert_eq!(
+            [all.place(Timestamp::from_millis(i64::MIN)), all.place(Timestamp::from_millis(i64::MAX))],
+            [0, WIDTH]
+        );
         let empty = Plot { from: at(0), until: at(0) };
         assert_eq!(empty.place(at(1)), WIDTH);
         assert_eq!([0, 5, 1200, 1234, WIDTH].map(percent), ["0%", "0.05%", "12%", "12.34%", "100%"]);
@@ -339,9 +342,10 @@ mod tests {
     #[test]
     fn ticks_are_round_local_times() {
         let hour = labels("2027-03-14T12:05:00Z", "2027-03-14T13:05:00Z", "Asia/Kolkata");
-        assert_eq!(hour.iter().map(|(_, label)| label.as_str()).collect::<Vec<_>>(), [
-            "17:40", "17:50", "18:00", "18:10", "18:20", "18:30"
-        ]);
+        assert_eq!(
+            hour.iter().map(|(_, label)| label.as_str()).collect::<Vec<_>>(),
+            ["17:40", "17:50", "18:00", "18:10", "18:20", "18:30"]
+        );
         assert_eq!(hour[0].0, 833);
         let week = labels("2027-03-10T12:00:00Z", "2027-03-17T12:00:00Z", "UTC");
         assert_eq!((week.len(), week[0].1.as_str(), week[0].0), (7, "Thu 11 Mar", 714));
@@ -354,9 +358,13 @@ mod tests {
         // Rome skips 02:00 to 03:00: the first instant after the gap is labelled 03:00, and the day has 23 hours.
         let spring = labels("2027-03-27T23:00:00Z", "2027-03-28T22:00:00Z", "Europe/Rome");
         let shown: Vec<&str> = spring.iter().map(|(_, label)| label.as_str()).collect();
-        assert_eq!(shown, [
-            "00:00", "03:00", "04:00", "06:00", "08:00", "10:00", "12:00", "14:00", "16:00", "18:00", "20:00", "22:00"
-        ]);
+        assert_eq!(
+            shown,
+            [
+                "00:00", "03:00", "04:00", "06:00", "08:00", "10:00", "12:00", "14:00", "16:00", "18:00", "20:00",
+                "22:00"
+            ]
+        );
         assert_eq!(spring[1].0, 2 * WIDTH / 23);
         // Rome shows 02:00 to 03:00 twice: one tick, at the first pass, and 04:00 five hours after midnight.
         let autumn = labels("2027-10-30T22:00:00Z", "2027-10-31T23:00:00Z", "Europe/Rome");

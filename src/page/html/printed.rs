@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn markup_and_control_characters_appear_as_text() {
-        let shown = Budget::new(1000).end_of("<b>\u{1b}[1;31mred\u{1b}[0m\u{1b}[2J\u{202e}\r\n&amp;", 1000).into_string();
+        let shown =
+            Budget::new(1000).end_of("<b>\u{1b}[1;31mred\u{1b}[0m\u{1b}[2J\u{202e}\r\n&amp;", 1000).into_string();
         let text = "&lt;b&gt;red\\u{1b}[2J\\u{202e}\\r\n&amp;amp;";
         assert_eq!(shown, format!("<pre tabindex=\"0\">{text}</pre>"));
     }
@@ -102,7 +103,8 @@ mod tests {
         for text in ["<".repeat(100_000), "\u{202e}".repeat(100_000), "é".repeat(100_000), "\u{1b}".repeat(100_000)] {
             let mut budget = Budget::new(5_000);
             for limit in [3_000, 3_000] {
-                let (start, end) = (budget.start_of(&text, limit).into_string(), budget.end_of(&text, limit).into_string());
+                let (start, end) =
+                    (budget.start_of(&text, limit).into_string(), budget.end_of(&text, limit).into_string());
                 assert!(start.len() < limit + 200 && end.len() < limit + 200, "{} {}", start.len(), end.len());
                 assert!(start.contains("Cut after") && end.contains("Cut: the last"));
             }

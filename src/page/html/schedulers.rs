@@ -10,9 +10,7 @@ use crate::client::check::Problem;
 use crate::model::limit::{Limit, LimitState};
 use crate::model::report::Status;
 use crate::model::views::SchedulerView;
-use crate::page::html::parts::{
-    Tone, badge, definitions, empty, instant, none, plural, show, stacked, when,
-};
+use crate::page::html::parts::{Tone, badge, definitions, empty, instant, none, plural, show, stacked, when};
 use crate::page::html::{Content, Nav, View, links, rendered};
 use crate::page::state::State;
 use crate::schedule::duration_text;

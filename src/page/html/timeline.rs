@@ -27,8 +27,11 @@ const RUNS: usize = 240;
 /// Bars of a page, and of a lane: a bar is about 150 bytes.
 const PAGE_BARS: usize = 800;
 const LANE_BARS: usize = 200;
-/// Future occurrences of a lane.
-const AHEAD: usize = 24;
+/// Future occurrences of a page, and of a lane.
+const PAGE_AHEAD: usize = 200;
+const LANE_AHEAD: usize = 24;
+/// A run that began later after its occurrence says when.
+const LATE: Duration = Duration::from_secs(1);
 /// Height of a lane in pixels; as in `page.css`.
 const HEIGHT: usize = 28;
 
@@ -151,7 +154,8 @@ fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline) -> Markup {
 /// Returns names on the left, and the plot, which takes the rest of the width.
 fn chart(times: &Times, shown: &Shown, lanes: &[Lane]) -> Markup {
     let Shown { plot, .. } = shown;
-    let most = (PAGE_BARS / lanes.len().max(1)).clamp(8, LANE_BARS);
+    let share = |of: usize, most: usize| (of / lanes.len().max(1)).clamp(2, most);
+    let most = (share(PAGE_BARS, LANE_BARS), share(PAGE_AHEAD, LANE_AHEAD));
     let ticks = ticks(*plot, &times.zone);
     let height = lanes.len() * HEIGHT;
     html! {
@@ -210,75 +214,58 @@ fn patterns() -> Markup {
     }
 }
 
-fn lane_svg(times: &Times, shown: &Shown, lane: &Lane, number: usize, most: usize) -> Markup {
+fn lane_svg(times: &Times, shown: &Shown, lane: &Lane, number: usize, (most, most_ahead): (usize, usize)) -> Markup {
     let plot = shown.plot;
     let top = number * HEIGHT;
     let bars = bars(&lane.runs, plot, times.now, most);
-    let ahead = ahead(lane, plot, times.now);
+    let ahead = ahead(lane, plot, times.now, most_ahead);
     html! {
         @if let Some(before) = lane.sampled_before.map(|at| plot.place(at)).filter(|place| *place > 0) {
             rect.sampled x="0" y=(top + 2) width=(percent(before)) height=(HEIGHT - 4) {}
         }
         g transform={ "translate(0," (top) ")" } {
-            @for bar in &bars { (bar_svg(times, lane, bar)) }
+            @for bar in &bars { (bar_svg(times, bar)) }
             @for at in &ahead {
-                rect.ahead x=(percent(plot.place(*at))) y="8" width="3" height="12" rx="1.5" { title { "due " (times.local(*at)) } }
+                rect.ahead x=(percent(plot.place(*at))) width="3" { title { "due " (times.local(*at)) } }
             }
         }
     }
 }
 
-fn bar_svg(times: &Times, lane: &Lane, bar: &Bar) -> Markup {
-    let (y, height) = extent(bar.status);
-    let title = title(times, bar);
-    // Several runs have no page of their own: the page of the task lists them.
-    let link = if bar.count == 1 { links::run(bar.run.id) } else { links::task(&lane.task) };
+/// The place and height of a bar within its lane are in `page.css`: each status has its own, so that no colour is needed.
+fn bar_svg(times: &Times, bar: &Bar) -> Markup {
+    // The table below has links for the Tab key.
     html! {
-        a href=(link) tabindex="-1" {
-            title { (title) }
-            rect class=(bar.status) x=(percent(bar.start)) y=(y) width=(percent(bar.end - bar.start)) height=(height) {}
+        a href=(links::run(bar.run.id)) tabindex="-1" {
+            title { (title(times, bar)) }
+            rect class=(bar.status) x=(percent(bar.start)) width=(percent(bar.end - bar.start)) {}
         }
     }
 }
 
-/// The place and height of a bar within its lane: each status has its own, so that no colour is needed.
-fn extent(status: RunStatus) -> (usize, usize) {
-    match status {
-        RunStatus::Dead => (3, 22),
-        RunStatus::Failed => (6, 16),
-        RunStatus::Missed => (4, 8),
-        RunStatus::Skipped => (18, 5),
-        RunStatus::Cancelled => (12, 4),
-        RunStatus::Queued => (13, 2),
-        _ => (8, 12),
-    }
-}
-
 fn title(times: &Times, bar: &Bar) -> String {
-    let LaneRun { id, status, scheduled_for, started_at, finished_at, duration, occurrences, .. } = &bar.run;
+    let LaneRun { status, scheduled_for, started_at, duration, occurrences, .. } = &bar.run;
+    let mut text = format!("{status} {}", times.brief(*scheduled_for));
     if bar.count > 1 {
-        return format!("{} runs, the worst {}, newest of these {}", bar.count, status, times.brief(*scheduled_for));
+        return format!("{} runs, one {text}", bar.count);
     }
-    let mut text = format!("run {id} {status}, for {}", times.brief(*scheduled_for));
     if *occurrences > 1 {
         text += &format!(", {occurrences} occurrences");
     }
     let is_run = !matches!(status, RunStatus::Skipped | RunStatus::Missed);
-    if let Some(started) = started_at.filter(|started| is_run && started.since(*scheduled_for) >= Duration::from_secs(1)) {
-        text += &format!(", started {}", times.brief(started));
+    if let Some(started) = started_at.filter(|at| is_run && at.since(*scheduled_for) >= LATE) {
+        text += &format!(", began {}", times.brief(started));
     }
     if let Some(length) = duration {
         text += &format!(", took {}", short_duration(*length));
-    } else if let (true, Some(finished)) = (is_run, finished_at) {
-        text += &format!(", ended {}", times.brief(*finished));
     }
     text
 }
 
 /// Returns the future occurrences of a lane within the plot.
-fn ahead(lane: &Lane, plot: Plot, now: Timestamp) -> Vec<Timestamp> {
+fn ahead(lane: &Lane, plot: Plot, now: Timestamp, most: usize) -> Vec<Timestamp> {
     let Some(task) = &lane.ahead else { return Vec::new() };
-    let ahead = task.ahead(AHEAD).unwrap_or_default();
+    let ahead = task.ahead(most).unwrap_or_default();
     ahead.into_iter().map(|one| one.at).filter(|at| plot.holds(*at) && *at >= now).collect()
 }
 
@@ -286,13 +273,12 @@ fn legend() -> Markup {
     html! {
         ul.legend aria-label="Legend" {
             @for status in RunStatus::ALL {
-                @let (y, height) = extent(*status);
                 li {
-                    svg width="18" height=(HEIGHT) aria-hidden="true" { rect class=(status) x="2" y=(y) width="14" height=(height) {} }
+                    svg width="18" height=(HEIGHT) aria-hidden="true" { rect class=(status) x="2" width="14" {} }
                     (status)
                 }
             }
-            li { svg width="18" height=(HEIGHT) aria-hidden="true" { rect.ahead x="7" y="8" width="3" height="12" rx="1.5" {} } "due" }
+            li { svg width="18" height=(HEIGHT) aria-hidden="true" { rect.ahead x="7" width="3" {} } "due" }
         }
     }
 }

@@ -41,9 +41,9 @@ pub(crate) mod row;
 #[cfg(feature = "page")]
 mod run_view;
 pub(crate) mod runs;
-pub(crate) mod schema;
 #[cfg(feature = "page")]
 mod schedulers;
+pub(crate) mod schema;
 pub(crate) mod settle;
 mod sql;
 pub(crate) mod tasks;

@@ -65,9 +65,8 @@ fn candidates(tx: &Transaction<'_>, window: &Window) -> rusqlite::Result<Vec<Can
     let after = window.after.as_deref().unwrap_or_default();
     let params = named_params! { ":after": after, ":prefix": prefix, ":limit": MAX_EXAMINED as i64 };
     let mut statement = tx.prepare_cached(CANDIDATES)?;
-    let rows = statement.query_map(params, |row| {
-        Ok(Candidate { id: row.get(0)?, name: row::shown(row, 1)?, next_run: row.get(2)? })
-    })?;
+    let rows = statement
+        .query_map(params, |row| Ok(Candidate { id: row.get(0)?, name: row::shown(row, 1)?, next_run: row.get(2)? }))?;
     rows.take_while(|row| row.as_ref().map_or(true, |one| one.name.starts_with(prefix))).collect()
 }
 
@@ -174,8 +173,7 @@ const NEWEST_UNSCHEDULED: &str = sql! {"
 /// have rising ids.
 fn first_unscheduled(tx: &Transaction<'_>, task: i64, at: Timestamp) -> rusqlite::Result<i64> {
     let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Timestamp>(1)?));
-    let newest =
-        tx.prepare_cached(NEWEST_UNSCHEDULED)?.query_row(named_params! { ":task": task }, read).optional()?;
+    let newest = tx.prepare_cached(NEWEST_UNSCHEDULED)?.query_row(named_params! { ":task": task }, read).optional()?;
     let Some((mut above, _)) = newest.filter(|(_, requested)| *requested >= at) else { return Ok(i64::MAX) };
     let mut below = 0;
     let mut statement = tx.prepare_cached(NEXT_UNSCHEDULED)?;
