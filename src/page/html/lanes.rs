@@ -155,9 +155,8 @@ pub(in crate::page) fn ticks(plot: Plot, zone: &Zone) -> Vec<Tick> {
     };
     let Some(mut local) = zone.local_at(plot.from).and_then(|local| rounded(local, step)) else { return Vec::new() };
     let mut ticks = Vec::new();
-    let mut at = plot.from;
     for _ in 0..64 {
-        at = zone.first_showing(local).max(at);
+        let at = zone.first_showing(local);
         if at >= plot.until {
             break;
         }

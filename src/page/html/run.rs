@@ -16,7 +16,7 @@ use crate::page::html::parts::{Tone, badge, definitions, duration, instant, plur
 use crate::page::html::printed::Budget;
 use crate::page::html::{Content, Nav, View, links, rendered, waits};
 use crate::page::state::State;
-use crate::schedule::duration_text;
+use crate::schedule::{Zone, duration_text};
 
 /// Bytes of a page that stored text may fill: outputs, errors, values. The rest of a page is far below 200 KB together with it.
 const MAX_TEXT: usize = 130_000;
@@ -95,7 +95,7 @@ fn times(view: &View<'_>, found: &RunView) -> Vec<(&'static str, Markup)> {
     let RunView { run, task, attempts, has_older_attempts, .. } = found;
     let times = &view.times;
     let both = |at: Timestamp| html! { (instant(at, times)) " " span.muted { (when(at, times)) } };
-    let of_task = crate::schedule::Zone::named(&task.definition.time_zone).ok();
+    let of_task = Zone::named(&task.definition.time_zone).ok().filter(|zone| zone.name() != "UTC");
     let mut rows = vec![(
         "Scheduled for",
         html! {
