@@ -300,8 +300,8 @@ fn attempt(view: &View<'_>, one: &Shown<'_>, is_newest: bool, is_running: bool, 
                     @if let Some(length) = one.duration { ", took " (duration(Some(length))) }
                     @if let Some(code) = one.exit_code { ", exit code " (code) }
                 }
+                @if let Some(owner) = one.owner { small.text.muted { "by " (show(owner, 100)) } }
             }
-            @if let Some(owner) = one.owner { p.note.text { "by " (show(owner, 100)) } }
             @if let Some(error) = error { p.note { (if one.is_remark { "Remark" } else { "Error" }) } (error) }
             @if let Some(output) = output {
                 details open[is_newest] {
