@@ -314,6 +314,8 @@ const MAY_SCAN: &[&str] = &[
     "limit_requests::KEYS",
     "limit_requests::HANDLERS",
     "limit_requests::MANAGED",
+    // Retention keeps a hundred.
+    "schedulers::STOPPED",
     // Lists of at most as many runs as may start behind a key.
     "blocked::BLOCK_ALL_OTHERS",
     "blocked::UNBLOCK_ALL",
@@ -342,6 +344,7 @@ const MAY_SORT: &[&str] = &[
     "blocked::FIRST_WAITING",
     "blocked::KEYS_OF_TASK",
     "limit_requests::MANAGED",
+    "schedulers::STOPPED",
 ];
 
 /// Writes by SQL, and how often their triggers search the unfinished runs of the task: never its final runs.

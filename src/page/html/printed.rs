@@ -61,6 +61,7 @@ fn size(length: usize) -> String {
 fn cost(letter: char) -> usize {
     match letter {
         '&' | '<' | '>' | '"' => 6,
+        '\n' | '\t' => 1,
         _ if escape::is_control(letter) => letter.escape_default().count(),
         _ => letter.len_utf8(),
     }
