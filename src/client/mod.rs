@@ -14,6 +14,8 @@ pub(crate) mod prune;
 pub(crate) mod runs;
 pub(crate) mod status;
 #[cfg(feature = "page")]
+pub(crate) mod task_pages;
+#[cfg(feature = "page")]
 pub(crate) mod views;
 pub(crate) mod wake;
 

@@ -18,4 +18,6 @@ pub(crate) mod run;
 pub(crate) mod settings;
 pub(crate) mod task;
 #[cfg(feature = "page")]
+pub(crate) mod task_pages;
+#[cfg(feature = "page")]
 pub(crate) mod views;

@@ -25,6 +25,8 @@ use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
+use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+#[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
@@ -120,6 +122,13 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     /// Returns the schedulers that have not stopped in order, then the newest of those that have.
     #[cfg(feature = "page")]
     fn schedulers(&mut self) -> Result<Vec<SchedulerView>>;
+
+    /// Returns a page of tasks, with their last runs.
+    #[cfg(feature = "page")]
+    fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage>;
+    /// Returns a page of the runs of a task, newest first, and whether there are older ones.
+    #[cfg(feature = "page")]
+    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)>;
 
     // Turns of a scheduler.
 

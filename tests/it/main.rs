@@ -142,6 +142,9 @@ mod page_events;
 /// The status page: one run, and what it waits for.
 #[cfg(feature = "page")]
 mod page_run;
+/// The pages of the tasks and of one task: pages, filters, marks, text of the database.
+#[cfg(feature = "page")]
+mod page_tasks;
 /// The status page: the timeline.
 #[cfg(feature = "page")]
 mod page_timeline;

@@ -5,6 +5,7 @@ pub(super) mod events;
 mod lanes;
 pub(super) mod links;
 pub(super) mod parts;
+mod plot;
 mod printed;
 pub(super) mod run;
 pub(super) mod schedulers;
@@ -12,6 +13,7 @@ pub(super) mod task;
 pub(super) mod tasks;
 pub(super) mod timeline;
 mod waits;
+mod words;
 
 use std::sync::Arc;
 

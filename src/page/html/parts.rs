@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use crate::clock::Timestamp;
 use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
+use crate::model::task_pages::Mark;
 use crate::page::html::links;
 use crate::text::escape;
 use crate::text::times::Times;
@@ -97,15 +98,6 @@ pub(in crate::page) fn task_badge(status: TaskStatus) -> Markup {
     badge(tone, status.as_str())
 }
 
-/// A run in the strip of a task.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::page) struct Mark {
-    pub(in crate::page) run: i64,
-    pub(in crate::page) status: RunStatus,
-    pub(in crate::page) at: Timestamp,
-    pub(in crate::page) duration: Option<Duration>,
-}
-
 /// Returns the marks of runs, oldest first. Each status has a shape of its own; the height of a bar is the duration, in eighths of
 /// the longest. The table of the task's page has the same links, so the marks are no stops of the Tab key.
 pub(in crate::page) fn marks(marks: &[Mark], times: &Times) -> Markup {
@@ -136,9 +128,13 @@ pub(in crate::page) fn instant(at: Timestamp, times: &Times) -> Markup {
     html! { time datetime=(at) title=(utc(at)) { (times.local(at)) } }
 }
 
-/// Returns an instant in UTC for people: `2027-03-14 12:00:00 UTC`, with milliseconds unless they are 0.
+/// Returns an instant in UTC for people: `2027-03-14 12:00 UTC`, with seconds and milliseconds unless they are 0.
 pub(in crate::page) fn utc(at: Timestamp) -> String {
-    let form = if at.as_millis().rem_euclid(1000) == 0 { "%Y-%m-%d %H:%M:%S UTC" } else { "%Y-%m-%d %H:%M:%S%.3f UTC" };
+    let form = match at.as_millis().rem_euclid(60_000) {
+        0 => "%Y-%m-%d %H:%M UTC",
+        millis if millis % 1000 == 0 => "%Y-%m-%d %H:%M:%S UTC",
+        _ => "%Y-%m-%d %H:%M:%S%.3f UTC",
+    };
     at.to_datetime().map_or_else(|| at.to_string(), |at| at.format(form).to_string())
 }
 

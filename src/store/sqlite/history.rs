@@ -178,7 +178,7 @@ const LAST_OF_ONCE: &str = "
      ORDER BY started_at DESC, id DESC LIMIT 1";
 
 /// Fills in the last run of a `once` task, which its row does not store, as in the view `task_overview`.
-fn with_last_run(tx: &Transaction<'_>, mut task: Task) -> rusqlite::Result<Task> {
+pub(super) fn with_last_run(tx: &Transaction<'_>, mut task: Task) -> rusqlite::Result<Task> {
     if task.definition.schedule_type != ScheduleKind::Once {
         return Ok(task);
     }

@@ -46,6 +46,8 @@ mod schedulers;
 pub(crate) mod schema;
 pub(crate) mod settle;
 mod sql;
+#[cfg(feature = "page")]
+mod task_pages;
 pub(crate) mod tasks;
 #[cfg(feature = "page")]
 mod timeline;
@@ -70,6 +72,8 @@ use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Exis
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
+#[cfg(feature = "page")]
+use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
@@ -154,6 +158,16 @@ impl Store for SqliteStore {
     #[cfg(feature = "page")]
     fn schedulers(&mut self) -> Result<Vec<SchedulerView>> {
         schedulers::schedulers(self)
+    }
+
+    #[cfg(feature = "page")]
+    fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage> {
+        task_pages::tasks(self, query)
+    }
+
+    #[cfg(feature = "page")]
+    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
+        task_pages::runs(self, query)
     }
 
     by_functions! {
