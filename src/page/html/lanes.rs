@@ -319,7 +319,7 @@ mod tests {
     fn there_are_never_more_bars_than_allowed_and_none_is_lost() {
         use RunStatus::{Dead, Succeeded};
         let every = |period: usize| {
-            let status = |id: i64| if id as usize % period == 0 { Dead } else { Succeeded };
+            let status = |id: i64| if (id as usize).is_multiple_of(period) { Dead } else { Succeeded };
             (0..3600).map(|id| run(id, status(id), id, id)).collect::<Vec<_>>()
         };
         for (runs, most) in [(every(10_000), 20), (every(900), 20), (every(2), 20), (every(2), 1), (every(7), 400)] {
