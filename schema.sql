@@ -324,6 +324,7 @@ CREATE INDEX task_runs_retried ON task_runs (task_id, retry_of) WHERE retry_of I
 
 CREATE INDEX task_attempts_of_run ON task_attempts (run_id, attempt);
 CREATE INDEX scheduler_events_of_task ON scheduler_events (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX scheduler_events_of_kind ON scheduler_events (kind);
 
 -- -------------------------------------------------------------------------------------------------------- triggers --
 

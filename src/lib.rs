@@ -35,6 +35,7 @@ pub use model::health::Limits;
 pub use model::limit::{Limit, LimitOn, LimitState};
 pub use model::new_task::NewTask;
 pub use model::progress_meter::Progress;
+pub use model::recorded::{EventFilter, RecordedEvent};
 pub use model::report::{ClockWait, Finding, Instance, Pruned, Recent, Status};
 pub use model::request::{Added, Applied, Apply, Cancel, Change, Done, ImportItem, Triggered};
 pub use model::retry::{Retry, RetryPolicy};

@@ -6,6 +6,7 @@ pub(crate) mod async_client;
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod doctor;
+pub(crate) mod events;
 pub(crate) mod limits;
 pub(crate) mod matching;
 pub(crate) mod outbox;
@@ -14,6 +15,8 @@ pub(crate) mod runs;
 pub(crate) mod status;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
+#[cfg(feature = "page")]
+pub(crate) mod views;
 pub(crate) mod wake;
 
 use std::collections::BTreeSet;

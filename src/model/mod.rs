@@ -10,6 +10,7 @@ pub(crate) mod json;
 pub(crate) mod limit;
 pub(crate) mod new_task;
 pub(crate) mod progress_meter;
+pub(crate) mod recorded;
 pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod retry;
@@ -18,3 +19,5 @@ pub(crate) mod settings;
 pub(crate) mod task;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
+#[cfg(feature = "page")]
+pub(crate) mod views;

@@ -18,6 +18,7 @@ use crate::model::filter::Selection;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
+use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
@@ -25,6 +26,8 @@ use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
 use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+#[cfg(feature = "page")]
+use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 
@@ -108,6 +111,17 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
     /// As [`Store::prune`], and deletes nothing.
     fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
+    /// Returns the newest recorded events that match, newest first.
+    fn events(&mut self, filter: &EventFilter) -> Result<Vec<RecordedEvent>>;
+    /// Returns a run with all that belongs to it, and why it has not started.
+    #[cfg(feature = "page")]
+    fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>>;
+    /// Returns the runs of each task within a window.
+    #[cfg(feature = "page")]
+    fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline>;
+    /// Returns the schedulers that have not stopped in order, then the newest of those that have.
+    #[cfg(feature = "page")]
+    fn schedulers(&mut self) -> Result<Vec<SchedulerView>>;
 
     /// Returns a page of tasks, with their last runs.
     #[cfg(feature = "page")]

@@ -58,6 +58,8 @@ mod durations;
 mod effect_kills;
 /// Effects are done once or reported as in doubt.
 mod effects;
+/// Look-ups of recorded events.
+mod events;
 /// A run is recovered only on evidence that its command is gone.
 mod evidence;
 /// `duly run` killed at named points between a commitment and its execution.
@@ -134,9 +136,18 @@ mod overdue;
 mod overlap;
 /// The unit of systemd and the image for containers.
 mod packaging;
+/// The status page: recorded events.
+#[cfg(feature = "page")]
+mod page_events;
+/// The status page: one run, and what it waits for.
+#[cfg(feature = "page")]
+mod page_run;
 /// The pages of the tasks and of one task: pages, filters, marks, text of the database.
 #[cfg(feature = "page")]
 mod page_tasks;
+/// The status page: the timeline.
+#[cfg(feature = "page")]
+mod page_timeline;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.

@@ -63,6 +63,24 @@ fn fill(connection: &Connection) {
 
 /// The complete expected plans of the hot statements.
 const HOT: &[(&str, &[&str])] = &[
+    (
+        "recorded::NEWEST",
+        &["SEARCH e USING INTEGER PRIMARY KEY (rowid<?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"],
+    ),
+    (
+        "recorded::NEWEST_OF_KIND",
+        &[
+            "SEARCH e USING INDEX scheduler_events_of_kind (kind=? AND rowid<?)",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+        ],
+    ),
+    (
+        "recorded::NEWEST_OF_TASK",
+        &[
+            "SEARCH e USING INDEX scheduler_events_of_task (task_id=? AND rowid<?)",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+        ],
+    ),
     ("manual::REQUESTED", &["SEARCH task_runs USING INDEX task_runs_requested (task_id=? AND request_key=?)"]),
     ("due::DUE_LIST", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run<?)"]),
     (
@@ -299,6 +317,8 @@ const MAY_SCAN: &[&str] = &[
     "limit_requests::KEYS",
     "limit_requests::HANDLERS",
     "limit_requests::MANAGED",
+    // Retention keeps a hundred.
+    "schedulers::STOPPED",
     // Lists of at most as many runs as may start behind a key.
     "blocked::BLOCK_ALL_OTHERS",
     "blocked::UNBLOCK_ALL",
@@ -330,6 +350,7 @@ const MAY_SORT: &[&str] = &[
     "blocked::FIRST_WAITING",
     "blocked::KEYS_OF_TASK",
     "limit_requests::MANAGED",
+    "schedulers::STOPPED",
 ];
 
 /// Writes by SQL, and how often their triggers search the unfinished runs of the task: never its final runs.

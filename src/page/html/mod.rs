@@ -2,14 +2,17 @@
 
 pub(super) mod actions;
 pub(super) mod events;
+mod lanes;
 pub(super) mod links;
 pub(super) mod parts;
 mod plot;
+mod printed;
 pub(super) mod run;
 pub(super) mod schedulers;
 pub(super) mod task;
 pub(super) mod tasks;
 pub(super) mod timeline;
+mod waits;
 mod words;
 
 use std::sync::Arc;

@@ -285,7 +285,7 @@ const AT_WORK: &str = "
     SELECT count(*) FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND locked_by = :owner";
 
 /// Counts the running runs of an owner.
-fn at_work(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<u32> {
+pub(super) fn at_work(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<u32> {
     tx.prepare_cached(AT_WORK)?.query_row(named_params! { ":owner": owner }, |row| row.get(0))
 }
 

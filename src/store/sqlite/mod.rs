@@ -33,17 +33,24 @@ pub(crate) mod once;
 pub(crate) mod open;
 pub(crate) mod owners;
 pub(crate) mod prune;
+mod recorded;
 pub(crate) mod registration;
 pub(crate) mod replan;
 mod requests;
 pub(crate) mod row;
+#[cfg(feature = "page")]
+mod run_view;
 pub(crate) mod runs;
+#[cfg(feature = "page")]
+mod schedulers;
 pub(crate) mod schema;
 pub(crate) mod settle;
 mod sql;
 #[cfg(feature = "page")]
 mod task_pages;
 pub(crate) mod tasks;
+#[cfg(feature = "page")]
+mod timeline;
 pub(crate) mod turn;
 
 use std::any::Any;
@@ -59,6 +66,7 @@ use crate::model::filter::Selection;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
+use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
@@ -66,6 +74,8 @@ use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
 use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+#[cfg(feature = "page")]
+use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
@@ -136,6 +146,21 @@ impl Store for SqliteStore {
     }
 
     #[cfg(feature = "page")]
+    fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>> {
+        run_view::run_view(self, run, now)
+    }
+
+    #[cfg(feature = "page")]
+    fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
+        timeline::timeline(self, window, now)
+    }
+
+    #[cfg(feature = "page")]
+    fn schedulers(&mut self) -> Result<Vec<SchedulerView>> {
+        schedulers::schedulers(self)
+    }
+
+    #[cfg(feature = "page")]
     fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage> {
         task_pages::tasks(self, query)
     }
@@ -174,6 +199,7 @@ impl Store for SqliteStore {
         fn prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> = prune::prune;
         fn would_prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>
             = prune::would_prune;
+        fn events(filter: &EventFilter) -> Result<Vec<RecordedEvent>> = recorded::events;
 
         // Turns of a scheduler.
         fn known_owners() -> Result<KnownOwners> = registration::known_owners;
