@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+#[cfg(feature = "page")]
+use crate::model::action::{Acted, Action};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
@@ -106,6 +108,16 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
     /// As [`Store::prune`], and deletes nothing.
     fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
+
+    /// Performs an action and records it as an event that names `actor`, in one transaction.
+    #[cfg(feature = "page")]
+    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted>;
+    /// Makes the backend refuse every write on this connection from now on.
+    #[cfg(feature = "page")]
+    fn refuse_writes(&mut self) -> Result<()>;
+    /// Returns 128 bits from the randomness of the operating system, as hexadecimal digits.
+    #[cfg(feature = "page")]
+    fn random_token(&mut self) -> Result<String>;
 
     // Turns of a scheduler.
 
