@@ -18,6 +18,8 @@ mod routes;
 mod server;
 mod state;
 mod zone;
+#[cfg(test)]
+mod tests;
 
 pub use options::Page;
 pub(crate) use server::Server;
