@@ -17,9 +17,9 @@ mod options;
 mod routes;
 mod server;
 mod state;
-mod zone;
 #[cfg(test)]
 mod tests;
+mod zone;
 
 pub use options::Page;
 pub(crate) use server::Server;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::routing::{get, post};
 
+use crate::error::Result;
 use crate::model::limit::Limit;
 use crate::page::answer::answered;
 use crate::page::guard::Guard;
@@ -31,7 +32,10 @@ fn serve(limits: Limits) -> (Server, SocketAddr) {
         .route("/large", get(async || "x".repeat(64 << 20)))
         .route("/hanging", get(async || pending::<&str>().await))
         .route("/panic", get(async || -> &str { panic!("a planted panic") }))
-        .route("/panic/data", get(async || answered("text/plain", || panic!("a planted panic")).await));
+        .route(
+            "/panic/data",
+            get(async || answered("text/plain", || -> Result<String> { panic!("a planted panic") }).await),
+        );
     let router = Guard::new(&[address], limits).around(router);
     (Server::start(vec![listener], limits, router, pending()).unwrap(), address)
 }
@@ -145,7 +149,8 @@ fn the_oldest_connection_that_makes_no_answer_is_closed_for_a_new_one() {
 #[test]
 fn a_server_ends_at_once_beside_work_that_does_not() {
     let (server, address) = serve(Limits::default());
-    let mut held = [connect(address, ""), connect(address, "GET /hanging HTTP/1.1\r\nHOST\r\n"), connect(address, "GET")];
+    let mut held =
+        [connect(address, ""), connect(address, "GET /hanging HTTP/1.1\r\nHOST\r\n"), connect(address, "GET")];
     let begun = Instant::now();
     drop(server);
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
