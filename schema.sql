@@ -274,7 +274,8 @@ CREATE TABLE scheduler_instances (
 -- clock_set. owner_stalled: a live owner did not extend its lease in time; worker_ended: a worker thread panicked (in both,
 -- detail begins with the id of the owner). Of a command whose scheduler died: orphan_unknown (whether it has ended cannot be
 -- known; its run waits), left_group (it has ended, except for a process that left its group and holds its input),
--- declared_gone (a user declared that it has ended; detail is what was recorded of it).
+-- declared_gone (a user declared that it has ended; detail is what was recorded of it). action: a user of the status page
+-- triggered or retried (run_id is the new run), paused, resumed or cancelled; detail is 'page: ' and the verb.
 CREATE TABLE scheduler_events (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     at               INTEGER NOT NULL,

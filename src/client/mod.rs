@@ -1,5 +1,7 @@
 //! `Client`: adds, changes and looks up tasks. It has its own connection and no threads.
 
+#[cfg(feature = "page")]
+mod actions;
 pub(crate) mod apply;
 #[cfg(feature = "tokio")]
 pub(crate) mod async_client;

@@ -1,5 +1,7 @@
 //! The values that the modules of duly exchange: tasks, runs, events, settings. They do no I/O and read no clock.
 
+#[cfg(feature = "page")]
+pub(crate) mod action;
 pub(crate) mod bulk;
 pub(crate) mod declared;
 pub(crate) mod event;

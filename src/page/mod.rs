@@ -2,16 +2,23 @@
 //!
 //! One thread serves them, with a connection of its own that reads only. Nothing of the scheduler waits for it.
 
+mod actions;
 mod address;
 mod answer;
 mod api;
+mod changes;
+mod connection;
+mod guard;
 mod html;
+mod limits;
 mod metrics;
 mod monitor;
 mod options;
 mod routes;
 mod server;
 mod state;
+#[cfg(test)]
+mod tests;
 mod zone;
 
 pub use options::Page;

@@ -6,10 +6,11 @@ use axum::Router;
 use axum::routing::get;
 
 use crate::page::state::State;
-use crate::page::{api, html, monitor};
+use crate::page::{actions, api, changes, html, monitor};
 
 /// Returns the service of all requests.
 pub(super) fn router(state: Arc<State>) -> Router {
+    let actions = if state.page.has_actions() { actions::routes() } else { Router::new() };
     Router::new()
         .route("/", get(html::tasks::page))
         .route("/tasks/{name}", get(html::task::page))
@@ -18,7 +19,10 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/schedulers", get(html::schedulers::page))
         .route("/events", get(html::events::page))
         .route("/page.css", get(html::style))
+        .route("/page.js", get(changes::script))
+        .route("/changes", get(changes::stream))
         .route("/metrics", get(monitor::metrics))
         .route("/api/status", get(api::status))
+        .merge(actions)
         .with_state(state)
 }

@@ -1,13 +1,17 @@
 //! The thread of the page: accepts connections and answers requests, on a runtime of its own.
 
+use std::future::Future;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use axum::Router;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -16,14 +20,19 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::model::event::Observer;
+use crate::page::connection::{Connection, Connections};
+use crate::page::guard::Guard;
+use crate::page::limits::{Limits, MAX_ANSWERS, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::page::metrics::Metrics;
 use crate::page::options::Page;
-use crate::page::routes;
 use crate::page::state::State;
+use crate::page::{changes, routes};
 use crate::store::Store;
 
-/// Time limit for the request line and the headers of a request.
-const HEAD_LIMIT: Duration = Duration::from_secs(5);
+/// Pause after a connection could not be accepted, as when the process has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time for database work at the end of the server. What takes longer ends by itself.
+const END_LIMIT: Duration = Duration::from_millis(200);
 
 /// A page that is being served. Dropping it ends its connections and its thread.
 pub(crate) struct Server {
@@ -45,44 +54,104 @@ impl Page {
     /// # Errors
     /// [`Error::InvalidConfig`] if it is no address of the loopback interface; an error if it is in use.
     pub(crate) fn listen(self, observers: &mut Vec<Arc<dyn Observer>>) -> Result<Listening> {
-        let addresses = self.addresses()?;
-        let listeners = addresses.iter().map(std::net::TcpListener::bind).collect::<Result<Vec<_>, _>>();
-        let listeners = listeners.map_err(|error| Error::store("listen for the status page", error))?;
+        let listeners =
+            listen(&self.addresses()?).map_err(|error| Error::store("listen for the status page", error))?;
         let metrics = Metrics::default();
         observers.push(Arc::new(metrics.clone()));
         Ok(Listening { page: self, metrics, listeners })
     }
 }
 
+/// Listens on all addresses, with one port. An address after the first that this machine does not have is left out: it may have no
+/// IPv6.
+fn listen(addresses: &[SocketAddr]) -> std::io::Result<Vec<std::net::TcpListener>> {
+    let mut listeners: Vec<std::net::TcpListener> = Vec::new();
+    for &(mut address) in addresses {
+        if let Some(first) = listeners.first() {
+            address.set_port(first.local_addr()?.port());
+        }
+        match std::net::TcpListener::bind(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if !listeners.is_empty() && !is_taken(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(listeners)
+}
+
+fn is_taken(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied)
+}
+
 impl Listening {
     /// Starts the thread that serves the page.
     ///
     /// # Errors
-    /// If the thread cannot start.
+    /// If the reader cannot be made read-only, or the thread cannot start.
     pub(crate) fn serve(
         self,
-        reader: Box<dyn Store>,
+        mut reader: Box<dyn Store>,
         writer: Client,
         clock: Arc<dyn Clock>,
         turns: Arc<AtomicU64>,
     ) -> Result<Server> {
         let Listening { page, metrics, listeners } = self;
-        let cannot = |error| Error::store("serve the status page", error);
-        let address = listeners[0].local_addr().map_err(cannot)?;
-        let token = format!("{:032x}", u128::from_be_bytes(std::array::from_fn(|_| fastrand::u8(..))));
+        let limits = Limits::default();
+        let token = reader.random_token()?;
+        reader.refuse_writes()?;
         let reader = Client::new(reader, clock.clone(), None);
-        let state = Arc::new(State { page, reader, writer, metrics, clock, turns, token });
-        let (stop, stopped) = watch::channel(());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
-        let thread = thread::Builder::new()
-            .name("duly-page".into())
-            .spawn(move || runtime.block_on(serve(listeners, state, stopped)))
-            .map_err(cannot)?;
-        Ok(Server { address, stop: Some(stop), thread: Some(thread) })
+        let guard = Guard::new(&addresses(&listeners)?, limits);
+        let state = Arc::new(State::new(page, [reader, writer], metrics, clock, turns, token));
+        let router = guard.around(routes::router(state.clone()));
+        Server::start(listeners, limits, router, changes::watch(state))
     }
 }
 
+fn addresses(listeners: &[std::net::TcpListener]) -> Result<Vec<SocketAddr>> {
+    let addresses = listeners.iter().map(std::net::TcpListener::local_addr).collect::<std::io::Result<_>>();
+    addresses.map_err(|error| Error::store("serve the status page", error))
+}
+
 impl Server {
+    /// Starts the thread. `beside` runs beside the connections.
+    pub(super) fn start(
+        listeners: Vec<std::net::TcpListener>,
+        limits: Limits,
+        router: Router,
+        beside: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Self> {
+        let cannot = |error| Error::store("serve the status page", error);
+        let address = addresses(&listeners)?[0];
+        let (stop, mut stopped) = watch::channel(());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            // One more: the look for changes.
+            .max_blocking_threads(MAX_ANSWERS + 1)
+            .thread_name("duly-page-data")
+            .build()
+            .map_err(cannot)?;
+        let accept = async move {
+            let connections = Connections::default();
+            tokio::spawn(beside);
+            for listener in listeners {
+                listener.set_nonblocking(true)?;
+                let listener = TcpListener::from_std(listener)?;
+                tokio::spawn(accept(listener, router.clone(), connections.clone(), limits));
+            }
+            // Ends when the sender is dropped.
+            let _ = stopped.changed().await;
+            std::io::Result::Ok(())
+        };
+        let serve = move || {
+            if let Err(error) = runtime.block_on(accept) {
+                log::error!("the status page is not served: {error}");
+            }
+            runtime.shutdown_timeout(END_LIMIT);
+        };
+        let thread = thread::Builder::new().name("duly-page".into()).spawn(serve).map_err(cannot)?;
+        Ok(Server { address, stop: Some(stop), thread: Some(thread) })
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -97,24 +166,41 @@ impl Drop for Server {
     }
 }
 
-async fn serve(listeners: Vec<std::net::TcpListener>, state: Arc<State>, mut stopped: watch::Receiver<()>) {
-    let service = TowerToHyperService::new(routes::router(state));
-    for listener in listeners {
-        let service = service.clone();
-        let Ok(listener) = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener)) else {
-            return;
-        };
-        tokio::spawn(async move {
-            loop {
-                let Ok((stream, _)) = listener.accept().await else { continue };
-                let connection = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_LIMIT)
-                    .serve_connection(TokioIo::new(stream), service.clone());
-                tokio::spawn(connection);
+async fn accept(listener: TcpListener, router: Router, connections: Connections, limits: Limits) {
+    let service = TowerToHyperService::new(router);
+    let mut is_refused = false;
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                if !is_refused {
+                    log::warn!("the status page cannot accept a connection: {error}; it tries again every 100 ms");
+                }
+                is_refused = true;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
             }
+        };
+        is_refused = false;
+        let place = connections.add(limits.connections);
+        let (id, service, answering) = (place.id(), service.clone(), place.answering.clone());
+        let service = service_fn(move |mut request: hyper::Request<_>| {
+            request.extensions_mut().insert(answering.clone());
+            service.call(request)
         });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.head)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .max_headers(MAX_HEADERS)
+            .serve_connection(Connection::new(stream, limits.write), service);
+        let task = tokio::spawn(async move {
+            // A client that is slow or breaks off is no fault.
+            let _ = connection.await;
+            drop(place);
+        });
+        connections.started(id, task.abort_handle());
+        // Connections that were closed give their descriptors back before the next one is accepted.
+        tokio::task::yield_now().await;
     }
-    // Ends when the sender is dropped.
-    let _ = stopped.changed().await;
 }

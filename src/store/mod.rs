@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+#[cfg(feature = "page")]
+use crate::model::action::{Acted, Action};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
@@ -129,6 +131,16 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     /// Returns a page of the runs of a task, newest first, and whether there are older ones.
     #[cfg(feature = "page")]
     fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)>;
+
+    /// Performs an action and records it as an event that names `actor`, in one transaction.
+    #[cfg(feature = "page")]
+    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted>;
+    /// Makes the backend refuse every write on this connection from now on.
+    #[cfg(feature = "page")]
+    fn refuse_writes(&mut self) -> Result<()>;
+    /// Returns 128 bits from the randomness of the operating system, as hexadecimal digits.
+    #[cfg(feature = "page")]
+    fn random_token(&mut self) -> Result<String>;
 
     // Turns of a scheduler.
 

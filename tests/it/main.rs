@@ -148,6 +148,9 @@ mod page_tasks;
 /// The status page: the timeline.
 #[cfg(feature = "page")]
 mod page_timeline;
+/// The server of the status page: refused requests, limits, actions, live changes.
+#[cfg(feature = "page")]
+mod page_server;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.

@@ -95,6 +95,7 @@ fn failed(error: &Error) -> (StatusCode, Content) {
     let (status, title) = match error {
         Error::UnknownTask { .. } => (StatusCode::NOT_FOUND, "No such task"),
         Error::UnknownRun { .. } => (StatusCode::NOT_FOUND, "No such run"),
+        Error::Refused { .. } => (StatusCode::CONFLICT, "Refused"),
         _ => {
             log::warn!("the page cannot be read: {error}");
             (StatusCode::SERVICE_UNAVAILABLE, "The database cannot be read")
@@ -120,6 +121,7 @@ fn layout(view: &View<'_>, nav: Nav, content: &Content) -> Markup {
                 meta name="color-scheme" content="light dark";
                 title { (show(&content.title, 220)) " · duly" }
                 link rel="stylesheet" href="/page.css";
+                script src="/page.js" defer {}
             }
             body {
                 a.skip href="#main" { "Skip to content" }

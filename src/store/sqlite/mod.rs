@@ -1,5 +1,7 @@
 //! The SQLite store: one guarded statement for each transition of a run, its row count checked.
 
+#[cfg(feature = "page")]
+mod actions;
 pub(crate) mod add;
 mod apply;
 pub(crate) mod attempts;
@@ -60,6 +62,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+#[cfg(feature = "page")]
+use crate::model::action::{Acted, Action};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
@@ -168,6 +172,21 @@ impl Store for SqliteStore {
     #[cfg(feature = "page")]
     fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
         task_pages::runs(self, query)
+    }
+
+    #[cfg(feature = "page")]
+    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
+        actions::act(self, actor, action, now)
+    }
+
+    #[cfg(feature = "page")]
+    fn refuse_writes(&mut self) -> Result<()> {
+        SqliteStore::refuse_writes(self)
+    }
+
+    #[cfg(feature = "page")]
+    fn random_token(&mut self) -> Result<String> {
+        SqliteStore::random_token(self)
     }
 
     by_functions! {
