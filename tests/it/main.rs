@@ -142,15 +142,15 @@ mod page_events;
 /// The status page: one run, and what it waits for.
 #[cfg(feature = "page")]
 mod page_run;
+/// The server of the status page: refused requests, limits, actions, live changes.
+#[cfg(feature = "page")]
+mod page_server;
 /// The pages of the tasks and of one task: pages, filters, marks, text of the database.
 #[cfg(feature = "page")]
 mod page_tasks;
 /// The status page: the timeline.
 #[cfg(feature = "page")]
 mod page_timeline;
-/// The server of the status page: refused requests, limits, actions, live changes.
-#[cfg(feature = "page")]
-mod page_server;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.

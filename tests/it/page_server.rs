@@ -282,13 +282,13 @@ fn an_action_leaves_one_event_that_names_the_page() {
     leads_to(served.act("/runs/1/retry"), "/runs/2");
     let expected = [
         format!("{id}|1|page: trigger"),
-        format!("{id}|NULL|page: pause"),
-        format!("{id}|NULL|page: resume"),
+        format!("{id}|-|page: pause"),
+        format!("{id}|-|page: resume"),
         format!("{id}|1|page: cancel"),
         format!("{id}|2|page: retry"),
     ];
     assert_eq!(served.actions(), expected);
-    assert_eq!(db.rows("SELECT id, status, retry_of FROM task_runs ORDER BY id"), ["1|cancelled|NULL", "2|queued|1"]);
+    assert_eq!(db.rows("SELECT id, status, retry_of FROM task_runs ORDER BY id"), ["1|cancelled|-", "2|queued|1"]);
     db.assert_sound();
 }
 
@@ -392,7 +392,7 @@ fn descriptors(process: u32) -> usize {
 
 #[cfg(target_os = "linux")]
 fn served_by_program(db: &TestDb) -> (Sidecar, SocketAddr) {
-    let sidecar = Sidecar::start(db, &["--create", "--http", "127.0.0.1:0"]);
+    let sidecar = Sidecar::start(db, &["--http", "127.0.0.1:0"]);
     let mut address = None;
     eventually("the page has its address", || {
         address = sidecar
@@ -407,7 +407,7 @@ fn served_by_program(db: &TestDb) -> (Sidecar, SocketAddr) {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_thousand_idle_and_dripping_connections_do_not_block_the_page() {
-    let db = TestDb::new();
+    let (db, _client) = TestDb::with_client();
     let (mut sidecar, address) = served_by_program(&db);
     let before = descriptors(sidecar.pid());
     let mut held = Vec::new();
@@ -447,7 +447,7 @@ fn a_process_without_descriptors_serves_again_when_it_has_some() {
     if tool.is_err() {
         return skip("no prlimit");
     }
-    let db = TestDb::new();
+    let (db, _client) = TestDb::with_client();
     let (mut sidecar, address) = served_by_program(&db);
     let limit = |count: usize| {
         let arguments = ["--pid", &sidecar.pid().to_string(), &format!("--nofile={count}:")];
