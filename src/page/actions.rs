@@ -46,7 +46,8 @@ async fn perform(state: Arc<State>, action: Action, headers: HeaderMap, form: By
     }
     if !has_token(&form, &state.token) {
         let reason = "the form is not of this start of the scheduler: load the page again".to_owned();
-        let mut response = failed(state, Error::Refused { request: format!("{} by this form", action.verb()), reason }).await;
+        let mut response =
+            failed(state, Error::Refused { request: format!("{} by this form", action.verb()), reason }).await;
         *response.status_mut() = StatusCode::FORBIDDEN;
         return response;
     }

@@ -17,6 +17,8 @@ mod options;
 mod routes;
 mod server;
 mod state;
+#[cfg(test)]
+mod tests;
 mod zone;
 
 pub use options::Page;

@@ -134,6 +134,9 @@ mod overdue;
 mod overlap;
 /// The unit of systemd and the image for containers.
 mod packaging;
+/// The server of the status page: refused requests, limits, actions, live changes.
+#[cfg(feature = "page")]
+mod page_server;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.

@@ -6,7 +6,8 @@ use axum::extract;
 use axum::response::Response;
 use maud::html;
 
-use crate::page::html::{Content, Nav, rendered};
+use crate::page::html::actions::button;
+use crate::page::html::{Content, Nav, links, rendered};
 use crate::page::state::State;
 
 pub(in crate::page) async fn page(
@@ -15,7 +16,8 @@ pub(in crate::page) async fn page(
 ) -> Response {
     rendered(state, Nav::Tasks, move |view| {
         let status = view.state.reader.status()?;
-        Ok(Content::new("Task", html! { p { (which) " " (status.due) } }))
+        let trigger = button(view.state, &format!("{}/trigger", links::task(&which)), "Trigger");
+        Ok(Content::new("Task", html! { p { (which) " " (status.due) } (trigger) }))
     })
     .await
 }
