@@ -16,3 +16,4 @@ pub(crate) mod retry;
 pub(crate) mod run;
 pub(crate) mod settings;
 pub(crate) mod task;
+pub(crate) mod vitals;

@@ -5,7 +5,9 @@
 mod address;
 mod answer;
 mod api;
+mod exposition;
 mod html;
+mod kept;
 mod metrics;
 mod monitor;
 mod options;

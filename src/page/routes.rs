@@ -19,6 +19,8 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/events", get(html::events::page))
         .route("/page.css", get(html::style))
         .route("/metrics", get(monitor::metrics))
+        .route("/healthz", get(monitor::health))
+        .route("/livez", get(monitor::life))
         .route("/api/status", get(api::status))
         .with_state(state)
 }

@@ -1,8 +1,8 @@
 //! The thread of the page: accepts connections and answers requests, on a runtime of its own.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::model::event::Observer;
+use crate::model::vitals::Vitals;
+use crate::page::kept::Monitor;
 use crate::page::metrics::Metrics;
 use crate::page::options::Page;
 use crate::page::routes;
@@ -44,11 +46,16 @@ impl Page {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if it is no address of the loopback interface; an error if it is in use.
-    pub(crate) fn listen(self, observers: &mut Vec<Arc<dyn Observer>>) -> Result<Listening> {
+    pub(crate) fn listen(
+        self,
+        observers: &mut Vec<Arc<dyn Observer>>,
+        clock: &Arc<dyn Clock>,
+        handlers: &BTreeSet<String>,
+    ) -> Result<Listening> {
         let addresses = self.addresses()?;
         let listeners = addresses.iter().map(std::net::TcpListener::bind).collect::<Result<Vec<_>, _>>();
         let listeners = listeners.map_err(|error| Error::store("listen for the status page", error))?;
-        let metrics = Metrics::default();
+        let metrics = Metrics::new(clock.clone(), handlers, self.has_metrics_per_task());
         observers.push(Arc::new(metrics.clone()));
         Ok(Listening { page: self, metrics, listeners })
     }
@@ -59,19 +66,14 @@ impl Listening {
     ///
     /// # Errors
     /// If the thread cannot start.
-    pub(crate) fn serve(
-        self,
-        reader: Box<dyn Store>,
-        writer: Client,
-        clock: Arc<dyn Clock>,
-        turns: Arc<AtomicU64>,
-    ) -> Result<Server> {
+    pub(crate) fn serve(self, reader: Box<dyn Store>, writer: Client, vitals: Arc<Vitals>) -> Result<Server> {
         let Listening { page, metrics, listeners } = self;
         let cannot = |error| Error::store("serve the status page", error);
         let address = listeners[0].local_addr().map_err(cannot)?;
         let token = format!("{:032x}", u128::from_be_bytes(std::array::from_fn(|_| fastrand::u8(..))));
+        let (clock, monitor) = (metrics.clock(), Monitor::new());
         let reader = Client::new(reader, clock.clone(), None);
-        let state = Arc::new(State { page, reader, writer, metrics, clock, turns, token });
+        let state = Arc::new(State { page, reader, writer, metrics, monitor, clock, vitals, token });
         let (stop, stopped) = watch::channel(());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
         let thread = thread::Builder::new()

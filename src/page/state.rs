@@ -1,10 +1,11 @@
 //! What a request is answered from.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use crate::client::Client;
 use crate::clock::Clock;
+use crate::model::vitals::Vitals;
+use crate::page::kept::Monitor;
 use crate::page::metrics::Metrics;
 use crate::page::options::Page;
 
@@ -16,9 +17,10 @@ pub(super) struct State {
     /// The client of the scheduler, for actions.
     pub(super) writer: Client,
     pub(super) metrics: Metrics,
+    pub(super) monitor: Monitor,
     pub(super) clock: Arc<dyn Clock>,
-    /// Number of turns that the scheduler has ended.
-    pub(super) turns: Arc<AtomicU64>,
+    /// Of the scheduler's loop.
+    pub(super) vitals: Arc<Vitals>,
     /// A random token, another one after each start. An action must present it.
     pub(super) token: String,
 }

@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
@@ -106,6 +108,9 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
     /// As [`Store::prune`], and deletes nothing.
     fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
+    /// Counts the unfinished runs.
+    #[cfg(feature = "page")]
+    fn queue(&mut self, now: Timestamp) -> Result<Queue>;
 
     // Turns of a scheduler.
 

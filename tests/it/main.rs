@@ -134,6 +134,9 @@ mod overdue;
 mod overlap;
 /// The unit of systemd and the image for containers.
 mod packaging;
+/// Metrics, health and liveness over HTTP; the dashboard and the alert rules.
+#[cfg(feature = "page")]
+mod page_metrics;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.

@@ -33,6 +33,8 @@ pub(crate) mod once;
 pub(crate) mod open;
 pub(crate) mod owners;
 pub(crate) mod prune;
+#[cfg(feature = "page")]
+mod queue;
 pub(crate) mod registration;
 pub(crate) mod replan;
 mod requests;
@@ -54,6 +56,8 @@ use crate::error::{Error, Result};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
@@ -129,6 +133,11 @@ impl Store for SqliteStore {
 
     fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>> {
         self.read("read the attempts", |tx, _| Ok(history::attempts(tx, run)?))
+    }
+
+    #[cfg(feature = "page")]
+    fn queue(&mut self, now: Timestamp) -> Result<Queue> {
+        queue::queue(self, now)
     }
 
     by_functions! {
