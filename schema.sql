@@ -318,6 +318,8 @@ CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, 
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 -- Runs that expire unless they begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
+-- Dead runs by their end: which of them are recent.
+CREATE INDEX task_runs_dead ON task_runs (finished_at) WHERE status = 'dead';
 -- One run for all requests with the same key.
 CREATE UNIQUE INDEX task_runs_requested ON task_runs (task_id, request_key) WHERE request_key IS NOT NULL;
 -- Retries by task and retried run: retention keeps a retried run as long as its retry.

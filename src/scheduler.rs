@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::host::{folder, owner_lock, panics};
 use crate::model::event::{Event, Observer};
 use crate::model::settings::{Retention, Settings, settings_methods};
+use crate::model::vitals::Vitals;
 #[cfg(feature = "page")]
 use crate::page::{Page, Server};
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
@@ -297,7 +297,7 @@ impl Builder {
         #[cfg(feature = "tokio")]
         let others = runtime.as_ref().map_or(others, |runtime| runtime.limit);
         #[cfg(feature = "page")]
-        let page = page.map(|page| page.listen(&mut observers)).transpose()?;
+        let page = page.map(|page| page.listen(&mut observers, &clock, &handlers.names())).transpose()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
         // Checked before the file is opened, and again with the owner's lock, which is taken when it is open.
         if let Some(fault) = folder::foreign(&path) {
@@ -331,13 +331,14 @@ impl Builder {
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
         let (in_flight, handed, next_look, waiting) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
-        let (now, turns) = (clock.now(), Arc::<AtomicU64>::default());
+        let now = clock.now();
+        let vitals = Arc::new(Vitals::new(now, settings.poll));
         let is_behind = poller.is_behind(now);
         #[cfg(feature = "page")]
         let page = match page {
             Some(page) => {
                 let reader = Box::new(SqliteStore::open(&path, Missing::Refuse, durability)?);
-                Some(page.serve(reader, client.clone(), clock.clone(), turns.clone())?)
+                Some(page.serve(reader, client.clone(), vitals.clone())?)
             }
             None => None,
         };
@@ -350,7 +351,7 @@ impl Builder {
             woken,
             orders,
             report,
-            turns: turns.clone(),
+            vitals: vitals.clone(),
             in_flight,
             handed,
             next_look,
@@ -369,7 +370,7 @@ impl Builder {
             client,
             order,
             reports,
-            turns,
+            vitals,
             thread: Some(thread),
             path,
             handlers: names,
@@ -412,7 +413,7 @@ pub struct Scheduler {
     client: Client,
     order: Sender<Order>,
     reports: Receiver<usize>,
-    turns: Arc<AtomicU64>,
+    vitals: Arc<Vitals>,
     thread: Option<JoinHandle<Result<()>>>,
     path: PathBuf,
     handlers: BTreeSet<String>,
@@ -499,7 +500,7 @@ impl Scheduler {
     /// not grow while a turn is blocked: by a disk that does not answer, by an observer that does not return, or for up to five
     /// seconds by the lock of another program; nor after the scheduler has stopped.
     pub fn turns(&self) -> u64 {
-        self.turns.load(Ordering::Relaxed)
+        self.vitals.turns()
     }
 
     /// Returns the address on which the page is served. `None` without [`Builder::page`].

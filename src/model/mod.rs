@@ -23,3 +23,4 @@ pub(crate) mod task;
 pub(crate) mod task_pages;
 #[cfg(feature = "page")]
 pub(crate) mod views;
+pub(crate) mod vitals;

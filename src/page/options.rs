@@ -38,11 +38,15 @@ impl Page {
         self
     }
 
-    /// Adds the name of the task to metrics of runs. Each task is then a time series of its own. Default: runs are counted by
-    /// handler.
+    /// Adds metrics of each task that is due more than once, for the first 10 000 of them: see docs/metrics.md. Each is then several
+    /// time series of its own. Default: runs are counted by handler.
     pub fn metrics_per_task(mut self) -> Self {
         self.metrics_per_task = true;
         self
+    }
+
+    pub(crate) fn has_metrics_per_task(&self) -> bool {
+        self.metrics_per_task
     }
 
     pub(crate) fn has_actions(&self) -> bool {

@@ -22,6 +22,8 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/page.js", get(changes::script))
         .route("/changes", get(changes::stream))
         .route("/metrics", get(monitor::metrics))
+        .route("/healthz", get(monitor::health))
+        .route("/livez", get(monitor::life))
         .route("/api/status", get(api::status))
         .merge(actions)
         .with_state(state)

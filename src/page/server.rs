@@ -1,10 +1,10 @@
 //! The thread of the page: accepts connections and answers requests, on a runtime of its own.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::model::event::Observer;
+use crate::model::vitals::Vitals;
 use crate::page::connection::{Connection, Connections};
 use crate::page::guard::Guard;
 use crate::page::limits::{Limits, MAX_ANSWERS, MAX_HEAD_BYTES, MAX_HEADERS};
@@ -53,10 +54,15 @@ impl Page {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if it is no address of the loopback interface; an error if it is in use.
-    pub(crate) fn listen(self, observers: &mut Vec<Arc<dyn Observer>>) -> Result<Listening> {
+    pub(crate) fn listen(
+        self,
+        observers: &mut Vec<Arc<dyn Observer>>,
+        clock: &Arc<dyn Clock>,
+        handlers: &BTreeSet<String>,
+    ) -> Result<Listening> {
         let listeners =
             listen(&self.addresses()?).map_err(|error| Error::store("listen for the status page", error))?;
-        let metrics = Metrics::default();
+        let metrics = Metrics::new(clock.clone(), handlers, self.has_metrics_per_task());
         observers.push(Arc::new(metrics.clone()));
         Ok(Listening { page: self, metrics, listeners })
     }
@@ -88,20 +94,14 @@ impl Listening {
     ///
     /// # Errors
     /// If the reader cannot be made read-only, or the thread cannot start.
-    pub(crate) fn serve(
-        self,
-        mut reader: Box<dyn Store>,
-        writer: Client,
-        clock: Arc<dyn Clock>,
-        turns: Arc<AtomicU64>,
-    ) -> Result<Server> {
+    pub(crate) fn serve(self, mut reader: Box<dyn Store>, writer: Client, vitals: Arc<Vitals>) -> Result<Server> {
         let Listening { page, metrics, listeners } = self;
         let limits = Limits::default();
         let token = reader.random_token()?;
         reader.refuse_writes()?;
-        let reader = Client::new(reader, clock.clone(), None);
+        let reader = Client::new(reader, metrics.clock(), None);
         let guard = Guard::new(&addresses(&listeners)?, limits);
-        let state = Arc::new(State::new(page, [reader, writer], metrics, clock, turns, token));
+        let state = Arc::new(State::new(page, [reader, writer], metrics, vitals, token));
         let router = guard.around(routes::router(state.clone()));
         Server::start(listeners, limits, router, changes::watch(state))
     }

@@ -1,12 +1,13 @@
 //! What a request is answered from.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use tokio::sync::{Semaphore, watch};
 
 use crate::client::Client;
 use crate::clock::Clock;
+use crate::model::vitals::Vitals;
+use crate::page::kept::Monitor;
 use crate::page::limits::MAX_STREAMS;
 use crate::page::metrics::Metrics;
 use crate::page::options::Page;
@@ -19,9 +20,10 @@ pub(super) struct State {
     /// The client of the scheduler, for actions.
     pub(super) writer: Client,
     pub(super) metrics: Metrics,
+    pub(super) monitor: Monitor,
     pub(super) clock: Arc<dyn Clock>,
-    /// Number of turns that the scheduler has ended.
-    pub(super) turns: Arc<AtomicU64>,
+    /// Of the scheduler's loop.
+    pub(super) vitals: Arc<Vitals>,
     /// A random token, another one after each start. An action must present it.
     pub(super) token: String,
     /// Wakes the streams of `/changes`.
@@ -31,16 +33,9 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(
-        page: Page,
-        clients: [Client; 2],
-        metrics: Metrics,
-        clock: Arc<dyn Clock>,
-        turns: Arc<AtomicU64>,
-        token: String,
-    ) -> Self {
-        let [reader, writer] = clients;
+    pub(super) fn new(page: Page, clients: [Client; 2], metrics: Metrics, vitals: Arc<Vitals>, token: String) -> Self {
+        let ([reader, writer], clock, monitor) = (clients, metrics.clock(), Monitor::new());
         let (changed, streams) = (watch::Sender::new(()), Arc::new(Semaphore::new(MAX_STREAMS)));
-        State { page, reader, writer, metrics, clock, turns, token, changed, streams }
+        State { page, reader, writer, metrics, monitor, clock, vitals, token, changed, streams }
     }
 }

@@ -17,6 +17,8 @@ use crate::model::action::{Acted, Action};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
@@ -141,6 +143,9 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     /// Returns 128 bits from the randomness of the operating system, as hexadecimal digits.
     #[cfg(feature = "page")]
     fn random_token(&mut self) -> Result<String>;
+    /// Counts the unfinished runs.
+    #[cfg(feature = "page")]
+    fn queue(&mut self, now: Timestamp) -> Result<Queue>;
 
     // Turns of a scheduler.
 

@@ -139,6 +139,9 @@ mod packaging;
 /// The status page: recorded events.
 #[cfg(feature = "page")]
 mod page_events;
+/// Metrics, health and liveness over HTTP; the dashboard and the alert rules.
+#[cfg(feature = "page")]
+mod page_metrics;
 /// The status page: one run, and what it waits for.
 #[cfg(feature = "page")]
 mod page_run;

@@ -173,6 +173,21 @@ const HOT: &[(&str, &[&str])] = &[
     ("owners::WATCHED", &["SCAN task_runs USING INDEX task_runs_running"]),
     ("owners::OTHERS", &["SCAN task_runs USING INDEX task_runs_running", "USE TEMP B-TREE FOR GROUP BY"]),
     ("settle::EXPIRING", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>? AND expires_at<?)"]),
+    // Whatever the history, monitors read unfinished and recent dead runs.
+    ("queue::RUNNING", &["SCAN task_runs USING INDEX task_runs_running", "USE TEMP B-TREE FOR GROUP BY"]),
+    ("queue::WAITING", &["SCAN task_runs USING INDEX task_runs_waiting", "USE TEMP B-TREE FOR GROUP BY"]),
+    ("queue::LIMITED", &["SEARCH task_runs USING INDEX task_runs_claimable (handler=?)"]),
+    (
+        "health::DEAD",
+        &[
+            "SEARCH r USING INDEX task_runs_dead (finished_at>?)",
+            "CORRELATED SCALAR SUBQUERY 1",
+            "SEARCH s USING INDEX task_runs_one_per_occurrence (task_id=?)",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)",
+            "USE TEMP B-TREE FOR GROUP BY",
+            "USE TEMP B-TREE FOR ORDER BY",
+        ],
+    ),
     ("settle::NEXT_EXPIRY", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>?)"]),
     // Of each task only the displayed runs are read.
     (
@@ -300,7 +315,6 @@ const MAY_SCAN: &[&str] = &[
     "health::OVERDUE",
     "health::UNREPORTED",
     "health::FAILING",
-    "health::DEAD",
     "health::INVALID",
     "health::WAITING",
     "health::ANY_WORK",
@@ -322,6 +336,8 @@ const MAY_SCAN: &[&str] = &[
     // Lists of at most as many runs as may start behind a key.
     "blocked::BLOCK_ALL_OTHERS",
     "blocked::UNBLOCK_ALL",
+    // The index of runs that wait.
+    "queue::WAITING",
 ];
 const MAY_SORT: &[&str] = &[
     "census::TASKS",
@@ -351,6 +367,8 @@ const MAY_SORT: &[&str] = &[
     "blocked::KEYS_OF_TASK",
     "limit_requests::MANAGED",
     "schedulers::STOPPED",
+    "queue::RUNNING",
+    "queue::WAITING",
 ];
 
 /// Writes by SQL, and how often their triggers search the unfinished runs of the task: never its final runs.

@@ -170,7 +170,7 @@ fn failing(tx: &Transaction<'_>, failures: u32) -> rusqlite::Result<Vec<Failing>
 
 const DEAD: &str = "
     SELECT max(r.id), t.name, count(*), ifnull(r.error, '')
-      FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+      FROM task_runs r INDEXED BY task_runs_dead JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.status = 'dead' AND r.finished_at >= :since
        AND (t.failure_count < :failures OR t.status = 'completed')
        AND NOT EXISTS (SELECT 1 FROM task_runs s

@@ -35,6 +35,8 @@ pub(crate) mod once;
 pub(crate) mod open;
 pub(crate) mod owners;
 pub(crate) mod prune;
+#[cfg(feature = "page")]
+mod queue;
 mod recorded;
 pub(crate) mod registration;
 pub(crate) mod replan;
@@ -67,6 +69,8 @@ use crate::model::action::{Acted, Action};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
@@ -187,6 +191,11 @@ impl Store for SqliteStore {
     #[cfg(feature = "page")]
     fn random_token(&mut self) -> Result<String> {
         SqliteStore::random_token(self)
+    }
+
+    #[cfg(feature = "page")]
+    fn queue(&mut self, now: Timestamp) -> Result<Queue> {
+        queue::queue(self, now)
     }
 
     by_functions! {
