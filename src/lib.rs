@@ -24,6 +24,7 @@ pub use client::Client;
 pub use client::async_client::AsyncClient;
 pub use client::backup::Backup;
 pub use client::check::{Problem, ProblemKind};
+pub use client::details::{ListedTask, RunDetails, TaskDetails};
 pub use client::runs::NewRun;
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{BoxError, Error, Result};

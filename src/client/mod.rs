@@ -7,6 +7,7 @@ pub(crate) mod apply;
 pub(crate) mod async_client;
 pub(crate) mod backup;
 pub(crate) mod check;
+pub(crate) mod details;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod limits;

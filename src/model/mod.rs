@@ -19,6 +19,7 @@ pub(crate) mod retry;
 pub(crate) mod run;
 pub(crate) mod settings;
 pub(crate) mod task;
+mod task_json;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
 #[cfg(feature = "page")]

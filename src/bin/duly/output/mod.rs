@@ -1,7 +1,6 @@
 //! Output of the program: tables, JSON, times, progress bars, the log and the output of commands.
 
 pub(crate) mod forward;
-pub(crate) mod json;
 pub(crate) mod log_queue;
 pub(crate) mod logger;
 pub(crate) mod printer;
