@@ -19,8 +19,9 @@ pub(super) fn loopback(text: &str) -> Result<Vec<SocketAddr>> {
         text.parse().map_err(|_| refused(format!("expected an address such as 127.0.0.1:8629, found {text:?}")))?;
     if !address.ip().is_loopback() {
         let reason = format!(
-            "expected an address of the loopback interface (127.0.0.1, [::1]), found {address}: other machines reach the page \
-             through a proxy with authentication"
+            "expected an address of the loopback interface, such as 127.0.0.1:{0}, found {address}: the page has no passwords; \
+             other machines reach it through ssh -L {0}:127.0.0.1:{0}, or a proxy with authentication",
+            address.port()
         );
         return Err(refused(reason));
     }

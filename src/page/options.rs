@@ -53,6 +53,11 @@ impl Page {
         self.actions
     }
 
+    /// Returns the address as it was given.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Returns the addresses to listen on.
     ///
     /// # Errors

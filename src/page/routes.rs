@@ -24,7 +24,7 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/metrics", get(monitor::metrics))
         .route("/healthz", get(monitor::health))
         .route("/livez", get(monitor::life))
-        .route("/api/status", get(api::status))
+        .nest("/api", api::router())
         .merge(actions)
         .with_state(state)
 }

@@ -53,18 +53,28 @@ impl Page {
     /// Listens on the address, and adds the observer that counts for the metrics.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if it is no address of the loopback interface; an error if it is in use.
+    /// [`Error::InvalidConfig`] if it is no address of the loopback interface, or is in use.
     pub(crate) fn listen(
         self,
         observers: &mut Vec<Arc<dyn Observer>>,
         clock: &Arc<dyn Clock>,
         handlers: &BTreeSet<String>,
     ) -> Result<Listening> {
-        let listeners =
-            listen(&self.addresses()?).map_err(|error| Error::store("listen for the status page", error))?;
+        let listeners = listen(&self.addresses()?).map_err(|error| self.refused(&error))?;
         let metrics = Metrics::new(clock.clone(), handlers, self.has_metrics_per_task());
         observers.push(Arc::new(metrics.clone()));
         Ok(Listening { page: self, metrics, listeners })
+    }
+}
+
+impl Page {
+    /// Returns the error for an address that cannot be listened on.
+    fn refused(&self, error: &std::io::Error) -> Error {
+        let advice = match error.kind() {
+            ErrorKind::AddrInUse => "; end the program that uses it, or choose another port (0: a free one)",
+            _ => "",
+        };
+        Error::InvalidConfig { field: "page", reason: format!("cannot listen on {}: {error}{advice}", self.address()) }
     }
 }
 

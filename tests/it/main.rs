@@ -136,6 +136,9 @@ mod overdue;
 mod overlap;
 /// The unit of systemd and the image for containers.
 mod packaging;
+/// `/api`: the JSON of the commands, and its description.
+#[cfg(feature = "page")]
+mod page_api;
 /// The status page: recorded events.
 #[cfg(feature = "page")]
 mod page_events;
@@ -148,6 +151,9 @@ mod page_run;
 /// The server of the status page: refused requests, limits, actions, live changes.
 #[cfg(feature = "page")]
 mod page_server;
+/// `duly run --http`: its log, refused addresses, its end.
+#[cfg(feature = "page")]
+mod page_sidecar;
 /// The pages of the tasks and of one task: pages, filters, marks, text of the database.
 #[cfg(feature = "page")]
 mod page_tasks;

@@ -90,7 +90,10 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     if let Some(page) = page(args) {
         builder = builder.page(page);
     }
-    let scheduler = builder.start()?;
+    let scheduler = builder.start().map_err(|error| match error {
+        Error::InvalidConfig { field: "page", reason } => Failure::Refused(format!("invalid --http: {reason}")),
+        other => other.into(),
+    })?;
     #[cfg(feature = "page")]
     if let Some(address) = scheduler.page_address() {
         log::info!("status page on http://{address}/");
