@@ -1,6 +1,7 @@
 //! The status page, metrics and JSON over HTTP, beside a scheduler (feature `page`).
 //!
 //! One thread serves them, with a connection of its own that reads only. Nothing of the scheduler waits for it.
+#![doc = include_str!("../../docs/page.md")]
 
 mod actions;
 mod address;

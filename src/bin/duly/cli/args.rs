@@ -315,15 +315,16 @@ pub(crate) struct RunArgs {
     /// does. With a JSON log, each is a JSON object: task, run, stream, line.
     #[arg(long)]
     pub(crate) forward_output: bool,
-    /// Serve the status page, /metrics, /healthz and /api on this address of the loopback interface, such as 127.0.0.1:8629.
+    /// Serve the status page, /metrics, /healthz and /api on this address of the loopback interface, such as 127.0.0.1:8629. Port 0: a
+    /// free port, which the log shows.
     #[cfg(feature = "page")]
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,
-    /// Let the status page trigger, pause, resume, cancel and retry.
+    /// Let every user of this machine trigger, pause, resume, cancel and retry on the status page.
     #[cfg(feature = "page")]
     #[arg(long, requires = "http")]
     pub(crate) http_actions: bool,
-    /// Add the name of the task to metrics of runs. Each task is then a time series of its own.
+    /// Add metrics with the names of tasks: several time series for each.
     #[cfg(feature = "page")]
     #[arg(long, requires = "http")]
     pub(crate) metrics_per_task: bool,
