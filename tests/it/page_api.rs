@@ -112,8 +112,6 @@ fn full() -> TestDb {
     client.cancel(client.trigger("alarm").unwrap()).unwrap();
     stepper.run_until(at(NOON) + seconds(60)).unwrap();
     client.pause("paused").unwrap();
-    client.retry(dead).unwrap();
-    stepper.stop().unwrap();
     db.plain()
         .execute_batch(
             "UPDATE scheduled_tasks SET schedule_value = 'nonsense' WHERE name = 'broken';
@@ -123,6 +121,9 @@ fn full() -> TestDb {
                FROM scheduled_tasks WHERE name = 'skips'",
         )
         .unwrap();
+    stepper.run_until(at(NOON) + seconds(70)).unwrap();
+    client.retry(dead).unwrap();
+    stepper.stop().unwrap();
     db
 }
 
