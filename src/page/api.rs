@@ -218,9 +218,13 @@ fn decoded(segment: Name) -> Result<String, Refusal> {
     }
 }
 
-/// Parses a duration. Zero is accepted, as on the command line.
+/// Parses a duration with a unit. Zero is accepted, as on the command line.
 fn duration(text: &str) -> Option<Duration> {
-    if ["0", "0s", "0ms"].contains(&text) { Some(Duration::ZERO) } else { parse_duration(text).ok() }
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    if ["0", "0s", "0ms"].contains(&text) {
+        return Some(Duration::ZERO);
+    }
+    if is_number { None } else { parse_duration(text).ok() }
 }
 
 /// Lists the values that a parameter accepts.

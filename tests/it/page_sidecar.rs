@@ -34,7 +34,7 @@ fn request(address: &str, path: &str) -> TcpStream {
 
 #[test]
 fn a_signal_ends_the_page_in_order_while_connections_are_open() {
-    let db = TestDb::new();
+    let (db, _client) = TestDb::with_client();
     let (mut sidecar, address) = start(&db, &[]);
     let silent = TcpStream::connect(&address).expect("a connection");
     let kept = request(&address, "/api/status");
@@ -74,7 +74,7 @@ fn an_address_that_cannot_be_used_is_refused_with_what_to_do() {
 
 #[test]
 fn an_address_in_use_is_named() {
-    let db = TestDb::new();
+    let (db, _client) = TestDb::with_client();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let address = listener.local_addr().expect("an address").to_string();
     let output = db.duly(&["run", "--create", "--http", &address]).output().expect("the program");

@@ -73,7 +73,7 @@ const NEWEST: &str = sql! {"
 const NEWEST_OF_TASK: &str = sql! {"
     SELECT {run_columns:r}, t.name
       FROM (SELECT n.id FROM task_runs n
-             WHERE n.task_id = :task AND n.id < :before
+             WHERE n.task_id = :task AND +n.id < :before
                AND (:status IS NULL OR n.status = :status)
                AND (:since IS NULL OR coalesce(n.last_scheduled_for, n.scheduled_for) >= :since)
              ORDER BY n.id DESC LIMIT :limit) newest
