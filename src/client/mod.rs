@@ -1,5 +1,6 @@
 //! `Client`: adds, changes and looks up tasks. It has its own connection and no threads.
 
+pub(crate) mod alarms;
 pub(crate) mod apply;
 #[cfg(feature = "tokio")]
 pub(crate) mod async_client;

@@ -1,5 +1,6 @@
 //! The values that the modules of duly exchange: tasks, runs, events, settings. They do no I/O and read no clock.
 
+pub(crate) mod alarm;
 pub(crate) mod bulk;
 pub(crate) mod declared;
 pub(crate) mod event;

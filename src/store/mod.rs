@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::alarm::{AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
@@ -106,6 +107,12 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
     /// As [`Store::prune`], and deletes nothing.
     fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
+    /// Records which alarms began and ended, if any did. Returns whether it must be called again for more.
+    fn update_alarms(&mut self, look: &Look<'_>, now: Timestamp) -> Result<bool>;
+    /// Claims the next message of a channel. `token` identifies the claim.
+    fn claim_alarm(&mut self, channel: &str, token: &str, pace: &AlarmPace, now: Timestamp) -> Result<AlarmTurn>;
+    /// Ends the claim of a message. Returns false if the claim had ended before.
+    fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool>;
 
     // Turns of a scheduler.
 

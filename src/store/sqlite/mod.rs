@@ -1,6 +1,7 @@
 //! The SQLite store: one guarded statement for each transition of a run, its row count checked.
 
 pub(crate) mod add;
+mod alarms;
 mod apply;
 pub(crate) mod attempts;
 pub(crate) mod blocked;
@@ -51,6 +52,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::alarm::{AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
@@ -160,6 +162,9 @@ impl Store for SqliteStore {
         fn prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> = prune::prune;
         fn would_prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>
             = prune::would_prune;
+        fn update_alarms(look: &Look<'_>, now: Timestamp) -> Result<bool> = alarms::update;
+        fn claim_alarm(channel: &str, token: &str, pace: &AlarmPace, now: Timestamp) -> Result<AlarmTurn> = alarms::claim;
+        fn settle_alarm(message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> = alarms::settle;
 
         // Turns of a scheduler.
         fn known_owners() -> Result<KnownOwners> = registration::known_owners;
@@ -203,6 +208,7 @@ impl FileStore for SqliteStore {
         self.write("make a backup", |tx, _| {
             owners::record(tx, now, "copied", None, None, Some(&original.display().to_string()))?;
             damage::forget_stamp(tx)?;
+            alarms::forget(tx)?;
             Ok(owners::disown(tx, now)?)
         })
     }

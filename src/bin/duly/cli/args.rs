@@ -10,6 +10,7 @@ use duly::{NamePattern, RunStatus, TaskStatus};
 use serde_json::value::RawValue;
 
 use crate::cli::add_args::Add;
+use crate::cli::alarm_args::AlarmArgs;
 use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
 use crate::cli::help_examples;
 use crate::cli::import_args::Import;
@@ -327,6 +328,8 @@ pub(crate) struct RunArgs {
     #[cfg(feature = "page")]
     #[arg(long, requires = "http")]
     pub(crate) metrics_per_task: bool,
+    #[command(flatten)]
+    pub(crate) alarms: AlarmArgs,
     #[command(flatten)]
     pub(crate) keep: Keep,
 }

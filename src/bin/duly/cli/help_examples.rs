@@ -12,7 +12,8 @@ Under systemd (Type=notify, WatchdogSec), duly reports that it is ready, and sen
 Examples:
   duly run --tasks tasks.toml
   duly run --create --clean-env --workers 8 --drain 5m
-  duly run --until-idle --keep-runs 7d --most-runs 500"#;
+  duly run --until-idle --keep-runs 7d --most-runs 500
+  duly run --alert-command 'mail -s duly root'"#;
 
 pub(crate) const ADD: &str = r#"Durations have a unit: 90s, 15m, 1h 30m, 2d. Times without an offset are read in --tz.
 
