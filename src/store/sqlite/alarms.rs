@@ -117,8 +117,7 @@ const OPEN: &str = "
 
 /// Returns the open row of a condition.
 fn open(tx: &Transaction<'_>, channel: &str, condition: &Condition) -> rusqlite::Result<Option<i64>> {
-    let named =
-        named_params! { ":channel": channel, ":kind": condition.kind.as_str(), ":subject": condition.subject };
+    let named = named_params! { ":channel": channel, ":kind": condition.kind.as_str(), ":subject": condition.subject };
     tx.prepare_cached(OPEN)?.query_row(named, |row| row.get(0)).optional()
 }
 
@@ -370,9 +369,9 @@ pub(super) fn claim(
         tx.prepare_cached(UNCLAIM)?.execute(named)?;
         match due.state {
             AlarmState::Began => tx.prepare_cached(CLAIM_BEGAN)?.execute(named)?,
-            AlarmState::Ended => tx.prepare_cached(CLAIM_ENDED)?.execute(
-                named_params! { ":channel": channel, ":kind": due.kind.as_str(), ":end": CLAIMED_END },
-            )?,
+            AlarmState::Ended => tx
+                .prepare_cached(CLAIM_ENDED)?
+                .execute(named_params! { ":channel": channel, ":kind": due.kind.as_str(), ":end": CLAIMED_END })?,
         };
         tx.prepare_cached(CLAIM)?.execute(named_params! {
             ":channel": channel, ":kind": due.kind.as_str(), ":token": token, ":until": now.plus(pace.lease),
@@ -410,8 +409,7 @@ fn message(tx: &Transaction<'_>, channel: &str, token: &str, due: &Due) -> rusql
         Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(7)?, item))
     };
     let limit = i64::try_from(AlarmMessage::MAX_ITEMS).unwrap_or(i64::MAX);
-    let named =
-        named_params! { ":channel": channel, ":kind": kind.as_str(), ":end": CLAIMED_END, ":limit": limit };
+    let named = named_params! { ":channel": channel, ":kind": kind.as_str(), ":end": CLAIMED_END, ":limit": limit };
     let mut items = Vec::new();
     for row in tx.prepare_cached(ITEMS)?.query_map(named, read)? {
         let (row, delivered, item) = row?;
@@ -428,8 +426,7 @@ const HOLDS: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduler_alarm_channels
                     WHERE channel = :channel AND kind = :kind AND claimed_by = :token)";
 
-const DELIVERED_END: &str =
-    "DELETE FROM scheduler_alarms WHERE channel = :channel AND kind = :kind AND claimed = :end";
+const DELIVERED_END: &str = "DELETE FROM scheduler_alarms WHERE channel = :channel AND kind = :kind AND claimed = :end";
 
 const DELIVERED: &str = "
     UPDATE scheduler_alarms SET delivered = claimed

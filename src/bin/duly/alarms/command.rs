@@ -39,8 +39,8 @@ pub(crate) fn run(argv: &[String], message: &AlarmMessage, json: String, stop: &
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    let mut group =
-        Group::start(&mut command).map_err(|error| format!("cannot start {:?}: {error}", escape::one_line(&argv[0])))?;
+    let mut group = Group::start(&mut command)
+        .map_err(|error| format!("cannot start {:?}: {error}", escape::one_line(&argv[0])))?;
     if let Some(mut input) = group.input() {
         // The command may not read it. The thread ends when the pipe is closed.
         let write = move || drop(input.write_all(json.as_bytes()));

@@ -43,7 +43,10 @@ impl Outages {
 
     /// Calls `store` with the channels that may be stored now, and the outage that is over if it succeeds. Meanwhile no delivery
     /// begins: what is stored as not delivered is not in flight.
-    pub(crate) fn store<T, E>(&self, store: impl FnOnce(&[&'static str], Option<&AlarmOutage>) -> Result<T, E>) -> Result<T, E> {
+    pub(crate) fn store<T, E>(
+        &self,
+        store: impl FnOnce(&[&'static str], Option<&AlarmOutage>) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut state = self.state();
         let (Some(found), Some((_, since))) = (&state.found, state.failing_since) else {
             let answer = store(&self.channels, None)?;

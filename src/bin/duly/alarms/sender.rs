@@ -143,7 +143,10 @@ impl Sender {
                 state.failing = Some((delay, error.clone()));
                 if is_new {
                     let (to, next) = (self.shown(), duly::duration_text(delay));
-                    log::warn!("alarm {} cannot be delivered to {to}: {error}; next attempt in {next}: {text}", message.id);
+                    log::warn!(
+                        "alarm {} cannot be delivered to {to}: {error}; next attempt in {next}: {text}",
+                        message.id
+                    );
                 }
                 false
             }

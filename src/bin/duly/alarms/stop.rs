@@ -24,12 +24,13 @@ struct State {
 }
 
 impl Stop {
-    /// Requests the threads to stop, and waits until they have ended, at most for `limit`.
+    /// Requests the threads to stop, and waits until they have ended: at most for `limit`, and a second in which a command that was
+    /// ended at the deadline is reaped and recorded.
     pub(crate) fn request(&self, limit: Duration) {
         let deadline = self.clock.now().monotonic + limit;
         self.state().deadline = Some(deadline);
         self.changed.notify_all();
-        self.wait_until(deadline, |state| state.running == 0);
+        self.wait_until(deadline + Duration::from_secs(1), |state| state.running == 0);
     }
 
     /// Returns when the last attempts end, if the threads must stop.

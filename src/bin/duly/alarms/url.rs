@@ -66,7 +66,9 @@ impl Url {
 fn judged(answer: Result<u16, Error>) -> Result<(), String> {
     match answer {
         Ok(200..=299) => Ok(()),
-        Ok(status @ 300..=399) => Err(format!("the answer was {status}, a redirect that is not followed: give its target")),
+        Ok(status @ 300..=399) => {
+            Err(format!("the answer was {status}, a redirect that is not followed: give its target"))
+        }
         Ok(status) => Err(format!("the answer was {status}, expected 200 to 299")),
         Err(Error::Timeout(_)) => Err("no answer in time".to_owned()),
         // The text of the error may hold a URL.

@@ -41,9 +41,8 @@ impl Watch {
         let clock = SystemClock::new();
         loop {
             let limits = Limits::default();
-            let looked = self
-                .outages
-                .store(|channels, outage| self.client.update_alarms(channels, &limits, self.since, outage));
+            let looked =
+                self.outages.store(|channels, outage| self.client.update_alarms(channels, &limits, self.since, outage));
             match looked {
                 Ok(true) if self.stop.deadline().is_none() => {}
                 Ok(_) => {
@@ -87,7 +86,9 @@ pub(crate) fn ping(client: &Client, url: &Url, interval: Duration, stop: &Stop) 
                     failing = true;
                 }
             },
-            Ok(problems) => log::debug!("ping {}: not sent: {}", url.shown(), escape::one_line(&problems[0].to_string())),
+            Ok(problems) => {
+                log::debug!("ping {}: not sent: {}", url.shown(), escape::one_line(&problems[0].to_string()))
+            }
             Err(error) => log::debug!("ping {}: not sent: {}", url.shown(), escape::one_line(&error.to_string())),
         }
         if stop.wait(interval) {

@@ -63,7 +63,7 @@ Exit codes: 0 success; 1 failed; 2 wrong usage; 3 run ended commands early; 4 no
 pub(crate) enum Command {
     /// Run the scheduler until SIGINT or SIGTERM.
     #[command(after_help = help_examples::RUN)]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Add a task. Idempotent: adding the same definition again changes nothing.
     Add(Box<Add>),
     /// Make the tasks match a TOML manifest, in one transaction. Idempotent.
