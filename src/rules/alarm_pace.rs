@@ -14,13 +14,13 @@ pub(crate) struct Slot {
     pub(crate) claimed_until: Option<Timestamp>,
 }
 
-/// Returns how long a message must wait whose oldest condition was found at `found_at`. A time in the future was written by
-/// another clock, and delays nothing.
+/// Returns how long a message must wait whose oldest condition was found at `found_at`. A time far in the future was written
+/// before the clock was set back, and delays nothing; another process may be a moment ahead.
 pub(crate) fn wait(found_at: Timestamp, slot: Slot, pace: &AlarmPace, now: Timestamp) -> Duration {
     let rest = |from: Timestamp, length: Duration| {
-        if from > now { Duration::ZERO } else { length.saturating_sub(now.since(from)) }
+        if from.since(now) > length { Duration::ZERO } else { length.saturating_sub(now.since(from)) }
     };
-    let claimed = slot.claimed_until.map(|until| until.since(now)).filter(|left| *left <= pace.lease);
+    let claimed = slot.claimed_until.map(|until| until.since(now)).filter(|left| *left <= 2 * pace.lease);
     let sent = slot.sent_at.map(|sent| rest(sent, pace.interval));
     rest(found_at, pace.gather).max(sent.unwrap_or_default()).max(claimed.unwrap_or_default())
 }
@@ -47,6 +47,7 @@ mod tests {
         assert_eq!(left(100, Some(50), None, 110), 0);
         assert_eq!(left(100, None, Some(130), 110), 20, "another sender has claimed it");
         assert_eq!(left(100, None, Some(105), 110), 0, "and died");
+        assert_eq!(left(100, Some(111), Some(171), 110), 61, "another process is a second ahead");
         // The clock was set back.
         assert_eq!(left(9_000, Some(9_000), Some(9_000), 110), 0);
     }

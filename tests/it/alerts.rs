@@ -352,8 +352,10 @@ fn a_receiver_that_hangs_delays_neither_runs_nor_the_other_channel() {
     eventually("the server has it", || hook.of("dead") == ["began 1"]);
     sidecar.terminate();
     let group = std::fs::read_to_string(&pids).expect("a pid");
-    let left = Command::new("pgrep").args(["-g", group.lines().next().expect("a pid")]).output().expect("pgrep");
-    assert_eq!(String::from_utf8_lossy(&left.stdout), "", "no process of the command is left");
+    let leader = group.lines().next().expect("a pid");
+    eventually("no process of the command is left", || {
+        Command::new("pgrep").args(["-g", leader]).output().expect("pgrep").stdout.is_empty()
+    });
 
     // The other way round; and the alarm waits for the command.
     let (stuck, script) = (Hook::start(&[Answer::Hang]), Script::new(&db));
@@ -470,6 +472,7 @@ fn a_hundred_dead_runs_are_one_message() {
         finish_all(&mut stepper, &Outcome::failed("no route\nto host"));
     }
     assert_eq!(db.count(RunStatus::Dead), 100);
+    assert!(update(&client), "what began may be over");
     assert!(!update(&client));
     assert_eq!(client.claim_alarm("test", &pace).expect("a claim"), AlarmTurn::Wait(seconds(10)));
     // A copy reports nothing that its original reports.

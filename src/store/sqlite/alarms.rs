@@ -72,7 +72,8 @@ pub(super) fn update(store: &mut SqliteStore, look: &Look<'_>, now: Timestamp) -
             for id in &changes.ended {
                 tx.prepare_cached(END)?.execute(named_params! { ":id": id, ":now": now })?;
             }
-            more |= changes.more;
+            // What began may have ended before this look.
+            more |= changes.more || !changes.begun.is_empty();
         }
         Ok(more)
     })

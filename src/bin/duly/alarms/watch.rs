@@ -44,7 +44,7 @@ impl Watch {
             let looked =
                 self.outages.store(|channels, outage| self.client.update_alarms(channels, &limits, self.since, outage));
             match looked {
-                Ok(true) if self.stop.deadline().is_none() => {}
+                Ok(true) if self.stop.deadline().is_none_or(|deadline| clock.now().monotonic < deadline) => {}
                 Ok(_) => {
                     if failed {
                         log::info!("alarms are recorded again");
