@@ -285,6 +285,39 @@ CREATE TABLE scheduler_events (
     detail           TEXT
 ) STRICT;
 
+-- Alarms that `duly run --alert-command` and `--alert-url` deliver: one row per channel and condition, while it lasts or a message
+-- about it is due. Empty without these options. subject: the name of the task, for scheduler_lost the id of the owner, else ''.
+-- run_id: the newest dead run. count: how often the condition began (dead runs); delivered: how many of these a delivered message
+-- holds; claimed: how many the message holds that is being delivered, -1 for the end.
+CREATE TABLE scheduler_alarms (
+    id               INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel          TEXT NOT NULL,
+    kind             TEXT NOT NULL,
+    subject          TEXT NOT NULL,
+    run_id           INTEGER,
+    since            INTEGER NOT NULL,
+    count            INTEGER NOT NULL CHECK (count >= 1),
+    delivered        INTEGER NOT NULL DEFAULT 0 CHECK (delivered BETWEEN 0 AND count),
+    claimed          INTEGER NOT NULL DEFAULT 0,
+    -- When the oldest change that is not delivered was found.
+    changed_at       INTEGER NOT NULL,
+    ended_at         INTEGER,
+    found            TEXT NOT NULL,
+    advice           TEXT NOT NULL
+) STRICT;
+
+-- What each channel has seen, by kind of alarm: seen_id, the last attempt or event that was examined; when its last message was
+-- delivered; and which sender delivers one now, until when at most.
+CREATE TABLE scheduler_alarm_channels (
+    channel          TEXT NOT NULL,
+    kind             TEXT NOT NULL,
+    seen_id          INTEGER NOT NULL DEFAULT 0,
+    sent_at          INTEGER,
+    claimed_by       TEXT,
+    claimed_until    INTEGER,
+    PRIMARY KEY (channel, kind)
+) STRICT, WITHOUT ROWID;
+
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
 -- stamp: counts heartbeats. If it decreases, the file is an older copy, and the scheduler stops; do not change it.
 CREATE TABLE scheduler_meta (
@@ -326,6 +359,8 @@ CREATE UNIQUE INDEX task_runs_requested ON task_runs (task_id, request_key) WHER
 CREATE INDEX task_runs_retried ON task_runs (task_id, retry_of) WHERE retry_of IS NOT NULL;
 
 CREATE INDEX task_attempts_of_run ON task_attempts (run_id, attempt);
+-- At most one open alarm per channel and condition.
+CREATE UNIQUE INDEX scheduler_alarms_open ON scheduler_alarms (channel, kind, subject) WHERE ended_at IS NULL;
 CREATE INDEX scheduler_events_of_task ON scheduler_events (task_id) WHERE task_id IS NOT NULL;
 CREATE INDEX scheduler_events_of_kind ON scheduler_events (kind);
 

@@ -28,6 +28,7 @@ pub use client::details::{ListedTask, RunDetails, TaskDetails};
 pub use client::runs::NewRun;
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{BoxError, Error, Result};
+pub use model::alarm::{AlarmItem, AlarmKind, AlarmMessage, AlarmOutage, AlarmPace, AlarmState, AlarmTurn};
 pub use model::bulk::{BulkAction, BulkItem, BulkLeft, BulkReport};
 pub use model::event::{Event, Observer};
 pub use model::filter::{Filter, NamePattern};

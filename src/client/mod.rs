@@ -2,6 +2,7 @@
 
 #[cfg(feature = "page")]
 mod actions;
+pub(crate) mod alarms;
 pub(crate) mod apply;
 #[cfg(feature = "tokio")]
 pub(crate) mod async_client;

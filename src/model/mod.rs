@@ -2,6 +2,7 @@
 
 #[cfg(feature = "page")]
 pub(crate) mod action;
+pub(crate) mod alarm;
 pub(crate) mod bulk;
 pub(crate) mod declared;
 pub(crate) mod event;

@@ -2,6 +2,8 @@
 
 /// The README's alarm: a dead task sends a mail.
 mod alarm;
+/// Alarms of `duly run`, by a URL and by a command.
+mod alerts;
 /// Manifests and imports: many tasks in one transaction.
 mod apply;
 /// Async handlers and faults beside them: dropped effects, kills, panics, a lost database, a crowd.

@@ -263,6 +263,17 @@ const HOT: &[(&str, &[&str])] = &[
 
 /// Statements that may scan a table or sort: look-ups for a user, or tables with few rows.
 const MAY_SCAN: &[&str] = &[
+    // Conditions that last: at most a few for each task, and none without alarms.
+    "alarms::CLAIM_BEGAN",
+    "alarms::CLAIM_ENDED",
+    "alarms::DELIVERED",
+    "alarms::DELIVERED_END",
+    "alarms::ENDED_SINCE",
+    "alarms::ITEMS",
+    "alarms::PENDING",
+    "alarms::REPLACED",
+    "alarms::TOTAL",
+    "alarms::UNCLAIM",
     "bulk::TABLE_AND_TRIGGERS",
     "census::TASKS",
     "census::UNFINISHED",
@@ -340,6 +351,7 @@ const MAY_SCAN: &[&str] = &[
     "queue::WAITING",
 ];
 const MAY_SORT: &[&str] = &[
+    "alarms::PENDING",
     "census::TASKS",
     "census::UNFINISHED",
     "census::FAILING",

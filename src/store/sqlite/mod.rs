@@ -3,6 +3,7 @@
 #[cfg(feature = "page")]
 mod actions;
 pub(crate) mod add;
+mod alarms;
 mod apply;
 pub(crate) mod attempts;
 pub(crate) mod blocked;
@@ -66,6 +67,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
+use crate::model::alarm::{AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
@@ -228,6 +230,9 @@ impl Store for SqliteStore {
         fn would_prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>
             = prune::would_prune;
         fn events(filter: &EventFilter) -> Result<Vec<RecordedEvent>> = recorded::events;
+        fn update_alarms(look: &Look<'_>, now: Timestamp) -> Result<bool> = alarms::update;
+        fn claim_alarm(channel: &str, token: &str, pace: &AlarmPace, now: Timestamp) -> Result<AlarmTurn> = alarms::claim;
+        fn settle_alarm(message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> = alarms::settle;
 
         // Turns of a scheduler.
         fn known_owners() -> Result<KnownOwners> = registration::known_owners;
@@ -271,6 +276,7 @@ impl FileStore for SqliteStore {
         self.write("make a backup", |tx, _| {
             owners::record(tx, now, "copied", None, None, Some(&original.display().to_string()))?;
             damage::forget_stamp(tx)?;
+            alarms::forget(tx)?;
             Ok(owners::disown(tx, now)?)
         })
     }

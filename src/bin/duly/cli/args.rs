@@ -10,6 +10,7 @@ use duly::{NamePattern, RunStatus, TaskStatus};
 use serde_json::value::RawValue;
 
 use crate::cli::add_args::Add;
+use crate::cli::alarm_args::AlarmArgs;
 use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
 use crate::cli::help_examples;
 use crate::cli::import_args::Import;
@@ -62,7 +63,7 @@ Exit codes: 0 success; 1 failed; 2 wrong usage; 3 run ended commands early; 4 no
 pub(crate) enum Command {
     /// Run the scheduler until SIGINT or SIGTERM.
     #[command(after_help = help_examples::RUN)]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Add a task. Idempotent: adding the same definition again changes nothing.
     Add(Box<Add>),
     /// Make the tasks match a TOML manifest, in one transaction. Idempotent.
@@ -328,6 +329,8 @@ pub(crate) struct RunArgs {
     #[cfg(feature = "page")]
     #[arg(long, requires = "http")]
     pub(crate) metrics_per_task: bool,
+    #[command(flatten)]
+    pub(crate) alarms: AlarmArgs,
     #[command(flatten)]
     pub(crate) keep: Keep,
 }

@@ -16,7 +16,8 @@ Under systemd (Type=notify, WatchdogSec), duly reports that it is ready, and sen
 Examples:
   duly run --tasks tasks.toml
   duly run --create --clean-env --workers 8 --drain 5m
-  duly run --until-idle --keep-runs 7d --most-runs 500"#,
+  duly run --until-idle --keep-runs 7d --most-runs 500
+  duly run --alert-command 'mail -s duly root'"#,
             $page
         )
     };

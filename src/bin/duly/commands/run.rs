@@ -10,6 +10,7 @@ use std::time::Duration;
 use duly::page::Page;
 use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
+use crate::alarms::Alarms;
 use crate::cli::args::RunArgs;
 use crate::cli::failure::Failure;
 use crate::cli::service_manager::ServiceManager;
@@ -61,6 +62,9 @@ enum Notice {
 /// If the manifest cannot be applied, if the scheduler cannot start, or if it stops by itself because the file was removed,
 /// replaced or is corrupt.
 pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Result<Exit, Failure> {
+    let alarms = args.alarms.options()?;
+    let clock = SystemClock::new();
+    let started = clock.now().wall;
     if let Some(tasks) = &args.tasks {
         let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
         let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
@@ -103,11 +107,15 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let times = [args.poll, args.lease, args.drain].map(duration_text);
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
     let status = format!("on {path:?}, with {}", count_of(workers, "worker"));
-    let clock = SystemClock::new();
+    let alarms = Alarms::start(file, alarms, started)?;
     let session = Session { scheduler, commands, notices, args, clock, manager, status };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
-    let exit = session.shut_down()?;
+    let exit = session.shut_down();
+    if let Some(alarms) = alarms {
+        alarms.finish();
+    }
+    let exit = exit?;
     waited?;
     Ok(exit)
 }
