@@ -18,6 +18,7 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/timeline", get(html::timeline::page))
         .route("/schedulers", get(html::schedulers::page))
         .route("/events", get(html::events::page))
+        .route("/icon.svg", get(html::icon))
         .route("/page.css", get(html::style))
         .route("/page.js", get(changes::script))
         .route("/changes", get(changes::stream))
@@ -26,5 +27,6 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/livez", get(monitor::life))
         .nest("/api", api::router())
         .merge(actions)
+        .fallback(html::unknown)
         .with_state(state)
 }

@@ -17,6 +17,7 @@ mod words;
 
 use std::sync::Arc;
 
+use axum::extract;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -120,6 +121,7 @@ fn layout(view: &View<'_>, nav: Nav, content: &Content) -> Markup {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (show(&content.title, 220)) " · duly" }
+                link rel="icon" type="image/svg+xml" href="/icon.svg";
                 link rel="stylesheet" href="/page.css";
                 script src="/page.js" defer {}
             }
@@ -165,6 +167,30 @@ fn logo() -> Markup {
             path d="M10 5.5V10l3 2.25" fill="none" stroke="currentColor" stroke-width="2.5" stroke-linecap="round" stroke-linejoin="round" {}
         }
     }
+}
+
+/// Answers every path that is not in the route table.
+pub(super) async fn unknown(extract::State(state): extract::State<Arc<State>>) -> Response {
+    let main = html! {
+        h1 { "No such page" }
+        p { a href="/" { "All tasks" } }
+    };
+    let mut response = rendered(state, Nav::Tasks, |_| Ok(Content::new("No such page", main))).await;
+    if response.status() == StatusCode::OK {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    }
+    response
+}
+
+/// The logo for the browser's tab. Without a style of its own, which the Content-Security-Policy refuses.
+pub(super) async fn icon() -> Response {
+    let icon = html! {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 20 20" fill="none" stroke="#3d78d3" stroke-width="2.5" stroke-linecap="round" stroke-linejoin="round" {
+            circle cx="10" cy="10" r="8.25" {}
+            path d="M10 5.5V10l3 2.25" {}
+        }
+    };
+    ([(CONTENT_TYPE, "image/svg+xml")], icon.into_string()).into_response()
 }
 
 pub(super) async fn style() -> Response {
