@@ -141,6 +141,9 @@ mod packaging;
 /// `/api`: the JSON of the commands, and its description.
 #[cfg(feature = "page")]
 mod page_api;
+/// The status page in a real browser.
+#[cfg(all(feature = "page", target_os = "linux"))]
+mod page_browser;
 /// The status page: recorded events.
 #[cfg(feature = "page")]
 mod page_events;
