@@ -9,6 +9,8 @@ mod answer;
 mod api;
 mod changes;
 mod connection;
+#[cfg(test)]
+mod cost;
 mod exposition;
 mod guard;
 mod html;

@@ -308,6 +308,12 @@ impl SqliteStore {
         (size(&self.path), size(&file::log(&self.path)))
     }
 
+    /// Executes statements as another program would: no rule is checked.
+    #[cfg(test)]
+    pub(crate) fn fill(&mut self, statements: &str) {
+        self.connection.execute_batch(statements).expect("rows");
+    }
+
     /// Counts the steps of SQLite's virtual machine from now on.
     #[cfg(test)]
     pub(crate) fn count_steps(&mut self) -> Arc<std::sync::atomic::AtomicU64> {
