@@ -9,7 +9,7 @@ pub(crate) const PATHS: [&str; 18] = [
     "/",
     "/?page=2",
     "/?status=paused",
-    "/?q=report-99",
+    "/?name=report-99",
     "/timeline",
     "/timeline?span=hour",
     "/timeline?span=day",

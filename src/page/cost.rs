@@ -1,12 +1,16 @@
 //! Tests: the cost of each page in steps of SQLite's virtual machine, which does not grow with the history, and its size. Unlike time,
 //! the number of steps is the same on every machine.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::client::Client;
-use crate::clock::{ManualClock, Timestamp};
+use crate::clock::{Clock, ManualClock, Timestamp};
+use crate::model::vitals::Vitals;
+use crate::page::html::links;
 use crate::page::{Page, Server};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
@@ -23,7 +27,7 @@ const PATHS: &[&str] = &[
     "/",
     "/?page=2",
     "/?status=paused",
-    "/?q=report-99",
+    "/?name=report-99",
     "/tasks/{task}",
     "/runs/{run}",
     "/timeline?span=hour",
@@ -66,18 +70,19 @@ impl Site {
         let size = format!("CREATE TEMP TABLE size AS SELECT {TASKS} AS tasks, {runs} AS runs, {NOON} AS now;");
         store.fill(&format!("BEGIN; {size} {} COMMIT;", include_str!("../../benches/page/rows.sql")));
         let steps = store.count_steps();
-        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
         let writer = Client::new(Box::new(open(Missing::Refuse)), clock.clone(), None);
         let task = writer.names().expect("tasks").swap_remove(0);
         let run = writer.newest_runs(1).expect("runs")[0].id;
-        let listening = Page::on("127.0.0.1:0").actions().listen(&mut Vec::new()).expect("an address");
-        let server = listening.serve(Box::new(store), writer, clock, Arc::default()).expect("a page");
+        let listening = Page::on("127.0.0.1:0").actions().listen(&mut Vec::new(), &clock, &BTreeSet::new());
+        let vitals = Arc::new(Vitals::new(clock.now(), Duration::from_secs(1)));
+        let server = listening.expect("an address").serve(Box::new(store), writer, vitals).expect("a page");
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
         Site { steps, server, agent, task, run, _home: home }
     }
 
     fn get(&self, path: &str) -> Cost {
-        let path = path.replace("{task}", &self.task).replace("{run}", &self.run.to_string());
+        let path = path.replace("/tasks/{task}", &links::task(&self.task)).replace("{run}", &self.run.to_string());
         let address: SocketAddr = self.server.address();
         let before = self.steps.load(Ordering::Relaxed);
         let mut answer = self.agent.get(format!("http://{address}{path}")).call().expect("an answer");
