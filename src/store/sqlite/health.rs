@@ -168,11 +168,13 @@ fn failing(tx: &Transaction<'_>, failures: u32) -> rusqlite::Result<Vec<Failing>
         .collect()
 }
 
+/// Bookkeeping of the task spares the search of its history where its newest run has succeeded since.
 const DEAD: &str = "
     SELECT max(r.id), t.name, count(*), ifnull(r.error, '')
       FROM task_runs r INDEXED BY task_runs_dead JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.status = 'dead' AND r.finished_at >= :since
        AND (t.failure_count < :failures OR t.status = 'completed')
+       AND (t.last_status IS NOT 'succeeded' OR t.last_finished < r.finished_at)
        AND NOT EXISTS (SELECT 1 FROM task_runs s
                         WHERE s.task_id = r.task_id AND s.status = 'succeeded' AND s.id > r.id)
      GROUP BY r.task_id ORDER BY 1 DESC LIMIT :limit";
