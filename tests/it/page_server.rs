@@ -139,7 +139,11 @@ fn only_its_own_host_is_answered() {
         format!("{own}Host: evil.example\r\n"),
     ] {
         let answer = ask(&foreign);
-        assert_eq!((answer.status, answer.text.as_str()), (421, ""), "{foreign:?}");
+        assert_eq!(answer.status, 421, "{foreign:?}");
+        let advice = format!(
+            "refused: the Host of the request is not this page; open http://{address}/ (a tunnel: with this port)\n"
+        );
+        assert_eq!(answer.text, advice, "{foreign:?}");
     }
     let target = format!("GET http://evil.example/ HTTP/1.1\r\n{own}Connection: close\r\n\r\n");
     assert_eq!(exchange(address, &target).status, 421);
@@ -182,6 +186,10 @@ fn other_methods_and_unknown_paths_are_refused() {
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"] {
         let answer = served.ask(method, "/", "", "");
         assert_eq!((answer.status, answer.header("allow")), (405, Some("GET,HEAD")), "{method}");
+    }
+    for path in ["/api", "/api/", "/api/unknown", "/api/runs/"] {
+        let answer = served.get(path);
+        assert_eq!((answer.status, answer.header("content-type")), (404, Some("application/json")), "{path}");
     }
     let head = served.ask("HEAD", "/", "", "");
     assert_eq!((head.status, head.text.as_str()), (200, ""));
