@@ -141,10 +141,7 @@ fn only_its_own_host_is_answered() {
     ] {
         let answer = ask(&foreign);
         assert_eq!(answer.status, 421, "{foreign:?}");
-        let advice = format!(
-            "refused: the Host of the request is not this page; open http://{address}/ (a tunnel: with this port)\n"
-        );
-        assert_eq!(answer.text, advice, "{foreign:?}");
+        assert!(answer.text.contains(&format!("open http://{address}/ ")), "{foreign:?}: {}", answer.text);
     }
     let target = format!("GET http://evil.example/ HTTP/1.1\r\n{own}Connection: close\r\n\r\n");
     assert_eq!(exchange(address, &target).status, 421);
@@ -204,6 +201,9 @@ fn other_methods_and_unknown_paths_are_refused() {
         "/..%2f..%2fetc%2fpasswd",
         "/agent.db",
         "/tasks/a/b",
+        "/runs/abc",
+        "/runs/%ff",
+        "/runs/99999999999999999999",
         "/tasks/digest/trigger",
     ] {
         assert_eq!(served.get(path).status, 404, "{path}");
@@ -414,7 +414,6 @@ fn the_page_of_a_scheduler_that_stopped_by_itself_reports_it() {
     }
     let refused = served.post("/tasks/holder/trigger", &token);
     assert!(refused.status == 503 && refused.text.contains("removed or moved"), "{refused:?}");
-    assert!(!served.db.file().exists());
     assert!(served.scheduler.shutdown(seconds(20)).is_err());
     assert_eq!(TcpStream::connect(served.address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
