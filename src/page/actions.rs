@@ -1,6 +1,7 @@
 //! Requests that change something: trigger, pause, resume, cancel, retry.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -9,15 +10,19 @@ use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
+use tokio::time::timeout;
 
 use crate::error::Error;
 use crate::model::action::Action;
-use crate::page::answer::{apart, panicked};
+use crate::page::answer::{panicked, permitted};
 use crate::page::html::{Nav, links, rendered};
 use crate::page::state::State;
 
 /// Names the page in the events of its actions.
 const ACTOR: &str = "page";
+/// Time to wait for another action. With the five seconds for which SQLite waits for a lock, less than the time to make an answer:
+/// the answer then says whether the action was performed.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Returns the routes of all actions.
 pub(super) fn routes() -> Router<Arc<State>> {
@@ -42,7 +47,8 @@ async fn perform(state: Arc<State>, action: Action, headers: HeaderMap, form: By
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if !kind.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
-        return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected a form: application/x-www-form-urlencoded\n")
+            .into_response();
     }
     if !has_token(&form, &state.token) {
         let reason = "the form is not of this start of the scheduler: load the page again".to_owned();
@@ -51,8 +57,15 @@ async fn perform(state: Arc<State>, action: Action, headers: HeaderMap, form: By
         *response.status_mut() = StatusCode::FORBIDDEN;
         return response;
     }
+    let Ok(permit) = timeout(PATIENCE, state.actions.clone().acquire_owned()).await else {
+        let request = format!("{} now", action.verb());
+        let reason = "another action waits for the database; nothing was changed, try again".to_owned();
+        let mut response = failed(state, Error::Refused { request, reason }).await;
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        return response;
+    };
     let writer = state.writer.clone();
-    match apart(move || (writer.act(ACTOR, &action), action)).await {
+    match permitted(permit.ok(), move || (writer.act(ACTOR, &action), action)).await {
         Ok((Ok(opened), action)) => {
             let page = match (opened, &action) {
                 (Some(run), _) => links::run(run),

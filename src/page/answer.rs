@@ -1,17 +1,17 @@
-//! Answers that read or change the database.
+//! Work on the database, on other threads than the connections.
 
 use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 
 use crate::error::Result;
 
 tokio::task_local! {
-    /// Limits the database work of all requests of a server.
+    /// Limits the reading of all requests of a server.
     pub(super) static ANSWERS: Arc<Semaphore>;
 }
 
@@ -24,7 +24,7 @@ pub(super) async fn answered<T: IntoResponse + Send + 'static>(
     match apart(f).await {
         Ok(Ok(text)) => ([(CONTENT_TYPE, kind)], text).into_response(),
         Ok(Err(error)) => {
-            log::warn!("the page cannot be read: {error}");
+            log::warn!("the status page cannot answer: {error}");
             (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response()
         }
         Err(error) => panicked(&error),
@@ -38,6 +38,14 @@ pub(super) async fn apart<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'sta
         Ok(answers) => answers.acquire_owned().await.ok(),
         Err(_) => None,
     };
+    permitted(permit, f).await
+}
+
+/// Runs `f` on another thread, which returns the permit when `f` ends, also if the request has ended before.
+pub(super) async fn permitted<T: Send + 'static>(
+    permit: Option<OwnedSemaphorePermit>,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
     let work = move || {
         let answer = f();
         drop(permit);

@@ -58,7 +58,12 @@ pub(super) fn router() -> Router<Arc<State>> {
         .route("/check", get(check))
         .route("/limits", get(limits))
         .route("/events", get(events))
-        .fallback(async || Refusal::missing("there is no such path: /api/openapi.json lists all".to_owned()))
+        .fallback(unknown)
+}
+
+/// Answers every path below `/api` that is not in the route table.
+pub(super) async fn unknown() -> Response {
+    Refusal::missing("there is no such path: /api/openapi.json lists all".to_owned()).into_response()
 }
 
 async fn openapi(uri: Uri) -> Response {
@@ -319,7 +324,7 @@ impl From<Error> for Refusal {
         match error {
             Error::UnknownTask { .. } | Error::UnknownRun { .. } => Refusal::missing(error.to_string()),
             other => {
-                log::warn!("the page cannot be read: {other}");
+                log::warn!("the status page cannot answer: {other}");
                 Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error: other.to_string() }
             }
         }

@@ -43,12 +43,20 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (CACHE_CONTROL, "no-store"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
+const LARGE: &str = "refused: the body is too large; only an action has one, of at most 4096 bytes\n";
+const LONG: &str = "refused: the address is longer than 8192 bytes\n";
+const LATE_BODY: &str = "refused: the body has not come within 5 seconds\n";
+const LATE: &str = "the database does not answer in time\n";
+const LATE_ACTION: &str =
+    "the database does not answer in time; the action may still be performed: load the page again\n";
 const FOREIGN: &str = "refused: the request comes from another site; open the address of the page itself\n";
 
 /// What requests are checked against.
 pub(super) struct Guard {
     /// The accepted values of `Host`.
     hosts: BTreeSet<String>,
+    /// The answer to other values.
+    misdirected: String,
     limits: Limits,
     answers: Arc<Semaphore>,
 }
@@ -66,7 +74,11 @@ impl Guard {
         let without_port: Vec<_> =
             hosts.iter().filter_map(|host| host.strip_suffix(":80").map(str::to_owned)).collect();
         hosts.extend(without_port);
-        Guard { hosts, limits, answers: Arc::new(Semaphore::new(MAX_ANSWERS)) }
+        let address = addresses.first().map(ToString::to_string).unwrap_or_default();
+        let misdirected = format!(
+            "refused: the Host of the request is not this page; open http://{address}/ (a tunnel: with this port)\n"
+        );
+        Guard { hosts, misdirected, limits, answers: Arc::new(Semaphore::new(MAX_ANSWERS)) }
     }
 
     /// Puts the guard around all routes, and around the answer to unknown paths.
@@ -82,7 +94,7 @@ impl Guard {
         if !self.is_own(single(headers, &HOST).unwrap_or_default())
             || target.is_some_and(|target| !self.is_own(target.as_str()))
         {
-            return Some(StatusCode::MISDIRECTED_REQUEST.into_response());
+            return Some((StatusCode::MISDIRECTED_REQUEST, self.misdirected.clone()).into_response());
         }
         let is_own_origin = |origin: &str| origin.strip_prefix("http://").is_some_and(|host| self.is_own(host));
         if headers.contains_key(ORIGIN) && !single(headers, &ORIGIN).is_some_and(is_own_origin)
@@ -92,13 +104,13 @@ impl Guard {
             return Some((StatusCode::FORBIDDEN, FOREIGN).into_response());
         }
         if request.uri().path_and_query().is_some_and(|target| target.as_str().len() > MAX_TARGET_BYTES) {
-            return Some(StatusCode::URI_TOO_LONG.into_response());
+            return Some((StatusCode::URI_TOO_LONG, LONG).into_response());
         }
         let limit = if request.method() == Method::POST { MAX_BODY_BYTES as u64 } else { 0 };
         let length = headers.get(CONTENT_LENGTH).map(|length| length.to_str().ok()?.parse::<u64>().ok());
         let has_other_body = limit == 0 && headers.contains_key(TRANSFER_ENCODING);
         let is_large = length.is_some_and(|length| length.is_none_or(|length| length > limit));
-        (has_other_body || is_large).then(|| StatusCode::PAYLOAD_TOO_LARGE.into_response())
+        (has_other_body || is_large).then(|| (StatusCode::PAYLOAD_TOO_LARGE, LARGE).into_response())
     }
 
     fn is_own(&self, host: &str) -> bool {
@@ -110,17 +122,18 @@ impl Guard {
             return refusal;
         }
         let (parts, body) = request.into_parts();
+        let late = if parts.method == Method::POST { LATE_ACTION } else { LATE };
         let body = match timeout(self.limits.body, to_bytes(body, MAX_BODY_BYTES)).await {
             Ok(Ok(body)) => body,
-            Ok(Err(_)) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
-            Err(_) => return StatusCode::REQUEST_TIMEOUT.into_response(),
+            Ok(Err(_)) => return (StatusCode::PAYLOAD_TOO_LARGE, LARGE).into_response(),
+            Err(_) => return (StatusCode::REQUEST_TIMEOUT, LATE_BODY).into_response(),
         };
         let _answering = parts.extensions.get().map(Answering::begin);
         let request = Request::from_parts(parts, Body::from(body));
         let answer = ANSWERS.scope(self.answers.clone(), contained(next.run(request)));
         match timeout(self.limits.answer, answer).await {
             Ok(response) => response,
-            Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the database does not answer in time\n").into_response(),
+            Err(_) => (StatusCode::SERVICE_UNAVAILABLE, late).into_response(),
         }
     }
 }

@@ -10,8 +10,10 @@ pub(super) const MAX_HEAD_BYTES: usize = 16 * 1024;
 pub(super) const MAX_HEADERS: usize = 64;
 /// Bytes of the body of an action. No other request has a body.
 pub(super) const MAX_BODY_BYTES: usize = 4 * 1024;
-/// Answers that read or change the database at once.
+/// Answers that read the database at once.
 pub(super) const MAX_ANSWERS: usize = 2;
+/// Actions at once. They share a connection, and another program's lock may block each for five seconds.
+pub(super) const MAX_ACTIONS: usize = 1;
 /// Streams of `/changes` at once.
 pub(super) const MAX_STREAMS: usize = 16;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::get;
+use axum::routing::{any, get};
 
 use crate::page::state::State;
 use crate::page::{actions, api, changes, html, monitor};
@@ -26,6 +26,7 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/healthz", get(monitor::health))
         .route("/livez", get(monitor::life))
         .nest("/api", api::router())
+        .route("/api/", any(api::unknown))
         .merge(actions)
         .fallback(html::unknown)
         .with_state(state)

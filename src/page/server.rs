@@ -23,7 +23,7 @@ use crate::model::event::Observer;
 use crate::model::vitals::Vitals;
 use crate::page::connection::{Connection, Connections};
 use crate::page::guard::Guard;
-use crate::page::limits::{Limits, MAX_ANSWERS, MAX_HEAD_BYTES, MAX_HEADERS};
+use crate::page::limits::{Limits, MAX_ACTIONS, MAX_ANSWERS, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::page::metrics::Metrics;
 use crate::page::options::Page;
 use crate::page::state::State;
@@ -136,7 +136,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             // One more: the look for changes.
-            .max_blocking_threads(MAX_ANSWERS + 1)
+            .max_blocking_threads(MAX_ANSWERS + MAX_ACTIONS + 1)
             .thread_name("duly-page-data")
             .build()
             .map_err(cannot)?;

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::model::vitals::Vitals;
 use crate::page::kept::Monitor;
-use crate::page::limits::MAX_STREAMS;
+use crate::page::limits::{MAX_ACTIONS, MAX_STREAMS};
 use crate::page::metrics::Metrics;
 use crate::page::options::Page;
 
@@ -30,12 +30,15 @@ pub(super) struct State {
     pub(super) changed: watch::Sender<()>,
     /// Limits the streams of `/changes`.
     pub(super) streams: Arc<Semaphore>,
+    /// Limits the actions.
+    pub(super) actions: Arc<Semaphore>,
 }
 
 impl State {
     pub(super) fn new(page: Page, clients: [Client; 2], metrics: Metrics, vitals: Arc<Vitals>, token: String) -> Self {
         let ([reader, writer], clock, monitor) = (clients, metrics.clock(), Monitor::new());
         let (changed, streams) = (watch::Sender::new(()), Arc::new(Semaphore::new(MAX_STREAMS)));
-        State { page, reader, writer, metrics, monitor, clock, vitals, token, changed, streams }
+        let actions = Arc::new(Semaphore::new(MAX_ACTIONS));
+        State { page, reader, writer, metrics, monitor, clock, vitals, token, changed, streams, actions }
     }
 }

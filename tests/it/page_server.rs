@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::Instant;
 
 use duly::page::Page;
@@ -139,7 +140,8 @@ fn only_its_own_host_is_answered() {
         format!("{own}Host: evil.example\r\n"),
     ] {
         let answer = ask(&foreign);
-        assert_eq!((answer.status, answer.text.as_str()), (421, ""), "{foreign:?}");
+        assert_eq!(answer.status, 421, "{foreign:?}");
+        assert!(answer.text.contains(&format!("open http://{address}/ ")), "{foreign:?}: {}", answer.text);
     }
     let target = format!("GET http://evil.example/ HTTP/1.1\r\n{own}Connection: close\r\n\r\n");
     assert_eq!(exchange(address, &target).status, 421);
@@ -183,6 +185,10 @@ fn other_methods_and_unknown_paths_are_refused() {
         let answer = served.ask(method, "/", "", "");
         assert_eq!((answer.status, answer.header("allow")), (405, Some("GET,HEAD")), "{method}");
     }
+    for path in ["/api", "/api/", "/api/unknown", "/api/runs/"] {
+        let answer = served.get(path);
+        assert_eq!((answer.status, answer.header("content-type")), (404, Some("application/json")), "{path}");
+    }
     let head = served.ask("HEAD", "/", "", "");
     assert_eq!((head.status, head.text.as_str()), (200, ""));
     for path in [
@@ -195,6 +201,9 @@ fn other_methods_and_unknown_paths_are_refused() {
         "/..%2f..%2fetc%2fpasswd",
         "/agent.db",
         "/tasks/a/b",
+        "/runs/abc",
+        "/runs/%ff",
+        "/runs/99999999999999999999",
         "/tasks/digest/trigger",
     ] {
         assert_eq!(served.get(path).status, 404, "{path}");
@@ -346,11 +355,85 @@ fn an_action_whose_event_cannot_be_written_is_not_performed() {
     for path in ["/tasks/digest/trigger", "/tasks/digest/pause", &format!("/runs/{run}/cancel")] {
         assert_eq!(served.act(path).status, 503, "{path}");
     }
+    let answer = served.act("/tasks/digest/pause");
+    assert!(answer.text.contains("no space for events"), "{}", answer.text);
+    assert!(!answer.text.contains("cannot be read"), "the page has just been read: {}", answer.text);
     assert_eq!(served.db.rows("SELECT id, status FROM task_runs"), [format!("{run}|queued")]);
     assert_eq!(served.db.ask("SELECT status FROM scheduled_tasks WHERE name = 'digest'"), "active");
     served.db.plain().execute_batch("DROP TRIGGER fault").unwrap();
     assert_eq!(served.act("/tasks/digest/pause").status, 303);
     assert_eq!(served.actions().len(), 1);
+}
+
+#[test]
+fn actions_that_wait_for_a_lock_are_refused_and_do_not_delay_pages() {
+    let served = Served::with_actions();
+    served.scheduler.add(NewTask::manual("holder").handler("elsewhere")).unwrap();
+    let token = format!("token={}", served.token());
+    let other = served.db.plain();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    thread::scope(|scope| {
+        let act = || served.post("/tasks/holder/trigger", &token);
+        let actions: Vec<_> = (0..3).map(|_| scope.spawn(act)).collect();
+        while actions.iter().any(|action| !action.is_finished()) {
+            let begun = Instant::now();
+            assert_eq!(served.get("/").status, 200);
+            assert!(begun.elapsed() < seconds(3), "a page took {:?}", begun.elapsed());
+        }
+        for action in actions {
+            let answer = action.join().unwrap();
+            let says_why =
+                ["nothing was changed", "database is locked"].iter().any(|reason| answer.text.contains(reason));
+            assert!(answer.status == 503 && says_why, "{answer:?}");
+        }
+    });
+    other.execute_batch("COMMIT").unwrap();
+    assert_eq!(served.post("/tasks/holder/trigger", &token).status, 303);
+    assert_eq!(served.db.ask("SELECT count(*) FROM task_runs"), "1", "those that were refused are not performed later");
+    assert_eq!(served.actions().len(), 1);
+}
+
+#[test]
+fn the_page_of_a_scheduler_that_stopped_by_itself_reports_it() {
+    let served = Served::with_actions();
+    served.scheduler.add(NewTask::manual("holder").handler("elsewhere")).unwrap();
+    let token = format!("token={}", served.token());
+    std::fs::remove_file(served.db.file()).unwrap();
+    eventually("the scheduler stops", || served.scheduler.has_stopped());
+    eventually("what was read before is no longer used", || served.get("/healthz").status == 503);
+    for (path, reason) in [
+        ("/livez", "the scheduler has stopped"),
+        ("/healthz", "removed or moved"),
+        ("/", "removed or moved"),
+        ("/api/status", "removed or moved"),
+        ("/metrics", "duly_database_readable 0"),
+    ] {
+        let answer = served.get(path);
+        assert_eq!(answer.status, if path == "/metrics" { 200 } else { 503 }, "{path}");
+        assert!(answer.text.contains(reason), "{path}: {}", answer.text);
+    }
+    let refused = served.post("/tasks/holder/trigger", &token);
+    assert!(refused.status == 503 && refused.text.contains("removed or moved"), "{refused:?}");
+    assert!(served.scheduler.shutdown(seconds(20)).is_err());
+    assert_eq!(TcpStream::connect(served.address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_page_starts_and_ends_within_a_runtime() {
+    let mut single = tokio::runtime::Builder::new_current_thread();
+    let mut several = tokio::runtime::Builder::new_multi_thread();
+    for runtime in [single.enable_all(), several.enable_all()] {
+        runtime.build().unwrap().block_on(async {
+            let served = Served::with_actions();
+            assert_eq!(served.get("/").status, 200);
+            let address = served.address;
+            drop(served);
+            assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+            let refused =
+                Scheduler::builder(TestDb::new().home().join("missing/agent.db")).page(Page::on("127.0.0.1:0"));
+            assert!(refused.start().is_err());
+        });
+    }
 }
 
 #[test]

@@ -98,8 +98,8 @@ fn failed(error: &Error) -> (StatusCode, Content) {
         Error::UnknownRun { .. } => (StatusCode::NOT_FOUND, "No such run"),
         Error::Refused { .. } => (StatusCode::CONFLICT, "Refused"),
         _ => {
-            log::warn!("the page cannot be read: {error}");
-            (StatusCode::SERVICE_UNAVAILABLE, "The database cannot be read")
+            log::warn!("the status page cannot answer: {error}");
+            (StatusCode::SERVICE_UNAVAILABLE, "The database cannot be used")
         }
     };
     let main = html! {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract;
+use axum::extract::rejection::PathRejection;
 use axum::response::Response;
 use maud::{Markup, html};
 
@@ -14,7 +15,7 @@ use crate::model::views::RunView;
 use crate::page::html::actions::button;
 use crate::page::html::parts::{Tone, badge, definitions, duration, instant, plural, run_badge, show, stacked, when};
 use crate::page::html::printed::Budget;
-use crate::page::html::{Content, Nav, View, links, rendered, waits};
+use crate::page::html::{Content, Nav, View, links, rendered, unknown, waits};
 use crate::page::state::State;
 use crate::schedule::{Zone, duration_text};
 
@@ -25,8 +26,9 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(3600);
 
 pub(in crate::page) async fn page(
     extract::State(state): extract::State<Arc<State>>,
-    extract::Path(which): extract::Path<i64>,
+    which: Result<extract::Path<i64>, PathRejection>,
 ) -> Response {
+    let Ok(extract::Path(which)) = which else { return unknown(extract::State(state)).await };
     rendered(state, Nav::Tasks, move |view| {
         let found = view.state.reader.run_view(which)?.ok_or(Error::UnknownRun { id: which })?;
         let title = format!("Run {} of {}", found.run.id, found.run.task);
