@@ -196,7 +196,7 @@ fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32) -> rusqlite::Resu
 
 /// As the view `stuck_runs`, which reads SQLite's clock.
 const STUCK: &str = "
-    SELECT r.id, r.attempt, t.name, r.handler, r.locked_by, r.process, r.started_at, r.locked_until < :now
+    SELECT r.id, r.attempt, t.name, r.handler, ifnull(r.locked_by, ''), r.process, r.started_at, r.locked_until < :now
       FROM task_runs r INDEXED BY task_runs_running JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.status = 'running'
        AND (r.locked_until < :now
