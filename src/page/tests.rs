@@ -3,11 +3,12 @@
 use std::future::pending;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::routing::{get, post};
 
+use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
 use crate::model::limit::Limit;
 use crate::page::answer::answered;
@@ -87,9 +88,9 @@ fn slow_requests_end_at_their_limit() {
     // A byte now and then does not extend the limit.
     let mut dripping = connect(address, "GET / HT");
     dripping.set_nonblocking(true).unwrap();
-    let begun = Instant::now();
+    let clock = SystemClock::new();
     loop {
-        assert!(begun.elapsed() < PATIENCE, "a dripping client is still served");
+        assert!(clock.now().monotonic < PATIENCE, "a dripping client is still served");
         match dripping.read(&mut [0; 64]) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Ok(0) | Err(_) => break,
@@ -115,10 +116,10 @@ fn a_slow_reader_loses_its_answer() {
     let mut slow = connect(address, request);
     slow.read_exact(&mut [0; 100]).unwrap();
     // Others are served meanwhile. It is closed without a read of this client: the next write fails.
-    let begun = Instant::now();
+    let clock = SystemClock::new();
     while slow.write(b"x").is_ok() {
         assert_eq!(status(address, "/"), "200");
-        assert!(begun.elapsed() < PATIENCE, "a slow reader is still served");
+        assert!(clock.now().monotonic < PATIENCE, "a slow reader is still served");
     }
     assert!(rest(&mut slow).len() < 64 << 20);
     let mut fast = connect(address, request);
@@ -151,9 +152,9 @@ fn a_server_ends_at_once_beside_work_that_does_not() {
     let (server, address) = serve(Limits::default());
     let mut held =
         [connect(address, ""), connect(address, "GET /hanging HTTP/1.1\r\nHOST\r\n"), connect(address, "GET")];
-    let begun = Instant::now();
+    let clock = SystemClock::new();
     drop(server);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(clock.now().monotonic < Duration::from_secs(3), "{:?}", clock.now().monotonic);
     for stream in &mut held {
         assert_eq!(rest(stream), "");
     }

@@ -144,6 +144,9 @@ mod page_api;
 /// The status page in a real browser.
 #[cfg(all(feature = "page", target_os = "linux"))]
 mod page_browser;
+/// The status page: rows that no version of duly writes.
+#[cfg(feature = "page")]
+mod page_damage;
 /// The status page: recorded events.
 #[cfg(feature = "page")]
 mod page_events;

@@ -181,9 +181,11 @@ const HOT: &[(&str, &[&str])] = &[
         "health::DEAD",
         &[
             "SEARCH r USING INDEX task_runs_dead (finished_at>?)",
-            "CORRELATED SCALAR SUBQUERY 1",
-            "SEARCH s USING INDEX task_runs_one_per_occurrence (task_id=?)",
             "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)",
+            "CORRELATED SCALAR SUBQUERY 1",
+            "SEARCH s USING INDEX task_runs_one_per_occurrence (task_id=? AND <expr>=? AND scheduled_for>?)",
+            "CORRELATED SCALAR SUBQUERY 2",
+            "SEARCH s USING INDEX task_runs_one_per_occurrence (task_id=? AND <expr>>?)",
             "USE TEMP B-TREE FOR GROUP BY",
             "USE TEMP B-TREE FOR ORDER BY",
         ],

@@ -22,7 +22,7 @@ use crate::text::units::short_duration;
 
 /// Lanes of one page.
 const LANES: usize = 50;
-/// Runs of a lane that are read completely; of the others, a sample.
+/// Occurrences of a lane that are read completely, and triggered runs. Of older occurrences, a sample.
 const RUNS: usize = 240;
 /// Bars of a page, and of a lane: a bar is about 150 bytes.
 const PAGE_BARS: usize = 800;
@@ -182,8 +182,8 @@ fn chart(times: &Times, shown: &Shown, lanes: &[Lane]) -> Markup {
         }
         @if lanes.iter().any(|lane| lane.sampled_before.is_some()) {
             p.note {
-                "Hatched: more than " (RUNS) " runs of the task are in the window. The newest are drawn, and of the older ones one in each hundredth \
-                 of the rest. A shorter window shows all."
+                "Hatched: more than " (RUNS) " runs of the task are in the window. The newest are drawn. Of older occurrences, one in each \
+                 hundredth of the rest is drawn; of older runs that were triggered, none. A shorter window shows more."
             }
         }
     }

@@ -1,7 +1,5 @@
 //! What a task does, in sentences.
 
-use std::time::Duration;
-
 use crate::model::task::{Definition, Misfire, Overlap, Task, TaskStatus};
 use crate::page::html::parts::plural;
 use crate::schedule::{ScheduleKind, duration_text};
@@ -45,7 +43,7 @@ pub(super) fn policies(task: &Definition) -> Vec<(&'static str, String)> {
         ("Overlap", overlap(task)),
         ("Late starts", misfire(task)),
         ("Retries", retries(task)),
-        ("Time limit", timeout(task.timeout)),
+        ("Time limit", timeout(task)),
         ("Concurrency", concurrency(task)),
         ("Priority", priority(task.priority)),
     ];
@@ -69,24 +67,26 @@ pub(super) fn policies(task: &Definition) -> Vec<(&'static str, String)> {
 
 fn overlap(task: &Definition) -> String {
     let text = match task.overlap {
-        Overlap::Skip => {
-            "Runs at most once at a time; an occurrence that falls due while a run is unfinished is skipped."
-        }
-        Overlap::BufferOne => {
-            "Runs at most once at a time; while a run is unfinished, one further occurrence waits and the others are skipped."
-        }
+        Overlap::Skip => "an occurrence that falls due while a run is unfinished is skipped.",
+        Overlap::BufferOne => "while a run is unfinished, one further occurrence waits and the others are skipped.",
         Overlap::BufferAll => {
             let limit = plural(task.catch_up_limit, "run");
-            return format!(
-                "Runs at most once at a time; occurrences that fall due while a run is unfinished wait in order, at most {limit}."
-            );
+            &format!("occurrences that fall due while a run is unfinished wait in order, at most {limit}.")
         }
-        Overlap::Allow => "Several runs may run at the same time; an occurrence never waits for an earlier run.",
+        Overlap::Allow => {
+            return "Several runs may run at the same time; an occurrence never waits for an earlier run.".to_owned();
+        }
         Overlap::CancelRunning => {
-            "Runs at most once at a time; an occurrence that falls due while a run is unfinished cancels that run and takes its place."
+            "an occurrence that falls due cancels older occurrences that wait, asks a running run to stop, and starts when that has ended."
         }
     };
-    text.to_owned()
+    // A limit on a key may allow several, and triggered runs wait for the key alone.
+    let most = if task.concurrency_key.is_some() {
+        "Its occurrences run one at a time"
+    } else {
+        "Runs at most once at a time"
+    };
+    format!("{most}; {text}")
 }
 
 fn misfire(task: &Definition) -> String {
@@ -116,17 +116,24 @@ fn retries(task: &Definition) -> String {
         }
         several => format!(
             "A failed run is tried up to {several} times in all. The wait before the next attempt begins at {first} and doubles up to \
-             {most}; then the run is dead."
+             {most}, each shortened at random by up to half. After the last attempt the run is dead."
         ),
     }
 }
 
-fn timeout(limit: Option<Duration>) -> String {
-    match limit {
+fn timeout(task: &Definition) -> String {
+    match task.timeout {
         None => "The default of the handler: an hour for commands, none for functions of an application.".to_owned(),
         Some(limit) if limit.is_zero() => "An attempt may take any time.".to_owned(),
         Some(limit) => {
-            format!("An attempt that takes longer than {} is ended and counts as failed.", duration_text(limit))
+            let limit = duration_text(limit);
+            // A function cannot be ended, and has succeeded if it returns so, however late.
+            let end = if task.handler == "command" {
+                "is ended and counts as failed"
+            } else {
+                "is asked to stop, and counts as failed unless it still succeeds"
+            };
+            format!("An attempt that takes longer than {limit} {end}.")
         }
     }
 }
@@ -186,7 +193,11 @@ mod tests {
             (|task| task.overlap = Overlap::BufferOne, "Overlap", "one further occurrence waits"),
             (|task| task.overlap = Overlap::BufferAll, "Overlap", "wait in order, at most 100 runs"),
             (|task| task.overlap = Overlap::Allow, "Overlap", "Several runs may run at the same time"),
-            (|task| task.overlap = Overlap::CancelRunning, "Overlap", "cancels that run and takes its place"),
+            (
+                |task| task.overlap = Overlap::CancelRunning,
+                "Overlap",
+                "asks a running run to stop, and starts when that has ended",
+            ),
             (|_| {}, "Late starts", "more than 1m late, for example because no scheduler was running, are run once"),
             (|task| task.misfire = Misfire::Skip, "Late starts", "are not run: they are recorded as missed"),
             (|task| task.misfire = Misfire::RunAll, "Late starts", "at most the newest 100"),
@@ -198,7 +209,18 @@ mod tests {
             (|task| task.retry.max_attempts = 1, "Retries", "Started at most once"),
             (|_| {}, "Time limit", "The default of the handler"),
             (|task| task.timeout = Some(Duration::ZERO), "Time limit", "may take any time"),
-            (|task| task.timeout = Some(Duration::from_secs(90)), "Time limit", "longer than 1m 30s is ended"),
+            (|task| task.timeout = Some(Duration::from_secs(90)), "Time limit", "longer than 1m 30s is asked to stop"),
+            (
+                |task| (task.timeout, task.handler) = (Some(Duration::from_secs(90)), "command".into()),
+                "Time limit",
+                "longer than 1m 30s is ended and counts as failed",
+            ),
+            (
+                |task| task.concurrency_key = Some("disk".into()),
+                "Overlap",
+                "Its occurrences run one at a time; an occurrence",
+            ),
+            (|_| {}, "Retries", "shortened at random by up to half. After the last attempt the run is dead"),
             (|_| {}, "Concurrency", "Waits for no other task"),
             (|task| task.concurrency_key = Some("disk".into()), "Concurrency", "Shares the concurrency key disk"),
             (|_| {}, "Priority", "1 of 0 to 3: the default."),

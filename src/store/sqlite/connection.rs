@@ -308,10 +308,12 @@ impl SqliteStore {
         (size(&self.path), size(&file::log(&self.path)))
     }
 
-    /// Executes statements as another program would: no rule is checked.
+    /// Writes the tasks and the history of the bench of the page, as another program would: no rule is checked.
     #[cfg(test)]
-    pub(crate) fn fill(&mut self, statements: &str) {
-        self.connection.execute_batch(statements).expect("rows");
+    pub(crate) fn fill(&mut self, tasks: usize, runs: usize, now: i64) {
+        let size = format!("CREATE TEMP TABLE size AS SELECT {tasks} AS tasks, {runs} AS runs, {now} AS now;");
+        let rows = include_str!("../../../benches/page/rows.sql");
+        self.connection.execute_batch(&format!("BEGIN; {size} {rows} COMMIT;")).expect("rows");
     }
 
     /// Counts the steps of SQLite's virtual machine from now on.

@@ -143,7 +143,9 @@ fn found(tx: &Transaction<'_>, sql: &str, limit: usize) -> rusqlite::Result<Vec<
     }
     let (mut rows, mut found) = (statement.raw_query(), Vec::new());
     while let Some(row) = rows.next()? {
-        let recent = Recent { status: row.get(2)?, duration: row::millis_at(row, 3)? };
+        // A status that only another program writes must not hide the other runs.
+        let Some(status) = row::shown_if_any(row, 2)?.as_deref().and_then(RunStatus::parse) else { continue };
+        let recent = Recent { status, duration: row::millis_at(row, 3)? };
         found.push(Found { task: row.get(0)?, id: row.get(1)?, occurrence: row.get(4)?, recent });
     }
     Ok(found)
@@ -190,7 +192,7 @@ pub(super) fn with_last_run(tx: &Transaction<'_>, mut task: Task) -> rusqlite::R
     let read = |row: &Row<'_>| {
         task.last_run = row.get(0)?;
         task.last_finished = row.get(1)?;
-        task.last_status = row.get(2)?;
+        task.last_status = row::shown_if_any(row, 2)?.as_deref().and_then(RunStatus::parse);
         task.last_error = row::shown_if_any(row, 3)?;
         task.last_duration = row::millis_at(row, 4)?;
         Ok(())

@@ -16,7 +16,7 @@ use crate::store::sqlite::{due, limit_requests, row};
 const REASONS: [&str; 6] = ["time", "paused", "order", "key", "rate", "worker"];
 
 const RUNNING: &str = "
-    SELECT locked_by, count(*) FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' GROUP BY locked_by";
+    SELECT ifnull(locked_by, ''), count(*) FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' GROUP BY locked_by";
 
 const WAITING: &str = sql! {"
     SELECT status, blocked, count(*), sum(run_at > :now), min(run_at)

@@ -2,6 +2,7 @@
 
 use rusqlite::{Row, named_params};
 
+use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::store::sqlite::connection::SqliteStore;
@@ -46,10 +47,14 @@ pub(super) fn events(store: &mut SqliteStore, filter: &EventFilter) -> Result<Ve
     })
 }
 
+/// The years 0 to 9999, which text can hold. No table checks the time of an event.
+const TIMES: (Timestamp, Timestamp) =
+    (Timestamp::from_millis(-62_167_219_200_000), Timestamp::from_millis(253_402_300_799_999));
+
 fn read(row: &Row<'_>) -> rusqlite::Result<RecordedEvent> {
     Ok(RecordedEvent {
         id: row.get(0)?,
-        at: row.get(1)?,
+        at: row.get::<_, Timestamp>(1)?.clamp(TIMES.0, TIMES.1),
         kind: row::shown(row, 2)?,
         task: row::shown_if_any(row, 3)?,
         run: row.get(4)?,

@@ -70,7 +70,13 @@ const RETRIES: &str = "
 
 fn retries(tx: &Transaction<'_>, task: i64, run: i64) -> rusqlite::Result<Vec<(i64, RunStatus)>> {
     let params = named_params! { ":task": task, ":run": run, ":limit": RunView::MAX_LISTED as i64 };
-    tx.prepare_cached(RETRIES)?.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+    // A retry whose status no version of duly stores is left out: only another program writes it.
+    let read = |row: &Row<'_>| {
+        let status = row::shown_if_any(row, 1)?.as_deref().and_then(RunStatus::parse);
+        Ok((row.get(0)?, status))
+    };
+    let found = row::all(tx, RETRIES, params, read)?.into_iter();
+    Ok(found.filter_map(|(id, status)| Some((id, status?))).collect())
 }
 
 /// Returns why a waiting run has not started: first what is stored, then what holds for every run that may start.

@@ -39,7 +39,7 @@ pub(super) fn tasks(store: &mut SqliteStore, query: &TaskQuery) -> Result<TaskPa
         let ids = statement.query_map(params, |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
         let mut found = Vec::new();
         for id in ids.iter().take(query.limit) {
-            if let Some(task) = tasks::by_id(tx, *id)? {
+            if let Some(task) = tasks::listed(tx, *id)? {
                 found.push((history::with_last_run(tx, task)?, marks(tx, *id, query.marks)?));
             }
         }
@@ -66,11 +66,13 @@ const MARKS: &str = sql! {"
 
 /// Returns the last runs of a task, oldest first.
 fn marks(tx: &Transaction<'_>, task: i64, limit: usize) -> rusqlite::Result<Vec<Mark>> {
+    // A run whose status no version of duly stores has no mark: only another program writes it.
     let read = |row: &Row<'_>| {
-        Ok(Mark { run: row.get(0)?, status: row.get(1)?, at: row.get(2)?, duration: row::millis_at(row, 3)? })
+        let Some(status) = row::shown_if_any(row, 1)?.as_deref().and_then(RunStatus::parse) else { return Ok(None) };
+        Ok(Some(Mark { run: row.get(0)?, status, at: row.get(2)?, duration: row::millis_at(row, 3)? }))
     };
     let params = named_params! { ":task": task, ":limit": bound(limit) };
-    let mut marks = row::all(tx, MARKS, params, read)?;
+    let mut marks: Vec<Mark> = row::all(tx, MARKS, params, read)?.into_iter().flatten().collect();
     marks.reverse();
     Ok(marks)
 }

@@ -39,7 +39,7 @@ pub(super) fn timeline(store: &mut SqliteStore, window: &Window, now: Timestamp)
             }
             let (runs, sampled_before) = runs_of(tx, id, window, now)?;
             let is_ahead = window.until > now && next_run.is_some_and(|next| next < window.until);
-            let ahead = if is_ahead { tasks::by_id(tx, id)? } else { None };
+            let ahead = if is_ahead { tasks::listed(tx, id)? } else { None };
             if !runs.is_empty() || ahead.is_some() {
                 lanes.push(Lane { task: name, runs, sampled_before, ahead });
             }
