@@ -96,7 +96,7 @@ fn every_page_is_sound_in_both_schemes_and_widths() {
             for function in ["overflow", "clipped", "contrast"] {
                 found.extend(check(&browser, function));
             }
-            if let Some(axe) = axe.as_deref().filter(|_| screen == Screen::Desk || scheme == Scheme::Light) {
+            if let Some(axe) = axe.as_deref().filter(|_| screen == Screen::Desk) {
                 found.extend(accessibility_faults(&browser, axe));
             }
             if browser.run("return typeof window.__hacked") != "undefined" {
@@ -165,8 +165,10 @@ fn the_keyboard_reaches_every_control_and_shows_where_it_is() {
             browser.show(scheme, screen);
             browser.open(&sample.address(&path));
             browser.run(include_str!("page_browser/checks.js"));
-            let controls = browser.run("__checks.watchFocus(); return __checks.controls().length");
-            browser.press(TAB, usize::try_from(controls.as_u64().expect("a number")).expect("a number") + 1);
+            // A block of text that scrolls is a stop too.
+            let stops = "return __checks.controls().length + document.querySelectorAll('pre').length";
+            let stops = browser.run(&format!("__checks.watchFocus(); {stops}")).as_u64().expect("a number");
+            browser.press(TAB, usize::try_from(stops).expect("a number") + 1);
             let found = browser.run("return __checks.focus()");
             let found =
                 found.as_array().expect("faults").iter().map(|fault| format!("{name}, {}: {fault}", scheme.name()));

@@ -165,7 +165,7 @@ fn chart(times: &Times, shown: &Shown, lanes: &[Lane]) -> Markup {
             }
             div.plot {
                 (scale(&ticks))
-                svg width="100%" height=(height) role="img" aria-label="Runs in lanes per task. A table follows." {
+                svg width="100%" height=(height) role="group" aria-label="Runs in lanes per task. A table follows." {
                     (patterns())
                     @for (number, _) in lanes.iter().enumerate().filter(|(number, _)| number % 2 == 1) {
                         rect.band x="0" y=(number * HEIGHT) width="100%" height=(HEIGHT) {}

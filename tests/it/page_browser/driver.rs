@@ -127,9 +127,13 @@ impl Browser {
         answer["value"].take()
     }
 
-    /// Sets the colour scheme that the system prefers, and the size of the screen.
+    /// Sets the colour scheme that the system prefers, and the size of the screen. Nothing moves smoothly: a click or a measurement
+    /// during a scroll would miss.
     pub(crate) fn show(&self, scheme: Scheme, screen: Screen) {
-        let media = json!([{ "name": "prefers-color-scheme", "value": scheme.name() }]);
+        let media = json!([
+            { "name": "prefers-color-scheme", "value": scheme.name() },
+            { "name": "prefers-reduced-motion", "value": "reduce" },
+        ]);
         self.devtools("Emulation.setEmulatedMedia", &json!({ "features": media }));
         let is_phone = screen == Screen::Phone;
         let size = json!({
