@@ -167,7 +167,7 @@ pub(super) fn problems(found: Option<&[Problem]>) -> Markup {
                         div {
                             p {
                                 (show(&problem.found, 400)) " "
-                                @if let Some(run) = problem.run { a.nowrap href=(links::run(run)) { "Run " (run) } " · " }
+                                @if let Some(run) = problem.run { a.nowrap href=(links::run(run)) { "Run " (run) } @if problem.task.is_some() { " · " } }
                                 @if let Some(task) = &problem.task { a href=(links::task(task)) { "Task " (show(task, 60)) } }
                             }
                             p.muted { (show(&problem.advice, 400)) }
