@@ -132,7 +132,7 @@ fn row(view: &View<'_>, event: &RecordedEvent) -> Markup {
         tr id={ "event-" (event.id) } {
             td.nowrap data-label="When" { (instant(event.at, &view.times)) small { (when(event.at, &view.times)) } }
             td data-label="Kind" { (badge(tone, &show(&event.kind, 40))) small { (words) } }
-            td data-label="Task and run" {
+            td.full data-label="Task and run" {
                 @if let Some(task) = &event.task { a.text href=(links::task(task)) { (show(task, 200)) } }
                 @if let Some(run) = event.run { small { a href=(links::run(run)) { "run " (run) } } }
                 @if event.task.is_none() && event.run.is_none() { (none()) }

@@ -28,9 +28,10 @@
       if (next) document.querySelector(`body > ${part}`)?.replaceWith(document.adoptNode(next));
     }
     document.title = fresh.title;
-    for (const [wanted, open] of details) {
-      const element = find('details', wanted);
-      if (element) element.open = open;
+    // Two attempts may have the same key: each takes the state of the first one that is left.
+    for (const element of document.querySelectorAll('details')) {
+      const at = details.findIndex(([wanted]) => wanted === key(element));
+      if (at >= 0) element.open = details.splice(at, 1)[0][1];
     }
     scrolled().forEach((element, n) => offsets[n] && element.scrollTo(...offsets[n]));
     if (focused && !focused.isConnected) find(tag, focus)?.focus({ preventScroll: true });

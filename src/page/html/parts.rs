@@ -181,7 +181,7 @@ pub(in crate::page) fn stacked(label: &str, columns: &[&str], rows: &Markup) -> 
 
 fn framed(label: &str, class: &str, columns: &[&str], rows: &Markup) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(label) {
+        div.scroll tabindex="0" role="region" aria-label={ (label) ", table" } {
             table class=(class) {
                 caption.hidden { (label) }
                 thead { tr { @for column in columns { th scope="col" { (column) } } } }

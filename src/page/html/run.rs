@@ -320,6 +320,8 @@ fn attempt(view: &View<'_>, one: &Shown<'_>, is_newest: bool, is_running: bool, 
 
 fn effect_table(view: &View<'_>, run: &Run, effects: &[Effect], budget: &mut Budget) -> Markup {
     let mut in_doubt = None;
+    let mut effects: Vec<&Effect> = effects.iter().collect();
+    effects.sort_by_key(|effect| effect.created_at);
     let rows: Vec<Markup> = effects
         .iter()
         .map(|effect| {

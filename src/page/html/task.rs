@@ -117,9 +117,12 @@ fn buttons(state: &State, task: &Task, path: &str) -> Markup {
 /// Returns what is wrong with the task.
 fn problems(found: Option<&[Problem]>, task: &Task) -> Markup {
     let of_task = |problem: &&Problem| problem.task.as_deref() == Some(task.name());
-    let own: Vec<Problem> = found.unwrap_or_default().iter().filter(of_task).cloned().collect();
+    // A link to this page itself would be of no use.
+    let own =
+        found.unwrap_or_default().iter().filter(of_task).cloned().map(|problem| Problem { task: None, ..problem });
+    let own: Vec<Problem> = own.collect();
     html! {
-        @if let Some(reason) = &task.invalid_reason {
+        @if let Some(reason) = task.invalid_reason.as_ref().filter(|_| own.is_empty()) {
             p.lead { "It cannot be scheduled: " (show(reason, 500)) }
         }
         (tasks::problems(Some(&own)))
@@ -245,7 +248,7 @@ fn occurrences(task: &Task, times: &Times) -> Markup {
         @for Upcoming { at, local, note } in &ahead {
             tr {
                 td.nowrap.full { (spaced(local)) }
-                td.nowrap data-label="UTC" { (parts::utc(*at)) }
+                td.nowrap data-label="UTC" { (parts::utc(*at).trim_end_matches(" UTC")) }
                 td.nowrap data-label="From now" { (parts::distance(*at, times.now)) }
                 @if has_notes {
                     td.full { @if let Some(note) = note { (parts::badge(Tone::Warn, &note.to_string())) } }

@@ -167,7 +167,7 @@ pub(super) fn problems(found: Option<&[Problem]>) -> Markup {
                         div {
                             p {
                                 (show(&problem.found, 400)) " "
-                                @if let Some(run) = problem.run { a.nowrap href=(links::run(run)) { "Run " (run) } " " }
+                                @if let Some(run) = problem.run { a.nowrap href=(links::run(run)) { "Run " (run) } @if problem.task.is_some() { " · " } }
                                 @if let Some(task) = &problem.task { a href=(links::task(task)) { "Task " (show(task, 60)) } }
                             }
                             p.muted { (show(&problem.advice, 400)) }
@@ -196,7 +196,7 @@ fn row(task: &Task, marks: &[Mark], times: &Times) -> Markup {
             }
             td.nowrap data-label="Status" { (parts::task_badge(task.status)) }
             td.nowrap data-label="Next" { (next(task, times)) }
-            td data-label="Last" { (last(task, times)) }
+            td.nowrap data-label="Last" { (last(task, times)) }
             td.full data-label="Last runs" { @if marks.is_empty() { (parts::none()) } @else { (parts::marks(marks, times)) } }
         }
     }

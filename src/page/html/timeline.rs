@@ -154,8 +154,7 @@ fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline) -> Markup {
 /// Returns names on the left, and the plot, which takes the rest of the width.
 fn chart(times: &Times, shown: &Shown, lanes: &[Lane]) -> Markup {
     let Shown { plot, .. } = shown;
-    let share = |of: usize, most: usize| (of / lanes.len().max(1)).clamp(2, most);
-    let most = (share(PAGE_BARS, LANE_BARS), share(PAGE_AHEAD, LANE_AHEAD));
+    let most = (share(lanes), (PAGE_AHEAD / lanes.len().max(1)).clamp(2, LANE_AHEAD));
     let ticks = ticks(*plot, &times.zone);
     let height = lanes.len() * HEIGHT;
     html! {
@@ -165,7 +164,7 @@ fn chart(times: &Times, shown: &Shown, lanes: &[Lane]) -> Markup {
             }
             div.plot {
                 (scale(&ticks))
-                svg width="100%" height=(height) role="img" aria-label="Runs in lanes per task. A table follows." {
+                svg width="100%" height=(height) role="group" aria-label="Runs in lanes per task. A table follows." {
                     (patterns())
                     @for (number, _) in lanes.iter().enumerate().filter(|(number, _)| number % 2 == 1) {
                         rect.band x="0" y=(number * HEIGHT) width="100%" height=(HEIGHT) {}
@@ -187,6 +186,12 @@ fn chart(times: &Times, shown: &Shown, lanes: &[Lane]) -> Markup {
             }
         }
     }
+}
+
+/// Returns the most bars of a lane. What lanes with few runs leave free is for the others: bars that are joined look like one long run.
+fn share(lanes: &[Lane]) -> usize {
+    let total = |most: usize| lanes.iter().map(|lane| lane.runs.len().min(most)).sum::<usize>();
+    (2..=LANE_BARS).rev().find(|most| total(*most) <= PAGE_BARS).unwrap_or(2)
 }
 
 fn scale(ticks: &[Tick]) -> Markup {

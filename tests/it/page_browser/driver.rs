@@ -118,18 +118,26 @@ impl Browser {
     /// Makes a request of the protocol, and returns its value. Fails if the browser reports an error.
     #[track_caller]
     fn post(&self, path: &str, body: &Value) -> Value {
+        self.try_post(path, body).unwrap_or_else(|error| panic!("{path}: {error:#}"))
+    }
+
+    fn try_post(&self, path: &str, body: &Value) -> Result<Value, Value> {
         let address = format!("{}{path}", self.session);
         let mut answer = self.agent.post(&address).send_json(body).expect("an answer of chromedriver");
         let status = answer.status();
         let mut answer: Value =
             answer.body_mut().with_config().limit(100 << 20).read_json().expect("JSON of chromedriver");
-        assert!(status.is_success(), "{path}: {:#}", answer["value"]);
-        answer["value"].take()
+        let value = answer["value"].take();
+        if status.is_success() { Ok(value) } else { Err(value) }
     }
 
-    /// Sets the colour scheme that the system prefers, and the size of the screen.
+    /// Sets the colour scheme that the system prefers, and the size of the screen. Nothing moves smoothly: a click or a measurement
+    /// during a scroll would miss.
     pub(crate) fn show(&self, scheme: Scheme, screen: Screen) {
-        let media = json!([{ "name": "prefers-color-scheme", "value": scheme.name() }]);
+        let media = json!([
+            { "name": "prefers-color-scheme", "value": scheme.name() },
+            { "name": "prefers-reduced-motion", "value": "reduce" },
+        ]);
         self.devtools("Emulation.setEmulatedMedia", &json!({ "features": media }));
         let is_phone = screen == Screen::Phone;
         let size = json!({
@@ -174,12 +182,18 @@ impl Browser {
         self.post("/actions", &json!({ "actions": [{ "type": "key", "id": "keys", "actions": presses }] }));
     }
 
-    /// Clicks on the element of a CSS selector.
+    /// Clicks on the element of a CSS selector. Looks it up again if the page replaces it before the click.
     #[track_caller]
     pub(crate) fn click(&self, selector: &str) {
-        let element = self.post("/element", &json!({ "using": "css selector", "value": selector }));
-        let id = element[ELEMENT].as_str().expect("an element");
-        self.post(&format!("/element/{id}/click"), &json!({}));
+        eventually(selector, || {
+            let element = self.post("/element", &json!({ "using": "css selector", "value": selector }));
+            let id = element[ELEMENT].as_str().expect("an element");
+            match self.try_post(&format!("/element/{id}/click"), &json!({})) {
+                Ok(_) => true,
+                Err(error) if error["error"] == "stale element reference" => false,
+                Err(error) => panic!("{selector}: {error:#}"),
+            }
+        });
     }
 
     /// Waits until an expression is true.
@@ -225,13 +239,13 @@ impl Browser {
         entries.as_array().expect("entries of a log").clone()
     }
 
-    /// Writes a picture of the whole page, or of the screen alone, as PNG.
+    /// Writes a picture of the screen, or of the whole page with one pixel for each pixel of CSS, as PNG.
     pub(crate) fn save_picture(&self, file: &Path, screen: Option<Screen>) {
         let mut parameters = json!({ "format": "png", "captureBeyondViewport": screen.is_none() });
         if screen.is_none() {
-            let script = "const e = document.documentElement; return [e.clientWidth, Math.min(e.scrollHeight, 3000)]";
+            let script = "const e = document.documentElement; return [e.clientWidth, Math.min(e.scrollHeight, 3000), 1 / devicePixelRatio]";
             let size = self.run(script);
-            parameters["clip"] = json!({ "x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1 });
+            parameters["clip"] = json!({ "x": 0, "y": 0, "width": size[0], "height": size[1], "scale": size[2] });
         }
         let picture = self.devtools("Page.captureScreenshot", &parameters);
         std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder for pictures");

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::fixtures::{TestDb, at, eventually, minutes, seconds};
 
 /// The time that the page shows first: a Wednesday, four days before the clocks of Europe change.
-const NOW: &str = "2027-03-24T14:05:20Z";
+const NOW: &str = "2027-03-24T15:01:20Z";
 /// When the first scheduler starts.
 const BEGIN: &str = "2027-03-17T14:02:00Z";
 /// When it is killed; the second one starts two and a half hours later.
@@ -181,6 +181,7 @@ fn write_week(db: &TestDb, more: fn(&mut Stepper)) {
     client.cancel(unwanted).expect("a cancellation");
     more(&mut second);
     second.run_until(at("2027-03-24T14:05:00Z")).expect("the last minutes");
+    assert!(second.clock().now().wall < at(NOW), "the runs ended at {}", second.clock().now().wall);
     second.stop().expect("an end");
     let broken = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
                   VALUES ('broken-import', 'orders', 'cron', '61 3 * * *')";
