@@ -296,9 +296,9 @@ CREATE TABLE scheduler_alarms (
     subject          TEXT NOT NULL,
     run_id           INTEGER,
     since            INTEGER NOT NULL,
-    count            INTEGER NOT NULL CHECK (count >= 1),
+    count            INTEGER NOT NULL CHECK (count BETWEEN 1 AND 1000000000000),
     delivered        INTEGER NOT NULL DEFAULT 0 CHECK (delivered BETWEEN 0 AND count),
-    claimed          INTEGER NOT NULL DEFAULT 0,
+    claimed          INTEGER NOT NULL DEFAULT 0 CHECK (claimed BETWEEN -1 AND count),
     -- When the oldest change that is not delivered was found.
     changed_at       INTEGER NOT NULL,
     ended_at         INTEGER,

@@ -4,12 +4,14 @@
 use crate::client::Client;
 use crate::client::check::{Problem, ProblemKind};
 use crate::clock::Timestamp;
-use crate::error::Result;
+use crate::error::{Result, excerpt};
 use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmOutage, AlarmPace, AlarmTurn, Condition, Look};
 use crate::model::health::Limits;
 
 /// `check` lists at most this number of problems of a kind: an alarm that is not listed then may last.
 const MAX_LISTED: usize = 100;
+/// Longest text of a condition. A message must fit into an environment variable.
+const MAX_FOUND: usize = 500;
 
 impl Client {
     /// Records, for each channel, which alarms began and ended since the last look. Writes nothing if none did. Call it every few
@@ -94,7 +96,7 @@ fn conditions(problems: &[Problem], at: Timestamp) -> (Vec<Condition>, Vec<Alarm
         let subject = problem.task.clone().unwrap_or_default();
         // Several schedulers or handlers are one condition.
         if !conditions.iter().any(|one| one.kind == kind && one.subject == subject) {
-            let (found, advice) = (problem.found.clone(), problem.advice.clone());
+            let (found, advice) = (excerpt(&problem.found, MAX_FOUND), excerpt(&problem.advice, MAX_FOUND));
             conditions.push(Condition { kind, subject, run: None, since: at, found, advice });
         }
     }

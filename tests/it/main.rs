@@ -3,6 +3,7 @@
 /// The README's alarm: a dead task sends a mail.
 mod alarm;
 /// Alarms of `duly run`, by a URL and by a command.
+mod alarm_messages;
 mod alerts;
 /// Manifests and imports: many tasks in one transaction.
 mod apply;

@@ -272,6 +272,8 @@ const MAY_SCAN: &[&str] = &[
     "alarms::DELIVERED_END",
     "alarms::ENDED_SINCE",
     "alarms::ITEMS",
+    // With statistics of no schedulers; retention keeps a hundred.
+    "alarms::LOST",
     "alarms::PENDING",
     "alarms::REPLACED",
     "alarms::TOTAL",

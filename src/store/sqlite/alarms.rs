@@ -1,5 +1,7 @@
 //! Alarms: which conditions began and ended, and which messages about them are due. A look that finds no change writes nothing.
 
+use std::time::Duration;
+
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
@@ -14,6 +16,12 @@ use crate::store::sqlite::row;
 const MAX_FACTS: usize = 500;
 /// A cursor that lags behind by more is stored even if nothing was found, so that a look stays short.
 const MAX_LAG: i64 = 1000;
+/// Most attempts that one look examines: it may hold the write lock.
+const MAX_ATTEMPTS: i64 = 10_000;
+/// Overdue work that begins and ends within this time is not reported: the first turn after a pause starts it.
+const BRIEF: Duration = Duration::from_secs(30);
+/// A time later than the clock by more was written before the clock was set back.
+const AHEAD: Duration = Duration::from_secs(60);
 /// Longest error that an alarm quotes.
 const MAX_ERROR: usize = 300;
 /// The value of `claimed` of a row whose end is being delivered.
@@ -70,6 +78,7 @@ pub(super) fn update(store: &mut SqliteStore, look: &Look<'_>, now: Timestamp) -
                 begin(tx, channel, condition, *count, now)?;
             }
             for id in &changes.ended {
+                tx.prepare_cached(DROP_BRIEF)?.execute(named_params! { ":id": id, ":recent": now.minus(BRIEF) })?;
                 tx.prepare_cached(END)?.execute(named_params! { ":id": id, ":now": now })?;
             }
             // What began may have ended before this look.
@@ -87,13 +96,19 @@ const SEEN: &str = "
     INSERT INTO scheduler_alarm_channels (channel, kind, seen_id) VALUES (:channel, :kind, :id)
     ON CONFLICT (channel, kind) DO UPDATE SET seen_id = excluded.seen_id";
 
+const REOPEN: &str = "
+    UPDATE scheduler_alarms SET ended_at = NULL, since = iif(delivered = count, :since, since)
+     WHERE id = (SELECT max(id) FROM scheduler_alarms
+                  WHERE channel = :channel AND kind = :kind AND subject = :subject AND ended_at IS NOT NULL)";
+
 const BEGIN: &str = "
     INSERT INTO scheduler_alarms (channel, kind, subject, run_id, since, count, changed_at, found, advice)
     VALUES (:channel, :kind, :subject, :run, :since, :count, :now, :found, :advice)
     ON CONFLICT (channel, kind, subject) WHERE ended_at IS NULL DO UPDATE
        SET count = count + excluded.count, run_id = excluded.run_id, found = excluded.found,
-           changed_at = iif(delivered = count, excluded.changed_at, changed_at)";
+           advice = excluded.advice, changed_at = iif(delivered = count, excluded.changed_at, changed_at)";
 
+/// Records that a condition began. An end that is not delivered is withdrawn: the last message about it would be wrong.
 fn begin(
     tx: &Transaction<'_>,
     channel: &str,
@@ -101,12 +116,21 @@ fn begin(
     count: i64,
     now: Timestamp,
 ) -> rusqlite::Result<()> {
+    if open(tx, channel, condition)?.is_none() {
+        tx.prepare_cached(REOPEN)?.execute(named_params! {
+            ":channel": channel, ":kind": condition.kind.as_str(), ":subject": condition.subject, ":since": condition.since,
+        })?;
+    }
     tx.prepare_cached(BEGIN)?.execute(named_params! {
         ":channel": channel, ":kind": condition.kind.as_str(), ":subject": condition.subject, ":run": condition.run,
         ":since": condition.since, ":count": count, ":now": now, ":found": condition.found, ":advice": condition.advice,
     })?;
     Ok(())
 }
+
+const DROP_BRIEF: &str = "
+    DELETE FROM scheduler_alarms
+     WHERE id = :id AND kind = 'overdue' AND ended_at IS NULL AND delivered = 0 AND claimed = 0 AND changed_at > :recent";
 
 const END: &str = "
     UPDATE scheduler_alarms SET ended_at = :now, changed_at = iif(delivered = count, :now, changed_at)
@@ -124,7 +148,8 @@ fn open(tx: &Transaction<'_>, channel: &str, condition: &Condition) -> rusqlite:
 
 const ENDED_SINCE: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduler_alarms
-                    WHERE channel = :channel AND kind = :kind AND subject = :subject AND ended_at >= :at)";
+                    WHERE channel = :channel AND kind = :kind AND subject = :subject
+                      AND ended_at BETWEEN :at AND :ahead)";
 
 const LISTED: &str = "
     SELECT id, subject, changed_at FROM scheduler_alarms
@@ -136,7 +161,8 @@ fn changes(tx: &Transaction<'_>, channel: &str, look: &Look<'_>) -> Result<Chang
     lost_schedulers(tx, channel, look, &mut changes)?;
     for condition in &look.conditions {
         let named = named_params! {
-            ":channel": channel, ":kind": condition.kind.as_str(), ":subject": condition.subject, ":at": look.at,
+            ":channel": channel, ":kind": condition.kind.as_str(), ":subject": condition.subject,
+            ":at": look.at, ":ahead": look.at.plus(AHEAD),
         };
         // Another scheduler may have seen its end after this look.
         if open(tx, channel, condition)?.is_none()
@@ -151,7 +177,8 @@ fn changes(tx: &Transaction<'_>, channel: &str, look: &Look<'_>) -> Result<Chang
         while let Some(row) = rows.next()? {
             let (subject, found_at): (String, Timestamp) = (row::shown(row, 1)?, row.get(2)?);
             let lasts = look.conditions.iter().any(|one| one.kind == *kind && one.subject == subject);
-            if !lasts && found_at <= look.at {
+            // Another scheduler may have seen its begin after this look.
+            if !lasts && (found_at <= look.at || found_at.since(look.at) > AHEAD) {
                 changes.ended.push(row.get(0)?);
             }
         }
@@ -162,23 +189,24 @@ fn changes(tx: &Transaction<'_>, channel: &str, look: &Look<'_>) -> Result<Chang
 const CURSOR: &str = "SELECT seen_id FROM scheduler_alarm_channels WHERE channel = :channel AND kind = :kind";
 
 const NEW_ATTEMPTS: &str = "
-    SELECT ifnull((SELECT min(id) - 1 FROM task_attempts WHERE finished_at >= :since), ifnull(max(id), 0))
-      FROM task_attempts";
+    SELECT ifnull(max(id), 0) FROM task_attempts WHERE finished_at < :since";
 
-const NEWEST_ATTEMPT: &str = "SELECT ifnull(max(id), 0) FROM task_attempts";
+const LAST_ATTEMPT: &str = "
+    SELECT ifnull(max(id), :after) FROM (SELECT id FROM task_attempts WHERE id > :after ORDER BY id LIMIT :limit)";
 
+/// Its order is fixed, and + excludes the index of dead runs: statistics of an empty file would make SQLite read all of them.
 const DEAD: &str = "
     SELECT a.id, a.run_id, t.name, a.error, a.finished_at
-      FROM task_attempts a JOIN task_runs r ON r.id = a.run_id JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE a.id > :after AND a.final = 1 AND r.status = 'dead' ORDER BY a.id LIMIT :limit";
+      FROM task_attempts a CROSS JOIN task_runs r ON r.id = a.run_id CROSS JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE a.id > :after AND a.id <= :until AND a.final = 1 AND +r.status = 'dead' ORDER BY a.id LIMIT :limit";
 
-/// A task that is gone needs no success.
+/// A task that is gone needs no success. The history is searched only if the newest outcome is not a dead run.
 const OVER: &str = "
     SELECT a.id FROM scheduler_alarms a
      WHERE a.channel = :channel AND a.kind = 'dead' AND a.ended_at IS NULL
        AND (NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE name = a.subject)
-            OR EXISTS (SELECT 1 FROM task_runs r
-                        WHERE r.task_id = (SELECT id FROM scheduled_tasks WHERE name = a.subject)
+            OR EXISTS (SELECT 1 FROM scheduled_tasks t CROSS JOIN task_runs r INDEXED BY task_runs_one_per_occurrence
+                        WHERE t.name = a.subject AND t.failure_count = 0 AND r.task_id = t.id
                           AND r.status = 'succeeded' AND r.id > a.run_id))";
 
 /// Finds the runs that became dead since the last look: each has an attempt that ended it.
@@ -192,11 +220,16 @@ fn dead_runs(tx: &Transaction<'_>, channel: &str, look: &Look<'_>, changes: &mut
         let kind = AlarmKind::Dead;
         Ok((id, Condition { kind, subject: task, run: Some(run), since: row.get(4)?, found, advice }))
     };
+    let until = tx
+        .prepare_cached(LAST_ATTEMPT)?
+        .query_row(named_params! { ":after": after, ":limit": MAX_ATTEMPTS }, |row| row.get::<_, i64>(0))?;
+    let limit = i64::try_from(MAX_FACTS).unwrap_or(i64::MAX);
     let dead: Vec<(i64, Condition)> = tx
         .prepare_cached(DEAD)?
-        .query_map(named_params! { ":after": after, ":limit": i64::try_from(MAX_FACTS).unwrap_or(i64::MAX) }, read)?
+        .query_map(named_params! { ":after": after, ":until": until, ":limit": limit }, read)?
         .collect::<rusqlite::Result<_>>()?;
-    move_on(tx, AlarmKind::Dead, after, (NEWEST_ATTEMPT, &dead), changes)?;
+    changes.more |= until.saturating_sub(after) >= MAX_ATTEMPTS;
+    move_on(AlarmKind::Dead, (after, until), &dead, changes);
     for (_, condition) in dead {
         changes.begun.push((condition, 1));
     }
@@ -208,8 +241,7 @@ fn dead_runs(tx: &Transaction<'_>, channel: &str, look: &Look<'_>, changes: &mut
 }
 
 const NEW_EVENTS: &str = "
-    SELECT ifnull((SELECT min(id) - 1 FROM scheduler_events WHERE at >= :since), ifnull(max(id), 0))
-      FROM scheduler_events";
+    SELECT ifnull(max(id), 0) FROM scheduler_events WHERE at < :since";
 
 const NEWEST_EVENT: &str = "SELECT ifnull(max(id), 0) FROM scheduler_events";
 
@@ -243,7 +275,8 @@ fn lost_schedulers(tx: &Transaction<'_>, channel: &str, look: &Look<'_>, changes
         .prepare_cached(LOST)?
         .query_map(named_params! { ":after": after, ":limit": i64::try_from(MAX_FACTS).unwrap_or(i64::MAX) }, read)?
         .collect::<rusqlite::Result<_>>()?;
-    move_on(tx, AlarmKind::SchedulerLost, after, (NEWEST_EVENT, &lost), changes)?;
+    let newest = tx.prepare_cached(NEWEST_EVENT)?.query_row([], |row| row.get::<_, i64>(0))?;
+    move_on(AlarmKind::SchedulerLost, (after, newest), &lost, changes);
     for (_, condition) in lost {
         changes.begun.push((condition, 1));
     }
@@ -271,25 +304,18 @@ fn cursor(
     Ok(seen)
 }
 
-/// Moves a cursor behind what was examined.
-fn move_on(
-    tx: &Transaction<'_>,
-    kind: AlarmKind,
-    after: i64,
-    (newest, facts): (&str, &[(i64, Condition)]),
-    changes: &mut Changes,
-) -> rusqlite::Result<()> {
+/// Moves a cursor behind what was examined: at most to `until`.
+fn move_on(kind: AlarmKind, (after, until): (i64, i64), facts: &[(i64, Condition)], changes: &mut Changes) {
     let seen = match facts.last() {
         Some((last, _)) if facts.len() == MAX_FACTS => {
             changes.more = true;
             *last
         }
-        _ => tx.prepare_cached(newest)?.query_row([], |row| row.get::<_, i64>(0))?.max(after),
+        _ => until.max(after),
     };
-    if !facts.is_empty() || seen - after > MAX_LAG {
+    if !facts.is_empty() || seen.saturating_sub(after) > MAX_LAG {
         changes.seen.push((kind, seen));
     }
-    Ok(())
 }
 
 /// What a channel may deliver next.
@@ -310,7 +336,7 @@ fn due(
     channel: &str,
     pace: &AlarmPace,
     now: Timestamp,
-) -> rusqlite::Result<Option<(std::time::Duration, Due)>> {
+) -> rusqlite::Result<Option<(Duration, Due)>> {
     let mut statement = tx.prepare_cached(PENDING)?;
     let mut rows = statement.query(named_params! { ":channel": channel })?;
     let (mut next, mut kinds) = (None, Vec::new());
@@ -427,7 +453,10 @@ const HOLDS: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduler_alarm_channels
                     WHERE channel = :channel AND kind = :kind AND claimed_by = :token)";
 
-const DELIVERED_END: &str = "DELETE FROM scheduler_alarms WHERE channel = :channel AND kind = :kind AND claimed = :end";
+/// A condition that began again meanwhile stays.
+const DELIVERED_END: &str = "
+    DELETE FROM scheduler_alarms
+     WHERE channel = :channel AND kind = :kind AND claimed = :end AND ended_at IS NOT NULL AND delivered = count";
 
 const DELIVERED: &str = "
     UPDATE scheduler_alarms SET delivered = claimed

@@ -23,9 +23,10 @@ const WAITING: &str = sql! {"
       FROM task_runs INDEXED BY task_runs_waiting
      WHERE {waiting} GROUP BY blocked, status"};
 
+/// + run_at: with statistics SQLite would skip through the index of all handlers.
 const LIMITED: &str = sql! {"
     SELECT count(*) FROM task_runs INDEXED BY task_runs_claimable
-     WHERE {claimable} AND handler = :handler AND run_at <= :now"};
+     WHERE {claimable} AND handler = :handler AND +run_at <= :now"};
 
 /// Counts the unfinished runs.
 pub(super) fn queue(store: &mut SqliteStore, now: Timestamp) -> Result<Queue> {

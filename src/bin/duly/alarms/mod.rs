@@ -36,9 +36,9 @@ pub(crate) struct Alarms {
 impl Alarms {
     /// Starts the threads that the options need, if any, for a database that exists. `since`: when the program started.
     pub(crate) fn start(file: &Path, options: AlarmOptions, since: Timestamp) -> Result<Option<Alarms>, Error> {
-        let AlarmOptions { command, url, ping, look, pace, retry, ping_interval } = options;
+        let AlarmOptions { command, url, ping, look, pace, retry, ping_interval, request } = options;
         let command = command.map(|argv| ("command", Receiver::Command(argv)));
-        let url = url.map(|target| ("url", Receiver::Url(Url::new(target))));
+        let url = url.map(|target| ("url", Receiver::Url(Url::new(target, request))));
         let receivers: Vec<(&'static str, Receiver)> = command.into_iter().chain(url).collect();
         if receivers.is_empty() && ping.is_none() {
             return Ok(None);
@@ -62,7 +62,7 @@ impl Alarms {
         }
         if let Some(target) = ping {
             let (client, shared) = (Client::open_existing(file)?, stop.clone());
-            let url = Url::new(target);
+            let url = Url::new(target, request);
             spawn(&stop, "duly-ping", move || watch::ping(&client, &url, ping_interval, &shared))?;
         }
         Ok(Some(Alarms { stop }))

@@ -7,8 +7,6 @@ use ureq::{Agent, Error};
 
 use crate::cli::alarm_args::Target;
 
-/// Time limit for a whole request.
-const LIMIT: Duration = Duration::from_secs(15);
 /// Time limit for a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Largest header of an answer, in bytes. Its body is not read.
@@ -24,9 +22,10 @@ pub(crate) struct Url {
 }
 
 impl Url {
-    pub(crate) fn new(target: Target) -> Self {
+    /// `limit`: for a whole request, also if the answer arrives byte by byte.
+    pub(crate) fn new(target: Target, limit: Duration) -> Self {
         let config = Config::builder()
-            .timeout_global(Some(LIMIT))
+            .timeout_global(Some(limit))
             .timeout_connect(Some(CONNECT))
             .max_redirects(MAX_REDIRECTS)
             .max_redirects_will_error(false)

@@ -21,7 +21,7 @@ pub(crate) struct AlarmArgs {
     /// URL that is requested every minute while duly check finds no problem, for a monitor that reports when the requests end.
     #[arg(long, value_name = "URL")]
     pub(crate) ping: Option<String>,
-    #[arg(long, hide = true, default_value = "10s", value_parser = duration)]
+    #[arg(long, hide = true, default_value = "5s", value_parser = duration)]
     alarm_look: Duration,
     #[arg(long, hide = true, default_value = "10s", value_parser = duration)]
     alarm_gather: Duration,
@@ -33,6 +33,8 @@ pub(crate) struct AlarmArgs {
     alarm_retry: Duration,
     #[arg(long, hide = true, default_value = "1m", value_parser = duration)]
     ping_interval: Duration,
+    #[arg(long, hide = true, default_value = "15s", value_parser = duration)]
+    alarm_request: Duration,
 }
 
 /// The checked options.
@@ -48,6 +50,8 @@ pub(crate) struct AlarmOptions {
     pub(crate) retry: Duration,
     /// Time between two pings.
     pub(crate) ping_interval: Duration,
+    /// Time limit for a request to a URL.
+    pub(crate) request: Duration,
 }
 
 /// A URL, apart from its credentials.
@@ -81,6 +85,7 @@ impl AlarmArgs {
             pace: AlarmPace { gather: self.alarm_gather, interval: self.alarm_interval, lease: self.alarm_lease },
             retry: self.alarm_retry,
             ping_interval: self.ping_interval,
+            request: self.alarm_request,
         })
     }
 }
@@ -130,6 +135,11 @@ fn target(text: &str) -> Result<Target, String> {
         Some((credentials, host)) => (Some(credentials), host),
         None => (None, authority.as_str()),
     };
+    // A password with a / or # that is not percent-encoded ends the authority: a part of it would be the port.
+    let port = host.strip_prefix(authority.host()).unwrap_or_default();
+    if !port.is_empty() && authority.port_u16().is_none_or(|port| port == 0) {
+        return Err(format!("{EXPECTED}; in a user and password, write / as %2F, # as %23 and ? as %3F"));
+    }
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     Ok(Target {
         url: format!("{scheme}://{host}{path}"),
@@ -192,9 +202,32 @@ mod tests {
         assert_eq!(found.authorization.as_deref(), Some("Basic YW5uYTpzQGNyZXQ="));
         assert_eq!(found.shown, "https://example.org:8443");
         assert_eq!(target("http://example.org").unwrap().url, "http://example.org/");
-        for refused in ["", "example.org", "ftp://example.org/", "/hook", "http://", "https:///hook"] {
+        for refused in [
+            "",
+            "example.org",
+            "ftp://example.org/",
+            "/hook",
+            "http://",
+            "https:///hook",
+            "http://h:/",
+            "http://h:0/",
+            "http://h:99999/",
+        ] {
             assert!(target(refused).is_err(), "{refused:?}");
         }
+    }
+
+    /// A part of the password would be logged as the port, and sent to a host with the name of the user.
+    #[test]
+    fn a_password_that_is_not_encoded_is_refused() {
+        for url in
+            ["http://anna:s3/cret@example.org/", "http://anna:s3#cret@example.org/", "http://anna:s3?c@example.org/"]
+        {
+            let error = target(url).unwrap_err();
+            assert!(error.contains("%23") && !error.contains("s3"), "{error}");
+        }
+        assert_eq!(target("http://[::1]:8080/x").unwrap().shown, "http://[::1]:8080");
+        assert_eq!(target("http://u:p@[::1]/x").unwrap().shown, "http://[::1]");
     }
 
     #[test]
