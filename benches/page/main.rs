@@ -117,7 +117,8 @@ fn measure(size: &Size, missed: &mut Vec<String>, then: impl FnOnce(&Scheduler, 
         if median > goal {
             missed.push(format!("{short}: expected at most {goal:?}, found {median:?}"));
         }
-        if bytes > PAGE_BYTES {
+        // The API answers with whole rows, however long their texts are.
+        if bytes > PAGE_BYTES && !path.starts_with("/api/") {
             missed.push(format!("{short}: expected at most {PAGE_BYTES} bytes, found {bytes}"));
         }
     }
